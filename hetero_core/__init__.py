@@ -1,0 +1,1 @@
+"""One ONNX model over several devices, each a plugin."""

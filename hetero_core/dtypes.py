@@ -1,0 +1,111 @@
+"""Element types: their ONNX names, their ONNX numbers, and the NumPy types that carry them.
+
+An element type is a plain string, the lower-case ONNX name ("float32", "bfloat16", "int4", "string", ...), so that it can stand
+in messages and in files. NumPy and ml_dtypes are imported when a conversion is first asked for.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# Name -> (number in onnx.TensorProto.DataType, bits of one element; None for strings). Source: onnx.proto, TensorProto.DataType.
+_TABLE: dict[str, tuple[int, int | None]] = {
+    "float32": (1, 32),
+    "uint8": (2, 8),
+    "int8": (3, 8),
+    "uint16": (4, 16),
+    "int16": (5, 16),
+    "int32": (6, 32),
+    "int64": (7, 64),
+    "string": (8, None),
+    "bool": (9, 8),
+    "float16": (10, 16),
+    "float64": (11, 64),
+    "uint32": (12, 32),
+    "uint64": (13, 64),
+    "complex64": (14, 64),
+    "complex128": (15, 128),
+    "bfloat16": (16, 16),
+    "float8e4m3fn": (17, 8),
+    "float8e4m3fnuz": (18, 8),
+    "float8e5m2": (19, 8),
+    "float8e5m2fnuz": (20, 8),
+    "uint4": (21, 4),
+    "int4": (22, 4),
+    "float4e2m1": (23, 4),
+    "float8e8m0": (24, 8),
+    "uint2": (25, 2),
+    "int2": (26, 2),
+}
+_NAME_OF_NUMBER = {number: name for name, (number, _) in _TABLE.items()}
+# ml_dtypes spells its float types with underscores.
+_ML_DTYPES = {
+    "bfloat16": "bfloat16",
+    "float8e4m3fn": "float8_e4m3fn",
+    "float8e4m3fnuz": "float8_e4m3fnuz",
+    "float8e5m2": "float8_e5m2",
+    "float8e5m2fnuz": "float8_e5m2fnuz",
+    "uint4": "uint4",
+    "int4": "int4",
+    "float4e2m1": "float4_e2m1fn",
+    "float8e8m0": "float8_e8m0fnu",
+    "uint2": "uint2",
+    "int2": "int2",
+}
+
+DTYPES: tuple[str, ...] = tuple(_TABLE)
+FLOAT_DTYPES: frozenset[str] = frozenset(name for name in _TABLE if "float" in name)
+INTEGER_DTYPES: frozenset[str] = frozenset(name for name in _TABLE if "int" in name)
+
+
+def dtype_of_onnx(number: int) -> str | None:
+    """Returns the name of an ONNX element type number; None for 0 (undefined) and for numbers that are not known."""
+    return _NAME_OF_NUMBER.get(number)
+
+
+def onnx_of_dtype(name: str) -> int:
+    """Returns the ONNX number of an element type name.
+
+    Raises: KeyError for a name that is not in `DTYPES`.
+    """
+    return _TABLE[name][0]
+
+
+def bits_of_dtype(name: str) -> int | None:
+    """Returns the bits that one element takes in a file; None for strings."""
+    return _TABLE[name][1]
+
+
+@cache
+def numpy_dtype(name: str) -> np.dtype[np.generic]:
+    """Returns the NumPy type that carries an element type: ml_dtypes for the small floats and integers, object for strings."""
+    import numpy as np
+
+    if name == "string":
+        return np.dtype(object)
+    if name in _ML_DTYPES:
+        import ml_dtypes  # comes with onnx; needed only by the small types
+
+        return np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
+    return np.dtype(name)
+
+
+@cache
+def _name_of_numpy(dtype: np.dtype[np.generic]) -> str | None:
+    if dtype.kind in "OUST":
+        return "string"
+    for name in DTYPES:
+        if name == dtype.name or _ML_DTYPES.get(name) == dtype.name:
+            return name
+    return None
+
+
+def dtype_of_numpy(dtype: object) -> str | None:
+    """Returns the name of the element type that a NumPy type carries, or None where ONNX has none. Byte order is ignored."""
+    import numpy as np
+
+    return _name_of_numpy(np.dtype(dtype))  # type: ignore[call-overload]  # any dtype-like object is fine here

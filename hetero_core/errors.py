@@ -1,0 +1,136 @@
+"""The errors of hetero: one tree, each also the builtin exception that a caller would expect.
+
+Every message says what failed, on which object, what was expected and what was found, and what to do next.
+Imports nothing of the package.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class HeteroError(Exception):
+    """The root of every error that hetero raises on purpose."""
+
+    def __str__(self) -> str:
+        # KeyError shows the repr of its argument; a message is for reading.
+        return self.args[0] if len(self.args) == 1 and isinstance(self.args[0], str) else super().__str__()
+
+
+class NetworkReadError(HeteroError, ValueError):
+    """The bytes are not an ONNX model that can be read."""
+
+
+class NetworkNotFoundError(NetworkReadError, FileNotFoundError):
+    """The model file, or a file of its weights, does not exist."""
+
+
+class InvalidNetworkError(HeteroError, ValueError):
+    """The model was read but is not a valid network: cyclic, untyped, dangling or ambiguous."""
+
+
+class AffinityError(HeteroError, ValueError):
+    """A pin matches no node, contradicts another one, or names a device outside the list."""
+
+
+class DeviceNotFoundError(HeteroError, KeyError):
+    """No plugin announces the device, or the device has no such id."""
+
+
+class DeviceUnavailableError(HeteroError, RuntimeError):
+    """The plugin is installed but cannot work here; the message says why and names the cure."""
+
+
+class PluginError(HeteroError, RuntimeError):
+    """A plugin broke the contract; the message names its distribution and version."""
+
+
+class NotImplementedByDeviceError(HeteroError, NotImplementedError):
+    """The device does not implement an optional hook."""
+
+
+class DeviceNameError(HeteroError, ValueError):
+    """A device string cannot be parsed, or its arguments are missing."""
+
+
+class ConfigKeyError(HeteroError, KeyError):
+    """The device declares no such configuration key."""
+
+
+class ConfigValueError(HeteroError, ValueError):
+    """The value of a configuration key is not of its type or not among its choices."""
+
+
+class MetricNotFoundError(HeteroError, KeyError):
+    """The device has no such metric."""
+
+
+class UnsupportedNodesError(HeteroError, NotImplementedError):
+    """No device takes some nodes. `refusals` maps each of them to the reason of each device."""
+
+    def __init__(self, message: str, refusals: dict[str, dict[str, str]]) -> None:
+        super().__init__(message)
+        self.refusals = refusals
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class ExtensionError(HeteroError, ValueError):
+    """A custom operator is incomplete, is refused by the device, or exists already."""
+
+
+class InputNameError(HeteroError, KeyError):
+    """An input or output of this name does not exist, or an input is missing."""
+
+
+class InputShapeError(HeteroError, ValueError):
+    """An array has not the shape that the network takes."""
+
+
+class InputTypeError(HeteroError, TypeError):
+    """An array has not the element type that the network takes, or is no array."""
+
+
+class BlobError(HeteroError, ValueError):
+    """A blob cannot be used."""
+
+
+class BlobDamagedError(BlobError):
+    """The bytes are not a blob, or not all of it, or not as they were written."""
+
+
+class BlobMismatchError(BlobError):
+    """The blob is whole but of another format, device, plugin version, network or configuration."""
+
+
+class InferenceError(HeteroError, RuntimeError):
+    """A device failed while it ran a network; the cause is chained."""
+
+
+class RequestBusyError(HeteroError, RuntimeError):
+    """The request is running; wait for it or use another one."""
+
+
+class RequestCancelledError(HeteroError, RuntimeError):
+    """The request was cancelled before it ended."""
+
+
+class ClosedError(HeteroError, RuntimeError):
+    """The object was closed before."""
+
+
+def suggest(wrong: str, choices: Iterable[str]) -> str:
+    """Returns ", did you mean 'X'?" for the nearest of `choices`, or an empty text when none is near."""
+    known = sorted(set(choices))
+    folded = {choice.casefold(): choice for choice in known}
+    near = difflib.get_close_matches(wrong.casefold(), list(folded), n=3, cutoff=0.6)
+    if not near:
+        return ""
+    return ", did you mean " + " or ".join(f"'{folded[name]}'" for name in near) + "?"
+
+
+def enumerate_choices(choices: Iterable[str]) -> str:
+    """Returns the choices sorted and joined by commas, or "none" when there are none."""
+    return ", ".join(sorted(set(choices))) or "none"

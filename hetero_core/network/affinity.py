@@ -1,0 +1,58 @@
+"""Pins: which node a pattern means, and which device wins where several patterns match.
+
+Pure functions on names. Rank of patterns: exact name, then glob and "re:", then "op:"; a lower rank fills what a higher one left.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from hetero_core.errors import AffinityError, suggest
+
+AFFINITY_KEY = "hetero.affinity"
+"""The key of a node's pin in `metadata_props` of an ONNX file."""
+
+
+def resolve_pins(nodes: Sequence[tuple[str, str]], pins: Mapping[str, str]) -> dict[str, str]:
+    """Returns node name -> device for `nodes` given as (name, operator type), in the order of the nodes.
+
+    Raises: AffinityError for a pattern that matches no node, a device that is no text, an expression that cannot be compiled, and
+    two patterns of one rank that give one node two devices.
+    """
+    names = {name for name, _ in nodes}
+    chosen: dict[str, tuple[int, str, str]] = {}
+    for pattern, device in pins.items():
+        if not isinstance(device, str) or not device.strip():
+            raise AffinityError(f"pin '{pattern}': expected a device name, got {device!r}")
+        rank, matched = _match_pattern(nodes, names, pattern)
+        if not matched:
+            known = {op_type for _, op_type in nodes} if pattern.startswith("op:") else names
+            hint = suggest(pattern.removeprefix("op:"), known)
+            raise AffinityError(f"pin '{pattern}' -> {device} matches none of the {len(nodes)} nodes{hint}")
+        for name in matched:
+            held = chosen.get(name)
+            if held is None or rank < held[0]:
+                chosen[name] = (rank, pattern, device)
+            elif rank == held[0] and device != held[2]:
+                raise AffinityError(
+                    f"pins '{held[1]}' -> {held[2]} and '{pattern}' -> {device} are of one rank and disagree on node '{name}'; "
+                    "pin the node by its exact name"
+                )
+    return {name: chosen[name][2] for name, _ in nodes if name in chosen}
+
+
+def _match_pattern(nodes: Sequence[tuple[str, str]], names: set[str], pattern: str) -> tuple[int, list[str]]:
+    """Returns the rank of a pattern (0 exact, 1 glob or expression, 2 operator) and the names that it matches."""
+    if pattern in names:
+        return 0, [pattern]
+    if pattern.startswith("op:"):
+        return 2, [name for name, op_type in nodes if op_type == pattern[3:]]
+    if pattern.startswith("re:"):
+        try:
+            expression = re.compile(pattern[3:])
+        except re.error as error:
+            raise AffinityError(f"pin '{pattern}' is no regular expression: {error}") from error
+        return 1, [name for name, _ in nodes if expression.fullmatch(name)]
+    return 1, [name for name, _ in nodes if fnmatchcase(name, pattern)]

@@ -1,0 +1,226 @@
+"""Network, Graph, Node and Initializer: frozen; a pass or a cut returns a new Network that shares nodes and weights.
+
+Rules: nodes stand in topological order; node names are unique in the root graph; each value has one producer; a value named ""
+is an absent optional input or an unused output. Imports neither onnx nor an array library at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import prod
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from hetero_core.dtypes import bits_of_dtype
+from hetero_core.errors import InvalidNetworkError, suggest
+from hetero_core.network.affinity import resolve_pins
+from hetero_core.network.types import TensorType, ValueSpec, ValueType
+
+if TYPE_CHECKING:
+    import numpy as np
+
+EMPTY: Mapping[str, Any] = MappingProxyType({})
+
+
+def _empty() -> Mapping[str, Any]:
+    return EMPTY
+
+
+class Initializer:
+    """A constant of a network: its type is known at once, its array is made on first use and kept, read-only and shared.
+
+    Networks and their parts hold the same object, so weights are never copied between parts.
+    """
+
+    __slots__ = ("_array", "_load", "dtype", "shape")
+
+    def __init__(self, dtype: str, shape: tuple[int, ...], load: Callable[[], np.ndarray[Any, Any]]) -> None:
+        self.dtype = dtype
+        self.shape = shape
+        self._load: Callable[[], np.ndarray[Any, Any]] | None = load
+        self._array: np.ndarray[Any, Any] | None = None
+
+    @classmethod
+    def of_array(cls, array: np.ndarray[Any, Any]) -> Initializer:
+        """Returns an initializer over the array's own memory; the caller must not write to it afterwards.
+
+        Raises: InvalidNetworkError when ONNX has no such element type.
+        """
+        from hetero_core.dtypes import dtype_of_numpy
+
+        name = dtype_of_numpy(array.dtype)
+        if name is None:
+            raise InvalidNetworkError(f"a constant has the NumPy type {array.dtype}, which ONNX does not have")
+        return cls(name, tuple(array.shape), lambda: array)
+
+    @property
+    def array(self) -> np.ndarray[Any, Any]:
+        """The array, C-contiguous and read-only; made on the first call. Two threads may both make it; one result stays."""
+        if self._array is None:
+            load = self._load
+            if load is not None:
+                array = load().view()
+                array.flags.writeable = False
+                self._array = array
+                self._load = None
+        assert self._array is not None
+        return self._array
+
+    @property
+    def type(self) -> TensorType:
+        """The type of the constant."""
+        return TensorType(self.dtype, self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the array in memory; strings count one pointer each."""
+        bits = bits_of_dtype(self.dtype)
+        return prod(self.shape) * (8 if bits is None else max(bits // 8, 1))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """One operation.
+
+    `opset` is the version of its domain that its graph or function imports, `since_version` the operator's own version in it (0
+    where onnx has no schema for it). `attributes` holds int, float, str (bytes where it is not UTF-8), arrays, ValueTypes, Graphs and
+    tuples of these. `captures` are the outer values that its bodies read. `origins` are the names of the nodes of the model that it
+    stands for: its own name unless a pass made it. Two nodes are the same only if they are the same object.
+    """
+
+    name: str
+    op_type: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    domain: str = ""
+    opset: int = 1
+    since_version: int = 0
+    attributes: Mapping[str, Any] = field(default_factory=_empty)
+    captures: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    original_name: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.origins:
+            object.__setattr__(self, "origins", (self.name,))
+
+    def __repr__(self) -> str:
+        return f"Node({self.label})"
+
+    @property
+    def operator(self) -> str:
+        """The operator with its domain and version, as messages write it: "Conv-22", "com.acme:Twist-1"."""
+        domain = f"{self.domain}:" if self.domain else ""
+        return f"{domain}{self.op_type}-{self.since_version or self.opset}"
+
+    @property
+    def label(self) -> str:
+        """The node as messages write it: "'conv1' (Conv-22)"."""
+        return f"'{self.name}' ({self.operator})"
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """All values that the node needs: present inputs, then captures; each once, in order."""
+        return tuple(dict.fromkeys(value for value in (*self.inputs, *self.captures) if value))
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """The outputs that have a name."""
+        return tuple(value for value in self.outputs if value)
+
+    @property
+    def bodies(self) -> Mapping[str, Graph]:
+        """The graph attributes (If, Loop, Scan, ...) by attribute name."""
+        return {key: value for key, value in self.attributes.items() if isinstance(value, Graph)}
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A scope of nodes: the body of a control-flow node, or the root of a network.
+
+    `types` maps values of this scope (inputs, outputs, constants and inner ones) to what is known of their type.
+    """
+
+    name: str
+    inputs: tuple[ValueSpec, ...]
+    outputs: tuple[ValueSpec, ...]
+    nodes: tuple[Node, ...]
+    initializers: Mapping[str, Initializer] = field(default_factory=_empty)
+    types: Mapping[str, ValueType] = field(default_factory=_empty)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}('{self.name}', {len(self.nodes)} nodes)"
+
+    @cached_property
+    def index_of_producer(self) -> Mapping[str, int]:
+        """Value -> position of the node that makes it; inputs and constants are not in it."""
+        return {value: index for index, node in enumerate(self.nodes) for value in node.writes}
+
+    @cached_property
+    def index_of_consumers(self) -> Mapping[str, tuple[int, ...]]:
+        """Value -> positions of the nodes that read it, as input or capture, ascending."""
+        consumers: dict[str, list[int]] = {}
+        for index, node in enumerate(self.nodes):
+            for value in node.reads:
+                consumers.setdefault(value, []).append(index)
+        return {value: tuple(indices) for value, indices in consumers.items()}
+
+    def type_of(self, value: str) -> ValueType | None:
+        """Returns what is known of a value's type, None where nothing is."""
+        return self.types.get(value)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Network(Graph):
+    """A whole model: the root graph with its opsets, its metadata and its affinity.
+
+    `affinity` maps node names to the device that they are pinned to; it is stored in the ONNX file.
+    """
+
+    opsets: Mapping[str, int] = field(default_factory=_empty)
+    ir_version: int = 10
+    metadata: Mapping[str, str] = field(default_factory=_empty)
+    affinity: Mapping[str, str] = field(default_factory=_empty)
+
+    @cached_property
+    def index_of_node(self) -> Mapping[str, int]:
+        """Node name -> position."""
+        return {node.name: index for index, node in enumerate(self.nodes)}
+
+    def node(self, name: str) -> Node:
+        """Returns the node of this unique name.
+
+        Raises: InvalidNetworkError with the near misses when there is none.
+        """
+        index = self.index_of_node.get(name)
+        if index is None:
+            raise InvalidNetworkError(f"network '{self.name}' has no node '{name}'{suggest(name, self.index_of_node)}")
+        return self.nodes[index]
+
+    def with_affinity(self, pins: Mapping[str, str]) -> Network:
+        """Returns this network with more nodes pinned to devices.
+
+        A key is a node's name, a glob, "re:" and a regular expression, or "op:" and an operator type; in this order of precedence.
+        A pin given here replaces what an earlier call gave the same node.
+
+        Raises: AffinityError for a pattern that matches nothing and for two patterns of one rank that disagree on a node.
+        """
+        resolved = resolve_pins([(node.name, node.op_type) for node in self.nodes], pins)
+        return replace(self, affinity=MappingProxyType({**self.affinity, **resolved}))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 in hex over everything that shapes the result: graph, attributes, types, weights. Names of nodes count, too."""
+        from hetero_core.network.fingerprint import fingerprint_network  # below in the tree; a network is asked for it rarely
+
+        return fingerprint_network(self)
+
+
+def iterate_graphs(graph: Graph) -> Iterator[Graph]:
+    """Yields the graph and every body nested in it, outer ones first."""
+    yield graph
+    for node in graph.nodes:
+        for body in node.bodies.values():
+            yield from iterate_graphs(body)

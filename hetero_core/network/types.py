@@ -1,0 +1,102 @@
+"""The types of values: tensors, sequences, optionals, maps; rank, dimensions and element type may be unknown.
+
+Imports no array library and no onnx.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from hetero_core.dtypes import bits_of_dtype
+
+Dimension = int | str | None
+"""A size, the name of a size that is known at run time, or None where nothing is known."""
+
+HOST = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """A tensor: its element type (None: unknown) and its shape (None: unknown rank)."""
+
+    dtype: str | None
+    shape: tuple[Dimension, ...] | None = None
+
+    def __str__(self) -> str:
+        shape = "[...]" if self.shape is None else "[" + ",".join("?" if d is None else str(d) for d in self.shape) + "]"
+        return f"{self.dtype or 'unknown'}{shape}"
+
+    @property
+    def nbytes(self) -> int | None:
+        """The bytes of such an array; None where a dimension is open or the elements are strings."""
+        if self.shape is None or self.dtype is None or any(not isinstance(d, int) for d in self.shape):
+            return None
+        bits = bits_of_dtype(self.dtype)
+        # Small types travel unpacked, one element a byte.
+        return None if bits is None else prod(d for d in self.shape if isinstance(d, int)) * max(bits // 8, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceType:
+    """A list of values of one type."""
+
+    element: ValueType
+
+    def __str__(self) -> str:
+        return f"sequence({self.element})"
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalType:
+    """A value that may be absent (None)."""
+
+    element: ValueType
+
+    def __str__(self) -> str:
+        return f"optional({self.element})"
+
+
+@dataclass(frozen=True, slots=True)
+class MapType:
+    """A dict from keys (string or an integer type) to values of one type."""
+
+    key: str
+    value: ValueType
+
+    def __str__(self) -> str:
+        return f"map({self.key}, {self.value})"
+
+
+ValueType = TensorType | SequenceType | OptionalType | MapType
+
+
+def has_known_element(value_type: ValueType | None) -> bool:
+    """Says whether the element type is known down to the tensor, which is what a cut through the value needs."""
+    if value_type is None:
+        return False
+    if isinstance(value_type, TensorType):
+        return value_type.dtype is not None
+    return has_known_element(value_type.value if isinstance(value_type, MapType) else value_type.element)
+
+
+@dataclass(frozen=True, slots=True)
+class ValueSpec:
+    """A named value at the border of a network or a part: its type and the memory that it lives in."""
+
+    name: str
+    type: ValueType
+    memory: str = HOST
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.type}" + ("" if self.memory == HOST else f" in {self.memory}")
+
+    @property
+    def dtype(self) -> str | None:
+        """The element type of a tensor; None for other values."""
+        return self.type.dtype if isinstance(self.type, TensorType) else None
+
+    @property
+    def shape(self) -> tuple[Dimension, ...] | None:
+        """The shape of a tensor; None for other values and for an unknown rank."""
+        return self.type.shape if isinstance(self.type, TensorType) else None
