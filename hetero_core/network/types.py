@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from hetero_core.dtypes import bits_of_dtype
 
@@ -100,3 +101,31 @@ class ValueSpec:
     def shape(self) -> tuple[Dimension, ...] | None:
         """The shape of a tensor; None for other values and for an unknown rank."""
         return self.type.shape if isinstance(self.type, TensorType) else None
+
+
+def type_to_json(value_type: ValueType) -> list[object]:
+    """Returns a type as nested lists that JSON can hold; `type_of_json` reads them back."""
+    if isinstance(value_type, TensorType):
+        return ["tensor", value_type.dtype, None if value_type.shape is None else list(value_type.shape)]
+    if isinstance(value_type, MapType):
+        return ["map", value_type.key, type_to_json(value_type.value)]
+    return ["sequence" if isinstance(value_type, SequenceType) else "optional", type_to_json(value_type.element)]
+
+
+def type_of_json(fields: Any) -> ValueType:
+    """Returns the type that `type_to_json` wrote.
+
+    Raises: ValueError for anything else.
+    """
+    match fields:
+        case ["tensor", None | str() as dtype, None]:
+            return TensorType(dtype, None)
+        case ["tensor", None | str() as dtype, [*shape]] if all(isinstance(d, int | str | None) for d in shape):
+            return TensorType(dtype, tuple(shape))
+        case ["map", str() as key, value]:
+            return MapType(key, type_of_json(value))
+        case ["sequence", element]:
+            return SequenceType(type_of_json(element))
+        case ["optional", element]:
+            return OptionalType(type_of_json(element))
+    raise ValueError(f"expected the type of a value, got {fields!r}")

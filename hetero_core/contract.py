@@ -1,0 +1,248 @@
+"""The types that hooks exchange: what a plugin receives from the core, and what it gives back.
+
+A plugin author reads this file and `hookspecs.py`. Imports no array library and no onnx.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from hetero_core.network.graph import Node
+from hetero_core.network.types import ValueSpec, ValueType
+
+Array = Any
+"""An array of the device's own library; NumPy's where the memory is the host's. A sequence is a list, an absent optional None."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceName:
+    """A parsed device string: `GPU.1` is ("GPU", "1", ""), `HETERO:GPU.1,CPU` is ("HETERO", "", "GPU.1,CPU")."""
+
+    name: str
+    id: str = ""
+    arguments: str = ""
+
+    def __str__(self) -> str:
+        return self.name + (f".{self.id}" if self.id else "") + (f":{self.arguments}" if self.arguments else "")
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """The declaration of one configuration key.
+
+    `type` is bool, int, float, str or tuple (of texts, written with commas). `default` None means "not set". `runtime` keys only
+    steer running, so an import may change them; all others shape what was compiled. The key marked `is_arguments`, a text, is another way
+    to give what stands behind the colon of a device string.
+    """
+
+    type: type
+    default: Any
+    doc: str
+    choices: tuple[Any, ...] = ()
+    runtime: bool = False
+    is_arguments: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """A value that crosses from one stage to others, or between the network's border and a stage.
+
+    `producer` is a stage's index, None for an input of the network; `consumers` are stage indices. `nbytes` is None where a dimension
+    is open.
+    """
+
+    value: str
+    type: ValueType
+    nbytes: int | None
+    producer: int | None
+    consumers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanStage:
+    """One subgraph in execution order: its device and the names of its nodes, in topological order."""
+
+    index: int
+    device: str
+    nodes: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a network is split: the result of HETERO's query, as plain values, so that views of it need no plugin's code.
+
+    `refusals` maps node -> device -> reason, for every device that was asked and said no, also where another one took the node.
+    """
+
+    network: str
+    priorities: tuple[str, ...]
+    device_of_node: Mapping[str, str]
+    operator_of_node: Mapping[str, str]
+    refusals: Mapping[str, Mapping[str, str]]
+    pins: Mapping[str, str]
+    stages: tuple[PlanStage, ...]
+    boundaries: tuple[Boundary, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResult:
+    """What a device takes of a network, in the names of the network that was asked about.
+
+    `supported` maps each node that it takes to the device (with the id that would be used), `refused` each other node to the reason.
+    Together they name every node once.
+    """
+
+    supported: Mapping[str, str]
+    refused: Mapping[str, str] = field(default_factory=dict)
+    plan: Plan | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """What a plugin exports: named byte sections, and the version of their meaning.
+
+    The core wraps them in the container (identity, versions, digest) and gives the same sections back, memory-mapped, at import.
+    """
+
+    sections: Mapping[str, Any]
+    version: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """A custom operator given as a Python function.
+
+    `function(*inputs, **attributes)` returns one array or a tuple. `infer_types(input_types, attributes)` returns the types of the
+    outputs; without it nothing behind the operator could be cut.
+    """
+
+    domain: str
+    op_type: str
+    since_version: int
+    function: Callable[..., Any]
+    infer_types: Callable[[tuple[ValueType | None, ...], Mapping[str, Any]], tuple[ValueType, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTime:
+    """The time that one node, or one transfer, took in one run. `seconds` is wall-clock time on the host."""
+
+    node: str
+    operator: str
+    device: str
+    subgraph: int
+    seconds: float
+    nbytes: int = 0
+
+
+class Profile:
+    """The times of one run, in execution order; entries of parts that run in several threads are kept apart by lock.
+
+    A device calls `add` once per node, or per group of nodes that it cannot tell apart.
+    """
+
+    __slots__ = ("_device", "_entries", "_lock", "_subgraph", "copied_bytes")
+
+    def __init__(self, device: str, subgraph: int = 0, parent: Profile | None = None) -> None:
+        self._device = device
+        self._subgraph = subgraph
+        self._entries: list[NodeTime] = [] if parent is None else parent._entries
+        self._lock: threading.Lock = threading.Lock() if parent is None else parent._lock
+        self.copied_bytes = 0
+
+    def add(self, node: Node, seconds: float) -> None:
+        """Records that a node took this many seconds."""
+        with self._lock:
+            self._entries.append(NodeTime(node.name, node.operator, self._device, self._subgraph, seconds))
+
+    def add_transfer(self, value: str, nbytes: int, seconds: float) -> None:
+        """Records that a value was copied between two memories."""
+        with self._lock:
+            self._entries.append(NodeTime(value, "transfer", self._device, self._subgraph, seconds, nbytes))
+
+    def of_part(self, device: str, subgraph: int) -> Profile:
+        """Returns a profile that writes into this one, for a part that another device runs."""
+        return Profile(device, subgraph, self)
+
+    @property
+    def entries(self) -> tuple[NodeTime, ...]:
+        """What was recorded so far."""
+        with self._lock:
+            return tuple(self._entries)
+
+
+class CancelToken:
+    """A flag that one request sets and that everything running for it may poll."""
+
+    __slots__ = ("is_set",)
+
+    def __init__(self) -> None:
+        self.is_set = False
+
+
+class RunContext:
+    """What belongs to one request and not to the executable; never used by two threads at once.
+
+    `state` is what `Executable.create_state` returned for this request. `outputs` holds the caller's arrays to fill, None where there
+    is none; a device may fill them or return arrays of its own. `profile` is None unless times are asked for.
+    """
+
+    __slots__ = ("outputs", "profile", "state", "token")
+
+    def __init__(
+        self,
+        state: object = None,
+        *,
+        outputs: Sequence[Array | None] | None = None,
+        profile: Profile | None = None,
+        token: CancelToken | None = None,
+    ) -> None:
+        self.state = state
+        self.outputs = outputs
+        self.profile = profile
+        self.token = CancelToken() if token is None else token
+
+    def cancelled(self) -> bool:
+        """Says whether the caller has given up; a device may then return anything, at once."""
+        return self.token.is_set
+
+
+class Executable:
+    """A loaded network as a device implements it; authors subclass it.
+
+    Set `inputs` and `outputs` (the network's own, in its order, each with the memory it lives in) and implement `run`. An executable is
+    shared by threads: what a run changes lives in the context's state.
+    """
+
+    inputs: tuple[ValueSpec, ...]
+    outputs: tuple[ValueSpec, ...]
+
+    def run(self, inputs: tuple[Array, ...], context: RunContext) -> tuple[Array, ...]:
+        """Returns the outputs by position.
+
+        The inputs are C-contiguous, have the declared types, and are never written. What is returned stays valid until the next run
+        of the same context.
+        """
+        raise NotImplementedError
+
+    def create_state(self) -> object:
+        """Returns the working memory of one request; None says that runs share nothing, so that results are the caller's own."""
+        return None
+
+    def metrics(self) -> Mapping[str, Any]:
+        """Returns metrics of this loaded network: value or zero-argument callable by name."""
+        return {}
+
+    def close(self) -> None:
+        """Releases what the executable holds; called once."""
+
+
+def freeze_mapping(mapping: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> Mapping[str, Any]:
+    """Returns a read-only copy."""
+    return MappingProxyType(dict(mapping))

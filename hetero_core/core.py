@@ -1,0 +1,282 @@
+"""Core: the user's one door. Reads networks, asks and loads devices, keeps configuration, imports blobs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any
+
+from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, QueryResult, RunContext
+from hetero_core.devices.device import Device
+from hetero_core.devices.names import parse_device_name, split_device_list
+from hetero_core.devices.provenance import Provenance
+from hetero_core.devices.registry import Registry
+from hetero_core.errors import ClosedError, ExtensionError
+from hetero_core.hookspecs import hookimpl
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.types import ValueType
+from hetero_core.runtime.blob import read_blob
+from hetero_core.runtime.executable import Binding, ExecutableNetwork, Run
+from hetero_core.runtime.executors import Executors
+from hetero_core.runtime.identity import check_header, merge_imported_config
+
+if TYPE_CHECKING:
+    import onnx
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStatus:
+    """One row of what is installed: a device that works has its ids, one that does not its reason."""
+
+    name: str
+    distribution: str
+    version: str
+    ids: tuple[str, ...]
+    full_name: str
+    reason: str
+
+
+class Core:
+    """The devices that are installed, in use by one program. A context manager; safe for threads.
+
+    Two Cores share nothing.
+    """
+
+    def __init__(self) -> None:
+        self._registry = Registry(self)
+        self._executors = Executors()
+        self._extensions: dict[tuple[str, str], Extension] = {}
+        self._is_closed = False
+
+    # Networks
+
+    def read_network(
+        self, model: str | os.PathLike[str] | bytes | onnx.ModelProto, *, base: str | os.PathLike[str] | None = None
+    ) -> Network:
+        """Returns the network of an ONNX file, of its bytes, or of a ModelProto; `base` is the folder of external weights.
+
+        Raises: NetworkNotFoundError, NetworkReadError, InvalidNetworkError.
+        """
+        from hetero_core.network.reader import read_network  # imports onnx
+
+        return read_network(model, base=base, infer_custom_types=self._infer_custom_types)
+
+    def _infer_custom_types(self, node: Node, input_types: tuple[ValueType | None, ...]) -> tuple[ValueType, ...] | None:
+        extension = self._extensions.get((node.domain, node.op_type))
+        return None if extension is None else extension.infer_types(input_types, node.attributes)
+
+    def _as_network(self, model: Network | str | os.PathLike[str] | bytes | onnx.ModelProto) -> Network:
+        if not isinstance(model, Network):
+            return self.read_network(model)
+        if self._extensions and any(value not in model.types for node in model.nodes for value in node.writes):
+            from hetero_core.network.shapes import infer_types  # imports onnx
+
+            return infer_types(model, infer_custom_types=self._infer_custom_types)
+        return model
+
+    # Devices
+
+    @property
+    def device_names(self) -> tuple[str, ...]:
+        """The names that plugins announce, sorted; loads nothing."""
+        return self._registry.names()
+
+    @property
+    def available_devices(self) -> tuple[str, ...]:
+        """The physical devices that work, with their ids where a plugin has several; creates every device.
+
+        Plugins that cannot load are left out here; `list_devices` has their reasons.
+        """
+        return tuple(
+            f"{status.name}.{one}" if one and len(status.ids) > 1 else status.name
+            for status in self.list_devices()
+            if not status.reason
+            for one in status.ids
+        )
+
+    def list_devices(self) -> tuple[DeviceStatus, ...]:
+        """Returns every announced device in order of name, with the reason where it cannot be used; creates every device."""
+        return tuple(self._describe_device(name) for name in self.device_names)
+
+    def _describe_device(self, name: str) -> DeviceStatus:
+        provenance = Provenance(name, "", "", "")
+        try:
+            provenance = self._registry.announcement(name).provenance
+            device = self._registry.device(name)
+            plain = DeviceName(name)
+            ids, full_name = device.metric(plain, "AVAILABLE_DEVICES"), device.metric(plain, "FULL_DEVICE_NAME")
+        except Exception as error:  # noqa: BLE001  # a plugin's failure is shown in its row and hides no other
+            return DeviceStatus(name, provenance.distribution, provenance.version, (), "", f"{error}" or type(error).__name__)
+        return DeviceStatus(name, provenance.distribution, provenance.version, ids, full_name, "")
+
+    def get_versions(self, device: str) -> dict[str, str]:
+        """Returns distribution and version by device name: of the device, and of every device in its arguments."""
+        parsed = parse_device_name(device)
+        provenance = self._registry.announcement(parsed.name).provenance
+        found = {parsed.name: f"{provenance.distribution} {provenance.version}".strip()}
+        for part in split_device_list(parsed.arguments) if parsed.arguments else ():
+            found.update(self.get_versions(part))
+        return found
+
+    def register_plugin(self, name: str, plugin: object) -> None:
+        """Makes a module or an object known as a device; one plugin may be registered under several names.
+
+        Raises: DeviceNameError, PluginError when the name is taken.
+        """
+        self._registry.register(name, plugin)
+
+    def unregister_plugin(self, name: str) -> None:
+        """Forgets a device name; networks that are loaded on it go on. Raises: DeviceNotFoundError."""
+        self._registry.unregister(name)
+
+    def add_extension(self, extension: Extension, device: str) -> None:
+        """Makes a custom operator known to a device, and its types to every network read from now on.
+
+        Raises: NotImplementedByDeviceError when the device takes none; ExtensionError when it is incomplete.
+        """
+        if not isinstance(extension, Extension) or not callable(extension.function) or not callable(extension.infer_types):
+            raise ExtensionError(f"expected an Extension with a function and infer_types, got {extension!r}")
+        parsed, entry = self._find(device)
+        entry.add_extension(parsed, extension)
+        self._extensions[extension.domain, extension.op_type] = extension
+
+    def _find(self, device: str | DeviceName) -> tuple[DeviceName, Device]:
+        if self._is_closed:
+            raise ClosedError("this Core is closed; make a new one")
+        parsed = parse_device_name(device)
+        entry = self._registry.device(parsed.name)
+        entry.check_id(parsed)
+        return parsed, entry
+
+    # Metrics and configuration
+
+    def get_metric(self, device: str, name: str) -> Any:
+        """Returns a metric of a device. Raises: DeviceNotFoundError, DeviceUnavailableError, MetricNotFoundError."""
+        parsed, entry = self._find(device)
+        return entry.metric(parsed, name)
+
+    def config_keys(self, device: str) -> Mapping[str, ConfigKey]:
+        """Returns the declarations of all configuration keys of a device."""
+        parsed, entry = self._find(device)
+        return entry.keys(parsed)
+
+    def get_config(self, device: str, name: str) -> Any:
+        """Returns the value that a call without own configuration would use. Raises: ConfigKeyError."""
+        parsed, entry = self._find(device)
+        known = entry.find_key(parsed, name)
+        return entry.resolve(parsed, None)[1][known]
+
+    def set_config(self, config: Mapping[str, Any], device: str) -> None:
+        """Sets values for later calls on a device, or on one id of it. All are checked before one is set.
+
+        Raises: ConfigKeyError, ConfigValueError.
+        """
+        parsed, entry = self._find(device)
+        entry.set_config(parsed, config)
+
+    # Query, load, import
+
+    def query_network(
+        self,
+        network: Network | str | os.PathLike[str] | bytes | onnx.ModelProto,
+        device: str,
+        config: Mapping[str, Any] | None = None,
+    ) -> QueryResult:
+        """Returns which nodes of the network a device takes, and why it refuses the others.
+
+        Raises: errors of reading, device names and configuration; never for a node that the device does not know.
+        """
+        parsed, entry = self._find(device)
+        parsed, complete = entry.resolve(parsed, config)
+        return entry.query_network(parsed, self._as_network(network), complete)
+
+    def load_network(
+        self,
+        network: Network | str | os.PathLike[str] | bytes | onnx.ModelProto,
+        device: str,
+        config: Mapping[str, Any] | None = None,
+    ) -> ExecutableNetwork:
+        """Returns the network compiled for a device.
+
+        Raises: errors of reading, device names and configuration; UnsupportedNodesError with every refused node and its reason.
+        """
+        parsed, entry = self._find(device)
+        parsed, complete = entry.resolve(parsed, config)
+        read = self._as_network(network)
+        executable = entry.load_network(parsed, read, complete)
+        return self._bind(entry, parsed, executable, complete, read.name, lambda: read.fingerprint)
+
+    def import_network(
+        self,
+        source: str | os.PathLike[str] | IO[bytes] | bytes,
+        device: str,
+        config: Mapping[str, Any] | None = None,
+    ) -> ExecutableNetwork:
+        """Returns a network that was exported from the same device, plugin version and configuration.
+
+        `config` may change keys that only steer running; the others must agree with the blob.
+
+        Raises: BlobDamagedError, BlobMismatchError that names what differs, errors of device names and configuration.
+        """
+        parsed, entry = self._find(device)
+        header, payload = read_blob(source)
+        check_header(header, entry)
+        parsed, complete = merge_imported_config(header, parsed, entry, config)
+        executable = entry.import_network(parsed, payload, complete, (header.inputs, header.outputs))
+        return self._bind(entry, parsed, executable, complete, header.network, lambda: header.fingerprint)
+
+    def _bind(
+        self,
+        entry: Device,
+        device: DeviceName,
+        executable: Executable,
+        config: Mapping[str, Any],
+        name: str,
+        fingerprint: Callable[[], str],
+    ) -> ExecutableNetwork:
+        binding = Binding(
+            device=device,
+            provenance=entry.provenance,
+            config=config,
+            keys=entry.keys(device),
+            run=_bind_run(entry, device, executable),
+            to_host=lambda array: entry.call("to_host", device, array=array),
+            from_host=lambda array, spec: entry.call("from_host", device, array=array, spec=spec),
+            export=lambda: entry.call("export_network", device, executable=executable),
+            submit=lambda task: self._executors.submit(device.name, task),
+        )
+        return ExecutableNetwork(name, fingerprint, executable, binding)
+
+    # Lifetime
+
+    def close(self) -> None:
+        """Ends the threads, then closes the devices; a second call does nothing."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._executors.close()
+            self._registry.close()
+
+    def __enter__(self) -> Core:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _bind_run(entry: Device, device: DeviceName, executable: Executable) -> Run:
+    """Returns the device's own run, or the chain of the wrappers that stand around `infer`."""
+    if not entry.manager.hook.infer.get_hookimpls():
+        return executable.run
+    if not entry.implements("infer"):
+        entry.manager.register(_InnermostRun())
+    infer = entry.manager.hook.infer
+    return lambda inputs, context: infer(device=device, executable=executable, inputs=inputs, context=context)
+
+
+class _InnermostRun:
+    """What wrappers of `infer` stand around: the device's own run."""
+
+    @hookimpl
+    def infer(self, executable: Executable, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        return executable.run(inputs, context)

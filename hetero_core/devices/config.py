@@ -1,0 +1,130 @@
+"""Configuration of devices: declared keys, aliases, conversion of texts, and the merge of defaults, `set_config` and call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hetero_core.contract import ConfigKey, freeze_mapping
+from hetero_core.errors import ConfigKeyError, ConfigValueError, PluginError, enumerate_choices, suggest
+
+STANDARD_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
+    {
+        "PERF_COUNT": ConfigKey(bool, False, "Record the time of every node in each run.", runtime=True),
+        "DEVICE_ID": ConfigKey(str, "", "The physical device; the same as NAME.id in the device string.", runtime=True),
+    }
+)
+"""The keys that the core itself answers for, on every device."""
+
+# Names of the Inference Engine 1.x API for keys that stand today under another one.
+ALIASES: Mapping[str, str] = freeze_mapping(
+    {
+        "CPU_THREADS_NUM": "INFERENCE_NUM_THREADS",
+        "CPU_THROUGHPUT_STREAMS": "NUM_STREAMS",
+        "GPU_THROUGHPUT_STREAMS": "NUM_STREAMS",
+        "CPU_BIND_THREAD": "ENABLE_CPU_PINNING",
+    }
+)
+
+_TRUE = frozenset(("yes", "true", "on", "1"))
+_FALSE = frozenset(("no", "false", "off", "0"))
+_TYPES = (bool, int, float, str, tuple)
+
+
+def declare_keys(declared: Mapping[str, ConfigKey], *, blame: str) -> Mapping[str, ConfigKey]:
+    """Returns the device's keys merged over the core's standard ones.
+
+    Raises: PluginError naming the plugin for a declaration that contradicts itself.
+    """
+    for name, key in declared.items():
+        if not isinstance(key, ConfigKey) or key.type not in _TYPES:
+            raise PluginError(f"{blame} declares the configuration key '{name}' as {key!r}; expected a ConfigKey of bool, int, float, str or tuple")
+        if key.is_arguments and key.type is not str:
+            raise PluginError(f"{blame} declares '{name}' as the text behind the colon; its type must be str")
+        if key.default is not None:
+            convert_value(name, key, key.default, device=blame)
+    return freeze_mapping({**STANDARD_KEYS, **declared})
+
+
+def resolve_key(name: str, keys: Mapping[str, ConfigKey], *, device: str) -> str:
+    """Returns the declared name of a key, given by that name in any case, or by its old one.
+
+    Raises: ConfigKeyError with the near misses and all the keys.
+    """
+    folded = name.strip().upper() if isinstance(name, str) else name
+    folded = folded if folded in keys else ALIASES.get(folded, folded)
+    if folded in keys:
+        return folded
+    raise ConfigKeyError(
+        f"device {device} has no configuration key '{name}'{suggest(str(folded), keys) or ';'} its keys are {enumerate_choices(keys)}"
+    )
+
+
+def convert_value(name: str, key: ConfigKey, value: Any, *, device: str) -> Any:
+    """Returns the value in the type of its key; a text is converted, anything else must already be of the type.
+
+    Raises: ConfigValueError with what was expected and what was found.
+    """
+    converted = _convert_text(key.type, value) if isinstance(value, str) else _convert_object(key.type, value)
+    if converted is not None and (not key.choices or converted in key.choices):
+        return converted
+    wanted = "one of " + enumerate_choices(str(choice) for choice in key.choices) if key.choices else _WANTED[key.type]
+    raise ConfigValueError(f"configuration key {name} of device {device}: expected {wanted}, got {value!r}")
+
+
+_WANTED = {
+    bool: "a bool (True, False, YES, NO, ON, OFF)",
+    int: "an int",
+    float: "a number",
+    str: "a text",
+    tuple: "texts, or one text with commas",
+}
+
+
+def _convert_text(wanted: type, text: str) -> Any:
+    stripped = text.strip()
+    if wanted is str:
+        return text
+    if wanted is bool:
+        return True if stripped.lower() in _TRUE else False if stripped.lower() in _FALSE else None
+    if wanted is tuple:
+        return tuple(piece.strip() for piece in text.split(",") if piece.strip())
+    try:
+        return wanted(stripped)
+    except ValueError:
+        return None
+
+
+def _convert_object(wanted: type, value: Any) -> Any:
+    if wanted is bool:
+        return value if isinstance(value, bool) else None
+    if wanted in (int, float):
+        is_number = isinstance(value, int if wanted is int else int | float) and not isinstance(value, bool)
+        return wanted(value) if is_number else None
+    if wanted is tuple:
+        is_texts = isinstance(value, list | tuple) and all(isinstance(piece, str) for piece in value)
+        return tuple(value) if is_texts else None
+    return None
+
+
+def convert_config(given: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, device: str) -> dict[str, Any]:
+    """Returns the given values under their declared names and in their types.
+
+    Raises: ConfigKeyError, ConfigValueError; also when two spellings of one key are given two values.
+    """
+    converted: dict[str, Any] = {}
+    for name, value in given.items():
+        known = resolve_key(name, keys, device=device)
+        new = convert_value(known, keys[known], value, device=device)
+        if known in converted and converted[known] != new:
+            raise ConfigValueError(f"configuration key {known} of device {device} is given twice: {converted[known]!r} and {new!r}")
+        converted[known] = new
+    return converted
+
+
+def merge_config(keys: Mapping[str, ConfigKey], *layers: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the complete configuration: the defaults of all keys, each layer over the one before; read-only, in order of name."""
+    merged = {name: key.default for name, key in keys.items()}
+    for layer in layers:
+        merged.update(layer)
+    return freeze_mapping((name, merged[name]) for name in sorted(merged))

@@ -1,0 +1,188 @@
+"""Device: one plugin in use by one Core, behind its own pluggy manager; calls its hooks and checks what comes back.
+
+The core and nothing else talks to it. Every answer that breaks the contract is an error that names the plugin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pluggy
+
+from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
+from hetero_core.devices.config import convert_config, convert_value, declare_keys, merge_config, resolve_key
+from hetero_core.devices.metrics import collect_metrics
+from hetero_core.devices.provenance import Provenance
+from hetero_core.devices.query import check_query_result
+from hetero_core.errors import (
+    ConfigValueError,
+    DeviceNotFoundError,
+    MetricNotFoundError,
+    NotImplementedByDeviceError,
+    PluginError,
+    enumerate_choices,
+    suggest,
+)
+from hetero_core.network.graph import Network
+
+
+class Device:
+    """A created device with its configuration. Physical ids and arguments come with each call, as a DeviceName."""
+
+    def __init__(self, provenance: Provenance, manager: pluggy.PluginManager) -> None:
+        self.provenance = provenance
+        self.manager = manager
+        self._config_of_id: dict[str, dict[str, Any]] = {}
+
+    def implements(self, hook: str) -> bool:
+        """Says whether the device itself, wrappers aside, implements a hook."""
+        implementations = getattr(self.manager.hook, hook).get_hookimpls()
+        return any(not implementation.wrapper and not implementation.hookwrapper for implementation in implementations)
+
+    def call(self, hook: str, device: DeviceName, **arguments: Any) -> Any:
+        """Returns what the hook returns.
+
+        Raises: NotImplementedByDeviceError when nobody answers; the plugin's own error, with a note that names the plugin, otherwise.
+        """
+        try:
+            result = getattr(self.manager.hook, hook)(device=device, **arguments)
+        except Exception as error:
+            error.add_note(f"raised by {self.provenance} in {hook} for device {device}")
+            raise
+        if result is None and self.implements(hook):
+            raise PluginError(f"{self.provenance} returned None from {hook}; expected a result, as the hook's specification says")
+        if result is None:
+            raise NotImplementedByDeviceError(f"device {device} does not implement {hook}; {self.provenance} has no such hook")
+        return result
+
+    def keys(self, device: DeviceName) -> Mapping[str, ConfigKey]:
+        """Returns every configuration key that the device knows, the core's standard ones included."""
+        declared = self.call("config_keys", device) if self.implements("config_keys") else {}
+        return declare_keys(declared, blame=str(self.provenance))
+
+    def set_config(self, device: DeviceName, given: Mapping[str, Any]) -> None:
+        """Keeps values for later calls; with an id they hold for that id alone. All of them are checked before one is kept."""
+        converted = convert_config(given, self.keys(device), device=str(device))
+        if "DEVICE_ID" in converted:
+            self.check_id(DeviceName(device.name, converted["DEVICE_ID"].upper()))
+        self._config_of_id.setdefault(device.id, {}).update(converted)
+
+    def resolve(self, device: DeviceName, given: Mapping[str, Any] | None) -> tuple[DeviceName, Mapping[str, Any]]:
+        """Returns the device with its id and arguments in place, and its complete configuration for a call with these values.
+
+        A key that is marked `is_arguments` and the text behind the colon are two ways to say one thing; DEVICE_ID and the id, too.
+
+        Raises: ConfigKeyError, ConfigValueError, DeviceNotFoundError.
+        """
+        device = self._with_arguments(device, given or {})
+        keys = self.keys(device)
+        call = convert_config(given or {}, keys, device=str(device))
+        device = self._with_id(device, call)
+        config = dict(merge_config(keys, self._config_of_id.get("", {}), self._config_of_id.get(device.id, {}), call))
+        config["DEVICE_ID"] = device.id
+        for name, key in keys.items():
+            if key.is_arguments and device.arguments:
+                config[name] = device.arguments
+        return device, merge_config({}, config)
+
+    def _with_arguments(self, device: DeviceName, given: Mapping[str, Any]) -> DeviceName:
+        keys = self.keys(device)
+        name = next((name for name, key in keys.items() if key.is_arguments), None)
+        if name is None:
+            return device
+        spelled = next((spelling for spelling in given if str(spelling).strip().upper() == name), None)
+        kept = self._config_of_id.get("", {}).get(name)
+        value = kept if spelled is None else given[spelled]
+        if value is None:
+            return device
+        text = "".join(convert_value(name, keys[name], value, device=str(device)).split()).upper()
+        if spelled is not None and device.arguments and text != device.arguments:
+            raise ConfigValueError(
+                f"device {device} and {name}={text} name two different lists; give one of them, or both alike"
+            )
+        return device if device.arguments else DeviceName(device.name, device.id, text)
+
+    def _with_id(self, device: DeviceName, call: Mapping[str, Any]) -> DeviceName:
+        wanted = str(call.get("DEVICE_ID") or "").upper()
+        if wanted and device.id and wanted != device.id:
+            raise ConfigValueError(f"device {device} and DEVICE_ID={wanted} name two different devices; give one of them")
+        kept = self._config_of_id.get("", {}).get("DEVICE_ID", "")
+        resolved = DeviceName(device.name, device.id or wanted or kept, device.arguments)
+        self.check_id(resolved)
+        return resolved
+
+    def check_id(self, device: DeviceName) -> None:
+        """Raises DeviceNotFoundError when the device has no such id."""
+        if not device.id:
+            return
+        ids = self.metric(DeviceName(device.name), "AVAILABLE_DEVICES")
+        if device.id not in ids:
+            known = [one for one in ids if one]
+            found = f"its ids are {enumerate_choices(known)}" if known else "it has no ids"
+            raise DeviceNotFoundError(f"device {device.name} has no id '{device.id}'; {found}")
+
+    def metrics(self, device: DeviceName) -> Mapping[str, Any]:
+        """Returns all metrics of the device with this id, by name; functions among them are not called yet."""
+        own = self.call("metrics", device) if self.implements("metrics") else {}
+        can_export = self.implements("export_network") and self.implements("import_network")
+        return collect_metrics(own, device=device, keys=self.keys(device), can_export=can_export, blame=str(self.provenance))
+
+    def metric(self, device: DeviceName, name: str) -> Any:
+        """Returns one metric.
+
+        Raises: MetricNotFoundError with the near misses and all names.
+        """
+        found = self.metrics(device)
+        folded = name.strip().upper()
+        if folded not in found:
+            raise MetricNotFoundError(
+                f"device {device} has no metric '{name}'{suggest(folded, found) or ';'} its metrics are {enumerate_choices(found)}"
+            )
+        value = found[folded]
+        return value() if callable(value) else value
+
+    def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
+        """Returns which nodes the device takes, checked to name every node of the network once."""
+        result = self.call("query_network", device, network=network, config=config)
+        return check_query_result(result, network, blame=str(self.provenance))
+
+    def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
+        """Returns the compiled network, checked to have the network's inputs and outputs."""
+        executable = self.call("load_network", device, network=network, config=config)
+        expected = tuple(spec.name for spec in network.inputs), tuple(spec.name for spec in network.outputs)
+        return self._check_executable(executable, expected, "load_network")
+
+    def import_network(
+        self, device: DeviceName, payload: Payload, config: Mapping[str, Any], names: tuple[tuple[str, ...], tuple[str, ...]]
+    ) -> Executable:
+        """Returns the imported executable, checked to have the inputs and outputs that the blob records."""
+        executable = self.call("import_network", device, payload=payload, config=config)
+        return self._check_executable(executable, names, "import_network")
+
+    def _check_executable(self, executable: Any, expected: tuple[tuple[str, ...], tuple[str, ...]], hook: str) -> Executable:
+        if not isinstance(executable, Executable):
+            raise PluginError(f"{self.provenance} returned {type(executable).__name__} from {hook}; expected an Executable")
+        found = tuple(tuple(spec.name for spec in getattr(executable, side, ())) for side in ("inputs", "outputs"))
+        if found != expected:
+            raise PluginError(
+                f"{self.provenance} returned from {hook} an executable with inputs {found[0]} and outputs {found[1]}; "
+                f"expected inputs {expected[0]} and outputs {expected[1]}"
+            )
+        return executable
+
+    def add_extension(self, device: DeviceName, extension: Extension) -> None:
+        """Makes a custom operator known to the device.
+
+        Raises: NotImplementedByDeviceError when it takes none.
+        """
+        self.call("add_extension", device, extension=extension)
+
+    def find_key(self, device: DeviceName, name: str) -> str:
+        """Returns the declared name of a key. Raises: ConfigKeyError."""
+        return resolve_key(name, self.keys(device), device=str(device))
+
+    def close(self) -> None:
+        """Tells the device to free what it holds."""
+        if self.implements("close_device"):
+            self.call("close_device", DeviceName(self.provenance.device))

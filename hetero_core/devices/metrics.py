@@ -1,0 +1,65 @@
+"""Metrics of devices: the core's standard ones, what a plugin adds, and the types that the standard ones have."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hetero_core.contract import ConfigKey, DeviceName, freeze_mapping
+from hetero_core.errors import PluginError
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
+
+
+def _is_range(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 3 and all(isinstance(item, int) for item in value)
+
+
+# Metric -> (what it must be, in words; the check).
+_TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "AVAILABLE_DEVICES": ("a tuple of ids, ('',) for one device without id", _is_texts),
+    "FULL_DEVICE_NAME": ("a text", lambda value: isinstance(value, str)),
+    "OPTIMIZATION_CAPABILITIES": ("a tuple of texts", _is_texts),
+    "DEVICE_ARCHITECTURE": ("a text", lambda value: isinstance(value, str)),
+    "RANGE_FOR_ASYNC_INFER_REQUESTS": ("a tuple (lowest, highest, step)", _is_range),
+}
+_DERIVED = ("SUPPORTED_METRICS", "SUPPORTED_CONFIG_KEYS", "IMPORT_EXPORT_SUPPORT")
+
+
+def collect_metrics(
+    own: Mapping[str, Any], *, device: DeviceName, keys: Mapping[str, ConfigKey], can_export: bool, blame: str
+) -> Mapping[str, Any]:
+    """Returns all metrics by name: the standard ones, the plugin's over them, the derived ones over all.
+
+    Raises: PluginError for a derived metric that the plugin gives itself; reading a standard one of a wrong type raises it, too.
+    """
+    given_derived = [name for name in _DERIVED if name in own]
+    if given_derived:
+        raise PluginError(f"{blame} returns the metric {given_derived[0]}, which the core derives; leave it out")
+    found: dict[str, Any] = {
+        "AVAILABLE_DEVICES": ("",),
+        "FULL_DEVICE_NAME": device.name,
+        "OPTIMIZATION_CAPABILITIES": ("FP32",),
+        "DEVICE_ARCHITECTURE": device.name,
+        "RANGE_FOR_ASYNC_INFER_REQUESTS": (1, os.cpu_count() or 1, 1),
+    }
+    found.update(own)
+    for name, (wanted, is_right) in _TYPES.items():
+        found[name] = _check_when_read(found[name], name, wanted, is_right, blame)
+    found["IMPORT_EXPORT_SUPPORT"] = can_export
+    found["SUPPORTED_CONFIG_KEYS"] = tuple(sorted(keys))
+    found["SUPPORTED_METRICS"] = tuple(sorted((*found, "SUPPORTED_METRICS")))
+    return freeze_mapping((name, found[name]) for name in sorted(found))
+
+
+def _check_when_read(value: Any, name: str, wanted: str, is_right: Callable[[Any], bool], blame: str) -> Callable[[], Any]:
+    def read() -> Any:
+        result = value() if callable(value) else value
+        if not is_right(result):
+            raise PluginError(f"{blame} returns {result!r} for the metric {name}; expected {wanted}")
+        return result
+
+    return read

@@ -1,0 +1,34 @@
+"""Where a plugin comes from: what messages blame, and what blobs record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """The device name, the distribution that announces it, its version, and the module or object that implements it."""
+
+    device: str
+    distribution: str
+    version: str
+    module: str
+
+    def __str__(self) -> str:
+        return f"plugin {self.device} ({self.distribution} {self.version})".replace(" )", ")")
+
+
+def describe_object(name: str, plugin: object) -> Provenance:
+    """Returns the provenance of a plugin that was registered at run time: its distribution, where its module belongs to one."""
+    module = getattr(plugin, "__name__", None) or type(plugin).__module__
+    top = str(module).partition(".")[0]
+    distribution, version = find_distribution(top)
+    return Provenance(name, distribution or f"module {module}", version, str(module))
+
+
+def find_distribution(top_level: str) -> tuple[str, str]:
+    """Returns name and version of the distribution that installs a top-level package; two empty texts where none does."""
+    import importlib_metadata  # reads the list of all installed files; only needed for plugins registered by hand
+
+    names = importlib_metadata.packages_distributions().get(top_level, [])
+    return (names[0], importlib_metadata.version(names[0])) if names else ("", "")

@@ -1,0 +1,221 @@
+"""The registry of plugins: what is announced, what is loaded, and one pluggy manager for each device name.
+
+Discovery reads entry points and imports nothing; a plugin's module is imported when its device is first needed, inside its own guard.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import importlib_metadata
+import pluggy
+
+from hetero_core import hookspecs
+from hetero_core.devices.device import Device
+from hetero_core.devices.names import parse_device_name
+from hetero_core.devices.provenance import Provenance, describe_object
+from hetero_core.errors import (
+    DeviceNameError,
+    DeviceNotFoundError,
+    DeviceUnavailableError,
+    HeteroError,
+    PluginError,
+    enumerate_choices,
+    suggest,
+)
+
+if TYPE_CHECKING:
+    from hetero_core.core import Core
+
+DEVICES_GROUP = "hetero_core.devices"
+WRAPPERS_GROUP = "hetero_core.wrappers"
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """A plugin that is known by name: by an entry point (not loaded yet) or as an object given at run time."""
+
+    provenance: Provenance
+    entry_point: Any = None
+    plugin: Any = None
+
+
+class Registry:
+    """The plugins of one Core. Safe for threads: a device is created once."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._lock = threading.RLock()
+        self._announced = _read_entry_points()
+        self._devices: dict[str, Device] = {}
+        self._retired: list[Device] = []
+        self._wrappers = _load_wrappers()
+
+    def names(self) -> tuple[str, ...]:
+        """Returns all device names, sorted; loads nothing."""
+        return tuple(sorted(self._announced))
+
+    def announcement(self, name: str) -> Announcement:
+        """Returns who announces a device name.
+
+        Raises: DeviceNotFoundError with the near misses; PluginError when two distributions claim the name.
+        """
+        claims = self._announced.get(name)
+        if not claims:
+            hint = suggest(name, self._announced) or ";"
+            raise DeviceNotFoundError(f"no plugin announces device '{name}'{hint} installed are {enumerate_choices(self._announced)}")
+        if len(claims) > 1:
+            both = " and ".join(f"{claim.provenance.distribution} {claim.provenance.version}" for claim in claims)
+            raise PluginError(f"device '{name}' is claimed by {both}; uninstall all but one of them")
+        return claims[0]
+
+    def device(self, name: str) -> Device:
+        """Returns the device of a name, created on the first call.
+
+        Raises: DeviceNotFoundError, DeviceUnavailableError with the reason, PluginError.
+        """
+        found = self._devices.get(name)
+        if found is not None:
+            return found
+        with self._lock:
+            if name not in self._devices:
+                self._devices[name] = self._create(name, self.announcement(name))
+            return self._devices[name]
+
+    def created(self, name: str) -> bool:
+        """Says whether the device was created already."""
+        return name in self._devices
+
+    def register(self, name: str, plugin: Any) -> None:
+        """Makes a plugin known under a name: a factory when it has `create_device`, the device itself otherwise.
+
+        Raises: DeviceNameError for a name that no device string could say; PluginError when the name is taken.
+        """
+        parsed = parse_device_name(name)
+        if parsed.id or parsed.arguments or "," in parsed.name:
+            raise DeviceNameError(f"cannot register a plugin as '{name}': expected a name without dot, colon and comma")
+        with self._lock:
+            if parsed.name in self._announced:
+                holder = self._announced[parsed.name][0].provenance
+                raise PluginError(f"device name '{parsed.name}' is taken by {holder}; unregister it first or take another name")
+            self._announced[parsed.name] = [Announcement(describe_object(parsed.name, plugin), plugin=plugin)]
+
+    def unregister(self, name: str) -> None:
+        """Forgets a name. A device of it that networks are loaded on lives until the Core closes."""
+        parsed = parse_device_name(name)
+        with self._lock:
+            if parsed.name not in self._announced:
+                self.announcement(parsed.name)
+            del self._announced[parsed.name]
+            if parsed.name in self._devices:
+                self._retired.append(self._devices.pop(parsed.name))
+
+    def close(self) -> None:
+        """Closes every device that was created, the retired ones, too; the first error is raised after all were tried."""
+        with self._lock:
+            devices, self._devices = [*self._retired, *self._devices.values()], {}
+            self._retired = []
+        errors = []
+        for device in devices:
+            try:
+                device.close()
+            except Exception as error:  # noqa: BLE001  # one plugin's failure must not keep the others open; raised below
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _create(self, name: str, announcement: Announcement) -> Device:
+        provenance = announcement.provenance
+        plugin = announcement.plugin if announcement.entry_point is None else _load_entry_point(announcement)
+        _check_api(plugin, provenance)
+        try:
+            created = self._call_factory(name, plugin, provenance) if hasattr(plugin, "create_device") else plugin
+            device = Device(provenance, self._manage(created, provenance))
+        except HeteroError as error:
+            error.add_note(f"raised by {provenance} while it created device {name}")
+            raise
+        except Exception as error:
+            raise DeviceUnavailableError(
+                f"device {name} is not available: {provenance} failed in create_device with {type(error).__name__}: {error}"
+            ) from error
+        if not device.implements("query_network") or not device.implements("load_network"):
+            raise PluginError(f"{provenance} implements neither query_network nor load_network, or only one; a device needs both")
+        if device.implements("infer"):
+            raise PluginError(f"{provenance} implements infer, which is for wrappers; a device runs in its Executable's run")
+        return device
+
+    def _call_factory(self, name: str, plugin: Any, provenance: Provenance) -> Any:
+        created = self._manage(plugin, provenance).hook.create_device(core=self._core, name=name)
+        if created is None:
+            raise PluginError(f"{provenance} has a create_device that returned nothing, or that is not marked with @hookimpl")
+        return created
+
+    def _manage(self, plugin: Any, provenance: Provenance) -> pluggy.PluginManager:
+        """Returns a manager that holds this plugin and the wrappers, nothing else."""
+        manager = pluggy.PluginManager(hookspecs.PROJECT)
+        manager.add_hookspecs(hookspecs)
+        try:
+            manager.register(plugin)
+            manager.check_pending()
+        except pluggy.PluginValidationError as error:
+            raise PluginError(f"{provenance} does not fit the contract: {error}") from error
+        for wrapper in self._wrappers:
+            manager.register(wrapper)
+        return manager
+
+
+def _read_entry_points() -> dict[str, list[Announcement]]:
+    announced: dict[str, list[Announcement]] = {}
+    for entry_point in importlib_metadata.entry_points(group=DEVICES_GROUP):
+        name = entry_point.name.strip().upper()
+        distribution = entry_point.dist
+        provenance = Provenance(
+            name,
+            "an unknown distribution" if distribution is None else distribution.name,
+            "" if distribution is None else distribution.version,
+            entry_point.value,
+        )
+        claims = announced.setdefault(name, [])
+        # One distribution may be seen twice on the path, as when it is installed and stands in the working folder.
+        if all(claim.provenance != provenance for claim in claims):
+            claims.append(Announcement(provenance, entry_point=entry_point))
+    return announced
+
+
+def _load_entry_point(announcement: Announcement) -> Any:
+    provenance = announcement.provenance
+    try:
+        return announcement.entry_point.load()
+    except Exception as error:
+        raise DeviceUnavailableError(
+            f"device {provenance.device} is not available: {provenance} cannot be imported from '{provenance.module}': "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def _load_wrappers() -> list[Any]:
+    """Returns the wrapper modules. A broken one is an error at once: what it would have guarded must not run unguarded."""
+    wrappers = []
+    for entry_point in importlib_metadata.entry_points(group=WRAPPERS_GROUP):
+        distribution = "" if entry_point.dist is None else f" ({entry_point.dist.name} {entry_point.dist.version})"
+        try:
+            wrappers.append(entry_point.load())
+        except Exception as error:
+            raise PluginError(
+                f"wrapper '{entry_point.name}'{distribution} cannot be imported from '{entry_point.value}': "
+                f"{type(error).__name__}: {error}; mend or uninstall it"
+            ) from error
+    return wrappers
+
+
+def _check_api(plugin: Any, provenance: Provenance) -> None:
+    required = getattr(plugin, "requires_api", None)
+    if required is None:
+        return
+    if not (isinstance(required, tuple) and len(required) == 2 and all(isinstance(part, int) for part in required)):
+        raise PluginError(f"{provenance} states requires_api = {required!r}; expected (major, minor)")
+    if required[0] != hookspecs.API[0] or required[1] > hookspecs.API[1]:
+        found, wanted = (".".join(map(str, version)) for version in (hookspecs.API, required))
+        raise PluginError(f"{provenance} requires the plugin API {wanted}; this hetero-core has {found}")

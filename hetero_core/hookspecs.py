@@ -1,0 +1,119 @@
+"""THE contract: every hook, its arguments, its result, its errors; nothing else.
+
+Two levels. A plugin's package has one hook, `create_device`; the object that it returns has the others. An implementation is marked
+with `@hookimpl` and takes only the arguments that it uses. It returns something that is not None: None reads as "not handled", and
+where nobody handles a hook the core answers (an error that says so, or the standard metrics).
+
+A wrapper (entry-point group `hetero_core.wrappers`, `@hookimpl(wrapper=True)`) stands around the same hooks of every device, those that
+HETERO calls for its parts included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+from hetero_core.contract import (
+    Array,
+    ConfigKey,
+    DeviceName,
+    Executable,
+    Extension,
+    Payload,
+    QueryResult,
+    RunContext,
+)
+from hetero_core.network.graph import Network
+from hetero_core.network.types import ValueSpec
+
+if TYPE_CHECKING:
+    from hetero_core.core import Core
+
+API = (1, 0)
+"""The version of this file. A plugin that states `requires_api = (major, minor)` needs this major and at least this minor."""
+
+PROJECT = "hetero_core"
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@hookspec(firstresult=True)
+def create_device(core: Core, name: str) -> object:
+    """Returns the device object, ready to work.
+
+    Called once per Core and device name, when the device is first needed; this is the place to import drivers and to run one tiny
+    kernel as a probe. `name` is the name that it is registered under; physical ids live inside the object. `core` is the user's own
+    Core, for plugins that load parts on other devices.
+
+    Raises: DeviceUnavailableError with the cure when the device cannot work here.
+    """
+
+
+@hookspec(firstresult=True)
+def close_device(device: DeviceName) -> bool:
+    """Frees pools, threads and handles; returns True. Called once, when the Core closes or the name is unregistered."""
+
+
+@hookspec(firstresult=True)
+def config_keys(device: DeviceName) -> Mapping[str, ConfigKey]:
+    """Returns the configuration keys that the device knows, apart from the core's own (PERF_COUNT, DEVICE_ID)."""
+
+
+@hookspec(firstresult=True)
+def metrics(device: DeviceName) -> Mapping[str, Any]:
+    """Returns metrics of the device with this id: a value, or a function without arguments for what costs time.
+
+    They go over the core's standard ones: AVAILABLE_DEVICES (tuple of ids), FULL_DEVICE_NAME, OPTIMIZATION_CAPABILITIES,
+    DEVICE_ARCHITECTURE, RANGE_FOR_ASYNC_INFER_REQUESTS (lowest, highest, step). SUPPORTED_METRICS, SUPPORTED_CONFIG_KEYS and
+    IMPORT_EXPORT_SUPPORT are derived by the core.
+    """
+
+
+@hookspec(firstresult=True)
+def query_network(device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
+    """Returns which nodes the device takes and why it refuses the others, in the names of `network`.
+
+    Applies the same passes as `load_network`. Never raises for a node that it does not know.
+    """
+
+
+@hookspec(firstresult=True)
+def load_network(device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
+    """Returns the network compiled for the device.
+
+    `config` is complete, typed and read-only: defaults, overridden by `set_config`, overridden by the call.
+
+    Raises: UnsupportedNodesError for nodes that the query refuses, with the same reasons.
+    """
+
+
+@hookspec(firstresult=True)
+def export_network(device: DeviceName, executable: Executable) -> Payload:
+    """Returns what `import_network` needs to build the executable again, as named byte sections: data, never code."""
+
+
+@hookspec(firstresult=True)
+def import_network(device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
+    """Returns the executable that was exported. The core has checked identity, versions and digest; `payload` is as it was written."""
+
+
+@hookspec(firstresult=True)
+def add_extension(device: DeviceName, extension: Extension) -> bool:
+    """Makes a custom operator known to the device; returns True."""
+
+
+@hookspec(firstresult=True)
+def to_host(device: DeviceName, array: Array) -> Array:
+    """Returns the value as a NumPy array. Only for devices whose memory is not the host's."""
+
+
+@hookspec(firstresult=True)
+def from_host(device: DeviceName, array: Array, spec: ValueSpec) -> Array:
+    """Returns a NumPy array as an array in the device's memory. Only for devices whose memory is not the host's."""
+
+
+@hookspec(firstresult=True)
+def infer(device: DeviceName, executable: Executable, inputs: tuple[Array, ...], context: RunContext) -> tuple[Array, ...]:
+    """Stands around `executable.run`; for wrappers only. Costs nothing where no wrapper implements it."""

@@ -1,0 +1,114 @@
+"""Comparison, logic and bits: results are bool, or integers for the bitwise operators. NaN compares as IEEE 754 says."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hetero_core.kernels.precision import Array, Namespace, widen
+from hetero_core.kernels.registry import ANY, BOOL, FLOATS, INTEGERS, NUMBERS, STRING, kernel
+
+_ORDERED = (7, 9, 13)
+_BOOL = np.dtype(bool)
+
+
+@kernel("Equal", since=(7, 11, 13, 19), dtypes=NUMBERS | BOOL | STRING)
+def equal(xp: Namespace, a: Array, b: Array) -> Array:
+    """Returns a == b. Source: ONNX Equal-19."""
+    # NumPy compares objects to objects; the element type of strings is object.
+    return xp.asarray(xp.equal(a, b), dtype=_BOOL)
+
+
+@kernel("Greater", since=_ORDERED, dtypes=NUMBERS)
+def greater(xp: Namespace, a: Array, b: Array) -> Array:
+    """Returns a > b. Source: ONNX Greater-13."""
+    return xp.greater(a, b)
+
+
+@kernel("GreaterOrEqual", since=(12, 16), dtypes=NUMBERS)
+def greater_or_equal(xp: Namespace, a: Array, b: Array) -> Array:
+    """Returns a >= b. Source: ONNX GreaterOrEqual-16."""
+    return xp.greater_equal(a, b)
+
+
+@kernel("Less", since=_ORDERED, dtypes=NUMBERS)
+def less(xp: Namespace, a: Array, b: Array) -> Array:
+    """Returns a < b. Source: ONNX Less-13."""
+    return xp.less(a, b)
+
+
+@kernel("LessOrEqual", since=(12, 16), dtypes=NUMBERS)
+def less_or_equal(xp: Namespace, a: Array, b: Array) -> Array:
+    """Returns a <= b. Source: ONNX LessOrEqual-16."""
+    return xp.less_equal(a, b)
+
+
+@kernel("And", since=(7,), dtypes=BOOL)
+def and_(xp: Namespace, a: Array, b: Array) -> Array:
+    """Returns a and b. Source: ONNX And-7."""
+    return xp.logical_and(a, b)
+
+
+@kernel("Or", since=(7,), dtypes=BOOL)
+def or_(xp: Namespace, a: Array, b: Array) -> Array:
+    """Returns a or b. Source: ONNX Or-7."""
+    return xp.logical_or(a, b)
+
+
+@kernel("Xor", since=(7,), dtypes=BOOL)
+def xor(xp: Namespace, a: Array, b: Array) -> Array:
+    """Returns whether exactly one of a and b is true. Source: ONNX Xor-7."""
+    return xp.logical_xor(a, b)
+
+
+@kernel("Not", since=(1,), dtypes=BOOL)
+def not_(xp: Namespace, x: Array) -> Array:
+    """Returns not x. Source: ONNX Not-1."""
+    return xp.logical_not(x)
+
+
+@kernel("BitwiseAnd", since=(18,), dtypes=INTEGERS)
+def bitwise_and(xp: Namespace, a: Array, b: Array) -> Array:
+    """Returns the bits set in both. Source: ONNX BitwiseAnd-18."""
+    return xp.bitwise_and(a, b)
+
+
+@kernel("BitwiseOr", since=(18,), dtypes=INTEGERS)
+def bitwise_or(xp: Namespace, a: Array, b: Array) -> Array:
+    """Returns the bits set in any. Source: ONNX BitwiseOr-18."""
+    return xp.bitwise_or(a, b)
+
+
+@kernel("BitwiseXor", since=(18,), dtypes=INTEGERS)
+def bitwise_xor(xp: Namespace, a: Array, b: Array) -> Array:
+    """Returns the bits set in exactly one. Source: ONNX BitwiseXor-18."""
+    return xp.bitwise_xor(a, b)
+
+
+@kernel("BitwiseNot", since=(18,), dtypes=INTEGERS)
+def bitwise_not(xp: Namespace, x: Array) -> Array:
+    """Returns all bits flipped. Source: ONNX BitwiseNot-18."""
+    return xp.invert(x)
+
+
+@kernel("IsNaN", since=(9, 13, 20), dtypes=FLOATS)
+def is_nan(xp: Namespace, x: Array) -> Array:
+    """Returns where x is not a number. Source: ONNX IsNaN-20."""
+    return xp.isnan(widen(x))
+
+
+@kernel("IsInf", since=(10, 20), dtypes=FLOATS)
+def is_inf(xp: Namespace, x: Array, *, detect_negative: int = 1, detect_positive: int = 1) -> Array:
+    """Returns where x is an infinity of a wanted sign. Source: ONNX IsInf-20."""
+    wide = widen(x)
+    found = xp.isinf(wide)
+    if not detect_negative:
+        found = found & ~(wide < 0)
+    if not detect_positive:
+        found = found & ~(wide > 0)
+    return found
+
+
+@kernel("Where", since=(9, 16), dtypes=(BOOL, ANY))
+def where(xp: Namespace, condition: Array, x: Array, y: Array) -> Array:
+    """Returns x where the condition holds, else y. Source: ONNX Where-16."""
+    return xp.where(condition, x, y)

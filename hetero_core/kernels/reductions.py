@@ -1,0 +1,130 @@
+"""Reductions: one formula each, registered twice, with the axes as attribute (older opsets) and as host input (newer ones).
+
+Small floats are summed in float32; integers keep their type and wrap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axes, widen
+from hetero_core.kernels.registry import BOOL, FLOATS, INT64, NUMBERS, Dtypes, kernel
+
+Axes = tuple[int, ...]
+Formula = Callable[[Namespace, Array, Axes, bool], Array]
+
+
+def _sum(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
+    return xp.sum(x, axis=axes, keepdims=keepdims, dtype=x.dtype)
+
+
+def _sum_of_squares(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
+    return _sum(xp, x * x, axes, keepdims)
+
+
+def _sum_of_magnitudes(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
+    return _sum(xp, xp.abs(x), axes, keepdims)
+
+
+def _euclidean_norm(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
+    wide = x.astype(np.float64) if x.dtype.kind in "iu" else x
+    return narrow(xp.sqrt(_sum_of_squares(xp, wide, axes, keepdims)), x.dtype)
+
+
+def _log_of_sum(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
+    return xp.log(_sum(xp, x, axes, keepdims))
+
+
+def _log_of_sum_of_exponentials(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
+    """Returns log(sum(exp(x))), shifted by the maximum so that nothing overflows; an infinite maximum is no shift."""
+    peak = _maximum(xp, x, axes, True)
+    peak = xp.where(xp.isfinite(peak), peak, peak.dtype.type(0))
+    total = xp.log(_sum(xp, xp.exp(x - peak), axes, True)) + peak
+    return total if keepdims else xp.squeeze(total, axis=axes)
+
+
+def _product(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
+    return xp.prod(x, axis=axes, keepdims=keepdims, dtype=x.dtype)
+
+
+def _mean(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
+    count = 1
+    for axis in axes:
+        count *= x.shape[axis]
+    total = _sum(xp, x, axes, keepdims)
+    if x.dtype.kind in "iu":
+        # Integers truncate toward zero, as Div does.
+        quotient = xp.abs(total) // x.dtype.type(count)
+        return narrow(xp.sign(total) * quotient, x.dtype)
+    return total / count
+
+
+def _maximum(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
+    """Returns the maximum; of nothing it is minus infinity, or the smallest value of the type."""
+    if _is_empty(x, axes):
+        return _fill_reduced(xp, x, axes, keepdims, _extreme(x.dtype, lowest=True))
+    return xp.max(x, axis=axes, keepdims=keepdims)
+
+
+def _minimum(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
+    """Returns the minimum; of nothing it is infinity, or the largest value of the type."""
+    if _is_empty(x, axes):
+        return _fill_reduced(xp, x, axes, keepdims, _extreme(x.dtype, lowest=False))
+    return xp.min(x, axis=axes, keepdims=keepdims)
+
+
+def _is_empty(x: Array, axes: Axes) -> bool:
+    return any(x.shape[axis] == 0 for axis in axes)
+
+
+def _fill_reduced(xp: Namespace, x: Array, axes: Axes, keepdims: bool, value: float | bool) -> Array:
+    kept = [1 if axis in axes else size for axis, size in enumerate(x.shape) if keepdims or axis not in axes]
+    return xp.full(tuple(kept), value, dtype=x.dtype)
+
+
+def _extreme(dtype: np.dtype[np.generic], *, lowest: bool) -> float | bool:
+    if dtype.kind == "b":
+        return not lowest
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)  # type: ignore[type-var]  # an integer type, as the kind says
+        return limits.min if lowest else limits.max
+    return -np.inf if lowest else np.inf
+
+
+def _reduce(xp: Namespace, x: Array, axes: Axes, keepdims: int, formula: Formula, *, reduces_nothing: bool) -> Array:
+    if not axes and not reduces_nothing:
+        axes = tuple(range(x.ndim))
+    return narrow(formula(xp, widen(x), normalize_axes(axes, x.ndim), bool(keepdims)), x.dtype)
+
+
+# Operator, formula, versions with the axes as attribute, versions with the axes as input, dtypes.
+_REDUCTIONS: tuple[tuple[str, Formula, tuple[int, ...], tuple[int, ...], Dtypes], ...] = (
+    ("ReduceSum", _sum, (1, 11), (13,), NUMBERS),
+    ("ReduceL1", _sum_of_magnitudes, (1, 11, 13), (18,), NUMBERS),
+    ("ReduceL2", _euclidean_norm, (1, 11, 13), (18,), NUMBERS),
+    ("ReduceLogSum", _log_of_sum, (1, 11, 13), (18, 28), FLOATS),
+    ("ReduceLogSumExp", _log_of_sum_of_exponentials, (1, 11, 13), (18, 28), FLOATS),
+    ("ReduceMax", _maximum, (1, 11, 12, 13), (18, 20), NUMBERS | BOOL),
+    ("ReduceMean", _mean, (1, 11, 13), (18,), NUMBERS),
+    ("ReduceMin", _minimum, (1, 11, 12, 13), (18, 20), NUMBERS | BOOL),
+    ("ReduceProd", _product, (1, 11, 13), (18,), NUMBERS),
+    ("ReduceSumSquare", _sum_of_squares, (1, 11, 13), (18,), NUMBERS),
+)
+
+
+def _register(op_type: str, formula: Formula, by_attribute: tuple[int, ...], by_input: tuple[int, ...], dtypes: Dtypes) -> None:
+    @kernel(op_type, since=by_attribute, dtypes=dtypes)
+    def reduce_by_attribute(xp: Namespace, x: Array, *, axes: Axes | None = None, keepdims: int = 1) -> Array:
+        return _reduce(xp, x, axes or (), keepdims, formula, reduces_nothing=False)
+
+    @kernel(op_type, since=by_input, dtypes=(dtypes, INT64), host=(1,))
+    def reduce_by_input(
+        xp: Namespace, x: Array, axes: Array | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
+    ) -> Array:
+        return _reduce(xp, x, integers_of(axes), keepdims, formula, reduces_nothing=bool(noop_with_empty_axes))
+
+
+for _row in _REDUCTIONS:
+    _register(*_row)

@@ -1,0 +1,299 @@
+"""The table of kernels: (domain, operator, since-version) -> the function that computes it, and why a node has none.
+
+A kernel is one function. Its first parameter is `xp`, the array namespace (NumPy, CuPy or one like them); then come the ONNX inputs by
+position, absent ones as None; ONNX attributes are keyword-only and carry the spec's defaults. It returns one array or a tuple, and never
+writes into its inputs; its result may share their memory. `find_refusal` reads the same record that runs the node, so that a claim and
+its execution cannot drift. Kernel modules are imported on the first question. Imports no array library.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, TypeVar
+
+from hetero_core.dtypes import DTYPES, dtype_of_onnx
+from hetero_core.errors import enumerate_choices, suggest
+from hetero_core.network.graph import EMPTY, Graph, Node
+from hetero_core.network.types import MapType, TensorType, ValueType
+
+MODULES = (
+    "activations",
+    "arithmetic",
+    "attention",
+    "casts",
+    "comparison",
+    "control_flow",
+    "convolution",
+    "convolution_special",
+    "generation",
+    "indexing",
+    "layout",
+    "legacy_arithmetic",
+    "linear",
+    "losses",
+    "mathematics",
+    "normalization",
+    "padding",
+    "pooling",
+    "pooling_special",
+    "quantization",
+    "quantized_linear",
+    "random_numbers",
+    "recurrent",
+    "reductions",
+    "resize",
+    "scatter",
+    "selection",
+    "sequences",
+    "signals",
+    "slicing",
+    "softmax",
+    "strings",
+    "vision",
+)
+"""The modules of kernels, each imported when the table is first read."""
+
+Dtypes = frozenset[str]
+ANY: Dtypes = frozenset(DTYPES)
+FLOATS: Dtypes = frozenset({"float16", "bfloat16", "float32", "float64"})
+SIGNED: Dtypes = frozenset({"int8", "int16", "int32", "int64"})
+UNSIGNED: Dtypes = frozenset({"uint8", "uint16", "uint32", "uint64"})
+INTEGERS: Dtypes = SIGNED | UNSIGNED
+NUMBERS: Dtypes = FLOATS | INTEGERS
+BOOL: Dtypes = frozenset({"bool"})
+INDEX: Dtypes = frozenset({"int32", "int64"})
+INT64: Dtypes = frozenset({"int64"})
+STRING: Dtypes = frozenset({"string"})
+NOT_STRING: Dtypes = ANY - STRING
+
+# Attributes that hold the number of an element type.
+_DTYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype"})
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One function and what it is right for.
+
+    `host` are positions of inputs that stay in host memory as NumPy arrays; `dtypes` holds one set per input, the last one serves all
+    further inputs; `choices` limits attribute values; `bodies` are attributes that arrive as callables; `outputs` is the largest number of
+    outputs, None for any. A kernel that `reads_shapes` looks at its inputs' shapes only, so it runs on the host wherever they are; one that
+    `runs_on_host` is always called with NumPy, on copies in host memory. One that `counts_outputs` is told how many outputs are wanted.
+    """
+
+    op_type: str
+    domain: str
+    since: tuple[int, ...]
+    function: Callable[..., Any]
+    dtypes: tuple[Dtypes, ...]
+    attributes: Mapping[str, Any]
+    required: tuple[str, ...]
+    input_limits: tuple[int, int | None]
+    host: tuple[int, ...] = ()
+    choices: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: EMPTY)
+    bodies: tuple[str, ...] = ()
+    outputs: int | None = 1
+    counts_outputs: bool = False
+    reads_shapes: bool = False
+    runs_on_host: bool = False
+
+    def dtypes_of_input(self, index: int) -> Dtypes:
+        """Returns the element types that the kernel computes at an input."""
+        return self.dtypes[min(index, len(self.dtypes) - 1)]
+
+
+_TABLE: dict[tuple[str, str, int], Kernel] = {}
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def kernel(
+    op_type: str,
+    *,
+    since: tuple[int, ...],
+    dtypes: Dtypes | tuple[Dtypes, ...],
+    domain: str = "",
+    host: tuple[int, ...] = (),
+    choices: Mapping[str, tuple[Any, ...]] = EMPTY,
+    bodies: tuple[str, ...] = (),
+    outputs: int | None = 1,
+    counts_outputs: bool = False,
+    reads_shapes: bool = False,
+    runs_on_host: bool = False,
+) -> Callable[[Function], Function]:
+    """Registers a function as the kernel of an operator in the since-versions for which its semantics are right.
+
+    May be stacked. `counts_outputs` demands a keyword `output_count`, which is no attribute.
+    """
+
+    def register(function: Function) -> Function:
+        attributes, required, limits = _read_signature(function)
+        assert counts_outputs == ("output_count" in (*attributes, *required)), f"{op_type}: output_count is declared on one side only"
+        attributes.pop("output_count", None)
+        record = Kernel(
+            op_type,
+            domain,
+            since,
+            function,
+            dtypes if isinstance(dtypes, tuple) else (dtypes,),
+            attributes,
+            tuple(name for name in required if name != "output_count"),
+            limits,
+            host,
+            choices,
+            bodies,
+            outputs,
+            counts_outputs,
+            reads_shapes,
+            runs_on_host,
+        )
+        for version in since:
+            assert (domain, op_type, version) not in _TABLE, f"two kernels for {op_type}-{version}"
+            _TABLE[domain, op_type, version] = record
+        return function
+
+    return register
+
+
+def _read_signature(function: Callable[..., Any]) -> tuple[dict[str, Any], tuple[str, ...], tuple[int, int | None]]:
+    """Returns the attributes with their defaults, the attributes without one, and the least and largest number of inputs."""
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    keywords = [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    positional = [parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    is_variadic = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
+    least = sum(parameter.default is parameter.empty for parameter in positional)
+    attributes = {parameter.name: None if parameter.default is parameter.empty else parameter.default for parameter in keywords}
+    required = tuple(parameter.name for parameter in keywords if parameter.default is parameter.empty)
+    return attributes, required, (least, None if is_variadic else len(positional))
+
+
+@cache
+def read_table() -> Mapping[tuple[str, str, int], Kernel]:
+    """Returns the whole table, sorted by domain, operator and version; imports the kernel modules on the first call."""
+    for module in MODULES:
+        importlib.import_module(f"hetero_core.kernels.{module}")
+    return dict(sorted(_TABLE.items()))
+
+
+def find_kernel(node: Node) -> Kernel | None:
+    """Returns the kernel of a node's operator in the node's version, or None."""
+    return read_table().get((node.domain, node.op_type, node.since_version))
+
+
+def find_refusal(
+    node: Node,
+    input_types: Sequence[ValueType | None],
+    *,
+    extensions: Mapping[tuple[str, str], Any] = EMPTY,
+    dtypes: Dtypes = ANY,
+    type_of: Callable[[str], ValueType | None] | None = None,
+) -> str | None:
+    """Returns the reason why the toolkit cannot run a node, None when it can.
+
+    An input whose type is None is not checked here; the compiled program checks it when it runs. `dtypes` are those of the device.
+    `type_of` gives the types of outer values, which the bodies of If, Loop and Scan may read.
+    """
+    record = find_kernel(node)
+    if record is None:
+        return None if (node.domain, node.op_type) in extensions else _explain_missing(node)
+    return (
+        _refuse_attributes(node, record)
+        or _refuse_inputs(node, record, input_types, dtypes)
+        or _refuse_bodies(node, extensions, dtypes, type_of)
+    )
+
+
+def find_refusals(
+    graph: Graph,
+    *,
+    extensions: Mapping[tuple[str, str], Any] = EMPTY,
+    dtypes: Dtypes = ANY,
+    type_of: Callable[[str], ValueType | None] | None = None,
+) -> dict[str, str]:
+    """Returns node name -> reason for each node of a graph that the toolkit cannot run. `type_of` types values of outer graphs."""
+
+    def type_of_value(value: str) -> ValueType | None:
+        found = graph.type_of(value)
+        if found is None and value in graph.initializers:
+            return graph.initializers[value].type
+        return type_of(value) if found is None and type_of is not None else found
+
+    refusals: dict[str, str] = {}
+    for node in graph.nodes:
+        input_types = [type_of_value(value) if value else None for value in node.inputs]
+        reason = find_refusal(node, input_types, extensions=extensions, dtypes=dtypes, type_of=type_of_value)
+        if reason is not None:
+            refusals[node.name] = reason
+    return refusals
+
+
+def _explain_missing(node: Node) -> str:
+    name = f"{node.domain}:{node.op_type}" if node.domain else node.op_type
+    versions = [version for domain, op_type, version in read_table() if (domain, op_type) == (node.domain, node.op_type)]
+    if versions:
+        known = ", ".join(str(version) for version in versions)
+        return f"{name}-{node.since_version} has no kernel; there are kernels for version {known}"
+    others = [op_type for domain, op_type, _ in read_table() if domain == node.domain]
+    return f"operator {name} has no kernel{suggest(node.op_type, others)}"
+
+
+def _refuse_attributes(node: Node, record: Kernel) -> str | None:
+    for name, value in node.attributes.items():
+        if name not in record.attributes:
+            return f"attribute '{name}' of {node.operator} is not implemented"
+        if name in record.choices and value not in record.choices[name]:
+            choices = enumerate_choices(str(choice) for choice in record.choices[name])
+            return f"attribute '{name}' of {node.operator} is {value!r}; implemented: {choices}"
+        if isinstance(value, Graph) and name not in record.bodies:
+            return f"attribute '{name}' of {node.operator} is a graph"
+        if name in _DTYPE_ATTRIBUTES and isinstance(value, int) and value != 0 and dtype_of_onnx(value) is None:
+            return f"attribute '{name}' of {node.operator} is {value}, which is no element type"
+    missing = [name for name in record.required if name not in node.attributes]
+    return f"attribute '{missing[0]}' of {node.operator} is missing" if missing else None
+
+
+def _refuse_inputs(node: Node, record: Kernel, input_types: Sequence[ValueType | None], dtypes: Dtypes) -> str | None:
+    least, most = record.input_limits
+    if len(node.inputs) < least or (most is not None and len(node.inputs) > most):
+        return f"{node.operator} has {len(node.inputs)} inputs; implemented: {least} to {'any number' if most is None else most}"
+    if record.outputs is not None and any(node.outputs[record.outputs :]):
+        return f"{node.operator} has {len(node.outputs)} outputs; implemented: {record.outputs}"
+    for name in _DTYPE_ATTRIBUTES & node.attributes.keys():
+        value = node.attributes[name]
+        dtype = dtype_of_onnx(value) if isinstance(value, int) else None
+        if dtype is not None and dtype not in dtypes:
+            return f"{node.operator} makes {dtype}; this device has {enumerate_choices(dtypes)}"
+    for index, (name, value_type) in enumerate(zip(node.inputs, input_types, strict=False)):
+        if not name or value_type is None:
+            continue
+        allowed = record.dtypes_of_input(index)
+        # What a kernel reads on the host never enters the device, so only the kernel's own limits hold there.
+        allowed = allowed if index in record.host else allowed & dtypes
+        reason = refuse_type(value_type, allowed)
+        if reason is not None:
+            return f"input '{name}' of {node.operator} {reason}; implemented: {enumerate_choices(allowed)}"
+    return None
+
+
+def refuse_type(value_type: ValueType, allowed: Dtypes) -> str | None:
+    """Returns what is wrong with a value of this type ("has dtype string"), None when its elements are allowed or unknown."""
+    if isinstance(value_type, MapType):
+        return "is a map"
+    if isinstance(value_type, TensorType):
+        return None if value_type.dtype is None or value_type.dtype in allowed else f"has dtype {value_type.dtype}"
+    return refuse_type(value_type.element, allowed)
+
+
+def _refuse_bodies(
+    node: Node,
+    extensions: Mapping[tuple[str, str], Any],
+    dtypes: Dtypes,
+    type_of: Callable[[str], ValueType | None] | None,
+) -> str | None:
+    for attribute, body in node.bodies.items():
+        refusals = find_refusals(body, extensions=extensions, dtypes=dtypes, type_of=type_of)
+        for name, reason in refusals.items():
+            return f"node '{name}' in {attribute} of {node.operator}: {reason}"
+    return None

@@ -1,0 +1,120 @@
+"""The geometry of sliding windows, shared by convolution and pooling: pads, output sizes, and one strided slice per window position.
+
+Works on sizes, never on elements, so it runs on the host whatever the device is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from hetero_core.kernels.precision import Array, Namespace
+
+AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Windows over the spatial axes of one tensor; every tuple has one entry per spatial axis.
+
+    `pads` holds (begin, end); `reach` is what an output of that size touches, counted from the padded begin: it passes the padded end
+    when the last window hangs over (ceil_mode).
+    """
+
+    sizes: tuple[int, ...]
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[tuple[int, int], ...]
+    outputs: tuple[int, ...]
+
+    @property
+    def reach(self) -> tuple[int, ...]:
+        """The length that the windows touch in each axis."""
+        return tuple(
+            (output - 1) * stride + (kernel - 1) * dilation + 1
+            for output, stride, kernel, dilation in zip(self.outputs, self.strides, self.kernel, self.dilations, strict=True)
+        )
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Says whether each window is one element and all elements are windows, in order."""
+        return (
+            all(size == 1 for size in self.kernel + self.strides) and not any(end for pad in self.pads for end in pad)
+        )
+
+    def slices(self) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
+        """Yields each position in the kernel with the slices that pick its elements out of the padded tensor, for all windows."""
+        for position in product(*(range(size) for size in self.kernel)):
+            yield (
+                position,
+                tuple(
+                    slice(index * dilation, index * dilation + (output - 1) * stride + 1, stride)
+                    for index, dilation, output, stride in zip(position, self.dilations, self.outputs, self.strides, strict=True)
+                ),
+            )
+
+    def pad(self, xp: Namespace, x: Array, value: float) -> Array:
+        """Returns x (batch, channels, *sizes) with its border filled, so that every slice fits; x itself when nothing is to do."""
+        widths = [(0, 0), (0, 0)]
+        for size, (begin, _), reach in zip(self.sizes, self.pads, self.reach, strict=True):
+            widths.append((begin, max(reach - begin - size, 0)))
+        if not any(end for width in widths for end in width):
+            return x
+        shape = tuple(size + sum(width) for size, width in zip(x.shape, widths, strict=True))
+        padded = xp.full(shape, value, dtype=x.dtype)
+        padded[tuple(slice(begin, begin + size) for size, (begin, _) in zip(x.shape, widths, strict=True))] = x
+        return padded
+
+
+def lay_windows(
+    sizes: tuple[int, ...],
+    kernel: tuple[int, ...],
+    *,
+    auto_pad: str,
+    pads: tuple[int, ...] | None,
+    strides: tuple[int, ...] | None,
+    dilations: tuple[int, ...] | None,
+    ceil_mode: int = 0,
+) -> Windows:
+    """Returns the windows of a convolution or a pooling, with ONNX's defaults filled in.
+
+    SAME pads make ceil(size / stride) outputs, the odd element goes to the end (UPPER) or the begin (LOWER). With `ceil_mode` a last
+    window may hang over the padded end, but none starts there.
+
+    Raises: ValueError when a kernel is larger than its padded axis. Source: ONNX Conv-22, MaxPool-22.
+    """
+    rank = len(sizes)
+    strides = strides or (1,) * rank
+    dilations = dilations or (1,) * rank
+    extents = tuple((size - 1) * dilation + 1 for size, dilation in zip(kernel, dilations, strict=True))
+    resolved = resolve_pads(sizes, extents, strides, auto_pad, pads)
+    outputs = []
+    for size, extent, stride, (begin, end) in zip(sizes, extents, strides, resolved, strict=True):
+        room = size + begin + end - extent
+        if room < 0:
+            raise ValueError(f"a window of {extent} does not fit an axis of {size} padded by {begin} and {end}")
+        count = (-(-room // stride) if ceil_mode else room // stride) + 1
+        if ceil_mode and (count - 1) * stride >= size + begin:
+            count -= 1
+        outputs.append(count)
+    return Windows(sizes, kernel, strides, dilations, resolved, tuple(outputs))
+
+
+def resolve_pads(
+    sizes: tuple[int, ...], extents: tuple[int, ...], strides: tuple[int, ...], auto_pad: str, pads: tuple[int, ...] | None
+) -> tuple[tuple[int, int], ...]:
+    """Returns (begin, end) for each spatial axis."""
+    rank = len(sizes)
+    if auto_pad == "NOTSET":
+        flat = pads or (0,) * (2 * rank)
+        return tuple((flat[axis], flat[axis + rank]) for axis in range(rank))
+    if auto_pad == "VALID":
+        return ((0, 0),) * rank
+    resolved = []
+    for size, extent, stride in zip(sizes, extents, strides, strict=True):
+        total = max((-(-size // stride) - 1) * stride + extent - size, 0)
+        small, large = total // 2, total - total // 2
+        resolved.append((small, large) if auto_pad == "SAME_UPPER" else (large, small))
+    return tuple(resolved)

@@ -1,0 +1,362 @@
+"""GraphProto to Graph: nodes with decoded attributes, constants lifted, calls inlined, captures found, order and names checked.
+
+One `GraphReader` reads one model. Imports onnx only inside functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from hetero_core.errors import AffinityError, InvalidNetworkError
+from hetero_core.network.affinity import AFFINITY_KEY
+from hetero_core.network.attributes import GRAPH, read_attribute
+from hetero_core.network.graph import EMPTY, Graph, Initializer, Node
+from hetero_core.network.merging import merge_types
+from hetero_core.network.scopes import (
+    OPSET_DOMAIN,
+    FunctionKey,
+    Scope,
+    bind_call,
+    make_unique,
+    name_nodes,
+    names_of_values,
+    normal_domain,
+)
+from hetero_core.network.tensors import read_sparse_tensor, read_tensor
+from hetero_core.network.topology import find_free_values, sort_topologically
+from hetero_core.network.type_protos import read_type
+from hetero_core.network.types import TensorType, ValueSpec, ValueType
+from hetero_core.network.weights import WeightSource
+
+if TYPE_CHECKING:
+    import onnx
+
+ORIGINAL_NAME_KEY, ORIGINS_KEY, OPSET_KEY = "hetero.original_name", "hetero.origins", "hetero.opset"
+"""Keys of a node's metadata that only packed networks have: what a file of the network need not say."""
+
+
+@dataclass
+class Draft:
+    """A graph that is being read: what the nodes of its scope, inlined ones included, add to it."""
+
+    nodes: list[Node] = field(default_factory=list)
+    initializers: dict[str, Initializer] = field(default_factory=dict)
+    types: dict[str, ValueType] = field(default_factory=dict)
+    pins: dict[str, str] = field(default_factory=dict)
+    node_names: set[str] = field(default_factory=set)
+
+
+class GraphReader:
+    """Reads the graphs of one model."""
+
+    def __init__(self, model: onnx.ModelProto, weights: WeightSource) -> None:
+        self._model = model
+        self._weights = weights
+        self._functions = {key_of_function(function): function for function in model.functions}
+        self._since: dict[tuple[str, str, int], int] = {}
+        self._value_names: set[str] = set(names_of_values(model.graph)) if self._functions else set()
+
+    def read_root(self, opsets: Mapping[str, int]) -> tuple[Graph, Mapping[str, str]]:
+        """Returns the root graph, its declared types and the pins of its nodes."""
+        draft = Draft()
+        graph = self._read_graph(self._model.graph, Scope(opsets), draft)
+        _check_everything_is_produced(graph)
+        return graph, {node.name: draft.pins[node.name] for node in graph.nodes if node.name in draft.pins}
+
+    def _read_graph(self, proto: onnx.GraphProto, scope: Scope, draft: Draft) -> Graph:
+        for tensor in proto.initializer:
+            name = scope.value(tensor.name)
+            self._add_initializer(draft, name, read_tensor(tensor, self._weights, f"initializer '{name}'"))
+        for sparse in proto.sparse_initializer:
+            name = scope.value(sparse.values.name)
+            self._add_initializer(draft, name, read_sparse_tensor(sparse, self._weights, f"sparse initializer '{name}'"))
+        # Up to IR version 3 constants are listed as inputs, too; later files may do so to make them replaceable.
+        inputs = self._read_specs((spec for spec in proto.input if scope.value(spec.name) not in draft.initializers), scope, "input")
+        outputs = self._read_specs(proto.output, scope, "output")
+        self._add_types(draft, (*proto.value_info, *proto.input, *proto.output), scope)
+        self._add_nodes(draft, proto.node, scope)
+        for name, initializer in draft.initializers.items():
+            self._add_constant_type(draft, name, initializer)
+        graph = Graph(
+            proto.name,
+            inputs,
+            outputs,
+            sort_topologically(draft.nodes),
+            MappingProxyType(draft.initializers),
+            MappingProxyType(draft.types),
+        )
+        _check_single_assignment(graph)
+        return graph
+
+    def _read_specs(self, protos: Iterable[onnx.ValueInfoProto], scope: Scope, kind: str) -> tuple[ValueSpec, ...]:
+        specs = []
+        for proto in protos:
+            value_type = read_type(proto.type, f"{kind} '{proto.name}'")
+            specs.append(ValueSpec(scope.value(proto.name), TensorType(None) if value_type is None else value_type))
+        return tuple(specs)
+
+    def _add_types(self, draft: Draft, protos: Iterable[onnx.ValueInfoProto], scope: Scope) -> None:
+        for proto in protos:
+            value_type = read_type(proto.type, f"value '{proto.name}'")
+            if value_type is not None:
+                draft.types[scope.value(proto.name)] = value_type
+
+    def _add_constant_type(self, draft: Draft, name: str, initializer: Initializer) -> None:
+        declared = draft.types.get(name)
+        if declared is not None and merge_types(declared, initializer.type) is None:
+            raise InvalidNetworkError(
+                f"constant '{name}' is declared as {declared}, but holds {initializer.type}; correct the declaration or remove it."
+            )
+        draft.types[name] = initializer.type
+
+    def _add_initializer(self, draft: Draft, name: str, initializer: Initializer) -> None:
+        if name in draft.initializers:
+            raise InvalidNetworkError(f"the constant '{name}' is there twice; a value has one source. Rename one of them.")
+        draft.initializers[name] = initializer
+
+    def _add_nodes(self, draft: Draft, protos: Sequence[onnx.NodeProto], scope: Scope) -> None:
+        for proto, name in zip(protos, name_nodes(protos, scope.path, draft.node_names), strict=True):
+            domain = normal_domain(proto.domain)
+            function = self._functions.get((domain, proto.op_type, proto.overload))
+            if function is not None:
+                self._inline(draft, proto, name, function, scope)
+            elif proto.op_type == "Constant" and not domain:
+                self._add_constant(draft, proto, name, scope)
+            else:
+                self._add_node(draft, proto, name, scope)
+
+    def _add_node(self, draft: Draft, proto: onnx.NodeProto, name: str, scope: Scope) -> None:
+        domain, op_type = normal_domain(proto.domain), proto.op_type
+        owner = f"node '{name}' ({op_type})"
+        metadata = {entry.key: entry.value for entry in proto.metadata_props}
+        opset = _read_opset_note(metadata, owner) or scope.opset(domain, owner)
+        pin = _read_pin(metadata, owner, scope)
+        attributes = self._read_attributes(proto, owner, scope.pinned(pin))
+        captures: dict[str, None] = {}
+        for value in attributes.values():
+            if isinstance(value, Graph):
+                captures.update(dict.fromkeys(find_free_values(value)))
+        node = Node(
+            name,
+            op_type,
+            tuple(scope.value(value) for value in proto.input),
+            tuple(scope.value(value) for value in proto.output),
+            domain,
+            opset,
+            self._since_version(op_type, domain, opset),
+            MappingProxyType(attributes) if attributes else EMPTY,
+            tuple(captures),
+            tuple(metadata[ORIGINS_KEY].split("\n")) if ORIGINS_KEY in metadata else (),
+            metadata.get(ORIGINAL_NAME_KEY, None if proto.name == name else proto.name),
+        )
+        draft.nodes.append(node)
+        if pin is not None:
+            draft.pins[name] = pin
+
+    def _since_version(self, op_type: str, domain: str, opset: int) -> int:
+        key = (op_type, domain, opset)
+        version = self._since.get(key)
+        if version is None:
+            version = self._since[key] = since_version(op_type, domain, opset)
+        return version
+
+    def _read_attributes(self, proto: onnx.NodeProto, owner: str, scope: Scope) -> dict[str, Any]:
+        attributes: dict[str, Any] = {}
+        for attribute in proto.attribute:
+            name = attribute.name
+            if name in attributes:
+                raise InvalidNetworkError(f"{owner} has the attribute '{name}' twice; remove one of them.")
+            if attribute.ref_attr_name:
+                if scope.attributes is None:
+                    raise InvalidNetworkError(
+                        f"attribute '{name}' of {owner} refers to the function attribute '{attribute.ref_attr_name}', but the node "
+                        "is in no function. Give it a value."
+                    )
+                # A reference to what the call leaves out leaves out the attribute, too. Source: ONNX IR, Functions.
+                if attribute.ref_attr_name in scope.attributes:
+                    attributes[name] = scope.attributes[attribute.ref_attr_name]
+            elif attribute.type == GRAPH:
+                attributes[name] = self._read_graph(attribute.g, scope, Draft())
+            else:
+                attributes[name] = read_attribute(attribute, self._weights, owner)
+        return attributes
+
+    def _add_constant(self, draft: Draft, proto: onnx.NodeProto, name: str, scope: Scope) -> None:
+        owner = f"node '{name}' (Constant)"
+        if len(proto.output) != 1 or not proto.output[0] or len(proto.attribute) != 1:
+            raise InvalidNetworkError(
+                f"{owner} has {len(proto.output)} outputs and {len(proto.attribute)} attributes; expected one output and one value."
+            )
+        value = scope.value(proto.output[0])
+        attribute = proto.attribute[0]
+        if attribute.name == "sparse_value" and not attribute.ref_attr_name:
+            self._add_initializer(draft, value, read_sparse_tensor(attribute.sparse_tensor, self._weights, owner))
+        elif attribute.name == "value" and not attribute.ref_attr_name:
+            self._add_initializer(draft, value, read_tensor(attribute.t, self._weights, owner))
+        else:
+            decoded = self._read_attributes(proto, owner, scope)
+            if not decoded:
+                raise InvalidNetworkError(f"{owner} has no value: the call does not give '{attribute.ref_attr_name}'.")
+            self._add_initializer(draft, value, _initializer_of_attribute(attribute.name, decoded[attribute.name], owner))
+
+    def _inline(self, draft: Draft, proto: onnx.NodeProto, name: str, function: onnx.FunctionProto, scope: Scope) -> None:
+        key = key_of_function(function)
+        owner = f"node '{name}' (call of '{function.name}')"
+        if key in scope.calls:
+            walk = " -> ".join(f"{domain}:{op_type}" for domain, op_type, _ in (*scope.calls, key))
+            raise InvalidNetworkError(f"{owner} is a call of a function by itself: {walk}. ONNX functions do not recurse.")
+        metadata = {entry.key: entry.value for entry in proto.metadata_props}
+        values, copies = bind_call(proto, function, scope, owner)
+        is_wrapper = key[0] == OPSET_DOMAIN
+        inner = Scope(
+            read_opsets(function.opset_import, f"function '{function.name}'"),
+            "" if is_wrapper else f"{name}/",
+            values,
+            self._bind_attributes(proto, function, owner, scope),
+            _read_pin(metadata, owner, scope),
+            (*scope.calls, key),
+            self._value_names,
+        )
+        if is_wrapper and len(function.node) == 1:
+            self._add_node(draft, function.node[0], name, inner)
+            return
+        self._add_types(draft, function.value_info, inner)
+        self._add_nodes(draft, function.node, inner)
+        for formal, actual in copies:
+            self._add_copy(draft, values[formal], actual, inner)
+
+    def _bind_attributes(self, proto: onnx.NodeProto, function: onnx.FunctionProto, owner: str, scope: Scope) -> dict[str, Any]:
+        bound = {default.name: read_attribute(default, self._weights, owner) for default in function.attribute_proto}
+        given = self._read_attributes(proto, owner, scope)
+        unknown = sorted(set(given) - set(bound) - set(function.attribute))
+        if unknown:
+            raise InvalidNetworkError(f"{owner} gives the attributes {', '.join(unknown)}, which the function does not have.")
+        return {**bound, **given}
+
+    def _add_copy(self, draft: Draft, source: str, target: str, scope: Scope) -> None:
+        name = make_unique(f"{scope.path}Identity_{len(draft.nodes)}", draft.node_names)
+        draft.node_names.add(name)
+        opset = scope.opsets.get("", self._root_opset())
+        node = Node(name, "Identity", (source,), (target,), opset=opset, since_version=self._since_version("Identity", "", opset))
+        draft.nodes.append(node)
+        if scope.pin is not None:
+            draft.pins[name] = scope.pin
+
+    def _root_opset(self) -> int:
+        return next((entry.version for entry in self._model.opset_import if not normal_domain(entry.domain)), 1)
+
+
+def key_of_function(function: onnx.FunctionProto) -> FunctionKey:
+    """Returns what a call names: domain, name and overload."""
+    return normal_domain(function.domain), function.name, function.overload
+
+
+def since_version(op_type: str, domain: str, opset: int) -> int:
+    """Returns the version of an operator that an opset means, 0 where onnx has no schema for it."""
+    import onnx.defs  # heavy
+
+    if opset < 1 or not onnx.defs.has(op_type, max_inclusive_version=opset, domain=domain):
+        return 0
+    return int(onnx.defs.get_schema(op_type, opset, domain).since_version)
+
+
+def read_opsets(entries: Iterable[onnx.OperatorSetIdProto], owner: str) -> dict[str, int]:
+    """Returns domain -> version.
+
+    Raises: InvalidNetworkError for a domain with two versions and for a version that the installed onnx does not know.
+    """
+    from onnx.onnx_cpp2py_export.defs import schema_version_map  # heavy
+
+    known: dict[str, tuple[int, int]] = schema_version_map()
+    opsets: dict[str, int] = {}
+    for entry in entries:
+        domain, version = normal_domain(entry.domain), entry.version
+        title = f"opset {version} of domain '{domain or 'ai.onnx'}'"
+        if opsets.setdefault(domain, version) != version:
+            raise InvalidNetworkError(f"{owner} imports {title} and opset {opsets[domain]} of the same; keep one of them.")
+        if version < 1:
+            raise InvalidNetworkError(f"{owner} imports {title}; expected a version of 1 or more.")
+        if domain in known and version > known[domain][1]:
+            raise InvalidNetworkError(
+                f"{owner} imports {title}; the installed onnx knows it up to {known[domain][1]}. "
+                "Upgrade onnx or convert the model."
+            )
+    return opsets
+
+
+def _read_pin(metadata: Mapping[str, str], owner: str, scope: Scope) -> str | None:
+    pin = metadata.get(AFFINITY_KEY)
+    if pin is None:
+        return scope.pin
+    if not pin.strip():
+        raise AffinityError(f"{owner} has an empty '{AFFINITY_KEY}'; expected a device name.")
+    return pin
+
+
+def _read_opset_note(metadata: Mapping[str, str], owner: str) -> int:
+    """Returns the opset that a packed network notes for a node, 0 where it notes none."""
+    text = metadata.get(OPSET_KEY, "0")
+    if not text.isdecimal() or len(text) > 9:
+        raise InvalidNetworkError(f"{owner} has '{OPSET_KEY}' = '{text[:40]}'; expected an opset version. Remove this metadata.")
+    return int(text)
+
+
+def _initializer_of_attribute(key: str, value: Any, owner: str) -> Initializer:
+    """Returns the constant that one of Constant's value_* attributes means. Source: ONNX Constant-13."""
+    import numpy as np
+
+    if key == "value" and isinstance(value, np.ndarray):
+        return Initializer.of_array(value)
+    dtypes = {"float": np.float32, "int": np.int64, "string": object}
+    dtype = dtypes.get(key.removeprefix("value_").removesuffix("s"))
+    if not key.startswith("value_") or dtype is None:
+        raise InvalidNetworkError(f"{owner} has the attribute '{key}'; expected value, sparse_value or one of value_int(s), ...")
+    if not key.endswith("s"):
+        array = np.empty((), dtype)
+        array[()] = value
+        return Initializer.of_array(array)
+    array = np.empty(len(value), dtype)
+    array[:] = value
+    return Initializer.of_array(array)
+
+
+def _check_single_assignment(graph: Graph) -> None:
+    """Refuses a value with two sources in one scope."""
+    source_of_value: dict[str, str] = {}
+    for spec in graph.inputs:
+        _claim(source_of_value, spec.name, f"input '{spec.name}'")
+    for name in graph.initializers:
+        _claim(source_of_value, name, f"constant '{name}'")
+    for node in graph.nodes:
+        for value in node.writes:
+            _claim(source_of_value, value, f"node {node.label}")
+
+
+def _claim(source_of_value: dict[str, str], value: str, source: str) -> None:
+    held = source_of_value.setdefault(value, source)
+    if held is not source:
+        raise InvalidNetworkError(f"value '{value}' has two sources, {held} and {source}; a value has one. Rename one of them.")
+
+
+def _check_everything_is_produced(graph: Graph) -> None:
+    """Refuses a value that is read, by a node or as an output, and has no source."""
+    known = {spec.name for spec in graph.inputs} | set(graph.initializers) | set(graph.index_of_producer)
+    for node in graph.nodes:
+        for value in node.reads:
+            if value not in known:
+                raise InvalidNetworkError(f"{_find_reader(node, value)} reads value '{value}', which nothing produces; the model is incomplete.")
+    for spec in graph.outputs:
+        if spec.name not in known:
+            raise InvalidNetworkError(f"output '{spec.name}' is produced by nothing; the model is incomplete.")
+
+
+def _find_reader(node: Node, value: str) -> str:
+    """Returns the node that reads a value, looking into bodies for the innermost one."""
+    for key, body in node.bodies.items():
+        for inner in body.nodes:
+            if value in inner.reads and value in find_free_values(body):
+                return f"{_find_reader(inner, value)}, in body '{key}' of node {node.label},"
+    return f"node {node.label}"

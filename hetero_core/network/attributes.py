@@ -1,0 +1,124 @@
+"""Attributes of nodes as Python values: AttributeProto to int, float, text, arrays, types and tuples, and back.
+
+Graphs are left to the caller, who knows the scope. Imports no onnx at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from hetero_core.errors import InvalidNetworkError
+from hetero_core.network.tensors import read_tensor, write_tensor
+from hetero_core.network.type_protos import read_type, write_type
+from hetero_core.network.types import MapType, OptionalType, SequenceType, TensorType
+from hetero_core.network.weights import WeightSource
+
+if TYPE_CHECKING:
+    import onnx
+
+# The numbers of onnx.AttributeProto.AttributeType.
+FLOAT, INT, STRING, TENSOR, GRAPH = 1, 2, 3, 4, 5
+FLOATS, INTS, STRINGS, TENSORS, GRAPHS = 6, 7, 8, 9, 10
+SPARSE_TENSOR, SPARSE_TENSORS, TYPE_PROTO, TYPE_PROTOS = 11, 12, 13, 14
+
+_TYPES = (TensorType, SequenceType, OptionalType, MapType)
+
+_PLAIN: dict[int, Callable[[onnx.AttributeProto], Any]] = {
+    FLOAT: lambda proto: proto.f,
+    INT: lambda proto: proto.i,
+    STRING: lambda proto: _decode_text(proto.s),
+    FLOATS: lambda proto: tuple(proto.floats),
+    INTS: lambda proto: tuple(proto.ints),
+    STRINGS: lambda proto: tuple(_decode_text(text) for text in proto.strings),
+}
+
+
+def read_attribute(proto: onnx.AttributeProto, weights: WeightSource, owner: str) -> Any:
+    """Returns the value of an attribute that is no graph.
+
+    Raises: InvalidNetworkError for kinds that a network does not hold: sparse tensors, lists of graphs, no kind at all.
+    """
+    read = _PLAIN.get(proto.type)
+    if read is not None:
+        return read(proto)
+    where = f"attribute '{proto.name}' of {owner}"
+    if proto.type == TENSOR:
+        return read_tensor(proto.t, weights, where).array
+    if proto.type == TENSORS:
+        return tuple(read_tensor(tensor, weights, where).array for tensor in proto.tensors)
+    if proto.type == TYPE_PROTO:
+        return _read_type_attribute(proto.tp, where)
+    if proto.type == TYPE_PROTOS:
+        return tuple(_read_type_attribute(each, where) for each in proto.type_protos)
+    kinds = {SPARSE_TENSOR: "a sparse tensor", SPARSE_TENSORS: "a list of sparse tensors", GRAPHS: "a list of graphs"}
+    raise InvalidNetworkError(
+        f"{where} is {kinds.get(proto.type, f'of kind {proto.type}')}; supported are numbers, strings, dense tensors, types, one "
+        "graph, and lists of the first four."
+    )
+
+
+def _read_type_attribute(proto: onnx.TypeProto, where: str) -> Any:
+    value_type = read_type(proto, where)
+    if value_type is None:
+        raise InvalidNetworkError(f"{where} is a type that says nothing; expected a tensor, sequence, optional or map type.")
+    return value_type
+
+
+def _decode_text(text: bytes) -> str | bytes:
+    try:
+        return text.decode("utf-8")
+    except UnicodeDecodeError:
+        return text
+
+
+def write_attribute(value: Any, proto: onnx.AttributeProto) -> bool:
+    """Fills `proto` with a value that is no graph; says whether its kind could be told, which an empty list does not."""
+    import numpy as np
+
+    if isinstance(value, tuple):
+        return bool(value) and _write_list(value, proto)
+    if isinstance(value, (int, np.integer)):
+        proto.type, proto.i = INT, int(value)
+    elif isinstance(value, (float, np.floating)):
+        proto.type, proto.f = FLOAT, float(value)
+    elif isinstance(value, (str, bytes)):
+        proto.type, proto.s = STRING, _encode_text(value)
+    elif isinstance(value, np.ndarray):
+        proto.type = TENSOR
+        write_tensor(value, proto.t)
+    elif isinstance(value, _TYPES):
+        proto.type = TYPE_PROTO
+        write_type(value, proto.tp)
+    else:
+        return False
+    return True
+
+
+def _write_list(values: tuple[Any, ...], proto: onnx.AttributeProto) -> bool:
+    import numpy as np
+
+    if all(isinstance(value, (int, np.integer)) for value in values):
+        proto.type = INTS
+        proto.ints.extend(int(value) for value in values)
+    elif all(isinstance(value, (int, float, np.integer, np.floating)) for value in values):
+        proto.type = FLOATS
+        proto.floats.extend(float(value) for value in values)
+    elif all(isinstance(value, (str, bytes)) for value in values):
+        proto.type = STRINGS
+        proto.strings.extend(_encode_text(value) for value in values)
+    elif all(isinstance(value, np.ndarray) for value in values):
+        proto.type = TENSORS
+        for value in values:
+            write_tensor(value, proto.tensors.add())
+    elif all(isinstance(value, _TYPES) for value in values):
+        proto.type = TYPE_PROTOS
+        for value in values:
+            write_type(value, proto.type_protos.add())
+    else:
+        return False
+    return True
+
+
+def _encode_text(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode("utf-8")

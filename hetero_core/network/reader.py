@@ -1,0 +1,153 @@
+"""ONNX to Network: the one door for files, bytes and protos; what is accepted and refused stands in docs/reference/network.md.
+
+Ignored: documentation strings, training information, quantization annotations, device configurations. Imports onnx only inside
+functions.
+"""
+
+from __future__ import annotations
+
+import os
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from hetero_core.errors import InvalidNetworkError, NetworkNotFoundError, NetworkReadError
+from hetero_core.network.assembly import GraphReader, read_opsets
+from hetero_core.network.graph import EMPTY, Graph, Network
+from hetero_core.network.shapes import CustomTypes, infer_types
+from hetero_core.network.types import has_known_element
+from hetero_core.network.weights import WeightFiles, WeightSource
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def read_network(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    *,
+    base: str | os.PathLike[str] | None = None,
+    infer_custom_types: CustomTypes | None = None,
+) -> Network:
+    """Returns the network of an ONNX file, of its bytes, or of a ModelProto, with the types of all values as far as they are known.
+
+    `base` is the folder of external weights; that of the file where `source` is one. `infer_custom_types` gives the output types of
+    a node that onnx does not know (`shapes.CustomTypes`). A ModelProto is not kept: what is done to it later changes nothing.
+    External weights are mapped when they are first used; all else is in memory when this returns.
+
+    Raises: NetworkNotFoundError, NetworkReadError for what is no ONNX model; InvalidNetworkError for a model that is no valid
+    network; AffinityError for a pin without a device.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        path = os.fspath(source)
+        folder = os.path.dirname(os.path.abspath(path)) if base is None else os.fspath(base)
+        title = f"'{path}'"
+        model = parse_model(_read_file(path), title)
+    else:
+        folder = None if base is None else os.fspath(base)
+        title = f"{len(source)} bytes" if isinstance(source, bytes) else "the ModelProto"
+        model = parse_model(source, title) if isinstance(source, bytes) else source
+    network = assemble_network(model, WeightFiles(folder), title)
+    return infer_types(network, infer_custom_types=infer_custom_types)
+
+
+def _read_file(path: str) -> bytes:
+    if os.path.isdir(path):
+        raise NetworkReadError(f"cannot read network from '{path}': it is a folder. Give the path of the .onnx file in it.")
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError as error:
+        raise NetworkNotFoundError(f"cannot read network from '{path}': there is no such file.") from error
+    except OSError as error:
+        raise NetworkReadError(f"cannot read network from '{path}': {error.strerror}.") from error
+
+
+def parse_model(content: bytes, title: str) -> onnx.ModelProto:
+    """Returns the proto in `content`.
+
+    Raises: NetworkReadError when there is none.
+    """
+    import onnx  # heavy
+    from google.protobuf.message import DecodeError  # comes with onnx
+
+    if not content:
+        raise NetworkReadError(f"cannot read network from {title}: it is empty. Expected an ONNX model.")
+    if content.startswith(b"version https://git-lfs"):
+        raise NetworkReadError(f"cannot read network from {title}: it is a Git LFS pointer, not the model. Run 'git lfs pull'.")
+    try:
+        return onnx.ModelProto.FromString(content)
+    except DecodeError as error:
+        if "depth" in str(error).lower():
+            raise NetworkReadError(
+                f"cannot read network from {title}: its bodies are nested deeper than protobuf reads (100 messages, about 30 "
+                "bodies). Flatten the model."
+            ) from error
+        raise NetworkReadError(
+            f"cannot read network from {title}: it is no ONNX model, or damaged or cut short ({error}). Export or copy it again."
+        ) from error
+
+
+def assemble_network(model: onnx.ModelProto, weights: WeightSource, title: str) -> Network:
+    """Returns the network of a proto with the types that it declares, none inferred.
+
+    Raises: as `read_network`.
+    """
+    _check_header(model, title)
+    try:
+        opsets = read_opsets(model.opset_import, "the model")
+        graph, pins = GraphReader(model, weights).read_root(opsets)
+        metadata = {entry.key: entry.value for entry in model.metadata_props}
+    except UnicodeDecodeError as error:
+        raise NetworkReadError(f"cannot read network from {title}: a name in it is not UTF-8; the model is damaged.") from error
+    _check_border(graph)
+    return Network(
+        graph.name,
+        graph.inputs,
+        graph.outputs,
+        graph.nodes,
+        graph.initializers,
+        graph.types,
+        opsets=MappingProxyType(opsets),
+        ir_version=model.ir_version,
+        metadata=MappingProxyType(metadata) if metadata else EMPTY,
+        affinity=MappingProxyType(dict(pins)) if pins else EMPTY,
+    )
+
+
+def _check_header(model: onnx.ModelProto, title: str) -> None:
+    # Protobuf parses almost anything; these three fields are in every ONNX model.
+    missing = [
+        name
+        for name, present in (
+            ("ir_version", model.HasField("ir_version")),
+            ("graph", model.HasField("graph")),
+            ("opset_import", len(model.opset_import) > 0 or model.ir_version in (1, 2)),
+        )
+        if not present
+    ]
+    if missing:
+        raise NetworkReadError(f"cannot read network from {title}: it is no ONNX model, it has no {' and no '.join(missing)}.")
+    if model.ir_version < 3:
+        raise NetworkReadError(
+            f"cannot read network from {title}: its IR version is {model.ir_version}; expected 3 or more (ONNX 1.0, 2017). "
+            "Export the model again."
+        )
+
+
+def _check_border(graph: Graph) -> None:
+    untyped = [spec.name for spec in graph.inputs if not has_known_element(spec.type)]
+    if untyped:
+        names = ", ".join(f"'{name}'" for name in untyped)
+        raise InvalidNetworkError(f"inputs {names} of network '{graph.name}' are untyped; state the element type of every input.")
+    for spec, earlier in _repeats(graph):
+        raise InvalidNetworkError(f"{earlier} '{spec}' of network '{graph.name}' is listed twice; names of a border are unique.")
+
+
+def _repeats(graph: Graph) -> list[tuple[str, str]]:
+    repeats = []
+    for kind, specs in (("input", graph.inputs), ("output", graph.outputs)):
+        seen: set[str] = set()
+        for spec in specs:
+            if spec.name in seen:
+                repeats.append((spec.name, kind))
+            seen.add(spec.name)
+    return repeats

@@ -1,0 +1,130 @@
+"""What the names in a NodeProto mean where it stands: opsets, and within a function its attributes and values.
+
+Imports no onnx at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from hetero_core.errors import InvalidNetworkError, enumerate_choices
+
+if TYPE_CHECKING:
+    import onnx
+
+FunctionKey = tuple[str, str, str]
+"""Domain, name and overload of a model-local function."""
+
+OPSET_DOMAIN = "hetero.opset"
+"""The domain of functions that the writer wraps around one node of another opset; the reader takes the node out again."""
+
+
+def normal_domain(domain: str) -> str:
+    """Returns the one spelling of a domain: ONNX's own has two, "" and "ai.onnx"."""
+    return "" if domain == "ai.onnx" else domain
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Where a node stands: the model itself, or an inlined call.
+
+    `path` is "" at the top and "call/" inside; `values` maps the function's names to those outside and grows with each new name;
+    `pin` is the device that the enclosing node or call is pinned to; `calls` are the functions that are being inlined.
+    """
+
+    opsets: Mapping[str, int]
+    path: str = ""
+    values: dict[str, str] | None = None
+    attributes: Mapping[str, Any] | None = None
+    pin: str | None = None
+    calls: tuple[FunctionKey, ...] = ()
+    taken: set[str] = field(default_factory=set)
+
+    def value(self, name: str) -> str:
+        """Returns the name of a value in the network; inside a call a name of its own, which no other value has."""
+        if self.values is None or not name:
+            return name
+        known = self.values.get(name)
+        if known is None:
+            known = make_unique(self.path + name, self.taken) if self.path else name
+            self.values[name] = known
+            self.taken.add(known)
+        return known
+
+    def pinned(self, pin: str | None) -> Scope:
+        """Returns this scope inside a node that is pinned to a device."""
+        return replace(self, pin=pin)
+
+    def opset(self, domain: str, owner: str) -> int:
+        """Returns the version that is imported of a domain.
+
+        Raises: InvalidNetworkError when none is.
+        """
+        version = self.opsets.get(domain)
+        if version is None:
+            raise InvalidNetworkError(
+                f"{owner} is of domain '{domain or 'ai.onnx'}', of which no opset is imported; imported are "
+                f"{enumerate_choices(name or 'ai.onnx' for name in self.opsets)}. Add it to opset_import."
+            )
+        return version
+
+
+def make_unique(name: str, taken: set[str]) -> str:
+    """Returns `name`, or the first of `name_1`, `name_2`, ... that is not taken."""
+    if name not in taken:
+        return name
+    number = 1
+    while f"{name}_{number}" in taken:
+        number += 1
+    return f"{name}_{number}"
+
+
+def name_nodes(protos: Sequence[onnx.NodeProto], path: str, taken: set[str]) -> list[str]:
+    """Returns a unique name for each node and enters it in `taken`; an empty or repeated one becomes <op_type>_<index>."""
+    names: list[str] = [""] * len(protos)
+    for index, proto in enumerate(protos):
+        name = proto.name
+        if name and path + name not in taken:
+            names[index] = path + name
+            taken.add(path + name)
+    for index, proto in enumerate(protos):
+        if not names[index]:
+            names[index] = make_unique(f"{path}{proto.op_type}_{index}", taken)
+            taken.add(names[index])
+    return names
+
+
+def names_of_values(graph: onnx.GraphProto) -> Iterable[str]:
+    """Yields the names of all values of a graph and of the bodies in it, with repeats."""
+    for value in (*graph.input, *graph.output, *graph.initializer):
+        yield value.name
+    for sparse in graph.sparse_initializer:
+        yield sparse.values.name
+    for node in graph.node:
+        yield from node.output
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from names_of_values(attribute.g)
+
+
+def bind_call(proto: onnx.NodeProto, function: onnx.FunctionProto, scope: Scope, owner: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
+    """Returns the values of a call, formal name -> actual name, and the outputs (formal, actual) that need a copy.
+
+    A copy is needed where a function returns one of its inputs, or one value twice.
+
+    Raises: InvalidNetworkError when the call passes more than the function takes.
+    """
+    for kind, given, formal in (("inputs", proto.input, function.input), ("outputs", proto.output, function.output)):
+        if len(given) > len(formal):
+            raise InvalidNetworkError(f"{owner} has {len(given)} {kind}; its function '{function.name}' takes {len(formal)}.")
+    values = dict.fromkeys(function.input, "")
+    values.update(zip(function.input, (scope.value(name) for name in proto.input), strict=False))
+    copies: list[tuple[str, str]] = []
+    for formal, actual in zip(function.output, (scope.value(name) for name in proto.output), strict=False):
+        if actual and formal in values:
+            copies.append((formal, actual))
+        elif actual:
+            values[formal] = actual
+    return values, copies

@@ -1,0 +1,228 @@
+"""Constants as ONNX stores them: TensorProto and SparseTensorProto to Initializer, and arrays back to TensorProto.
+
+Rules: everything is checked when the model is read, arrays are made on first use; small types are stored packed and held one
+element a byte. Imports onnx and NumPy only inside functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from hetero_core.dtypes import DTYPES, bits_of_dtype, dtype_of_numpy, dtype_of_onnx, numpy_dtype, onnx_of_dtype
+from hetero_core.errors import InvalidNetworkError, NetworkReadError, enumerate_choices
+from hetero_core.network.graph import Initializer
+from hetero_core.network.weights import WeightSource
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
+
+    Array = np.ndarray[Any, Any]
+
+_EXTERNAL = 1
+"""onnx.TensorProto.EXTERNAL"""
+
+
+def read_tensor(proto: onnx.TensorProto, weights: WeightSource, owner: str) -> Initializer:
+    """Returns the constant that a proto holds. `owner` begins the message of an error: "initializer 'w'".
+
+    Bytes are copied out of the proto once; external weights are not touched before the array is used.
+
+    Raises: NetworkReadError when type, shape and bytes do not fit together.
+    """
+    dtype, shape = _read_header(proto, owner)
+    count = prod(shape)
+    if proto.data_location == _EXTERNAL:
+        if dtype == "string":
+            raise NetworkReadError(f"{owner} holds strings in an external file, which ONNX does not allow; store them in the model.")
+        load_bytes = weights.locate(proto.external_data, stored_size(dtype, count), owner)
+        return Initializer(dtype, shape, lambda: array_of_bytes(load_bytes(), dtype, shape))
+    if dtype == "string":
+        strings = tuple(_decode_string(text) for text in proto.string_data)
+        _check_length(len(strings), count, "strings", owner)
+        return Initializer(dtype, shape, lambda: _array_of_strings(strings, shape))
+    if proto.HasField("raw_data"):
+        raw = proto.raw_data
+        _check_length(len(raw), stored_size(dtype, count), "bytes", owner)
+        return Initializer(dtype, shape, lambda: array_of_bytes(raw, dtype, shape))
+    array = _read_typed_fields(proto, owner)
+    return Initializer(dtype, shape, lambda: array)
+
+
+def _read_header(proto: onnx.TensorProto, owner: str) -> tuple[str, tuple[int, ...]]:
+    dtype = dtype_of_onnx(proto.data_type)
+    if dtype is None:
+        raise NetworkReadError(
+            f"{owner} has the ONNX element type number {proto.data_type}, which is not known; known are {enumerate_choices(DTYPES)}."
+        )
+    shape = tuple(proto.dims)
+    if any(size < 0 for size in shape):
+        raise NetworkReadError(f"{owner} has the shape {list(shape)}; expected sizes of 0 or more.")
+    if proto.HasField("segment"):
+        raise NetworkReadError(f"{owner} is stored in segments, which no ONNX tool reads; write the model again.")
+    return dtype, shape
+
+
+def _check_length(found: int, expected: int, unit: str, owner: str) -> None:
+    if found != expected:
+        raise NetworkReadError(
+            f"{owner} takes {expected} {unit} by its type and shape, but holds {found}; the file is damaged or was written wrongly."
+        )
+
+
+def stored_size(dtype: str, count: int) -> int:
+    """Returns the bytes that `count` elements take in a file, small types packed. Not for strings."""
+    bits = bits_of_dtype(dtype)
+    assert bits is not None
+    return (count * bits + 7) // 8
+
+
+def _read_typed_fields(proto: onnx.TensorProto, owner: str) -> Array:
+    """Returns the array of a tensor that is stored in float_data, int32_data and the like."""
+    from onnx import numpy_helper  # heavy, and asked for only here
+
+    try:
+        return numpy_helper.to_array(proto)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise NetworkReadError(
+            f"{owner} cannot be read: {error}; expected as many elements as its shape {list(proto.dims)} has."
+        ) from error
+
+
+def _decode_string(text: bytes) -> str | bytes:
+    try:
+        return text.decode("utf-8")
+    except UnicodeDecodeError:
+        return text
+
+
+def _array_of_strings(strings: tuple[str | bytes, ...], shape: tuple[int, ...]) -> Array:
+    import numpy as np
+
+    # Filled by hand: NumPy's own text types drop trailing zero characters.
+    array = np.empty(len(strings), dtype=object)
+    array[:] = strings
+    return array.reshape(shape)
+
+
+def array_of_bytes(raw: bytes | Array, dtype: str, shape: tuple[int, ...]) -> Array:
+    """Returns the stored little-endian bytes as an array: a view where the bytes are aligned and the type is not packed."""
+    import numpy as np
+
+    bits = bits_of_dtype(dtype)
+    assert bits is not None
+    if bits < 8:
+        return _unpack(np.frombuffer(raw, np.uint8), bits, prod(shape), signed=dtype.startswith("int")).view(
+            numpy_dtype(dtype)
+        ).reshape(shape)
+    if prod(shape) == 0:
+        return np.empty(shape, numpy_dtype(dtype))
+    array = np.frombuffer(raw, np.uint8).view(numpy_dtype(dtype)).reshape(shape)
+    # Compiled kernels load aligned vectors; an odd offset in a file costs one copy.
+    return array if array.flags.aligned else array.copy()
+
+
+def _unpack(packed: Array, bits: int, count: int, *, signed: bool) -> Array:
+    """Returns one byte per element; the first element stands in the lowest bits. Source: onnx.proto, TensorProto.int32_data."""
+    import numpy as np
+
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    unpacked = ((packed[:, None] >> shifts) & np.uint8((1 << bits) - 1)).reshape(-1)[:count]
+    if not signed:
+        return unpacked
+    sign = np.uint8(1 << (bits - 1))
+    return (unpacked ^ sign) - sign
+
+
+def bytes_of_array(array: Array) -> Array:
+    """Returns the little-endian bytes that ONNX stores for an array, small types packed; a view wherever possible.
+
+    Raises: InvalidNetworkError for strings and for types that ONNX does not have.
+    """
+    import numpy as np
+
+    dtype = dtype_of_numpy(array.dtype)
+    bits = None if dtype is None else bits_of_dtype(dtype)
+    if dtype is None or bits is None:
+        raise InvalidNetworkError(f"an array of NumPy type {array.dtype} has no bytes in ONNX.")
+    flat = np.ascontiguousarray(array, dtype=numpy_dtype(dtype)).reshape(-1)
+    if bits >= 8:
+        return flat.view(np.uint8)
+    unpacked = flat.view(np.uint8) & np.uint8((1 << bits) - 1)
+    per_byte = 8 // bits
+    padded = np.zeros(-(-flat.size // per_byte) * per_byte, np.uint8)
+    padded[: flat.size] = unpacked
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    packed: Array = np.bitwise_or.reduce(padded.reshape(-1, per_byte) << shifts, axis=1)
+    return packed
+
+
+def write_tensor(array: Array, proto: onnx.TensorProto, *, name: str = "") -> None:
+    """Fills `proto` with a copy of an array.
+
+    Raises: InvalidNetworkError for a type that ONNX does not have.
+    """
+    dtype = dtype_of_numpy(array.dtype)
+    if dtype is None:
+        raise InvalidNetworkError(f"constant '{name}' has the NumPy type {array.dtype}, which ONNX does not have.")
+    if name:
+        proto.name = name
+    proto.data_type = onnx_of_dtype(dtype)
+    proto.dims.extend(array.shape)
+    if dtype == "string":
+        proto.string_data.extend(
+            text if isinstance(text, bytes) else str(text).encode("utf-8") for text in array.reshape(-1).tolist()
+        )
+    else:
+        proto.raw_data = bytes_of_array(array).tobytes()
+
+
+def read_sparse_tensor(proto: onnx.SparseTensorProto, weights: WeightSource, owner: str) -> Initializer:
+    """Returns the dense constant of a sparse tensor; its array is filled on first use.
+
+    Raises: NetworkReadError when indices, values and shape do not fit together.
+    """
+    values = read_tensor(proto.values, weights, f"values of {owner}")
+    shape = tuple(proto.dims)
+    if any(size < 0 for size in shape) or len(values.shape) != 1:
+        raise NetworkReadError(f"{owner} has the shape {list(shape)} and values of shape {list(values.shape)}; expected one dimension.")
+    positions = _read_positions(proto, weights, shape, values.shape[0], owner)
+    return Initializer(values.dtype, shape, _densifier(values, positions, shape))
+
+
+def _densifier(values: Initializer, positions: Array, shape: tuple[int, ...]) -> Callable[[], Array]:
+    def densify() -> Array:
+        import numpy as np
+
+        # An absent string is an empty one, as an absent number is 0.
+        dense = np.full(prod(shape), "", object) if values.dtype == "string" else np.zeros(prod(shape), numpy_dtype(values.dtype))
+        dense[positions] = values.array
+        return dense.reshape(shape)
+
+    return densify
+
+
+def _read_positions(
+    proto: onnx.SparseTensorProto, weights: WeightSource, shape: tuple[int, ...], count: int, owner: str
+) -> Array:
+    """Returns the flat positions of the values, from linear indices (count) or coordinates (count, rank)."""
+    import numpy as np
+
+    if count == 0:
+        return np.zeros(0, np.int64)
+    indices = read_tensor(proto.indices, weights, f"indices of {owner}")
+    if indices.dtype != "int64" or indices.shape not in ((count,), (count, len(shape))):
+        raise NetworkReadError(
+            f"{owner} has indices {indices.type}; expected int64[{count}] or int64[{count},{len(shape)}] for its {count} values."
+        )
+    limits = np.array([prod(shape)] if len(indices.shape) == 1 else shape, np.int64)
+    coordinates = indices.array.reshape(count, -1)
+    if bool(((coordinates < 0) | (coordinates >= limits)).any()):
+        raise NetworkReadError(f"{owner} has an index outside its shape {list(shape)}; the file is damaged or was written wrongly.")
+    if len(indices.shape) == 1:
+        return indices.array
+    strides = np.array([prod(shape[axis + 1 :]) for axis in range(len(shape))], np.int64)
+    flat: Array = coordinates @ strides
+    return flat

@@ -1,0 +1,141 @@
+"""Where the bytes of external weights come from: files of the model's folder, or one buffer.
+
+Rules: a file is mapped on the first use of a weight, once for all weights in it; nothing outside the folder is ever opened;
+offsets and lengths are checked against the file when the model is read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hetero_core.errors import NetworkNotFoundError, NetworkReadError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
+
+    Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+# ONNX Runtime writes such locations for weights that live in its process; the offset is a raw address.
+_MEMORY_ADDRESS = "_ORT_MEM_ADDR_"
+
+
+class WeightSource(Protocol):
+    """What a tensor with external weights asks for its bytes."""
+
+    def locate(self, entries: Iterable[onnx.StringStringEntryProto], size: int, owner: str) -> Callable[[], Bytes]:
+        """Returns a function that gives the `size` bytes which `entries` describe.
+
+        Raises: NetworkReadError beginning with `owner`.
+        """
+
+
+class WeightFiles:
+    """The external weights of a model in a folder; None where the model was given without one."""
+
+    def __init__(self, folder: str | None) -> None:
+        self._folder = folder
+        self._files: dict[str, MappedFile] = {}
+
+    def locate(self, entries: Iterable[onnx.StringStringEntryProto], size: int, owner: str) -> Callable[[], Bytes]:
+        """Returns a function that maps the file and gives a view of it."""
+        fields = {entry.key: entry.value for entry in entries}
+        location = fields.get("location", "")
+        file = self._files.get(location)
+        if file is None:
+            file = self._files[location] = MappedFile(self._resolve(location, owner))
+        offset = read_span(fields, size, file.size, owner, f"weights file '{location}'")
+        return lambda: file.view(offset, size)
+
+    def _resolve(self, location: str, owner: str) -> str:
+        if _MEMORY_ADDRESS in location:
+            raise NetworkReadError(
+                f"{owner} points into the memory of another program (location '{location}'); "
+                "write the model out with its weights, then read that."
+            )
+        if not location:
+            raise NetworkReadError(f"{owner} has external weights without a location; write the model again with its weights.")
+        parts = re.split(r"[/\\]", location)
+        if os.path.isabs(location) or location[0] in "/\\" or ":" in parts[0] or ".." in parts:
+            raise NetworkReadError(
+                f"{owner} has its weights in '{location}'; expected a path inside the folder of the model. "
+                "Move the weights beside the model."
+            )
+        if self._folder is None:
+            raise NetworkReadError(
+                f"{owner} has its weights in the file '{location}', but the model was not read from a file; "
+                "pass base=FOLDER with the folder that holds it."
+            )
+        folder = os.path.realpath(self._folder)
+        path = os.path.realpath(os.path.join(folder, location))
+        if os.path.commonpath([folder, path]) != folder:
+            raise NetworkReadError(
+                f"{owner} has its weights in '{location}', a link to '{path}' outside the folder '{folder}' of the model. "
+                "Copy the weights beside the model."
+            )
+        if not os.path.isfile(path):
+            raise NetworkNotFoundError(f"{owner} has its weights in '{path}', which is missing. Put the file there.")
+        return path
+
+
+class MappedFile:
+    """A file that is mapped into memory, read-only, when its bytes are first asked for."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._bytes: Bytes | None = None
+        self.size = os.path.getsize(path)
+
+    def view(self, offset: int, size: int) -> Bytes:
+        """Returns `size` bytes at `offset` without a copy.
+
+        Raises: NetworkReadError when the file became shorter since it was measured.
+        """
+        import numpy as np
+
+        if self._bytes is None:
+            mapped = np.memmap(self._path, dtype=np.uint8, mode="r")
+            self._bytes = mapped.view(np.ndarray)
+        if self._bytes.size < offset + size:
+            raise NetworkReadError(f"weights file '{self._path}' became shorter since the model was read; read the model again.")
+        return self._bytes[offset : offset + size]
+
+
+class WeightBuffer:
+    """External weights that stand in one buffer, whatever location they name."""
+
+    def __init__(self, buffer: Bytes) -> None:
+        self._buffer = buffer
+
+    def locate(self, entries: Iterable[onnx.StringStringEntryProto], size: int, owner: str) -> Callable[[], Bytes]:
+        """Returns a function that gives a view of the buffer."""
+        fields = {entry.key: entry.value for entry in entries}
+        offset = read_span(fields, size, self._buffer.size, owner, "the weights section")
+        return lambda: self._buffer[offset : offset + size]
+
+
+def read_span(fields: dict[str, str], size: int, available: int, owner: str, place: str) -> int:
+    """Returns the offset of a weight of `size` bytes after checking that it lies within the `available` bytes of `place`.
+
+    Raises: NetworkReadError.
+    """
+    offset = _read_count(fields, "offset", 0, owner)
+    length = _read_count(fields, "length", size, owner)
+    if length != size:
+        raise NetworkReadError(f"{owner} takes {size} bytes by its type and shape, but {length} are stored for it in {place}.")
+    if offset + length > available:
+        raise NetworkReadError(f"{owner} takes bytes {offset} to {offset + length} of {place}, which has only {available}.")
+    return offset
+
+
+def _read_count(fields: dict[str, str], key: str, default: int, owner: str) -> int:
+    text = fields.get(key)
+    if text is None:
+        return default
+    # Not int(): it takes signs, spaces and underscores, and a very long text takes it long.
+    if not re.fullmatch(r"[0-9]{1,19}", text):
+        raise NetworkReadError(f"{owner} has the external {key} '{text[:40]}'; expected a number of bytes.")
+    return int(text)

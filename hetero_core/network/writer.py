@@ -1,0 +1,200 @@
+"""Network to ONNX: a proto, bytes, files, and the sections of a blob, from which the same network comes back.
+
+Rule: a node of another opset than the model's stands in a function of domain "hetero.opset" that imports its own; the reader takes
+it out again. Other engines may ignore such an import: ask `needs_wrappers` first. Imports onnx and NumPy only inside functions.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import IO, TYPE_CHECKING, Any
+
+from hetero_core.dtypes import onnx_of_dtype
+from hetero_core.errors import InvalidNetworkError, NetworkReadError
+from hetero_core.network.encoding import GraphWriter, InlineWeights, history_of_node, no_notes, opsets_of_nodes, write_model
+from hetero_core.network.graph import Initializer, Network, Node
+from hetero_core.network.tensors import bytes_of_array, stored_size, write_tensor
+from hetero_core.network.types import ValueType, has_known_element
+from hetero_core.network.weights import WeightBuffer
+
+if TYPE_CHECKING:
+    import onnx
+
+_ALIGNMENT = 64
+"""Bytes; a cache line, and what vector loads ask for."""
+_SMALLEST_EXTERNAL = 1024
+"""Bytes; smaller constants stay in the model, so that shape inference of any tool sees them."""
+_LARGEST_MODEL = 2**31 - 1
+"""Bytes; protobuf reads and writes no more."""
+_LARGEST_INLINE = 2**30
+
+
+def network_to_proto(network: Network) -> onnx.ModelProto:
+    """Returns the network as an ONNX model with copies of its weights; values of unknown element type are left out of value_info."""
+    return write_model(network, GraphWriter(InlineWeights(), has_known_element, notes_of_node=no_notes))
+
+
+def network_to_bytes(network: Network) -> bytes:
+    """Returns the network as the bytes of an ONNX file.
+
+    Raises: InvalidNetworkError above 2 GiB, where `write_network` with a weights file is the way.
+    """
+    return _serialize(network_to_proto(network), network)
+
+
+def _serialize(model: onnx.ModelProto, network: Network) -> bytes:
+    size = model.ByteSize()
+    if size > _LARGEST_MODEL:
+        raise InvalidNetworkError(
+            f"network '{network.name}' takes {size} bytes as one ONNX model; protobuf allows {_LARGEST_MODEL}. "
+            "Write it to a file with its weights outside: write_network(network, path, inline_limit=0)."
+        )
+    content: bytes = model.SerializeToString()
+    return content
+
+
+def write_network(network: Network, path: str | os.PathLike[str], *, inline_limit: int = _LARGEST_INLINE) -> None:
+    """Writes the network to an ONNX file; weights of more than `inline_limit` bytes in all go to '<name>.data' beside it.
+
+    Both files appear complete or not at all, and may replace those that the network was read from.
+    """
+    path = os.fspath(path)
+    if sum(initializer.nbytes for initializer in network.initializers.values()) <= inline_limit:
+        _write_file(path, lambda file: file.write(network_to_bytes(network)))
+        return
+    outside = OutsideWeights(os.path.basename(path) + ".data")
+    model = write_model(network, GraphWriter(outside, has_known_element, notes_of_node=no_notes))
+    content = _serialize(model, network)
+    _write_file(path + ".data", outside.copy_to_file)
+    _write_file(path, lambda file: file.write(content))
+
+
+def _write_file(path: str, fill: Callable[[IO[bytes]], object]) -> None:
+    folder = os.path.dirname(os.path.abspath(path))
+    descriptor, partial = tempfile.mkstemp(dir=folder, prefix=os.path.basename(path), suffix=".partial")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            fill(file)
+        os.replace(partial, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.remove(partial)
+        raise
+
+
+def node_to_proto(node: Node) -> onnx.NodeProto:
+    """Returns the node as ONNX, bodies included; its opset, and that of all nodes in its bodies, is `opsets_of_nodes([node])`.
+
+    Raises: InvalidNetworkError when its bodies mix opsets of one domain, which a single node cannot express.
+    """
+    import onnx  # heavy
+
+    writer = GraphWriter(InlineWeights(), has_known_element, notes_of_node=no_notes)
+    proto = onnx.NodeProto()
+    writer.write_node(node, proto, opsets_of_nodes([node]))
+    if writer.functions:
+        raise InvalidNetworkError(
+            f"node {node.label} cannot be written by itself: its bodies mix opsets of one domain. Write the network that holds it."
+        )
+    return proto
+
+
+def needs_wrappers(network: Network) -> bool:
+    """Says whether some node has an opset that its model cannot have, so that only hetero reads the written model right."""
+    writer = GraphWriter(OutsideWeights(""), has_known_element, notes_of_node=no_notes)
+    write_model(network, writer)
+    return bool(writer.functions)
+
+
+@dataclass
+class OutsideWeights:
+    """Constants stored outside of the model, one after the other, each once however often it is used."""
+
+    location: str
+    size: int = 0
+    initializers: list[tuple[int, Initializer]] = field(default_factory=list)
+    _offsets: dict[int, int] = field(default_factory=dict)
+
+    def write(self, name: str, initializer: Initializer, proto: onnx.TensorProto) -> None:
+        """Fills `proto` with a reference and reserves the place; small constants and strings are copied into `proto`."""
+        if initializer.dtype == "string" or initializer.nbytes < _SMALLEST_EXTERNAL:
+            write_tensor(initializer.array, proto, name=name)
+            return
+        length = _stored_bytes(initializer)
+        offset = self._offsets.get(id(initializer))
+        if offset is None:
+            offset = self._offsets[id(initializer)] = -(-self.size // _ALIGNMENT) * _ALIGNMENT
+            self.initializers.append((offset, initializer))
+            self.size = offset + length
+        proto.name, proto.data_type, proto.data_location = name, onnx_of_dtype(initializer.dtype), proto.EXTERNAL
+        proto.dims.extend(initializer.shape)
+        for key, text in (("location", self.location), ("offset", str(offset)), ("length", str(length))):
+            proto.external_data.add(key=key, value=text)
+
+    def copy_to_file(self, file: IO[bytes]) -> None:
+        """Writes all constants at their offsets."""
+        for offset, initializer in self.initializers:
+            file.seek(offset)
+            file.write(bytes_of_array(initializer.array).data)
+
+    def copy_to_memory(self) -> memoryview:
+        """Returns one buffer with all constants at their offsets."""
+        import numpy as np
+
+        buffer = np.zeros(self.size, np.uint8)
+        for offset, initializer in self.initializers:
+            raw = bytes_of_array(initializer.array)
+            buffer[offset : offset + raw.size] = raw
+        return buffer.data
+
+
+def _stored_bytes(initializer: Initializer) -> int:
+    count = 1
+    for size in initializer.shape:
+        count *= size
+    return stored_size(initializer.dtype, count)
+
+
+def pack_network(network: Network) -> dict[str, bytes | memoryview]:
+    """Returns the network as two sections, "model" (an ONNX model without large weights) and "weights" (these, 64-byte aligned).
+
+    Raises: InvalidNetworkError when the model without its weights is above 2 GiB.
+    """
+    outside = OutsideWeights("weights")
+    model = write_model(network, GraphWriter(outside, _any_type, notes_of_node=history_of_node))
+    # The writer raises the version to what it writes; the network keeps the one that it was read with.
+    model.metadata_props.add(key=_IR_VERSION_KEY, value=str(network.ir_version))
+    return {"model": _serialize(model, network), "weights": outside.copy_to_memory()}
+
+
+_IR_VERSION_KEY = "hetero.ir_version"
+
+
+def _any_type(value_type: ValueType) -> bool:
+    return True
+
+
+def unpack_network(sections: Mapping[str, Any]) -> Network:
+    """Returns the network that was packed: same names, origins, types, opsets, captures, affinity and metadata.
+
+    Large weights are views of the "weights" section, which must stay as it is; types of less than a byte are unpacked on first use.
+
+    Raises: NetworkReadError when the sections do not fit together.
+    """
+    import numpy as np
+
+    from hetero_core.network.reader import assemble_network, parse_model
+
+    title = "a packed network"
+    weights = np.frombuffer(sections["weights"], np.uint8)
+    network = assemble_network(parse_model(bytes(sections["model"]), title), WeightBuffer(weights), title)
+    metadata = dict(network.metadata)
+    ir_version = metadata.pop(_IR_VERSION_KEY, "")
+    if not ir_version.isdecimal():
+        raise NetworkReadError(f"{title} does not state its IR version; it was not made by pack_network.")
+    return replace(network, ir_version=int(ir_version), metadata=MappingProxyType(metadata))

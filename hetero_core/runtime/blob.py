@@ -1,0 +1,146 @@
+"""The container of exported networks: one format at every level, checked before anything in it is used.
+
+Layout, all numbers little-endian:
+
+    bytes 0-7     magic, b"HETEROBL"
+    bytes 8-11    format version
+    bytes 12-15   zero
+    bytes 16-23   length of the header in bytes
+    bytes 24-31   length of the whole container in bytes
+    header        JSON in UTF-8: who made it, for what, and the table of sections (name, offset, size)
+    sections      each at a multiple of 64 from the start of the container, gaps filled with zeros
+    last 32       SHA-256 over everything before
+
+HETERO's sections hold containers of the same format. A container carries data, never code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from hetero_core.contract import Payload
+from hetero_core.errors import BlobDamagedError, BlobMismatchError
+
+MAGIC = b"HETEROBL"
+FORMAT_VERSION = 1
+ALIGNMENT = 64
+_HEAD = struct.Struct("<8sIIQQ")
+_DIGEST_SIZE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class BlobHeader:
+    """What a container says about itself. `inputs` and `outputs` are names; `config` is the complete configuration."""
+
+    device: str
+    distribution: str
+    plugin_version: str
+    core_version: str
+    payload_version: int
+    network: str
+    fingerprint: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    config: Mapping[str, Any]
+
+
+def write_blob(header: BlobHeader, payload: Payload, stream: IO[bytes]) -> None:
+    """Writes one container. The stream need not be seekable."""
+    views = {name: memoryview(section).cast("B") for name, section in payload.sections.items()}
+    prefix, total = _lay_out(header, views)
+    digest = hashlib.sha256()
+    position = 0
+    for piece in _iterate_pieces(prefix, views):
+        digest.update(piece)
+        position += len(piece)
+        stream.write(piece)
+    assert position + _DIGEST_SIZE == total
+    stream.write(digest.digest())
+
+
+def _lay_out(header: BlobHeader, views: Mapping[str, memoryview]) -> tuple[bytes, int]:
+    """Returns head and header as bytes, and the length of the container. Offsets count from the end of the header."""
+    table, offset = [], 0
+    for name, view in views.items():
+        table.append({"name": name, "offset": offset, "size": view.nbytes})
+        offset = _align(offset + view.nbytes)
+    text = json.dumps({**asdict(header), "config": dict(header.config), "sections": table}, sort_keys=True).encode()
+    start = _align(_HEAD.size + len(text))
+    total = start + offset + _DIGEST_SIZE
+    head = _HEAD.pack(MAGIC, FORMAT_VERSION, 0, len(text), total)
+    return (head + text).ljust(start, b"\0"), total
+
+
+def _iterate_pieces(prefix: bytes, views: Mapping[str, memoryview]) -> Any:
+    yield prefix
+    for view in views.values():
+        yield view
+        yield b"\0" * (_align(view.nbytes) - view.nbytes)
+
+
+def _align(offset: int) -> int:
+    return -(-offset // ALIGNMENT) * ALIGNMENT
+
+
+def read_blob(source: str | os.PathLike[str] | IO[bytes] | bytes | memoryview) -> tuple[BlobHeader, Payload]:
+    """Returns header and sections of a container after checking all of it; a file is memory-mapped, sections are views.
+
+    Raises: BlobDamagedError for what is no container, is cut off or was changed; BlobMismatchError for another format version.
+    """
+    name, view = _open_view(source)
+    if len(view) < _HEAD.size + _DIGEST_SIZE:
+        raise BlobDamagedError(f"{name} is no exported network: it has {len(view)} bytes, a container has at least {_HEAD.size + _DIGEST_SIZE}")
+    magic, version, _, header_size, total = _HEAD.unpack_from(view)
+    if magic != MAGIC:
+        raise BlobDamagedError(f"{name} is no exported network: it begins with {bytes(magic)!r}, expected {MAGIC!r}")
+    if version != FORMAT_VERSION:
+        raise BlobMismatchError(f"{name} has container format {version}; this hetero-core reads format {FORMAT_VERSION}; export it again")
+    if total != len(view):
+        raise BlobDamagedError(f"{name} is cut off or has bytes added: its header says {total} bytes, it has {len(view)}")
+    if hashlib.sha256(view[:-_DIGEST_SIZE]).digest() != view[-_DIGEST_SIZE:]:
+        raise BlobDamagedError(f"{name} is damaged: its digest differs from its content; export the network again")
+    if header_size > len(view) - _HEAD.size - _DIGEST_SIZE:
+        raise BlobDamagedError(f"{name} is damaged: its header of {header_size} bytes does not fit into {len(view)} bytes")
+    return _parse(name, view, header_size)
+
+
+def _open_view(source: Any) -> tuple[str, memoryview]:
+    if isinstance(source, bytes | bytearray | memoryview):
+        return "the blob", memoryview(source).cast("B")
+    if hasattr(source, "read"):
+        return f"the stream {getattr(source, 'name', '')}".strip(), memoryview(source.read())
+    path = Path(source)
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            # An empty file cannot be mapped.
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+    except OSError as error:
+        raise BlobDamagedError(f"cannot read the blob '{path}': {error.strerror or error}") from error
+    return f"'{path}'", memoryview(content)
+
+
+def _parse(name: str, view: memoryview, header_size: int) -> tuple[BlobHeader, Payload]:
+    start = _align(_HEAD.size + header_size)
+    room = len(view) - _DIGEST_SIZE - start
+    try:
+        fields = json.loads(bytes(view[_HEAD.size : _HEAD.size + header_size]))
+        table = [(str(row["name"]), int(row["offset"]), int(row["size"])) for row in fields.pop("sections")]
+        fields["inputs"], fields["outputs"] = tuple(fields["inputs"]), tuple(fields["outputs"])
+        fields["config"] = dict(fields["config"])
+        header = BlobHeader(**fields)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BlobDamagedError(f"{name} has a header that cannot be read: {type(error).__name__}: {error}") from error
+    for section, offset, size in table:
+        if offset < 0 or size < 0 or offset % ALIGNMENT or offset + size > room:
+            raise BlobDamagedError(f"{name}: section '{section}' at {offset} with {size} bytes does not fit into {room} bytes")
+    sections = {section: view[start + offset : start + offset + size] for section, offset, size in table}
+    return header, Payload(sections, header.payload_version)

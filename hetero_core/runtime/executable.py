@@ -1,0 +1,206 @@
+"""ExecutableNetwork: the public face that the core gives every device's Executable.
+
+The chain of calls is bound once, at load: `run` is the device's own method unless a wrapper stands around `infer`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from hetero_core.contract import Array, ConfigKey, DeviceName, Executable, Payload, Profile, RunContext
+from hetero_core.devices.provenance import Provenance
+from hetero_core.errors import ClosedError, ConfigKeyError, InferenceError, MetricNotFoundError, PluginError, enumerate_choices, suggest
+from hetero_core.network.types import HOST, ValueSpec
+from hetero_core.runtime.blob import BlobHeader, write_blob
+from hetero_core.runtime.door import order_inputs, own_outputs
+from hetero_core.runtime.request import InferRequest
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+Run = Callable[[tuple[Array, ...], RunContext], tuple[Array, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What the core gives a loaded network to live on: its device's hooks, bound."""
+
+    device: DeviceName
+    provenance: Provenance
+    config: Mapping[str, Any]
+    keys: Mapping[str, ConfigKey]
+    run: Run
+    to_host: Callable[[Array], Array]
+    from_host: Callable[[Array, ValueSpec], Array]
+    export: Callable[[], Payload]
+    submit: Callable[[Callable[[], Any]], Future[Any]]
+
+
+class ExecutableNetwork:
+    """A network loaded on a device. Shared by threads; each thread or task works on a request of its own."""
+
+    def __init__(self, name: str, fingerprint: Callable[[], str], executable: Executable, binding: Binding) -> None:
+        self.name = name
+        self.inputs = executable.inputs
+        self.outputs = executable.outputs
+        self.device = binding.device
+        self.config = binding.config
+        self.executable = executable
+        self.run: Run = binding.run
+        self.submit = binding.submit
+        self.create_state = executable.create_state
+        self.to_host = binding.to_host
+        self.from_host = binding.from_host
+        self.measures = bool(binding.config.get("PERF_COUNT"))
+        self._fingerprint = fingerprint
+        self._binding = binding
+        self._is_closed = False
+        self._is_host = all(spec.memory == HOST for spec in (*self.inputs, *self.outputs))
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the network that was loaded; computed on first use."""
+        return self._fingerprint()
+
+    def infer(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the outputs by name; they belong to the caller. May be called by several threads at once.
+
+        Raises: InputNameError, InputShapeError, InputTypeError; what the device raised.
+        """
+        ordered = order_inputs(inputs, self.inputs, network=self.name)
+        state = self.create_state()
+        outputs = self.run_host(ordered, RunContext(state, profile=Profile(str(self.device)) if self.measures else None))
+        owned = own_outputs(outputs, ordered)
+        return {spec.name: value for spec, value in zip(self.outputs, owned, strict=True)}
+
+    def create_infer_request(self) -> InferRequest:
+        """Returns a request with working memory of its own. Raises: ClosedError."""
+        self._require_open()
+        return InferRequest(self)
+
+    def run_host(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        """Returns the outputs as host arrays for host arrays, by position; checks that the device kept the contract.
+
+        Raises: what the device raised, with a note that names it; PluginError for a wrong number of outputs.
+        """
+        self._require_open()
+        try:
+            if self._is_host:
+                outputs = self.run(inputs, context)
+            else:
+                placed = tuple(
+                    value if spec.memory == HOST or value is None else self.from_host(value, spec)
+                    for value, spec in zip(inputs, self.inputs, strict=True)
+                )
+                outputs = self._take_home(self.run(placed, context))
+        except Exception as error:
+            error.add_note(f"while network '{self.name}' ran on {self.device} ({self._binding.provenance})")
+            raise
+        if not isinstance(outputs, tuple) or len(outputs) != len(self.outputs):
+            found = f"{len(outputs)} values" if isinstance(outputs, tuple) else type(outputs).__name__
+            raise PluginError(f"{self._binding.provenance} returned {found} from run; expected a tuple of {len(self.outputs)} outputs")
+        return outputs
+
+    def _take_home(self, outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(
+            value if spec.memory == HOST or value is None else self.to_host(value)
+            for value, spec in zip(outputs, self.outputs, strict=False)
+        )
+
+    def export_network(self, target: str | os.PathLike[str] | IO[bytes]) -> None:
+        """Writes the loaded network as a blob, to a path or a binary stream.
+
+        Raises: NotImplementedByDeviceError when the device cannot export; InferenceError when the file cannot be written.
+        """
+        self._require_open()
+        payload = self._binding.export()
+        provenance = self._binding.provenance
+        header = BlobHeader(
+            device=self.device.name,
+            distribution=provenance.distribution,
+            plugin_version=provenance.version,
+            core_version=_core_version(),
+            payload_version=payload.version,
+            network=self.name,
+            fingerprint=self.fingerprint,
+            inputs=tuple(spec.name for spec in self.inputs),
+            outputs=tuple(spec.name for spec in self.outputs),
+            config=self.config,
+        )
+        if hasattr(target, "write"):
+            write_blob(header, payload, target)  # type: ignore[arg-type]  # hasattr does not narrow the union
+            return
+        path = Path(target)
+        try:
+            with path.open("wb") as stream:
+                write_blob(header, payload, stream)
+        except OSError as error:
+            raise InferenceError(f"cannot write the exported network '{self.name}' to '{path}': {error.strerror or error}") from error
+
+    def get_metric(self, name: str) -> Any:
+        """Returns a metric of the loaded network.
+
+        Raises: MetricNotFoundError with the near misses and all names.
+        """
+        found = self._metrics()
+        folded = name.strip().upper()
+        if folded not in found:
+            raise MetricNotFoundError(
+                f"network '{self.name}' on {self.device} has no metric '{name}'{suggest(folded, found) or ';'} "
+                f"its metrics are {enumerate_choices(found)}"
+            )
+        value = found[folded]
+        return value() if callable(value) else value
+
+    def _metrics(self) -> dict[str, Any]:
+        found = {
+            "NETWORK_NAME": self.name,
+            "OPTIMAL_NUMBER_OF_INFER_REQUESTS": 1,
+            "EXECUTION_DEVICES": (str(self.device),),
+            "SUPPORTED_CONFIG_KEYS": tuple(sorted(self.config)),
+            **self.executable.metrics(),
+        }
+        found["SUPPORTED_METRICS"] = tuple(sorted((*found, "SUPPORTED_METRICS")))
+        return found
+
+    def get_config(self, name: str) -> Any:
+        """Returns the value of a configuration key that the network was loaded with.
+
+        Raises: ConfigKeyError with the near misses and all keys.
+        """
+        folded = name.strip().upper()
+        if folded not in self.config:
+            raise ConfigKeyError(
+                f"network '{self.name}' on {self.device} has no configuration key '{name}'{suggest(folded, self.config) or ';'} "
+                f"its keys are {enumerate_choices(self.config)}"
+            )
+        return self.config[folded]
+
+    def close(self) -> None:
+        """Releases what the device holds for this network; a second call does nothing."""
+        if not self._is_closed:
+            self._is_closed = True
+            self.executable.close()
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError(f"network '{self.name}' on {self.device} is closed; load it again")
+
+    def __enter__(self) -> ExecutableNetwork:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"ExecutableNetwork('{self.name}' on {self.device})"
+
+
+def _core_version() -> str:
+    from importlib_metadata import version  # only an export asks for it
+
+    return version("hetero-core")

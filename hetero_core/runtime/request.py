@@ -1,0 +1,239 @@
+"""InferRequest: one place for inputs, outputs and working memory, run again and again; the same for every device.
+
+States: idle -> running -> idle. Python cannot stop a thread: when a request is cancelled it is idle at once, and the context
+that the device still works on is set aside; the next run gets a new one. Nothing of a failed run stays behind.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_core.contract import CancelToken, NodeTime, Profile, RunContext
+from hetero_core.errors import InferenceError, InputNameError, RequestBusyError, RequestCancelledError, enumerate_choices, suggest
+from hetero_core.network.types import ValueSpec
+from hetero_core.runtime.door import convert_value, order_inputs
+
+if TYPE_CHECKING:
+    from hetero_core.runtime.executable import ExecutableNetwork
+
+Callback = Callable[["InferRequest", BaseException | None], None]
+
+
+class _Run:
+    """One run in flight: what it needs, how it ended."""
+
+    __slots__ = ("context", "done", "error", "inputs", "is_over", "outputs")
+
+    def __init__(self, inputs: tuple[Any, ...], context: RunContext) -> None:
+        self.inputs = inputs
+        self.context = context
+        self.done = threading.Event()
+        self.is_over = False
+        self.error: BaseException | None = None
+        self.outputs: tuple[Any, ...] = ()
+
+
+class InferRequest:
+    """A request on a loaded network. One thread starts it; any thread may wait for it or cancel it."""
+
+    def __init__(self, network: ExecutableNetwork) -> None:
+        self._network = network
+        self._lock = threading.Lock()
+        self._inputs: dict[str, Any] = {}
+        self._presets: dict[str, np.ndarray[Any, Any]] = {}
+        self._outputs: dict[str, Any] = {}
+        self._callback: Callback | None = None
+        self._state: object = network.create_state()
+        self._running: _Run | None = None
+        self._last: _Run | None = None
+        self._profile: Profile | None = None
+
+    def infer(self, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Returns the outputs by name, valid until the next run of this request; the callback is not called.
+
+        Raises: InputNameError, InputShapeError, InputTypeError, RequestBusyError; what the device raised.
+        """
+        run = self._begin(inputs)
+        self._compute(run)
+        self._finish(run)
+        run.done.set()
+        if run.error is not None:
+            self._last = None
+            raise run.error
+        return dict(self._outputs)
+
+    def start_async(self, inputs: Mapping[str, Any] | None = None) -> None:
+        """Starts a run on a thread of the device and returns; inputs are checked before.
+
+        Raises: as `infer` does for bad inputs and for a request that is running.
+        """
+        run = self._begin(inputs)
+        try:
+            future = self._network.submit(lambda: self._run_async(run))
+        except BaseException:
+            self._finish(run)
+            self._last = None
+            raise
+        future.add_done_callback(lambda ended: self._end_dropped(run) if ended.cancelled() else None)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until the request is idle, restarts from its callback included; True when it is, False after `timeout` seconds.
+
+        Raises: the error of the last run, or of its callback.
+        """
+        deadline = None if timeout is None else monotonic() + timeout
+        while True:
+            with self._lock:
+                run = self._running or self._last
+            if run is None:
+                return True
+            if not run.done.wait(None if deadline is None else max(deadline - monotonic(), 0)):
+                return False
+            with self._lock:
+                is_last = self._running is None and (self._last is run or self._last is None)
+            if is_last:
+                if run.error is not None:
+                    raise run.error
+                return True
+
+    def cancel(self) -> None:
+        """Ends a running request at once with RequestCancelledError; does nothing on an idle one."""
+        with self._lock:
+            run = self._running
+        if run is None:
+            return
+        run.context.token.is_set = True
+        error = RequestCancelledError(f"a request on network '{self._network.name}' was cancelled")
+        if self._finish(run, error=error, keeps_state=False):
+            self._call_back(run)
+            run.done.set()
+
+    def set_callback(self, callback: Callback | None) -> None:
+        """Sets the function that is called once after each asynchronous run with the request and its error or None."""
+        self._require_idle("set a callback")
+        self._callback = callback
+
+    def set_tensor(self, name: str, value: Any) -> None:
+        """Gives an input for the next runs, or an array that an output is written to.
+
+        Raises: InputNameError, InputTypeError, InputShapeError, RequestBusyError.
+        """
+        self._require_idle("set a tensor")
+        spec, is_input = self._find(name)
+        if is_input:
+            self._inputs[name] = convert_value(value, spec, network=self._network.name)
+            return
+        if not (isinstance(value, np.ndarray) and value.flags.writeable and value.flags.c_contiguous):
+            raise InputNameError(f"output '{name}' of network '{self._network.name}': expected a writable C-contiguous NumPy array to fill")
+        convert_value(value, spec, network=self._network.name)
+        self._presets[name] = value
+
+    def get_tensor(self, name: str) -> Any:
+        """Returns the input that was given or the output of the last run.
+
+        Raises: InputNameError when there is none.
+        """
+        self._require_idle("get a tensor")
+        _, is_input = self._find(name)
+        held = self._inputs if is_input else {**self._presets, **self._outputs}
+        if name not in held:
+            raise InputNameError(f"tensor '{name}' of network '{self._network.name}' has no value yet; set it or run the request")
+        return held[name]
+
+    @property
+    def perf_counts(self) -> tuple[NodeTime, ...]:
+        """The time of every node in the last run, in order of execution; empty unless PERF_COUNT is set."""
+        return () if self._profile is None else self._profile.entries
+
+    def _find(self, name: str) -> tuple[ValueSpec, bool]:
+        for specs, is_input in ((self._network.inputs, True), (self._network.outputs, False)):
+            for spec in specs:
+                if spec.name == name:
+                    return spec, is_input
+        names = [spec.name for spec in (*self._network.inputs, *self._network.outputs)]
+        raise InputNameError(f"network '{self._network.name}' has no input or output '{name}'{suggest(name, names) or ';'} it has {enumerate_choices(names)}")
+
+    def _require_idle(self, action: str) -> None:
+        if self._running is not None:
+            raise RequestBusyError(f"cannot {action}: the request on network '{self._network.name}' is running; wait for it first")
+
+    def _begin(self, inputs: Mapping[str, Any] | None) -> _Run:
+        self._require_idle("start a run")
+        given = self._inputs if inputs is None else {**self._inputs, **inputs}
+        ordered = order_inputs(given, self._network.inputs, network=self._network.name)
+        presets = [self._presets.get(spec.name) for spec in self._network.outputs] if self._presets else None
+        profile = Profile(str(self._network.device)) if self._network.measures else None
+        run = _Run(ordered, RunContext(self._state, outputs=presets, profile=profile, token=CancelToken()))
+        with self._lock:
+            if self._running is not None:
+                raise RequestBusyError(f"cannot start a run: the request on network '{self._network.name}' is running; wait for it first")
+            self._running = run
+            self._profile = profile
+        return run
+
+    def _compute(self, run: _Run) -> None:
+        """Runs the device; keeps outputs or error in the run."""
+        try:
+            run.outputs = self._fill(run.context, self._network.run_host(run.inputs, run.context))
+        except Exception as error:  # noqa: BLE001  # kept for the thread that waits, and raised there
+            run.error = error if not isinstance(error, RecursionError) else InferenceError(f"{error}")
+        except BaseException as error:  # noqa: BLE001  # an interrupt ends the run like an error, and is raised by infer
+            run.error = error
+
+    def _fill(self, context: RunContext, outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Returns the outputs with the caller's own arrays, filled, in place of those that the device made itself."""
+        if context.outputs is None or context.token.is_set:
+            return outputs
+        filled = []
+        for preset, output, spec in zip(context.outputs, outputs, self._network.outputs, strict=True):
+            if preset is not None and preset is not output:
+                if preset.shape != output.shape:
+                    raise InferenceError(f"output '{spec.name}' of network '{self._network.name}' has shape {list(output.shape)}; the array set for it has {list(preset.shape)}")
+                np.copyto(preset, output)
+            filled.append(output if preset is None else preset)
+        return tuple(filled)
+
+    def _finish(self, run: _Run, *, error: BaseException | None = None, keeps_state: bool = True) -> bool:
+        """Makes the request idle; False when it had been finished by somebody else (a cancel wins over a late device)."""
+        fresh_state = self._state if keeps_state else self._network.create_state()
+        with self._lock:
+            if run.is_over:
+                return False
+            run.is_over = True
+            self._state = fresh_state
+            run.error = run.error if error is None else error
+            self._running, self._last = None, run
+            if run.error is None:
+                self._outputs = {spec.name: value for spec, value in zip(self._network.outputs, run.outputs, strict=True)}
+        return True
+
+    def _run_async(self, run: _Run) -> None:
+        if run.is_over:
+            return
+        self._compute(run)
+        if self._finish(run):
+            self._call_back(run)
+            run.done.set()
+
+    def _call_back(self, run: _Run) -> None:
+        callback = self._callback
+        if callback is None:
+            return
+        try:
+            callback(self, run.error)
+        except Exception as error:  # noqa: BLE001  # the caller's own function; it reaches wait
+            error.add_note(f"raised by the callback of a request on network '{self._network.name}'")
+            error.__context__ = run.error
+            run.error = error
+
+    def _end_dropped(self, run: _Run) -> None:
+        """A task that never began, because the Core closed, ends its run as cancelled."""
+        error = RequestCancelledError(f"the Core was closed before a request on network '{self._network.name}' began")
+        if self._finish(run, error=error):
+            self._call_back(run)
+            run.done.set()

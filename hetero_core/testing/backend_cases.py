@@ -1,0 +1,176 @@
+"""The cases of the ONNX backend suite: models with inputs and the outputs that the standard expects.
+
+Everything is made when it is asked for. Nothing is downloaded, nothing is written.
+Imports onnx and NumPy only inside functions.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import onnx
+
+KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
+"""Made in memory; four folders of the onnx wheel, of which "real" has large networks with constant weights."""
+
+
+@dataclass(frozen=True)
+class BackendCase:
+    """One case: a model and one or more pairs of inputs and expected outputs, by position.
+
+    Arrays are NumPy arrays, sequences lists, an absent optional None. `rtol` and `atol` are the suite's own.
+    """
+
+    name: str
+    kind: str
+    rtol: float
+    atol: float
+    load_model: Callable[[], onnx.ModelProto] = field(repr=False)
+    load_runs: Callable[[], Sequence[tuple[Sequence[Any], Sequence[Any]]]] = field(repr=False)
+
+    @cached_property
+    def model(self) -> onnx.ModelProto:
+        """The model, read once."""
+        return self.load_model()
+
+    @cached_property
+    def runs(self) -> list[tuple[list[Any], list[Any]]]:
+        """Pairs of inputs and expected outputs."""
+        return [([_normalize(each) for each in inputs], [_normalize(each) for each in outputs]) for inputs, outputs in self.load_runs()]
+
+    @property
+    def is_random(self) -> bool:
+        """Says whether the model draws random numbers, so that no two runs agree."""
+        return any(op_type in RANDOM_OPERATORS for op_type in _op_types(self.model.graph))
+
+
+RANDOM_OPERATORS = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
+"""Operators whose output no two runs agree on, unless a seed is set and one engine is used."""
+
+
+def iterate_backend_cases(pattern: str = "", *, kinds: Sequence[str] = KINDS) -> Iterator[BackendCase]:
+    """Yields the cases whose name the regular expression `pattern` finds, kind by kind, sorted by name. The first takes some 2 s."""
+    search = re.compile(pattern).search
+    makers = {"node": _node_case, "real": _light_case}
+    for kind in kinds:
+        make = makers.get(kind, _file_case)
+        for case in sorted(_load_kind(kind), key=lambda case: str(case.name)):
+            if search(case.name):
+                yield make(case)
+
+
+def _load_kind(kind: str) -> list[Any]:
+    from onnx.backend.test.loader import load_model_tests  # heavy
+
+    with warnings.catch_warnings():
+        # The suite's own scripts overflow and divide by zero on purpose while they compute expected values.
+        warnings.simplefilter("ignore")
+        cases: list[Any] = load_model_tests(kind=kind)
+    return cases
+
+
+def _node_case(case: Any) -> BackendCase:
+    return BackendCase(case.name, "node", case.rtol, case.atol, lambda: case.model, lambda: case.data_sets)
+
+
+def _file_case(case: Any) -> BackendCase:
+    import onnx
+
+    folder = case.model_dir
+    return BackendCase(
+        case.name,
+        case.kind,
+        case.rtol,
+        case.atol,
+        lambda: onnx.load(os.path.join(folder, "model.onnx")),
+        lambda: _load_runs(folder),
+    )
+
+
+def _load_runs(folder: str) -> list[tuple[list[Any], list[Any]]]:
+    import onnx
+
+    graph = onnx.load(os.path.join(folder, "model.onnx"), load_external_data=False).graph
+    constants = {tensor.name for tensor in graph.initializer}
+    inputs = [spec for spec in graph.input if spec.name not in constants]
+    runs = []
+    for name in sorted(name for name in os.listdir(folder) if name.startswith("test_data_set_")):
+        data_set = os.path.join(folder, name)
+        # IR 3 models list their constants as inputs; their data sets may give values for those, too.
+        given = inputs if len(inputs) == _count_files(data_set, "input") else list(graph.input)
+        values = _load_values(data_set, "input", given)
+        wanted = {spec.name for spec in inputs}
+        kept = [value for spec, value in zip(given, values, strict=False) if spec.name in wanted]
+        runs.append((kept, _load_values(data_set, "output", list(graph.output))))
+    return runs
+
+
+def _count_files(folder: str, kind: str) -> int:
+    return sum(1 for name in os.listdir(folder) if name.startswith(f"{kind}_") and name.endswith(".pb"))
+
+
+def _load_values(folder: str, kind: str, specs: Sequence[onnx.ValueInfoProto]) -> list[Any]:
+    return [_load_value(os.path.join(folder, f"{kind}_{index}.pb"), specs[index]) for index in range(_count_files(folder, kind))]
+
+
+def _load_value(path: str, spec: onnx.ValueInfoProto) -> Any:
+    import onnx
+    from onnx import numpy_helper
+
+    with open(path, "rb") as file:
+        content = file.read()
+    kind = spec.type.WhichOneof("value")
+    if kind == "sequence_type":
+        return numpy_helper.to_list(onnx.SequenceProto.FromString(content))
+    if kind == "optional_type":
+        return numpy_helper.to_optional(onnx.OptionalProto.FromString(content))
+    return numpy_helper.to_array(onnx.TensorProto.FromString(content))
+
+
+def _light_case(case: Any) -> BackendCase:
+    import onnx
+
+    source = os.path.join(os.path.dirname(os.path.dirname(onnx.__file__)), case.url)
+    return BackendCase(case.name, "real", case.rtol, case.atol, lambda: onnx.load(source), lambda: _light_runs(source))
+
+
+def _light_runs(source: str) -> list[tuple[list[Any], list[Any]]]:
+    """Returns the ramp that the suite's own runner gives to these networks, and their stored output."""
+    import numpy as np
+    import onnx
+
+    graph = onnx.load(source).graph
+    constants = {tensor.name for tensor in graph.initializer}
+    inputs = []
+    for spec in graph.input:
+        if spec.name not in constants:
+            shape = [size.dim_value if size.HasField("dim_value") else 1 for size in spec.type.tensor_type.shape.dim]
+            count = int(np.prod(shape))
+            inputs.append((np.arange(count).reshape(shape) / count).astype(np.float32))
+    stored = f"{os.path.splitext(source)[0]}_output_{{}}.pb"
+    return [(inputs, [_load_value(stored.format(index), spec) for index, spec in enumerate(graph.output)])]
+
+
+def _normalize(value: Any) -> Any:
+    """Returns protos as arrays; lists and None stay."""
+    import onnx
+    from onnx import numpy_helper
+
+    if isinstance(value, onnx.TensorProto):
+        return numpy_helper.to_array(value)
+    return value
+
+
+def _op_types(graph: onnx.GraphProto) -> Iterator[str]:
+    for node in graph.node:
+        yield node.op_type
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _op_types(attribute.g)

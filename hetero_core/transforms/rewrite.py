@@ -1,0 +1,109 @@
+"""The moves that passes are made of: take a node out, put several in its place, fuse two; with provenance.
+
+A pass is a function Network -> Network. Each move gives the new nodes the origins of the old ones, so that a query can answer in
+the names of the original network. Values at the border of the network keep their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from hetero_core.contract import freeze_mapping
+from hetero_core.network.graph import Initializer, Network, Node
+from hetero_core.network.types import ValueType
+
+Pass = Callable[[Network], Network]
+
+
+def run_passes(network: Network, passes: Iterable[Pass]) -> Network:
+    """Returns the network after all passes, applied in order."""
+    for transform in passes:
+        network = transform(network)
+    return network
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """What stands in the place of one node: nodes, the types of the values that they add, and the constants that they need."""
+
+    nodes: tuple[Node, ...]
+    types: Mapping[str, ValueType] = field(default_factory=dict)
+    initializers: Mapping[str, Initializer] = field(default_factory=dict)
+
+
+def replace_nodes(network: Network, find: Callable[[Node], Replacement | None]) -> Network:
+    """Returns the network with each node for which `find` gives a replacement replaced; one sweep, linear.
+
+    The new nodes get the origins of the old one. They must make the same values, and their names and values must be new.
+    """
+    nodes: list[Node] = []
+    types, initializers = dict(network.types), dict(network.initializers)
+    for node in network.nodes:
+        found = find(node)
+        if found is None:
+            nodes.append(node)
+            continue
+        nodes += [replace(new, origins=node.origins) for new in found.nodes]
+        types.update(found.types)
+        initializers.update(found.initializers)
+    if len(nodes) == len(network.nodes) and all(new is old for new, old in zip(nodes, network.nodes, strict=True)):
+        return network
+    return replace(network, nodes=tuple(nodes), types=freeze_mapping(types), initializers=freeze_mapping(initializers))
+
+
+def fuse_pairs(network: Network, fuse: Callable[[Node, Node], Node | None]) -> Network:
+    """Returns the network with pairs of neighbours fused into one node, repeated along chains; one sweep, linear.
+
+    `fuse(first, second)` is asked where `second` is the only reader of the only output of `first`; it returns the node that makes
+    the outputs of `second`, or None. The new node gets the origins of both.
+    """
+    outer = {spec.name for spec in network.outputs}
+    made: dict[str, int] = {}
+    nodes: list[Node | None] = []
+    for node in network.nodes:
+        fused = _fuse_with_producer(network, node, nodes, made, outer, fuse)
+        for value in fused.writes:
+            made[value] = len(nodes)
+        nodes.append(fused)
+    kept = tuple(node for node in nodes if node is not None)
+    return network if len(kept) == len(network.nodes) else replace(network, nodes=kept)
+
+
+def _fuse_with_producer(
+    network: Network,
+    node: Node,
+    nodes: list[Node | None],
+    made: Mapping[str, int],
+    outer: set[str],
+    fuse: Callable[[Node, Node], Node | None],
+) -> Node:
+    for value in dict.fromkeys(node.inputs):
+        position = made.get(value)
+        first = None if position is None else nodes[position]
+        if position is None or first is None or value in outer or value in node.captures:
+            continue
+        if first.writes != (value,) or len(network.index_of_consumers.get(value, ())) != 1:
+            continue
+        fused = fuse(first, node)
+        if fused is not None:
+            nodes[position] = None
+            return replace(fused, origins=tuple(dict.fromkeys((*first.origins, *node.origins))))
+    return node
+
+
+def eliminate_nodes(network: Network, is_copy: Callable[[Node], bool]) -> Network:
+    """Returns the network without the nodes whose only output is a copy of their first input; readers read the input instead.
+
+    A node stays where its output is an output of the network, or is read by a body, whose names are not touched.
+    """
+    kept = {spec.name for spec in network.outputs} | {value for node in network.nodes for value in node.captures}
+    renamed: dict[str, str] = {}
+    nodes: list[Node] = []
+    for node in network.nodes:
+        inputs = tuple(renamed.get(value, value) for value in node.inputs)
+        if is_copy(node) and len(node.writes) == 1 and kept.isdisjoint(node.writes):
+            renamed[node.writes[0]] = inputs[0]
+            continue
+        nodes.append(node if inputs == node.inputs else replace(node, inputs=inputs))
+    return replace(network, nodes=tuple(nodes)) if renamed else network

@@ -1,0 +1,93 @@
+"""The CPU device: NumPy through the kernels toolkit. One table answers the query and runs the network."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hetero_core.contract import DeviceName, Executable, Extension, Payload, QueryResult, RunContext
+from hetero_core.devices.query import query_by_transform, require_all_supported
+from hetero_core.hookspecs import hookimpl
+from hetero_core.kernels.program import compile_program
+from hetero_core.kernels.registry import find_refusals
+from hetero_core.network.graph import Network
+from hetero_core.network.writer import pack_network, unpack_network
+from hetero_core.transforms.copies import eliminate_copies
+from hetero_core.transforms.rewrite import run_passes
+
+PASSES = (eliminate_copies,)
+
+
+def transform_network(network: Network) -> Network:
+    """Returns the network as it is compiled."""
+    return run_passes(network, PASSES)
+
+
+class CpuDevice:
+    """One object per Core and registered name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._extensions: dict[tuple[str, str], Extension] = {}
+
+    @hookimpl
+    def metrics(self) -> Mapping[str, Any]:
+        """Facts about the machine's processor."""
+        return {
+            "FULL_DEVICE_NAME": f"{platform.processor() or platform.machine()} with NumPy {np.__version__}",
+            "OPTIMIZATION_CAPABILITIES": ("FP32", "FP64", "FP16", "BF16", "INT8"),
+            "DEVICE_ARCHITECTURE": platform.machine(),
+            "RANGE_FOR_ASYNC_INFER_REQUESTS": (1, os.cpu_count() or 1, 1),
+        }
+
+    @hookimpl
+    def query_network(self, device: DeviceName, network: Network) -> QueryResult:
+        """Takes what the kernels table has."""
+        reasons = find_refusals(transform_network(network), extensions=self._extensions)
+        return query_by_transform(device, network, transform_network, lambda node, _: reasons.get(node.name))
+
+    @hookimpl
+    def load_network(self, device: DeviceName, network: Network) -> Executable:
+        """Compiles the network into bound kernels."""
+        require_all_supported(device, network, self.query_network(device, network))
+        return CpuExecutable(network, self._extensions)
+
+    @hookimpl
+    def export_network(self, executable: CpuExecutable) -> Payload:
+        """The network itself: compiling it takes less time than reading a compiled form would save."""
+        return Payload(pack_network(executable.network))
+
+    @hookimpl
+    def import_network(self, device: DeviceName, payload: Payload) -> Executable:
+        """Compiles the exported network; its weights stay in the blob's memory."""
+        return self.load_network(device, unpack_network(payload.sections))
+
+    @hookimpl
+    def add_extension(self, extension: Extension) -> bool:
+        """Takes any operator that is given as a function on NumPy arrays."""
+        self._extensions[extension.domain, extension.op_type] = extension
+        return True
+
+    @hookimpl
+    def close_device(self) -> bool:
+        """Forgets the extensions; there is nothing else to give back."""
+        self._extensions.clear()
+        return True
+
+
+class CpuExecutable(Executable):
+    """A compiled program. Immutable, so that threads share it; each run has its own values."""
+
+    def __init__(self, network: Network, extensions: Mapping[tuple[str, str], Extension]) -> None:
+        self.network = network
+        self.inputs = network.inputs
+        self.outputs = network.outputs
+        self._program = compile_program(transform_network(network), extensions=extensions)
+
+    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        """Returns the outputs; a cancelled run ends between two nodes."""
+        return self._program.run(inputs, profile=context.profile, is_cancelled=context.cancelled)

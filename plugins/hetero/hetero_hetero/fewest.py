@@ -1,0 +1,138 @@
+"""Policy FEWEST: waves. A wave runs everything that one device can run before it needs another one; fewer waves, fewer launches.
+
+Any plan without cycles can be run one part after the other, and neighbours of one device in that order can be one part. So a plan of
+fewest parts is a shortest sequence of devices whose waves cover the graph. A wave that takes all it can is never worse than one that takes
+less. On two devices the sequence alternates and only its first device is open: both are tried, which is exact. On more devices the
+question is hard (it contains the shortest common supersequence), and the best few beginnings are kept and extended.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from hetero_hetero.digraph import Digraph
+
+Adjacency = Sequence[Sequence[int]]
+
+BEAM_WORK = 30_000
+"""Nodes of the graph times beginnings that are kept."""
+
+WIDEST_BEAM = 64
+
+
+def select_fewest(graph: Digraph) -> list[list[int]]:
+    """Returns the waves as positions, in the order in which they run; those of one device may be disconnected inside."""
+    devices = graph.device_of_position
+    forward = find_waves(graph.producers, graph.consumers, devices)
+    if len(set(devices)) > 2:
+        backward = find_waves(graph.consumers, graph.producers, devices)
+        if len(backward) < len(forward):
+            return backward[::-1]
+    return forward
+
+
+def find_waves(producers: Adjacency, consumers: Adjacency, devices: Sequence[int]) -> list[list[int]]:
+    """Returns few waves that cover the graph, each the nodes of one device in the order in which they became ready.
+
+    Deterministic. Cost: at most O(V + E) for each beginning that is kept and each device, plus O(V) per wave where beginnings fork.
+    """
+    if not devices:
+        return []
+    width = max(2, min(WIDEST_BEAM, BEAM_WORK // len(devices)))
+    heights = _measure_heights(consumers, devices)
+    beginnings = [_begin(producers, devices)]
+    while True:
+        extended: dict[tuple[tuple[int, ...], ...], _Beginning] = {}
+        for beginning in beginnings:
+            for longer in _extend(beginning, consumers, devices):
+                if not longer.left:
+                    return longer.unroll()
+                extended.setdefault(longer.frontier(), longer)
+        beginnings = sorted(extended.values(), key=lambda longer: longer.rate(heights))[:width]
+
+
+@dataclass(frozen=True)
+class _Wave:
+    """The last wave of a beginning and the ones before it."""
+
+    nodes: list[int]
+    before: _Wave | None
+
+
+@dataclass
+class _Beginning:
+    """Waves so far. `missing` counts the producers that did not run, `ready` holds per device the nodes that could run next."""
+
+    missing: array[int]
+    ready: list[list[int]]
+    left: int
+    last: _Wave | None
+
+    def frontier(self) -> tuple[tuple[int, ...], ...]:
+        """Returns what tells apart beginnings that ran different nodes: the ready ones, which are the first of the rest."""
+        return tuple(tuple(sorted(nodes)) for nodes in self.ready)
+
+    def rate(self, heights: Sequence[int]) -> tuple[int, int]:
+        """Returns (waves that are needed at least, nodes that did not run); smaller is better."""
+        return max(heights[node] for nodes in self.ready for node in nodes), self.left
+
+    def unroll(self) -> list[list[int]]:
+        """Returns the waves, first to last."""
+        waves = []
+        wave = self.last
+        while wave is not None:
+            waves.append(wave.nodes)
+            wave = wave.before
+        return waves[::-1]
+
+
+def _begin(producers: Adjacency, devices: Sequence[int]) -> _Beginning:
+    """Returns the beginning without any wave."""
+    missing = array("q", map(len, producers))
+    ready: list[list[int]] = [[] for _ in range(max(devices) + 1)]
+    for node, count in enumerate(missing):
+        if not count:
+            ready[devices[node]].append(node)
+    return _Beginning(missing, ready, len(devices), None)
+
+
+def _extend(beginning: _Beginning, consumers: Adjacency, devices: Sequence[int]) -> Iterator[_Beginning]:
+    """Yields the beginning with one more wave, once for each device that has ready nodes. The last one takes over its arrays."""
+    choices = [device for device, nodes in enumerate(beginning.ready) if nodes]
+    for device in choices:
+        if device == choices[-1]:
+            longer = beginning
+        else:
+            longer = _Beginning(beginning.missing[:], [list(nodes) for nodes in beginning.ready], beginning.left, beginning.last)
+        _run_wave(longer, device, consumers, devices)
+        yield longer
+
+
+def _run_wave(beginning: _Beginning, device: int, consumers: Adjacency, devices: Sequence[int]) -> None:
+    """Runs on the device all that can run there now."""
+    missing, ready = beginning.missing, beginning.ready
+    wave = ready[device]
+    for node in wave:  # grows while it is walked
+        for consumer in consumers[node]:
+            missing[consumer] -= 1
+            if not missing[consumer]:
+                ready[devices[consumer]].append(consumer)
+    ready[device] = []
+    beginning.left -= len(wave)
+    beginning.last = _Wave(wave, beginning.last)
+
+
+def _measure_heights(consumers: Adjacency, devices: Sequence[int]) -> list[int]:
+    """Returns for every node the most runs of one device that a path from it has: it needs at least as many waves."""
+    height = [0] * len(devices)
+    for node in _order_sinks_first(consumers):
+        height[node] = max((height[c] + (devices[c] != devices[node]) for c in consumers[node]), default=1)
+    return height
+
+
+def _order_sinks_first(consumers: Adjacency) -> range:
+    """Returns the nodes so that consumers come first; positions rise along edges or, in a mirrored graph, fall."""
+    rising = all(not targets or targets[0] > node for node, targets in enumerate(consumers))
+    return range(len(consumers) - 1, -1, -1) if rising else range(len(consumers))

@@ -1,0 +1,109 @@
+"""Policy LARGEST_FIRST: grow a candidate from every root, take the largest, contract it, go on with the rest.
+
+The result is that of growing all candidates anew after each one taken. Only those that the contraction changed are grown again, and their
+number is bounded, so that the work stays near-linear in practice.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from hetero_hetero.contraction import ContractedGraph
+from hetero_hetero.digraph import Digraph, label_components
+from hetero_hetero.growth import Growth
+
+CREDIT_PER_NODE = 8
+"""How many members candidates may count together, per free node, before a round makes do with those that it has."""
+
+LEAST_CREDIT = 4096
+"""Below 64 nodes of one device every root is tried in every round, whatever the credit."""
+
+
+def select_largest_first(graph: Digraph) -> list[list[int]]:
+    """Returns the subgraphs as positions, device after device, in the order in which they were taken."""
+    contracted = ContractedGraph(graph.producers, graph.consumers)
+    component_of_position = label_components((graph.producers, graph.consumers), len(graph))
+    taken: list[list[int]] = []
+    for device in range(len(graph.priorities)):
+        nodes_of_component: dict[int, list[int]] = {}
+        for position, rank in enumerate(graph.device_of_position):
+            if rank == device:
+                nodes_of_component.setdefault(component_of_position[position], []).append(position)
+        if not nodes_of_component:
+            continue
+        is_free = bytearray(rank == device for rank in graph.device_of_position)
+        growth = Growth(contracted, is_free)
+        for nodes in nodes_of_component.values():
+            # Parts without any edge between them are selected apart: the credit of one must not run out on another.
+            taken += _Candidates(growth, nodes).take_all()
+    return taken
+
+
+class _Candidates:
+    """The candidates of one device, kept as if all of them were grown anew in every round.
+
+    A node is a root unless a candidate of an earlier root holds it. Removing or adding a candidate therefore concerns only the members
+    behind its root; those whose answer changes wait in `undecided`, a heap of positions.
+    """
+
+    def __init__(self, growth: Growth, nodes: list[int]) -> None:
+        self.growth = growth
+        self.undecided = list(nodes)
+        self.credit = CREDIT_PER_NODE * len(nodes) + LEAST_CREDIT
+        self.members_of_root: dict[int, list[int]] = {}
+        self.roots_of_node: dict[int, dict[int, None]] = {node: {} for node in nodes}
+        self.earlier_roots = dict.fromkeys(nodes, 0)
+        self.largest: list[tuple[int, int]] = []
+
+    def take_all(self) -> list[list[int]]:
+        """Returns subgraphs until no node of the device is left."""
+        taken = []
+        while self._grow_candidates():
+            size, root = heapq.heappop(self.largest)
+            members = self.members_of_root.get(root)
+            if members is None or len(members) != -size:
+                continue  # removed since it was listed
+            if self.growth.graph.contract(members):
+                self._take(members)
+                taken.append(members)
+            else:
+                # What was taken meanwhile stands between its members now.
+                self._remove(root)
+                heapq.heappush(self.undecided, root)
+        return taken
+
+    def _grow_candidates(self) -> bool:
+        """Grows from the undecided roots, in topological order, within the credit. Returns whether there is any candidate."""
+        while self.undecided and (self.credit > 0 or not self.members_of_root):
+            node = heapq.heappop(self.undecided)
+            if self.growth.is_free[node] and not self.earlier_roots[node] and node not in self.members_of_root:
+                self._add(node, self.growth.grow(node))
+        return bool(self.members_of_root)
+
+    def _add(self, root: int, members: list[int]) -> None:
+        self.credit -= len(members)
+        self.members_of_root[root] = members
+        heapq.heappush(self.largest, (-len(members), root))
+        for node in members:
+            self.roots_of_node[node][root] = None
+            if node > root:
+                self.earlier_roots[node] += 1
+                if node in self.members_of_root:
+                    self._remove(node)
+
+    def _remove(self, root: int) -> None:
+        for node in self.members_of_root.pop(root):
+            del self.roots_of_node[node][root]
+            if node > root:
+                self.earlier_roots[node] -= 1
+                if not self.earlier_roots[node]:
+                    heapq.heappush(self.undecided, node)
+
+    def _take(self, members: list[int]) -> None:
+        self.credit += CREDIT_PER_NODE * len(members)
+        for node in members:
+            self.growth.is_free[node] = 0
+        for node in members:
+            for root in list(self.roots_of_node[node]):
+                self._remove(root)
+                heapq.heappush(self.undecided, root)

@@ -1,0 +1,150 @@
+"""The payload of a split network: an index in JSON, the blob of each part, and the constants among the outputs.
+
+Sections: `index`; for stage i either `stage/i` (a container written by its device) or, where the device cannot export, `stage/i/model`
+and `stage/i/weights` (the part itself, loaded again at import); `constants/<n>/...` likewise for outputs that are constants.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hetero_core.contract import Boundary, Payload, Plan, PlanStage, freeze_mapping
+from hetero_core.core import Core
+from hetero_core.errors import BlobDamagedError, BlobMismatchError, NotImplementedByDeviceError
+from hetero_core.network.graph import Initializer, Network
+from hetero_core.network.types import ValueSpec, type_of_json, type_to_json
+from hetero_core.network.writer import pack_network, unpack_network
+from hetero_core.runtime.executable import ExecutableNetwork
+from hetero_hetero.executable import HeteroExecutable
+
+_CONSTANTS = "constants"
+
+
+def export_stages(executable: HeteroExecutable) -> Payload:
+    """Returns the payload of a split network."""
+    sections: dict[str, Any] = {}
+    stages = [_export_stage(stage, part, f"stage/{index}", sections) for index, (stage, part) in enumerate(executable.loaded_parts())]
+    if executable.constants:
+        sections |= _add_prefix(_CONSTANTS, pack_network(_hold_constants(executable.constants)))
+    fields = {
+        "inputs": [_spec_to_json(spec) for spec in executable.inputs],
+        "outputs": [_spec_to_json(spec) for spec in executable.outputs],
+        "stages": stages,
+        "plan": _plan_to_json(executable.plan),
+    }
+    return Payload({"index": json.dumps(fields).encode(), **sections})
+
+
+def _export_stage(stage: ExecutableNetwork, part: Network | None, prefix: str, sections: dict[str, Any]) -> dict[str, Any]:
+    """Adds a stage's sections; returns its row in the index."""
+    row = {"device": str(stage.device), "fingerprint": stage.fingerprint}
+    stream = io.BytesIO()
+    try:
+        stage.export_network(stream)
+    except NotImplementedByDeviceError:
+        if part is None:
+            raise
+        sections |= _add_prefix(prefix, pack_network(part))
+        return {**row, "kind": "network", "config": {name: value for name, value in stage.config.items() if name != "DEVICE_ID"}}
+    sections[prefix] = stream.getbuffer()
+    return {**row, "kind": "blob"}
+
+
+def import_stages(core: Core, payload: Payload) -> HeteroExecutable:
+    """Returns the split network of a payload, each part imported on its own device.
+
+    Raises: BlobDamagedError, BlobMismatchError; what a device raises for its part, with a note that names the stage.
+    """
+    sections = payload.sections
+    try:
+        fields = json.loads(bytes(sections["index"]))
+        rows = list(fields["stages"])
+        inputs, outputs = (tuple(_spec_of_json(spec) for spec in fields[side]) for side in ("inputs", "outputs"))
+        plan = _plan_of_json(fields["plan"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BlobDamagedError(f"the blob of HETERO has an index that cannot be read: {type(error).__name__}: {error}") from error
+    if len(rows) != len(plan.stages):
+        raise BlobDamagedError(f"the blob of HETERO has {len(rows)} parts and a plan of {len(plan.stages)} stages")
+    loaded = [_import_stage(core, row, f"stage/{index}", sections) for index, row in enumerate(rows)]
+    held = _take_prefix(_CONSTANTS, sections)
+    constants = {name: one.array for name, one in unpack_network(held).initializers.items()} if held else {}
+    return HeteroExecutable(inputs, outputs, plan, loaded, constants)
+
+
+def _import_stage(core: Core, row: Mapping[str, Any], prefix: str, sections: Mapping[str, Any]) -> tuple[ExecutableNetwork, Network | None]:
+    device, fingerprint = str(row["device"]), row["fingerprint"]
+    try:
+        if row["kind"] == "blob":
+            part, stage = None, core.import_network(sections[prefix], device)
+        else:
+            part = unpack_network(_take_prefix(prefix, sections))
+            config = {name: value for name, value in row["config"].items() if value is not None}
+            stage = core.load_network(part, device, config)
+    except Exception as error:
+        error.add_note(f"while {prefix} of a blob of HETERO was imported on {device}")
+        raise
+    if stage.fingerprint != fingerprint:
+        raise BlobMismatchError(f"{prefix} of the blob holds network {stage.fingerprint[:12]}; its index says {str(fingerprint)[:12]}")
+    return stage, part
+
+
+def _hold_constants(constants: Mapping[str, np.ndarray[Any, Any]]) -> Network:
+    """Returns a network without nodes whose outputs are the constants; the way that weights are stored serves them, too."""
+    held = {name: Initializer.of_array(array) for name, array in constants.items()}
+    outputs = tuple(ValueSpec(name, constant.type) for name, constant in held.items())
+    types = freeze_mapping((name, constant.type) for name, constant in held.items())
+    return Network(_CONSTANTS, (), outputs, (), freeze_mapping(held), types, freeze_mapping({"": 17}))
+
+
+def _add_prefix(prefix: str, sections: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{prefix}/{name}": section for name, section in sections.items()}
+
+
+def _take_prefix(prefix: str, sections: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.removeprefix(f"{prefix}/"): section for name, section in sections.items() if name.startswith(f"{prefix}/")}
+
+
+def _spec_to_json(spec: ValueSpec) -> list[Any]:
+    return [spec.name, type_to_json(spec.type), spec.memory]
+
+
+def _spec_of_json(fields: Any) -> ValueSpec:
+    name, value_type, memory = fields
+    return ValueSpec(str(name), type_of_json(value_type), str(memory))
+
+
+def _plan_to_json(plan: Plan) -> dict[str, Any]:
+    return {
+        "network": plan.network,
+        "priorities": plan.priorities,
+        "device_of_node": dict(plan.device_of_node),
+        "operator_of_node": dict(plan.operator_of_node),
+        "refusals": {name: dict(reasons) for name, reasons in plan.refusals.items()},
+        "pins": dict(plan.pins),
+        "stages": [[stage.device, stage.nodes, stage.inputs, stage.outputs] for stage in plan.stages],
+        "boundaries": [[one.value, type_to_json(one.type), one.nbytes, one.producer, one.consumers] for one in plan.boundaries],
+    }
+
+
+def _plan_of_json(fields: Mapping[str, Any]) -> Plan:
+    return Plan(
+        network=str(fields["network"]),
+        priorities=tuple(fields["priorities"]),
+        device_of_node=freeze_mapping(fields["device_of_node"]),
+        operator_of_node=freeze_mapping(fields["operator_of_node"]),
+        refusals=freeze_mapping(fields["refusals"]),
+        pins=freeze_mapping(fields["pins"]),
+        stages=tuple(
+            PlanStage(index, device, tuple(nodes), tuple(inputs), tuple(outputs))
+            for index, (device, nodes, inputs, outputs) in enumerate(fields["stages"])
+        ),
+        boundaries=tuple(
+            Boundary(value, type_of_json(value_type), nbytes, producer, tuple(consumers))
+            for value, value_type, nbytes, producer, consumers in fields["boundaries"]
+        ),
+    )

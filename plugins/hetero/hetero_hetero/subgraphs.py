@@ -1,0 +1,87 @@
+"""Subgraph selection: which nodes are run together, and in which order the parts may run. The public door of the policies.
+
+Pure functions on integers; imports no onnx. Whatever the policy, the parts together are without cycles, hold every node once, and come
+out the same on every run.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from hetero_core.errors import ConfigValueError, enumerate_choices, suggest
+from hetero_hetero.digraph import Digraph, OneOf, build_digraph
+from hetero_hetero.fewest import select_fewest
+from hetero_hetero.largest_first import select_largest_first
+from hetero_hetero.levels import select_by_levels
+
+POLICIES = {"LARGEST_FIRST": select_largest_first, "LEVELS": select_by_levels, "FEWEST": select_fewest}
+"""Name -> function from a graph to its subgraphs as lists of positions."""
+
+
+@dataclass(frozen=True)
+class Subgraph:
+    """Nodes that one device runs together, in topological order."""
+
+    device: Hashable
+    nodes: tuple[int, ...]
+
+
+def select_subgraphs(
+    predecessors: OneOf[Sequence[int]],
+    device_of_node: OneOf[Hashable],
+    priorities: Sequence[Hashable],
+    policy: str = "LARGEST_FIRST",
+) -> list[Subgraph]:
+    """Returns the subgraphs in an order in which they can run; of several that could run next, the one whose first node comes first does.
+
+    predecessors: the nodes that feed each node, by position or by key; repetitions count once. Nodes need not be numbered topologically.
+    LARGEST_FIRST and LEVELS give connected subgraphs and treat unconnected parts of the graph as if each were alone. LEVELS is linear in
+    nodes, edges and devices; LARGEST_FIRST is near-linear on networks and slower where short subgraphs meet edges over long distances.
+    FEWEST gives as few subgraphs as it can, exactly so on two devices, and they may be disconnected.
+    Raises: ConfigValueError for an unknown policy; InvalidNetworkError for a cycle and for an edge from an unknown node; AffinityError for
+    a node without a device or with one that is not in `priorities`, and for a device that is there twice. All are ValueErrors.
+    """
+    if policy not in POLICIES:
+        raise ConfigValueError(
+            f"there is no policy '{policy}' of subgraph selection{suggest(str(policy), POLICIES) or ';'} "
+            f"expected one of {enumerate_choices(POLICIES)}"
+        )
+    graph = build_digraph(predecessors, device_of_node, priorities)
+    parts = [sorted(part) for part in POLICIES[policy](graph)]
+    return [_name_nodes(graph, parts[i]) for i in order_parts(graph, parts)]
+
+
+def order_parts(graph: Digraph, parts: Sequence[Sequence[int]]) -> list[int]:
+    """Returns the indices of the parts so that every part comes after those that feed it; among the ready ones, by first position."""
+    part_of_position = [0] * len(graph)
+    for i, part in enumerate(parts):
+        for position in part:
+            part_of_position[position] = i
+    sources = [
+        {part_of_position[source] for position in part for source in graph.producers[position]} - {i} for i, part in enumerate(parts)
+    ]
+    consumers: list[list[int]] = [[] for _ in parts]
+    for i, fed_by in enumerate(sources):
+        for source in fed_by:
+            consumers[source].append(i)
+    missing = [len(fed_by) for fed_by in sources]
+    ready = [(part[0], i) for i, part in enumerate(parts) if not missing[i]]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        _, i = heapq.heappop(ready)
+        order.append(i)
+        for consumer in consumers[i]:
+            missing[consumer] -= 1
+            if not missing[consumer]:
+                heapq.heappush(ready, (parts[consumer][0], consumer))
+    assert len(order) == len(parts), "a policy gave parts that depend on each other in a circle"
+    return order
+
+
+def _name_nodes(graph: Digraph, part: Sequence[int]) -> Subgraph:
+    """Returns the part in the caller's terms."""
+    device = graph.priorities[graph.device_of_position[part[0]]]
+    return Subgraph(device, tuple(graph.index_of_position[position] for position in part))

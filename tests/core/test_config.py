@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hetero_core.contract import ConfigKey
+from hetero_core.devices.config import convert_config, convert_value, declare_keys, merge_config
+from hetero_core.errors import ConfigKeyError, ConfigValueError, PluginError
+
+KEYS = declare_keys(
+    {
+        "NUM_STREAMS": ConfigKey(int, 1, "streams"),
+        "RATIO": ConfigKey(float, 0.5, "a share"),
+        "POLICY": ConfigKey(str, "FAST", "how", choices=("FAST", "EXACT")),
+        "OPERATORS": ConfigKey(tuple, (), "a list"),
+    },
+    blame="plugin X",
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("PERF_COUNT", "YES", True),
+        ("PERF_COUNT", "off", False),
+        ("PERF_COUNT", True, True),
+        ("NUM_STREAMS", "4", 4),
+        ("RATIO", "0.25", 0.25),
+        ("RATIO", 1, 1.0),
+        ("POLICY", "EXACT", "EXACT"),
+        ("OPERATORS", "Conv, Relu", ("Conv", "Relu")),
+        ("OPERATORS", ["Conv"], ("Conv",)),
+    ],
+)
+def test_value_is_converted_to_the_declared_type(name: str, given: Any, expected: Any) -> None:
+    converted = convert_config({name: given}, KEYS, device="X")[name]
+    assert converted == expected
+    assert type(converted) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "wanted"),
+    [
+        ("PERF_COUNT", "perhaps", "a bool"),
+        ("PERF_COUNT", 1, "a bool"),
+        ("NUM_STREAMS", "many", "an int"),
+        ("NUM_STREAMS", True, "an int"),
+        ("NUM_STREAMS", 1.5, "an int"),
+        ("POLICY", "SLOW", "one of EXACT, FAST"),
+        ("OPERATORS", [1], "texts"),
+        ("RATIO", None, "a number"),
+    ],
+)
+def test_bad_value_names_key_device_expected_and_found(name: str, given: Any, wanted: str) -> None:
+    with pytest.raises(ConfigValueError) as caught:
+        convert_config({name: given}, KEYS, device="X.1")
+    assert f"configuration key {name} of device X.1: expected {wanted}" in str(caught.value)
+    assert str(caught.value).endswith(f"got {given!r}")
+
+
+def test_unknown_key_lists_near_misses_and_all_keys() -> None:
+    with pytest.raises(ConfigKeyError) as caught:
+        convert_config({"NUM_STREAM": 1}, KEYS, device="X")
+    assert "no configuration key 'NUM_STREAM', did you mean 'NUM_STREAMS'?" in str(caught.value)
+    assert "DEVICE_ID, NUM_STREAMS, OPERATORS, PERF_COUNT, POLICY, RATIO" in str(caught.value)
+
+
+def test_old_name_of_a_key_is_accepted() -> None:
+    assert convert_config({"cpu_throughput_streams": "2"}, KEYS, device="X") == {"NUM_STREAMS": 2}
+
+
+def test_two_spellings_of_one_key_must_agree() -> None:
+    assert convert_config({"NUM_STREAMS": 2, "CPU_THROUGHPUT_STREAMS": "2"}, KEYS, device="X") == {"NUM_STREAMS": 2}
+    with pytest.raises(ConfigValueError, match="NUM_STREAMS of device X is given twice: 2 and 3"):
+        convert_config({"NUM_STREAMS": 2, "CPU_THROUGHPUT_STREAMS": 3}, KEYS, device="X")
+
+
+def test_later_layers_win_over_defaults() -> None:
+    merged = merge_config(KEYS, {"NUM_STREAMS": 2, "RATIO": 0.1}, {"NUM_STREAMS": 3})
+    assert (merged["NUM_STREAMS"], merged["RATIO"], merged["POLICY"]) == (3, 0.1, "FAST")
+    with pytest.raises(TypeError):
+        merged["RATIO"] = 1  # type: ignore[index]  # it is read-only
+
+
+@pytest.mark.parametrize("key", [ConfigKey(dict, {}, "no such type"), ConfigKey(tuple, (), "a list", is_arguments=True)])
+def test_impossible_declaration_blames_the_plugin(key: ConfigKey) -> None:
+    with pytest.raises(PluginError, match="plugin X declares"):
+        declare_keys({"KEY": key}, blame="plugin X")
+
+
+def test_default_that_breaks_its_own_key_is_an_error() -> None:
+    with pytest.raises(ConfigValueError, match="KEY of device plugin X: expected an int, got 'many'"):
+        declare_keys({"KEY": ConfigKey(int, "many", "")}, blame="plugin X")
+
+
+def test_zero_and_empty_are_values() -> None:
+    assert convert_value("NUM_STREAMS", KEYS["NUM_STREAMS"], 0, device="X") == 0
+    assert convert_config({"OPERATORS": ""}, KEYS, device="X") == {"OPERATORS": ()}

@@ -1,0 +1,387 @@
+"""The Core and what it answers for plugins, good and bad: each bad one is named by device, distribution and version."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hetero_core import ConfigKey, Core, Executable, Extension, Network, Payload, QueryResult, TensorType, hookimpl
+from hetero_core.errors import (
+    ClosedError,
+    ConfigKeyError,
+    ConfigValueError,
+    DeviceNotFoundError,
+    DeviceUnavailableError,
+    ExtensionError,
+    MetricNotFoundError,
+    NotImplementedByDeviceError,
+    PluginError,
+)
+
+ADD = "g (float[2] x) => (float[2] y) { y = Add(x, x) }"
+
+
+class Doubler(Executable):
+    def __init__(self, network: Network) -> None:
+        self.inputs, self.outputs = network.inputs, network.outputs
+
+    def run(self, inputs: tuple[Any, ...], context: Any) -> tuple[Any, ...]:
+        return (inputs[0] * 2,)
+
+
+class Device:
+    """A device that takes everything and doubles its first input."""
+
+    config: Mapping[str, Any] = {}
+
+    @hookimpl
+    def query_network(self, device: Any, network: Network) -> QueryResult:
+        return QueryResult({node.name: str(device) for node in network.nodes})
+
+    @hookimpl
+    def load_network(self, network: Network, config: Mapping[str, Any]) -> Executable:
+        self.config = config
+        return Doubler(network)
+
+
+def test_object_with_hooks_is_the_device_itself(core: Core, read: Callable[..., Network]) -> None:
+    core.register_plugin("mine", Device())
+    result = core.load_network(read(ADD), "MINE").infer({"x": np.array([1, 2], np.float32)})
+    np.testing.assert_array_equal(result["y"], np.array([2, 4], np.float32))
+
+
+def test_module_with_create_device_is_a_factory_for_each_name(core: Core, read: Callable[..., Network]) -> None:
+    created = []
+
+    @hookimpl
+    def create_device(core: Core, name: str) -> object:
+        created.append((core, name))
+        return Device()
+
+    module = types.ModuleType("factory")
+    module.create_device = create_device  # type: ignore[attr-defined]  # a module is open
+    core.register_plugin("D0", module)
+    core.register_plugin("D1", module)
+    assert created == []
+    for name in ("D1", "D0", "D1"):
+        core.query_network(read(ADD), name)
+    assert created == [(core, "D1"), (core, "D0")]
+
+
+def test_unknown_device_lists_near_misses_and_what_is_installed(core: Core) -> None:
+    with pytest.raises(DeviceNotFoundError) as caught:
+        core.get_metric("CPUS", "FULL_DEVICE_NAME")
+    assert "no plugin announces device 'CPUS', did you mean 'CPU'?" in str(caught.value)
+    assert "installed are CPU, HETERO, TEMPLATE" in str(caught.value)
+
+
+def test_unknown_id_lists_the_ids(core: Core) -> None:
+    core.register_plugin("BARE", Device())
+    with pytest.raises(DeviceNotFoundError, match="device TEMPLATE has no id '7'; its ids are 0, 1"):
+        core.get_metric("TEMPLATE.7", "FULL_DEVICE_NAME")
+    with pytest.raises(DeviceNotFoundError, match="device BARE has no id '0'; it has no ids"):
+        core.get_metric("BARE.0", "FULL_DEVICE_NAME")
+
+
+def test_unknown_metric_lists_near_misses(core: Core) -> None:
+    with pytest.raises(MetricNotFoundError, match="no metric 'FULL_NAME', did you mean 'FULL_DEVICE_NAME'"):
+        core.get_metric("CPU", "FULL_NAME")
+
+
+def test_standard_metrics_exist_and_have_their_types_for_every_device(core: Core) -> None:
+    core.register_plugin("BARE", Device())
+    for device in ("BARE", "CPU", "TEMPLATE", "TEMPLATE.1", "HETERO", "HETERO:TEMPLATE,CPU"):
+        found = {name: core.get_metric(device, name) for name in core.get_metric(device, "SUPPORTED_METRICS")}
+        assert isinstance(found["AVAILABLE_DEVICES"], tuple)
+        assert isinstance(found["FULL_DEVICE_NAME"], str)
+        assert isinstance(found["IMPORT_EXPORT_SUPPORT"], bool)
+        assert isinstance(found["DEVICE_ARCHITECTURE"], str)
+        assert len(found["RANGE_FOR_ASYNC_INFER_REQUESTS"]) == 3
+        assert {"PERF_COUNT", "DEVICE_ID"} <= set(found["SUPPORTED_CONFIG_KEYS"])
+        assert all(isinstance(one, str) for one in found["OPTIMIZATION_CAPABILITIES"])
+    assert core.get_metric("BARE", "IMPORT_EXPORT_SUPPORT") is False
+    assert core.get_metric("CPU", "IMPORT_EXPORT_SUPPORT") is True
+    assert "HARDWARE_CONVOLUTION" in core.get_metric("TEMPLATE", "OPTIMIZATION_CAPABILITIES")
+    assert core.get_metric("TEMPLATE.1", "FULL_DEVICE_NAME") != core.get_metric("TEMPLATE.0", "FULL_DEVICE_NAME")
+
+
+def test_metric_of_a_wrong_type_blames_the_plugin(core: Core) -> None:
+    class Wrong(Device):
+        @hookimpl
+        def metrics(self) -> Mapping[str, Any]:
+            return {"AVAILABLE_DEVICES": ["0"]}
+
+    core.register_plugin("WRONG", Wrong())
+    with pytest.raises(PluginError, match=r"plugin WRONG \(.*\) returns \['0'\] for the metric AVAILABLE_DEVICES; expected a tuple of ids"):
+        core.get_metric("WRONG", "AVAILABLE_DEVICES")
+
+
+class Keyed(Device):
+    @hookimpl
+    def config_keys(self) -> Mapping[str, ConfigKey]:
+        return {"LEVEL": ConfigKey(int, 1, "a level"), "SPEED": ConfigKey(str, "SLOW", "a speed", choices=("SLOW", "FAST"))}
+
+    @hookimpl
+    def metrics(self) -> Mapping[str, Any]:
+        return {"AVAILABLE_DEVICES": ("0", "1")}
+
+
+def test_call_wins_over_set_config_wins_over_default(core: Core, read: Callable[..., Network]) -> None:
+    device = Keyed()
+    core.register_plugin("KEYED", device)
+    network = read(ADD)
+    core.set_config({"LEVEL": "2", "SPEED": "FAST"}, "KEYED")
+    core.load_network(network, "KEYED", {"LEVEL": 3})
+    assert (device.config["LEVEL"], device.config["SPEED"], device.config["PERF_COUNT"]) == (3, "FAST", False)
+    core.load_network(network, "KEYED")
+    assert device.config["LEVEL"] == 2
+    assert core.get_config("KEYED", "LEVEL") == 2
+
+
+def test_value_set_for_an_id_does_not_reach_its_siblings(core: Core) -> None:
+    core.register_plugin("KEYED", Keyed())
+    core.set_config({"LEVEL": 5}, "KEYED.1")
+    assert [core.get_config(device, "LEVEL") for device in ("KEYED", "KEYED.0", "KEYED.1")] == [1, 1, 5]
+    core.set_config({"LEVEL": 4}, "KEYED")
+    assert [core.get_config(device, "LEVEL") for device in ("KEYED", "KEYED.0", "KEYED.1")] == [4, 4, 5]
+
+
+def test_bad_config_sets_nothing(core: Core) -> None:
+    core.register_plugin("KEYED", Keyed())
+    with pytest.raises(ConfigValueError, match="SPEED of device KEYED: expected one of FAST, SLOW, got 'WARP'"):
+        core.set_config({"LEVEL": 9, "SPEED": "WARP"}, "KEYED")
+    with pytest.raises(ConfigKeyError, match="device KEYED has no configuration key 'LEVELS', did you mean 'LEVEL'"):
+        core.set_config({"LEVEL": 9, "LEVELS": 1}, "KEYED")
+    assert core.get_config("KEYED", "LEVEL") == 1
+
+
+def test_device_id_and_id_in_the_name_are_one_thing(core: Core, read: Callable[..., Network]) -> None:
+    device = Keyed()
+    core.register_plugin("KEYED", device)
+    loaded = core.load_network(read(ADD), "KEYED", {"DEVICE_ID": "1"})
+    assert str(loaded.device) == "KEYED.1"
+    assert device.config["DEVICE_ID"] == "1"
+    with pytest.raises(ConfigValueError, match=r"device KEYED.0 and DEVICE_ID=1 name two different devices"):
+        core.load_network(read(ADD), "KEYED.0", {"DEVICE_ID": "1"})
+    with pytest.raises(DeviceNotFoundError, match="has no id '8'"):
+        core.load_network(read(ADD), "KEYED", {"DEVICE_ID": "8"})
+
+
+def break_query(answer: Callable[[Network], Any]) -> Device:
+    class Broken(Device):
+        @hookimpl
+        def query_network(self, network: Network) -> Any:
+            return answer(network)
+
+    return Broken()
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        (lambda network: None, "returned None from query_network"),
+        (lambda network: {}, "returned dict from query_network; expected a QueryResult"),
+        (lambda network: QueryResult({}), "says nothing about 'Add_0'"),
+        (lambda network: QueryResult({"Add_0": "X", "Ad": "X"}), "names nodes that the network does not have: 'Ad'"),
+        (lambda network: QueryResult({"Add_0": "X"}, {"Add_0": "no"}), "both takes and refuses 'Add_0'"),
+        (lambda network: QueryResult({}, {"Add_0": ""}), "gives no reason for 'Add_0'"),
+    ],
+)
+def test_broken_answer_of_a_query_blames_the_plugin(
+    core: Core, read: Callable[..., Network], answer: Callable[[Network], Any], complaint: str
+) -> None:
+    core.register_plugin("BAD", break_query(answer))
+    with pytest.raises(PluginError) as caught:
+        core.query_network(read(ADD), "BAD")
+    assert complaint in str(caught.value)
+    assert "plugin BAD (" in str(caught.value)
+
+
+def test_executable_of_another_network_blames_the_plugin(core: Core, read: Callable[..., Network]) -> None:
+    other = read("g (float[2] a) => (float[2] b) { b = Add(a, a) }")
+
+    class Confused(Device):
+        @hookimpl
+        def load_network(self) -> Executable:
+            return Doubler(other)
+
+    core.register_plugin("CONFUSED", Confused())
+    with pytest.raises(PluginError, match=r"executable with inputs \('a',\) and outputs \('b',\); expected inputs \('x',\)"):
+        core.load_network(read(ADD), "CONFUSED")
+
+
+def test_wrong_number_of_outputs_blames_the_plugin(core: Core, read: Callable[..., Network]) -> None:
+    class Short(Doubler):
+        def run(self, inputs: tuple[Any, ...], context: Any) -> tuple[Any, ...]:
+            return ()
+
+    class Forgetful(Device):
+        @hookimpl
+        def load_network(self, network: Network) -> Executable:
+            return Short(network)
+
+    core.register_plugin("FORGETFUL", Forgetful())
+    with pytest.raises(PluginError, match=r"plugin FORGETFUL \(.*\) returned 0 values from run; expected a tuple of 1 outputs"):
+        core.load_network(read(ADD), "FORGETFUL").infer({"x": np.zeros(2, np.float32)})
+
+
+def test_error_of_a_plugin_carries_its_name_as_a_note(core: Core, read: Callable[..., Network]) -> None:
+    class Failing(Device):
+        @hookimpl
+        def load_network(self) -> Executable:
+            raise ZeroDivisionError("driver fell over")
+
+    core.register_plugin("FAILING", Failing())
+    with pytest.raises(ZeroDivisionError, match="driver fell over") as caught:
+        core.load_network(read(ADD), "FAILING")
+    assert any("raised by plugin FAILING" in note and "load_network" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize(
+    ("plugin", "kind", "complaint"),
+    [
+        (types.SimpleNamespace(create_device=lambda core, name: object()), PluginError, "not marked with @hookimpl"),
+        (object(), PluginError, "implements neither query_network nor load_network"),
+        (types.SimpleNamespace(requires_api=(2, 0)), PluginError, "requires the plugin API 2.0; this hetero-core has 1.0"),
+        (types.SimpleNamespace(requires_api="1.0"), PluginError, "states requires_api = '1.0'; expected"),
+    ],
+)
+def test_plugin_that_is_no_device_is_refused(core: Core, plugin: object, kind: type[Exception], complaint: str) -> None:
+    core.register_plugin("ODD", plugin)
+    with pytest.raises(kind) as caught:
+        core.get_metric("ODD", "FULL_DEVICE_NAME")
+    assert complaint in str(caught.value)
+
+
+def test_hook_with_a_wrong_name_or_argument_is_refused(core: Core) -> None:
+    class Misspelt(Device):
+        @hookimpl
+        def qery_network(self, network: Network) -> None: ...
+
+    class Greedy(Device):
+        @hookimpl
+        def export_network(self, everything: object) -> None: ...
+
+    core.register_plugin("MISSPELT", Misspelt())
+    core.register_plugin("GREEDY", Greedy())
+    with pytest.raises(PluginError, match="does not fit the contract: unknown hook 'qery_network'"):
+        core.get_metric("MISSPELT", "FULL_DEVICE_NAME")
+    with pytest.raises(PluginError, match=r"(?s)does not fit the contract: .*everything"):
+        core.get_metric("GREEDY", "FULL_DEVICE_NAME")
+
+
+def test_factory_that_fails_makes_the_device_unavailable_with_its_reason(core: Core) -> None:
+    class Factory:
+        @hookimpl
+        def create_device(self) -> object:
+            raise OSError("libdriver.so.3 is missing")
+
+    core.register_plugin("GONE", Factory())
+    with pytest.raises(DeviceUnavailableError, match="GONE is not available: .* failed in create_device with OSError: libdriver.so.3 is missing"):
+        core.get_metric("GONE", "FULL_DEVICE_NAME")
+    rows = {row.name: row for row in core.list_devices()}
+    assert "libdriver.so.3 is missing" in rows["GONE"].reason
+    assert rows["CPU"].reason == ""
+    assert "GONE" not in core.available_devices
+    assert {"CPU", "TEMPLATE.0", "TEMPLATE.1"} <= set(core.available_devices)
+
+
+def test_optional_hooks_that_are_missing_are_said_to_be(core: Core, read: Callable[..., Network], tmp_path: Any) -> None:
+    core.register_plugin("BARE", Device())
+    loaded = core.load_network(read(ADD), "BARE")
+    with pytest.raises(NotImplementedByDeviceError, match="device BARE does not implement export_network"):
+        loaded.export_network(tmp_path / "x.blob")
+    extension = Extension("com.acme", "Twist", 1, lambda x: x, lambda types, attributes: types)
+    with pytest.raises(NotImplementedByDeviceError, match="device BARE does not implement add_extension"):
+        core.add_extension(extension, "BARE")
+    with pytest.raises(ExtensionError, match="expected an Extension"):
+        core.add_extension("Twist", "CPU")  # type: ignore[arg-type]  # the wrong type is the point
+
+
+def test_name_that_is_taken_or_unsayable_is_refused(core: Core) -> None:
+    with pytest.raises(PluginError, match="device name 'CPU' is taken by plugin CPU"):
+        core.register_plugin("cpu", Device())
+    for name in ("A.B", "A:B", "A,B"):
+        with pytest.raises(ValueError, match="expected a name without dot, colon and comma"):
+            core.register_plugin(name, Device())
+
+
+def test_unregistered_name_is_gone_and_its_networks_go_on(core: Core, read: Callable[..., Network]) -> None:
+    class Closing(Device):
+        is_closed = False
+
+        @hookimpl
+        def close_device(self) -> bool:
+            self.is_closed = True
+            return True
+
+    device = Closing()
+    core.register_plugin("MINE", device)
+    loaded = core.load_network(read(ADD), "MINE")
+    core.unregister_plugin("MINE")
+    with pytest.raises(DeviceNotFoundError):
+        core.load_network(read(ADD), "MINE")
+    assert loaded.infer({"x": np.ones(2, np.float32)})["y"].tolist() == [2, 2]
+    assert not device.is_closed
+    core.close()
+    assert device.is_closed
+    with pytest.raises(DeviceNotFoundError):
+        Core().unregister_plugin("MINE")
+
+
+def test_closed_core_and_closed_network_refuse_work(read: Callable[..., Network]) -> None:
+    core = Core()
+    loaded = core.load_network(read(ADD), "CPU")
+    loaded.close()
+    with pytest.raises(ClosedError, match="is closed; load it again"):
+        loaded.infer({"x": np.ones(2, np.float32)})
+    core.close()
+    core.close()
+    with pytest.raises(ClosedError, match="this Core is closed"):
+        core.load_network(read(ADD), "CPU")
+
+
+def test_versions_name_each_device_of_a_list(core: Core) -> None:
+    versions = core.get_versions("HETERO:TEMPLATE.1,CPU")
+    assert list(versions) == ["HETERO", "TEMPLATE", "CPU"]
+    assert versions["CPU"].startswith("hetero-cpu ")
+
+
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU", "HETERO:TEMPLATE,CPU"])
+def test_extension_makes_an_unknown_operator_run(core: Core, read: Callable[..., Network], device: str) -> None:
+    def twist(x: np.ndarray[Any, Any], factor: float = 1.0) -> np.ndarray[Any, Any]:
+        return (x[::-1] * np.float32(factor)).astype(np.float32)
+
+    text = "g (float[3] x) => (float[3] y) { a = com.acme.Twist<factor: float = 2.0>(x) y = Relu(a) }"
+    assert core.query_network(read(text), device).refused
+    core.add_extension(Extension("com.acme", "Twist", 1, twist, lambda types, attributes: types), device)
+    network = read(text)
+    assert network.type_of("a") == TensorType("float32", (3,))
+    result = core.load_network(network, device).infer({"x": np.array([1, -2, 3], np.float32)})
+    assert result["y"].tolist() == [6, 0, 2]
+
+
+def test_imported_payload_reaches_the_device_as_it_was_written(core: Core, read: Callable[..., Network], tmp_path: Any) -> None:
+    class Exporting(Device):
+        payload: Payload | None = None
+
+        @hookimpl
+        def export_network(self) -> Payload:
+            return Payload({"one": b"first", "two": b"second"}, version=7)
+
+        @hookimpl
+        def import_network(self, payload: Payload) -> Executable:
+            self.payload = Payload({name: bytes(section) for name, section in payload.sections.items()}, payload.version)
+            return Doubler(network)
+
+    device, network = Exporting(), read(ADD)
+    core.register_plugin("EXPORTING", device)
+    core.load_network(network, "EXPORTING").export_network(tmp_path / "x.blob")
+    imported = core.import_network(tmp_path / "x.blob", "EXPORTING")
+    assert device.payload == Payload({"one": b"first", "two": b"second"}, version=7)
+    assert imported.infer({"x": np.ones(2, np.float32)})["y"].tolist() == [2, 2]
+    assert imported.fingerprint == network.fingerprint
