@@ -213,6 +213,10 @@ class RunContext:
         return self.token.is_set
 
 
+Done = Callable[[tuple[Array, ...] | None, BaseException | None], None]
+"""What a device calls once when a run that it started has ended: with the outputs, or with None and the error."""
+
+
 class Executable:
     """A loaded network as a device implements it; authors subclass it.
 
@@ -222,6 +226,10 @@ class Executable:
 
     inputs: tuple[ValueSpec, ...]
     outputs: tuple[ValueSpec, ...]
+
+    start: Callable[[tuple[Array, ...], RunContext, Done], None] | None = None
+    """For devices that work asynchronously: begins a run, returns at once and calls `done` from any thread. Where it is None, the core
+    runs `run` on a thread of its own."""
 
     def run(self, inputs: tuple[Array, ...], context: RunContext) -> tuple[Array, ...]:
         """Returns the outputs by position.

@@ -119,6 +119,8 @@ def conv_transpose(
     wanted = output_shape[-rank:] if output_shape else None
     if auto_pad.startswith("SAME") and wanted is None:
         wanted = tuple(size * stride for size, stride in zip(x.shape[2:], strides, strict=True))
+    # A wanted shape beyond what the filters reach ends in zeros.
+    full = full if wanted is None else tuple(map(max, full, wanted))
     cuts = _find_cuts(full, wanted, auto_pad, pads)
     y = _spread_filters(xp, widen(x), widen(w), full, group, strides, dilations)
     y = y[(slice(None), slice(None), *(slice(begin, size - end) for size, (begin, end) in zip(full, cuts, strict=True)))]
@@ -137,8 +139,6 @@ def _find_cuts(
         return [(flat[axis], flat[axis + rank]) for axis in range(rank)]
     cuts = []
     for size, target in zip(full, wanted, strict=True):
-        if target > size:
-            raise ValueError(f"output_shape {target} is larger than the {size} elements that the filters reach")
         total = size - target
         small, large = total // 2, total - total // 2
         cuts.append((small, large) if auto_pad == "SAME_UPPER" else (large, small))

@@ -34,13 +34,14 @@ class Initializer:
     Networks and their parts hold the same object, so weights are never copied between parts.
     """
 
-    __slots__ = ("_array", "_load", "dtype", "shape")
+    __slots__ = ("_array", "_digest", "_load", "dtype", "shape")
 
     def __init__(self, dtype: str, shape: tuple[int, ...], load: Callable[[], np.ndarray[Any, Any]]) -> None:
         self.dtype = dtype
         self.shape = shape
         self._load: Callable[[], np.ndarray[Any, Any]] | None = load
         self._array: np.ndarray[Any, Any] | None = None
+        self._digest: bytes | None = None
 
     @classmethod
     def of_array(cls, array: np.ndarray[Any, Any]) -> Initializer:
@@ -67,6 +68,15 @@ class Initializer:
                 self._load = None
         assert self._array is not None
         return self._array
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 over type, shape and contents; made on the first call and kept, as parts of a network share their constants."""
+        if self._digest is None:
+            from hetero_core.network.tensors import digest_array  # below in the tree; asked for by fingerprints only
+
+            self._digest = digest_array(self.array)
+        return self._digest
 
     @property
     def type(self) -> TensorType:
@@ -166,6 +176,16 @@ class Graph:
             for value in node.reads:
                 consumers.setdefault(value, []).append(index)
         return {value: tuple(indices) for value, indices in consumers.items()}
+
+    @cached_property
+    def index_of_input(self) -> Mapping[str, int]:
+        """Input -> position."""
+        return {spec.name: index for index, spec in enumerate(self.inputs)}
+
+    @cached_property
+    def names_of_outputs(self) -> frozenset[str]:
+        """The values that the graph returns."""
+        return frozenset(spec.name for spec in self.outputs)
 
     def type_of(self, value: str) -> ValueType | None:
         """Returns what is known of a value's type, None where nothing is."""

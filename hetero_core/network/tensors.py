@@ -7,6 +7,7 @@ element a byte. Imports onnx and NumPy only inside functions.
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import sha256
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -177,6 +178,18 @@ def write_tensor(array: Array, proto: onnx.TensorProto, *, name: str = "") -> No
         )
     else:
         proto.raw_data = bytes_of_array(array).tobytes()
+
+
+def digest_array(array: Array) -> bytes:
+    """Returns the SHA-256 over element type, shape and contents; the same for equal strings and for every memory layout."""
+    digest = sha256(f"{dtype_of_numpy(array.dtype)}{array.shape}".encode())
+    if dtype_of_numpy(array.dtype) != "string":
+        digest.update(bytes_of_array(array).data)
+        return digest.digest()
+    for text in array.reshape(-1).tolist():
+        encoded = text if isinstance(text, bytes) else str(text).encode("utf-8")
+        digest.update(len(encoded).to_bytes(8, "little") + encoded)
+    return digest.digest()
 
 
 def read_sparse_tensor(proto: onnx.SparseTensorProto, weights: WeightSource, owner: str) -> Initializer:

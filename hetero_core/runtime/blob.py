@@ -16,13 +16,14 @@ HETERO's sections hold containers of the same format. A container carries data, 
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import mmap
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -72,7 +73,8 @@ def _lay_out(header: BlobHeader, views: Mapping[str, memoryview]) -> tuple[bytes
     for name, view in views.items():
         table.append({"name": name, "offset": offset, "size": view.nbytes})
         offset = _align(offset + view.nbytes)
-    text = json.dumps({**asdict(header), "config": dict(header.config), "sections": table}, sort_keys=True).encode()
+    fields = {field.name: getattr(header, field.name) for field in dataclasses.fields(header)}
+    text = json.dumps({**fields, "config": dict(header.config), "sections": table}, sort_keys=True).encode()
     start = _align(_HEAD.size + len(text))
     total = start + offset + _DIGEST_SIZE
     head = _HEAD.pack(MAGIC, FORMAT_VERSION, 0, len(text), total)

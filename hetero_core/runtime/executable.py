@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from hetero_core.contract import Array, ConfigKey, DeviceName, Executable, Payload, Profile, RunContext
 from hetero_core.devices.provenance import Provenance
+from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import ClosedError, ConfigKeyError, InferenceError, MetricNotFoundError, PluginError, enumerate_choices, suggest
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.runtime.blob import BlobHeader, write_blob
@@ -59,7 +60,11 @@ class ExecutableNetwork:
         self._fingerprint = fingerprint
         self._binding = binding
         self._is_closed = False
+        self._output_dtypes = tuple(None if spec.dtype is None else numpy_dtype(spec.dtype) for spec in self.outputs)
+        is_bare = binding.run == executable.run
         self._is_host = all(spec.memory == HOST for spec in (*self.inputs, *self.outputs))
+        # A device that starts runs by itself is only asked to where no wrapper and no transfer stands between.
+        self.start = executable.start if is_bare and self._is_host else None
 
     @property
     def fingerprint(self) -> str:
@@ -73,7 +78,8 @@ class ExecutableNetwork:
         """
         ordered = order_inputs(inputs, self.inputs, network=self.name)
         state = self.create_state()
-        outputs = self.run_host(ordered, RunContext(state, profile=Profile(str(self.device)) if self.measures else None))
+        context = RunContext(state, profile=Profile(str(self.device)) if self.measures else None)
+        outputs = self.check_outputs(self.run_host(ordered, context))
         owned = own_outputs(outputs, ordered)
         return {spec.name: value for spec, value in zip(self.outputs, owned, strict=True)}
 
@@ -83,9 +89,9 @@ class ExecutableNetwork:
         return InferRequest(self)
 
     def run_host(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        """Returns the outputs as host arrays for host arrays, by position; checks that the device kept the contract.
+        """Returns what the device returns for host arrays, by position, brought to the host.
 
-        Raises: what the device raised, with a note that names it; PluginError for a wrong number of outputs.
+        Raises: what the device raised, with a note that names it.
         """
         self._require_open()
         try:
@@ -100,12 +106,25 @@ class ExecutableNetwork:
         except Exception as error:
             error.add_note(f"while network '{self.name}' ran on {self.device} ({self._binding.provenance})")
             raise
+        return outputs
+
+    def check_outputs(self, outputs: Any) -> tuple[Any, ...]:
+        """Returns what a device returned, when it is a tuple of as many values as the network has outputs, of their element types.
+
+        Raises: PluginError that names the plugin.
+        """
         if not isinstance(outputs, tuple) or len(outputs) != len(self.outputs):
             found = f"{len(outputs)} values" if isinstance(outputs, tuple) else type(outputs).__name__
             raise PluginError(f"{self._binding.provenance} returned {found} from run; expected a tuple of {len(self.outputs)} outputs")
+        for value, dtype, spec in zip(outputs, self._output_dtypes, self.outputs, strict=True):
+            if dtype is not None and getattr(value, "dtype", None) != dtype:
+                found = getattr(value, "dtype", type(value).__name__)
+                raise PluginError(f"{self._binding.provenance} returned {found} for output '{spec.name}'; expected an array of {dtype}")
         return outputs
 
-    def _take_home(self, outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _take_home(self, outputs: Any) -> Any:
+        if not isinstance(outputs, tuple):
+            return outputs
         return tuple(
             value if spec.memory == HOST or value is None else self.to_host(value)
             for value, spec in zip(outputs, self.outputs, strict=False)
@@ -135,9 +154,11 @@ class ExecutableNetwork:
             write_blob(header, payload, target)  # type: ignore[arg-type]  # hasattr does not narrow the union
             return
         path = Path(target)
+        partial = path.with_name(f"{path.name}.partial")
         try:
-            with path.open("wb") as stream:
+            with partial.open("wb") as stream:
                 write_blob(header, payload, stream)
+            partial.replace(path)
         except OSError as error:
             raise InferenceError(f"cannot write the exported network '{self.name}' to '{path}': {error.strerror or error}") from error
 

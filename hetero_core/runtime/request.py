@@ -74,12 +74,28 @@ class InferRequest:
         """
         run = self._begin(inputs)
         try:
-            future = self._network.submit(lambda: self._run_async(run))
+            self._launch(run)
         except BaseException:
             self._finish(run)
             self._last = None
             raise
+
+    def _launch(self, run: _Run) -> None:
+        start = self._network.start
+        if start is not None:
+            start(run.inputs, run.context, lambda outputs, error: self._arrive(run, outputs, error))
+            return
+        future = self._network.submit(lambda: self._run_async(run))
         future.add_done_callback(lambda ended: self._end_dropped(run) if ended.cancelled() else None)
+
+    def _arrive(self, run: _Run, outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
+        """Ends a run that the device started by itself."""
+        run.error = error
+        if error is None:
+            self._keep_outputs(run, lambda: () if outputs is None else outputs)
+        if self._finish(run):
+            self._call_back(run)
+            run.done.set()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until the request is idle, restarts from its callback included; True when it is, False after `timeout` seconds.
@@ -178,8 +194,11 @@ class InferRequest:
 
     def _compute(self, run: _Run) -> None:
         """Runs the device; keeps outputs or error in the run."""
+        self._keep_outputs(run, lambda: self._network.run_host(run.inputs, run.context))
+
+    def _keep_outputs(self, run: _Run, compute: Callable[[], tuple[Any, ...]]) -> None:
         try:
-            run.outputs = self._fill(run.context, self._network.run_host(run.inputs, run.context))
+            run.outputs = self._fill(run.context, self._network.check_outputs(compute()))
         except Exception as error:  # noqa: BLE001  # kept for the thread that waits, and raised there
             run.error = error if not isinstance(error, RecursionError) else InferenceError(f"{error}")
         except BaseException as error:  # noqa: BLE001  # an interrupt ends the run like an error, and is raised by infer

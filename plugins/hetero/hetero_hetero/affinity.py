@@ -13,7 +13,7 @@ from typing import Any
 
 from hetero_core.core import Core
 from hetero_core.devices.names import parse_device_name
-from hetero_core.errors import AffinityError, enumerate_choices, suggest
+from hetero_core.errors import AffinityError, InvalidNetworkError, enumerate_choices, suggest
 from hetero_core.network.graph import Network
 from hetero_core.network.subnetwork import cut_subnetwork
 from hetero_core.network.topology import predecessors_of_nodes
@@ -93,9 +93,21 @@ def _may_take(assignment: Assignment, name: str, device: str) -> bool:
 def _query(core: Core, network: Network, names: Iterable[str], device: str, config: Mapping[str, Any]) -> dict[str, str | None]:
     """Returns for each node None where the device takes it, and the reason where it does not."""
     wanted = tuple(names)
-    part = network if len(wanted) == len(network.nodes) else cut_subnetwork(network, wanted)
-    result = core.query_network(part, device, config)
+    result = core.query_network(_find_part(network, wanted), device, config)
     return {name: result.refused.get(name) for name in wanted}
+
+
+def _find_part(network: Network, names: tuple[str, ...]) -> Network:
+    """Returns the network of these nodes; the whole one where a value of unknown type makes that no network of its own.
+
+    A plan that really has to cut there fails when its stages are cut, with the values listed.
+    """
+    if len(names) == len(network.nodes):
+        return network
+    try:
+        return cut_subnetwork(network, names)
+    except InvalidNetworkError:
+        return network
 
 
 def _select(network: Network, assignment: Assignment, policy: str) -> tuple[Subgraph, ...]:

@@ -36,9 +36,7 @@ class Digraph:
         return len(self.index_of_position)
 
 
-def build_digraph(
-    predecessors: OneOf[Sequence[int]], device_of_node: OneOf[Hashable], priorities: Sequence[Hashable]
-) -> Digraph:
+def build_digraph(predecessors: OneOf[Sequence[int]], device_of_node: OneOf[Hashable], priorities: Sequence[Hashable]) -> Digraph:
     """Returns the graph in topological order; of several nodes that could come next, the smallest number does.
 
     Raises: InvalidNetworkError for a cycle and for an edge from an unknown node; AffinityError for a node without a device or with one

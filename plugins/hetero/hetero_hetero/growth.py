@@ -86,7 +86,9 @@ class _Search:
     def finds_conflict(self, node: int) -> bool:
         """Tells whether a path between a member and the node passes a node that may not be taken."""
         slot = self.slot[node]
-        return (slot > self.first and self.forward.reaches_unclean(node)) or (slot < self.last and self.backward.reaches_unclean(node))
+        return (slot > self.first and self.forward.reaches_unclean(node)) or (
+            slot < self.last and self.backward.reaches_unclean(node)
+        )
 
     def add(self, node: int) -> None:
         """Makes the node a member."""

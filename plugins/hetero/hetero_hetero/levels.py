@@ -55,7 +55,9 @@ def label_levels(order: Iterable[int], sources: Adjacency, is_free: Sequence[boo
     return level
 
 
-def _choose_labelling(producers: Adjacency, consumers: Adjacency, is_free: Sequence[bool], component_of_unit: Sequence[int]) -> list[int]:
+def _choose_labelling(
+    producers: Adjacency, consumers: Adjacency, is_free: Sequence[bool], component_of_unit: Sequence[int]
+) -> list[int]:
     """Returns the group of every unit, after the better labelling in each component: fewer groups, then the larger one, then backward."""
     count = len(producers)
     backward = _group(label_levels(reversed(range(count)), consumers, is_free), producers, consumers, is_free)

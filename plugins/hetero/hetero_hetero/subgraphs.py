@@ -60,7 +60,8 @@ def order_parts(graph: Digraph, parts: Sequence[Sequence[int]]) -> list[int]:
         for position in part:
             part_of_position[position] = i
     sources = [
-        {part_of_position[source] for position in part for source in graph.producers[position]} - {i} for i, part in enumerate(parts)
+        {part_of_position[source] for position in part for source in graph.producers[position]} - {i}
+        for i, part in enumerate(parts)
     ]
     consumers: list[list[int]] = [[] for _ in parts]
     for i, fed_by in enumerate(sources):

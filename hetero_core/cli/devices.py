@@ -1,0 +1,140 @@
+"""`hetero devices`: what is installed, what it can do, and why something cannot be used."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from hetero_core.cli.answer import Answer, UsageError, to_json
+from hetero_core.cli.options import Parser, add_command
+from hetero_core.cli.tables import format_table
+from hetero_core.errors import MetricNotFoundError
+
+if TYPE_CHECKING:
+    from hetero_core.contract import ConfigKey
+    from hetero_core.core import Core, DeviceStatus
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
+    """Adds the command."""
+    parser = add_command(subparsers, "devices", "list the installed devices", answer_devices)
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--names", action="store_true", help="print only the names, one a line; loads no device")
+    shown.add_argument("--metric", metavar="NAME", help="print one metric of every device")
+    shown.add_argument("-v", "--verbose", action="store_true", help="print all metrics and configuration keys as well")
+
+
+def answer_devices(options: argparse.Namespace) -> Answer:
+    """Returns the installed devices. A device that cannot be used is a row with its reason, and no error."""
+    from hetero_core.core import Core  # reads the installed distributions
+
+    with Core() as core:
+        if options.names:
+            return Answer("\n".join(core.device_names), {"names": core.device_names})
+        statuses = core.list_devices()
+        if options.metric is not None:
+            return _answer_metric(core, statuses, options.metric)
+        rows = [_describe_device(core, status) for status in statuses]
+    text = _format_rows(statuses)
+    if options.verbose:
+        text = "\n\n".join([text, *(_format_details(row) for row in rows if row["reason"] is None)])
+    return Answer(text, {"devices": rows})
+
+
+def _format_rows(statuses: tuple[DeviceStatus, ...]) -> str:
+    if not statuses:
+        return "no device is installed; install one, as in: pip install hetero-cpu"
+    rows = [
+        (
+            status.name,
+            " ".join(one for one in status.ids if one) or "-",
+            f"{status.distribution} {status.version}".strip(),
+            f"CANNOT BE USED: {_join_lines(status.reason)}" if status.reason else status.full_name,
+        )
+        for status in statuses
+    ]
+    return format_table(("DEVICE", "IDS", "PLUGIN", "NAME"), rows)
+
+
+def _join_lines(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _describe_device(core: Core, status: DeviceStatus) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "name": status.name,
+        "ids": [one for one in status.ids if one],
+        "distribution": status.distribution,
+        "version": status.version,
+        "full_name": status.full_name or None,
+        "reason": status.reason or None,
+        "metrics": {},
+        "config_keys": {},
+    }
+    if status.reason:
+        return fields
+    try:
+        fields["metrics"] = _read_metrics(core, status.name)
+        fields["config_keys"] = {name: _describe_key(key) for name, key in core.config_keys(status.name).items()}
+    except Exception as error:  # noqa: BLE001  # a plugin's failure is shown in its row and hides no other
+        fields["reason"] = f"{type(error).__name__}: {error}"
+    return fields
+
+
+def _read_metrics(core: Core, device: str) -> dict[str, Any]:
+    names = core.get_metric(device, "SUPPORTED_METRICS")
+    return {name: to_json(core.get_metric(device, name)) for name in names if name not in ("SUPPORTED_METRICS", "SUPPORTED_CONFIG_KEYS")}
+
+
+def _describe_key(key: ConfigKey) -> dict[str, Any]:
+    return {
+        "type": key.type.__name__,
+        "default": to_json(key.default),
+        "choices": to_json(key.choices),
+        "runtime": key.runtime,
+        "doc": key.doc,
+    }
+
+
+def _format_details(fields: dict[str, Any]) -> str:
+    metrics = [(name, _show(value)) for name, value in fields["metrics"].items()]
+    keys = [(name, _describe_values(key), key["doc"]) for name, key in fields["config_keys"].items()]
+    return "\n".join(
+        [
+            fields["name"],
+            format_table(("METRIC", "VALUE"), metrics, indent="  "),
+            format_table(("CONFIGURATION KEY", "VALUES", "MEANING"), keys, indent="  "),
+        ]
+    )
+
+
+def _show(value: Any) -> str:
+    return " ".join(str(item) for item in value) if isinstance(value, list) else str(value)
+
+
+def _describe_values(key: dict[str, Any]) -> str:
+    kind = "|".join(str(choice) for choice in key["choices"]) or key["type"]
+    return kind if key["default"] in (None, "", []) else f"{kind} = {_show(key['default'])}"
+
+
+def _answer_metric(core: Core, statuses: tuple[DeviceStatus, ...], metric: str) -> Answer:
+    """Returns one metric of every device, of each id where a device has several.
+
+    Raises: MetricNotFoundError where no device has it.
+    """
+    rows: list[dict[str, Any]] = []
+    missing: list[MetricNotFoundError] = []
+    for status in statuses:
+        if status.reason:
+            rows.append({"name": status.name, "reason": status.reason})
+            continue
+        for name in [f"{status.name}.{one}" for one in status.ids] if len(status.ids) > 1 else [status.name]:
+            try:
+                rows.append({"name": name, "value": to_json(core.get_metric(name, metric))})
+            except MetricNotFoundError as error:
+                missing.append(error)
+                rows.append({"name": name, "reason": f"has no metric {metric.upper()}"})
+    if missing and all("reason" in row for row in rows):
+        raise UsageError(f"no device has the metric: {missing[0]}")
+    shown = [(row["name"], _show(row["value"]) if "value" in row else f"- ({_join_lines(row['reason'])})") for row in rows]
+    return Answer(format_table(("DEVICE", metric.upper()), shown), {"metric": metric.upper(), "devices": rows})

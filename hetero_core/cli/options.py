@@ -1,0 +1,118 @@
+"""Options that several commands share, and how their texts are read. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from hetero_core.cli.answer import Answer, UsageError
+from hetero_core.runtime.blob import MAGIC
+
+if TYPE_CHECKING:
+    from hetero_core.core import Core
+    from hetero_core.network.graph import Network
+
+Subparsers = "argparse._SubParsersAction[Parser]"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are raised, so that `main` reports them like all others."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raises UsageError with the command that has the right usage."""
+        raise UsageError(f"{message}; see '{self.prog} --help'")
+
+
+def add_command(subparsers: argparse._SubParsersAction[Parser], name: str, summary: str, answer: Callable[[argparse.Namespace], Answer]) -> Parser:
+    """Returns the parser of a new sub-command; `answer` runs it. Every command has --json."""
+    parser = subparsers.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".", allow_abbrev=False)
+    parser.set_defaults(answer=answer)
+    parser.add_argument("--json", action="store_true", help="print one JSON document, also for an error")
+    return parser
+
+
+def add_device_options(parser: Parser, *, required: bool = True) -> None:
+    """Adds -d, -c and --pin."""
+    parser.add_argument("-d", "--device", required=required, metavar="DEVICE", help="for example CPU, GPU.1 or HETERO:GPU,CPU")
+    parser.add_argument(
+        "-c", "--config", action="append", default=[], metavar="KEY=VALUE", help="a configuration key of the device; may be repeated"
+    )
+    parser.add_argument(
+        "--pin",
+        action="append",
+        default=[],
+        metavar="PATTERN=DEVICE",
+        help="run these nodes there: a name, a glob, re:EXPRESSION or op:OPERATOR; may be repeated",
+    )
+
+
+def read_config(options: argparse.Namespace) -> dict[str, str]:
+    """Returns the -c options by key, as texts that the core converts. Raises: UsageError."""
+    pairs = [_split_pair(text, "-c", "KEY=VALUE", text.partition("=")) for text in options.config]
+    return _collect_pairs(pairs, "-c")
+
+
+def read_pins(options: argparse.Namespace) -> dict[str, str]:
+    """Returns the --pin options, pattern to device; a pattern may hold "=". Raises: UsageError."""
+    pairs = [_split_pair(text, "--pin", "PATTERN=DEVICE", text.rpartition("=")) for text in options.pin]
+    return _collect_pairs(pairs, "--pin")
+
+
+def read_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Returns the --shape options, input to shape; "x=" is a scalar. Raises: UsageError."""
+    pairs = [_split_pair(text, "--shape", "NAME=SIZE,SIZE,...", text.rpartition("="), may_be_empty=True) for text in texts]
+    shapes = {}
+    for name, sizes in _collect_pairs(pairs, "--shape").items():
+        pieces = [piece.strip() for piece in sizes.split(",")] if sizes else []
+        if not all(piece.isdecimal() for piece in pieces):
+            raise UsageError(f"--shape {name}={sizes}: expected sizes separated by commas, as in {name}=1,3,224,224")
+        shapes[name] = tuple(int(piece) for piece in pieces)
+    return shapes
+
+
+def _split_pair(text: str, option: str, form: str, pieces: tuple[str, str, str], *, may_be_empty: bool = False) -> tuple[str, str]:
+    left, equals, right = (piece.strip() for piece in pieces)
+    if not left or not equals or not (right or may_be_empty):
+        raise UsageError(f"{option} {text}: expected {form}")
+    return left, right
+
+
+def _collect_pairs(pairs: Sequence[tuple[str, str]], option: str) -> dict[str, str]:
+    collected: dict[str, str] = {}
+    for left, right in pairs:
+        if collected.setdefault(left, right) != right:
+            raise UsageError(f"{option} gives '{left}' twice: {collected[left]} and {right}; leave one out")
+    return collected
+
+
+def is_blob(path: str) -> bool:
+    """Says whether a file begins as an exported network does; False where there is no such file."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+def read_model(core: Core, path: str) -> Network:
+    """Returns the network of a model file.
+
+    Raises: errors of reading; UsageError for an exported network, which is compiled already.
+    """
+    if is_blob(path):
+        raise UsageError(f"'{path}' is an exported network; this needs the ONNX model that it was made from")
+    return core.read_network(path)
+
+
+def pin_network(core: Core, network: Network, device: str, pins: dict[str, str]) -> Network:
+    """Returns the network with the pins of the command line.
+
+    Raises: UsageError where the device does not split networks, so that a pin would mean nothing; AffinityError.
+    """
+    if not pins:
+        return network
+    if not any(key.is_arguments for key in core.config_keys(device).values()):
+        raise UsageError(f"--pin needs a device that splits networks, as HETERO:GPU,CPU does; {device} runs every node itself")
+    return network.with_affinity(pins)

@@ -1,0 +1,82 @@
+"""`hetero query`: which device takes which node, and why others refuse it; nothing is loaded."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError
+from hetero_core.cli.options import Parser, add_command, add_device_options, pin_network, read_config, read_model, read_pins
+from hetero_core.cli.tables import format_table
+from hetero_core.reports import describe_plan, plan_to_dot, plan_to_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hetero_core.contract import QueryResult
+    from hetero_core.network.graph import Network
+
+NODE_LIMIT = 40
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
+    """Adds the command."""
+    parser = add_command(subparsers, "query", "show which device would run each node of a model, and why", answer_query)
+    parser.add_argument("model", metavar="MODEL", help="an .onnx file")
+    add_device_options(parser)
+    parser.add_argument("--dot", action="store_true", help="print the split in the DOT language of Graphviz")
+    parser.add_argument("-v", "--verbose", action="store_true", help=f"list every node and refusal, not only the first {NODE_LIMIT}")
+
+
+def answer_query(options: argparse.Namespace) -> Answer:
+    """Returns the answer of the device; exit code 1 where some node has no device."""
+    from hetero_core.core import Core  # reads the installed distributions
+
+    if options.dot and options.json:
+        raise UsageError("--dot and --json are two forms of one answer; give one of them")
+    with Core() as core:
+        network = pin_network(core, read_model(core, options.model), options.device, read_pins(options))
+        result = core.query_network(network, options.device, read_config(options))
+    fields = {
+        "network": network.name,
+        "device": options.device,
+        "supported": result.supported,
+        "refused": result.refused,
+        "plan": None if result.plan is None else plan_to_json(result.plan),
+    }
+    text = _draw(result, options.device) if options.dot else _describe(network, result, options)
+    return Answer(text, fields, WRONG_RESULT if result.refused else OK)
+
+
+def _draw(result: QueryResult, device: str) -> str:
+    if result.plan is not None:
+        return plan_to_dot(result.plan)
+    if result.refused:
+        raise UsageError(f"there is no split to draw: {len(result.refused)} nodes have no device; leave --dot out to see why")
+    raise UsageError(f"--dot draws a split; {device} runs the whole network itself. Use a device as HETERO:GPU,CPU")
+
+
+def _describe(network: Network, result: QueryResult, options: argparse.Namespace) -> str:
+    limit = len(network.nodes) if options.verbose else NODE_LIMIT
+    parts = [_list_nodes(network, result.supported, limit)] if result.supported else []
+    if result.plan is not None:
+        return "\n\n".join([*parts, describe_plan(result.plan, refusal_limit=limit)])
+    count = len(network.nodes)
+    headline = f"network '{network.name}' on {options.device}: {len(result.supported)} of {count} nodes are taken"
+    return "\n\n".join([*parts, "\n".join([headline, *_list_refusals(network, result.refused, limit)])])
+
+
+def _list_nodes(network: Network, device_of_node: Mapping[str, str], limit: int) -> str:
+    rows = [(name, network.node(name).operator, device) for name, device in device_of_node.items()]
+    return format_table(("NODE", "OPERATOR", "DEVICE"), rows[:limit]) + _count_rest(len(rows), limit)
+
+
+def _list_refusals(network: Network, refused: Mapping[str, str], limit: int) -> list[str]:
+    if not refused:
+        return []
+    lines = [f"  {network.node(name).label}: {reason}" for name, reason in refused.items()]
+    return [f"{len(refused)} nodes are refused:", "\n".join(lines[:limit]) + _count_rest(len(lines), limit)]
+
+
+def _count_rest(count: int, limit: int) -> str:
+    return f"\n... and {count - limit} more; -v lists all" if count > limit else ""

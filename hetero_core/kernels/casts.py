@@ -1,0 +1,150 @@
+"""Cast, CastLike and BitCast between numbers and strings, with the saturation rules of the 8-bit floats."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
+from hetero_core.kernels.precision import Array, Namespace, is_float, is_small_float, is_small_integer, widen
+from hetero_core.kernels.registry import ANY, NOT_STRING, kernel
+
+_PLAIN = ANY - {"float8e8m0", "string"}
+_FLOAT8 = frozenset(numpy_dtype(name) for name in ("float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz"))
+_COMPLEX = frozenset({14, 15})
+_TARGETS = tuple(sorted({*range(1, 27)} - {24} - _COMPLEX))
+_TARGETS_WITH_E8M0 = tuple(sorted({*range(1, 27)} - _COMPLEX))
+
+
+@kernel("Cast", since=(6, 9, 13, 19, 21, 23), dtypes=ANY, choices={"to": _TARGETS, "saturate": (0, 1)})
+def cast(xp: Namespace, x: Array, *, saturate: int = 1, to: int) -> Array:
+    """Returns x in another element type. Source: ONNX Cast-23."""
+    return convert(xp, x, _numpy_target(to), saturate=bool(saturate))
+
+
+@kernel(
+    "Cast",
+    since=(24, 25, 28),
+    dtypes=ANY,
+    choices={"to": _TARGETS_WITH_E8M0, "saturate": (0, 1), "round_mode": ("up", "down", "nearest")},
+)
+def cast_rounded(xp: Namespace, x: Array, *, round_mode: str = "up", saturate: int = 1, to: int) -> Array:
+    """Returns x in another element type; the rounding mode is for float8e8m0 alone. Source: ONNX Cast-28."""
+    target = _numpy_target(to)
+    if target == numpy_dtype("float8e8m0"):
+        return _convert_to_exponent(xp, x, round_mode, saturate=bool(saturate))
+    return convert(xp, x, target, saturate=bool(saturate))
+
+
+@kernel("CastLike", since=(15, 19, 21, 23), dtypes=(ANY, ANY - {"float8e8m0"}), choices={"saturate": (0, 1)})
+def cast_like(xp: Namespace, x: Array, like: Array, *, saturate: int = 1) -> Array:
+    """Returns x in the element type of another tensor. Source: ONNX CastLike-23."""
+    return convert(xp, x, like.dtype, saturate=bool(saturate))
+
+
+@kernel(
+    "CastLike", since=(24, 25), dtypes=(ANY, ANY), choices={"saturate": (0, 1), "round_mode": ("up", "down", "nearest")}
+)
+def cast_like_rounded(xp: Namespace, x: Array, like: Array, *, round_mode: str = "up", saturate: int = 1) -> Array:
+    """Returns x in the element type of another tensor. Source: ONNX CastLike-25."""
+    if like.dtype == numpy_dtype("float8e8m0"):
+        return _convert_to_exponent(xp, x, round_mode, saturate=bool(saturate))
+    return convert(xp, x, like.dtype, saturate=bool(saturate))
+
+
+@kernel("BitCast", since=(26,), dtypes=NOT_STRING, choices={"to": tuple(sorted({*range(1, 27)} - {8}))})
+def bit_cast(xp: Namespace, x: Array, *, to: int) -> Array:
+    """Returns the same bits read as another type of the same width. Source: ONNX BitCast-26."""
+    name = dtype_of_onnx(to)
+    assert name is not None
+    target = numpy_dtype(name)
+    if is_small_integer(target) or is_small_integer(x.dtype):
+        return _recast_small(xp, x, target)
+    if target.itemsize != x.dtype.itemsize:
+        raise ValueError(f"{x.dtype} has {x.dtype.itemsize} bytes, {target} has {target.itemsize}")
+    return xp.ascontiguousarray(x).view(target).reshape(x.shape)
+
+
+def _recast_small(xp: Namespace, x: Array, target: Any) -> Array:
+    """Returns one small integer type as another: the low bits, with or without a sign."""
+    return convert(xp, x.astype(np.int8), target, saturate=False)
+
+
+def _numpy_target(to: int) -> np.dtype[np.generic]:
+    name = dtype_of_onnx(to)
+    assert name is not None, f"{to} is no element type"
+    return numpy_dtype(name)
+
+
+def convert(xp: Namespace, x: Array, target: Any, *, saturate: bool = True) -> Array:
+    """Returns x in a NumPy type by ONNX's rules.
+
+    Integers drop high bits. Small integers do, too, after rounding toward zero. The 8-bit floats saturate, infinities included, or
+    overflow as their format does. Texts are parsed, numbers are printed with the fewest digits that tell them apart.
+    """
+    if x.dtype == target:
+        return x
+    if x.dtype.kind in "OUST":
+        return _parse_texts(xp, x, target, saturate=saturate)
+    if target.kind == "O":
+        return _print_numbers(xp, x)
+    if target in _FLOAT8 and saturate and is_float(x.dtype):
+        limit = float(ml_dtypes.finfo(target).max)
+        return xp.clip(widen(x), -limit, limit).astype(target)
+    if is_small_integer(target):
+        return _wrap_small(xp, x, target)
+    # NumPy knows the way between two ml_dtypes types only through float32.
+    return (widen(x) if is_small_float(x.dtype) and target.kind not in "fc" else x).astype(target)
+
+
+def _wrap_small(xp: Namespace, x: Array, target: Any) -> Array:
+    """Returns the low bits as a small integer."""
+    limits = ml_dtypes.iinfo(target)
+    whole = widen(x).astype(np.int64)
+    span = int(limits.max) - int(limits.min) + 1
+    return ((whole - int(limits.min)) % span + int(limits.min)).astype(np.int8).astype(target)
+
+
+def _convert_to_exponent(xp: Namespace, x: Array, round_mode: str, *, saturate: bool) -> Array:
+    """Returns positive x as a power of two, float8e8m0: x = m * 2^e with m in [1, 2) gives e, or e + 1 where the mode rounds up."""
+    wide = x.astype(np.float32)
+    mantissa, exponent = xp.frexp(wide)
+    raises = {"up": mantissa > 0.5, "down": mantissa > 1, "nearest": mantissa >= 0.75}[round_mode]
+    power = exponent - 1 + raises
+    outside = (power < -127) | (power > 127) | (wide == 0)
+    # 2^-127 is subnormal in float32, so the powers are made in float64.
+    bits = xp.where(xp.isfinite(wide) & ~(outside & (not saturate)), xp.clip(xp.where(wide == 0, -127, power), -127, 127) + 127, 255)
+    if saturate:
+        bits = xp.where(xp.isinf(wide), 254, bits)
+    return bits.astype(np.uint8).view(numpy_dtype("float8e8m0"))
+
+
+def _parse_texts(xp: Namespace, x: Array, target: Any, *, saturate: bool) -> Array:
+    texts = [str(text).strip() for text in x.reshape(-1)]
+    if target.kind in "iu":
+        numbers: list[Any] = [int(text) if text.lstrip("+-").isdigit() else int(float(text)) for text in texts]
+        return np.asarray(numbers, dtype=object).astype(target).reshape(x.shape)
+    wide = np.asarray([float(text) for text in texts], dtype=np.float64).reshape(x.shape)
+    return convert(xp, wide, target, saturate=saturate)
+
+
+def _print_numbers(xp: Namespace, x: Array) -> Array:
+    y = np.empty(x.shape, dtype=object)
+    wide = x if x.dtype.kind in "iufb" else widen(x)
+    y.reshape(-1)[:] = [_print_number(value) for value in wide.reshape(-1)]
+    return y
+
+
+def _print_number(value: Any) -> str:
+    if isinstance(value, np.bool_):
+        return "1" if value else "0"
+    if not isinstance(value, np.floating):
+        return str(int(value))
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "INF" if value > 0 else "-INF"
+    return np.format_float_positional(value, unique=True, trim="0")

@@ -1,0 +1,97 @@
+"""The fingerprint of a network: one digest over all that shapes its results.
+
+It is the same in every process and after writing and reading, packing and unpacking. Left out are affinity, metadata, origins,
+original names, the names of graphs, and the IR version. Imports no onnx and, but for arrays, no NumPy.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from hetero_core.network.graph import Graph, Network, Node
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+_FORMAT = b"hetero network 1\n"
+
+
+def fingerprint_network(network: Network) -> str:
+    """Returns the SHA-256, in hex, over nodes in order, values, types, opsets, attributes and the contents of all constants.
+
+    Cost: reads every constant once; each one's digest is kept, so that parts of the network are cheap after the whole.
+    """
+    digest = sha256(_FORMAT)
+    _feed_graph(digest, network)
+    return digest.hexdigest()
+
+
+def _feed(digest: _Hash, kind: str, content: bytes) -> None:
+    """Feeds one item; its kind and length go first, so that no two sequences of items give the same bytes."""
+    digest.update(f"{kind}{len(content)}:".encode())
+    digest.update(content)
+
+
+def _feed_texts(digest: _Hash, kind: str, texts: Iterable[str]) -> None:
+    items = list(texts)
+    _feed(digest, kind, str(len(items)).encode())
+    for text in items:
+        _feed(digest, "t", text.encode("utf-8", "surrogatepass"))
+
+
+def _feed_graph(digest: _Hash, graph: Graph) -> None:
+    _feed_texts(digest, "inputs", (spec.name for spec in graph.inputs))
+    _feed_texts(digest, "outputs", (spec.name for spec in graph.outputs))
+    types = {spec.name: spec.type for spec in (*graph.inputs, *graph.outputs)} | dict(graph.types)
+    _feed_texts(digest, "types", (f"{value}={types[value]}" for value in sorted(types)))
+    for value in sorted(graph.initializers):
+        _feed_texts(digest, "constant", [value])
+        _feed(digest, "d", graph.initializers[value].digest)
+    _feed(digest, "nodes", str(len(graph.nodes)).encode())
+    for node in graph.nodes:
+        _feed_node(digest, node)
+
+
+def _feed_node(digest: _Hash, node: Node) -> None:
+    # The operator names the version that counts: another opset with the same operator is the same.
+    _feed_texts(digest, "node", (node.name, node.operator))
+    _feed_texts(digest, "reads", node.inputs)
+    _feed_texts(digest, "writes", node.outputs)
+    for key in sorted(node.attributes):
+        _feed_texts(digest, "attribute", [key])
+        _feed_value(digest, node.attributes[key])
+
+
+def _feed_value(digest: _Hash, value: Any) -> None:
+    if isinstance(value, Graph):
+        _feed(digest, "graph", b"")
+        _feed_graph(digest, value)
+    elif isinstance(value, tuple):
+        _feed(digest, "list", str(len(value)).encode())
+        for each in value:
+            _feed_value(digest, each)
+    elif isinstance(value, (str, bytes)):
+        _feed(digest, "text", value if isinstance(value, bytes) else value.encode("utf-8"))
+    elif isinstance(value, float):
+        # ONNX stores 32 bits.
+        _feed(digest, "float", struct.pack("<f", value))
+    elif isinstance(value, int):
+        _feed(digest, "int", str(int(value)).encode())
+    else:
+        _feed_other(digest, value)
+
+
+def _feed_other(digest: _Hash, value: Any) -> None:
+    import numpy as np
+
+    from hetero_core.network.tensors import digest_array
+
+    if isinstance(value, np.ndarray):
+        _feed(digest, "array", digest_array(value))
+    elif isinstance(value, np.generic):
+        _feed_value(digest, value.item())
+    else:
+        _feed(digest, "type", str(value).encode())

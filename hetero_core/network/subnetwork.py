@@ -1,0 +1,104 @@
+"""Parts of a network: the Network that holds just some nodes, with typed boundaries. Imports neither onnx nor NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TypeVar
+
+from hetero_core.errors import InvalidNetworkError
+from hetero_core.network.graph import EMPTY, Initializer, Network, Node
+from hetero_core.network.types import ValueSpec, has_known_element
+
+_Kept = TypeVar("_Kept")
+
+
+def cut_subnetwork(network: Network, node_names: Iterable[str], *, name: str | None = None) -> Network:
+    """Returns the part of a network that holds exactly the nodes named, in the order of the network. Any set of nodes will do.
+
+    Inputs: what the part reads (in bodies, too) and neither produces nor holds as a constant; network inputs come first, in the order
+    of the network, then values by the position of their producer. Outputs: what is made inside and read outside or returned by the
+    network, by the position of the producer, whatever order the network returns them in. A network output that is an input or a
+    constant is no output of any part. Nodes, constants and types are shared. Cost: proportional to the part, after the first cut.
+
+    Raises: InvalidNetworkError for a name that is no node, and for boundary values without a known element type, all of them.
+    """
+    positions = sorted({_position(network, node_name) for node_name in node_names})
+    nodes = tuple(network.nodes[position] for position in positions)
+    boundary = _find_boundary(network, positions, nodes)
+    _check_types(network, (*boundary.inputs, *boundary.outputs))
+    values = dict.fromkeys(value for node in nodes for value in (*node.reads, *node.writes))
+    return Network(
+        network.name if name is None else name,
+        tuple(_specify(network, value) for value in boundary.inputs),
+        tuple(_specify(network, value) for value in boundary.outputs),
+        nodes,
+        MappingProxyType(boundary.initializers) if boundary.initializers else EMPTY,
+        _restrict(network.types, values),
+        opsets=network.opsets,
+        ir_version=network.ir_version,
+        metadata=network.metadata,
+        affinity=_restrict(network.affinity, (node.name for node in nodes)),
+    )
+
+
+def _position(network: Network, node_name: str) -> int:
+    position = network.index_of_node.get(node_name)
+    # `node` words the error.
+    return network.index_of_node[network.node(node_name).name] if position is None else position
+
+
+@dataclass
+class _Boundary:
+    inputs: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+    initializers: dict[str, Initializer] = field(default_factory=dict)
+
+
+def _find_boundary(network: Network, positions: list[int], nodes: tuple[Node, ...]) -> _Boundary:
+    inside = set(positions)
+    producer, consumers = network.index_of_producer, network.index_of_consumers
+    returned, rank_of_input = network.names_of_outputs, network.index_of_input
+    boundary = _Boundary()
+    given: dict[str, None] = {}
+    made: dict[str, None] = {}
+    for node in nodes:
+        for value in node.reads:
+            if value in network.initializers:
+                boundary.initializers[value] = network.initializers[value]
+            elif value not in producer:
+                given[value] = None
+            elif producer[value] not in inside:
+                made[value] = None
+        boundary.outputs.extend(
+            value
+            for value in node.writes
+            if value in returned or any(consumer not in inside for consumer in consumers.get(value, ()))
+        )
+    boundary.inputs.extend(sorted(given, key=rank_of_input.__getitem__))
+    boundary.inputs.extend(sorted(made, key=lambda value: (producer[value], network.nodes[producer[value]].outputs.index(value))))
+    return boundary
+
+
+def _check_types(network: Network, values: Iterable[str]) -> None:
+    untyped = [value for value in values if not has_known_element(network.type_of(value))]
+    if not untyped:
+        return
+    sources = []
+    for value in untyped:
+        position = network.index_of_producer.get(value)
+        sources.append(f"'{value}'" + ("" if position is None else f" of node {network.nodes[position].label}"))
+    raise InvalidNetworkError(
+        f"cannot cut network '{network.name}': the element type of {', '.join(sources)} is not known. "
+        "A custom operator's infer_types gives it; else keep the nodes on both sides in one part."
+    )
+
+
+def _specify(network: Network, value: str) -> ValueSpec:
+    return ValueSpec(value, network.types[value])
+
+
+def _restrict(mapping: Mapping[str, _Kept], keys: Iterable[str]) -> Mapping[str, _Kept]:
+    kept = {key: mapping[key] for key in keys if key in mapping}
+    return MappingProxyType(kept) if kept else EMPTY

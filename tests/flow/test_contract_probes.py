@@ -1,0 +1,101 @@
+"""The contract on devices unlike ours: memory of their own, asynchronous engines, preset outputs."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hetero_core import Core, Network
+
+_spec = importlib.util.spec_from_file_location("probes", Path(__file__).with_name("probes.py"))
+assert _spec is not None
+assert _spec.loader is not None
+probes = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(probes)
+
+CHAIN = "g (float[4] x) => (float[4] y) { a = Relu(x) b = Neg(a) c = Abs(b) d = Add(c, b) y = Relu(d) }"
+X = np.array([1, -2, 3, -4], np.float32)
+# By hand: a = max(x,0), b = -a, c = a, d = 0.
+ZERO = np.zeros(4, np.float32)
+
+
+def test_values_stay_in_the_memory_of_a_device_between_its_stages(core: Core, read: Callable[..., Network]) -> None:
+    device = probes.FakeDevice("F")
+    core.register_plugin("FAKE", device)
+    loaded = core.load_network(read("g (float[4] x) => (float[4] y) { a = Relu(x) b = Neg(a) y = Add(b, a) }"), "FAKE")
+    assert [spec.memory for spec in (*loaded.inputs, *loaded.outputs)] == ["fake:F", "fake:F"]
+    np.testing.assert_array_equal(loaded.infer({"x": X})["y"], ZERO)
+    assert device.moved == ["from_host x", "to_host"]
+
+
+def test_each_crossing_is_one_counted_transfer(core: Core, read: Callable[..., Network]) -> None:
+    device = probes.FakeDevice("F")
+    core.register_plugin("FAKE", device)
+    loaded = core.load_network(read(CHAIN), "HETERO:FAKE,CPU", {"PERF_COUNT": True})
+    assert [one[0] for one in loaded.get_metric("HETERO_SUBGRAPHS")] == ["FAKE", "CPU", "FAKE"]
+    request = loaded.create_infer_request()
+    np.testing.assert_array_equal(request.infer({"x": X})["y"], ZERO)
+    # x in, b out to CPU, c in, y out; b stays on the device for its second reader.
+    assert device.moved == ["from_host x", "to_host", "from_host c", "to_host"]
+    transfers = [entry for entry in request.perf_counts if entry.operator == "transfer"]
+    assert [(entry.node, entry.nbytes) for entry in transfers if entry.nbytes] == [("b", 16), ("y", 16)]
+    assert [entry.node for entry in transfers] == ["x", "b", "c", "y"]
+
+
+def test_value_for_two_stages_in_one_memory_is_moved_once(core: Core, read: Callable[..., Network]) -> None:
+    text = "g (float[4] x) => (float[4] y, float[4] z) { a = Abs(x) b = Relu(a) c = Abs(b) d = Neg(c) y = Add(d, a) z = Sin(a) }"
+    device = probes.FakeDevice("F")
+    core.register_plugin("FAKE", device)
+    loaded = core.load_network(read(text), "HETERO:FAKE,CPU")
+    result = loaded.infer({"x": X})
+    np.testing.assert_array_equal(result["y"], ZERO)
+    np.testing.assert_allclose(result["z"], np.sin(np.abs(X)), rtol=1e-6)
+    assert device.moved.count("from_host a") == 1
+
+
+def test_two_memories_exchange_through_the_host(core: Core, read: Callable[..., Network]) -> None:
+    first, second = probes.FakeDevice("A"), probes.FakeDevice("B")
+    core.register_plugin("A", first)
+    core.register_plugin("B", second)
+    network = read("g (float[4] x) => (float[4] y) { a = Relu(x) b = Neg(a) y = Relu(b) }").with_affinity({"Neg_1": "B", "op:Relu": "A"})
+    loaded = core.load_network(network, "HETERO:A,B")
+    np.testing.assert_array_equal(loaded.infer({"x": X})["y"], ZERO)
+    assert first.moved == ["from_host x", "to_host", "from_host b", "to_host"]
+    assert second.moved == ["from_host a", "to_host"]
+
+
+def test_engine_fills_the_array_of_the_caller_in_place(core: Core, read: Callable[..., Network]) -> None:
+    core.register_plugin("ENGINE", probes.EngineDevice())
+    loaded = core.load_network(read(CHAIN), "ENGINE")
+    request = loaded.create_infer_request()
+    mine = np.full(4, 7, np.float32)
+    request.set_tensor("y", mine)
+    result = request.infer({"x": X})
+    assert result["y"] is mine
+    np.testing.assert_array_equal(mine, ZERO)
+
+
+def test_engine_runs_asynchronously_by_itself(core: Core, read: Callable[..., Network]) -> None:
+    core.register_plugin("ENGINE", probes.EngineDevice())
+    request = core.load_network(read(CHAIN), "ENGINE").create_infer_request()
+    seen: list[Any] = []
+    request.set_callback(lambda _, error: seen.append(error))
+    for _ in range(5):
+        request.start_async({"x": X})
+        assert request.wait(60)
+        np.testing.assert_array_equal(request.get_tensor("y"), ZERO)
+    assert seen == [None] * 5
+
+
+@pytest.mark.parametrize("device", ["HETERO:ENGINE,CPU", "HETERO:TEMPLATE,ENGINE", "HETERO:CPU,ENGINE,TEMPLATE"])
+def test_engine_is_a_part_of_a_split(core: Core, read: Callable[..., Network], device: str) -> None:
+    core.register_plugin("ENGINE", probes.EngineDevice())
+    network = read(CHAIN).with_affinity({"op:Neg": "ENGINE", "op:Abs": "ENGINE"})
+    loaded = core.load_network(network, device)
+    assert len(loaded.get_metric("EXECUTION_DEVICES")) == (1 if device == "HETERO:ENGINE,CPU" else 2)
+    np.testing.assert_array_equal(loaded.infer({"x": X})["y"], ZERO)

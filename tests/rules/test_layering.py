@@ -1,0 +1,205 @@
+"""A file imports only from above: one ordered list of modules and folders, read off the imports themselves.
+
+What is decided here:
+- At the head of a file only what stands above in LAYERS is imported. Files of one folder may import one another, never in a
+  circle.
+- Inside a function the same holds: lateness is for weight (onnx, drivers), not for turning the order round.
+- The few imports of something below are in BELOW with their reason, and stand inside a function or under TYPE_CHECKING.
+- `kernels`, `testing` and `cli` are users of the core. The core imports none of them, not even late; kernels is for plugins,
+  for the conformance kit and for the command line.
+- No file of hetero_core imports a plugin; a plugin imports the core and itself.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CORE = ROOT / "hetero_core"
+
+# From above to below; a folder stands for all its modules that are not named themselves.
+LAYERS = (
+    "errors",
+    "dtypes",
+    "network.types",
+    "network.affinity",
+    "network.graph",
+    "network",
+    "transforms",
+    "contract",
+    "hookspecs",
+    "devices",
+    "runtime",
+    "core",
+    "reports",
+    "kernels",
+    "testing",
+    "cli",
+    "__main__",
+)
+
+# (module, module below it that it imports late) -> why.
+BELOW = {
+    ("network.graph", "network.fingerprint"): "a network is asked for its fingerprint; the walk over it is an idea of its own",
+    ("hookspecs", "core"): "create_device is given the Core; the name is for annotations only",
+    ("devices.registry", "core"): "the registry hands the Core to create_device; the name is for annotations only",
+}
+
+# Modules and folders that only stand on the core; who may import them apart from themselves and what is named.
+USERS = {"kernels": ("testing", "cli"), "testing": ("cli",), "cli": ("__main__",), "__main__": ()}
+
+PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/hetero_*/__init__.py"))
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import of one module: who, whom, on which line, and whether it happens at the head of the file."""
+
+    importer: str
+    imported: str
+    line: int
+    is_late: bool
+
+
+def list_modules(folder: Path) -> dict[str, Path]:
+    """Returns dotted name below the folder -> file; packages by their own name."""
+    files = sorted(folder.rglob("*.py"))
+    return {".".join(file.relative_to(folder).with_suffix("").parts).removesuffix("__init__").rstrip("."): file for file in files}
+
+
+@cache
+def read_imports(file: Path, importer: str) -> tuple[Import, ...]:
+    tree = ast.parse(file.read_text(), filename=str(file))
+    return tuple(_walk(tree, importer, is_late=False))
+
+
+def _walk(node: ast.AST, importer: str, *, is_late: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        late = is_late or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or _is_type_checking(child)
+        if isinstance(child, ast.Import):
+            yield from (Import(importer, alias.name, child.lineno, late) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            assert child.level == 0, f"{importer}, line {child.lineno}: write imports in full, not relative"
+            # `from a import b` means the module a.b where there is one, and a otherwise; resolve_module knows.
+            yield from (Import(importer, f"{child.module}.{alias.name}", child.lineno, late) for alias in child.names)
+        yield from _walk(child, importer, is_late=late)
+
+
+def _is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+MODULES = list_modules(CORE)
+
+
+def resolve_module(name: str) -> str | None:
+    """Returns the module of the core that an imported name lives in, "" for the package itself, None for foreign names."""
+    if name != "hetero_core" and not name.startswith("hetero_core."):
+        return None
+    inner = name.removeprefix("hetero_core").lstrip(".")
+    while inner and inner not in MODULES:
+        inner = inner.rpartition(".")[0]
+    return inner
+
+
+def find_layer(module: str) -> int:
+    """Returns the index of the longest entry of LAYERS that names the module or a folder around it."""
+    around = [layer for layer in LAYERS if module == layer or module.startswith(layer + ".")]
+    assert around, f"hetero_core/{module.replace('.', '/')}.py stands in no layer; give it a place in LAYERS"
+    return LAYERS.index(max(around, key=len))
+
+
+def imports_within_core() -> Iterator[tuple[Import, str]]:
+    for module, file in MODULES.items():
+        for found in read_imports(file, module):
+            target = resolve_module(found.imported)
+            if target is not None and target != module:
+                yield found, target
+
+
+def describe(found: Import, target: str) -> str:
+    return f"hetero_core/{found.importer.replace('.', '/')}.py, line {found.line}: imports {target or 'the package itself'}"
+
+
+def test_every_module_of_the_core_has_a_layer() -> None:
+    for module in MODULES:
+        if module:
+            find_layer(module)
+    unused = [layer for layer in LAYERS if not any(module == layer or module.startswith(layer + ".") for module in MODULES)]
+    assert unused == []
+
+
+def test_modules_import_only_from_above() -> None:
+    wrong = []
+    for found, target in imports_within_core():
+        if not found.importer:
+            continue  # the package's own __init__ names what users need, from everywhere
+        if (found.importer, target) in BELOW and found.is_late:
+            continue
+        if not target or find_layer(target) > find_layer(found.importer):
+            wrong.append(f"{describe(found, target)}, which stands below it")
+    assert wrong == []
+
+
+def test_exceptions_to_the_order_are_in_use() -> None:
+    used = {(found.importer, target) for found, target in imports_within_core() if found.is_late}
+    assert sorted(set(BELOW) - used) == []
+
+
+def test_modules_of_one_folder_import_one_another_without_a_circle() -> None:
+    needed: dict[str, set[str]] = {}
+    for found, target in imports_within_core():
+        if found.importer and not found.is_late:
+            needed.setdefault(found.importer, set()).add(target)
+    try:
+        tuple(TopologicalSorter(needed).static_order())
+    except CycleError as error:
+        pytest.fail("modules import one another in a circle: " + " -> ".join(error.args[1]))
+
+
+def test_core_imports_none_of_its_users() -> None:
+    wrong = []
+    for found, target in imports_within_core():
+        user, importer = target.partition(".")[0], found.importer.partition(".")[0]
+        if user in USERS and importer != user and importer not in USERS[user]:
+            wrong.append(describe(found, target))
+    assert wrong == []
+
+
+def test_core_imports_no_plugin() -> None:
+    found = [one for module, file in MODULES.items() for one in read_imports(file, module) if one.imported.startswith("hetero_")]
+    assert [describe(one, one.imported) for one in found if resolve_module(one.imported) is None] == []
+
+
+def test_package_re_exports_nothing_of_its_users() -> None:
+    exported = [resolve_module(found.imported) or "" for found in read_imports(MODULES[""], "")]
+    assert [module for module in exported if module.partition(".")[0] in (*USERS, "transforms")] == []
+
+
+@pytest.mark.parametrize("package", PLUGINS, ids=lambda path: path.name)
+def test_plugin_imports_the_core_and_itself_and_no_other_plugin(package: Path) -> None:
+    wrong = [
+        f"{file.relative_to(ROOT)}, line {found.line}: imports {found.imported}"
+        for module, file in list_modules(package).items()
+        for found in read_imports(file, module)
+        if found.imported.startswith("hetero_") and found.imported.partition(".")[0] not in ("hetero_core", package.name)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("package", PLUGINS, ids=lambda path: path.name)
+def test_plugin_imports_neither_command_line_nor_test_kit(package: Path) -> None:
+    wrong = [
+        f"{file.relative_to(ROOT)}, line {found.line}: imports {found.imported}"
+        for module, file in list_modules(package).items()
+        for found in read_imports(file, module)
+        if found.imported.startswith(("hetero_core.cli", "hetero_core.testing"))
+    ]
+    assert wrong == []

@@ -1,0 +1,66 @@
+"""Nothing heavy before it is used: each claim is checked in a fresh interpreter, by the modules that it has loaded at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PLUGINS = {path.parent.name: path.parent.parent for path in sorted(ROOT.glob("plugins/*/hetero_*/__init__.py"))}
+HEAVY = ("onnx", "onnxruntime", "openvino", "cupy", "torch", "google.protobuf", "ml_dtypes", "scipy", "PIL")
+
+
+def list_loaded(code: str, *, path: Path | None = None) -> set[str]:
+    """Returns the names of the modules that are loaded after the code ran; `path` goes before the installed packages."""
+    report = "import json, sys; sys.stderr.write('LOADED' + json.dumps(sorted(sys.modules)))"
+    environment = {**os.environ, "PYTHONPATH": str(path or "")}
+    ended = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{report}"], capture_output=True, text=True, check=False, env=environment, timeout=120
+    )
+    assert ended.returncode == 0, ended.stderr
+    return set(json.loads(ended.stderr.rpartition("LOADED")[2]))
+
+
+def find_heavy(loaded: set[str]) -> list[str]:
+    return sorted(name for name in loaded if any(name == heavy or name.startswith(heavy + ".") for heavy in HEAVY))
+
+
+def find_plugins(loaded: set[str]) -> list[str]:
+    return sorted(name for name in loaded if name.startswith("hetero_") and name.partition(".")[0] != "hetero_core")
+
+
+def test_importing_the_core_loads_no_plugin_and_nothing_heavy() -> None:
+    loaded = list_loaded("import hetero_core")
+    assert find_plugins(loaded) == []
+    assert find_heavy(loaded) == []
+
+
+def test_making_a_core_and_naming_its_devices_loads_no_plugin_and_nothing_heavy() -> None:
+    loaded = list_loaded("from hetero_core import Core\nwith Core() as core:\n    assert 'CPU' in core.device_names")
+    assert find_plugins(loaded) == []
+    assert find_heavy(loaded) == []
+
+
+def test_hetero_devices_names_loads_no_plugin_and_nothing_heavy() -> None:
+    loaded = list_loaded("import sys\nfrom hetero_core.cli.main import main\nassert not main(['devices', '--names'])")
+    assert find_plugins(loaded) == []
+    assert find_heavy(loaded) == []
+
+
+def test_first_question_to_a_device_loads_that_plugin_alone() -> None:
+    loaded = list_loaded("from hetero_core import Core\nwith Core() as core:\n    core.get_metric('HETERO', 'FULL_DEVICE_NAME')")
+    assert {name.partition(".")[0] for name in find_plugins(loaded)} == {"hetero_hetero"}
+    assert find_heavy(loaded) == []
+
+
+@pytest.mark.parametrize("name", PLUGINS)
+def test_importing_a_plugin_loads_its_first_file_alone(name: str) -> None:
+    loaded = list_loaded(f"import {name}", path=PLUGINS[name])
+    assert find_plugins(loaded) == [name]
+    assert find_heavy(loaded) == []
+    assert sorted(module for module in loaded if module.startswith("hetero_core.kernels")) == []
