@@ -83,7 +83,9 @@ def _describe_device(core: Core, status: DeviceStatus) -> dict[str, Any]:
 
 def _read_metrics(core: Core, device: str) -> dict[str, Any]:
     names = core.get_metric(device, "SUPPORTED_METRICS")
-    return {name: to_json(core.get_metric(device, name)) for name in names if name not in ("SUPPORTED_METRICS", "SUPPORTED_CONFIG_KEYS")}
+    return {
+        name: to_json(core.get_metric(device, name)) for name in names if name not in ("SUPPORTED_METRICS", "SUPPORTED_CONFIG_KEYS")
+    }
 
 
 def _describe_key(key: ConfigKey) -> dict[str, Any]:

@@ -14,12 +14,13 @@ from collections.abc import Sequence
 
 from hetero_core.cli import compile as compile_command
 from hetero_core.cli import demo, devices, query, run
-from hetero_core.cli.answer import BROKEN_PIPE, BUG, INTERRUPTED, error_to_json, exit_code_of_error, to_json
+from hetero_core.cli.answer import BROKEN_PIPE, BUG, INTERRUPTED, Answer, error_to_json, exit_code_of_error, to_json
 from hetero_core.cli.options import Parser
 from hetero_core.errors import HeteroError
 
 _EPILOG = (
-    "Exit codes: 0 ok, 1 the result is wrong or some node has no device, 2 wrong usage or input, 3 a device is missing or cannot be used."
+    "Exit codes: 0 ok, 1 the result is wrong or some node has no device, 2 wrong usage or input, "
+    "3 a device is missing or cannot be used."
 )
 
 
@@ -66,7 +67,7 @@ def _run_command(given: list[str]) -> int:
     as_json = "--json" in given
     try:
         options = build_parser().parse_args(given)
-        answer = options.answer(options)
+        answer: Answer = options.answer(options)
     except HeteroError as error:
         code = exit_code_of_error(error)
         _print_error(error, code, as_json)

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from hetero_core.core import Core
     from hetero_core.network.graph import Network
 
-Subparsers = "argparse._SubParsersAction[Parser]"
-
 
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are raised, so that `main` reports them like all others."""
@@ -25,7 +23,9 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; see '{self.prog} --help'")
 
 
-def add_command(subparsers: argparse._SubParsersAction[Parser], name: str, summary: str, answer: Callable[[argparse.Namespace], Answer]) -> Parser:
+def add_command(
+    subparsers: argparse._SubParsersAction[Parser], name: str, summary: str, answer: Callable[[argparse.Namespace], Answer]
+) -> Parser:
     """Returns the parser of a new sub-command; `answer` runs it. Every command has --json."""
     parser = subparsers.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".", allow_abbrev=False)
     parser.set_defaults(answer=answer)
@@ -37,7 +37,12 @@ def add_device_options(parser: Parser, *, required: bool = True) -> None:
     """Adds -d, -c and --pin."""
     parser.add_argument("-d", "--device", required=required, metavar="DEVICE", help="for example CPU, GPU.1 or HETERO:GPU,CPU")
     parser.add_argument(
-        "-c", "--config", action="append", default=[], metavar="KEY=VALUE", help="a configuration key of the device; may be repeated"
+        "-c",
+        "--config",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a configuration key of the device; may be repeated",
     )
     parser.add_argument(
         "--pin",

@@ -25,7 +25,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("model", metavar="MODEL", help="an .onnx file")
     add_device_options(parser)
     parser.add_argument("--dot", action="store_true", help="print the split in the DOT language of Graphviz")
-    parser.add_argument("-v", "--verbose", action="store_true", help=f"list every node and refusal, not only the first {NODE_LIMIT}")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help=f"list every node and refusal, not only the first {NODE_LIMIT}"
+    )
 
 
 def answer_query(options: argparse.Namespace) -> Answer:
@@ -61,21 +63,17 @@ def _describe(network: Network, result: QueryResult, options: argparse.Namespace
     parts = [_list_nodes(network, result.supported, limit)] if result.supported else []
     if result.plan is not None:
         return "\n\n".join([*parts, describe_plan(result.plan, refusal_limit=limit)])
-    count = len(network.nodes)
-    headline = f"network '{network.name}' on {options.device}: {len(result.supported)} of {count} nodes are taken"
-    return "\n\n".join([*parts, "\n".join([headline, *_list_refusals(network, result.refused, limit)])])
+    headline = (
+        f"network '{network.name}' on {options.device}: "
+        f"{len(result.supported)} of {len(network.nodes)} nodes taken, {len(result.refused)} refused"
+    )
+    lines = [f"  {network.node(name).label}: {reason}" for name, reason in result.refused.items()]
+    return "\n\n".join([*parts, "\n".join([headline, *lines[:limit]]) + _count_rest(len(lines), limit)])
 
 
 def _list_nodes(network: Network, device_of_node: Mapping[str, str], limit: int) -> str:
     rows = [(name, network.node(name).operator, device) for name, device in device_of_node.items()]
     return format_table(("NODE", "OPERATOR", "DEVICE"), rows[:limit]) + _count_rest(len(rows), limit)
-
-
-def _list_refusals(network: Network, refused: Mapping[str, str], limit: int) -> list[str]:
-    if not refused:
-        return []
-    lines = [f"  {network.node(name).label}: {reason}" for name, reason in refused.items()]
-    return [f"{len(refused)} nodes are refused:", "\n".join(lines[:limit]) + _count_rest(len(lines), limit)]
 
 
 def _count_rest(count: int, limit: int) -> str:

@@ -48,7 +48,7 @@ def require_all_supported(device: DeviceName, network: Network, result: QueryRes
 
 def describe_refusals(network: Network, refusals: Mapping[str, Mapping[str, str]], headline: str) -> str:
     """Returns the headline and a line for each refused node and each device that refused it."""
-    lines = [f"{headline}: no device takes {len(refusals)} of {len(network.nodes)} nodes"]
+    lines = [f"{headline}: {len(refusals)} of {len(network.nodes)} nodes are refused"]
     for name, reason_of_device in refusals.items():
         lines += [f"  node {network.node(name).label}, {device}: {reason}" for device, reason in reason_of_device.items()]
     lines.append("Add a device that takes them to a HETERO list, as in 'HETERO:GPU,CPU', or give the operator as an extension.")

@@ -28,6 +28,12 @@ def prelu(xp: Namespace, x: Array, slope: Array) -> Array:
     return narrow(xp.where(x < 0, x * slope, x), x.dtype)
 
 
+@kernel("PRelu", since=(1, 6), dtypes=FLOATS)
+def prelu_by_channel(xp: Namespace, x: Array, slope: Array) -> Array:
+    """Returns x, times its channel's slope (or the only one) where it is negative. Source: ONNX PRelu-6."""
+    return prelu(xp, x, slope.reshape((-1, *(1,) * max(x.ndim - 2, 0))))
+
+
 @kernel("ThresholdedRelu", since=(10, 22), dtypes=FLOATS)
 def thresholded_relu(xp: Namespace, x: Array, *, alpha: float = 1.0) -> Array:
     """Returns x where it is above alpha, else 0. Source: ONNX ThresholdedRelu-22."""

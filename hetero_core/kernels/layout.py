@@ -188,16 +188,16 @@ def space_to_depth(xp: Namespace, x: Array, *, blocksize: int, mode: str = "DCR"
     return moved.reshape((batch, channels * blocksize**2, height // blocksize, width // blocksize))
 
 
-@kernel("Dropout", since=(7,), dtypes=FLOATS)
-def drop_nothing(xp: Namespace, x: Array, *, ratio: float = 0.5) -> Array:
-    """Returns x: with one output the operator is in test mode. Source: ONNX Dropout-7."""
-    return x
+@kernel("Dropout", since=(7,), dtypes=FLOATS, outputs=2)
+def drop_nothing(xp: Namespace, x: Array, *, ratio: float = 0.5) -> tuple[Array, Array]:
+    """Returns x and a mask of ones: the operator is in test mode, where the mask has no meaning. Source: ONNX Dropout-7."""
+    return x, xp.broadcast_to(xp.ones((), dtype=x.dtype), x.shape)
 
 
 @kernel("Dropout", since=(10,), dtypes=FLOATS, outputs=2)
 def drop_nothing_masked(xp: Namespace, x: Array, *, ratio: float = 0.5) -> tuple[Array, Array]:
     """Returns x and a mask of true: the operator is in test mode. Source: ONNX Dropout-10."""
-    return x, xp.ones(x.shape, dtype=bool)
+    return x, xp.broadcast_to(xp.ones((), dtype=bool), x.shape)
 
 
 @kernel("Dropout", since=(6,), dtypes=FLOATS, choices={"is_test": (1,)})

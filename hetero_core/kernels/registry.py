@@ -32,6 +32,7 @@ MODULES = (
     "layout",
     "legacy_arithmetic",
     "linear",
+    "losses",
     "mathematics",
     "normalization",
     "padding",
@@ -40,11 +41,13 @@ MODULES = (
     "quantized_linear",
     "recurrent",
     "reductions",
+    "resize",
     "scatter",
     "selection",
     "sequences",
     "slicing",
     "softmax",
+    "strings",
 )
 """The modules of kernels, each imported when the table is first read."""
 
@@ -72,7 +75,8 @@ class Kernel:
     `host` are positions of inputs that stay in host memory as NumPy arrays; `dtypes` holds one set per input, the last one serves all
     further inputs; `choices` limits attribute values; `bodies` are attributes that arrive as callables; `outputs` is the largest number of
     outputs, None for any. A kernel that `reads_shapes` looks at its inputs' shapes only, so it runs on the host wherever they are; one that
-    `runs_on_host` is always called with NumPy, on copies in host memory. One that `counts_outputs` is told how many outputs are wanted.
+    `runs_on_host` is always called with NumPy, on copies in host memory. `refuse` gives the reason for what the other fields cannot say.
+    One that `counts_outputs` is told how many outputs are wanted.
     """
 
     op_type: str
@@ -90,6 +94,7 @@ class Kernel:
     counts_outputs: bool = False
     reads_shapes: bool = False
     runs_on_host: bool = False
+    refuse: Callable[[Node, tuple[ValueType | None, ...]], str | None] | None = None
 
     def dtypes_of_input(self, index: int) -> Dtypes:
         """Returns the element types that the kernel computes at an input."""
@@ -113,6 +118,7 @@ def kernel(
     counts_outputs: bool = False,
     reads_shapes: bool = False,
     runs_on_host: bool = False,
+    refuse: Callable[[Node, tuple[ValueType | None, ...]], str | None] | None = None,
 ) -> Callable[[Function], Function]:
     """Registers a function as the kernel of an operator in the since-versions for which its semantics are right.
 
@@ -139,6 +145,7 @@ def kernel(
             counts_outputs,
             reads_shapes,
             runs_on_host,
+            refuse,
         )
         for version in since:
             assert (domain, op_type, version) not in _TABLE, f"two kernels for {op_type}-{version}"
@@ -193,6 +200,7 @@ def find_refusal(
         _refuse_attributes(node, record)
         or _refuse_inputs(node, record, input_types, dtypes)
         or _refuse_bodies(node, extensions, dtypes, type_of)
+        or (record.refuse(node, tuple(input_types)) if record.refuse is not None else None)
     )
 
 

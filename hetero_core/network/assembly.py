@@ -15,6 +15,7 @@ from hetero_core.network.affinity import AFFINITY_KEY
 from hetero_core.network.attributes import GRAPH, read_attribute
 from hetero_core.network.graph import EMPTY, Graph, Initializer, Node
 from hetero_core.network.merging import merge_types
+from hetero_core.network.notes import ORIGINAL_NAME_KEY, read_opset_note, read_origins_note
 from hetero_core.network.scopes import (
     OPSET_DOMAIN,
     FunctionKey,
@@ -25,6 +26,7 @@ from hetero_core.network.scopes import (
     names_of_values,
     normal_domain,
 )
+from hetero_core.network.soundness import check_everything_is_produced, check_single_assignment
 from hetero_core.network.tensors import read_sparse_tensor, read_tensor
 from hetero_core.network.topology import find_free_values, sort_topologically
 from hetero_core.network.type_protos import read_type
@@ -33,9 +35,6 @@ from hetero_core.network.weights import WeightSource
 
 if TYPE_CHECKING:
     import onnx
-
-ORIGINAL_NAME_KEY, ORIGINS_KEY, OPSET_KEY = "hetero.original_name", "hetero.origins", "hetero.opset"
-"""Keys of a node's metadata that only packed networks have: what a file of the network need not say."""
 
 
 @dataclass
@@ -63,7 +62,7 @@ class GraphReader:
         """Returns the root graph, its declared types and the pins of its nodes."""
         draft = Draft()
         graph = self._read_graph(self._model.graph, Scope(opsets), draft)
-        _check_everything_is_produced(graph)
+        check_everything_is_produced(graph)
         return graph, {node.name: draft.pins[node.name] for node in graph.nodes if node.name in draft.pins}
 
     def _read_graph(self, proto: onnx.GraphProto, scope: Scope, draft: Draft) -> Graph:
@@ -74,27 +73,33 @@ class GraphReader:
             name = scope.value(sparse.values.name)
             self._add_initializer(draft, name, read_sparse_tensor(sparse, self._weights, f"sparse initializer '{name}'"))
         # Up to IR version 3 constants are listed as inputs, too; later files may do so to make them replaceable.
-        inputs = self._read_specs((spec for spec in proto.input if scope.value(spec.name) not in draft.initializers), scope, "input")
+        inputs = self._read_specs(
+            (spec for spec in proto.input if scope.value(spec.name) not in draft.initializers), scope, "input"
+        )
         outputs = self._read_specs(proto.output, scope, "output")
         self._add_types(draft, (*proto.value_info, *proto.input, *proto.output), scope)
         self._add_nodes(draft, proto.node, scope)
         for name, initializer in draft.initializers.items():
             self._add_constant_type(draft, name, initializer)
+        present = {spec.name for spec in (*inputs, *outputs)}.union(draft.initializers, *(node.outputs for node in draft.nodes))
         graph = Graph(
             proto.name,
             inputs,
             outputs,
             sort_topologically(draft.nodes),
             MappingProxyType(draft.initializers),
-            MappingProxyType(draft.types),
+            # Files may keep types of values that an optimizer removed.
+            MappingProxyType({value: value_type for value, value_type in draft.types.items() if value in present}),
         )
-        _check_single_assignment(graph)
+        check_single_assignment(graph)
         return graph
 
     def _read_specs(self, protos: Iterable[onnx.ValueInfoProto], scope: Scope, kind: str) -> tuple[ValueSpec, ...]:
         specs = []
         for proto in protos:
             value_type = read_type(proto.type, f"{kind} '{proto.name}'")
+            if not proto.name:
+                raise InvalidNetworkError(f"an {kind} has no name; name every {kind} of every graph.")
             specs.append(ValueSpec(scope.value(proto.name), TensorType(None) if value_type is None else value_type))
         return tuple(specs)
 
@@ -113,6 +118,8 @@ class GraphReader:
         draft.types[name] = initializer.type
 
     def _add_initializer(self, draft: Draft, name: str, initializer: Initializer) -> None:
+        if not name:
+            raise InvalidNetworkError("a constant has no name; name every initializer.")
         if name in draft.initializers:
             raise InvalidNetworkError(f"the constant '{name}' is there twice; a value has one source. Rename one of them.")
         draft.initializers[name] = initializer
@@ -132,7 +139,7 @@ class GraphReader:
         domain, op_type = normal_domain(proto.domain), proto.op_type
         owner = f"node '{name}' ({op_type})"
         metadata = {entry.key: entry.value for entry in proto.metadata_props}
-        opset = _read_opset_note(metadata, owner) or scope.opset(domain, owner)
+        opset = read_opset_note(metadata, owner) or scope.opset(domain, owner)
         pin = _read_pin(metadata, owner, scope)
         attributes = self._read_attributes(proto, owner, scope.pinned(pin))
         captures: dict[str, None] = {}
@@ -149,7 +156,7 @@ class GraphReader:
             self._since_version(op_type, domain, opset),
             MappingProxyType(attributes) if attributes else EMPTY,
             tuple(captures),
-            tuple(metadata[ORIGINS_KEY].split("\n")) if ORIGINS_KEY in metadata else (),
+            read_origins_note(metadata, owner),
             metadata.get(ORIGINAL_NAME_KEY, None if proto.name == name else proto.name),
         )
         draft.nodes.append(node)
@@ -179,10 +186,20 @@ class GraphReader:
                 if attribute.ref_attr_name in scope.attributes:
                     attributes[name] = scope.attributes[attribute.ref_attr_name]
             elif attribute.type == GRAPH:
-                attributes[name] = self._read_graph(attribute.g, scope, Draft())
+                attributes[name] = self._read_body(attribute.g, scope, owner)
             else:
                 attributes[name] = read_attribute(attribute, self._weights, owner)
         return attributes
+
+    def _read_body(self, proto: onnx.GraphProto, scope: Scope, owner: str) -> Graph:
+        draft = Draft()
+        graph = self._read_graph(proto, scope, draft)
+        for name, pin in draft.pins.items():
+            if pin != scope.pin:
+                raise AffinityError(
+                    f"node '{name}' in a body of {owner} is pinned to {pin}; a body runs where its node runs. Pin the node itself."
+                )
+        return graph
 
     def _add_constant(self, draft: Draft, proto: onnx.NodeProto, name: str, scope: Scope) -> None:
         owner = f"node '{name}' (Constant)"
@@ -281,8 +298,7 @@ def read_opsets(entries: Iterable[onnx.OperatorSetIdProto], owner: str) -> dict[
             raise InvalidNetworkError(f"{owner} imports {title}; expected a version of 1 or more.")
         if domain in known and version > known[domain][1]:
             raise InvalidNetworkError(
-                f"{owner} imports {title}; the installed onnx knows it up to {known[domain][1]}. "
-                "Upgrade onnx or convert the model."
+                f"{owner} imports {title}; the installed onnx knows it up to {known[domain][1]}. Upgrade onnx or convert the model."
             )
     return opsets
 
@@ -296,14 +312,6 @@ def _read_pin(metadata: Mapping[str, str], owner: str, scope: Scope) -> str | No
     return pin
 
 
-def _read_opset_note(metadata: Mapping[str, str], owner: str) -> int:
-    """Returns the opset that a packed network notes for a node, 0 where it notes none."""
-    text = metadata.get(OPSET_KEY, "0")
-    if not text.isdecimal() or len(text) > 9:
-        raise InvalidNetworkError(f"{owner} has '{OPSET_KEY}' = '{text[:40]}'; expected an opset version. Remove this metadata.")
-    return int(text)
-
-
 def _initializer_of_attribute(key: str, value: Any, owner: str) -> Initializer:
     """Returns the constant that one of Constant's value_* attributes means. Source: ONNX Constant-13."""
     import numpy as np
@@ -314,49 +322,6 @@ def _initializer_of_attribute(key: str, value: Any, owner: str) -> Initializer:
     dtype = dtypes.get(key.removeprefix("value_").removesuffix("s"))
     if not key.startswith("value_") or dtype is None:
         raise InvalidNetworkError(f"{owner} has the attribute '{key}'; expected value, sparse_value or one of value_int(s), ...")
-    if not key.endswith("s"):
-        array = np.empty((), dtype)
-        array[()] = value
-        return Initializer.of_array(array)
-    array = np.empty(len(value), dtype)
-    array[:] = value
+    array = np.empty(len(value) if key.endswith("s") else (), dtype)
+    array[...] = value
     return Initializer.of_array(array)
-
-
-def _check_single_assignment(graph: Graph) -> None:
-    """Refuses a value with two sources in one scope."""
-    source_of_value: dict[str, str] = {}
-    for spec in graph.inputs:
-        _claim(source_of_value, spec.name, f"input '{spec.name}'")
-    for name in graph.initializers:
-        _claim(source_of_value, name, f"constant '{name}'")
-    for node in graph.nodes:
-        for value in node.writes:
-            _claim(source_of_value, value, f"node {node.label}")
-
-
-def _claim(source_of_value: dict[str, str], value: str, source: str) -> None:
-    held = source_of_value.setdefault(value, source)
-    if held is not source:
-        raise InvalidNetworkError(f"value '{value}' has two sources, {held} and {source}; a value has one. Rename one of them.")
-
-
-def _check_everything_is_produced(graph: Graph) -> None:
-    """Refuses a value that is read, by a node or as an output, and has no source."""
-    known = {spec.name for spec in graph.inputs} | set(graph.initializers) | set(graph.index_of_producer)
-    for node in graph.nodes:
-        for value in node.reads:
-            if value not in known:
-                raise InvalidNetworkError(f"{_find_reader(node, value)} reads value '{value}', which nothing produces; the model is incomplete.")
-    for spec in graph.outputs:
-        if spec.name not in known:
-            raise InvalidNetworkError(f"output '{spec.name}' is produced by nothing; the model is incomplete.")
-
-
-def _find_reader(node: Node, value: str) -> str:
-    """Returns the node that reads a value, looking into bodies for the innermost one."""
-    for key, body in node.bodies.items():
-        for inner in body.nodes:
-            if value in inner.reads and value in find_free_values(body):
-                return f"{_find_reader(inner, value)}, in body '{key}' of node {node.label},"
-    return f"node {node.label}"

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hetero_core.errors import InvalidNetworkError
 from hetero_core.network import attributes as kinds
 from hetero_core.network.affinity import AFFINITY_KEY
-from hetero_core.network.assembly import OPSET_KEY, ORIGINAL_NAME_KEY, ORIGINS_KEY, since_version
+from hetero_core.network.assembly import since_version
 from hetero_core.network.graph import EMPTY, Graph, Initializer, Network, Node
+from hetero_core.network.notes import OPSET_KEY, no_notes
 from hetero_core.network.scopes import OPSET_DOMAIN
 from hetero_core.network.tensors import write_tensor
 from hetero_core.network.type_protos import write_type
@@ -147,24 +148,9 @@ class GraphWriter:
 
 def _refuse_attribute(node: Node, name: str, value: Any) -> int:
     raise InvalidNetworkError(
-        f"attribute '{name}' of node {node.label} holds {type(value).__name__}; expected int, float, str, bytes, an array, a type, a "
-        "Graph, or a tuple of one of them."
+        f"attribute '{name}' of node {node.label} holds {type(value).__name__}; expected int, float, str, bytes, an array, a type, "
+        "a Graph, or a tuple of one of them."
     )
-
-
-def no_notes(node: Node) -> Mapping[str, str]:
-    """Returns no metadata: an ONNX file need not say more than ONNX does."""
-    return EMPTY
-
-
-def history_of_node(node: Node) -> Mapping[str, str]:
-    """Returns as metadata what ONNX has no field for: the original name and the origins."""
-    notes: dict[str, str] = {}
-    if node.original_name is not None:
-        notes[ORIGINAL_NAME_KEY] = node.original_name
-    if node.origins != (node.name,):
-        notes[ORIGINS_KEY] = "\n".join(node.origins)
-    return notes
 
 
 def opsets_of_nodes(nodes: Iterator[Node] | list[Node] | tuple[Node, ...]) -> dict[str, int]:

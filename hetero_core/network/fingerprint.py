@@ -6,6 +6,7 @@ original names, the names of graphs, and the IR version. Imports no onnx and, bu
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterable
 from hashlib import sha256
@@ -16,6 +17,8 @@ from hetero_core.network.graph import Graph, Network, Node
 if TYPE_CHECKING:
     from hashlib import _Hash
 
+_FLOAT32_END = 3.4028235677973366e38
+"""Half a step above the largest float32."""
 _FORMAT = b"hetero network 1\n"
 
 
@@ -76,8 +79,8 @@ def _feed_value(digest: _Hash, value: Any) -> None:
     elif isinstance(value, (str, bytes)):
         _feed(digest, "text", value if isinstance(value, bytes) else value.encode("utf-8"))
     elif isinstance(value, float):
-        # ONNX stores 32 bits.
-        _feed(digest, "float", struct.pack("<f", value))
+        # ONNX stores 32 bits; what they cannot hold becomes an infinity.
+        _feed(digest, "float", struct.pack("<f", value if not abs(value) >= _FLOAT32_END else math.copysign(math.inf, value)))
     elif isinstance(value, int):
         _feed(digest, "int", str(int(value)).encode())
     else:

@@ -95,9 +95,9 @@ class Node:
     """One operation.
 
     `opset` is the version of its domain that its graph or function imports, `since_version` the operator's own version in it (0
-    where onnx has no schema for it). `attributes` holds int, float, str (bytes where it is not UTF-8), arrays, ValueTypes, Graphs and
-    tuples of these. `captures` are the outer values that its bodies read. `origins` are the names of the nodes of the model that it
-    stands for: its own name unless a pass made it. Two nodes are the same only if they are the same object.
+    where onnx has no schema for it). `attributes` holds int, float, str (bytes where it is not UTF-8), arrays, ValueTypes, Graphs
+    and tuples of these. `captures` are the outer values that its bodies read. `origins` are the names of the nodes of the model
+    that it stands for: its own name unless a pass made it. Two nodes are the same only if they are the same object.
     """
 
     name: str

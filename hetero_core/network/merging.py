@@ -6,7 +6,7 @@ from hetero_core.network.types import Dimension, MapType, OptionalType, Sequence
 
 
 def merge_types(first: ValueType, second: ValueType) -> ValueType | None:
-    """Returns the type that says all that both say; None where they contradict each other. Of two names of a size the first stays."""
+    """Returns the type that says all that both say; None where they contradict. Of two names of a size the first stays."""
     if first == second:
         return first
     if isinstance(first, TensorType) and isinstance(second, TensorType):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def read_network(
-    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    source: str | os.PathLike[str] | bytes | bytearray | memoryview | onnx.ModelProto,
     *,
     base: str | os.PathLike[str] | None = None,
     infer_custom_types: CustomTypes | None = None,
@@ -38,15 +38,26 @@ def read_network(
     """
     if isinstance(source, (str, os.PathLike)):
         path = os.fspath(source)
+        folder: str | None
         folder = os.path.dirname(os.path.abspath(path)) if base is None else os.fspath(base)
         title = f"'{path}'"
         model = parse_model(_read_file(path), title)
     else:
         folder = None if base is None else os.fspath(base)
-        title = f"{len(source)} bytes" if isinstance(source, bytes) else "the ModelProto"
-        model = parse_model(source, title) if isinstance(source, bytes) else source
+        title = f"{len(source)} bytes" if isinstance(source, (bytes, bytearray, memoryview)) else "the ModelProto"
+        model = parse_model(bytes(source), title) if isinstance(source, (bytes, bytearray, memoryview)) else _check_proto(source)
     network = assemble_network(model, WeightFiles(folder), title)
     return infer_types(network, infer_custom_types=infer_custom_types)
+
+
+def _check_proto(source: onnx.ModelProto) -> onnx.ModelProto:
+    import onnx  # heavy
+
+    if not isinstance(source, onnx.ModelProto):
+        raise NetworkReadError(
+            f"cannot read network from an object of type {type(source).__name__}; expected a path, bytes or an onnx.ModelProto."
+        )
+    return source
 
 
 def _read_file(path: str) -> bytes:
@@ -67,7 +78,7 @@ def parse_model(content: bytes, title: str) -> onnx.ModelProto:
     Raises: NetworkReadError when there is none.
     """
     import onnx  # heavy
-    from google.protobuf.message import DecodeError  # comes with onnx
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # comes with onnx, without stubs
 
     if not content:
         raise NetworkReadError(f"cannot read network from {title}: it is empty. Expected an ONNX model.")
@@ -138,16 +149,8 @@ def _check_border(graph: Graph) -> None:
     if untyped:
         names = ", ".join(f"'{name}'" for name in untyped)
         raise InvalidNetworkError(f"inputs {names} of network '{graph.name}' are untyped; state the element type of every input.")
-    for spec, earlier in _repeats(graph):
-        raise InvalidNetworkError(f"{earlier} '{spec}' of network '{graph.name}' is listed twice; names of a border are unique.")
-
-
-def _repeats(graph: Graph) -> list[tuple[str, str]]:
-    repeats = []
-    for kind, specs in (("input", graph.inputs), ("output", graph.outputs)):
-        seen: set[str] = set()
-        for spec in specs:
-            if spec.name in seen:
-                repeats.append((spec.name, kind))
-            seen.add(spec.name)
-    return repeats
+    seen: set[str] = set()
+    for spec in graph.outputs:
+        if spec.name in seen:
+            raise InvalidNetworkError(f"output '{spec.name}' of network '{graph.name}' is listed twice; list every output once.")
+        seen.add(spec.name)

@@ -55,7 +55,7 @@ class Scope:
 
     def pinned(self, pin: str | None) -> Scope:
         """Returns this scope inside a node that is pinned to a device."""
-        return replace(self, pin=pin)
+        return self if pin == self.pin else replace(self, pin=pin)
 
     def opset(self, domain: str, owner: str) -> int:
         """Returns the version that is imported of a domain.
@@ -109,7 +109,9 @@ def names_of_values(graph: onnx.GraphProto) -> Iterable[str]:
                 yield from names_of_values(attribute.g)
 
 
-def bind_call(proto: onnx.NodeProto, function: onnx.FunctionProto, scope: Scope, owner: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
+def bind_call(
+    proto: onnx.NodeProto, function: onnx.FunctionProto, scope: Scope, owner: str
+) -> tuple[dict[str, str], list[tuple[str, str]]]:
     """Returns the values of a call, formal name -> actual name, and the outputs (formal, actual) that need a copy.
 
     A copy is needed where a function returns one of its inputs, or one value twice.

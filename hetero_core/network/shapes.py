@@ -14,9 +14,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.errors import ExtensionError, InvalidNetworkError
-from hetero_core.network.encoding import GraphWriter, no_notes, opsets_of_nodes, write_model
+from hetero_core.network.assembly import since_version
+from hetero_core.network.encoding import GraphWriter, opsets_of_nodes, write_model
 from hetero_core.network.graph import Graph, Initializer, Network, Node, iterate_graphs
 from hetero_core.network.merging import merge_types
+from hetero_core.network.notes import no_notes
 from hetero_core.network.tensors import write_tensor
 from hetero_core.network.type_protos import read_type
 from hetero_core.network.types import MapType, TensorType, ValueSpec, ValueType
@@ -58,7 +60,7 @@ def infer_types(network: Network, *, infer_custom_types: CustomTypes | None = No
 
 
 def _names_of_sizes(network: Network) -> frozenset[str]:
-    names = set()
+    names: set[str] = set()
     for spec in network.inputs:
         if spec.shape is not None:
             names.update(size for size in spec.shape if isinstance(size, str))
@@ -90,6 +92,7 @@ class _Inference:
     declared_more: bool = False
     failed: bool = False
     fresh: set[str] = field(default_factory=set)
+    since: dict[tuple[str, str, int], int] = field(default_factory=dict)
 
     def run_onnx(self, network: Network, states_type: Callable[[ValueType], bool]) -> Network:
         """Returns the network with what onnx infers for the whole graph; inputs always state their types."""
@@ -144,9 +147,10 @@ class _Inference:
     def _compare(self, graph: Graph, types: Mapping[str, ValueType], found: Mapping[str, ValueType]) -> None:
         """Notes whether the declarations say more than onnx inferred, of a value that something else depends on."""
         if not self.declared_more:
-            consumers = graph.index_of_consumers
+            consumers, is_body = graph.index_of_consumers, not isinstance(graph, Network)
             self.declared_more = any(
-                found.get(name) != known and name in consumers and name not in graph.initializers for name, known in types.items()
+                found.get(name) != known and (is_body or name in consumers) and name not in graph.initializers
+                for name, known in types.items()
             )
 
     def _absorb_bodies(self, graph: Graph, proto: onnx.GraphProto) -> tuple[Node, ...]:
@@ -183,7 +187,14 @@ class _Inference:
         )
 
     def _is_foreign(self, node: Node) -> bool:
-        return self.opsets[node.domain] != node.opset
+        """Says whether the operator would mean another one under the model's opset."""
+        opset = self.opsets[node.domain]
+        if opset == node.opset or node.since_version == 0:
+            return False
+        key = (node.op_type, node.domain, opset)
+        if key not in self.since:
+            self.since[key] = since_version(*key)
+        return self.since[key] != node.since_version
 
     def sweep(self, graph: Graph, outer: Mapping[str, ValueType], constants: Mapping[str, Initializer]) -> Any:
         """Returns the graph with what can be learnt node by node, in order; `outer` and `constants` are those around it."""
@@ -223,8 +234,8 @@ class _Inference:
             return {}
         if len(answer) > len(node.outputs):
             raise ExtensionError(
-                f"infer_types of the operator of node {node.label} gave {len(answer)} types; the node has {len(node.outputs)} outputs. "
-                "Return one type for each output."
+                f"infer_types of the operator of node {node.label} gave {len(answer)} types; the node has {len(node.outputs)} "
+                "outputs. Return one type for each output."
             )
         return {value: answer[index] for index, value in enumerate(node.outputs[: len(answer)]) if value}
 

@@ -37,7 +37,9 @@ def read_tensor(proto: onnx.TensorProto, weights: WeightSource, owner: str) -> I
     count = prod(shape)
     if proto.data_location == _EXTERNAL:
         if dtype == "string":
-            raise NetworkReadError(f"{owner} holds strings in an external file, which ONNX does not allow; store them in the model.")
+            raise NetworkReadError(
+                f"{owner} holds strings in an external file, which ONNX does not allow; store them in the model."
+            )
         load_bytes = weights.locate(proto.external_data, stored_size(dtype, count), owner)
         return Initializer(dtype, shape, lambda: array_of_bytes(load_bytes(), dtype, shape))
     if dtype == "string":
@@ -56,7 +58,8 @@ def _read_header(proto: onnx.TensorProto, owner: str) -> tuple[str, tuple[int, .
     dtype = dtype_of_onnx(proto.data_type)
     if dtype is None:
         raise NetworkReadError(
-            f"{owner} has the ONNX element type number {proto.data_type}, which is not known; known are {enumerate_choices(DTYPES)}."
+            f"{owner} has the ONNX element type number {proto.data_type}, which is not known; known are "
+            f"{enumerate_choices(DTYPES)}."
         )
     shape = tuple(proto.dims)
     if any(size < 0 for size in shape):
@@ -85,11 +88,12 @@ def _read_typed_fields(proto: onnx.TensorProto, owner: str) -> Array:
     from onnx import numpy_helper  # heavy, and asked for only here
 
     try:
-        return numpy_helper.to_array(proto)
+        array: Array = numpy_helper.to_array(proto)
     except (ValueError, TypeError, OverflowError) as error:
         raise NetworkReadError(
             f"{owner} cannot be read: {error}; expected as many elements as its shape {list(proto.dims)} has."
         ) from error
+    return array
 
 
 def _decode_string(text: bytes) -> str | bytes:
@@ -115,9 +119,11 @@ def array_of_bytes(raw: bytes | Array, dtype: str, shape: tuple[int, ...]) -> Ar
     bits = bits_of_dtype(dtype)
     assert bits is not None
     if bits < 8:
-        return _unpack(np.frombuffer(raw, np.uint8), bits, prod(shape), signed=dtype.startswith("int")).view(
-            numpy_dtype(dtype)
-        ).reshape(shape)
+        return (
+            _unpack(np.frombuffer(raw, np.uint8), bits, prod(shape), signed=dtype.startswith("int"))
+            .view(numpy_dtype(dtype))
+            .reshape(shape)
+        )
     if prod(shape) == 0:
         return np.empty(shape, numpy_dtype(dtype))
     array = np.frombuffer(raw, np.uint8).view(numpy_dtype(dtype)).reshape(shape)
@@ -200,7 +206,9 @@ def read_sparse_tensor(proto: onnx.SparseTensorProto, weights: WeightSource, own
     values = read_tensor(proto.values, weights, f"values of {owner}")
     shape = tuple(proto.dims)
     if any(size < 0 for size in shape) or len(values.shape) != 1:
-        raise NetworkReadError(f"{owner} has the shape {list(shape)} and values of shape {list(values.shape)}; expected one dimension.")
+        raise NetworkReadError(
+            f"{owner} has the shape {list(shape)} and values of shape {list(values.shape)}; expected one dimension."
+        )
     positions = _read_positions(proto, weights, shape, values.shape[0], owner)
     return Initializer(values.dtype, shape, _densifier(values, positions, shape))
 
@@ -217,9 +225,7 @@ def _densifier(values: Initializer, positions: Array, shape: tuple[int, ...]) ->
     return densify
 
 
-def _read_positions(
-    proto: onnx.SparseTensorProto, weights: WeightSource, shape: tuple[int, ...], count: int, owner: str
-) -> Array:
+def _read_positions(proto: onnx.SparseTensorProto, weights: WeightSource, shape: tuple[int, ...], count: int, owner: str) -> Array:
     """Returns the flat positions of the values, from linear indices (count) or coordinates (count, rank)."""
     import numpy as np
 

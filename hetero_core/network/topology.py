@@ -13,7 +13,7 @@ from hetero_core.network.graph import Graph, Network, Node
 
 
 def predecessors_of_nodes(network: Network) -> list[tuple[int, ...]]:
-    """Returns for each node the positions of the nodes whose values it reads, inputs and captures, ascending and without repeats."""
+    """Returns for each node the positions of the nodes whose values it reads or captures, ascending, without repeats."""
     producer = network.index_of_producer
     return [tuple(sorted({producer[value] for value in node.reads if value in producer})) for node in network.nodes]
 

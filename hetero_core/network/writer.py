@@ -15,9 +15,10 @@ from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any
 
 from hetero_core.dtypes import onnx_of_dtype
-from hetero_core.errors import InvalidNetworkError, NetworkReadError
-from hetero_core.network.encoding import GraphWriter, InlineWeights, history_of_node, no_notes, opsets_of_nodes, write_model
-from hetero_core.network.graph import Initializer, Network, Node
+from hetero_core.errors import InvalidNetworkError, NetworkReadError, enumerate_choices
+from hetero_core.network.encoding import GraphWriter, InlineWeights, opsets_of_nodes, write_model
+from hetero_core.network.graph import Initializer, Network, Node, iterate_graphs
+from hetero_core.network.notes import history_of_node, no_notes
 from hetero_core.network.tensors import bytes_of_array, stored_size, write_tensor
 from hetero_core.network.types import ValueType, has_known_element
 from hetero_core.network.weights import WeightBuffer
@@ -32,10 +33,11 @@ _SMALLEST_EXTERNAL = 1024
 _LARGEST_MODEL = 2**31 - 1
 """Bytes; protobuf reads and writes no more."""
 _LARGEST_INLINE = 2**30
+_ADVICE = "Write it to a file with its weights outside: write_network(network, path, inline_limit=0)."
 
 
 def network_to_proto(network: Network) -> onnx.ModelProto:
-    """Returns the network as an ONNX model with copies of its weights; values of unknown element type are left out of value_info."""
+    """Returns the network as an ONNX model with copies of its weights; types that are not known are left out."""
     return write_model(network, GraphWriter(InlineWeights(), has_known_element, notes_of_node=no_notes))
 
 
@@ -44,17 +46,25 @@ def network_to_bytes(network: Network) -> bytes:
 
     Raises: InvalidNetworkError above 2 GiB, where `write_network` with a weights file is the way.
     """
+    size = _weights_size(network)
+    if size > _LARGEST_MODEL:
+        raise InvalidNetworkError(
+            f"network '{network.name}' has {size} bytes of weights; one ONNX model holds {_LARGEST_MODEL}. {_ADVICE}"
+        )
     return _serialize(network_to_proto(network), network)
 
 
+def _weights_size(network: Network) -> int:
+    return sum(initializer.nbytes for graph in iterate_graphs(network) for initializer in graph.initializers.values())
+
+
 def _serialize(model: onnx.ModelProto, network: Network) -> bytes:
-    size = model.ByteSize()
-    if size > _LARGEST_MODEL:
-        raise InvalidNetworkError(
-            f"network '{network.name}' takes {size} bytes as one ONNX model; protobuf allows {_LARGEST_MODEL}. "
-            "Write it to a file with its weights outside: write_network(network, path, inline_limit=0)."
-        )
-    content: bytes = model.SerializeToString()
+    from google.protobuf.message import EncodeError  # type: ignore[import-untyped]  # comes with onnx, without stubs
+
+    try:
+        content: bytes = model.SerializeToString()
+    except EncodeError as error:
+        raise InvalidNetworkError(f"network '{network.name}' cannot be written as one ONNX model: {error}. {_ADVICE}") from error
     return content
 
 
@@ -64,7 +74,7 @@ def write_network(network: Network, path: str | os.PathLike[str], *, inline_limi
     Both files appear complete or not at all, and may replace those that the network was read from.
     """
     path = os.fspath(path)
-    if sum(initializer.nbytes for initializer in network.initializers.values()) <= inline_limit:
+    if _weights_size(network) <= inline_limit:
         _write_file(path, lambda file: file.write(network_to_bytes(network)))
         return
     outside = OutsideWeights(os.path.basename(path) + ".data")
@@ -109,6 +119,34 @@ def needs_wrappers(network: Network) -> bool:
     writer = GraphWriter(OutsideWeights(""), has_known_element, notes_of_node=no_notes)
     write_model(network, writer)
     return bool(writer.functions)
+
+
+def network_to_skeleton(network: Network) -> tuple[onnx.ModelProto, dict[str, Initializer]]:
+    """Returns the network as an ONNX model without its large weights, and these by name.
+
+    They stand in the model as external ones of location "weights", as engines expect that are given weights by reference. Constants
+    in bodies stay in the model.
+    """
+    named = NamedWeights(network.initializers)
+    return write_model(network, GraphWriter(named, has_known_element, notes_of_node=no_notes)), named.left_out
+
+
+class NamedWeights:
+    """The constants of a root graph left out of the model, each to be given by its name."""
+
+    def __init__(self, initializers: Mapping[str, Initializer]) -> None:
+        self._initializers = initializers
+        self._outside = OutsideWeights("weights")
+        self.left_out: dict[str, Initializer] = {}
+
+    def write(self, name: str, initializer: Initializer, proto: onnx.TensorProto) -> None:
+        """Fills `proto` with a reference, or with the constant where it is small or in a body."""
+        if self._initializers.get(name) is not initializer:
+            write_tensor(initializer.array, proto, name=name)
+            return
+        self._outside.write(name, initializer, proto)
+        if proto.data_location == proto.EXTERNAL:
+            self.left_out[name] = initializer
 
 
 @dataclass
@@ -191,6 +229,8 @@ def unpack_network(sections: Mapping[str, Any]) -> Network:
     from hetero_core.network.reader import assemble_network, parse_model
 
     title = "a packed network"
+    if not {"model", "weights"} <= set(sections):
+        raise NetworkReadError(f"{title} has the sections {enumerate_choices(sections)}; expected model, weights.")
     weights = np.frombuffer(sections["weights"], np.uint8)
     network = assemble_network(parse_model(bytes(sections["model"]), title), WeightBuffer(weights), title)
     metadata = dict(network.metadata)

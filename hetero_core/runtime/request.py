@@ -180,7 +180,8 @@ class InferRequest:
 
     def _begin(self, inputs: Mapping[str, Any] | None) -> _Run:
         self._require_idle("start a run")
-        given = self._inputs if inputs is None else {**self._inputs, **inputs}
+        # What is no mapping goes on as it is, to the check that says so.
+        given = self._inputs if inputs is None else {**self._inputs, **inputs} if isinstance(inputs, Mapping) else inputs
         ordered = order_inputs(given, self._network.inputs, network=self._network.name)
         presets = [self._presets.get(spec.name) for spec in self._network.outputs] if self._presets else None
         profile = Profile(str(self._network.device)) if self._network.measures else None

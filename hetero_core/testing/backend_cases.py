@@ -43,7 +43,9 @@ class BackendCase:
     @cached_property
     def runs(self) -> list[tuple[list[Any], list[Any]]]:
         """Pairs of inputs and expected outputs."""
-        return [([_normalize(each) for each in inputs], [_normalize(each) for each in outputs]) for inputs, outputs in self.load_runs()]
+        return [
+            ([_normalize(each) for each in inputs], [_normalize(each) for each in outputs]) for inputs, outputs in self.load_runs()
+        ]
 
     @property
     def is_random(self) -> bool:
@@ -56,7 +58,7 @@ RANDOM_OPERATORS = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "Rando
 
 
 def iterate_backend_cases(pattern: str = "", *, kinds: Sequence[str] = KINDS) -> Iterator[BackendCase]:
-    """Yields the cases whose name the regular expression `pattern` finds, kind by kind, sorted by name. The first takes some 2 s."""
+    """Yields the cases whose name the regular expression `pattern` finds, kind by kind, sorted by name. The first takes 2 s."""
     search = re.compile(pattern).search
     makers = {"node": _node_case, "real": _light_case}
     for kind in kinds:

@@ -58,6 +58,19 @@ def max_relative_difference(actual: Any, expected: Any) -> float:
     return _largest(_differences(actual, expected)) / _magnitude(expected)
 
 
+def max_absolute_difference(actual: Any, expected: Any) -> float:
+    """Returns max|actual - expected| over the elements of two arrays of one shape, by the rules of `max_relative_difference`.
+
+    Raises: ValueError for two shapes.
+    """
+    import numpy as np
+
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    if actual.shape != expected.shape:
+        raise ValueError(f"cannot compare arrays of two shapes: expected {expected.shape}, got {actual.shape}")
+    return _largest(_differences(actual, expected))
+
+
 def describe_mismatch(actual: Any, expected: Any, *, rtol: float | None = None, name: str = "output") -> str | None:
     """Returns a line that says where `actual` first leaves `expected`, or None where they agree.
 

@@ -116,7 +116,9 @@ def test_metric_of_a_wrong_type_blames_the_plugin(core: Core) -> None:
             return {"AVAILABLE_DEVICES": ["0"]}
 
     core.register_plugin("WRONG", Wrong())
-    with pytest.raises(PluginError, match=r"plugin WRONG \(.*\) returns \['0'\] for the metric AVAILABLE_DEVICES; expected a tuple of ids"):
+    with pytest.raises(
+        PluginError, match=r"plugin WRONG \(.*\) returns \['0'\] for the metric AVAILABLE_DEVICES; expected a tuple of ids"
+    ):
         core.get_metric("WRONG", "AVAILABLE_DEVICES")
 
 
@@ -281,7 +283,9 @@ def test_factory_that_fails_makes_the_device_unavailable_with_its_reason(core: C
             raise OSError("libdriver.so.3 is missing")
 
     core.register_plugin("GONE", Factory())
-    with pytest.raises(DeviceUnavailableError, match="GONE is not available: .* failed in create_device with OSError: libdriver.so.3 is missing"):
+    with pytest.raises(
+        DeviceUnavailableError, match="GONE is not available: .* failed in create_device with OSError: libdriver.so.3 is missing"
+    ):
         core.get_metric("GONE", "FULL_DEVICE_NAME")
     rows = {row.name: row for row in core.list_devices()}
     assert "libdriver.so.3 is missing" in rows["GONE"].reason

@@ -46,7 +46,9 @@ def test_list_is_split_outside_parentheses(text: str, expected: tuple[str, ...])
     assert split_device_list(text) == expected
 
 
-@pytest.mark.parametrize(("text", "problem"), [("A,,B", "empty entry"), ("(A,B", "parentheses"), ("A),B", "parentheses"), ("A,", "empty entry")])
+@pytest.mark.parametrize(
+    ("text", "problem"), [("A,,B", "empty entry"), ("(A,B", "parentheses"), ("A),B", "parentheses"), ("A,", "empty entry")]
+)
 def test_malformed_list_is_refused(text: str, problem: str) -> None:
     with pytest.raises(DeviceNameError, match=problem):
         split_device_list(text)

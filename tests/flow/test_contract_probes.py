@@ -62,7 +62,9 @@ def test_two_memories_exchange_through_the_host(core: Core, read: Callable[..., 
     first, second = probes.FakeDevice("A"), probes.FakeDevice("B")
     core.register_plugin("A", first)
     core.register_plugin("B", second)
-    network = read("g (float[4] x) => (float[4] y) { a = Relu(x) b = Neg(a) y = Relu(b) }").with_affinity({"Neg_1": "B", "op:Relu": "A"})
+    network = read("g (float[4] x) => (float[4] y) { a = Relu(x) b = Neg(a) y = Relu(b) }").with_affinity(
+        {"Neg_1": "B", "op:Relu": "A"}
+    )
     loaded = core.load_network(network, "HETERO:A,B")
     np.testing.assert_array_equal(loaded.infer({"x": X})["y"], ZERO)
     assert first.moved == ["from_host x", "to_host", "from_host b", "to_host"]

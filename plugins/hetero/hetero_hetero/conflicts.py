@@ -26,8 +26,8 @@ def find_conflict_path(
 ) -> tuple[int, ...]:
     """Returns a shortest path between the node and a member that passes nodes outside, or () where the node could join.
 
-    subgraphs: sets of nodes that run as one, each entered and left as a whole: the path names the node where it enters and the one where
-    it leaves, which need not be joined by an edge. Members and the node must be in none of them. Cost: O(V + E).
+    subgraphs: sets of nodes that run as one, each entered and left as a whole: the path names the node where it enters and the
+    one where it leaves, which need not be joined by an edge. Members and the node must be in none of them. Cost: O(V + E).
     """
     graph = _build_bare(predecessors)
     position = {index: place for place, index in enumerate(graph.index_of_position)}
@@ -39,8 +39,9 @@ def find_conflict_path(
 def explain_splits(predecessors: OneOf[Sequence[int]], subgraphs: Sequence[Subgraph], device: Hashable) -> Iterator[KeptOut]:
     """Yields, for every subgraph of the device and every node of the device next to it, the path that keeps the node out.
 
-    Where no path in the graph does, the other subgraphs count as single nodes. What no path keeps out is not yielded: a larger subgraph had
-    it first, and then its own members are named, or the policy is not LARGEST_FIRST. Cost: O(V + E) for each node yielded.
+    Where no path in the graph does, the other subgraphs count as single nodes. What no path keeps out is not yielded: a larger
+    subgraph had it first, and then its own members are named, or the policy is not LARGEST_FIRST. Cost: O(V + E) for each node
+    yielded.
     """
     graph = _build_bare(predecessors)
     position = {index: place for place, index in enumerate(graph.index_of_position)}

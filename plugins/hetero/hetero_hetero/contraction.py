@@ -1,7 +1,7 @@
 """A graph in which convex sets of nodes become single nodes, kept in topological order without ever sorting it anew.
 
-A set is convex when no path leaves it and returns. Contracting a convex set of a graph without cycles gives a graph without cycles, so
-whatever is contracted one after the other depends on each other in one direction only.
+A set is convex when no path leaves it and returns. Contracting a convex set of a graph without cycles gives a graph without
+cycles, so whatever is contracted one after the other depends on each other in one direction only.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ Adjacency = Sequence[Sequence[int]]
 class ContractedGraph:
     """The graph after some contractions.
 
-    Lists of neighbours hold positions as they were before; `standin` turns one into the node that stands for it now. `slot` is the place
-    of such a node in the current topological order, `node_at` its inverse. Slots of nodes that were swallowed stay empty.
+    Lists of neighbours hold positions as they were before; `standin` turns one into the node that stands for it now. `slot` is
+    the place of such a node in the current topological order, `node_at` its inverse. Slots of nodes that were swallowed stay
+    empty.
     """
 
     __slots__ = ("consumers", "node_at", "producers", "slot", "standin")
@@ -84,7 +85,10 @@ class ContractedGraph:
         return found[len(members) :]
 
     def _reorder(self, members: Sequence[int], earlier: list[int], later: list[int]) -> None:
-        """Puts ancestors, members and descendants, in this order, into the slots that they hold together (as Pearce & Kelly 2006)."""
+        """Puts ancestors, members and descendants, in this order, into the slots that they hold together.
+
+        Source: Pearce & Kelly 2006, dynamic topological sort.
+        """
         slot, node_at = self.slot, self.node_at
         earlier.sort(key=slot.__getitem__)
         later.sort(key=slot.__getitem__)

@@ -39,8 +39,8 @@ class Digraph:
 def build_digraph(predecessors: OneOf[Sequence[int]], device_of_node: OneOf[Hashable], priorities: Sequence[Hashable]) -> Digraph:
     """Returns the graph in topological order; of several nodes that could come next, the smallest number does.
 
-    Raises: InvalidNetworkError for a cycle and for an edge from an unknown node; AffinityError for a node without a device or with one
-    that is not in `priorities`, and for a device that is there twice.
+    Raises: InvalidNetworkError for a cycle and for an edge from an unknown node; AffinityError for a node without a device or
+    with one that is not in `priorities`, and for a device that is there twice.
     """
     producers_of_index = _read_producers(predecessors)
     order = sort_topologically(producers_of_index)
@@ -122,7 +122,8 @@ def _read_producers(predecessors: OneOf[Sequence[int]]) -> dict[int, tuple[int, 
         for source in producers[index]:
             if source not in producers:
                 raise InvalidNetworkError(
-                    f"cannot select subgraphs: node {index} is fed by node {source!r}, which is not among the {len(producers)} nodes"
+                    f"cannot select subgraphs: node {index} is fed by node {source!r}, "
+                    f"which is not among the {len(producers)} nodes"
                 )
     return producers
 

@@ -1,9 +1,10 @@
 """Policy FEWEST: waves. A wave runs everything that one device can run before it needs another one; fewer waves, fewer launches.
 
-Any plan without cycles can be run one part after the other, and neighbours of one device in that order can be one part. So a plan of
-fewest parts is a shortest sequence of devices whose waves cover the graph. A wave that takes all it can is never worse than one that takes
-less. On two devices the sequence alternates and only its first device is open: both are tried, which is exact. On more devices the
-question is hard (it contains the shortest common supersequence), and the best few beginnings are kept and extended.
+Any plan without cycles can be run one part after the other, and neighbours of one device in that order can be one part. So a plan
+of fewest parts is a shortest sequence of devices whose waves cover the graph. A wave that takes all it can is never worse than
+one that takes less. On two devices the sequence alternates and only its first device is open: both are tried, which is exact. On
+more devices the question is hard (it contains the shortest common supersequence), and the best few beginnings are kept and
+extended.
 """
 
 from __future__ import annotations

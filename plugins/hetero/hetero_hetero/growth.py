@@ -1,7 +1,8 @@
 """How one subgraph grows from its root: which adjacent nodes it takes, in which order, and how a conflict is found cheaply.
 
-A node conflicts with a subgraph when a path between it and a member leaves the nodes that may be taken. Such a node is rejected for good:
-no larger subgraph could take it, and it never lies between two members. So one test per adjacent node is enough and nothing is undone.
+A node conflicts with a subgraph when a path between it and a member leaves the nodes that may be taken. Such a node is rejected
+for good: no larger subgraph could take it, and it never lies between two members. So one test per adjacent node is enough and
+nothing is undone.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 
 from hetero_hetero.contraction import ContractedGraph
 
-MOST_LANDMARKS = 512
+MOST_LANDMARKS = 1024
 """How many outside nodes serve as proofs of far conflicts; one bit each per node and direction."""
 
 

@@ -1,7 +1,7 @@
 """Policy LARGEST_FIRST: grow a candidate from every root, take the largest, contract it, go on with the rest.
 
-The result is that of growing all candidates anew after each one taken. Only those that the contraction changed are grown again, and their
-number is bounded, so that the work stays near-linear in practice.
+The result is that of growing all candidates anew after each one taken. Only those that the contraction changed are grown again,
+and their number is bounded, so that the work stays near-linear in practice.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hetero_hetero.contraction import ContractedGraph
 from hetero_hetero.digraph import Digraph, label_components
 from hetero_hetero.growth import Growth
 
-CREDIT_PER_NODE = 8
+CREDIT_PER_NODE = 4
 """How many members candidates may count together, per free node, before a round makes do with those that it has."""
 
 LEAST_CREDIT = 4096
@@ -42,8 +42,8 @@ def select_largest_first(graph: Digraph) -> list[list[int]]:
 class _Candidates:
     """The candidates of one device, kept as if all of them were grown anew in every round.
 
-    A node is a root unless a candidate of an earlier root holds it. Removing or adding a candidate therefore concerns only the members
-    behind its root; those whose answer changes wait in `undecided`, a heap of positions.
+    A node is a root unless a candidate of an earlier root holds it. Removing or adding a candidate therefore concerns only the
+    members behind its root; those whose answer changes wait in `undecided`, a heap of positions.
     """
 
     def __init__(self, growth: Growth, nodes: list[int]) -> None:

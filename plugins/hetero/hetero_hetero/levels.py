@@ -33,8 +33,8 @@ def select_by_levels(graph: Digraph) -> list[list[int]]:
 def label_levels(order: Iterable[int], sources: Adjacency, is_free: Sequence[bool]) -> list[int]:
     """Returns for every node how often the longest way along `sources` leaves the free nodes and returns.
 
-    Nodes of one level that are connected by edges among free nodes can be contracted all at once: level, and before that whether a node is
-    outside, before or behind the free ones, never decreases along an edge.
+    Nodes of one level that are connected by edges among free nodes can be contracted all at once: level, and before that whether
+    a node is outside, before or behind the free ones, never decreases along an edge.
     """
     level = [0] * len(sources)
     is_behind = [False] * len(sources)
@@ -58,7 +58,7 @@ def label_levels(order: Iterable[int], sources: Adjacency, is_free: Sequence[boo
 def _choose_labelling(
     producers: Adjacency, consumers: Adjacency, is_free: Sequence[bool], component_of_unit: Sequence[int]
 ) -> list[int]:
-    """Returns the group of every unit, after the better labelling in each component: fewer groups, then the larger one, then backward."""
+    """Returns the group of every unit, by the labelling that is better in its component: fewer groups, a larger one, backward."""
     count = len(producers)
     backward = _group(label_levels(reversed(range(count)), consumers, is_free), producers, consumers, is_free)
     forward = _group(label_levels(range(count), producers, is_free), producers, consumers, is_free)

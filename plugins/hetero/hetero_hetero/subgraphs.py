@@ -1,7 +1,7 @@
 """Subgraph selection: which nodes are run together, and in which order the parts may run. The public door of the policies.
 
-Pure functions on integers; imports no onnx. Whatever the policy, the parts together are without cycles, hold every node once, and come
-out the same on every run.
+Pure functions on integers; imports no onnx. Whatever the policy, the parts together are without cycles, hold every node once, and
+come out the same on every run.
 """
 
 from __future__ import annotations
@@ -34,14 +34,18 @@ def select_subgraphs(
     priorities: Sequence[Hashable],
     policy: str = "LARGEST_FIRST",
 ) -> list[Subgraph]:
-    """Returns the subgraphs in an order in which they can run; of several that could run next, the one whose first node comes first does.
+    """Returns the subgraphs in an order in which they can run; of several that could run next, the one whose first node comes
+    first does.
 
-    predecessors: the nodes that feed each node, by position or by key; repetitions count once. Nodes need not be numbered topologically.
-    LARGEST_FIRST and LEVELS give connected subgraphs and treat unconnected parts of the graph as if each were alone. LEVELS is linear in
-    nodes, edges and devices; LARGEST_FIRST is near-linear on networks and slower where short subgraphs meet edges over long distances.
+    predecessors: the nodes that feed each node, by position or by key; repetitions count once. Nodes need not be numbered
+    topologically.
+    LARGEST_FIRST and LEVELS give connected subgraphs and treat unconnected parts of the graph as if each were alone. LEVELS is
+    linear in nodes, edges and devices; LARGEST_FIRST is near-linear on networks and slower where short subgraphs meet edges over
+    long distances.
     FEWEST gives as few subgraphs as it can, exactly so on two devices, and they may be disconnected.
-    Raises: ConfigValueError for an unknown policy; InvalidNetworkError for a cycle and for an edge from an unknown node; AffinityError for
-    a node without a device or with one that is not in `priorities`, and for a device that is there twice. All are ValueErrors.
+    Raises: ConfigValueError for an unknown policy; InvalidNetworkError for a cycle and for an edge from an unknown node;
+    AffinityError for a node without a device or with one that is not in `priorities`, and for a device that is there twice. All
+    are ValueErrors.
     """
     if policy not in POLICIES:
         raise ConfigValueError(
@@ -54,7 +58,7 @@ def select_subgraphs(
 
 
 def order_parts(graph: Digraph, parts: Sequence[Sequence[int]]) -> list[int]:
-    """Returns the indices of the parts so that every part comes after those that feed it; among the ready ones, by first position."""
+    """Returns the indices of the parts so that each comes after those that feed it; among the ready ones, by first position."""
     part_of_position = [0] * len(graph)
     for i, part in enumerate(parts):
         for position in part:

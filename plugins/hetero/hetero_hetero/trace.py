@@ -1,7 +1,8 @@
 """The selection procedure step by step, with its lazy discoveries and rollbacks, for explaining small graphs.
 
-It looks for what leaves a subgraph and returns only after each step, as one would by hand; `largest_first` knows beforehand which nodes
-can never be taken, and gives the same subgraphs on nearly every graph. Here, too, every subgraph that was taken becomes a single node.
+It looks for what leaves a subgraph and returns only after each step, as one would by hand; `largest_first` knows beforehand which
+nodes can never be taken, and gives the same subgraphs on nearly every graph. Here, too, every subgraph that was taken becomes a
+single node.
 Cost: one bit per pair of nodes, and every round grows all candidates anew.
 """
 
@@ -32,7 +33,7 @@ _TEXT_OF_CONDITION = {
 
 @dataclass(frozen=True)
 class Step:
-    """What was done with one node, and the state after it. Nodes are in topological order; `through` is what the condition names."""
+    """What was done with one node, and the state after it: nodes in topological order, and `through`, what the condition names."""
 
     kind: Kind
     node: int
@@ -112,7 +113,7 @@ class _Units:
     """The graph with taken subgraphs as single nodes: neighbours, and what each node reaches, as bits of positions."""
 
     def __init__(self, graph: Digraph) -> None:
-        self.producers = {position: sources for position, sources in enumerate(graph.producers)}
+        self.producers = dict(enumerate(graph.producers))
         self._close()
 
     def contract(self, members: Sequence[int]) -> None:
@@ -227,7 +228,7 @@ def _render(trace: Trace) -> list[str]:
     lines: list[str] = []
     device: Hashable = None
     for number, part in enumerate(trace.rounds):
-        names = {node: name for node, name in trace.names.items()}
+        names = dict(trace.names)
         names |= {first: "{" + ",".join(trace.names[node] for node in nodes) + "}" for first, nodes in taken_by_first.items()}
         if number == 0 or part.device != device:
             device = part.device

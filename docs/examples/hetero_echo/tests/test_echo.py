@@ -12,8 +12,12 @@ import pytest
 from hetero_core import Core
 from hetero_core.errors import UnsupportedNodesError
 
-COPY = '<ir_version: 8, opset_import: ["": 17]> copy (float[N] x) => (float[N] y) { [first] a = Identity (x) [last] y = Identity (a) }'
-MIXED = '<ir_version: 8, opset_import: ["": 17]> mixed (float[N] x) => (float[N] y) { [copy] a = Identity (x) [double] y = Add (a, a) }'
+COPY = (
+    '<ir_version: 8, opset_import: ["": 17]> copy (float[N] x) => (float[N] y) { [first] a = Identity (x) [last] y = Identity (a) }'
+)
+MIXED = (
+    '<ir_version: 8, opset_import: ["": 17]> mixed (float[N] x) => (float[N] y) { [copy] a = Identity (x) [double] y = Add (a, a) }'
+)
 X = np.array([1, -2, 3], np.float32)
 
 

@@ -1,0 +1,99 @@
+"""`hetero compile`: writes a network as a device compiled it, and shows what is in such a file."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hetero_core.cli.answer import Answer, UsageError
+from hetero_core.cli.options import Parser, add_command, add_device_options, pin_network, read_config, read_model, read_pins
+from hetero_core.runtime.blob import MAGIC, read_blob
+
+if TYPE_CHECKING:
+    from hetero_core.contract import Payload
+    from hetero_core.runtime.blob import BlobHeader
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
+    """Adds the command."""
+    parser = add_command(subparsers, "compile", "compile a model for a device and write it to a file", answer_compile)
+    parser.add_argument("model", metavar="MODEL", nargs="?", help="an .onnx file")
+    add_device_options(parser, required=False)
+    parser.add_argument("-o", "--output", metavar="FILE", help="the file to write; 'hetero run FILE -d DEVICE' runs it")
+    parser.add_argument("--inspect", metavar="FILE", help="check such a file and print what it says about itself; loads no device")
+
+
+def answer_compile(options: argparse.Namespace) -> Answer:
+    """Returns what was written, or with --inspect what a file holds."""
+    if options.inspect is not None:
+        return _inspect(options)
+    required = (("MODEL", options.model), ("-d/--device", options.device), ("-o/--output", options.output))
+    missing = [name for name, value in required if value is None]
+    if missing:
+        raise UsageError(f"the following arguments are required: {', '.join(missing)}; see 'hetero compile --help'")
+    return _compile(options)
+
+
+def _compile(options: argparse.Namespace) -> Answer:
+    from hetero_core.core import Core  # reads the installed distributions
+
+    target = Path(options.output)
+    with Core() as core:
+        network = pin_network(core, read_model(core, options.model), options.device, read_pins(options))
+        executable = core.load_network(network, options.device, read_config(options))
+        executable.export_network(target)
+        nbytes = target.stat().st_size
+        fields = {"network": executable.name, "device": str(executable.device), "file": str(target), "bytes": nbytes}
+    return Answer(f"wrote '{target}': network '{fields['network']}' compiled for {fields['device']}, {nbytes} bytes", fields)
+
+
+def _inspect(options: argparse.Namespace) -> Answer:
+    given = [option for option in ("model", "device", "output", "config", "pin") if getattr(options, option)]
+    if given:
+        raise UsageError(f"--inspect reads one file and takes no {', '.join(given)}")
+    header, payload = read_blob(options.inspect)
+    fields = _describe_blob(header, payload)
+    return Answer("\n".join(_format_blob(fields, "")), {"file": options.inspect, **fields})
+
+
+def _describe_blob(header: BlobHeader, payload: Payload) -> dict[str, Any]:
+    """Returns header and sections; a section that is a container itself is described in turn."""
+    return {
+        "device": header.device,
+        "distribution": header.distribution,
+        "plugin_version": header.plugin_version,
+        "core_version": header.core_version,
+        "payload_version": header.payload_version,
+        "network": header.network,
+        "fingerprint": header.fingerprint,
+        "inputs": header.inputs,
+        "outputs": header.outputs,
+        "config": header.config,
+        "sections": [_describe_section(name, view) for name, view in payload.sections.items()],
+    }
+
+
+def _describe_section(name: str, view: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = {"name": name, "bytes": view.nbytes}
+    if bytes(view[: len(MAGIC)]) == MAGIC:
+        fields["blob"] = _describe_blob(*read_blob(view))
+    return fields
+
+
+def _format_blob(fields: dict[str, Any], indent: str) -> list[str]:
+    config = " ".join(f"{key}={value}" for key, value in fields["config"].items() if value not in (None, "", [], ()))
+    rows = [
+        ("device", fields["device"]),
+        ("plugin", f"{fields['distribution']} {fields['plugin_version']}, payload version {fields['payload_version']}"),
+        ("hetero-core", fields["core_version"]),
+        ("network", f"{fields['network']}, SHA-256 {fields['fingerprint'][:16]}..."),
+        ("inputs", ", ".join(fields["inputs"])),
+        ("outputs", ", ".join(fields["outputs"])),
+        ("configuration", config or "-"),
+    ]
+    lines = [f"{indent}{name:13}  {value}" for name, value in rows]
+    for section in fields["sections"]:
+        lines.append(f"{indent}section        {section['name']}, {section['bytes']} bytes")
+        lines += _format_blob(section["blob"], indent + "    ") if "blob" in section else []
+    return lines

@@ -1,0 +1,142 @@
+"""`hetero demo`: a trained classifier of real digits, split over two devices, against each device alone.
+
+TEMPLATE is told to refuse some operators, as a device without kernels for them would; HETERO gives those to CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from hetero_core.cli.answer import OK, WRONG_RESULT, Answer
+from hetero_core.cli.options import Parser, add_command
+from hetero_core.cli.tables import format_seconds, format_table
+from hetero_core.errors import DeviceNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+
+    from hetero_core.contract import Plan
+    from hetero_core.core import Core
+    from hetero_core.network.graph import Network
+    from hetero_core.runtime.request import InferRequest
+
+SPLIT_DEVICE = "HETERO:TEMPLATE,CPU"
+SINGLE_DEVICES = ("TEMPLATE", "CPU")
+REFUSED_OPERATORS = "MaxPool,Gemm,Softmax"
+LOWEST_ACCURACY = 0.95
+LARGEST_DIFFERENCE = 1e-5
+_DISTRIBUTION_OF_DEVICE = {"CPU": "hetero-cpu", "HETERO": "hetero-hetero", "TEMPLATE": "hetero-template"}
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
+    """Adds the command."""
+    add_command(subparsers, "demo", f"classify real images of digits on {SPLIT_DEVICE} and check the result", answer_demo)
+
+
+def answer_demo(_: argparse.Namespace) -> Answer:
+    """Returns accuracy, subgraphs and agreement; exit code 1 where the accuracy is too low or two devices disagree.
+
+    Raises: DeviceNotFoundError with the command that installs what is missing; DeviceUnavailableError.
+    """
+    from hetero_core.core import Core  # reads the installed distributions
+
+    with Core() as core:
+        _require_devices(core)
+        network, images, labels = _read_assets(core)
+        config = {"TEMPLATE_REFUSED_OPERATORS": REFUSED_OPERATORS, "PERF_COUNT": True}
+        executable = core.load_network(network, SPLIT_DEVICE, config)
+        plan: Plan = executable.get_metric("HETERO_PLAN")
+        request = executable.create_infer_request()
+        probabilities = request.infer({"image": images})["probabilities"]
+        agreement = {device: _measure_difference(core, network, device, images, probabilities) for device in SINGLE_DEVICES}
+    correct = int((probabilities.argmax(axis=1) == labels).sum())
+    fields = {
+        "accuracy": correct / len(labels),
+        "correct": correct,
+        "images": len(labels),
+        "devices": list(dict.fromkeys(stage.device for stage in plan.stages)),
+        "subgraphs": _list_subgraphs(plan, request),
+        "refusals": plan.refusals,
+        "agreement": agreement,
+    }
+    return Answer(_format(fields, plan), fields, OK if _passes(fields) else WRONG_RESULT)
+
+
+def _require_devices(core: Core) -> None:
+    missing = [device for device in sorted(_DISTRIBUTION_OF_DEVICE) if device not in core.device_names]
+    if missing:
+        distributions = " ".join(_DISTRIBUTION_OF_DEVICE[device] for device in missing)
+        raise DeviceNotFoundError(
+            f"the demo needs {', '.join(missing)}, not installed here. Install with: pip install {distributions}"
+        )
+
+
+def _read_assets(core: Core) -> tuple[Network, np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Returns the network, the images that it was not trained on (count, 1, 8, 8), and their labels."""
+    from importlib.resources import files
+
+    import numpy as np
+
+    folder = files("hetero_core.cli") / "demo_assets"
+    with (folder / "digits.npz").open("rb") as stream, np.load(stream) as archive:
+        images, labels = archive["image"], archive["label"]
+    return core.read_network((folder / "digits.onnx").read_bytes()), images, labels
+
+
+def _measure_difference(
+    core: Core, network: Network, device: str, images: np.ndarray[Any, Any], probabilities: np.ndarray[Any, Any]
+) -> float:
+    from hetero_core.testing.compare import max_absolute_difference
+
+    expected = core.load_network(network, device).infer({"image": images})["probabilities"]
+    return max_absolute_difference(probabilities, expected)
+
+
+def _list_subgraphs(plan: Plan, request: InferRequest) -> list[dict[str, Any]]:
+    seconds = [0.0] * len(plan.stages)
+    for entry in request.perf_counts:
+        seconds[entry.subgraph] += entry.seconds
+    return [{"device": stage.device, "nodes": list(stage.nodes), "seconds": seconds[stage.index]} for stage in plan.stages]
+
+
+def _passes(fields: Mapping[str, Any]) -> bool:
+    # "Not above" would let NaN pass.
+    return bool(fields["accuracy"] >= LOWEST_ACCURACY and all(one <= LARGEST_DIFFERENCE for one in fields["agreement"].values()))
+
+
+def _format(fields: Mapping[str, Any], plan: Plan) -> str:
+    subgraphs = [
+        (str(index), subgraph["device"], format_seconds(subgraph["seconds"]), _shorten(subgraph["nodes"]))
+        for index, subgraph in enumerate(fields["subgraphs"])
+    ]
+    reasons = [
+        f"  {name} ({plan.operator_of_node[name]}) runs on {plan.device_of_node[name]}; {device} says: {reason}"
+        for name, reason_of_device in plan.refusals.items()
+        for device, reason in reason_of_device.items()
+    ]
+    agreement = [
+        f"  largest difference from {device} alone: {difference:.3g}" for device, difference in fields["agreement"].items()
+    ]
+    verdict = "ok" if _passes(fields) else "WRONG"
+    return "\n".join(
+        [
+            f"{fields['images']} handwritten digits that the network was not trained on, on {SPLIT_DEVICE}",
+            "",
+            format_table(("SUBGRAPH", "DEVICE", "TIME", "NODES"), subgraphs),
+            "",
+            f"Why {plan.priorities[0]} does not run them all:",
+            *reasons,
+            "",
+            f"The answers: {fields['correct']} of {fields['images']} right, accuracy {fields['accuracy']:.4f}",
+            *agreement,
+            "",
+            f"{verdict} (expected: accuracy of at least {LOWEST_ACCURACY}, differences of at most {LARGEST_DIFFERENCE:g})",
+        ]
+    )
+
+
+def _shorten(nodes: list[str]) -> str:
+    return ", ".join(nodes) if len(nodes) <= 6 else f"{', '.join(nodes[:3])}, ... {nodes[-1]} ({len(nodes)} nodes)"

@@ -1,0 +1,227 @@
+"""Inputs of one inference: from files, and random where that was asked for.
+
+A file's text is NAME=FILE; a bare .npz gives each of its arrays to the input of that name, any other bare file the only input.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hetero_core.cli.answer import UsageError
+from hetero_core.dtypes import FLOAT_DTYPES, numpy_dtype
+from hetero_core.errors import enumerate_choices, suggest
+from hetero_core.network.types import OptionalType, TensorType, ValueSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def read_inputs(texts: Sequence[str], specs: Sequence[ValueSpec], *, network: str) -> dict[str, Any]:
+    """Returns the arrays of the -i options by input name; their element types and shapes are not checked yet.
+
+    Raises: UsageError for names that are unknown or given twice, and for files that cannot be read.
+    """
+    given: dict[str, Any] = {}
+    for text in texts:
+        for name, value in _read_option(text, specs, network).items():
+            if name in given:
+                raise UsageError(f"-i {text}: input '{name}' is given twice; leave one out")
+            given[name] = value
+    return given
+
+
+def fill_inputs(
+    given: Mapping[str, Any], specs: Sequence[ValueSpec], shapes: Mapping[str, tuple[int, ...]], *, seed: int
+) -> dict[str, Any]:
+    """Returns the inputs with random values for those that are missing; an optional input stays absent.
+
+    Floats are normal with deviation 1, uint8 is 0 to 255, other integers are 0 or 1. The same seed gives the same values.
+
+    Raises: UsageError for a shape of no such input, and for an open dimension without a shape.
+    """
+    _require_useful_shapes(given, specs, shapes)
+    filled = dict(given)
+    for index, spec in enumerate(specs):
+        if spec.name not in given and not isinstance(spec.type, OptionalType):
+            filled[spec.name] = _draw_tensor(spec, _find_shape(spec, shapes), seed=(seed, index))
+    return filled
+
+
+def require_complete(given: Mapping[str, Any], specs: Sequence[ValueSpec], *, network: str) -> None:
+    """Raises UsageError that lists the inputs that are missing."""
+    missing = [str(spec) for spec in specs if spec.name not in given and not isinstance(spec.type, OptionalType)]
+    if missing:
+        raise UsageError(
+            f"network '{network}' misses the inputs {'; '.join(missing)}. "
+            "Give each with -i NAME=FILE, or ask for random ones with --random"
+        )
+
+
+def _read_option(text: str, specs: Sequence[ValueSpec], network: str) -> dict[str, Any]:
+    name, equals, file = text.partition("=")
+    if not equals:
+        name, file = "", text
+    path = Path(file)
+    if not name and path.suffix.lower() == ".npz":
+        return _read_whole_archive(path, specs, network)
+    if not name:
+        name = _find_only_input(path, specs, network)
+    _require_known([name], specs, network, f"-i {text}")
+    spec = next(spec for spec in specs if spec.name == name)
+    reader = _READERS.get(path.suffix.lower())
+    if reader is None:
+        raise UsageError(f"-i {text}: '{path}' is of no kind that can be read; these are {enumerate_choices(_READERS)}")
+    return {name: _view_as(_open(reader, path, spec), spec)}
+
+
+def _find_only_input(path: Path, specs: Sequence[ValueSpec], network: str) -> str:
+    if len(specs) == 1:
+        return specs[0].name
+    raise UsageError(
+        f"-i {path}: network '{network}' has {len(specs)} inputs; say which, as in -i {specs[0].name if specs else 'NAME'}={path}"
+    )
+
+
+def _require_known(names: Sequence[str], specs: Sequence[ValueSpec], network: str, where: str) -> None:
+    known = [spec.name for spec in specs]
+    for name in names:
+        if name not in known:
+            hint = suggest(name, known) or ";"
+            raise UsageError(f"{where}: network '{network}' has no input '{name}'{hint} its inputs are {_list_specs(specs)}")
+
+
+def _list_specs(specs: Sequence[ValueSpec]) -> str:
+    return "; ".join(map(str, specs)) or "none"
+
+
+def _open(reader: Callable[[Path, ValueSpec], Any], path: Path, spec: ValueSpec) -> Any:
+    try:
+        return reader(path, spec)
+    except UsageError:
+        raise
+    except OSError as error:
+        raise UsageError(f"cannot read input '{spec.name}' from '{path}': {error.strerror or error}") from error
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise UsageError(f"cannot read input '{spec.name}' from '{path}': it is damaged or of another kind: {error}") from error
+
+
+def _read_npy(path: Path, _: ValueSpec) -> Any:
+    import numpy as np
+
+    with path.open("rb") as file:
+        return np.lib.format.read_array(file, allow_pickle=False)
+
+
+def _read_npz(path: Path, spec: ValueSpec) -> Any:
+    """Returns the array of the input's name, or the only one."""
+    arrays = _load_archive(path)
+    if spec.name in arrays:
+        return arrays[spec.name]
+    if len(arrays) == 1:
+        return next(iter(arrays.values()))
+    raise UsageError(f"'{path}' has no array '{spec.name}'{suggest(spec.name, arrays) or ';'} it has {enumerate_choices(arrays)}")
+
+
+def _read_whole_archive(path: Path, specs: Sequence[ValueSpec], network: str) -> dict[str, Any]:
+    named = ValueSpec(path.name, TensorType(None))
+    arrays: dict[str, Any] = _open(lambda one, _: _load_archive(one), path, named)
+    hint = f"-i {path}, which gives all its arrays (name one input to take one array: -i NAME={path})"
+    _require_known(list(arrays), specs, network, hint)
+    return {spec.name: _view_as(arrays[spec.name], spec) for spec in specs if spec.name in arrays}
+
+
+def _load_archive(path: Path) -> dict[str, Any]:
+    import numpy as np
+
+    loaded = np.load(path, allow_pickle=False)
+    if not isinstance(loaded, np.lib.npyio.NpzFile):
+        raise UsageError(f"'{path}' is no .npz archive; a single array is read from a .npy file")
+    with loaded:
+        return {name: loaded[name] for name in loaded.files}
+
+
+def _read_proto(path: Path, spec: ValueSpec) -> Any:
+    import onnx  # heavy
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # comes with onnx, without types
+
+    from hetero_core.network.tensors import read_tensor
+    from hetero_core.network.weights import WeightFiles
+
+    content = path.read_bytes()
+    try:
+        proto = onnx.TensorProto.FromString(content)
+    except DecodeError as error:
+        raise UsageError(
+            f"cannot read input '{spec.name}' from '{path}': it is no ONNX TensorProto, or damaged ({error})"
+        ) from error
+    return read_tensor(proto, WeightFiles(str(path.parent)), f"the tensor of '{path}'").array
+
+
+def _read_image(path: Path, spec: ValueSpec) -> Any:
+    from hetero_core.cli.images import read_image  # imports Pillow
+
+    return read_image(path, spec)
+
+
+_READERS: Mapping[str, Callable[[Path, ValueSpec], Any]] = {
+    ".npy": _read_npy,
+    ".npz": _read_npz,
+    ".pb": _read_proto,
+    ".png": _read_image,
+    ".jpg": _read_image,
+    ".jpeg": _read_image,
+}
+
+
+def _view_as(array: Any, spec: ValueSpec) -> Any:
+    """NumPy files keep bfloat16 and its kin as plain bytes; those of the right size get their element type back."""
+    if spec.dtype is None or array.dtype.kind != "V" or array.dtype.names is not None:
+        return array
+    wanted = numpy_dtype(spec.dtype)
+    return array.view(wanted) if wanted.itemsize == array.dtype.itemsize else array
+
+
+def _require_useful_shapes(given: Mapping[str, Any], specs: Sequence[ValueSpec], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    known = [spec.name for spec in specs]
+    for name in shapes:
+        if name not in known:
+            raise UsageError(
+                f"--shape {name}: there is no such input{suggest(name, known) or ';'} the inputs are {_list_specs(specs)}"
+            )
+        if name in given:
+            raise UsageError(f"--shape {name}: the input is read from a file, which has a shape; leave --shape out")
+
+
+def _find_shape(spec: ValueSpec, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+    if not isinstance(spec.type, TensorType):
+        raise UsageError(f"--random makes tensors only; input {spec} has to be given with -i")
+    if spec.name in shapes:
+        return shapes[spec.name]
+    sizes = [size for size in spec.type.shape or () if isinstance(size, int)]
+    if spec.type.shape is None or len(sizes) < len(spec.type.shape):
+        example = (
+            "1,3,224,224"
+            if spec.type.shape is None
+            else ",".join(str(size) if isinstance(size, int) else "1" for size in spec.type.shape)
+        )
+        raise UsageError(f"input {spec} has open dimensions; choose their sizes for --random, as in --shape {spec.name}={example}")
+    return tuple(sizes)
+
+
+def _draw_tensor(spec: ValueSpec, shape: tuple[int, ...], *, seed: tuple[int, int]) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    generator = np.random.default_rng(seed)
+    dtype = spec.dtype or "float32"
+    if dtype == "string":
+        return np.array(generator.choice(["a", "b", "c"], shape), dtype=object)
+    if dtype.startswith("complex"):
+        return (generator.standard_normal(shape) + 1j * generator.standard_normal(shape)).astype(dtype)
+    if dtype in FLOAT_DTYPES:
+        return np.asarray(generator.standard_normal(shape)).astype(numpy_dtype(dtype))
+    # Most integers index something whose size is not known here; 0 and 1 are in range of nearly all.
+    return np.asarray(generator.integers(0, 256 if dtype == "uint8" else 2, shape)).astype(numpy_dtype(dtype))

@@ -1,0 +1,120 @@
+"""Outputs of one inference: as rows to read, as fields for JSON, and as files."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from hetero_core.cli.answer import UsageError
+from hetero_core.cli.tables import format_table
+from hetero_core.dtypes import dtype_of_numpy
+
+if TYPE_CHECKING:
+    import numpy as np
+
+SHOWN_VALUES = 10
+_SHOWN_IN_TEXT = 4
+
+
+def iterate_tensors(outputs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yields each array with its name; the items of a sequence or a map as "name[0]", "name[key]"; None for an absent optional."""
+    for name, value in outputs.items():
+        if isinstance(value, list | tuple):
+            yield from iterate_tensors({f"{name}[{index}]": item for index, item in enumerate(value)})
+        elif isinstance(value, Mapping):
+            yield from iterate_tensors({f"{name}[{key}]": item for key, item in value.items()})
+        else:
+            yield name, value
+
+
+def describe_output(name: str, value: Any) -> dict[str, Any]:
+    """Returns name, element type, shape, smallest, largest and mean value, and the first values of one array.
+
+    The three numbers are None for texts, complex numbers and empty arrays.
+    """
+    import numpy as np
+
+    if value is None:
+        return {"name": name, "dtype": None, "shape": None, "min": None, "max": None, "mean": None, "values": []}
+    array = np.asarray(value)
+    fields: dict[str, Any] = {"name": name, "dtype": dtype_of_numpy(array.dtype), "shape": list(array.shape)}
+    has_numbers = array.size > 0 and array.dtype.kind not in "OUSTc"
+    # The small floats of ml_dtypes have no exact sums of their own.
+    wide = array.astype(np.float64) if has_numbers else None
+    for field, measure in (("min", np.min), ("max", np.max), ("mean", np.mean)):
+        fields[field] = None if wide is None else float(measure(wide))
+    fields["values"] = [_to_plain(item) for item in array.reshape(-1)[:SHOWN_VALUES]]
+    return fields
+
+
+def _to_plain(item: Any) -> Any:
+    """Returns a Python value for an array's element."""
+    plain = item.item() if hasattr(item, "item") else item
+    return plain if isinstance(plain, bool | int | float) else str(plain)
+
+
+def format_outputs(described: list[dict[str, Any]]) -> str:
+    """Returns described outputs as a table."""
+    return format_table(("OUTPUT", "TYPE", "MIN", "MAX", "MEAN", "FIRST VALUES"), [_format_row(fields) for fields in described])
+
+
+def _format_row(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    if fields["shape"] is None:
+        return fields["name"], "absent", "-", "-", "-", "-"
+    kind = f"{fields['dtype']}[{','.join(map(str, fields['shape']))}]"
+    numbers = ["-" if fields[field] is None else f"{fields[field]:.6g}" for field in ("min", "max", "mean")]
+    values = " ".join(f"{item:.6g}" if isinstance(item, float) else str(item) for item in fields["values"][:_SHOWN_IN_TEXT])
+    count = 1
+    for size in fields["shape"]:
+        count *= size
+    return fields["name"], kind, *numbers, values + (" ..." if count > _SHOWN_IN_TEXT else "")
+
+
+def save_outputs(outputs: Mapping[str, Any], target: str) -> list[str]:
+    """Returns the paths of the files written: one .npz, or one .npy for each output in a folder, which is made.
+
+    In a folder, characters of a name that are no letter, digit, "_", "." or "-" are percent-encoded. An absent optional has
+    no file.
+
+    Raises: UsageError where nothing can be written.
+    """
+    arrays = {name: _to_storable(value) for name, value in iterate_tensors(outputs) if value is not None}
+    path = Path(target)
+    try:
+        return _write_archive(arrays, path) if path.suffix.lower() == ".npz" else _write_folder(arrays, path)
+    except OSError as error:
+        raise UsageError(f"cannot save outputs to '{path}': {error.strerror or error}") from error
+
+
+def _to_storable(value: Any) -> np.ndarray[Any, Any]:
+    """Texts are stored as NumPy's fixed-width texts: no file of ours needs pickle."""
+    import numpy as np
+
+    array = np.asarray(value)
+    return array.astype(str) if array.dtype == object else array
+
+
+def _write_archive(arrays: Mapping[str, np.ndarray[Any, Any]], path: Path) -> list[str]:
+    """Not by numpy.savez, which cannot hold an array named "file"."""
+    import numpy as np
+
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+    return [str(path)]
+
+
+def _write_folder(arrays: Mapping[str, np.ndarray[Any, Any]], folder: Path) -> list[str]:
+    import numpy as np
+
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, array in arrays.items():
+        path = folder / f"{quote(name, safe='')}.npy"
+        np.save(path, array, allow_pickle=False)
+        paths.append(str(path))
+    return paths

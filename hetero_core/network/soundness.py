@@ -1,0 +1,50 @@
+"""Whether a graph is one: a source for every value, and one only. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from hetero_core.errors import InvalidNetworkError
+from hetero_core.network.graph import Graph, Node
+from hetero_core.network.topology import find_free_values
+
+
+def check_single_assignment(graph: Graph) -> None:
+    """Refuses a value with two sources in one scope."""
+    source_of_value: dict[str, str] = {}
+    for spec in graph.inputs:
+        _claim(source_of_value, spec.name, f"input '{spec.name}'")
+    for name in graph.initializers:
+        _claim(source_of_value, name, f"constant '{name}'")
+    for node in graph.nodes:
+        for value in node.writes:
+            _claim(source_of_value, value, f"node {node.label}")
+
+
+def _claim(source_of_value: dict[str, str], value: str, source: str) -> None:
+    if value in source_of_value:
+        raise InvalidNetworkError(
+            f"value '{value}' has two sources, {source_of_value[value]} and {source}; a value has one. Rename one of them."
+        )
+    source_of_value[value] = source
+
+
+def check_everything_is_produced(graph: Graph) -> None:
+    """Refuses a value that is read, by a node or as an output, and has no source."""
+    known = {spec.name for spec in graph.inputs} | set(graph.initializers) | set(graph.index_of_producer)
+    for node in graph.nodes:
+        for value in node.reads:
+            if value not in known:
+                raise InvalidNetworkError(
+                    f"{_find_reader(node, value)} reads value '{value}', which nothing produces; the model is incomplete."
+                )
+    for spec in graph.outputs:
+        if spec.name not in known:
+            raise InvalidNetworkError(f"output '{spec.name}' is produced by nothing; the model is incomplete.")
+
+
+def _find_reader(node: Node, value: str) -> str:
+    """Returns the node that reads a value, looking into bodies for the innermost one."""
+    for key, body in node.bodies.items():
+        for inner in body.nodes:
+            if value in inner.reads and value in find_free_values(body):
+                return f"{_find_reader(inner, value)}, in body '{key}' of node {node.label},"
+    return f"node {node.label}"

@@ -1,0 +1,95 @@
+"""Every Python block of README.md and docs/ runs: the blocks of one page in order, in one namespace, in a fresh interpreter.
+
+A block is fenced with ```python and begins in the first column; `console` and other blocks are not run. The working folder is empty and
+temporary, warnings are errors, and a failure shows page and line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# Compiled with the page's own name and line numbers, so that tracebacks point into the page.
+RUNNER = """
+import json, linecache, sys
+page, blocks = json.load(sys.stdin)
+linecache.cache[page] = (0, None, open(page).read().splitlines(keepends=True), page)
+namespace = {"__name__": "__main__"}
+for line, code in blocks:
+    exec(compile("\\n" * line + code, page, "exec"), namespace)
+"""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A Python block: the number of the line with its opening fence, and what stands between the fences."""
+
+    line: int
+    code: str
+
+
+def read_blocks(page: Path) -> Iterator[Block]:
+    """Yields the Python blocks of a page. Raises: ValueError for a fence that is never closed."""
+    opened: tuple[int, str] | None = None
+    lines: list[str] = []
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        if not line.startswith("```"):
+            lines.append(line)
+        elif opened is None:
+            opened, lines = (number, line[3:].strip()), []
+        else:
+            if opened[1] == "python":
+                yield Block(opened[0], "\n".join(lines) + "\n")
+            opened = None
+    if opened is not None:
+        raise ValueError(f"{page}, line {opened[0]}: the block is never closed")
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES_WITH_CODE = [page for page in PAGES if any(read_blocks(page))]
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_python_blocks_of_page_run(page: Path, tmp_path: Path) -> None:
+    blocks = [(block.line, block.code) for block in read_blocks(page)]
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "-c", RUNNER],
+        input=json.dumps([str(page), blocks]),
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONSAFEPATH": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ended.returncode == 0, f"{page.relative_to(ROOT)}: a block fails\n{ended.stdout}\n{ended.stderr}"
+
+
+def test_pages_that_lead_newcomers_have_code() -> None:
+    leading = {"README.md", "docs/tutorial/first-device.md"}
+    assert leading <= {page.relative_to(ROOT).as_posix() for page in PAGES_WITH_CODE}
+
+
+def test_code_in_python_is_marked_as_such() -> None:
+    # A block without a language, or as "py", would never run.
+    marks = {"python", "console", "toml", "text", "json", "onnx", "yaml", "bash"}
+    wrong = []
+    for page in PAGES:
+        is_open = False
+        for number, line in enumerate(page.read_text().splitlines(), 1):
+            if line.lstrip().startswith("```"):
+                is_open = not is_open
+                if is_open and line.startswith(" "):
+                    wrong.append(f"{page.relative_to(ROOT)}, line {number}: a block begins in the first column")
+                if is_open and line.strip()[3:] not in marks:
+                    wrong.append(f"{page.relative_to(ROOT)}, line {number}: expected one of {sorted(marks)}, got {line.strip()!r}")
+    assert wrong == []

@@ -1,0 +1,110 @@
+"""Reference pages name everything that there is, and nothing that there is not; the tutorial ends in the example's own file."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hetero_core import Core, contract, errors, hookspecs
+from hetero_core.cli.main import build_parser
+from hetero_core.devices.config import ALIASES, STANDARD_KEYS
+from hetero_core.runtime import blob
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs" / "reference"
+HOOKS = [name for name, member in vars(hookspecs).items() if hasattr(member, f"{hookspecs.PROJECT}_spec")]
+ERRORS = [name for name, member in vars(errors).items() if inspect.isclass(member) and issubclass(member, errors.HeteroError)]
+
+
+def read_section(page: str, heading: str) -> str:
+    """Returns the text below a heading of a reference page, down to the next heading."""
+    found = re.search(rf"^##+ {re.escape(heading)}$(.*?)(?=^##? |\Z)", (REFERENCE / page).read_text(), re.MULTILINE | re.DOTALL)
+    assert found, f"docs/reference/{page} has no section '{heading}'"
+    return found[1]
+
+
+def list_first_cells(text: str) -> list[str]:
+    """Returns the names in backticks in the first column of all tables."""
+    return re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_every_hook_has_a_section_with_its_arguments(hook: str) -> None:
+    section = read_section("hooks.md", f"`{hook}`")
+    arguments = re.search(r"^Arguments: (.*)$", section, re.MULTILINE)
+    assert arguments, f"{hook}: say its arguments in a line that begins with 'Arguments:'"
+    assert re.findall(r"`(\w+)`", arguments[1]) == list(inspect.signature(getattr(hookspecs, hook)).parameters)
+
+
+def test_hooks_page_has_no_hook_that_is_gone() -> None:
+    assert re.findall(r"^### `(\w+)`$", (REFERENCE / "hooks.md").read_text(), re.MULTILINE) == HOOKS
+
+
+def test_errors_page_lists_every_class_once_with_its_bases_in_order() -> None:
+    text = (REFERENCE / "errors.md").read_text()
+    assert list_first_cells(text) == ERRORS
+    for name in ERRORS:
+        (row,) = re.findall(rf"^\| `{name}` \|.*$", text, re.MULTILINE)
+        bases = [base.__name__ for base in getattr(errors, name).__bases__]
+        assert re.findall(r"`(\w+)`", row.split("|")[2]) == bases, name
+
+
+def test_configuration_page_lists_standard_keys_and_aliases() -> None:
+    assert list_first_cells(read_section("configuration.md", "Standard keys")) == list(STANDARD_KEYS)
+    assert list_first_cells(read_section("configuration.md", "Aliases")) == list(ALIASES)
+
+
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU", "HETERO"])
+def test_configuration_and_metrics_pages_list_what_the_device_has(device: str, core: Core) -> None:
+    own = [name for name in core.config_keys(device) if name not in STANDARD_KEYS]
+    if own:
+        assert sorted(list_first_cells(read_section("configuration.md", f"Keys of {device}"))) == sorted(own)
+    text = (REFERENCE / "metrics.md").read_text()
+    missing = [name for name in core.get_metric(device, "SUPPORTED_METRICS") if f"`{name}`" not in text]
+    assert missing == []
+
+
+def test_configuration_page_lists_the_fields_of_a_key() -> None:
+    fields = list_first_cells(read_section("configuration.md", "Declaring a key"))
+    assert fields == list(contract.ConfigKey.__dataclass_fields__)
+
+
+def test_blob_page_lists_the_fields_of_a_header() -> None:
+    text = (REFERENCE / "blob-format.md").read_text()
+    assert set(list_first_cells(read_section("blob-format.md", "Header"))) == {*blob.BlobHeader.__dataclass_fields__, "sections"}
+    assert blob.MAGIC.decode() in text
+    assert f"format version {blob.FORMAT_VERSION}" in text
+
+
+def test_command_line_page_has_every_command() -> None:
+    (commands,) = [action.choices for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction)]
+    text = (REFERENCE / "command-line.md").read_text()
+    assert [command for command in commands if f"hetero {command}" not in text] == []
+
+
+def test_tutorial_ends_in_the_files_of_the_example() -> None:
+    tutorial = (ROOT / "docs" / "tutorial" / "first-device.md").read_text()
+    example = ROOT / "docs" / "examples" / "hetero_echo"
+    assert f"```python\n{(example / 'hetero_echo' / '__init__.py').read_text()}```" in tutorial
+    assert f"```toml\n{(example / 'pyproject.toml').read_text()}```" in tutorial
+
+
+def test_example_passes_its_own_tests() -> None:
+    example = ROOT / "docs" / "examples" / "hetero_echo"
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"],
+        cwd=example,
+        env={**os.environ, "PYTHONPATH": str(example)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"

@@ -1,0 +1,67 @@
+"""Links between pages lead somewhere, and every page can be reached from docs/index.md."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+LINK = re.compile(r"\[[^\]]*\]\(([^()\s]+)\)")
+PAGES = [
+    ROOT / "README.md",
+    *sorted(path for path in DOCS.rglob("*.md") if path.parent.name != "changes"),
+    *sorted(ROOT.glob("plugins/*/README.md")),
+]
+
+
+def read_links(page: Path) -> Iterator[tuple[int, str]]:
+    """Yields line and target of each link outside code."""
+    is_code = False
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        is_code ^= line.startswith("```")
+        if not is_code:
+            yield from ((number, target) for target in LINK.findall(re.sub(r"`[^`]*`", "", line)))
+
+
+def list_anchors(page: Path) -> set[str]:
+    """Returns the anchors of a page's headings: lower case, dashes for blanks, no punctuation."""
+    headings = re.findall(r"^#+ +(.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_relative_links_of_page_resolve(page: Path) -> None:
+    dead = []
+    for number, target in read_links(page):
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or ROOT not in (file, *file.parents):
+            dead.append(f"line {number}: {target}")
+        elif anchor and file.suffix == ".md" and anchor not in list_anchors(file):
+            dead.append(f"line {number}: {target} (no such heading)")
+    assert dead == []
+
+
+def test_index_links_every_page_of_the_docs() -> None:
+    linked = {(DOCS / target.partition("#")[0]).resolve() for _, target in read_links(DOCS / "index.md")}
+    orphans = [page for page in PAGES if DOCS in page.parents and page.name != "index.md" and page not in linked]
+    assert [page.relative_to(ROOT).as_posix() for page in orphans] == []
+
+
+def test_readme_links_the_index() -> None:
+    assert "docs/index.md" in [target for _, target in read_links(ROOT / "README.md")]
+
+
+def test_change_fragments_are_named_for_what_they_are() -> None:
+    wrong = [
+        path.name
+        for path in sorted((DOCS / "changes").iterdir())
+        if not re.fullmatch(r"[a-z0-9-]+\.(feature|fix|breaking|doc)\.md", path.name) or len(path.read_text().splitlines()) > 8
+    ]
+    assert wrong == []

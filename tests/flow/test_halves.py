@@ -1,0 +1,108 @@
+"""The acceptance test of the network layer: every multi-node model of the ONNX backend suite, cut in two, equals the whole.
+
+Each model is cut at its middle and at three seeded places of its topological order. Both halves go through the writer and run one
+after the other in the reference evaluator, as the whole does: what is tested is reading, cutting, typing and writing, no kernel.
+The large networks ("real") are left out: their reference runs take minutes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.checker
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+from hetero_core.network.graph import Network
+from hetero_core.network.reader import read_network
+from hetero_core.network.subnetwork import cut_subnetwork
+from hetero_core.network.writer import network_to_proto
+from hetero_core.testing.backend_cases import BackendCase, iterate_backend_cases
+
+GROUPS = 8
+WITHOUT_REFERENCE = ("test_gradient_of_add", "test_gradient_of_add_and_mul")
+"""Their operator, Gradient, has no kernel in the reference evaluator."""
+
+# The suite's own scripts and the reference evaluator divide by zero, overflow and cast NaN on purpose.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
+
+
+@pytest.fixture(scope="module")
+def multi_node_cases() -> list[tuple[BackendCase, Network]]:
+    kinds = ("node", "simple", "pytorch-converted", "pytorch-operator")
+    pairs = [(case, read_network(case.model)) for case in iterate_backend_cases(kinds=kinds) if case.name not in WITHOUT_REFERENCE]
+    return [(case, network) for case, network in pairs if len(network.nodes) > 1 and not case.is_random]
+
+
+def test_suite_has_some_four_hundred_multi_node_models(multi_node_cases: list[tuple[BackendCase, Network]]) -> None:
+    assert len(multi_node_cases) == 418
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_halves_one_after_the_other_equal_the_whole(multi_node_cases: list[tuple[BackendCase, Network]], group: int) -> None:
+    failures = []
+    for case, network in multi_node_cases[group::GROUPS]:
+        names = [node.name for node in network.nodes]
+        for place in _places(case.name, len(names)):
+            failures += _compare_parts(case, network, [names[:place], names[place:]], f"cut at {place}")
+    assert not failures, "\n".join(failures)
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_nodes_one_by_one_equal_the_whole(multi_node_cases: list[tuple[BackendCase, Network]], group: int) -> None:
+    failures = []
+    for case, network in multi_node_cases[group::GROUPS]:
+        failures += _compare_parts(case, network, [[node.name] for node in network.nodes], "node by node")
+    assert not failures, "\n".join(failures)
+
+
+def _compare_parts(case: BackendCase, network: Network, parts: list[list[str]], how: str) -> list[str]:
+    """Returns why the parts give something else than the whole; nothing where they agree."""
+    try:
+        feeds = dict(zip((spec.name for spec in network.inputs), case.runs[0][0], strict=True))
+        whole = ReferenceEvaluator(case.model)
+        found = _run_parts(network, parts, feeds)
+        for name, value in zip(whole.output_names, whole.run(None, feeds), strict=True):
+            _assert_same(found[name], value, f"output '{name}'")
+    except Exception as error:  # noqa: BLE001  # every failing model is named, not just the first
+        return [f"{case.name}, {how}: {type(error).__name__}: {str(error)[:300]}"]
+    return []
+
+
+def _places(name: str, count: int) -> Iterator[int]:
+    """Yields the middle and three places drawn with the model's name as seed; each once."""
+    draw = random.Random(name)
+    yield from sorted({count // 2, *(draw.randrange(1, count) for _ in range(3))})
+
+
+def _run_parts(network: Network, parts: list[list[str]], feeds: Mapping[str, Any]) -> dict[str, Any]:
+    values = {**feeds, **{name: initializer.array for name, initializer in network.initializers.items()}}
+    for part in (cut_subnetwork(network, names) for names in parts):
+        proto = network_to_proto(part)
+        # The checker wants a shape at the border; a rank that nobody knows has none to state.
+        if all(spec.shape is not None or spec.dtype is None for spec in (*part.inputs, *part.outputs)):
+            onnx.checker.check_model(proto)
+        evaluator = ReferenceEvaluator(proto)
+        outputs = evaluator.run(None, {spec.name: values[spec.name] for spec in part.inputs})
+        values.update(zip((spec.name for spec in part.outputs), outputs, strict=True))
+    return values
+
+
+def _assert_same(found: Any, expected: Any, what: str) -> None:
+    if expected is None:
+        assert found is None, what
+    elif isinstance(expected, list):
+        assert isinstance(found, list), what
+        assert len(found) == len(expected), what
+        for index, (one, other) in enumerate(zip(found, expected, strict=True)):
+            _assert_same(one, other, f"{what}, element {index}")
+    else:
+        found, expected = np.asarray(found), np.asarray(expected)
+        assert found.dtype == expected.dtype, what
+        assert found.shape == expected.shape, what
+        same = found.tolist() == expected.tolist() if found.dtype == object else found.tobytes() == expected.tobytes()
+        assert same, what

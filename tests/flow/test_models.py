@@ -1,0 +1,102 @@
+"""Real topologies with random weights on every device and split in two ways, against ONNX Runtime."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from hetero_core import Core, Network
+from hetero_core.testing.compare import assert_same, max_relative_difference
+from hetero_core.testing.models import dynamic_batch_model, if_model, light_inputs, light_model, loop_model, lstm_model
+
+LIGHT = ("resnet50", "squeezenet", "shufflenet", "densenet121", "inception_v1", "vgg19")
+SMALL: dict[str, Callable[[], onnx.ModelProto]] = {
+    "if": if_model,
+    "loop": loop_model,
+    "lstm": lstm_model,
+    "dynamic_batch": dynamic_batch_model,
+}
+RELATIVE = 1e-4
+Case = tuple[str, onnx.ModelProto, dict[str, Any], list[Any]]
+
+
+def run_engine(model: onnx.ModelProto, inputs: dict[str, Any]) -> list[Any]:
+    """The oracle: ONNX Runtime with its optimisations off."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return list(session.run(None, inputs))
+
+
+@pytest.fixture(scope="module", params=[*LIGHT, *SMALL])
+def case(request: pytest.FixtureRequest) -> Iterator[Case]:
+    """Name, model, inputs and expected outputs; one model in memory at a time."""
+    name = request.param
+    model = SMALL[name]() if name in SMALL else light_model(name)
+    inputs = light_inputs(model)
+    yield name, model, inputs, run_engine(model, inputs)
+
+
+def pin_alternately(network: Network) -> Network:
+    return network.with_affinity({node.name: ("TEMPLATE", "CPU")[index % 2] for index, node in enumerate(network.nodes)})
+
+
+def pin_randomly(network: Network) -> Network:
+    draw = random.Random(20)
+    return network.with_affinity({node.name: draw.choice(("TEMPLATE", "CPU")) for node in network.nodes})
+
+
+@pytest.mark.parametrize(
+    ("device", "pin"),
+    [
+        ("CPU", lambda network: network),
+        ("TEMPLATE", lambda network: network),
+        ("HETERO:TEMPLATE,CPU", pin_alternately),
+        ("HETERO:TEMPLATE,CPU", pin_randomly),
+    ],
+    ids=["cpu", "template", "alternating", "random"],
+)
+def test_model_equals_the_engine(core: Core, case: Case, device: str, pin: Callable[[Network], Network]) -> None:
+    name, model, inputs, expected = case
+    network = pin(core.read_network(model))
+    with core.load_network(network, device) as loaded:
+        found = loaded.infer(inputs)
+        if device.startswith("HETERO"):
+            subgraphs = loaded.get_metric("HETERO_SUBGRAPHS")
+            assert sorted(node for _, nodes in subgraphs for node in nodes) == sorted(node.name for node in network.nodes)
+            assert all(network.affinity[node] == chosen for chosen, nodes in subgraphs for node in nodes)
+            assert len(subgraphs) > 1
+    for spec, value, wanted in zip(network.outputs, found.values(), expected, strict=True):
+        assert max_relative_difference(value, wanted) < RELATIVE, (name, spec.name)
+
+
+@pytest.mark.parametrize("device", ["CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU"])
+def test_one_loaded_network_takes_any_batch(core: Core, device: str) -> None:
+    model = dynamic_batch_model()
+    loaded = core.load_network(pin_alternately(core.read_network(model)), device)
+    (spec,) = loaded.inputs
+    assert isinstance((spec.shape or ())[0], str)
+    for batch in (1, 5, 2):
+        array = np.random.default_rng(batch).standard_normal((batch, *(spec.shape or ())[1:])).astype(np.float32)
+        expected = run_engine(model, {spec.name: array})
+        for value, wanted in zip(loaded.infer({spec.name: array}).values(), expected, strict=True):
+            assert value.shape == wanted.shape
+            assert_same(value, wanted, rtol=RELATIVE)
+
+
+@pytest.mark.parametrize("device", ["CPU", "TEMPLATE"])
+@pytest.mark.parametrize("name", ["squeezenet", "shufflenet", "inception_v1"])
+def test_old_form_of_a_model_runs_as_it_is(core: Core, name: str, device: str) -> None:
+    """Opset 9, IR 3, initializers listed as inputs: the form in which the topologies were published."""
+    model = light_model(name, opset=None)
+    inputs = light_inputs(model)
+    found = core.load_network(core.read_network(model), device).infer(inputs)
+    for value, wanted in zip(found.values(), run_engine(model, inputs), strict=True):
+        assert max_relative_difference(value, wanted) < RELATIVE

@@ -1,0 +1,101 @@
+"""What pip installs: wheels of the core, the plugins and the example, and a device that appears and vanishes with its wheel.
+
+The dependencies of the core come through plain pip; everything else happens below a temporary folder.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "docs" / "examples" / "hetero_echo"
+PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
+DEVICE_PROJECTS = [*PLUGINS, EXAMPLE]
+
+RUN_IDENTITY = """
+import numpy as np, onnx.parser
+from hetero_core import Core
+text = '<ir_version: 8, opset_import: ["": 17]> copy (float[N] x) => (float[N] y) { y = Identity (x) }'
+with Core() as core:
+    network = core.load_network(onnx.parser.parse_model(text), "ECHO")
+    print(network.infer({"x": np.array([1, 2, 3], np.float32)})["y"].tolist(), core.get_versions("ECHO"))
+"""
+
+
+def run(*command: str | Path, folder: Path) -> str:
+    """Returns what the command prints; runs it outside the repository, without the paths of this interpreter."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environment["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
+    ended = subprocess.run(
+        [*map(str, command)], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert ended.returncode == 0, f"{' '.join(map(str, command))}\n{ended.stdout}\n{ended.stderr}"
+    return ended.stdout
+
+
+def read_project(folder: Path) -> dict[str, object]:
+    return tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Builds the wheels of core, plugins and example with the build backend itself; distribution name -> file."""
+    target = tmp_path_factory.mktemp("wheels")
+    built = {}
+    for folder in (ROOT, *DEVICE_PROJECTS):
+        run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", target, folder=folder)
+        name = str(read_project(folder)["name"])
+        (built[name],) = target.glob(f"{name.replace('-', '_')}-*.whl")
+    return built
+
+
+def list_names(wheel: Path) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return sorted(archive.namelist())
+
+
+def read_metadata(wheel: Path, file: str) -> str:
+    (name,) = [name for name in list_names(wheel) if name.endswith(f".dist-info/{file}")]
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.read(name).decode()
+
+
+def test_wheel_of_the_core_holds_type_marker_demo_and_licence_and_no_second_package(wheels: dict[str, Path]) -> None:
+    names = list_names(wheels["hetero-core"])
+    assert {"hetero_core/py.typed", "hetero_core/cli/demo_assets/digits.onnx", "hetero_core/cli/demo_assets/digits.npz"} <= set(
+        names
+    )
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"hetero_core"}
+    assert read_metadata(wheels["hetero-core"], "licenses/LICENSE").lstrip().startswith("Apache License")
+    assert "hetero = hetero_core.cli.main:main" in read_metadata(wheels["hetero-core"], "entry_points.txt")
+
+
+@pytest.mark.parametrize("folder", DEVICE_PROJECTS, ids=lambda path: path.name)
+def test_wheel_of_a_plugin_announces_its_devices_and_holds_its_package_alone(folder: Path, wheels: dict[str, Path]) -> None:
+    project = read_project(folder)
+    wheel = wheels[str(project["name"])]
+    announced = read_metadata(wheel, "entry_points.txt")
+    for name, package in project["entry-points"]["hetero_core.devices"].items():
+        assert f"{name} = {package}" in announced
+        assert {entry.partition("/")[0].partition("-")[0] for entry in list_names(wheel)} == {package}
+    assert "Requires-Dist: hetero-core<0.2,>=0.1" in read_metadata(wheel, "METADATA")
+
+
+def test_device_appears_runs_and_vanishes_with_its_wheel(wheels: dict[str, Path], tmp_path: Path) -> None:
+    run(sys.executable, "-m", "venv", "venv", folder=tmp_path)
+    scripts = tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin")
+    run(scripts / "pip", "install", "--quiet", wheels["hetero-core"], wheels["hetero-echo"], folder=tmp_path)
+
+    assert run(scripts / "hetero", "devices", "--names", folder=tmp_path).split() == ["ECHO"]
+    printed = run(scripts / "python", "-I", "-c", RUN_IDENTITY, folder=tmp_path)
+    assert printed.split("\n")[0] == "[1.0, 2.0, 3.0] {'ECHO': 'hetero-echo 0.1.0'}"
+
+    run(scripts / "pip", "uninstall", "--quiet", "--yes", "hetero-echo", folder=tmp_path)
+    assert run(scripts / "hetero", "devices", "--names", folder=tmp_path).split() == []
