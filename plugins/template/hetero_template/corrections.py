@@ -92,9 +92,19 @@ class BatchNormalization(OpRun):
     op_domain = ""
 
     def _run(
-        self, x: Array, scale: Array, bias: Array, mean: Array, var: Array, epsilon: float = 1e-5, momentum: float = 0.9, spatial: int = 1
+        self,
+        x: Array,
+        scale: Array,
+        bias: Array,
+        mean: Array,
+        var: Array,
+        epsilon: float = 1e-5,
+        momentum: float = 0.9,
+        spatial: int = 1,
+        training_mode: int = 0,
     ) -> tuple[Array]:
-        # With spatial = 0 the statistics have the shape of one image; `evaluator` refuses it, and training outputs.
+        # With spatial = 0 the statistics have the shape of one image; `evaluator` refuses it, and training outputs. The evaluator adds
+        # training_mode from the newest version of the operator; here it is always 0.
         shape = (1, -1) + (1,) * (x.ndim - 2)
         scale, bias, mean, var = (value.reshape(shape) for value in (scale, bias, mean, var))
         return ((scale * (x - mean) / np.sqrt(var + epsilon) + bias).astype(x.dtype),)

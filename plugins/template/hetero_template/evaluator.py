@@ -46,10 +46,10 @@ def build_evaluator(node: Node, network: Network, extensions: ExtensionTable) ->
     if not node.since_version:
         raise NotImplementedError(f"operator {node.operator} is known neither to ONNX nor as an extension")
     _refuse_mixed_opsets(node)
-    evaluator = ReferenceEvaluator(_wrap_node(node, network), new_ops=_list_operators(node, extensions))
-    _refuse_unknown_attributes(node, evaluator.rt_nodes_[0])
     if node.op_type == "BatchNormalization" and 7 <= node.since_version < 14:
         _refuse_training(node)
+    evaluator = ReferenceEvaluator(_wrap_node(node, network), new_ops=_list_operators(node, extensions))
+    _refuse_unknown_attributes(node, evaluator.rt_nodes_[0])
     names = node.reads
     return lambda values: tuple(evaluator.run(None, {name: values[name] for name in names}))
 
@@ -126,8 +126,10 @@ def _make_operator(extension: Extension) -> type[OpRun]:
 
 def _refuse_unknown_attributes(node: Node, operator: Any) -> None:
     """An attribute that the evaluator's own function does not take would fail at run time; an old one may be meant otherwise."""
+    if type(operator).run is not OpRun.run:
+        return  # such an operator reads its attributes from itself
     parameters = inspect.signature(operator._run).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()) or not hasattr(operator, "attributes_names_"):
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
     unknown = sorted(name for name in operator.attributes_names_ if name not in parameters)
     if unknown:
