@@ -26,7 +26,7 @@ from hetero_core.network.scopes import (
     names_of_values,
     normal_domain,
 )
-from hetero_core.network.soundness import check_everything_is_produced, check_single_assignment
+from hetero_core.network.soundness import check_everything_is_produced, check_single_assignment, check_text
 from hetero_core.network.tensors import read_sparse_tensor, read_tensor
 from hetero_core.network.topology import find_free_values, sort_topologically
 from hetero_core.network.type_protos import read_type
@@ -82,6 +82,7 @@ class GraphReader:
         for name, initializer in draft.initializers.items():
             self._add_constant_type(draft, name, initializer)
         present = {spec.name for spec in (*inputs, *outputs)}.union(draft.initializers, *(node.outputs for node in draft.nodes))
+        check_text(proto.name)
         graph = Graph(
             proto.name,
             inputs,
@@ -98,6 +99,7 @@ class GraphReader:
         specs = []
         for proto in protos:
             value_type = read_type(proto.type, f"{kind} '{proto.name}'")
+            check_text(proto.name)
             if not proto.name:
                 raise InvalidNetworkError(f"an {kind} has no name; name every {kind} of every graph.")
             specs.append(ValueSpec(scope.value(proto.name), TensorType(None) if value_type is None else value_type))
@@ -118,6 +120,7 @@ class GraphReader:
         draft.types[name] = initializer.type
 
     def _add_initializer(self, draft: Draft, name: str, initializer: Initializer) -> None:
+        check_text(name)
         if not name:
             raise InvalidNetworkError("a constant has no name; name every initializer.")
         if name in draft.initializers:
@@ -125,6 +128,8 @@ class GraphReader:
         draft.initializers[name] = initializer
 
     def _add_nodes(self, draft: Draft, protos: Sequence[onnx.NodeProto], scope: Scope) -> None:
+        for proto in protos:
+            check_text(proto.op_type, proto.domain, proto.name, *proto.input, *proto.output)
         for proto, name in zip(protos, name_nodes(protos, scope.path, draft.node_names), strict=True):
             domain = normal_domain(proto.domain)
             function = self._functions.get((domain, proto.op_type, proto.overload))
@@ -174,6 +179,7 @@ class GraphReader:
         attributes: dict[str, Any] = {}
         for attribute in proto.attribute:
             name = attribute.name
+            check_text(name)
             if name in attributes:
                 raise InvalidNetworkError(f"{owner} has the attribute '{name}' twice; remove one of them.")
             if attribute.ref_attr_name:
@@ -290,6 +296,7 @@ def read_opsets(entries: Iterable[onnx.OperatorSetIdProto], owner: str) -> dict[
     known: dict[str, tuple[int, int]] = schema_version_map()
     opsets: dict[str, int] = {}
     for entry in entries:
+        check_text(entry.domain)
         domain, version = normal_domain(entry.domain), entry.version
         title = f"opset {version} of domain '{domain or 'ai.onnx'}'"
         if opsets.setdefault(domain, version) != version:

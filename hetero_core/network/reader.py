@@ -14,6 +14,7 @@ from hetero_core.errors import InvalidNetworkError, NetworkNotFoundError, Networ
 from hetero_core.network.assembly import GraphReader, read_opsets
 from hetero_core.network.graph import EMPTY, Graph, Network
 from hetero_core.network.shapes import CustomTypes, infer_types
+from hetero_core.network.soundness import check_text
 from hetero_core.network.types import has_known_element
 from hetero_core.network.weights import WeightFiles, WeightSource
 
@@ -103,12 +104,10 @@ def assemble_network(model: onnx.ModelProto, weights: WeightSource, title: str) 
     Raises: as `read_network`.
     """
     _check_header(model, title)
-    try:
-        opsets = read_opsets(model.opset_import, "the model")
-        graph, pins = GraphReader(model, weights).read_root(opsets)
-        metadata = {entry.key: entry.value for entry in model.metadata_props}
-    except UnicodeDecodeError as error:
-        raise NetworkReadError(f"cannot read network from {title}: a name in it is not UTF-8; the model is damaged.") from error
+    opsets = read_opsets(model.opset_import, "the model")
+    graph, pins = GraphReader(model, weights).read_root(opsets)
+    metadata = {entry.key: entry.value for entry in model.metadata_props}
+    check_text(*metadata, *metadata.values())
     _check_border(graph)
     return Network(
         graph.name,

@@ -1,10 +1,20 @@
-"""Whether a graph is one: a source for every value, and one only. Imports nothing heavy."""
+"""Whether a graph is one: names that are text, and for every value a source, and one only. Imports nothing heavy."""
 
 from __future__ import annotations
 
-from hetero_core.errors import InvalidNetworkError
+from hetero_core.errors import InvalidNetworkError, NetworkReadError
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.topology import find_free_values
+
+
+def check_text(*texts: object) -> None:
+    """Refuses names that are not UTF-8, which protobuf gives as bytes.
+
+    Raises: NetworkReadError.
+    """
+    for text in texts:
+        if not isinstance(text, str):
+            raise NetworkReadError(f"a name in the model is not UTF-8: {text!r}; the model is damaged.")
 
 
 def check_single_assignment(graph: Graph) -> None:

@@ -58,7 +58,8 @@ def _read_dimension(proto: onnx.TensorShapeProto.Dimension) -> Dimension:
     if kind == "dim_value":
         # Some exporters write -1 for a size that is known at run time.
         return proto.dim_value if proto.dim_value >= 0 else None
-    return (proto.dim_param or None) if kind == "dim_param" else None
+    # An unnamed size is an unknown one; a name that is not UTF-8, which protobuf gives as bytes, is none.
+    return proto.dim_param if kind == "dim_param" and proto.dim_param and isinstance(proto.dim_param, str) else None
 
 
 def write_type(value_type: ValueType, proto: onnx.TypeProto) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from hetero_core.errors import InvalidNetworkError
 from hetero_hetero.digraph import Digraph, OneOf, build_digraph
 from hetero_hetero.subgraphs import Subgraph
 
@@ -28,10 +29,11 @@ def find_conflict_path(
 
     subgraphs: sets of nodes that run as one, each entered and left as a whole: the path names the node where it enters and the
     one where it leaves, which need not be joined by an edge. Members and the node must be in none of them. Cost: O(V + E).
+    Raises: InvalidNetworkError for a node that is not in the graph.
     """
     graph = _build_bare(predecessors)
-    position = {index: place for place, index in enumerate(graph.index_of_position)}
-    units = _list_units(graph, [[position[index] for index in part] for part in subgraphs])
+    position = _locate(graph, (node, *members, *(index for part in subgraphs for index in part)))
+    units = _list_units([[position[index] for index in part] for part in subgraphs])
     path = _find_path(graph, frozenset(position[index] for index in members), position[node], units)
     return tuple(graph.index_of_position[place] for place in path)
 
@@ -44,7 +46,7 @@ def explain_splits(predecessors: OneOf[Sequence[int]], subgraphs: Sequence[Subgr
     yielded.
     """
     graph = _build_bare(predecessors)
-    position = {index: place for place, index in enumerate(graph.index_of_position)}
+    position = _locate(graph, [index for part in subgraphs for index in part.nodes])
     parts = [[position[index] for index in part.nodes] for part in subgraphs]
     part_of_position = {place: number for number, part in enumerate(parts) for place in part}
     for number, part in enumerate(parts):
@@ -59,7 +61,7 @@ def explain_splits(predecessors: OneOf[Sequence[int]], subgraphs: Sequence[Subgr
             path = _find_path(graph, inside, node, {})
             if not path:
                 others = [other for i, other in enumerate(parts) if i not in (number, home)]
-                path = _find_path(graph, inside, node, _list_units(graph, others))
+                path = _find_path(graph, inside, node, _list_units(others))
             if path:
                 yield KeptOut(graph.index_of_position[node], subgraphs[number], tuple(graph.index_of_position[p] for p in path))
 
@@ -70,7 +72,16 @@ def _build_bare(predecessors: OneOf[Sequence[int]]) -> Digraph:
     return build_digraph(predecessors, dict.fromkeys(indices, 0), [0])
 
 
-def _list_units(graph: Digraph, parts: Sequence[Sequence[int]]) -> dict[int, Sequence[int]]:
+def _locate(graph: Digraph, indices: Sequence[int]) -> dict[int, int]:
+    """Returns node -> position. Raises: InvalidNetworkError where one of `indices` is no node."""
+    position = {index: place for place, index in enumerate(graph.index_of_position)}
+    for index in indices:
+        if index not in position:
+            raise InvalidNetworkError(f"cannot look for a conflict path: {index!r} is not among the {len(graph)} nodes of the graph")
+    return position
+
+
+def _list_units(parts: Sequence[Sequence[int]]) -> dict[int, Sequence[int]]:
     """Returns node -> the nodes that run with it."""
     return {place: part for part in parts if len(part) > 1 for place in sorted(part)}
 

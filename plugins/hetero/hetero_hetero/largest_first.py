@@ -1,6 +1,6 @@
 """Policy LARGEST_FIRST: grow a candidate from every root, take the largest, contract it, go on with the rest.
 
-The result is that of growing all candidates anew after each one taken. Only those that the contraction changed are grown again,
+The result is that of growing all candidates anew after each one taken. Only those that it changed are grown again,
 and their number is bounded, so that the work stays near-linear in practice.
 """
 
@@ -16,7 +16,10 @@ CREDIT_PER_NODE = 4
 """How many members candidates may count together, per free node, before a round makes do with those that it has."""
 
 LEAST_CREDIT = 4096
-"""Below 64 nodes of one device every root is tried in every round, whatever the credit."""
+"""What is added to it, for graphs of some hundred nodes, where all roots are cheap."""
+
+EVERY_ROOT_UP_TO = 64
+"""Up to this many nodes of a device, in a part of the graph without edges to the rest, every root is tried in every round."""
 
 
 def select_largest_first(graph: Digraph) -> list[list[int]]:
@@ -43,13 +46,15 @@ class _Candidates:
     """The candidates of one device, kept as if all of them were grown anew in every round.
 
     A node is a root unless a candidate of an earlier root holds it. Removing or adding a candidate therefore concerns only the
-    members behind its root; those whose answer changes wait in `undecided`, a heap of positions.
+    members behind its root; those whose answer changes wait in `undecided`, a heap of positions. A candidate shares no node with
+    what was taken; that a path through the taken one joins two of its members is noticed when it is about to be taken itself.
     """
 
     def __init__(self, growth: Growth, nodes: list[int]) -> None:
         self.growth = growth
         self.undecided = list(nodes)
-        self.credit = CREDIT_PER_NODE * len(nodes) + LEAST_CREDIT
+        # n rounds of n candidates of n members are more than there can be.
+        self.credit = len(nodes) ** 3 if len(nodes) <= EVERY_ROOT_UP_TO else CREDIT_PER_NODE * len(nodes) + LEAST_CREDIT
         self.members_of_root: dict[int, list[int]] = {}
         self.roots_of_node: dict[int, dict[int, None]] = {node: {} for node in nodes}
         self.earlier_roots = dict.fromkeys(nodes, 0)

@@ -34,11 +34,9 @@ def select_subgraphs(
     priorities: Sequence[Hashable],
     policy: str = "LARGEST_FIRST",
 ) -> list[Subgraph]:
-    """Returns the subgraphs in an order in which they can run; of several that could run next, the one whose first node comes
-    first does.
+    """Returns the subgraphs in an order in which they can run; where several could be next, by their first nodes.
 
-    predecessors: the nodes that feed each node, by position or by key; repetitions count once. Nodes need not be numbered
-    topologically.
+    predecessors: the nodes that feed each node, as a sequence or by key, in any numbering; an edge that is repeated counts once.
     LARGEST_FIRST and LEVELS give connected subgraphs and treat unconnected parts of the graph as if each were alone. LEVELS is
     linear in nodes, edges and devices; LARGEST_FIRST is near-linear on networks and slower where short subgraphs meet edges over
     long distances.

@@ -20,6 +20,7 @@ from hetero_core.network.type_protos import write_spec
 from hetero_core.network.types import TensorType, ValueSpec
 from hetero_core.network.writer import node_to_proto
 from hetero_template.corrections import find_corrections
+from hetero_template.faults import find_fault
 
 ExtensionTable = dict[tuple[str, str], Extension]
 Evaluate = Callable[[Mapping[str, Any]], tuple[Any, ...]]
@@ -46,8 +47,9 @@ def build_evaluator(node: Node, network: Network, extensions: ExtensionTable) ->
     if not node.since_version:
         raise NotImplementedError(f"operator {node.operator} is known neither to ONNX nor as an extension")
     _refuse_mixed_opsets(node)
-    if node.op_type == "BatchNormalization" and 7 <= node.since_version < 14:
-        _refuse_training(node)
+    fault = find_fault(node, network)
+    if fault is not None:
+        raise NotImplementedError(fault)
     evaluator = ReferenceEvaluator(_wrap_node(node, network), new_ops=_list_operators(node, extensions))
     _refuse_unknown_attributes(node, evaluator.rt_nodes_[0])
     names = node.reads
@@ -135,7 +137,3 @@ def _refuse_unknown_attributes(node: Node, operator: Any) -> None:
     if unknown:
         raise NotImplementedError(f"onnx.reference does not know the attribute {', '.join(unknown)} of {node.operator}")
 
-
-def _refuse_training(node: Node) -> None:
-    if len(node.writes) > 1 or node.attributes.get("spatial", 1) != 1:
-        raise NotImplementedError(f"{node.operator} is supported for inference with one output and spatial = 1")

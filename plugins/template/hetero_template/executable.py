@@ -47,7 +47,11 @@ class TemplateExecutable(Executable):
 
 
 def _as_array(value: Any) -> Any:
-    """The evaluator returns NumPy scalars where a result has no dimensions."""
+    """The evaluator returns NumPy scalars where a result has no dimensions, and texts of fixed width."""
+    if isinstance(value, list):
+        return [_as_array(item) for item in value]
+    if isinstance(value, np.generic | np.ndarray) and value.dtype.kind == "U":
+        return np.asarray(value, dtype=object)
     return np.asarray(value) if isinstance(value, np.generic) else value
 
 

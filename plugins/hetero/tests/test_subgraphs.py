@@ -1,0 +1,332 @@
+"""The subgraphs of every policy: what they promise on any graph, and the optimum where a search over all orders can tell it."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hetero_hetero.conflicts import explain_splits, find_conflict_path
+from hetero_hetero.contraction import ContractedGraph
+from hetero_hetero.digraph import reverse_edges, sort_topologically
+from hetero_hetero.subgraphs import POLICIES, Subgraph, select_subgraphs
+from hetero_hetero.trace import trace_selection
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+Graph = tuple[list[list[int]], list[str]]
+
+CONNECTED = ("LARGEST_FIRST", "LEVELS")
+DIAMOND = {1: [], 2: [1], 3: [2], 4: [2], 5: [3, 4], 6: [5], 7: [6]}
+DEVICE_IN_DIAMOND = {node: "B" if node == 4 else "A" for node in DIAMOND}
+# a1 -> a2, b2 -> b1, a1 -> b1, b2 -> a2, numbered a1, a2, b1, b2
+CROSSING: list[list[int]] = [[], [0, 3], [3, 0], []]
+
+
+@st.composite
+def graphs(draw: st.DrawFn, max_nodes: int = 60) -> Graph:
+    """A graph numbered at random, with repeated edges, on one to four devices."""
+    count = draw(st.integers(1, max_nodes))
+    shape = random.Random(draw(st.integers(0, 2**32)))
+    return make_graph(shape, count, draw(st.integers(1, 4)), draw(st.sampled_from([0.5, 1, 2, 4])), draw(st.sampled_from([3, 10, 60])))
+
+
+def make_graph(shape: random.Random, count: int, devices: int, density: float, reach: int) -> Graph:
+    number = list(range(count))
+    shape.shuffle(number)
+    predecessors: list[list[int]] = [[] for _ in range(count)]
+    for _ in range(int(density * count)):
+        source = shape.randrange(count)
+        target = min(count - 1, source + shape.randint(1, reach))
+        if source < target:
+            predecessors[number[target]] += [number[source]] * shape.choice([1, 1, 2])
+    share = shape.choice([0.1, 0.3, 0.6])
+    return predecessors, ["A" if shape.random() > share else shape.choice("ABCD"[:devices]) for _ in range(count)]
+
+
+def make_small_graphs(seed: int, count: int, devices: int, most: int) -> list[Graph]:
+    shape = random.Random(seed)
+    return [
+        make_graph(shape, shape.randint(4, most), devices, shape.choice([0.7, 1.2, 2]), shape.choice([3, 6, 12])) for _ in range(count)
+    ]
+
+
+def list_edges(predecessors: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    return [(source, target) for target, sources in enumerate(predecessors) for source in sources]
+
+
+def is_connected(nodes: Sequence[int], edges: Sequence[tuple[int, int]]) -> bool:
+    reached = {nodes[0]}
+    inner = [edge for edge in edges if edge[0] in nodes and edge[1] in nodes]
+    for _ in nodes:
+        reached |= {node for edge in inner if edge[0] in reached or edge[1] in reached for node in edge}
+    return len(reached) == len(nodes)
+
+
+def count_fewest_runs(predecessors: Sequence[Sequence[int]], devices: Sequence[str]) -> int:
+    """The fewest runs of one device in any order of the nodes: any acyclic plan is such an order, and any order such a plan."""
+    before = [sum(1 << source for source in set(sources)) for sources in predecessors]
+    cost = {(0, ""): 0}
+    for _ in devices:
+        following: dict[tuple[int, str], int] = {}
+        for (done, last), runs in cost.items():
+            for node, device in enumerate(devices):
+                if not done >> node & 1 and not before[node] & ~done:
+                    state = (done | 1 << node, device)
+                    following[state] = min(following.get(state, 99), runs + (device != last))
+        cost = following
+    return min(cost.values())
+
+
+def test_document_example_gives_its_result() -> None:
+    assert select_subgraphs(DIAMOND, DEVICE_IN_DIAMOND, ["A", "B"]) == [
+        Subgraph("A", (1, 2)),
+        Subgraph("B", (4,)),
+        Subgraph("A", (3, 5, 6, 7)),
+    ]
+
+
+def test_document_example_by_levels_gives_its_result() -> None:
+    assert select_subgraphs(DIAMOND, DEVICE_IN_DIAMOND, ["A", "B"], "LEVELS") == select_subgraphs(DIAMOND, DEVICE_IN_DIAMOND, ["A", "B"])
+
+
+@pytest.mark.parametrize("policy", CONNECTED)
+def test_crossing_dependencies_split_the_device_that_comes_second(policy: str) -> None:
+    parts = select_subgraphs(CROSSING, ["A", "A", "B", "B"], ["A", "B"], policy)
+    assert parts == [Subgraph("B", (3,)), Subgraph("A", (0, 1)), Subgraph("B", (2,))]
+
+
+def test_crossing_dependencies_take_three_waves() -> None:
+    parts = select_subgraphs(CROSSING, ["A", "A", "B", "B"], ["A", "B"], "FEWEST")
+    assert parts == [Subgraph("A", (0,)), Subgraph("B", (3, 2)), Subgraph("A", (1,))]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(graph=graphs())
+def test_parts_cover_every_node_once_and_run_in_the_returned_order(policy: str, graph: Graph) -> None:
+    predecessors, devices = graph
+    parts = select_subgraphs(predecessors, devices, "ABCD", policy)
+    home = {node: number for number, part in enumerate(parts) for node in part.nodes}
+    assert sorted(node for part in parts for node in part.nodes) == list(range(len(devices)))
+    assert all(devices[node] == parts[number].device for node, number in home.items())
+    assert all(home[source] <= home[target] for source, target in list_edges(predecessors))
+    within = {node: place for part in parts for place, node in enumerate(part.nodes)}
+    assert all(within[a] < within[b] for a, b in list_edges(predecessors) if home[a] == home[b])
+    if policy in CONNECTED:
+        assert all(is_connected(part.nodes, list_edges(predecessors)) for part in parts)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(graph=graphs(30))
+def test_names_and_kind_of_container_do_not_change_the_result(policy: str, graph: Graph) -> None:
+    predecessors, devices = graph
+    plain = select_subgraphs(predecessors, devices, "ABCD", policy)
+    keyed = select_subgraphs(
+        {10 * node + 3: [10 * source + 3 for source in sources] for node, sources in reversed(list(enumerate(predecessors)))},
+        {10 * node + 3: (device, 0) for node, device in enumerate(devices)},
+        [(device, 0) for device in "ABCD"],
+        policy,
+    )
+    assert [((part.device, 0), tuple(10 * node + 3 for node in part.nodes)) for part in plain] == [(p.device, p.nodes) for p in keyed]
+
+
+@pytest.mark.parametrize("policy", CONNECTED)
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(graph=graphs(30), other=graphs(30))
+def test_parts_of_one_component_do_not_depend_on_another(policy: str, graph: Graph, other: Graph) -> None:
+    shift = len(graph[0])
+    both = graph[0] + [[source + shift for source in sources] for sources in other[0]], graph[1] + other[1]
+    alone = select_subgraphs(*graph, "ABCD", policy) + [
+        Subgraph(part.device, tuple(node + shift for node in part.nodes)) for part in select_subgraphs(*other, "ABCD", policy)
+    ]
+    assert sorted(select_subgraphs(*both, "ABCD", policy), key=lambda part: part.nodes) == sorted(alone, key=lambda part: part.nodes)
+
+
+def test_largest_first_stays_close_to_the_literal_procedure() -> None:
+    same = parts = literal_parts = 0
+    samples = [graph for devices in (2, 3, 4) for graph in make_small_graphs(devices, 300, devices, 20)]
+    for predecessors, devices in samples:
+        selected = select_subgraphs(predecessors, devices, "ABCD")
+        literal = trace_selection(predecessors, devices, "ABCD").subgraphs
+        same += tuple(selected) == literal
+        parts += len(selected)
+        literal_parts += len(literal)
+    assert same >= 0.97 * len(samples)
+    assert parts <= 1.002 * literal_parts
+
+
+def test_largest_first_is_maximal_against_what_was_left() -> None:
+    # Nodes of one device next to each other in two subgraphs are always kept apart by a path.
+    for predecessors, devices in make_small_graphs(11, 100, 3, 20):
+        parts = select_subgraphs(predecessors, devices, "ABC")
+        home = {node: number for number, part in enumerate(parts) for node in part.nodes}
+        touching = {
+            frozenset((home[a], home[b])) for a, b in list_edges(predecessors) if home[a] != home[b] and devices[a] == devices[b]
+        }
+        explained = {
+            frozenset((home[split.node], home[split.subgraph.nodes[0]])) for d in "ABC" for split in explain_splits(predecessors, parts, d)
+        }
+        assert touching == explained
+
+
+@pytest.mark.parametrize(("most", "count"), [(8, 200), (12, 100)])
+def test_fewest_on_two_devices_equals_the_optimum(most: int, count: int) -> None:
+    for predecessors, devices in make_small_graphs(most, count, 2, most):
+        assert len(select_subgraphs(predecessors, devices, "AB", "FEWEST")) == count_fewest_runs(predecessors, devices)
+
+
+@pytest.mark.parametrize("devices", [3, 4])
+def test_fewest_on_more_devices_stays_within_a_twentieth_of_the_optimum(devices: int) -> None:
+    samples = make_small_graphs(devices, 60, devices, 10)
+    found = sum(len(select_subgraphs(*graph, "ABCD", "FEWEST")) for graph in samples)
+    assert found <= 1.05 * sum(count_fewest_runs(*graph) for graph in samples)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_result_does_not_depend_on_the_hash_seed(policy: str) -> None:
+    program = (
+        "import random\n"
+        "from hetero_hetero.subgraphs import select_subgraphs\n"
+        "r = random.Random(3)\n"
+        "p = [[r.randrange(i) for _ in range(2)] if i else [] for i in range(300)]\n"
+        "d = [r.choice(['CPU', 'GPU', 'NPU']) for _ in p]\n"
+        f"print(select_subgraphs(p, d, ['GPU', 'NPU', 'CPU'], '{policy}'))\n"
+    )
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in ("0", "1", "77")
+    ]
+    assert outputs[0].startswith("[Subgraph")
+    assert outputs.count(outputs[0]) == len(outputs)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_no_nodes_give_no_subgraphs(policy: str) -> None:
+    assert select_subgraphs([], [], ["A"], policy) == []
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_nodes_without_edges(policy: str) -> None:
+    parts = select_subgraphs([[], [], []], ["B", "A", "B"], ["A", "B"], policy)
+    apart = [Subgraph("B", (0,)), Subgraph("A", (1,)), Subgraph("B", (2,))]
+    assert parts == (apart if policy in CONNECTED else [Subgraph("B", (0, 2)), Subgraph("A", (1,))])
+
+
+def test_priority_decides_who_is_served_first() -> None:
+    devices = ["A", "A", "B", "B"]
+    assert Subgraph("A", (0, 1)) in select_subgraphs(CROSSING, devices, ["A", "B"])
+    assert Subgraph("B", (3, 2)) in select_subgraphs(CROSSING, devices, ["B", "A"])
+
+
+def test_long_chain_needs_no_recursion() -> None:
+    count = 5000
+    predecessors = [[node - 1] if node else [] for node in range(count)]
+    for policy in POLICIES:
+        assert len(select_subgraphs(predecessors, ["AB"[node % 2] for node in range(count)], "AB", policy)) == count
+
+
+def test_contraction_keeps_every_edge_between_rising_slots() -> None:
+    shape = random.Random(5)
+    for predecessors, _ in make_small_graphs(6, 200, 1, 30):
+        order = sort_topologically(dict(enumerate(predecessors)))
+        place = {node: position for position, node in enumerate(order)}
+        producers = [sorted({place[source] for source in predecessors[node]}) for node in order]
+        graph = ContractedGraph(producers, reverse_edges(producers))
+        nodes = list(range(len(producers)))
+        while len(nodes) > 1:
+            members = shape.sample(nodes, shape.randint(1, min(4, len(nodes))))
+            if graph.contract(members):
+                nodes = [node for node in nodes if node not in members]
+                edges = [(graph.standin[s], graph.standin[t]) for s, t in list_edges(producers)]
+                assert all(graph.slot[source] < graph.slot[target] for source, target in edges if source != target)
+            else:
+                nodes.remove(members[0])
+
+
+def test_conflict_path_of_the_document_example() -> None:
+    assert find_conflict_path(DIAMOND, [3, 5, 6, 7], 2) == (2, 4, 5)
+    assert find_conflict_path(DIAMOND, [1, 2, 3], 5) == (2, 4, 5)
+    assert find_conflict_path(DIAMOND, [3, 5, 6, 7], 4) == ()
+
+
+def test_conflict_path_passes_a_subgraph_as_a_whole() -> None:
+    assert find_conflict_path(CROSSING, [3], 2) == ()
+    assert find_conflict_path(CROSSING, [3], 2, [(0, 1)]) == (3, 1, 0, 2)
+
+
+def test_splits_are_explained_by_node_subgraph_and_path() -> None:
+    parts = select_subgraphs(DIAMOND, DEVICE_IN_DIAMOND, ["A", "B"])
+    splits = list(explain_splits(DIAMOND, parts, "A"))
+    assert [(split.node, split.subgraph.nodes, split.path) for split in splits] == [(2, (3, 5, 6, 7), (2, 4, 5))]
+    assert list(explain_splits(DIAMOND, parts, "B")) == []
+
+
+@pytest.mark.parametrize(
+    ("predecessors", "devices", "priorities", "policy", "message"),
+    [
+        ([[1], [0]], "AA", "A", "LEVELS", "cannot select subgraphs: nodes 0 -> 1 -> 0 form a cycle; expected a graph without cycles"),
+        ({4: [4]}, {4: "A"}, "A", "FEWEST", "cannot select subgraphs: nodes 4 -> 4 form a cycle; expected a graph without cycles"),
+        (
+            [[19], *([node] for node in range(19))],
+            "A" * 20,
+            "A",
+            "LARGEST_FIRST",
+            "cannot select subgraphs: nodes 0 -> 1 -> 2 -> 3 -> 4 -> 5 -> 6 -> 7 -> (11 more) -> 19 -> 0 form a cycle; "
+            "expected a graph without cycles",
+        ),
+        ([[], [5]], "AA", "A", "LEVELS", "cannot select subgraphs: node 1 is fed by node 5, which is not among the 2 nodes"),
+        ([[], [-1]], "AA", "A", "LEVELS", "cannot select subgraphs: node 1 is fed by node -1, which is not among the 2 nodes"),
+        ([[], []], "A", ["A", "B"], "LEVELS", "cannot select subgraphs: node 1 has no device; give it one of A, B"),
+        (
+            [[], []],
+            ["CPU", "NPU"],
+            ["GPU", "CPU"],
+            "LEVELS",
+            "cannot select subgraphs: node 1 is on device NPU, expected one of the priorities GPU, CPU; "
+            "add the device to them or move the node",
+        ),
+        ([[]], "A", "AA", "LEVELS", "cannot select subgraphs: the priorities A, A name a device twice; list each once"),
+        (
+            [[]],
+            "A",
+            "A",
+            "LARGEST",
+            "there is no policy 'LARGEST' of subgraph selection, did you mean 'LARGEST_FIRST'? "
+            "expected one of FEWEST, LARGEST_FIRST, LEVELS",
+        ),
+        (
+            [[]],
+            "A",
+            "A",
+            "waves",
+            "there is no policy 'waves' of subgraph selection; expected one of FEWEST, LARGEST_FIRST, LEVELS",
+        ),
+    ],
+)
+def test_bad_input_is_refused_with_its_names(
+    predecessors: Sequence[Sequence[int]] | Mapping[int, Sequence[int]],
+    devices: Sequence[str] | Mapping[int, str],
+    priorities: Sequence[str],
+    policy: str,
+    message: str,
+) -> None:
+    with pytest.raises(ValueError) as caught:
+        select_subgraphs(predecessors, devices, priorities, policy)
+    assert str(caught.value) == message
+
+
+def test_conflict_path_of_an_unknown_node_is_refused() -> None:
+    with pytest.raises(ValueError) as caught:
+        find_conflict_path(DIAMOND, [1], 9)
+    assert str(caught.value) == "cannot look for a conflict path: 9 is not among the 7 nodes of the graph"

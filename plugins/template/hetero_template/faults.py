@@ -1,0 +1,36 @@
+"""What `onnx.reference` 1.23 computes wrongly and this device does not correct: refused, with the reason. Gone when onnx has mended it."""
+
+from __future__ import annotations
+
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.types import OptionalType, SequenceType, TensorType
+
+
+def find_fault(node: Node, network: Network) -> str | None:
+    """Returns why the evaluator's answer for this node could not be trusted, or None."""
+    if node.domain:
+        return None
+    if node.op_type == "BatchNormalization" and 7 <= node.since_version < 14 and _is_training(node):
+        return f"{node.operator} is supported for inference with one output and spatial = 1"
+    if node.op_type == "Scan" and node.since_version < 9:
+        return f"{node.operator} has a batch axis, which onnx.reference does not know"
+    if node.op_type == "Loop" and _has_scalar_scan_output(node):
+        return f"{node.operator} with a scan output that has no dimensions (or may have none): onnx.reference adds one"
+    if node.op_type == "If" and any(_is_optional_sequence(network, value) for value in node.writes):
+        return f"{node.operator} with an optional sequence as output: onnx.reference wraps it twice"
+    return None
+
+
+def _is_training(node: Node) -> bool:
+    return len(node.writes) > 1 or node.attributes.get("spatial", 1) != 1
+
+
+def _has_scalar_scan_output(node: Node) -> bool:
+    carried = max(len(node.inputs) - 2, 0)
+    outputs = node.attributes["body"].outputs[1 + carried :]
+    return any(not isinstance(spec.type, TensorType) or not spec.type.shape for spec in outputs)
+
+
+def _is_optional_sequence(network: Network, value: str) -> bool:
+    found = network.type_of(value)
+    return isinstance(found, OptionalType) and isinstance(found.element, SequenceType)

@@ -1,0 +1,131 @@
+"""`hetero devices`: names without loading, rows with reasons, metrics and configuration keys."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hetero_core.cli.main import main
+from hetero_core.devices import registry
+
+
+def plant_plugin(folder: Path, device: str, code: str) -> None:
+    """Writes what an installed plugin leaves on the path: a module, and a dist-info folder that announces it."""
+    module = f"planted_{device.lower()}"
+    (folder / f"{module}.py").write_text(code)
+    information = folder / f"{module}-1.5.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module.replace('_', '-')}\nVersion: 1.5\n")
+    (information / "entry_points.txt").write_text(f"[hetero_core.devices]\n{device} = {module}\n")
+
+
+def run_hetero(*arguments: str, path: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "hetero_core", *arguments],
+        env={**os.environ, "PYTHONPATH": str(path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def read_rows(text: str) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in json.loads(text)["devices"]}
+
+
+def test_names_are_one_a_line_and_sorted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices", "--names"]) == 0
+    names = capsys.readouterr().out.splitlines()
+    assert names == sorted(names)
+    assert {"CPU", "HETERO", "TEMPLATE"} <= set(names)
+    assert main(["devices", "--names", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"names": names}
+
+
+def test_table_has_ids_plugin_and_full_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices"]) == 0
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split() == ["DEVICE", "IDS", "PLUGIN", "NAME"]
+    (template,) = [row for row in rows if row.startswith("TEMPLATE")]
+    assert template.split()[1:4] == ["0", "1", "hetero-template"]
+    assert "onnx.reference" in template
+
+
+def test_json_has_metrics_and_declared_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices", "--json"]) == 0
+    row = read_rows(capsys.readouterr().out)["TEMPLATE"]
+    assert (row["distribution"], row["ids"], row["reason"]) == ("hetero-template", ["0", "1"], None)
+    assert row["metrics"]["DEVICE_ARCHITECTURE"] == "onnx.reference"
+    assert row["metrics"]["RANGE_FOR_ASYNC_INFER_REQUESTS"] == [1, 1, 1]
+    assert row["config_keys"]["PERF_COUNT"]["type"] == "bool"
+    assert row["config_keys"]["PERF_COUNT"]["default"] is False
+    assert row["config_keys"]["TEMPLATE_REFUSED_OPERATORS"]["type"] == "tuple"
+
+
+def test_verbose_lists_metrics_and_keys_below_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices", "-v"]) == 0
+    text = capsys.readouterr().out
+    assert "\nHETERO\n  METRIC" in text
+    assert "HETERO_SUBGRAPH_POLICY" in text
+    assert "LARGEST_FIRST|LEVELS|FEWEST = LARGEST_FIRST" in text
+
+
+def test_metric_is_read_for_every_id(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices", "--metric", "full_device_name", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["metric"] == "FULL_DEVICE_NAME"
+    assert {"TEMPLATE.0", "TEMPLATE.1", "CPU", "HETERO"} <= {row["name"] for row in answer["devices"]}
+    assert all(row["value"] for row in answer["devices"])
+
+
+def test_metric_that_no_device_has_is_an_error_with_near_misses(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices", "--metric", "FULL_DEVICE_NAMES"]) == 2
+    assert "did you mean 'FULL_DEVICE_NAME'?" in capsys.readouterr().err
+
+
+def test_plugin_that_cannot_load_is_a_row_and_hides_no_other(tmp_path: Path) -> None:
+    plant_plugin(tmp_path, "BROKEN", "raise ImportError('libplanted.so.1 is missing')\n")
+    table = run_hetero("devices", path=tmp_path)
+    assert table.returncode == 0
+    assert table.stderr == ""
+    (row,) = [line for line in table.stdout.splitlines() if line.startswith("BROKEN")]
+    assert "planted-broken 1.5" in row
+    assert "CANNOT BE USED" in row
+    assert "libplanted.so.1 is missing" in row
+    rows = read_rows(run_hetero("devices", "--json", path=tmp_path).stdout)
+    assert "libplanted.so.1 is missing" in rows["BROKEN"]["reason"]
+    assert rows["CPU"]["reason"] is None
+    assert "BROKEN" in run_hetero("devices", "--names", path=tmp_path).stdout.split()
+    metric = run_hetero("devices", "--metric", "DEVICE_ARCHITECTURE", path=tmp_path)
+    assert metric.returncode == 0
+    assert "libplanted.so.1 is missing" in metric.stdout
+
+
+def test_plugin_whose_metric_fails_is_a_row_with_the_reason(tmp_path: Path) -> None:
+    plant_plugin(
+        tmp_path,
+        "MOODY",
+        "from hetero_core import hookimpl\n"
+        "@hookimpl\ndef metrics(): return {'TEMPERATURE': lambda: 1 / 0}\n"
+        "@hookimpl\ndef query_network(): return None\n"
+        "@hookimpl\ndef load_network(): return None\n",
+    )
+    ended = run_hetero("devices", "--json", path=tmp_path)
+    assert ended.returncode == 0
+    rows = read_rows(ended.stdout)
+    assert rows["MOODY"]["reason"] == "ZeroDivisionError: division by zero"
+    assert rows["CPU"]["metrics"]["IMPORT_EXPORT_SUPPORT"] is True
+    assert run_hetero("devices", "-v", path=tmp_path).returncode == 0
+
+
+def test_no_device_at_all_is_said_with_the_cure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(registry, "_read_entry_points", dict)
+    assert main(["devices"]) == 0
+    assert capsys.readouterr().out == "no device is installed; install one, as in: pip install hetero-cpu\n"

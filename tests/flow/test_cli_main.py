@@ -1,0 +1,142 @@
+"""The `hetero` command as a process: dispatch, exit codes, one JSON document, and no traceback for a user's mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import importlib_metadata
+import pytest
+
+from hetero_core.cli import devices
+from hetero_core.cli.main import main
+from hetero_core.errors import UnsupportedNodesError
+
+COMMANDS = ("devices", "query", "run", "compile", "demo")
+
+
+def run_hetero(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "hetero_core", *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes `hetero devices` raise."""
+
+    def answer(_: object) -> object:
+        raise error
+
+    monkeypatch.setattr(devices, "answer_devices", answer)
+
+
+def test_help_lists_every_command_and_the_exit_codes() -> None:
+    ended = run_hetero("--help")
+    assert ended.returncode == 0
+    assert [command for command in COMMANDS if f"    {command} " not in ended.stdout] == []
+    assert "0 ok, 1 the result is wrong" in ended.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_command_is_printed(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        main([command, "--help"])
+    assert leaving.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: hetero {command} ")
+
+
+def test_help_loads_no_plugin_and_no_onnx() -> None:
+    code = (
+        "import sys\nfrom hetero_core.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass\n"
+        "sys.exit(any(name.partition('.')[0] in ('onnx', 'hetero_cpu', 'hetero_template', 'hetero_hetero') for name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, timeout=60).returncode == 0
+
+
+def test_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        main(["--version"])
+    assert leaving.value.code == 0
+    assert capsys.readouterr().out == f"hetero-core {importlib_metadata.version('hetero-core')}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the following arguments are required: COMMAND; see 'hetero --help'"),
+        (["qurey"], "invalid choice: 'qurey'"),
+        (["query", "m.onnx"], "the following arguments are required: -d/--device; see 'hetero query --help'"),
+        (["devices", "--nam"], "unrecognized arguments: --nam"),
+        (["devices", "--names", "--metric", "X"], "argument --metric: not allowed with argument --names"),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_names_the_help(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("hetero: error: ")
+    assert message in printed.err
+
+
+def test_wrong_usage_with_json_is_one_document_on_standard_output() -> None:
+    ended = run_hetero("query", "--json", "m.onnx")
+    assert (ended.returncode, ended.stderr) == (2, "")
+    error = json.loads(ended.stdout)["error"]
+    assert error["type"] == "UsageError"
+    assert error["exit_code"] == 2
+    assert "-d/--device" in error["message"]
+
+
+def test_unsupported_nodes_in_json_list_their_refusals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    fail_with(UnsupportedNodesError("no device", {"a": {"CPU": "no kernel"}}), monkeypatch)
+    assert main(["devices", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["refusals"] == {"a": {"CPU": "no kernel"}}
+
+
+def test_notes_of_an_error_are_printed_below_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    error = UnsupportedNodesError("no device", {})
+    error.add_note("in stage 1 of 2")
+    fail_with(error, monkeypatch)
+    assert main(["devices"]) == 2
+    assert capsys.readouterr().err == "hetero: error: no device\n  in stage 1 of 2\n"
+
+
+def test_bug_shows_its_traceback_and_ends_with_70(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    fail_with(RuntimeError("planted"), monkeypatch)
+    assert main(["devices", "--json"]) == 70
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["error"]["message"] == "planted"
+    assert "Traceback" in printed.err
+    assert main(["devices"]) == 70
+    assert capsys.readouterr().out == ""
+
+
+def test_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    fail_with(KeyboardInterrupt(), monkeypatch)
+    assert main(["devices"]) == 128 + signal.SIGINT
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["devices", "--names"]], ids=" ".join)
+def test_reader_that_left_ends_the_command_in_silence(arguments: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-m", "hetero_core", *arguments], stdout=writing, stderr=subprocess.PIPE, check=False, timeout=60
+        )
+    finally:
+        os.close(writing)
+    assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+def test_installed_script_is_the_same_command() -> None:
+    script = Path(sys.executable).with_name("hetero")
+    if not script.exists():
+        pytest.skip("hetero-core is on the path but not installed with its scripts")
+    ended = subprocess.run([str(script), "devices", "--names"], capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, run_hetero("devices", "--names").stdout)

@@ -1,0 +1,148 @@
+"""`hetero query`: device of each node, refusals with reasons, the plan as text, JSON and DOT."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import onnx.parser
+import pytest
+
+from hetero_core.cli.main import main
+
+# `twice` and `last` are of one operator, with another one between them.
+MODEL = """<ir_version: 8, opset_import: ["": 17]>
+sandwich (float[2, 3] x) => (float[2, 3] y) { [twice] a = Add (x, x) [middle] b = Relu (a) [last] y = Add (b, x) }"""
+UNKNOWN = """<ir_version: 8, opset_import: ["": 17, "com.acme": 1]>
+odd (float[2] x) => (float[2] y) { [known] a = Relu (x) [twist] y = com.acme.Twist (a) }"""
+
+
+def save(text: str, folder: Path) -> str:
+    path = folder / "model.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    return str(path)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    return save(MODEL, tmp_path)
+
+
+SPLIT = ["-d", "HETERO:TEMPLATE,CPU", "-c", "TEMPLATE_REFUSED_OPERATORS=Relu"]
+
+
+def test_split_is_shown_with_nodes_subgraphs_bytes_and_reasons(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["query", model, *SPLIT]) == 0
+    text = capsys.readouterr().out
+    assert [line.split() for line in text.splitlines()[:4]] == [
+        ["NODE", "OPERATOR", "DEVICE"],
+        ["twice", "Add-14", "TEMPLATE"],
+        ["middle", "Relu-14", "CPU"],
+        ["last", "Add-14", "TEMPLATE"],
+    ]
+    assert "3 nodes in 3 subgraphs on 2 devices" in text
+    assert "a: float32[2,3], 24 bytes, subgraph 0 -> subgraph 1" in text
+    assert "middle (Relu-14), TEMPLATE: operator Relu is refused by TEMPLATE_REFUSED_OPERATORS" in text
+
+
+def test_split_in_json_has_the_plan(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["query", model, *SPLIT, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["supported"] == {"twice": "TEMPLATE", "middle": "CPU", "last": "TEMPLATE"}
+    assert answer["refused"] == {}
+    assert [(one["device"], one["nodes"]) for one in answer["plan"]["subgraphs"]] == [
+        ("TEMPLATE", ["twice"]),
+        ("CPU", ["middle"]),
+        ("TEMPLATE", ["last"]),
+    ]
+    assert sum(one["bytes"] for one in answer["plan"]["boundaries"]) == 72
+
+
+def test_dot_draws_the_split(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["query", model, *SPLIT, "--dot"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith('digraph "sandwich" {')
+    assert text.count("subgraph cluster_") == 3
+    assert text.count("{") == text.count("}")
+
+
+def test_dot_of_a_device_that_does_not_split_is_an_error(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["query", model, "-d", "CPU", "--dot"]) == 2
+    assert "--dot draws a split; CPU runs the whole network itself" in capsys.readouterr().err
+    assert main(["query", model, "-d", "CPU", "--dot", "--json"]) == 2
+    assert "--dot and --json" in json.loads(capsys.readouterr().out)["error"]["message"]
+
+
+def test_pins_decide(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["query", model, "-d", "HETERO:TEMPLATE,CPU", "--pin", "op:Add=CPU", "--pin", "twice=TEMPLATE", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["supported"] == {"twice": "TEMPLATE", "middle": "TEMPLATE", "last": "CPU"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-d", "CPU", "--pin", "last=CPU"], "--pin needs a device that splits networks"),
+        (["-d", "HETERO:TEMPLATE,CPU", "--pin", "lats=CPU"], "matches none of the 3 nodes, did you mean 'last'?"),
+        (["-d", "HETERO:TEMPLATE,CPU", "--pin", "last=HETERO"], "which is not in the list"),
+        (["-d", "HETERO:TEMPLATE,CPU", "--pin", "last"], "--pin last: expected PATTERN=DEVICE"),
+        (["-d", "HETERO:TEMPLATE,CPU", "--pin", "last=CPU", "--pin", "last=TEMPLATE"], "--pin gives 'last' twice"),
+        (["-d", "CPU", "-c", "PERF_COUNT"], "-c PERF_COUNT: expected KEY=VALUE"),
+        (["-d", "CPU", "-c", "PERF_CONT=YES"], "did you mean 'PERF_COUNT'?"),
+        (["-d", "CPU", "-c", "PERF_COUNT=MAYBE"], "expected a bool"),
+        (["-d", "HETERO"], "give them in order of priority, as in 'HETERO:GPU,CPU'"),
+        (["-d", "HETERO:"], "is incomplete"),
+    ],
+)
+def test_wrong_option_is_an_error_that_says_what_to_do(
+    arguments: list[str], message: str, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["query", model, *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("device", ["CPUU", "HETERO:TEMPLATE,CPUU"])
+def test_unknown_device_ends_with_3_and_a_near_miss(device: str, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["query", model, "-d", device, "--json"]) == 3
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["type"] == "DeviceNotFoundError"
+    assert "did you mean 'CPU'?" in error["message"]
+
+
+def test_unknown_id_ends_with_3_and_the_ids(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["query", model, "-d", "TEMPLATE.7"]) == 3
+    assert "its ids are 0, 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("device", ["CPU", "HETERO:TEMPLATE,CPU"])
+def test_refused_nodes_end_with_1_and_their_reasons(device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = save(UNKNOWN, tmp_path)
+    assert main(["query", path, "-d", device]) == 1
+    text = capsys.readouterr().out
+    assert f"network 'odd' on {device}: 1 of 2 nodes taken, 1 refused" in text
+    assert "'twist' (com.acme:Twist-1): " in text
+    assert main(["query", path, "-d", device, "--json"]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert list(answer["refused"]) == ["twist"]
+    assert answer["plan"] is None
+    assert main(["query", path, "-d", device, "--dot"]) == 2
+
+
+def test_long_lists_are_cut_and_verbose_shows_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    body = " ".join(f"[n{index}] v{index + 1} = Relu (v{index})" for index in range(50))
+    path = save(f'<ir_version: 8, opset_import: ["": 17]> chain (float[2] v0) => (float[2] v50) {{ {body} }}', tmp_path)
+    assert main(["query", path, "-d", "CPU"]) == 0
+    text = capsys.readouterr().out
+    assert "... and 10 more; -v lists all" in text
+    assert "\nn40 " not in text
+    assert main(["query", path, "-d", "CPU", "-v"]) == 0
+    assert "\nn49 " in capsys.readouterr().out
+
+
+def test_model_that_cannot_be_read_ends_with_2(tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["query", str(tmp_path / "missing.onnx"), "-d", "CPU"]) == 2
+    assert "there is no such file" in capsys.readouterr().err
+    damaged = tmp_path / "damaged.onnx"
+    damaged.write_bytes(Path(model).read_bytes()[:-7])
+    assert main(["query", str(damaged), "-d", "CPU"]) == 2
+    assert "damaged or cut short" in capsys.readouterr().err
