@@ -45,9 +45,7 @@ def cast_like(xp: Namespace, x: Array, like: Array, *, saturate: int = 1) -> Arr
     return convert(xp, x, like.dtype, saturate=bool(saturate))
 
 
-@kernel(
-    "CastLike", since=(24, 25), dtypes=(ANY, ANY), choices={"saturate": (0, 1), "round_mode": ("up", "down", "nearest")}
-)
+@kernel("CastLike", since=(24, 25), dtypes=(ANY, ANY), choices={"saturate": (0, 1), "round_mode": ("up", "down", "nearest")})
 def cast_like_rounded(xp: Namespace, x: Array, like: Array, *, round_mode: str = "up", saturate: int = 1) -> Array:
     """Returns x in the element type of another tensor. Source: ONNX CastLike-25."""
     if like.dtype == numpy_dtype("float8e8m0"):
@@ -116,7 +114,9 @@ def _convert_to_exponent(xp: Namespace, x: Array, round_mode: str, *, saturate: 
     power = exponent - 1 + raises
     outside = (power < -127) | (power > 127) | (wide == 0)
     # 2^-127 is subnormal in float32, so the powers are made in float64.
-    bits = xp.where(xp.isfinite(wide) & ~(outside & (not saturate)), xp.clip(xp.where(wide == 0, -127, power), -127, 127) + 127, 255)
+    bits = xp.where(
+        xp.isfinite(wide) & ~(outside & (not saturate)), xp.clip(xp.where(wide == 0, -127, power), -127, 127) + 127, 255
+    )
     if saturate:
         bits = xp.where(xp.isinf(wide), 254, bits)
     return bits.astype(np.uint8).view(numpy_dtype("float8e8m0"))

@@ -1,7 +1,7 @@
 """Conv and ConvTranspose of any rank.
 
-Conv copies windows into columns (im2col, one slice per kernel position) and multiplies them with the weights (GEMM), a block of output
-rows at a time, so that the columns stay near the caches.
+Conv copies windows into columns (im2col, one slice per kernel position) and multiplies them with the weights (GEMM), a block of
+output rows at a time, so that the columns stay near the caches.
 """
 
 from __future__ import annotations

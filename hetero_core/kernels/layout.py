@@ -66,9 +66,7 @@ def squeeze_by_attribute(xp: Namespace, x: Array, *, axes: Sizes | None = None) 
 
 
 def _squeeze(x: Array, axes: Sizes | None) -> Array:
-    dropped = (
-        {axis for axis, size in enumerate(x.shape) if size == 1} if axes is None else set(normalize_axes(axes, x.ndim))
-    )
+    dropped = {axis for axis, size in enumerate(x.shape) if size == 1} if axes is None else set(normalize_axes(axes, x.ndim))
     wrong = [axis for axis in sorted(dropped) if x.shape[axis] != 1]
     if wrong:
         raise ValueError(f"axis {wrong[0]} has size {x.shape[wrong[0]]}, which cannot be squeezed")
@@ -138,7 +136,9 @@ def split(
 
 
 @kernel("Split", since=(13,), dtypes=(ANY, INT64), host=(1,), outputs=None, counts_outputs=True)
-def split_equally(xp: Namespace, x: Array, sizes: Array | None = None, *, axis: int = 0, output_count: int = 1) -> tuple[Array, ...]:
+def split_equally(
+    xp: Namespace, x: Array, sizes: Array | None = None, *, axis: int = 0, output_count: int = 1
+) -> tuple[Array, ...]:
     """Returns parts of the given sizes, or one equal part per output. Source: ONNX Split-13."""
     return split_by_attribute(xp, x, axis=axis, split=integers_of(sizes), output_count=output_count)
 

@@ -148,5 +148,3 @@ def _range_of(dtype: np.dtype[np.generic]) -> tuple[float, float]:
 def determinant(xp: Namespace, x: Array) -> Array:
     """Returns the determinant of the last two axes. Source: ONNX Det-22."""
     return narrow(xp.linalg.det(widen(x)), x.dtype)
-
-

@@ -25,9 +25,20 @@ def _apply_statistics(xp: Namespace, x: Array, scale: Array, bias: Array, mean: 
 
 @kernel("BatchNormalization", since=(9,), dtypes=FLOATS)
 def batch_normalization_inference(
-    xp: Namespace, x: Array, scale: Array, bias: Array, mean: Array, variance: Array, *, epsilon: float = 1e-5, momentum: float = 0.9
+    xp: Namespace,
+    x: Array,
+    scale: Array,
+    bias: Array,
+    mean: Array,
+    variance: Array,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
 ) -> Array:
-    """Returns x normalized by the given statistics: with one output the operator is in test mode. Source: ONNX BatchNormalization-9."""
+    """Returns x normalized by the given statistics: with one output the operator is in test mode.
+
+    Source: ONNX BatchNormalization-9.
+    """
     parts = (_per_channel(x, values) for values in (scale, bias, mean, variance))
     return _apply_statistics(xp, x, *parts, epsilon=epsilon)
 
@@ -144,7 +155,10 @@ def layer_normalization(
     epsilon: float = 1e-5,
     stash_type: int = 1,
 ) -> tuple[Array, Array, Array]:
-    """Returns x normalized over the axes from `axis` on, the mean, and the inverse deviation. Source: ONNX LayerNormalization-17."""
+    """Returns x normalized over the axes from `axis` on, the mean, and the inverse deviation.
+
+    Source: ONNX LayerNormalization-17.
+    """
     axes = tuple(range(normalize_axis(axis, x.ndim), x.ndim))
     wide = x.astype(numpy_dtype(dtype_of_onnx(stash_type) or "float32"))
     mean = xp.mean(wide, axis=axes, keepdims=True)

@@ -1,4 +1,5 @@
-"""Max, average and Lp pooling of any rank: one pass over the output per kernel position; windows over the border are right by value.
+"""Max, average and Lp pooling of any rank: one pass over the output per kernel position; windows over the border are right by
+value.
 
 Global pooling reduces all spatial axes.
 """
@@ -118,9 +119,7 @@ def _count_elements(windows: Windows, *, count_pads: bool) -> list[list[int]]:
         windows.sizes, windows.kernel, windows.strides, windows.dilations, windows.pads, windows.outputs, strict=True
     ):
         low, high = (0, begin + size + end) if count_pads else (begin, begin + size)
-        counts.append(
-            [sum(low <= output * stride + tap * dilation < high for tap in range(taps)) for output in range(outputs)]
-        )
+        counts.append([sum(low <= output * stride + tap * dilation < high for tap in range(taps)) for output in range(outputs)])
     return counts
 
 

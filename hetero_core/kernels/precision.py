@@ -1,6 +1,7 @@
 """Which type a kernel computes in: small floats are widened to float32 and rounded once, at the end.
 
-Guarantees that no kernel returns a wider type than ONNX names, and that float16 and bfloat16 sums do not lose their low bits on the way.
+Guarantees that no kernel returns a wider type than ONNX names, and that float16 and bfloat16 sums do not lose their low bits on the
+way.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """A graph compiled into bound steps: what an array device runs.
 
-`compile_program` binds once what does not change: constants (converted to the device's memory, or kept on the host where a kernel wants
-them there), attributes, the order, the last use of each value. `Program.run` then only calls kernels. Shape-only arithmetic stays on the
-host; every other change of memory is an explicit transfer step. The bodies of If, Loop, Scan and SequenceMap are programs, too.
+`compile_program` binds once what does not change: constants (converted to the device's memory, or kept on the host where a kernel
+wants them there), attributes, the order, the last use of each value. `Program.run` then only calls kernels. Shape-only arithmetic
+stays on the host; every other change of memory is an explicit transfer step. The bodies of If, Loop, Scan and SequenceMap are
+programs, too.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from hetero_core.dtypes import dtype_of_numpy
 from hetero_core.errors import RequestCancelledError, UnsupportedNodesError
 from hetero_core.kernels.precision import Array, Namespace
-from hetero_core.kernels.registry import ANY, Dtypes, Kernel, find_kernel, find_refusals
+from hetero_core.kernels.registry import ANY, NO_EXTENSIONS, Dtypes, Kernel, find_kernel, find_refusals
 from hetero_core.network.graph import EMPTY, Graph, Initializer, Node
 from hetero_core.network.types import TensorType, ValueSpec, ValueType
 
@@ -145,13 +146,13 @@ def compile_program(
     xp: Namespace = np,
     to_host: Callable[[Array], Any] | None = None,
     from_host: Callable[[Any], Array] | None = None,
-    extensions: Mapping[tuple[str, str], Any] = EMPTY,
+    extensions: Mapping[tuple[str, str], Any] = NO_EXTENSIONS,
     dtypes: Dtypes = ANY,
 ) -> Program:
     """Returns the program of a graph.
 
-    `to_host` and `from_host` copy one tensor; with NumPy they are not needed. `extensions` maps (domain, op_type) to an object with a
-    `function(*inputs, **attributes)`, used where no kernel exists. `dtypes` are the element types of the device.
+    `to_host` and `from_host` copy one tensor; with NumPy they are not needed. `extensions` maps (domain, op_type) to an object with
+    a `function(*inputs, **attributes)`, used where no kernel exists. `dtypes` are the element types of the device.
 
     Raises: UnsupportedNodesError naming each node that the toolkit cannot run, with the reason.
     """
@@ -242,7 +243,9 @@ class _Compiler:
         input_slots = tuple(self._add_slot(spec.name, on_host=False) for spec in self._graph.inputs)
         for node in self._graph.nodes:
             self._add_node(node)
-        output_slots = tuple(self._read(self._graph.nodes[-1] if self._graph.nodes else None, spec.name, False) for spec in self._graph.outputs)
+        output_slots = tuple(
+            self._read(self._graph.nodes[-1] if self._graph.nodes else None, spec.name, False) for spec in self._graph.outputs
+        )
         return Program(
             self._graph.inputs,
             self._graph.outputs,
@@ -306,7 +309,8 @@ class _Compiler:
         shapes_only = record is not None and record.reads_shapes
         host = () if record is None else record.host
         sources = tuple(
-            self._read(node, name, on_host=(index in host) or (runs_on_host and not shapes_only)) for index, name in enumerate(node.inputs)
+            self._read(node, name, on_host=(index in host) or (runs_on_host and not shapes_only))
+            for index, name in enumerate(node.inputs)
         )
         bodies = tuple(self._add_body(node, attribute, body) for attribute, body in node.bodies.items())
         targets = tuple(self._add_slot(name, on_host=runs_on_host) if name else _ABSENT for name in node.outputs)

@@ -44,7 +44,10 @@ def quantize_linear(
     precision: int = 0,
     saturate: int = 1,
 ) -> Array:
-    """Returns x quantized; the division has the scale's precision unless `precision` names another. Source: ONNX QuantizeLinear-28."""
+    """Returns x quantized; the division has the scale's precision unless `precision` names another.
+
+    Source: ONNX QuantizeLinear-28.
+    """
     name = dtype_of_onnx(output_dtype) or "uint8"
     target = numpy_dtype(name) if y_zero_point is None else y_zero_point.dtype
     computed = numpy_dtype(dtype_of_onnx(precision) or "float32") if precision else y_scale.dtype
@@ -120,7 +123,10 @@ def _to_steps(x: Array) -> Array:
 
 @kernel("DynamicQuantizeLinear", since=(11,), dtypes=frozenset({"float32"}), outputs=3)
 def dynamic_quantize_linear(xp: Namespace, x: Array) -> tuple[Array, Array, Array]:
-    """Returns x as uint8 with the scale and zero point of its own range, which includes 0. Source: ONNX DynamicQuantizeLinear-11."""
+    """Returns x as uint8 with the scale and zero point of its own range, which includes 0.
+
+    Source: ONNX DynamicQuantizeLinear-11.
+    """
     zero = x.dtype.type(0)
     low, high = xp.minimum(xp.min(x), zero), xp.maximum(xp.max(x), zero)
     scale = (high - low) / x.dtype.type(255)

@@ -1,7 +1,7 @@
 """RNN, GRU and LSTM: forward, reverse and bidirectional, with lengths per sequence.
 
-The inputs of all steps go through one GEMM; only the recurrence walks step by step. Small floats are computed in float32. Past the end of a
-sequence the state stays and the outputs are zero.
+The inputs of all steps go through one GEMM; only the recurrence walks step by step. Small floats are computed in float32. Past the
+end of a sequence the state stays and the outputs are zero.
 """
 
 from __future__ import annotations
@@ -81,7 +81,9 @@ def _clip_first(xp: Namespace, activation: Activation, limit: float) -> Activati
     return lambda x: activation(xp.clip(x, -limit, limit))
 
 
-def _walk(xp: Namespace, projected: Array, lengths: tuple[int, ...], states: States, step: Step, *, backward: bool) -> tuple[Array, States]:
+def _walk(
+    xp: Namespace, projected: Array, lengths: tuple[int, ...], states: States, step: Step, *, backward: bool
+) -> tuple[Array, States]:
     """Returns the first state at every step, (steps, batch, hidden), and the states at the end."""
     count = projected.shape[0]
     shortest = min(lengths, default=count)
@@ -119,7 +121,9 @@ def _run_directions(
     sequences, finals = [], []
     for index in range(w.shape[0]):
         starts = tuple(
-            xp.zeros((batch, hidden), dtype=wide.dtype) if initial is None else widen(initial[:, index] if layout else initial[index])
+            xp.zeros((batch, hidden), dtype=wide.dtype)
+            if initial is None
+            else widen(initial[:, index] if layout else initial[index])
             for initial in initials
         )
         projected = xp.matmul(wide, widen(w[index]).T) + bias_of(index)
@@ -260,7 +264,10 @@ def lstm(
     input_forget: int = 0,
     layout: int = 0,
 ) -> tuple[Array, ...]:
-    """Returns Y, Y_h and Y_c of C = f C + i c, H = o h(C), with peepholes p and gates in the order i, o, f, c. Source: ONNX LSTM-22."""
+    """Returns Y, Y_h and Y_c of C = f C + i c, H = o h(C), with peepholes p and gates in the order i, o, f, c.
+
+    Source: ONNX LSTM-22.
+    """
     names = _name_activations(activations, ("Sigmoid", "Tanh", "Tanh"), w.shape[0])
     functions = _choose_activations(xp, names, activation_alpha, activation_beta, clip)
 

@@ -1,9 +1,9 @@
 """The table of kernels: (domain, operator, since-version) -> the function that computes it, and why a node has none.
 
-A kernel is one function. Its first parameter is `xp`, the array namespace (NumPy, CuPy or one like them); then come the ONNX inputs by
-position, absent ones as None; ONNX attributes are keyword-only and carry the spec's defaults. It returns one array or a tuple, and never
-writes into its inputs; its result may share their memory. `find_refusal` reads the same record that runs the node, so that a claim and
-its execution cannot drift. Kernel modules are imported on the first question. Imports no array library.
+A kernel is one function. Its first parameter is `xp`, the array namespace (NumPy, CuPy or one like them); then come the ONNX inputs
+by position, absent ones as None; ONNX attributes are keyword-only and carry the spec's defaults. It returns one array or a tuple,
+and never writes into its inputs; its result may share their memory. `find_refusal` reads the same record that runs the node, so
+that a claim and its execution cannot drift. Kernel modules are imported on the first question. Imports no array library.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from hetero_core.dtypes import DTYPES, dtype_of_onnx
@@ -23,10 +24,12 @@ from hetero_core.network.types import MapType, TensorType, ValueType
 MODULES = (
     "activations",
     "arithmetic",
+    "attention",
     "casts",
     "comparison",
     "control_flow",
     "convolution",
+    "convolution_special",
     "generation",
     "indexing",
     "layout",
@@ -39,15 +42,18 @@ MODULES = (
     "pooling",
     "quantization",
     "quantized_linear",
+    "random_numbers",
     "recurrent",
     "reductions",
     "resize",
     "scatter",
     "selection",
     "sequences",
+    "signals",
     "slicing",
     "softmax",
     "strings",
+    "vision",
 )
 """The modules of kernels, each imported when the table is first read."""
 
@@ -65,18 +71,18 @@ STRING: Dtypes = frozenset({"string"})
 NOT_STRING: Dtypes = ANY - STRING
 
 # Attributes that hold the number of an element type.
-_DTYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype"})
+_DTYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "output_datatype"})
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """One function and what it is right for.
 
-    `host` are positions of inputs that stay in host memory as NumPy arrays; `dtypes` holds one set per input, the last one serves all
-    further inputs; `choices` limits attribute values; `bodies` are attributes that arrive as callables; `outputs` is the largest number of
-    outputs, None for any. A kernel that `reads_shapes` looks at its inputs' shapes only, so it runs on the host wherever they are; one that
-    `runs_on_host` is always called with NumPy, on copies in host memory. `refuse` gives the reason for what the other fields cannot say.
-    One that `counts_outputs` is told how many outputs are wanted.
+    `host` are positions of inputs that stay in host memory as NumPy arrays; `dtypes` holds one set per input, the last one serves
+    all further inputs; `choices` limits attribute values; `bodies` are attributes that arrive as callables; `outputs` is the
+    largest number of outputs, None for any. A kernel that `reads_shapes` looks at its inputs' shapes only, so it runs on the host
+    wherever they are; one that `runs_on_host` is always called with NumPy, on copies in host memory. `refuse` gives the reason for
+    what the other fields cannot say. One that `counts_outputs` is told how many outputs are wanted.
     """
 
     op_type: str
@@ -101,6 +107,7 @@ class Kernel:
         return self.dtypes[min(index, len(self.dtypes) - 1)]
 
 
+NO_EXTENSIONS: Mapping[tuple[str, str], Any] = MappingProxyType({})
 _TABLE: dict[tuple[str, str, int], Kernel] = {}
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -127,7 +134,9 @@ def kernel(
 
     def register(function: Function) -> Function:
         attributes, required, limits = _read_signature(function)
-        assert counts_outputs == ("output_count" in (*attributes, *required)), f"{op_type}: output_count is declared on one side only"
+        assert counts_outputs == ("output_count" in (*attributes, *required)), (
+            f"{op_type}: output_count is declared on one side only"
+        )
         attributes.pop("output_count", None)
         record = Kernel(
             op_type,
@@ -184,7 +193,7 @@ def find_refusal(
     node: Node,
     input_types: Sequence[ValueType | None],
     *,
-    extensions: Mapping[tuple[str, str], Any] = EMPTY,
+    extensions: Mapping[tuple[str, str], Any] = NO_EXTENSIONS,
     dtypes: Dtypes = ANY,
     type_of: Callable[[str], ValueType | None] | None = None,
 ) -> str | None:
@@ -207,7 +216,7 @@ def find_refusal(
 def find_refusals(
     graph: Graph,
     *,
-    extensions: Mapping[tuple[str, str], Any] = EMPTY,
+    extensions: Mapping[tuple[str, str], Any] = NO_EXTENSIONS,
     dtypes: Dtypes = ANY,
     type_of: Callable[[str], ValueType | None] | None = None,
 ) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Resize and Upsample: each axis is resampled by itself, from positions and weights that the host works out.
 
-Interpolation is separable, so an axis needs, for each output element, the input positions that it reads and their weights. Coordinates are
-computed in float64.
+Interpolation is separable, so an axis needs, for each output element, the input positions that it reads and their weights.
+Coordinates are computed in float64.
 """
 
 from __future__ import annotations
@@ -87,7 +87,13 @@ def resize(
 ) -> Array:
     """Returns x resampled to the sizes, or by the scales. Source: ONNX Resize-19."""
     sampling = Sampling(
-        mode, coordinate_transformation_mode, nearest_mode, cubic_coeff_a, bool(exclude_outside), bool(antialias), extrapolation_value
+        mode,
+        coordinate_transformation_mode,
+        nearest_mode,
+        cubic_coeff_a,
+        bool(exclude_outside),
+        bool(antialias),
+        extrapolation_value,
     )
     named = tuple(range(x.ndim)) if axes is None else normalize_axes(axes, x.ndim)
     return _resample(xp, x, _lay_axes(x.shape, named, roi, scales, sizes, keep_aspect_ratio_policy), sampling)

@@ -75,5 +75,3 @@ def tensor_scatter(
         for step in range(count):
             present[(item, *ahead, (start + step) % length)] = update[(item, *ahead, step)]
     return present
-
-

@@ -9,9 +9,7 @@ from hetero_core.kernels.registry import ANY, BOOL, INDEX, INT64, NUMBERS, kerne
 
 
 @kernel("Slice", since=(10, 11, 13), dtypes=(ANY, INDEX), host=(1, 2, 3, 4))
-def slice_(
-    xp: Namespace, x: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None
-) -> Array:
+def slice_(xp: Namespace, x: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None) -> Array:
     """Returns x[start:end:step] along the axes; ends are clamped, a negative step walks back. Source: ONNX Slice-13."""
     begins, stops = integers_of(starts), integers_of(ends)
     resolved = tuple(range(len(begins))) if axes is None else integers_of(axes)

@@ -68,7 +68,13 @@ def string_normalizer(
     return y if x.ndim == 1 else y.reshape((1, -1))
 
 
-@kernel("TfIdfVectorizer", since=(9,), dtypes=STRING | (NUMBERS & {"int32", "int64"}), choices={"mode": ("TF", "IDF", "TFIDF")}, runs_on_host=True)
+@kernel(
+    "TfIdfVectorizer",
+    since=(9,),
+    dtypes=STRING | (NUMBERS & {"int32", "int64"}),
+    choices={"mode": ("TF", "IDF", "TFIDF")},
+    runs_on_host=True,
+)
 def tfidf_vectorizer(
     xp: Namespace,
     x: Array,
@@ -107,7 +113,9 @@ def tfidf_vectorizer(
     return counts.astype(np.float32).reshape(counts.shape[1:] if x.ndim <= 1 else counts.shape)
 
 
-def _index_pool(pool: tuple[str, ...] | tuple[int, ...], ngram_counts: tuple[int, ...], ngram_indexes: tuple[int, ...]) -> dict[tuple[str | int, ...], int]:
+def _index_pool(
+    pool: tuple[str, ...] | tuple[int, ...], ngram_counts: tuple[int, ...], ngram_indexes: tuple[int, ...]
+) -> dict[tuple[str | int, ...], int]:
     """Returns n-gram -> output position. The pool holds all 1-grams, then all 2-grams, ...; ngram_counts says where each begins."""
     slots: dict[tuple[str | int, ...], int] = {}
     ends = (*ngram_counts[1:], len(pool))

@@ -1,4 +1,5 @@
-"""The geometry of sliding windows, shared by convolution and pooling: pads, output sizes, and one strided slice per window position.
+"""The geometry of sliding windows, shared by convolution and pooling: pads, output sizes, and one strided slice per window
+position.
 
 Works on sizes, never on elements, so it runs on the host whatever the device is.
 """
@@ -18,8 +19,8 @@ AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 class Windows:
     """Windows over the spatial axes of one tensor; every tuple has one entry per spatial axis.
 
-    `pads` holds (begin, end); `reach` is what an output of that size touches, counted from the padded begin: it passes the padded end
-    when the last window hangs over (ceil_mode).
+    `pads` holds (begin, end); `reach` is what an output of that size touches, counted from the padded begin: it passes the padded
+    end when the last window hangs over (ceil_mode).
     """
 
     sizes: tuple[int, ...]
@@ -40,9 +41,7 @@ class Windows:
     @property
     def is_pointwise(self) -> bool:
         """Says whether each window is one element and all elements are windows, in order."""
-        return (
-            all(size == 1 for size in self.kernel + self.strides) and not any(end for pad in self.pads for end in pad)
-        )
+        return all(size == 1 for size in self.kernel + self.strides) and not any(end for pad in self.pads for end in pad)
 
     def slices(self) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
         """Yields each position in the kernel with the slices that pick its elements out of the padded tensor, for all windows."""
@@ -80,8 +79,8 @@ def lay_windows(
 ) -> Windows:
     """Returns the windows of a convolution or a pooling, with ONNX's defaults filled in.
 
-    SAME pads make ceil(size / stride) outputs, the odd element goes to the end (UPPER) or the begin (LOWER). With `ceil_mode` a last
-    window may hang over the padded end, but none starts there.
+    SAME pads make ceil(size / stride) outputs, the odd element goes to the end (UPPER) or the begin (LOWER). With `ceil_mode` a
+    last window may hang over the padded end, but none starts there.
 
     Raises: ValueError when a kernel is larger than its padded axis. Source: ONNX Conv-22, MaxPool-22.
     """

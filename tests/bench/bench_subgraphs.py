@@ -57,7 +57,9 @@ def make_layers(count: int, back: int = 1, width: int = 50) -> Predecessors:
     """Layers of 50 nodes, each fed by two random ones of the `back` layers before."""
     choice = random.Random(0)
     return [
-        [max(0, node // width - choice.randint(1, back)) * width + choice.randrange(width) for _ in range(2)] if node >= width else []
+        [max(0, node // width - choice.randint(1, back)) * width + choice.randrange(width) for _ in range(2)]
+        if node >= width
+        else []
         for node in range(count)
     ]
 

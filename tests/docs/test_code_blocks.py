@@ -21,8 +21,8 @@ ROOT = Path(__file__).parents[2]
 # Compiled with the page's own name and line numbers, so that tracebacks point into the page.
 RUNNER = """
 import json, linecache, sys
-page, blocks = json.load(sys.stdin)
-linecache.cache[page] = (0, None, open(page).read().splitlines(keepends=True), page)
+page, text, blocks = json.load(sys.stdin)
+linecache.cache[page] = (0, None, text.splitlines(keepends=True), page)
 namespace = {"__name__": "__main__"}
 for line, code in blocks:
     exec(compile("\\n" * line + code, page, "exec"), namespace)
@@ -63,7 +63,7 @@ def test_python_blocks_of_page_run(page: Path, tmp_path: Path) -> None:
     blocks = [(block.line, block.code) for block in read_blocks(page)]
     ended = subprocess.run(
         [sys.executable, "-W", "error", "-c", RUNNER],
-        input=json.dumps([str(page), blocks]),
+        input=json.dumps([str(page), page.read_text(), blocks]),
         cwd=tmp_path,
         env={**os.environ, "PYTHONSAFEPATH": "1"},
         capture_output=True,

@@ -131,7 +131,10 @@ def test_reader_that_left_ends_the_command_in_silence(arguments: list[str]) -> N
         )
     finally:
         os.close(writing)
-    assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, b"")
+    # argparse ignores the error of its own help where standard output is unbuffered.
+    allowed = (0, 128 + signal.SIGPIPE) if "--help" in arguments else (128 + signal.SIGPIPE,)
+    assert ended.returncode in allowed
+    assert ended.stderr == b""
 
 
 def test_installed_script_is_the_same_command() -> None:

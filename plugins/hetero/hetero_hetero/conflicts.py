@@ -77,7 +77,9 @@ def _locate(graph: Digraph, indices: Sequence[int]) -> dict[int, int]:
     position = {index: place for place, index in enumerate(graph.index_of_position)}
     for index in indices:
         if index not in position:
-            raise InvalidNetworkError(f"cannot look for a conflict path: {index!r} is not among the {len(graph)} nodes of the graph")
+            raise InvalidNetworkError(
+                f"cannot look for a conflict path: {index!r} is not among the {len(graph)} nodes of the graph"
+            )
     return position
 
 

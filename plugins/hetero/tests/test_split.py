@@ -122,7 +122,9 @@ def test_unknown_device_in_the_list_is_an_error(core: Core, read: Callable[..., 
 
 
 def test_key_that_no_child_knows_is_an_error(core: Core, read: Callable[..., Network]) -> None:
-    with pytest.raises(ConfigKeyError, match="no configuration key 'TEMPLATE_REFUSED_OPERATOR', did you mean 'TEMPLATE_REFUSED_OPERATORS'"):
+    with pytest.raises(
+        ConfigKeyError, match="no configuration key 'TEMPLATE_REFUSED_OPERATOR', did you mean 'TEMPLATE_REFUSED_OPERATORS'"
+    ):
         core.load_network(read(DIAMOND), "HETERO:TEMPLATE,CPU", {"TEMPLATE_REFUSED_OPERATOR": "Exp"})
     with pytest.raises(ConfigKeyError, match="no configuration key 'TEMPLATE_REFUSED_OPERATORS'"):
         core.load_network(read(DIAMOND), "HETERO:CPU", {"TEMPLATE_REFUSED_OPERATORS": "Exp"})
@@ -130,7 +132,9 @@ def test_key_that_no_child_knows_is_an_error(core: Core, read: Callable[..., Net
 
 def test_pin_to_a_device_outside_the_list_is_an_error(core: Core, read: Callable[..., Network]) -> None:
     network = read(DIAMOND).with_affinity({"Exp_3": "TEMPLATE.1"})
-    with pytest.raises(AffinityError, match=r"node 'Exp_3' \(Exp-13\) is pinned to TEMPLATE.1, which is not in the list.* the list is CPU"):
+    with pytest.raises(
+        AffinityError, match=r"node 'Exp_3' \(Exp-13\) is pinned to TEMPLATE.1, which is not in the list.* the list is CPU"
+    ):
         core.load_network(network, "HETERO:CPU")
 
 
@@ -163,7 +167,9 @@ class Whole:
             device,
             network,
             lambda same: same,
-            lambda node, _: "not alone" if node.op_type == "Exp" and is_alone else None if node.op_type in ("Exp", "Neg") else "no kernel",
+            lambda node, _: (
+                "not alone" if node.op_type == "Exp" and is_alone else None if node.op_type in ("Exp", "Neg") else "no kernel"
+            ),
         )
 
     @hookimpl
@@ -192,7 +198,9 @@ def test_cut_through_a_value_without_type_says_which(core: Core, read: Callable[
             return QueryResult({node.name: str(device) for node in network.nodes})
 
     core.register_plugin("ANY", Anything())
-    network = read("g (float[4] x) => (float[4] y) { a = com.acme.Twist(x) y = Relu(a) }").with_affinity({"Twist_0": "ANY", "Relu_1": "CPU"})
+    network = read("g (float[4] x) => (float[4] y) { a = com.acme.Twist(x) y = Relu(a) }").with_affinity(
+        {"Twist_0": "ANY", "Relu_1": "CPU"}
+    )
     with pytest.raises(InvalidNetworkError, match="the element type of 'a' of node 'Twist_0'.*infer_types gives it"):
         core.load_network(network, "HETERO:ANY,CPU")
 
@@ -242,7 +250,11 @@ def test_plan_survives_export_and_import(core: Core, read: Callable[..., Network
         other.import_network(tmp_path / "plan.blob", "HETERO:TEMPLATE,CPU")
         for device, extra, subject in (
             ("HETERO:CPU,TEMPLATE", {}, "TARGET_FALLBACK is 'CPU,TEMPLATE' in the call and 'TEMPLATE,CPU' in the blob"),
-            ("HETERO", {"TEMPLATE_REFUSED_OPERATORS": "Relu"}, "TEMPLATE_REFUSED_OPERATORS is Relu in the call and Exp in the blob"),
+            (
+                "HETERO",
+                {"TEMPLATE_REFUSED_OPERATORS": "Relu"},
+                "TEMPLATE_REFUSED_OPERATORS is Relu in the call and Exp in the blob",
+            ),
             ("HETERO", {"HETERO_SUBGRAPH_POLICY": "FEWEST"}, "HETERO_SUBGRAPH_POLICY is 'FEWEST' in the call"),
         ):
             with pytest.raises(BlobMismatchError) as caught:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 import pytest
-from hetero_hetero.conflicts import explain_splits, find_conflict_path
+from hetero_hetero.conflicts import explain_splits
 from hetero_hetero.contraction import ContractedGraph
 from hetero_hetero.digraph import reverse_edges, sort_topologically
 from hetero_hetero.subgraphs import POLICIES, Subgraph, select_subgraphs
@@ -31,7 +31,9 @@ def graphs(draw: st.DrawFn, max_nodes: int = 60) -> Graph:
     """A graph numbered at random, with repeated edges, on one to four devices."""
     count = draw(st.integers(1, max_nodes))
     shape = random.Random(draw(st.integers(0, 2**32)))
-    return make_graph(shape, count, draw(st.integers(1, 4)), draw(st.sampled_from([0.5, 1, 2, 4])), draw(st.sampled_from([3, 10, 60])))
+    return make_graph(
+        shape, count, draw(st.integers(1, 4)), draw(st.sampled_from([0.5, 1, 2, 4])), draw(st.sampled_from([3, 10, 60]))
+    )
 
 
 def make_graph(shape: random.Random, count: int, devices: int, density: float, reach: int) -> Graph:
@@ -50,7 +52,8 @@ def make_graph(shape: random.Random, count: int, devices: int, density: float, r
 def make_small_graphs(seed: int, count: int, devices: int, most: int) -> list[Graph]:
     shape = random.Random(seed)
     return [
-        make_graph(shape, shape.randint(4, most), devices, shape.choice([0.7, 1.2, 2]), shape.choice([3, 6, 12])) for _ in range(count)
+        make_graph(shape, shape.randint(4, most), devices, shape.choice([0.7, 1.2, 2]), shape.choice([3, 6, 12]))
+        for _ in range(count)
     ]
 
 
@@ -81,6 +84,69 @@ def count_fewest_runs(predecessors: Sequence[Sequence[int]], devices: Sequence[s
     return min(cost.values())
 
 
+def select_by_definition(predecessors: Sequence[Sequence[int]], devices: Sequence[str]) -> set[frozenset[int]]:
+    """LARGEST_FIRST written down directly: every root anew in every round, every test by walking the contracted graph."""
+    order = sort_topologically(dict(enumerate(predecessors)))
+    place = {node: position for position, node in enumerate(order)}
+    unit = {node: frozenset([node]) for node in order}
+    for device in sorted(set(devices)):
+        free = [node for node in order if devices[node] == device]
+        while free:
+            behind = {node: walk_outside(predecessors, unit, free, node) for node in free}
+            candidates: list[list[int]] = []
+            for root in free:
+                if not any(root in candidate for candidate in candidates):
+                    candidates.append(grow_by_definition(predecessors, place, behind, root))
+            taken = frozenset(max(candidates, key=len))
+            unit |= dict.fromkeys(taken, taken)
+            free = [node for node in free if node not in taken]
+    return set(unit.values())
+
+
+def walk_outside(
+    predecessors: Sequence[Sequence[int]], unit: Mapping[int, frozenset[int]], free: Sequence[int], start: int
+) -> set[int]:
+    """The nodes that a path from `start` leads to after a node that is not free."""
+    edges = list_edges(predecessors)
+    states, reached = [(start, False)], {(start, False)}
+    for node, is_outside in states:
+        for target in [t for s, t in edges if s in unit[node] and t not in unit[node]]:
+            state = (min(unit[target]), is_outside or target not in free)
+            if state not in reached:
+                reached.add(state)
+                states.append(state)
+    return {node for node, is_outside in reached if is_outside}
+
+
+def grow_by_definition(
+    predecessors: Sequence[Sequence[int]], place: Mapping[int, int], behind: Mapping[int, set[int]], root: int
+) -> list[int]:
+    edges = list_edges(predecessors)
+    members, rejected = [root], set[int]()
+    while True:
+        adjacent = [
+            node
+            for member in reversed(members)
+            for ends in ({t for s, t in edges if s == member}, {s for s, t in edges if t == member})
+            for node in sorted(ends, key=place.__getitem__)
+            if node in behind and node not in members and node not in rejected
+        ]
+        if not adjacent:
+            return members
+        node = adjacent[0]
+        if any(node in behind[member] or member in behind[node] for member in members):
+            rejected.add(node)
+        else:
+            members.append(node)
+
+
+def test_largest_first_equals_its_definition() -> None:
+    for devices in (2, 3, 4):
+        for predecessors, device_of_node in make_small_graphs(40 + devices, 120, devices, 16):
+            parts = select_subgraphs(predecessors, device_of_node, "ABCD")
+            assert {frozenset(part.nodes) for part in parts} == select_by_definition(predecessors, device_of_node)
+
+
 def test_document_example_gives_its_result() -> None:
     assert select_subgraphs(DIAMOND, DEVICE_IN_DIAMOND, ["A", "B"]) == [
         Subgraph("A", (1, 2)),
@@ -90,7 +156,9 @@ def test_document_example_gives_its_result() -> None:
 
 
 def test_document_example_by_levels_gives_its_result() -> None:
-    assert select_subgraphs(DIAMOND, DEVICE_IN_DIAMOND, ["A", "B"], "LEVELS") == select_subgraphs(DIAMOND, DEVICE_IN_DIAMOND, ["A", "B"])
+    assert select_subgraphs(DIAMOND, DEVICE_IN_DIAMOND, ["A", "B"], "LEVELS") == select_subgraphs(
+        DIAMOND, DEVICE_IN_DIAMOND, ["A", "B"]
+    )
 
 
 @pytest.mark.parametrize("policy", CONNECTED)
@@ -132,7 +200,9 @@ def test_names_and_kind_of_container_do_not_change_the_result(policy: str, graph
         [(device, 0) for device in "ABCD"],
         policy,
     )
-    assert [((part.device, 0), tuple(10 * node + 3 for node in part.nodes)) for part in plain] == [(p.device, p.nodes) for p in keyed]
+    assert [((part.device, 0), tuple(10 * node + 3 for node in part.nodes)) for part in plain] == [
+        (p.device, p.nodes) for p in keyed
+    ]
 
 
 @pytest.mark.parametrize("policy", CONNECTED)
@@ -144,7 +214,9 @@ def test_parts_of_one_component_do_not_depend_on_another(policy: str, graph: Gra
     alone = select_subgraphs(*graph, "ABCD", policy) + [
         Subgraph(part.device, tuple(node + shift for node in part.nodes)) for part in select_subgraphs(*other, "ABCD", policy)
     ]
-    assert sorted(select_subgraphs(*both, "ABCD", policy), key=lambda part: part.nodes) == sorted(alone, key=lambda part: part.nodes)
+    assert sorted(select_subgraphs(*both, "ABCD", policy), key=lambda part: part.nodes) == sorted(
+        alone, key=lambda part: part.nodes
+    )
 
 
 def test_largest_first_stays_close_to_the_literal_procedure() -> None:
@@ -169,7 +241,9 @@ def test_largest_first_is_maximal_against_what_was_left() -> None:
             frozenset((home[a], home[b])) for a, b in list_edges(predecessors) if home[a] != home[b] and devices[a] == devices[b]
         }
         explained = {
-            frozenset((home[split.node], home[split.subgraph.nodes[0]])) for d in "ABC" for split in explain_splits(predecessors, parts, d)
+            frozenset((home[split.node], home[split.subgraph.nodes[0]]))
+            for d in "ABC"
+            for split in explain_splits(predecessors, parts, d)
         }
         assert touching == explained
 
@@ -254,28 +328,16 @@ def test_contraction_keeps_every_edge_between_rising_slots() -> None:
                 nodes.remove(members[0])
 
 
-def test_conflict_path_of_the_document_example() -> None:
-    assert find_conflict_path(DIAMOND, [3, 5, 6, 7], 2) == (2, 4, 5)
-    assert find_conflict_path(DIAMOND, [1, 2, 3], 5) == (2, 4, 5)
-    assert find_conflict_path(DIAMOND, [3, 5, 6, 7], 4) == ()
-
-
-def test_conflict_path_passes_a_subgraph_as_a_whole() -> None:
-    assert find_conflict_path(CROSSING, [3], 2) == ()
-    assert find_conflict_path(CROSSING, [3], 2, [(0, 1)]) == (3, 1, 0, 2)
-
-
-def test_splits_are_explained_by_node_subgraph_and_path() -> None:
-    parts = select_subgraphs(DIAMOND, DEVICE_IN_DIAMOND, ["A", "B"])
-    splits = list(explain_splits(DIAMOND, parts, "A"))
-    assert [(split.node, split.subgraph.nodes, split.path) for split in splits] == [(2, (3, 5, 6, 7), (2, 4, 5))]
-    assert list(explain_splits(DIAMOND, parts, "B")) == []
-
-
 @pytest.mark.parametrize(
     ("predecessors", "devices", "priorities", "policy", "message"),
     [
-        ([[1], [0]], "AA", "A", "LEVELS", "cannot select subgraphs: nodes 0 -> 1 -> 0 form a cycle; expected a graph without cycles"),
+        (
+            [[1], [0]],
+            "AA",
+            "A",
+            "LEVELS",
+            "cannot select subgraphs: nodes 0 -> 1 -> 0 form a cycle; expected a graph without cycles",
+        ),
         ({4: [4]}, {4: "A"}, "A", "FEWEST", "cannot select subgraphs: nodes 4 -> 4 form a cycle; expected a graph without cycles"),
         (
             [[19], *([node] for node in range(19))],
@@ -324,9 +386,3 @@ def test_bad_input_is_refused_with_its_names(
     with pytest.raises(ValueError) as caught:
         select_subgraphs(predecessors, devices, priorities, policy)
     assert str(caught.value) == message
-
-
-def test_conflict_path_of_an_unknown_node_is_refused() -> None:
-    with pytest.raises(ValueError) as caught:
-        find_conflict_path(DIAMOND, [1], 9)
-    assert str(caught.value) == "cannot look for a conflict path: 9 is not among the 7 nodes of the graph"

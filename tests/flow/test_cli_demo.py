@@ -1,0 +1,85 @@
+"""`hetero demo`: real images through a real split, judged by accuracy and by each device alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hetero_core.cli import demo
+from hetero_core.cli.main import main
+from hetero_core.devices import registry
+
+
+def run_demo(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
+    code = main(["demo", "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_demo_splits_and_is_right() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "hetero_core", "demo", "--json"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout
+    answer = json.loads(ended.stdout)
+    # The training script's README states 358 of 360, confirmed by ONNX Runtime.
+    assert (answer["correct"], answer["images"]) == (358, 360)
+    assert answer["accuracy"] == 358 / 360
+    assert answer["devices"] == ["TEMPLATE", "CPU"]
+    assert [one["device"] for one in answer["subgraphs"]] == ["TEMPLATE", "CPU", "TEMPLATE", "CPU"]
+    assert sum(len(one["nodes"]) for one in answer["subgraphs"]) == 22
+    assert all(one["seconds"] > 0 for one in answer["subgraphs"])
+    assert sorted(answer["agreement"]) == ["CPU", "TEMPLATE"]
+    assert all(0 <= difference <= 1e-5 for difference in answer["agreement"].values())
+    assert list(answer["refusals"]) == ["pool1", "gemm", "softmax"]
+
+
+def test_demo_says_what_ran_where_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("360 handwritten digits that the network was not trained on, on HETERO:TEMPLATE,CPU\n")
+    assert "pool1 (MaxPool-12) runs on CPU; TEMPLATE says: operator MaxPool is refused by TEMPLATE_REFUSED_OPERATORS" in text
+    assert "358 of 360 right, accuracy 0.9944" in text
+    assert "largest difference from CPU alone: " in text
+    assert text.splitlines()[-1].startswith("ok (")
+
+
+def test_low_accuracy_ends_with_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    read_assets = demo._read_assets
+    monkeypatch.setattr(demo, "_read_assets", lambda core: (*read_assets(core)[:2], np.full(360, 3)))
+    code, answer = run_demo(capsys)
+    assert code == 1
+    assert answer["accuracy"] < 0.2
+
+
+@pytest.mark.parametrize("difference", [2e-5, float("nan")])
+def test_disagreement_ends_with_1(difference: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(demo, "_measure_difference", lambda *_: difference)
+    assert main(["demo"]) == 1
+    assert capsys.readouterr().out.splitlines()[-1].startswith("WRONG (")
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        (["CPU"], "the demo needs CPU, not installed here. Install with: pip install hetero-cpu"),
+        (
+            ["HETERO", "TEMPLATE"],
+            "the demo needs HETERO, TEMPLATE, not installed here. Install with: pip install hetero-hetero hetero-template",
+        ),
+    ],
+)
+def test_missing_plugin_ends_with_3_and_the_cure(
+    missing: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read_entry_points = registry._read_entry_points
+    kept = {name: claims for name, claims in read_entry_points().items() if name not in missing}
+    monkeypatch.setattr(registry, "_read_entry_points", lambda: kept)
+    assert main(["demo"]) == 3
+    assert capsys.readouterr().err == f"hetero: error: {message}\n"
+    code, answer = run_demo(capsys)
+    assert (code, answer["error"]["exit_code"]) == (3, 3)

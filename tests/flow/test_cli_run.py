@@ -1,0 +1,248 @@
+"""`hetero run`: outputs as text, JSON and files, times, comparison with another device, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+from hetero_core.cli.main import main
+
+MODEL = """<ir_version: 8, opset_import: ["": 17]>
+lines (float[n, 3] x) => (float[n, 3] y, int64[n] best)
+{ [twice] a = Add (x, x) [positive] y = Relu (a) [largest] best = ArgMax <axis = 1, keepdims = 0> (y) }"""
+X = np.array([[1, -2, 3], [-4, 5, -6]], np.float32)
+# By hand: y = max(2x, 0), best = the position of its largest.
+Y = np.array([[2, 0, 6], [0, 10, 0]], np.float32)
+
+# A device that is CPU with one added to every floating-point output.
+OFF_BY_ONE = """
+from hetero_core import Executable, QueryResult, hookimpl
+import numpy as np
+
+class Device:
+    def __init__(self, core): self.core = core
+    @hookimpl
+    def query_network(self, device, network): return QueryResult({node.name: str(device) for node in network.nodes})
+    @hookimpl
+    def load_network(self, device, network): return OffByOne(self.core.load_network(network, "CPU"))
+
+class OffByOne(Executable):
+    def __init__(self, inner): self.inner, self.inputs, self.outputs = inner, inner.inputs, inner.outputs
+    def run(self, inputs, context):
+        return tuple(value + value.dtype.type(value.dtype.kind == "f") for value in self.inner.run(inputs, context))
+
+@hookimpl
+def create_device(core): return Device(core)
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(MODEL), path)
+    return str(path)
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> list[str]:
+    np.save(tmp_path / "x.npy", X)
+    return ["-i", f"x={tmp_path / 'x.npy'}"]
+
+
+def read_json(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return answer
+
+
+def test_outputs_are_printed_with_type_range_and_first_values(
+    model: str, given: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", model, "-d", "CPU", *given]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("network 'lines' on CPU: one inference in ")
+    rows = [line.split() for line in text.splitlines()[2:]]
+    assert rows[1] == ["y", "float32[2,3]", "0", "10", "3", "2", "0", "6", "0", "..."]
+    assert rows[2] == ["best", "int64[2]", "1", "2", "1.5", "2", "1"]
+
+
+def test_outputs_in_json(model: str, given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", model, "-d", "CPU", *given, "--json"]) == 0
+    answer = read_json(capsys)
+    assert (answer["network"], answer["device"]) == ("lines", "CPU")
+    assert answer["seconds"] > 0
+    y, best = answer["outputs"]
+    assert y == {"name": "y", "dtype": "float32", "shape": [2, 3], "min": 0, "max": 10, "mean": 3, "values": Y.ravel().tolist()}
+    assert best["values"] == [2, 1]
+    assert "subgraphs" not in answer
+
+
+def test_process_prints_one_json_document(model: str) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "hetero_core",
+        "run",
+        model,
+        "-d",
+        "CPU",
+        "--random",
+        "--shape",
+        "x=4,3",
+        "--seed",
+        "7",
+        "--json",
+    ]
+    one, other = (subprocess.run(command, capture_output=True, text=True, check=False, timeout=60) for _ in range(2))
+    assert (one.returncode, one.stderr) == (0, "")
+    assert json.loads(one.stdout)["outputs"] == json.loads(other.stdout)["outputs"]
+    assert json.loads(one.stdout)["outputs"][0]["shape"] == [4, 3]
+
+
+def test_perf_count_adds_the_time_of_each_subgraph(model: str, given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    split = ["-d", "HETERO:TEMPLATE,CPU", "-c", "TEMPLATE_REFUSED_OPERATORS=Relu", "-c", "PERF_COUNT=YES"]
+    assert main(["run", model, *split, *given, "--json"]) == 0
+    times = read_json(capsys)["subgraphs"]
+    assert [(one["subgraph"], one["device"], one["steps"]) for one in times] == [
+        (0, "TEMPLATE", 1),
+        (1, "CPU", 1),
+        (2, "TEMPLATE", 1),
+    ]
+    assert all(one["seconds"] > 0 for one in times)
+    assert main(["run", model, *split, *given]) == 0
+    assert "SUBGRAPH  DEVICE    STEPS  TIME" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("target", ["outputs.npz", "outputs"])
+def test_outputs_are_saved_and_can_be_read_back(
+    target: str, model: str, given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", model, "-d", "CPU", *given, "--save-outputs", str(tmp_path / target), "--json"]) == 0
+    saved = read_json(capsys)["saved"]
+    if target.endswith(".npz"):
+        assert saved == [str(tmp_path / target)]
+        with np.load(saved[0]) as archive:
+            read = {name: archive[name] for name in archive.files}
+    else:
+        read = {Path(path).stem: np.load(path) for path in saved}
+    assert list(read) == ["y", "best"]
+    np.testing.assert_array_equal(read["y"], Y)
+    np.testing.assert_array_equal(read["best"], [2, 1])
+
+
+def test_names_and_texts_that_files_cannot_hold_are_saved(tmp_path: Path) -> None:
+    from hetero_core.cli.outputs import save_outputs
+
+    outputs = {"file": np.array(["a", "bc"], object), "a/b:0": [X, None], "absent": None}
+    (archive,) = save_outputs(outputs, str(tmp_path / "all.npz"))
+    with np.load(archive) as read:
+        assert read.files == ["file", "a/b:0[0]"]
+        assert read["file"].tolist() == ["a", "bc"]
+    assert [Path(path).name for path in save_outputs(outputs, str(tmp_path / "all"))] == ["file.npy", "a%2Fb%3A0%5B0%5D.npy"]
+
+
+def test_target_that_cannot_be_written_ends_with_2(model: str, given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", model, "-d", "CPU", *given, "--save-outputs", f"{model}/inside"]) == 2
+    assert "cannot save outputs to" in capsys.readouterr().err
+
+
+def test_compare_with_a_device_that_agrees(model: str, given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", model, "-d", "CPU", *given, "--compare", "TEMPLATE"]) == 0
+    assert [line.split() for line in capsys.readouterr().out.splitlines()[-2:]] == [
+        ["y", "0", "0", "same"],
+        ["best", "0", "0", "same"],
+    ]
+
+
+def test_compare_with_a_device_that_is_wrong_ends_with_1(model: str, given: list[str], tmp_path: Path) -> None:
+    (tmp_path / "off_by_one.py").write_text(OFF_BY_ONE)
+    information = tmp_path / "off_by_one-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: off-by-one\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text("[hetero_core.devices]\nOFF = off_by_one\n")
+
+    def run(*more: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "hetero_core", "run", model, "-d", "CPU", *given, "--compare", "OFF", *more]
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+
+    ended = run()
+    assert (ended.returncode, ended.stderr) == (1, "")
+    # Expected is 1, 3, 1, ... 11, got is one less: 1 of at most 11.
+    assert "y       1                   0.0909    DIFFERS" in ended.stdout
+    assert "y: expected 3.0, got 2.0 at [0, 0]" in ended.stdout
+    comparison = json.loads(run("--json").stdout)["comparison"]
+    assert (comparison["device"], comparison["agrees"]) == ("OFF", False)
+    y, best = comparison["outputs"]
+    assert y["max_absolute_difference"] == 1
+    assert (best["max_absolute_difference"], best["mismatch"]) == (0, None)
+    assert run("--atol", "1").returncode == 0
+    assert run("--rtol", "0.1").returncode == 0
+    assert run("--rtol", "0.05", "--atol", "0.5").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            [],
+            "network 'lines' misses the inputs x: float32[n,3]. Give each with -i NAME=FILE, or ask for random ones with --random",
+        ),
+        (["--random"], "as in --shape x=1,3"),
+        (
+            ["--random", "--shape", "x=2,4"],
+            "input 'x' of network 'lines': expected shape [n,3], got [2, 4]: axis 1 has 4 instead of 3",
+        ),
+        (["--random", "--shape", "x=2,x"], "--shape x=2,x: expected sizes separated by commas"),
+        (["--random", "--shape", "2,3"], "--shape 2,3: expected NAME=SIZE,SIZE,..."),
+        (["--random", "--seed", "-1"], "expected a whole number of 0 or more, got -1"),
+        (["--shape", "x=2,3"], "--shape has a meaning only with --random"),
+        (["--seed", "0"], "--seed has a meaning only with --random"),
+        (["--rtol", "0"], "--rtol has a meaning only with --compare"),
+        (["--compare", "CPU", "--atol", "nan"], "expected a number of 0 or more, got nan"),
+        (["--compare", "CPU", "--atol", "x"], "argument --atol: invalid"),
+        (["-i", "z=x.npy"], "network 'lines' has no input 'z'"),
+    ],
+)
+def test_wrong_input_option_ends_with_2(arguments: list[str], message: str, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", model, "-d", "CPU", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (X.astype(np.float64), "input 'x' of network 'lines': expected float32, got float64"),
+        (X[:, :2], "expected shape [n,3], got [2, 2]"),
+        (X[0], "expected shape [n,3], got [3]: 1 dimensions instead of 2"),
+    ],
+)
+def test_array_that_does_not_fit_ends_with_2(
+    array: np.ndarray[Any, Any], message: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "x.npy", array)
+    assert main(["run", model, "-d", "CPU", "-i", str(tmp_path / "x.npy")]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_bad_inputs_are_found_before_a_device_is_asked_for(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", model, "-d", "MISSING"]) == 2
+    assert "misses the inputs" in capsys.readouterr().err
+    assert main(["run", model, "-d", "MISSING", "--random", "--shape", "x=1,3"]) == 3
+    assert "no plugin announces device 'MISSING'" in capsys.readouterr().err
+
+
+def test_refused_nodes_end_with_2_and_list_their_reasons(model: str, given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["run", model, "-d", "TEMPLATE", "-c", "TEMPLATE_REFUSED_OPERATORS=Relu,ArgMax", *given]
+    assert main(arguments) == 2
+    assert "'positive' (Relu-14), TEMPLATE: operator Relu is refused" in capsys.readouterr().err
+    assert main([*arguments, "--json"]) == 2
+    assert list(read_json(capsys)["error"]["refusals"]) == ["positive", "largest"]
