@@ -180,7 +180,9 @@ def test_name_that_is_not_utf8_is_refused(name: bytes) -> None:
 def test_reference_to_a_function_attribute_outside_of_functions_is_refused() -> None:
     node = helper.make_node("Elu", ["x"], ["y"], name="n")
     node.attribute.add(name="alpha", type=onnx.AttributeProto.FLOAT, ref_attr_name="slope")
+    model = parse(RELU)
+    model.graph.node[0].CopyFrom(node)
     with pytest.raises(
         InvalidNetworkError, match=r"attribute 'alpha' of node 'n' \(Elu\) refers to the function attribute 'slope'"
     ):
-        read_network(model_of(node))
+        read_network(model)

@@ -33,14 +33,14 @@ def image_spec(dtype: str, *shape: Dimension) -> ValueSpec:
 
 @pytest.fixture
 def picture(tmp_path: Path) -> Path:
-    """A PNG of 2 rows and 4 columns; channel c of pixel (row, column) is 100c + 10row + column."""
+    """A PNG of 2 rows and 5 columns; channel c of pixel (row, column) is 100c + 10row + column."""
     path = tmp_path / "picture.png"
     Image.fromarray(expected_pixels()).save(path)
     return path
 
 
 def expected_pixels() -> np.ndarray[Any, Any]:
-    return np.array([[[100 * c + 10 * row + column for c in range(3)] for column in range(4)] for row in range(2)], np.uint8)
+    return np.array([[[100 * c + 10 * row + column for c in range(3)] for column in range(5)] for row in range(2)], np.uint8)
 
 
 def test_npy_is_read_by_name_and_for_the_only_input(tmp_path: Path) -> None:
@@ -184,11 +184,11 @@ def test_shape_of_an_input_that_is_given_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("shape", "order"),
     [
-        ((1, 3, 2, 4), (2, 0, 1)),
+        ((1, 3, 2, 5), (2, 0, 1)),
         (("n", 3, "h", "w"), (2, 0, 1)),
-        ((1, 2, 4, 3), (0, 1, 2)),
+        ((1, 2, 5, 3), (0, 1, 2)),
         (("n", None, None, 3), (0, 1, 2)),
-        ((3, 2, 4), (2, 0, 1)),
+        ((3, 2, 5), (2, 0, 1)),
         ((2, "w", 3), (0, 1, 2)),
     ],
 )
@@ -202,7 +202,7 @@ def test_layout_of_an_image_follows_the_shape_of_the_input(
 
 
 def test_float_input_gets_pixels_divided_by_255(picture: Path) -> None:
-    read = read_one(picture, image_spec("float32", 1, 2, 4, 3))
+    read = read_one(picture, image_spec("float32", 1, 2, 5, 3))
     assert read.dtype == np.float32
     np.testing.assert_allclose(read[0], expected_pixels() / 255, rtol=1e-6)
 
@@ -212,7 +212,7 @@ def test_gray_image_fits_one_channel_and_none(tmp_path: Path) -> None:
     path = tmp_path / "gray.png"
     Image.fromarray(pixels).save(path)
     np.testing.assert_array_equal(read_one(path, image_spec("uint8", "h", "w")), pixels)
-    np.testing.assert_array_equal(read_one(path, image_spec("uint8", 1, 1, 2, 4)), pixels[None, None])
+    np.testing.assert_array_equal(read_one(path, image_spec("uint8", 1, 1, 2, 5)), pixels[None, None])
 
 
 @pytest.mark.parametrize(
@@ -220,11 +220,11 @@ def test_gray_image_fits_one_channel_and_none(tmp_path: Path) -> None:
     [
         (image_spec("uint8", 1, 3, 2, 3), "cannot be laid out"),
         (image_spec("uint8", 1, None, None, None), "cannot be laid out"),
-        (image_spec("uint8", 24), "cannot be laid out"),
+        (image_spec("uint8", 30), "cannot be laid out"),
         (ValueSpec("image", TensorType("uint8", None)), "cannot be laid out"),
-        (image_spec("uint8", 1, 1, 2, 4), "has 3 channels; input image: uint8[1,1,2,4] takes 1"),
-        (image_spec("uint8", 2, 4), "has 3 channels; input image: uint8[2,4] takes 1"),
-        (image_spec("int64", 1, 3, 2, 4), "gives uint8 or floats; input image: int64[1,3,2,4] takes neither"),
+        (image_spec("uint8", 1, 1, 2, 5), "has 3 channels; input image: uint8[1,1,2,5] takes 1"),
+        (image_spec("uint8", 2, 5), "has 3 channels; input image: uint8[2,5] takes 1"),
+        (image_spec("int64", 1, 3, 2, 5), "gives uint8 or floats; input image: int64[1,3,2,5] takes neither"),
     ],
 )
 def test_image_that_does_not_fit_is_an_error(spec: ValueSpec, message: str, picture: Path) -> None:
@@ -235,19 +235,19 @@ def test_image_that_does_not_fit_is_an_error(spec: ValueSpec, message: str, pict
 
 def test_image_of_16_bits_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "deep.png"
-    Image.fromarray(np.zeros((2, 4), np.uint16)).save(path)
+    Image.fromarray(np.zeros((2, 5), np.uint16)).save(path)
     with pytest.raises(UsageError, match="expected 8 bits a channel"):
-        read_image(path, image_spec("uint8", 2, 4))
+        read_image(path, image_spec("uint8", 2, 5))
 
 
 def test_damaged_image_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "damaged.png"
     path.write_bytes(b"no picture")
     with pytest.raises(UsageError, match="cannot identify image file"):
-        read_one(path, image_spec("uint8", 2, 4))
+        read_one(path, image_spec("uint8", 2, 5))
 
 
 def test_missing_pillow_is_an_error_with_the_cure(picture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(UsageError, match=r"needs Pillow; install it with: pip install 'hetero-core\[images\]'"):
-        read_one(picture, image_spec("uint8", 2, 4))
+        read_one(picture, image_spec("uint8", 2, 5))

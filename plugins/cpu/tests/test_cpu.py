@@ -1,0 +1,134 @@
+"""CPU: claims, refusals, blobs, cancellation, and that it never writes what is not its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import pytest
+
+from hetero_core import Core, Extension, Network
+from hetero_core.errors import BlobMismatchError, UnsupportedNodesError
+from hetero_core.testing.models import dynamic_batch_model, light_inputs, lstm_model
+
+Read = Callable[..., Network]
+
+
+@pytest.fixture
+def core() -> Iterator[Core]:
+    with Core() as opened:
+        yield opened
+
+
+@pytest.fixture
+def read(core: Core) -> Read:
+    return lambda text: core.read_network(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17, "com.acme": 1]> {text}'))
+
+
+def test_operator_without_kernel_is_refused_alike_by_query_and_load(core: Core, read: Read) -> None:
+    network = read("g (float[2] x) => (float[2] y) { a = Relu(x) y = com.acme.Twist(a) }")
+    result = core.query_network(network, "CPU")
+    assert dict(result.supported) == {"Relu_0": "CPU"}
+    assert "Twist" in result.refused["Twist_1"]
+    with pytest.raises(UnsupportedNodesError) as caught:
+        core.load_network(network, "CPU")
+    assert caught.value.refusals == {"Twist_1": {"CPU": result.refused["Twist_1"]}}
+    assert "cannot load network 'g' on CPU: 1 of 2 nodes are refused" in str(caught.value)
+
+
+def test_attribute_that_the_operator_does_not_have_is_refused_not_ignored(core: Core) -> None:
+    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }')
+    model.graph.node[0].attribute.append(onnx.helper.make_attribute("consumed_inputs", [1]))
+    assert "consumed_inputs" in core.query_network(core.read_network(model), "CPU").refused["Relu_0"]
+
+
+def test_blob_gives_the_same_numbers_in_another_core(core: Core, tmp_path: Path) -> None:
+    for model in (dynamic_batch_model(), lstm_model()):
+        inputs = light_inputs(model)
+        loaded = core.load_network(model, "CPU")
+        expected = loaded.infer(inputs)
+        loaded.export_network(tmp_path / "c.blob")
+        with Core() as other:
+            imported = other.import_network(tmp_path / "c.blob", "CPU")
+            assert (imported.inputs, imported.outputs, imported.name) == (loaded.inputs, loaded.outputs, loaded.name)
+            for name, value in imported.infer(inputs).items():
+                np.testing.assert_array_equal(value, expected[name])
+    with pytest.raises(BlobMismatchError, match="the blob's device is CPU, here it is TEMPLATE"):
+        core.import_network(tmp_path / "c.blob", "TEMPLATE")
+
+
+def test_extension_of_a_blob_is_needed_at_import(core: Core, read: Read, tmp_path: Path) -> None:
+    extension = Extension("com.acme", "Twist", 1, lambda x: x[::-1].copy(), lambda types, attributes: types)
+    core.add_extension(extension, "CPU")
+    loaded = core.load_network(read("g (float[2] x) => (float[2] y) { a = com.acme.Twist(x) y = Neg(a) }"), "CPU")
+    loaded.export_network(tmp_path / "e.blob")
+    with Core() as other:
+        with pytest.raises(UnsupportedNodesError, match="Twist"):
+            other.import_network(tmp_path / "e.blob", "CPU")
+        other.add_extension(extension, "CPU")
+        assert other.import_network(tmp_path / "e.blob", "CPU").infer({"x": np.array([1, 2], np.float32)})["y"].tolist() == [-2, -1]
+
+
+def test_inputs_and_constants_are_never_written(core: Core, read: Read) -> None:
+    network = read("g (float[3] x) => (float[3] y, float[3] z) <float[3] k = {1, 2, 3}> { a = Add(x, k) b = Relu(x) y = Sub(a, b) z = Mul(k, b) }")
+    loaded = core.load_network(network, "CPU")
+    x = np.array([-1, 0, 2], np.float32)
+    x.flags.writeable = False
+    for _ in range(3):
+        result = loaded.infer({"x": x})
+        assert (result["y"].tolist(), result["z"].tolist()) == ([0, 2, 3], [0, 0, 6])
+
+
+def test_infinities_and_nan_arise_without_warning(core: Core, read: Read) -> None:
+    loaded = core.load_network(read("g (float[3] x) => (float[3] y) { a = Log(x) y = Div(a, x) }"), "CPU")
+    np.testing.assert_array_equal(loaded.infer({"x": np.array([0, -1, 1], np.float32)})["y"], [-np.inf, np.nan, 0])
+
+
+def test_cancelled_run_ends_between_two_nodes(core: Core, read: Read) -> None:
+    entered, leave, ran = threading.Event(), threading.Event(), []
+
+    def wait(x: Any) -> Any:
+        entered.set()
+        assert leave.wait(60)
+        return x
+
+    def record(x: Any) -> Any:
+        ran.append(x)
+        return x
+
+    for name, function in (("Wait", wait), ("Record", record)):
+        core.add_extension(Extension("com.acme", name, 1, function, lambda types, attributes: types), "CPU")
+    loaded = core.load_network(read("g (float[1] x) => (float[1] y) { a = com.acme.Wait(x) y = com.acme.Record(a) }"), "CPU")
+    request = loaded.create_infer_request()
+    request.start_async({"x": np.ones(1, np.float32)})
+    assert entered.wait(60)
+    request.cancel()
+    leave.set()
+    core.close()
+    assert ran == []
+
+
+def test_threads_share_one_executable(core: Core) -> None:
+    model = dynamic_batch_model()
+    loaded = core.load_network(model, "CPU")
+    (spec,) = loaded.inputs
+    draws = [np.random.default_rng(seed).standard_normal((seed % 3 + 1, *(spec.shape or ())[1:])).astype(np.float32) for seed in range(8)]
+    expected = [next(iter(loaded.infer({spec.name: draw}).values())) for draw in draws]
+    failures: list[int] = []
+
+    def run(index: int) -> None:
+        for _ in range(20):
+            found = next(iter(loaded.infer({spec.name: draws[index]}).values()))
+            if not np.array_equal(found, expected[index]):
+                failures.append(index)
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []

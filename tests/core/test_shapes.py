@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import onnx
+import onnx.parser
+import onnx.shape_inference
+import pytest
+
+from hetero_core.errors import ExtensionError, InvalidNetworkError
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.reader import read_network
+from hetero_core.network.shapes import CustomTypes, infer_types
+from hetero_core.network.types import SequenceType, TensorType, ValueSpec, ValueType
+
+
+def read(text: str, *, opset: int = 21, custom: CustomTypes | None = None) -> Network:
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}, "com.acme": 1, "f": 1]> {text}')
+    return read_network(model, infer_custom_types=custom)
+
+
+def f32(*shape: int | str | None) -> TensorType:
+    return TensorType("float32", shape)
+
+
+def test_all_values_get_a_type() -> None:
+    network = read("g (float[N,4] x) => (y) <float[4,8] w> { a = MatMul(x, w) s = Shape(a) y = Relu(a) }")
+    assert network.types == {
+        "x": f32("N", 4),
+        "w": f32(4, 8),
+        "a": f32("N", 8),
+        "s": TensorType("int64", (2,)),
+        "y": f32("N", 8),
+    }
+    assert network.outputs == (ValueSpec("y", f32("N", 8)),)
+
+
+def test_shapes_are_computed_through_shape_arithmetic() -> None:
+    network = read("""g (float[2,3,4] x) => (y) <int64[1] k = {-1}, int64 zero = {0}, int64[1] axes = {0}> {
+        s = Shape(x) d = Gather(s, zero) u = Unsqueeze(d, axes) t = Concat<axis = 0>(u, k) y = Reshape(x, t)
+    }""")
+    assert network.type_of("y") == f32(2, 12)
+
+
+def test_large_constant_gives_its_type_without_being_read() -> None:
+    model = onnx.parser.parse_model('<ir_version: 10, opset_import: ["": 21]> g (float[1] x) => (y) { y = Add(x, w) }')
+    model.graph.initializer.add(name="w", data_type=1, dims=[1000], raw_data=bytes(4000))
+    network = read_network(model)
+    assert network.type_of("y") == f32(1000)
+    assert network.initializers["w"]._array is None
+
+
+def test_sizes_that_onnx_makes_up_are_unknown() -> None:
+    assert read("g (float[4] x) => (y) { y = NonZero(x) }").type_of("y") == TensorType("int64", (1, None))
+
+
+def test_name_that_looks_made_up_is_kept_where_an_input_has_it() -> None:
+    assert read("g (float[unk__0] x) => (y) { y = Relu(x) }").type_of("y") == f32("unk__0")
+
+
+def test_declared_type_is_kept_where_inference_says_less() -> None:
+    network = read("g (float[4] x, int64[N] s) => (y) <float[2,2] a> { a = Reshape(x, s) y = Relu(a) }")
+    assert network.type_of("a") == f32(2, 2)
+    assert network.type_of("y") == f32(2, 2)
+
+
+def test_declared_names_of_sizes_join_inferred_sizes() -> None:
+    network = read("g (float[N,3] x) => (float[batch,3] y) { y = Relu(x) }")
+    assert network.outputs[0].type == f32("batch", 3)
+
+
+@pytest.mark.parametrize(
+    ("declared", "shown"), [("float[5,3]", r"float32\[5,3\]"), ("int64[2,3]", r"int64\[2,3\]"), ("float[2]", r"float32\[2\]")]
+)
+def test_declaration_that_contradicts_inference_is_refused(declared: str, shown: str) -> None:
+    message = rf"value 'y' of 'g' is declared as {shown}, but node 'n' \(Relu-14\) gives float32\[2,3\]; correct the declaration"
+    with pytest.raises(InvalidNetworkError, match=message):
+        read(f"g (float[2,3] x) => ({declared} y) {{ [n] y = Relu(x) }}")
+
+
+def test_declaration_inside_a_body_that_contradicts_inference_is_refused() -> None:
+    with pytest.raises(
+        InvalidNetworkError, match=r"value 'm' of 't' is declared as int64\[2\], but node 'n' \(Relu-14\) gives float32"
+    ):
+        read("""g (bool c, float[2] x) => (y) {
+            y = If(c) <then_branch = t () => (p) <int64[2] m> { [n] m = Relu(x) p = Neg(m) }, else_branch = e () => (q) { q = Abs(x) }>
+        }""")
+
+
+def test_values_of_bodies_get_types() -> None:
+    network = read("""g (int64 n, bool c, float[2] x) => (y, ys) {
+        y, ys = Loop(n, c, x) <body = b (i, k, s) => (k2, s2, out) { k2 = Identity(k) s2 = Add(s, x) out = Neg(s2) }>
+    }""")
+    body = network.nodes[0].bodies["body"]
+    assert body.type_of("out") == f32(2)
+    assert [spec.dtype for spec in body.inputs] == ["int64", "bool", "float32"]
+    assert network.type_of("ys") == f32(None, 2)
+
+
+def test_sequences_are_typed() -> None:
+    network = read("g (float[2] x) => (y) { s = SequenceConstruct(x, x) y = SequenceInsert(s, x) }")
+    assert network.type_of("y") == SequenceType(f32(2))
+
+
+def test_node_of_another_opset_is_inferred_by_its_own() -> None:
+    # Squeeze-1 takes its axes as an attribute, Squeeze-13 as an input.
+    network = read("""g (float[1,2,1] x) => (y) { [c] a = f.old(x) y = Relu(a) }
+        <domain: "f", opset_import: ["": 9]> old (a) => (b) { m = Squeeze<axes = [0]>(a) b = Neg(m) }""")
+    assert network.type_of("c/m") == f32(2, 1)
+    assert network.type_of("y") == f32(2, 1)
+
+
+def test_body_of_a_node_of_another_opset_is_typed() -> None:
+    # If-1 of opset 9 in a model of opset 21.
+    network = read("""g (bool c, float[1,2] x) => (y) { [call] y = f.old(c, x) }
+        <domain: "f", opset_import: ["": 9]> old (c, a) => (b) {
+            b = If(c) <then_branch = t () => (p) { m = Squeeze<axes = [0]>(a) p = Neg(m) }, else_branch = e () => (q) { q = Squeeze(a) }>
+        }""")
+    body = network.nodes[0].bodies["then_branch"]
+    assert body.type_of("call/m") == f32(2)
+    assert network.type_of("y") == TensorType("float32", (2,))
+
+
+def test_constants_reach_a_node_of_another_opset() -> None:
+    network = read("""g (float[4] x) => (y) { [c] y = f.old(x) }
+        <domain: "f", opset_import: ["": 9]> old (a) => (b) { k = Constant<value = int64[2] {2, 2}>() b = Reshape(a, k) }""")
+    assert network.type_of("y") == f32(2, 2)
+
+
+def double_last(node: Node, inputs: tuple[ValueType | None, ...]) -> list[ValueType] | None:
+    [given] = inputs
+    if not isinstance(given, TensorType) or given.shape is None or not isinstance(given.shape[-1], int):
+        return None
+    return [TensorType(given.dtype, (*given.shape[:-1], 2 * given.shape[-1]))]
+
+
+def test_custom_operator_is_typed_by_its_author_and_inference_goes_on_behind_it() -> None:
+    network = read(
+        "g (float[2,3] x) => (y) { a = Relu(x) b = com.acme.Twist(a) c = Neg(b) d = com.acme.Twist(c) e = Transpose(d) y = Exp(e) }",
+        custom=double_last,
+    )
+    assert network.type_of("b") == f32(2, 6)
+    assert network.outputs[0].type == f32(12, 2)
+
+
+def test_custom_operator_in_a_body_is_typed() -> None:
+    network = read(
+        """g (bool c, float[2] x) => (y) {
+            y = If(c) <then_branch = t () => (p) { m = com.acme.Twist(x) p = Neg(m) }, else_branch = e () => (q) { q = com.acme.Twist(x) }>
+        }""",
+        custom=double_last,
+    )
+    assert network.nodes[0].bodies["then_branch"].type_of("p") == f32(4)
+    assert network.type_of("y") == f32(4)
+
+
+def test_long_chain_of_custom_and_standard_nodes_is_typed_in_one_go() -> None:
+    steps = " ".join(f"a{i} = com.acme.Twist(b{i}) b{i + 1} = Relu(a{i})" for i in range(40))
+    network = read(
+        f"g (float[2] x) => (y) {{ b0 = Relu(x) {steps} y = Neg(b40) }}",
+        custom=lambda node, types: None if None in types else [types[0]],  # type: ignore[list-item]  # None was excluded
+    )
+    assert network.outputs[0].type == f32(2)
+
+
+def test_custom_operator_without_author_stays_unknown() -> None:
+    network = read("g (float[2] x) => (y) { a = com.acme.Twist(x) y = Relu(a) }")
+    assert network.type_of("a") is None
+    assert network.outputs[0].type == TensorType(None)
+
+
+def test_author_who_returns_too_many_types_is_blamed() -> None:
+    message = r"infer_types of the operator of node 't' \(com.acme:Twist-1\) gave 2 types; the node has 1 outputs"
+    with pytest.raises(ExtensionError, match=message):
+        read("g (float[2] x) => (y) { [t] y = com.acme.Twist(x) }", custom=lambda node, types: [f32(2), f32(2)])
+
+
+def test_author_who_contradicts_the_declaration_is_refused() -> None:
+    message = r"value 'y' of 'g' is declared as float32\[3\], but node 't' \(com.acme:Twist-1\) gives float32\[4\]"
+    with pytest.raises(InvalidNetworkError, match=message):
+        read("g (float[2] x) => (float[3] y) { [t] y = com.acme.Twist(x) }", custom=double_last)
+
+
+def test_failing_inference_of_the_whole_leaves_the_nodes_to_be_inferred_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    infer = onnx.shape_inference.infer_shapes
+
+    def fail_on_exp(model: onnx.ModelProto, **options: bool) -> onnx.ModelProto:
+        if any(node.op_type == "Exp" for node in model.graph.node):
+            raise onnx.shape_inference.InferenceError("Exp cannot be inferred")
+        return infer(model, **options)
+
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", fail_on_exp)
+    network = read("g (float[2] x) => (float[2] z) { a = Relu(x) z = Exp(a) y = Neg(z) }")
+    assert network.types == {"x": f32(2), "a": f32(2), "z": f32(2), "y": f32(2)}
+
+
+def test_network_with_new_nodes_gets_their_types_and_keeps_its_nodes() -> None:
+    network = read("g (float[2,3] x) => (y) { [a] y = Relu(x) }")
+    added = Node("t", "Transpose", ("y",), ("z",), opset=21, since_version=21)
+    longer = replace(network, nodes=(*network.nodes, added), outputs=(ValueSpec("z", TensorType(None)),))
+    completed = infer_types(longer)
+    assert completed.outputs[0].type == f32(3, 2)
+    assert completed.nodes == longer.nodes
+
+
+def test_inference_of_a_complete_network_changes_nothing() -> None:
+    network = read("g (float[2,3] x) => (y) { a = Relu(x) y = Transpose(a) }")
+    assert infer_types(network) is network

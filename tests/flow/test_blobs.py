@@ -1,0 +1,92 @@
+"""Blobs of real devices through the Core: what is damaged, foreign or contradicted is an error that says which."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import importlib_metadata
+import numpy as np
+import pytest
+
+from hetero_core import Core, Network
+from hetero_core.errors import BlobDamagedError, BlobMismatchError, ConfigKeyError, HeteroError
+from hetero_core.runtime.blob import read_blob
+
+TEXT = "g (float[N,2] x) => (float[N,2] y) <float[2] w = {1, 2}> { a = Div(x, w) y = Relu(a) }"
+X = np.array([[3, 4], [-1, 5]], np.float32)
+DEVICES = ("TEMPLATE", "CPU", "HETERO:TEMPLATE,CPU")
+
+
+def export(core: Core, network: Network, device: str) -> bytes:
+    stream = io.BytesIO()
+    core.load_network(network, device).export_network(stream)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_blob_is_checked_before_it_is_used(core: Core, read: Callable[..., Network], device: str) -> None:
+    network = read(TEXT).with_affinity({"op:Relu": "CPU"})
+    blob = export(core, network, device)
+    name = device.partition(":")[0]
+    assert core.import_network(blob, name).infer({"x": X})["y"].tolist() == [[3, 2], [0, 2.5]]
+    for size in (0, 10, len(blob) // 2, len(blob) - 1):
+        with pytest.raises(BlobDamagedError):
+            core.import_network(blob[:size], name)
+    for position in range(0, len(blob), max(len(blob) // 200, 1)):
+        changed = bytearray(blob)
+        changed[position] ^= 1
+        with pytest.raises((BlobDamagedError, BlobMismatchError)):
+            core.import_network(bytes(changed), name)
+    for other in {"TEMPLATE", "CPU", "HETERO"} - {name}:
+        with pytest.raises(BlobMismatchError, match=f"the blob's device is {name}, here it is {other}"):
+            core.import_network(blob, other)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_blob_of_another_plugin_version_is_refused(
+    core: Core, read: Callable[..., Network], device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blob = export(core, read(TEXT), device)
+    name = device.partition(":")[0]
+    version = importlib_metadata.version(f"hetero-{name.lower()}")
+    real = importlib_metadata.PathDistribution.version.fget  # type: ignore[attr-defined]  # a property has fget
+    monkeypatch.setattr(importlib_metadata.Distribution, "version", property(lambda self: "9.9" if real(self) == version else real(self)))
+    with Core() as newer, pytest.raises(BlobMismatchError, match=f"the blob's plugin version is {version}, here it is 9.9"):
+        newer.import_network(blob, name)
+
+
+def test_blob_says_what_it_holds(core: Core, read: Callable[..., Network]) -> None:
+    network = read(TEXT)
+    header, payload = read_blob(export(core, network, "HETERO:TEMPLATE,CPU"))
+    assert (header.device, header.distribution, header.network) == ("HETERO", "hetero-hetero", "g")
+    assert header.fingerprint == network.fingerprint
+    assert (header.inputs, header.outputs) == (("x",), ("y",))
+    assert header.config["TARGET_FALLBACK"] == "TEMPLATE,CPU"
+    inner, _ = read_blob(payload.sections["stage/0"])
+    assert inner.device == "TEMPLATE"
+
+
+def test_import_takes_runtime_keys_and_refuses_unknown_ones(core: Core, read: Callable[..., Network], tmp_path: Path) -> None:
+    blob = export(core, read(TEXT), "CPU")
+    request = core.import_network(blob, "CPU", {"PERF_COUNT": "YES"}).create_infer_request()
+    request.infer({"x": X})
+    assert len(request.perf_counts) == 2
+    with pytest.raises(ConfigKeyError, match="no configuration key 'PERF_COUNTS', did you mean 'PERF_COUNT'"):
+        core.import_network(blob, "CPU", {"PERF_COUNTS": "YES"})
+    with pytest.raises(HeteroError, match=r"cannot write the exported network 'g' to '.*': No such file or directory"):
+        core.load_network(read(TEXT), "CPU").export_network(tmp_path / "no" / "x.blob")
+
+
+def test_failed_export_leaves_the_old_file_as_it_was(core: Core, read: Callable[..., Network], tmp_path: Path) -> None:
+    path = tmp_path / "x.blob"
+    path.write_bytes(b"precious")
+
+
+    network = core.load_network(read(TEXT), "CPU")
+    folder = path.with_name("x.blob.partial")
+    folder.mkdir()
+    with pytest.raises(HeteroError, match="cannot write"):
+        network.export_network(path)
+    assert path.read_bytes() == b"precious"
