@@ -63,7 +63,8 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     install_workspace(session, PLUGINS, "mypy>=2.4,<2.5")
-    session.run("mypy", "hetero_core", *(f"plugins/{name}/hetero_{name}" for name in PLUGINS))
+    roots = ":".join([".", *(f"plugins/{name}" for name in PLUGINS)])
+    session.run("mypy", "hetero_core", *(f"plugins/{name}/hetero_{name}" for name in PLUGINS), env={"MYPYPATH": roots})
 
 
 @nox.session

@@ -90,7 +90,8 @@ def numpy_dtype(name: str) -> np.dtype[np.generic]:
     if name in _ML_DTYPES:
         import ml_dtypes  # comes with onnx; needed only by the small types
 
-        return np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
+        small: np.dtype[np.generic] = np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
+        return small
     return np.dtype(name)
 
 

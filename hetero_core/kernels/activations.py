@@ -1,4 +1,7 @@
-"""Elementwise activations. Formulas are computed in float32 or wider and rounded once; none overflows where the result is finite."""
+"""Elementwise activations.
+
+Formulas are computed in float32 or wider and rounded once; none overflows where the result is finite.
+"""
 
 from __future__ import annotations
 

@@ -235,12 +235,10 @@ def linear_attention(
     """
     batch, steps = query.shape[:2]
     q, k, v = (widen(_split_heads(xp, x, heads)) for x, heads in ((query, q_num_heads), (key, kv_num_heads), (value, kv_num_heads)))
-    if past_state is None:
-        state = xp.zeros((batch, kv_num_heads, k.shape[3], v.shape[3]), dtype=q.dtype)
-    else:
-        state = widen(past_state)
-    decays = None if decay is None else xp.exp(widen(_split_heads(xp, decay, kv_num_heads)))
-    rates = None if beta is None else xp.swapaxes(widen(beta), 1, 2)
+    empty = (batch, kv_num_heads, k.shape[3], v.shape[3])
+    state = xp.zeros(empty, dtype=q.dtype) if past_state is None else widen(past_state)
+    decays: Array = None if decay is None else xp.exp(widen(_split_heads(xp, decay, kv_num_heads)))
+    rates: Array = None if beta is None else xp.swapaxes(widen(beta), 1, 2)
     factor = scale or 1 / sqrt(k.shape[3])
     outputs = []
     for step in range(steps):

@@ -57,8 +57,8 @@ def erf(xp: Namespace, x: Array) -> Array:
     return narrow(erf_of(xp, widen(x)), x.dtype)
 
 
-# erf(x) / x as a polynomial of 2 x^2 - 1 for |x| <= 1, and erfcx(x) as a polynomial of t = 2 / (2 + x) scaled from [1/4, 2/3] to [-1, 1]
-# for 1 <= x <= 6. Interpolated in Chebyshev points from double values of erf and erfcx; the largest relative error of erf is 2e-15.
+# erf(x) / x as a polynomial of 2 x^2 - 1 for |x| <= 1, and erfcx(x) as one of t = 2 / (2 + x) scaled from [1/4, 2/3] to [-1, 1] for
+# 1 <= x <= 6. Interpolated in Chebyshev points from double values of erf and erfcx; the largest relative error of erf is 2e-15.
 _NEAR = (
     0.9654687386698677,
     -0.14053608902271736,

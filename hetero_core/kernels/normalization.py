@@ -39,8 +39,8 @@ def batch_normalization_inference(
 
     Source: ONNX BatchNormalization-9.
     """
-    parts = (_per_channel(x, values) for values in (scale, bias, mean, variance))
-    return _apply_statistics(xp, x, *parts, epsilon=epsilon)
+    parts = [_per_channel(x, values) for values in (scale, bias, mean, variance)]
+    return _apply_statistics(xp, x, parts[0], parts[1], parts[2], parts[3], epsilon)
 
 
 @kernel("BatchNormalization", since=(7,), dtypes=FLOATS, choices={"spatial": (0, 1)})
@@ -59,8 +59,8 @@ def batch_normalization_spatial(
     """Returns x normalized by statistics per channel, or per element where spatial is 0. Source: ONNX BatchNormalization-7."""
     if spatial:
         return batch_normalization_inference(xp, x, scale, bias, mean, variance, epsilon=epsilon)
-    parts = (widen(values).reshape(x.shape[1:]) for values in (scale, bias, mean, variance))
-    return _apply_statistics(xp, x, *parts, epsilon=epsilon)
+    parts = [widen(values).reshape(x.shape[1:]) for values in (scale, bias, mean, variance)]
+    return _apply_statistics(xp, x, parts[0], parts[1], parts[2], parts[3], epsilon)
 
 
 @kernel("BatchNormalization", since=(6,), dtypes=FLOATS, choices={"is_test": (1,), "spatial": (1,)})

@@ -1,4 +1,4 @@
-"""Pad and CenterCropPad: every axis is read through one list of source positions, so that all modes and negative pads are one idea."""
+"""Pad and CenterCropPad: negative pads cut first, then a border is filled, or read through a list of source positions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Max, average and Lp pooling of any rank: one pass over the output per kernel position; windows over the border are right by
-value.
+"""Max, average and Lp pooling of any rank, and global pooling.
 
-Global pooling reduces all spatial axes.
+One pass over the whole output per position in the kernel; pads hold a value that does not change the result.
 """
 
 from __future__ import annotations
@@ -64,7 +63,8 @@ def _find_largest_indices(xp: Namespace, padded: Array, windows: Windows, storag
     numbered = numbered.reshape(windows.sizes[::-1]).T if storage_order else numbered.reshape(windows.sizes)
     # -1 marks the border.
     indices = windows.pad(xp, numbered[None, None], -1)
-    largest = where = None
+    largest: Array = None
+    where: Array = None
     for _, picked in windows.slices():
         elements = padded[(*_ALL, *picked)]
         places = indices[(*_ALL, *picked)]

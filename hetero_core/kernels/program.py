@@ -81,6 +81,7 @@ class BoundBody:
     is_cancelled: Callable[[], bool] | None
 
     def __call__(self, *inputs: Array) -> tuple[Array, ...]:
+        """Returns the body's outputs."""
         return self.program.run(inputs, self.captured, is_cancelled=self.is_cancelled)
 
     @property

@@ -61,10 +61,8 @@ def stft(
 ) -> Array:
     """Returns the transforms of windowed frames of a signal (batch, length, 1 or 2). Source: ONNX STFT-17."""
     step = integers_of(frame_step)[0]
-    if frame_length is not None:
-        length = integers_of(frame_length)[0]
-    else:
-        length = signal.shape[1] if window is None else window.shape[0]
+    default = signal.shape[1] if window is None else window.shape[0]
+    length = default if frame_length is None else integers_of(frame_length)[0]
     count = (signal.shape[1] - length) // step + 1
     frames = xp.stack([signal[:, index * step : index * step + length] for index in range(count)], axis=1)
     if window is not None:

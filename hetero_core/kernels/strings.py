@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 
@@ -40,6 +41,9 @@ def regex_full_match(xp: Namespace, x: Array, *, pattern: str) -> Array:
     return np.asarray(found, dtype=bool).reshape(x.shape)
 
 
+_CASES: dict[str, Callable[[str], str]] = {"LOWER": str.lower, "UPPER": str.upper, "NONE": str}
+
+
 @kernel(
     "StringNormalizer",
     since=(10,),
@@ -60,8 +64,8 @@ def string_normalizer(
 
     x is (texts,) or (1, texts). Case changes do not depend on the locale.
     """
-    change = {"LOWER": str.lower, "UPPER": str.upper, "NONE": str}[case_change_action]
-    fold = str if is_case_sensitive else str.lower
+    change = _CASES[case_change_action]
+    fold = _CASES["NONE" if is_case_sensitive else "LOWER"]
     stops = {fold(word) for word in stopwords}
     kept = [change(str(text)) for text in x.reshape(-1) if fold(str(text)) not in stops]
     y = np.asarray(kept or [""], dtype=object)

@@ -196,17 +196,14 @@ def _pool_region(
 
     Taking the maximum of weighted corners instead of samples is what the official case and ONNX Runtime both do.
     """
-    pooled = None
+    combine = xp.add if mode == "avg" else xp.maximum
+    pooled: Array = None
     for rows, row_weights in corners[0]:
         for columns, column_weights in corners[1]:
             read = xp.take(xp.take(x, xp.asarray(rows, dtype=np.int64), axis=1), xp.asarray(columns, dtype=np.int64), axis=2)
             weights = xp.asarray(row_weights, dtype=x.dtype)[:, None] * xp.asarray(column_weights, dtype=x.dtype)[None]
             part = read * weights
-            if pooled is None:
-                pooled = part
-            else:
-                pooled = pooled + part if mode == "avg" else xp.maximum(pooled, part)
-    assert pooled is not None
+            pooled = part if pooled is None else combine(pooled, part)
     channels, height, width = pooled.shape
     if height * width == 0:
         return xp.zeros((channels, *outputs), dtype=x.dtype)

@@ -1,5 +1,4 @@
-"""The geometry of sliding windows, shared by convolution and pooling: pads, output sizes, and one strided slice per window
-position.
+"""The geometry of sliding windows, shared by convolution and pooling: pads, output sizes, strided slices.
 
 Works on sizes, never on elements, so it runs on the host whatever the device is.
 """
