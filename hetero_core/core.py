@@ -212,16 +212,19 @@ class Core:
         source: str | os.PathLike[str] | IO[bytes] | bytes,
         device: str,
         config: Mapping[str, Any] | None = None,
+        *,
+        network: Network | str | os.PathLike[str] | bytes | onnx.ModelProto | None = None,
     ) -> ExecutableNetwork:
         """Returns a network that was exported from the same device, plugin version and configuration.
 
-        `config` may change keys that only steer running; the others must agree with the blob.
+        `config` may change keys that only steer running; the others must agree with the blob. Where `network` is given, the blob must
+        have been made from it.
 
         Raises: BlobDamagedError, BlobMismatchError that names what differs, errors of device names and configuration.
         """
         parsed, entry = self._find(device)
         header, payload = read_blob(source)
-        check_header(header, entry)
+        check_header(header, entry, None if network is None else self._as_network(network))
         parsed, complete = merge_imported_config(header, parsed, entry, config)
         executable = entry.import_network(parsed, payload, complete, (header.inputs, header.outputs))
         return self._bind(entry, parsed, executable, complete, header.network, lambda: header.fingerprint)

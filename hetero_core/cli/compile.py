@@ -82,7 +82,7 @@ def _describe_section(name: str, view: Any) -> dict[str, Any]:
 
 
 def _format_blob(fields: dict[str, Any], indent: str) -> list[str]:
-    config = " ".join(f"{key}={value}" for key, value in fields["config"].items() if value not in (None, "", [], ()))
+    config = " ".join(f"{key}={_show(value)}" for key, value in fields["config"].items() if value not in (None, "", []))
     rows = [
         ("device", fields["device"]),
         ("plugin", f"{fields['distribution']} {fields['plugin_version']}, payload version {fields['payload_version']}"),
@@ -97,3 +97,7 @@ def _format_blob(fields: dict[str, Any], indent: str) -> list[str]:
         lines.append(f"{indent}section        {section['name']}, {section['bytes']} bytes")
         lines += _format_blob(section["blob"], indent + "    ") if "blob" in section else []
     return lines
+
+
+def _show(value: Any) -> str:
+    return ",".join(value) if isinstance(value, list) else str(value)

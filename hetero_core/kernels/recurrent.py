@@ -8,30 +8,54 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from math import isnan, nan
 
+from hetero_core.errors import suggest
 from hetero_core.kernels.activations import sigmoid_of, softplus_of
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, widen
 from hetero_core.kernels.registry import FLOATS, INDEX, kernel
+from hetero_core.network.graph import Node
+from hetero_core.network.types import ValueType
 
 Activation = Callable[[Array], Array]
 States = tuple[Array, ...]
 Step = Callable[[Array, States], States]
+_ACTIVATION_COUNTS = {"RNN": 1, "GRU": 2, "LSTM": 3}
 _DIRECTIONS = {"direction": ("forward", "reverse", "bidirectional"), "layout": (0, 1)}
 
-# Name -> defaults of alpha and beta where the function takes them.
+# Name -> defaults of alpha and beta where the function takes them; NaN where the two sources have different ones or none.
 _PARAMETERS: dict[str, tuple[float | None, float | None]] = {
-    "affine": (1.0, 0.0),
+    "affine": (nan, nan),
     "elu": (1.0, None),
     "hardsigmoid": (0.2, 0.5),
     "leakyrelu": (0.01, None),
     "relu": (None, None),
-    "scaledtanh": (1.0, 1.0),
+    "scaledtanh": (nan, nan),
     "sigmoid": (None, None),
     "softplus": (None, None),
     "softsign": (None, None),
     "tanh": (None, None),
-    "thresholdedrelu": (1.0, None),
+    "thresholdedrelu": (nan, None),
 }
+
+
+def _refuse_activations(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+    """Refuses activations that do not exist, are too few, or need an alpha or a beta that is not given."""
+    names = [str(name).casefold() for name in node.attributes.get("activations", ())]
+    wanted = _ACTIVATION_COUNTS[node.op_type] * (2 if node.attributes.get("direction") == "bidirectional" else 1)
+    if names and len(names) < wanted:
+        return f"{node.operator} has {len(names)} activations; it needs {wanted}"
+    for name in names:
+        if name not in _PARAMETERS:
+            return f"activation '{name}' of {node.operator} does not exist{suggest(name, _PARAMETERS)}"
+    for place, attribute in enumerate(("activation_alpha", "activation_beta")):
+        given = len(node.attributes.get(attribute, ()))
+        takers = [name for name in names if _PARAMETERS[name][place] is not None]
+        for index, name in enumerate(takers):
+            default = _PARAMETERS[name][place]
+            if index >= given and default is not None and isnan(default):
+                return f"activation '{name}' of {node.operator} has no {attribute}"
+    return None
 
 
 def _activate(xp: Namespace, name: str, alpha: float, beta: float, x: Array) -> Array:
@@ -146,7 +170,15 @@ def _name_activations(given: tuple[str, ...] | None, defaults: tuple[str, ...], 
     return defaults * directions if given is None else given
 
 
-@kernel("RNN", since=(7, 14, 22), dtypes=(FLOATS, FLOATS, FLOATS, FLOATS, INDEX, FLOATS), host=(4,), choices=_DIRECTIONS, outputs=2)
+@kernel(
+    "RNN",
+    since=(7, 14, 22),
+    dtypes=(FLOATS, FLOATS, FLOATS, FLOATS, INDEX, FLOATS),
+    host=(4,),
+    choices=_DIRECTIONS,
+    outputs=2,
+    refuse=_refuse_activations,
+)
 def rnn(
     xp: Namespace,
     x: Array,
@@ -181,7 +213,13 @@ def rnn(
 
 
 @kernel(
-    "GRU", since=(3, 7, 14, 22), dtypes=(FLOATS, FLOATS, FLOATS, FLOATS, INDEX, FLOATS), host=(4,), choices=_DIRECTIONS, outputs=2
+    "GRU",
+    since=(3, 7, 14, 22),
+    dtypes=(FLOATS, FLOATS, FLOATS, FLOATS, INDEX, FLOATS),
+    host=(4,),
+    choices=_DIRECTIONS,
+    outputs=2,
+    refuse=_refuse_activations,
 )
 def gru(
     xp: Namespace,
@@ -242,6 +280,7 @@ def gru(
     dtypes=(FLOATS, FLOATS, FLOATS, FLOATS, INDEX, FLOATS, FLOATS, FLOATS),
     host=(4,),
     choices=_DIRECTIONS,
+    refuse=_refuse_activations,
     outputs=3,
 )
 def lstm(
@@ -258,7 +297,6 @@ def lstm(
     activation_alpha: tuple[float, ...] = (),
     activation_beta: tuple[float, ...] = (),
     activations: tuple[str, ...] | None = None,
-    clip: float | None = None,
     direction: str = "forward",
     hidden_size: int | None = None,
     input_forget: int = 0,
@@ -266,10 +304,11 @@ def lstm(
 ) -> tuple[Array, ...]:
     """Returns Y, Y_h and Y_c of C = f C + i c, H = o h(C), with peepholes p and gates in the order i, o, f, c.
 
-    Source: ONNX LSTM-22.
+    The attribute clip is missing: the
+    text limits what goes into h, ONNX Runtime does not. Source: ONNX LSTM-22.
     """
     names = _name_activations(activations, ("Sigmoid", "Tanh", "Tanh"), w.shape[0])
-    functions = _choose_activations(xp, names, activation_alpha, activation_beta, clip)
+    functions = _choose_activations(xp, names, activation_alpha, activation_beta, None)
 
     def bias_of(index: int) -> Array:
         return 0 if b is None else sum(_split_columns(widen(b[index]), 2))

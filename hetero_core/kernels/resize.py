@@ -128,9 +128,14 @@ _LEGACY = {"mode": ("nearest", "linear")}
 @kernel("Resize", since=(10,), dtypes=(_ANY, FLOATS), host=(1,), choices=_LEGACY, refuse=_refuse_resize)
 @kernel("Upsample", since=(9,), dtypes=(_ANY, FLOATS), host=(1,), choices=_LEGACY, refuse=_refuse_resize)
 def resize_by_scales(xp: Namespace, x: Array, scales: Array, *, mode: str = "nearest") -> Array:
-    """Returns x resampled from coordinates x / scale, nearest rounds down. Source: ONNX Resize-10."""
-    sampling = Sampling(mode, "asymmetric", "floor")
-    return _resample(xp, x, _lay_axes(x.shape, tuple(range(x.ndim)), None, scales, None, "stretch"), sampling)
+    """Returns x resampled from coordinates x / scale; nearest rounds down where the axis grows and up where it shrinks.
+
+    Source: ONNX Resize-10; it leaves the rounding open, ONNX Runtime and the official case of that version agree on this one.
+    """
+    y = x
+    for axis in _lay_axes(x.shape, tuple(range(x.ndim)), None, scales, None, "stretch"):
+        y = _resample(xp, y, [axis], Sampling(mode, "asymmetric", "ceil" if axis.scale < 1 else "floor"))
+    return y
 
 
 @kernel("Upsample", since=(7,), dtypes=_ANY, choices=_LEGACY, refuse=_refuse_resize)

@@ -222,6 +222,8 @@ class _Inference:
         """Returns the node, its bodies perhaps with more types, and the types of its outputs that could be learnt now."""
         if node.since_version == 0:
             return node, self._ask_author(node, scope)
+        if not node.bodies and all(_is_complete(scope.get(value)) for value in node.writes):
+            return node, {}
         if self.failed or self._is_foreign(node) or not self.fresh.isdisjoint(node.reads):
             return self._infer_alone(node, scope, constants)
         return node, {}
@@ -255,6 +257,16 @@ class _Inference:
         alone = _Inference(None, single.opsets, self.names_of_sizes)
         result = alone.run_onnx(single, lambda _: True)
         return result.nodes[0], {value: result.types[value] for value in node.writes if value in result.types}
+
+
+def _is_complete(value_type: ValueType | None) -> bool:
+    """Says whether a type leaves nothing to learn."""
+    return isinstance(value_type, TensorType) and value_type.dtype is not None and not _has_open_size(value_type)
+
+
+def _has_open_size(value_type: TensorType) -> bool:
+    """Says whether the rank or some size is unknown; a named size is known by its name."""
+    return value_type.shape is None or None in value_type.shape
 
 
 def _state_type(spec: ValueSpec, info: onnx.ValueInfoProto) -> None:

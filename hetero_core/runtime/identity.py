@@ -9,17 +9,21 @@ from hetero_core.contract import DeviceName
 from hetero_core.devices.config import convert_config, merge_config
 from hetero_core.devices.device import Device
 from hetero_core.errors import BlobMismatchError
+from hetero_core.network.graph import Network
 from hetero_core.runtime.blob import BlobHeader
 
 
-def check_header(header: BlobHeader, entry: Device) -> None:
-    """Raises BlobMismatchError that names what differs: device, distribution or version."""
+def check_header(header: BlobHeader, entry: Device, network: Network | None) -> None:
+    """Raises BlobMismatchError that names what differs: device, distribution, version, or the network where one is given."""
     here = entry.provenance
-    for subject, found, expected in (
+    compared = [
         ("device", header.device, here.device),
         ("plugin", header.distribution, here.distribution),
         ("plugin version", header.plugin_version, here.version),
-    ):
+    ]
+    if network is not None:
+        compared.append(("model fingerprint", header.fingerprint, network.fingerprint))
+    for subject, found, expected in compared:
         if found != expected:
             raise BlobMismatchError(
                 f"cannot import network '{header.network}' on {here.device}: the blob's {subject} is {found}, here it is {expected}; "

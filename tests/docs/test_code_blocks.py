@@ -85,6 +85,7 @@ def test_python_is_marked_as_such_and_in_the_first_column() -> None:
         f"{page.relative_to(ROOT)}, line {number}: {line.strip()}"
         for page in PAGES
         for number, line in enumerate(page.read_text().splitlines(), 1)
-        if line.strip().lower() in ("```py", "```python3", "```pycon", "```ipython") or (line.startswith(" ") and line.strip() == "```python")
+        if line.strip().lower() in ("```py", "```python3", "```pycon", "```ipython")
+        or (line.startswith(" ") and line.strip() == "```python")
     ]
     assert wrong == []

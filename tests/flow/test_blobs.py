@@ -68,6 +68,15 @@ def test_blob_says_what_it_holds(core: Core, read: Callable[..., Network]) -> No
     assert inner.device == "TEMPLATE"
 
 
+def test_blob_of_another_network_is_refused_where_one_is_given(core: Core, read: Callable[..., Network]) -> None:
+    network, other = read(TEXT), read(TEXT.replace("{1, 2}", "{1, 3}"))
+    blob = export(core, network, "CPU")
+    core.import_network(blob, "CPU", network=network)
+    expected = f"the blob's model fingerprint is {network.fingerprint}, here it is {other.fingerprint}"
+    with pytest.raises(BlobMismatchError, match=expected):
+        core.import_network(blob, "CPU", network=other)
+
+
 def test_import_takes_runtime_keys_and_refuses_unknown_ones(core: Core, read: Callable[..., Network], tmp_path: Path) -> None:
     blob = export(core, read(TEXT), "CPU")
     request = core.import_network(blob, "CPU", {"PERF_COUNT": "YES"}).create_infer_request()

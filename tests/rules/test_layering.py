@@ -48,6 +48,7 @@ LAYERS = (
 # (module, module below it that it imports late) -> why.
 BELOW = {
     ("network.graph", "network.fingerprint"): "a network is asked for its fingerprint; the walk over it is an idea of its own",
+    ("network.graph", "network.tensors"): "so is the digest of a constant, which only fingerprints ask for",
     ("hookspecs", "core"): "create_device is given the Core; the name is for annotations only",
     ("devices.registry", "core"): "the registry hands the Core to create_device; the name is for annotations only",
 }

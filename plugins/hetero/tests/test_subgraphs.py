@@ -97,7 +97,8 @@ def select_by_definition(predecessors: Sequence[Sequence[int]], devices: Sequenc
             for root in free:
                 if not any(root in candidate for candidate in candidates):
                     candidates.append(grow_by_definition(predecessors, place, behind, root))
-            taken = frozenset(max(candidates, key=len))
+            largest: list[int] = max(candidates, key=len)
+            taken = frozenset(largest)
             unit |= dict.fromkeys(taken, taken)
             free = [node for node in free if node not in taken]
     return set(unit.values())

@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "partitioning.md"
 DIAMOND = {1: [], 2: [1], 3: [2], 4: [2], 5: [3, 4], 6: [5], 7: [6]}
 DEVICE_IN_DIAMOND = {node: "second" if node == 4 else "first" for node in DIAMOND}
 
-# The two walks of the document: what is done, with which node, the subgraph, the rejected list, the condition and the node it names.
+# The two walks of the document: what is done with which node, subgraph, rejected list, condition and the node it names.
 WALK_FROM_1 = [
     Step("root", 1, (1,), (), OK),
     Step("merge", 2, (1, 2), (), OK),
