@@ -22,6 +22,8 @@ from hetero_core.runtime.executors import Executors
 from hetero_core.runtime.identity import check_header, merge_imported_config
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     import onnx
 
 
@@ -247,9 +249,16 @@ class Core:
             to_host=lambda array: entry.call("to_host", device, array=array),
             from_host=lambda array, spec: entry.call("from_host", device, array=array, spec=spec),
             export=lambda: entry.call("export_network", device, executable=executable),
-            submit=lambda task: self._executors.submit(device.name, task),
+            submit=lambda task: self.submit(str(device), task, workers=entry.metric(device, "RANGE_FOR_ASYNC_INFER_REQUESTS")[1]),
         )
         return ExecutableNetwork(name, fingerprint, executable, binding)
+
+    def submit(self, pool: str, task: Callable[[], Any], *, workers: int) -> Future[Any]:
+        """Returns the future of a task that a thread of a named pool runs; for plugins that need threads of the Core.
+
+        Raises: ClosedError after `close`.
+        """
+        return self._executors.submit(pool, task, workers=workers)
 
     # Lifetime
 

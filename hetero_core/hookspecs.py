@@ -66,7 +66,8 @@ def metrics(device: DeviceName) -> Mapping[str, Any]:
     """Returns metrics of the device with this id: a value, or a function without arguments for what costs time.
 
     They go over the core's standard ones: AVAILABLE_DEVICES (tuple of ids), FULL_DEVICE_NAME, OPTIMIZATION_CAPABILITIES,
-    DEVICE_ARCHITECTURE, RANGE_FOR_ASYNC_INFER_REQUESTS (lowest, highest, step). SUPPORTED_METRICS, SUPPORTED_CONFIG_KEYS and
+    DEVICE_ARCHITECTURE, RANGE_FOR_ASYNC_INFER_REQUESTS (lowest, highest, step; the highest is the number of threads that the core runs
+    requests with), HOLDS_INTERPRETER_LOCK (True: HETERO runs no two such devices at once). SUPPORTED_METRICS, SUPPORTED_CONFIG_KEYS and
     IMPORT_EXPORT_SUPPORT are derived by the core.
     """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from hetero_core.contract import Boundary, Plan
@@ -14,11 +14,11 @@ def describe_plan(plan: Plan, *, refusal_limit: int = 20) -> str:
     At most `refusal_limit` refused nodes are listed one by one; the number of the others is said.
     """
     lines = [
-        f"network '{plan.network}': {len(plan.device_of_node)} nodes in {len(plan.stages)} subgraphs on "
-        f"{len({stage.device for stage in plan.stages})} devices, priorities {', '.join(plan.priorities)}"
+        f"network '{plan.network}': {count(plan.device_of_node, 'node')} in {count(plan.stages, 'subgraph')} on "
+        f"{count({stage.device for stage in plan.stages}, 'device')}, priorities {', '.join(plan.priorities)}"
     ]
     lines += [
-        f"  subgraph {stage.index} on {stage.device}: {len(stage.nodes)} nodes: {_shorten(stage.nodes, plan.operator_of_node)}"
+        f"  subgraph {stage.index} on {stage.device}: {count(stage.nodes, 'node')}: {_shorten(stage.nodes, plan.operator_of_node)}"
         for stage in plan.stages
     ]
     lines += ["boundary values:"] if plan.boundaries else []
@@ -33,6 +33,11 @@ def describe_plan(plan: Plan, *, refusal_limit: int = 20) -> str:
         if len(listed) > refusal_limit:
             lines.append(f"  ... and {len(listed) - refusal_limit} more nodes")
     return "\n".join(lines)
+
+
+def count(things: Collection[Any], noun: str) -> str:
+    """Returns "1 node", "2 nodes"."""
+    return f"{len(things)} {noun}" + ("" if len(things) == 1 else "s")
 
 
 def _shorten(nodes: Sequence[str], operator_of_node: Mapping[str, str]) -> str:

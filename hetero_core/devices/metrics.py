@@ -24,6 +24,7 @@ _TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "FULL_DEVICE_NAME": ("a text", lambda value: isinstance(value, str)),
     "OPTIMIZATION_CAPABILITIES": ("a tuple of texts", _is_texts),
     "DEVICE_ARCHITECTURE": ("a text", lambda value: isinstance(value, str)),
+    "HOLDS_INTERPRETER_LOCK": ("a bool", lambda value: isinstance(value, bool)),
     "RANGE_FOR_ASYNC_INFER_REQUESTS": ("a tuple (lowest, highest, step)", _is_range),
 }
 _DERIVED = ("SUPPORTED_METRICS", "SUPPORTED_CONFIG_KEYS", "IMPORT_EXPORT_SUPPORT")
@@ -44,6 +45,7 @@ def collect_metrics(
         "FULL_DEVICE_NAME": device.name,
         "OPTIMIZATION_CAPABILITIES": ("FP32",),
         "DEVICE_ARCHITECTURE": device.name,
+        "HOLDS_INTERPRETER_LOCK": False,
         "RANGE_FOR_ASYNC_INFER_REQUESTS": (1, os.cpu_count() or 1, 1),
     }
     found.update(own)

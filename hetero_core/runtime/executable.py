@@ -14,7 +14,17 @@ from typing import IO, TYPE_CHECKING, Any
 from hetero_core.contract import Array, ConfigKey, DeviceName, Executable, Payload, Profile, RunContext
 from hetero_core.devices.provenance import Provenance
 from hetero_core.dtypes import numpy_dtype
-from hetero_core.errors import ClosedError, ConfigKeyError, InferenceError, MetricNotFoundError, PluginError, enumerate_choices, suggest
+from hetero_core.errors import (
+    BlobError,
+    ClosedError,
+    ConfigKeyError,
+    HeteroError,
+    InferenceError,
+    MetricNotFoundError,
+    PluginError,
+    enumerate_choices,
+    suggest,
+)
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.runtime.blob import BlobHeader, write_blob
 from hetero_core.runtime.door import order_inputs, own_outputs
@@ -91,7 +101,7 @@ class ExecutableNetwork:
     def run_host(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns what the device returns for host arrays, by position, brought to the host.
 
-        Raises: what the device raised, with a note that names it.
+        Raises: InferenceError with the device's own error as its cause; a HeteroError of the device as it is.
         """
         self._require_open()
         try:
@@ -103,9 +113,14 @@ class ExecutableNetwork:
                     for value, spec in zip(inputs, self.inputs, strict=True)
                 )
                 outputs = self._take_home(self.run(placed, context))
-        except Exception as error:
+        except HeteroError as error:
             error.add_note(f"while network '{self.name}' ran on {self.device} ({self._binding.provenance})")
             raise
+        except Exception as error:
+            where = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+            raise InferenceError(
+                f"network '{self.name}' failed on {self.device} ({self._binding.provenance}): {type(error).__name__}: {error}{where}"
+            ) from error
         return outputs
 
     def check_outputs(self, outputs: Any) -> tuple[Any, ...]:
@@ -133,7 +148,7 @@ class ExecutableNetwork:
     def export_network(self, target: str | os.PathLike[str] | IO[bytes]) -> None:
         """Writes the loaded network as a blob, to a path or a binary stream.
 
-        Raises: NotImplementedByDeviceError when the device cannot export; InferenceError when the file cannot be written.
+        Raises: NotImplementedByDeviceError when the device cannot export; BlobError when the file cannot be written.
         """
         self._require_open()
         payload = self._binding.export()
@@ -160,7 +175,7 @@ class ExecutableNetwork:
                 write_blob(header, payload, stream)
             partial.replace(path)
         except OSError as error:
-            raise InferenceError(f"cannot write the exported network '{self.name}' to '{path}': {error.strerror or error}") from error
+            raise BlobError(f"cannot write the exported network '{self.name}' to '{path}': {error.strerror or error}") from error
 
     def get_metric(self, name: str) -> Any:
         """Returns a metric of the loaded network.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,8 +18,8 @@ class Executors:
         self._pools: dict[str, ThreadPoolExecutor] = {}
         self._is_closed = False
 
-    def submit(self, device: str, task: Callable[[], Any]) -> Future[Any]:
-        """Returns the future of a task that a thread of the device's pool runs.
+    def submit(self, device: str, task: Callable[[], Any], *, workers: int) -> Future[Any]:
+        """Returns the future of a task that a thread of the device's pool runs; the first call for a device sets its `workers`.
 
         Raises: ClosedError after `close`.
         """
@@ -29,7 +28,7 @@ class Executors:
                 raise ClosedError(f"cannot start a request on {device}: its Core is closed")
             pool = self._pools.get(device)
             if pool is None:
-                pool = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix=f"hetero-{device}")
+                pool = ThreadPoolExecutor(max_workers=max(workers, 1), thread_name_prefix=f"hetero-{device}")
                 self._pools[device] = pool
         return pool.submit(task)
 

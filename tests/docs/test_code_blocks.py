@@ -1,7 +1,7 @@
 """Every Python block of README.md and docs/ runs: the blocks of one page in order, in one namespace, in a fresh interpreter.
 
-A block is fenced with ```python and begins in the first column; `console` and other blocks are not run. The working folder is empty and
-temporary, warnings are errors, and a failure shows page and line.
+A block is fenced with ```python and begins in the first column; `console` and other blocks are not run. The working folder is empty
+and temporary, warnings are errors, and a failure shows page and line.
 """
 
 from __future__ import annotations

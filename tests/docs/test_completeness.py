@@ -8,11 +8,12 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from hetero_core import Core, contract, errors, hookspecs
+from hetero_core import Core, Network, contract, errors, hookspecs
 from hetero_core.cli.main import build_parser
 from hetero_core.devices.config import ALIASES, STANDARD_KEYS
 from hetero_core.runtime import blob
@@ -69,6 +70,12 @@ def test_configuration_and_metrics_pages_list_what_the_device_has(device: str, c
     text = (REFERENCE / "metrics.md").read_text()
     missing = [name for name in core.get_metric(device, "SUPPORTED_METRICS") if f"`{name}`" not in text]
     assert missing == []
+
+
+def test_metrics_page_lists_what_a_split_network_has(core: Core, read: Callable[[str], Network]) -> None:
+    network = core.load_network(read("net (float[4] x) => (float[4] y) { y = Neg (x) }"), "HETERO:TEMPLATE,CPU")
+    text = (REFERENCE / "metrics.md").read_text()
+    assert [name for name in network.get_metric("SUPPORTED_METRICS") if f"`{name}`" not in text] == []
 
 
 def test_configuration_page_lists_the_fields_of_a_key() -> None:

@@ -39,7 +39,7 @@ def multi_node_cases() -> list[tuple[BackendCase, Network]]:
 
 
 def test_suite_has_some_four_hundred_multi_node_models(multi_node_cases: list[tuple[BackendCase, Network]]) -> None:
-    assert len(multi_node_cases) == 418
+    assert len(multi_node_cases) > 400
 
 
 @pytest.mark.parametrize("group", range(GROUPS))

@@ -50,6 +50,8 @@ class HeteroDevice:
             "AVAILABLE_DEVICES": (),
             "FULL_DEVICE_NAME": "HETERO: one network over several devices",
             "OPTIMIZATION_CAPABILITIES": ("EXPORT_IMPORT",),
+            "RANGE_FOR_ASYNC_INFER_REQUESTS": lambda: (1, self._count_requests(children), 1),
+            "HOLDS_INTERPRETER_LOCK": lambda: bool(children) and all(self._core.get_metric(c, "HOLDS_INTERPRETER_LOCK") for c in children),
             "DEVICE_ARCHITECTURE": lambda: " ".join(self._core.get_metric(child, "DEVICE_ARCHITECTURE") for child in children) or "HETERO",
         }
 
@@ -78,7 +80,8 @@ class HeteroDevice:
             (self._load_part(stage.part, stage.device, index, len(stages), self._config_of(stage.device, config)), stage.part)
             for index, stage in enumerate(stages)
         ]
-        return HeteroExecutable.of_network(network, build_plan(network, assignment, stages), loaded)
+        plan = build_plan(network, assignment, stages)
+        return HeteroExecutable(network.inputs, network.outputs, plan, loaded, _find_constants(network), core=self._core)
 
     @hookimpl
     def export_network(self, executable: HeteroExecutable) -> Payload:
@@ -109,6 +112,10 @@ class HeteroDevice:
             error.add_note(f"while stage {index} of {count} ({len(part.nodes)} nodes, first {part.nodes[0].label}) was loaded on {device}")
             raise
 
+    def _count_requests(self, children: tuple[str, ...]) -> int:
+        """Returns how many requests keep all children busy: each of them works on another one."""
+        return max(sum(int(self._core.get_metric(child, "RANGE_FOR_ASYNC_INFER_REQUESTS")[1]) for child in children), 1)
+
     def _children(self, device: DeviceName) -> tuple[str, ...]:
         """Returns the canonical names of the devices in the arguments; each once, in order."""
         if not device.arguments:
@@ -132,6 +139,11 @@ class HeteroDevice:
             for name, value in config.items()
             if value is not None and name in keys and name not in STANDARD_KEYS and not keys[name].is_arguments
         }
+
+
+def _find_constants(network: Network) -> dict[str, Any]:
+    """Returns the outputs of the network that no node makes because they are constants."""
+    return {spec.name: network.initializers[spec.name].array for spec in network.outputs if spec.name in network.initializers}
 
 
 def _join_reasons(reason_of_device: Mapping[str, str]) -> str:

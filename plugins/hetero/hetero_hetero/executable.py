@@ -1,20 +1,49 @@
-"""A split network in use: runs its stages in order, moves what has to be moved, frees what nobody reads any more."""
+"""A split network in use: runs its stages as their inputs exist, moves what has to be moved, frees what nobody reads any more.
+
+A chain runs on the caller's thread, without locks to wait for; only where two devices could work at once does `schedule` spread it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from hetero_core.contract import Executable, Plan, Profile, RunContext
+from hetero_core.core import Core
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import PluginError
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_hetero.routing import Transfer, plan_route
+from hetero_hetero.schedule import Flow, plan_schedule
+
+Submit = Callable[[Callable[[], None]], object]
+
+
+class _Run:
+    """The values of one run in their slots. A slot is emptied after its last reader; stages may do so from several threads."""
+
+    __slots__ = ("_lock", "_readers", "context", "slots")
+
+    def __init__(self, slots: list[Any], readers: list[int], context: RunContext) -> None:
+        self.slots = slots
+        self.context = context
+        self._readers = readers
+        self._lock = threading.Lock()
+
+    def release(self, read: Sequence[int], written: Sequence[int]) -> None:
+        """Empties the slots that were read for the last time, and those that nobody reads."""
+        with self._lock:
+            for slot in read:
+                self._readers[slot] -= 1
+            for slot in (*read, *written):
+                if self._readers[slot] == 0:
+                    self.slots[slot] = None
 
 
 class HeteroExecutable(Executable):
@@ -27,6 +56,8 @@ class HeteroExecutable(Executable):
         plan: Plan,
         loaded: Sequence[tuple[ExecutableNetwork, Network | None]],
         constants: Mapping[str, Any],
+        *,
+        core: Core,
     ) -> None:
         self.inputs = inputs
         self.outputs = outputs
@@ -34,16 +65,13 @@ class HeteroExecutable(Executable):
         self.constants = constants
         self.stages = stages = tuple(stage for stage, _ in loaded)
         self._loaded = tuple(loaded)
+        lanes = [_find_lane(core, str(stage.device)) for stage in stages]
+        pool = f"HETERO:{','.join(dict.fromkeys(lanes))}"
+        self._submit: Submit = lambda task: core.submit(pool, task, workers=max(len(set(lanes)), 4))
         self._route = plan_route(inputs, outputs, stages, constants)
-        # A stage's outputs are checked against these: slot by slot, the NumPy type of host tensors, None for anything else.
+        self._schedule = plan_schedule([step.predecessors for step in self._route.steps], lanes)
+        # A stage's outputs are checked against these: the NumPy type of host tensors, None for anything else.
         self._wanted = [tuple(_find_host_dtype(spec) for spec in stage.outputs) for stage in stages]
-
-    @classmethod
-    def of_network(cls, network: Network, plan: Plan, loaded: Sequence[tuple[ExecutableNetwork, Network]]) -> HeteroExecutable:
-        """Returns the executable of a network whose parts are loaded."""
-        names = {spec.name for spec in network.outputs}
-        constants = {name: constant.array for name, constant in network.initializers.items() if name in names}
-        return cls(network.inputs, network.outputs, plan, loaded, constants)
 
     def loaded_parts(self) -> tuple[tuple[ExecutableNetwork, Network | None], ...]:
         """Returns each stage with the network that it runs; None where it came from its device's own blob."""
@@ -56,38 +84,46 @@ class HeteroExecutable(Executable):
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs by position; ends early, with whatever is there, when the request was cancelled."""
         route = self._route
-        slots: list[Any] = [None] * route.slot_count
-        for slot, value in zip(route.inputs, inputs, strict=True):
-            slots[slot] = value
-        for slot, value in route.constants:
-            slots[slot] = value
-        states: Any = context.state
-        profile = context.profile
-        for index, step in enumerate(route.steps):
-            if context.token.is_set:
-                break
-            part = None if profile is None else profile.of_part(str(self.stages[index].device), index)
-            for transfer in step.transfers:
-                _move(transfer, slots, part)
-            results = self._run_stage(index, tuple(slots[slot] for slot in step.inputs), states[index], part, context)
-            for slot, value in zip(step.outputs, results, strict=True):
-                slots[slot] = value
-            for slot in step.dead:
-                slots[slot] = None
-        for transfer in route.last_transfers:
-            _move(transfer, slots, profile)
-        return tuple(slots[slot] for slot in route.outputs)
+        run = _Run([None] * len(route.readers), list(route.readers), context)
+        for slot, value in (*zip(route.inputs, inputs, strict=True), *route.constants):
+            run.slots[slot] = value
+        self._move(route.first_transfers, run, context.profile)
+        if self._schedule.is_parallel:
+            Flow(self._schedule, lambda index: self._run_step(index, run), self._submit, context.token).run()
+        else:
+            for index in range(len(route.steps)):
+                if context.token.is_set:
+                    break
+                self._run_step(index, run)
+        return tuple(run.slots[slot] for slot in route.outputs)
 
-    def _run_stage(
-        self, index: int, inputs: tuple[Any, ...], state: object, profile: Profile | None, context: RunContext
-    ) -> tuple[Any, ...]:
-        stage = self.stages[index]
+    def _run_step(self, index: int, run: _Run) -> None:
+        """Runs one stage: takes its inputs out of the slots, keeps its outputs, moves them where they are needed elsewhere."""
+        stage, step, context = self.stages[index], self._route.steps[index], run.context
+        states: Any = context.state
+        profile = None if context.profile is None else context.profile.of_part(str(stage.device), index)
+        arguments = tuple(run.slots[slot] for slot in step.inputs)
         try:
-            results = stage.run(inputs, RunContext(state, profile=profile, token=context.token))
-            return inputs if context.token.is_set and not results else self._check(index, results)
+            results = stage.run(arguments, RunContext(states[index], profile=profile, token=context.token))
+            if context.token.is_set:
+                return  # nobody waits for what a cancelled stage returns
+            kept = self._check(index, results)
+            for slot, value in zip(step.outputs, kept, strict=True):
+                run.slots[slot] = value
+            del arguments, results, kept
+            run.release(step.inputs, step.outputs)
+            self._move(step.transfers, run, profile)
         except Exception as error:
             error.add_note(f"in stage {index} of {len(self.stages)} on {stage.device}, nodes {_shorten(self.plan.stages[index].nodes)}")
             raise
+
+    def _move(self, transfers: Sequence[Transfer], run: _Run, profile: Profile | None) -> None:
+        for transfer in transfers:
+            began = perf_counter()
+            moved = run.slots[transfer.target] = transfer.move(run.slots[transfer.source])
+            if profile is not None:
+                profile.add_transfer(transfer.value, getattr(moved, "nbytes", 0), perf_counter() - began)
+            run.release((transfer.source,), ())
 
     def _check(self, index: int, results: Any) -> tuple[Any, ...]:
         """Returns the results of a stage, contiguous; a device that breaks the contract is named before its values go on."""
@@ -122,12 +158,9 @@ class HeteroExecutable(Executable):
             stage.close()
 
 
-def _move(transfer: Transfer, slots: list[Any], profile: Profile | None) -> None:
-    began = perf_counter()
-    slots[transfer.target] = transfer.move(slots[transfer.source])
-    if profile is not None:
-        nbytes = getattr(slots[transfer.target], "nbytes", 0)
-        profile.add_transfer(transfer.value, nbytes, perf_counter() - began)
+def _find_lane(core: Core, device: str) -> str:
+    """Returns what runs one stage at a time: the device, or "interpreter" for all devices that hold the interpreter's lock."""
+    return "interpreter" if core.get_metric(device, "HOLDS_INTERPRETER_LOCK") else device
 
 
 def _find_host_dtype(spec: ValueSpec) -> np.dtype[Any] | None:

@@ -73,7 +73,7 @@ def import_stages(core: Core, payload: Payload) -> HeteroExecutable:
     loaded = [_import_stage(core, row, f"stage/{index}", sections) for index, row in enumerate(rows)]
     held = _take_prefix(_CONSTANTS, sections)
     constants = {name: one.array for name, one in unpack_network(held).initializers.items()} if held else {}
-    return HeteroExecutable(inputs, outputs, plan, loaded, constants)
+    return HeteroExecutable(inputs, outputs, plan, loaded, constants, core=core)
 
 
 def _import_stage(core: Core, row: Mapping[str, Any], prefix: str, sections: Mapping[str, Any]) -> tuple[ExecutableNetwork, Network | None]:

@@ -1,7 +1,7 @@
 """Routing: which slot each value of a split network lives in, which transfers it takes, and when a slot is free again.
 
 Worked out once, at load. A value that is needed in another memory than the one it was made in gets a second slot there, filled by one
-transfer however many stages read it.
+transfer right after it was made, however many stages read it.
 """
 
 from __future__ import annotations
@@ -29,45 +29,50 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One stage with the transfers that go before it, its slots, and the slots that nobody reads after it."""
+    """One stage: the slots that it reads and writes, the transfers that follow it, and the stages that must have run before."""
 
-    transfers: tuple[Transfer, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    dead: tuple[int, ...]
+    transfers: tuple[Transfer, ...]
+    predecessors: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """All steps; `constants` fills the slots of outputs that are constants; `last_transfers` bring outputs to the host."""
+    """All steps. `first_transfers` move inputs; `constants` fills the slots of outputs that are constants.
 
-    slot_count: int
+    `readers` counts for each slot the stages and transfers that read it; outputs of the network count one more, so they are kept.
+    """
+
     inputs: tuple[int, ...]
+    first_transfers: tuple[Transfer, ...]
     steps: tuple[Step, ...]
-    last_transfers: tuple[Transfer, ...]
     outputs: tuple[int, ...]
     constants: tuple[tuple[int, Any], ...]
+    readers: tuple[int, ...]
 
 
 class _Slots:
-    """Numbers the places of values: (value, memory) -> slot, with the memory that each value was made in."""
+    """Numbers the places of values: (value, memory) -> slot; knows where each value was made, by which stage, and what moves it."""
 
     def __init__(self) -> None:
         self.numbers: dict[tuple[str, str], int] = {}
-        self.home: dict[str, tuple[str, Move | None]] = {}
+        self.home: dict[str, tuple[str, int | None, Move | None]] = {}
+        self.transfers: dict[int | None, list[Transfer]] = {}
 
-    def make(self, value: str, memory: str, to_host: Move | None) -> int:
-        self.home[value] = (memory, to_host)
+    def make(self, value: str, memory: str, stage: int | None, to_host: Move | None) -> int:
+        self.home[value] = (memory, stage, to_host)
         return self.numbers.setdefault((value, memory), len(self.numbers))
 
-    def find(self, spec: ValueSpec, memory: str, from_host: Callable[[Any, ValueSpec], Any] | None) -> tuple[int, Transfer | None]:
-        """Returns the slot of a value in a memory, and the transfer that fills it where it is new there."""
-        home, to_host = self.home[spec.name]
-        if (spec.name, memory) in self.numbers:
-            return self.numbers[spec.name, memory], None
-        source = self.numbers[spec.name, home]
-        slot = self.numbers[spec.name, memory] = len(self.numbers)
-        return slot, Transfer(spec.name, source, slot, _join_moves(spec, None if home == HOST else to_host, from_host if memory != HOST else None))
+    def find(self, spec: ValueSpec, memory: str, from_host: Callable[[Any, ValueSpec], Any] | None) -> int:
+        """Returns the slot of a value in a memory; plans the transfer that fills it where it is new there."""
+        home, stage, to_host = self.home[spec.name]
+        slot = self.numbers.get((spec.name, memory))
+        if slot is None:
+            slot = self.numbers[spec.name, memory] = len(self.numbers)
+            move = _join_moves(spec, None if home == HOST else to_host, None if memory == HOST else from_host)
+            self.transfers.setdefault(stage, []).append(Transfer(spec.name, self.numbers[spec.name, home], slot, move))
+        return slot
 
 
 def _join_moves(spec: ValueSpec, to_host: Move | None, from_host: Callable[[Any, ValueSpec], Any] | None) -> Move:
@@ -83,40 +88,26 @@ def _join_moves(spec: ValueSpec, to_host: Move | None, from_host: Callable[[Any,
 def plan_route(
     inputs: Sequence[ValueSpec], outputs: Sequence[ValueSpec], stages: Sequence[ExecutableNetwork], constants: Mapping[str, Any]
 ) -> Route:
-    """Returns the route through stages in order of execution; `constants` holds the outputs that are constants of the network."""
+    """Returns the route through stages in an order of execution; `constants` holds the outputs that are constants of the network."""
     slots = _Slots()
-    first = tuple(slots.make(spec.name, HOST, None) for spec in inputs)
-    fixed = tuple((slots.make(name, HOST, None), array) for name, array in constants.items())
-    steps: list[Step] = []
-    for stage in stages:
-        transfers: list[Transfer] = []
-        read = []
-        for spec in stage.inputs:
-            slot, transfer = slots.find(spec, spec.memory, stage.from_host)
-            transfers += [] if transfer is None else [transfer]
-            read.append(slot)
-        written = tuple(slots.make(spec.name, spec.memory, stage.to_host) for spec in stage.outputs)
-        steps.append(Step(tuple(transfers), tuple(read), written, ()))
-    last: list[Transfer] = []
-    results = []
-    for spec in outputs:
-        slot, transfer = slots.find(spec, HOST, None)
-        last += [] if transfer is None else [transfer]
-        results.append(slot)
-    return Route(len(slots.numbers), first, _free_slots(steps, last, results), tuple(last), tuple(results), fixed)
-
-
-def _free_slots(steps: Sequence[Step], last: Sequence[Transfer], results: Sequence[int]) -> tuple[Step, ...]:
-    """Returns the steps with the slots to free after each: those whose last reader or only writer it is."""
-    kept = {*results, *(transfer.source for transfer in last)}
-    last_use: dict[int, int] = {}
-    for index, step in enumerate(steps):
-        for slot in (*step.outputs, *step.inputs, *(s for t in step.transfers for s in (t.source, t.target))):
-            last_use[slot] = index
-    dead: list[list[int]] = [[] for _ in steps]
-    for slot in sorted(last_use):
-        if slot not in kept:
-            dead[last_use[slot]].append(slot)
-    return tuple(
-        Step(step.transfers, step.inputs, step.outputs, tuple(dead[index])) for index, step in enumerate(steps)
+    first = tuple(slots.make(spec.name, HOST, None, None) for spec in inputs)
+    fixed = tuple((slots.make(name, HOST, None, None), array) for name, array in constants.items())
+    read, written = [], []
+    for index, stage in enumerate(stages):
+        read.append(tuple(slots.find(spec, spec.memory, stage.from_host) for spec in stage.inputs))
+        written.append(tuple(slots.make(spec.name, spec.memory, index, stage.to_host) for spec in stage.outputs))
+    results = tuple(slots.find(spec, HOST, None) for spec in outputs)
+    steps = tuple(
+        Step(read[index], written[index], tuple(slots.transfers.get(index, ())), _find_predecessors(stage, slots))
+        for index, stage in enumerate(stages)
     )
+    transfers = [transfer for planned in slots.transfers.values() for transfer in planned]
+    readers = [0] * len(slots.numbers)
+    for slot in (*results, *(slot for step in steps for slot in step.inputs), *(transfer.source for transfer in transfers)):
+        readers[slot] += 1
+    return Route(first, tuple(slots.transfers.get(None, ())), steps, results, fixed, tuple(readers))
+
+
+def _find_predecessors(stage: ExecutableNetwork, slots: _Slots) -> tuple[int, ...]:
+    makers = {slots.home[spec.name][1] for spec in stage.inputs}
+    return tuple(sorted(maker for maker in makers if maker is not None))

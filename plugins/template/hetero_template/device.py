@@ -57,6 +57,8 @@ class TemplateDevice:
             "OPTIMIZATION_CAPABILITIES": ("FP32", "FP16", "BF16", "INT8", "HARDWARE_CONVOLUTION"),
             "DEVICE_ARCHITECTURE": "onnx.reference",
             "RANGE_FOR_ASYNC_INFER_REQUESTS": (1, 1, 1),
+            # The evaluator is Python; two such devices at once would only wait for each other.
+            "HOLDS_INTERPRETER_LOCK": True,
         }
 
     @hookimpl

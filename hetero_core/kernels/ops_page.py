@@ -1,0 +1,89 @@
+"""The reference page of operators, written from the table of kernels.
+
+`python -m hetero_core.kernels.ops_page docs/reference/ops.md` writes it again after a change; a test says when that is due.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from hetero_core.kernels.registry import (
+    ANY,
+    BOOL,
+    FLOATS,
+    INDEX,
+    INT64,
+    INTEGERS,
+    NOT_STRING,
+    NUMBERS,
+    SIGNED,
+    STRING,
+    Dtypes,
+    Kernel,
+    read_table,
+)
+
+_GROUPS: Mapping[str, Dtypes] = {
+    "any": ANY,
+    "not strings": NOT_STRING,
+    "numbers": NUMBERS,
+    "floats": FLOATS,
+    "integers": INTEGERS,
+    "signed": SIGNED,
+    "indices": INDEX,
+    "int64": INT64,
+    "bool": BOOL,
+    "string": STRING,
+}
+
+_HEAD = """# Operators of the kernels toolkit
+
+The NumPy functions behind the CPU device, and the CuPy functions behind the GPU device. This page is generated from the table that runs
+them: `python -m hetero_core.kernels.ops_page docs/reference/ops.md`.
+
+A version is an operator's own: `Softmax-13` serves every opset from 13 on, up to the next version of Softmax. A node is refused, with the
+reason, when its version is not here, when it has an attribute or an attribute value that is not implemented, or another element type.
+Element types are given for each input in order; the last one serves all further inputs. A device may have fewer.
+
+| types | element types |
+|---|---|
+"""
+
+
+def format_ops_page() -> str:
+    """Returns the page as Markdown: the groups of element types, then one row for each operator and set of element types."""
+    groups = "".join(f"| {name} | {', '.join(sorted(dtypes))} |\n" for name, dtypes in _GROUPS.items())
+    rows: dict[tuple[str, str, str], list[int]] = {}
+    for (domain, op_type, version), record in read_table().items():
+        rows.setdefault((domain, op_type, describe_dtypes(record)), []).append(version)
+    operators = {(domain, op_type) for domain, op_type, _ in rows}
+    lines = [f"| `{op_type}` | {', '.join(map(str, versions))} | {dtypes} |" for (_, op_type, dtypes), versions in rows.items()]
+    count = f"\n{len(operators)} operators in {len(read_table())} versions.\n\n| operator | versions | element types |\n|---|---|---|\n"
+    return _HEAD + groups + count + "\n".join(lines) + "\n"
+
+
+def describe_dtypes(record: Kernel) -> str:
+    """Returns the element types of a kernel's inputs as the page writes them."""
+    texts = [_describe_set(dtypes) for dtypes in record.dtypes]
+    while len(texts) > 1 and texts[-1] == texts[-2]:
+        texts.pop()
+    return "; ".join(texts)
+
+
+def _describe_set(dtypes: Dtypes) -> str:
+    for name, group in _GROUPS.items():
+        if dtypes == group:
+            return name
+    for name, group in _GROUPS.items():
+        missing = group - dtypes
+        if dtypes < group and len(missing) <= 2 < len(dtypes):
+            return f"{name} but {', '.join(sorted(missing))}"
+    covered = [name for name, group in _GROUPS.items() if group <= dtypes]
+    rest = dtypes - frozenset().union(*(_GROUPS[name] for name in covered[:1]))
+    return ", ".join([*covered[:1], *sorted(rest)])
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(format_ops_page())

@@ -1,0 +1,149 @@
+"""Scheduling: which stages of one request may run at the same time, and the threads that run them.
+
+A lane is what runs one stage at a time: a device, or all the devices together that hold the interpreter's lock. Stages of different
+lanes that do not depend on each other run at once. Where no two such stages exist, nothing here is used: the caller's thread runs all.
+
+The caller's thread always works, and waits only for stages that run already, never for a thread that has yet to begin: so a request ends
+also when every other thread is busy, and requests inside requests cannot wait for each other in a circle.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hetero_core.contract import CancelToken
+from hetero_core.errors import ClosedError
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The order of stages: `predecessors` of each, by index; `lanes` of each. `is_parallel`: some two may run at once."""
+
+    predecessors: tuple[tuple[int, ...], ...]
+    successors: tuple[tuple[int, ...], ...]
+    lanes: tuple[str, ...]
+    is_parallel: bool
+
+
+def plan_schedule(predecessors: Sequence[tuple[int, ...]], lanes: Sequence[str]) -> Schedule:
+    """Returns the schedule of stages given in an order of execution. Costs the square of their number in bits at most."""
+    successors: list[list[int]] = [[] for _ in predecessors]
+    for index, before in enumerate(predecessors):
+        for one in before:
+            successors[one].append(index)
+    return Schedule(tuple(predecessors), tuple(map(tuple, successors)), tuple(lanes), _has_independent_lanes(predecessors, lanes))
+
+
+def _has_independent_lanes(predecessors: Sequence[tuple[int, ...]], lanes: Sequence[str]) -> bool:
+    """Says whether two stages of different lanes exist, neither of which depends on the other."""
+    mask_of_lane: dict[str, int] = {}
+    ancestors: list[int] = []
+    for index, before in enumerate(predecessors):
+        mask = 0
+        for one in before:
+            mask |= ancestors[one] | (1 << one)
+        ancestors.append(mask)
+        others = ((1 << index) - 1) & ~mask_of_lane.get(lanes[index], 0)
+        # An earlier stage of another lane that is no ancestor cannot be a descendant either.
+        if others & ~mask:
+            return True
+        mask_of_lane[lanes[index]] = mask_of_lane.get(lanes[index], 0) | (1 << index)
+    return False
+
+
+class Flow:
+    """One run of a schedule. `run_stage(index)` does the work; `submit` asks another thread to help, and may be refused."""
+
+    def __init__(
+        self, schedule: Schedule, run_stage: Callable[[int], None], submit: Callable[[Callable[[], None]], object], token: CancelToken
+    ) -> None:
+        self._schedule = schedule
+        self._run_stage = run_stage
+        self._submit = submit
+        self._token = token
+        self._changed = threading.Condition()
+        self._missing = [len(before) for before in schedule.predecessors]
+        self._ready = [index for index, count in enumerate(self._missing) if count == 0]
+        self._busy: set[str] = set()
+        self._left = len(self._missing)
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Returns when every stage has run, or when those that run have ended after an error or a cancel.
+
+        Raises: the first error of a stage.
+        """
+        with self._changed:
+            helpers = self._count_startable() - 1
+        self._ask_for_help(helpers)
+        while True:
+            self._work()
+            with self._changed:
+                if self._is_over() and not self._busy:
+                    break
+                if not self._is_over() and self._count_startable():
+                    continue
+                self._changed.wait()
+        if self._error is not None:
+            raise self._error
+
+    def _work(self) -> None:
+        """Runs stages as long as one can start."""
+        while True:
+            with self._changed:
+                index = self._take()
+            if index is None:
+                return
+            error = self._try_stage(index)
+            with self._changed:
+                helpers = self._finish(index, error)
+                self._changed.notify_all()
+            self._ask_for_help(helpers)
+
+    def _try_stage(self, index: int) -> BaseException | None:
+        try:
+            self._run_stage(index)
+        except BaseException as error:  # noqa: BLE001  # raised in the caller's thread, by run
+            return error
+        return None
+
+    def _take(self) -> int | None:
+        """Returns the first stage in order whose lane is free, and makes the lane busy."""
+        if self._is_over():
+            return None
+        for position, index in enumerate(self._ready):
+            lane = self._schedule.lanes[index]
+            if lane not in self._busy:
+                self._busy.add(lane)
+                del self._ready[position]
+                return index
+        return None
+
+    def _finish(self, index: int, error: BaseException | None) -> int:
+        """Frees the lane and the stages behind; returns how many more threads could work now besides this one."""
+        self._busy.discard(self._schedule.lanes[index])
+        self._left -= 1
+        if error is not None and self._error is None:
+            self._error = error
+            self._token.is_set = True
+        for after in self._schedule.successors[index]:
+            self._missing[after] -= 1
+            if self._missing[after] == 0:
+                self._ready.append(after)
+        self._ready.sort()
+        return self._count_startable() - 1
+
+    def _count_startable(self) -> int:
+        return len({self._schedule.lanes[index] for index in self._ready} - self._busy)
+
+    def _is_over(self) -> bool:
+        return self._left == 0 or self._error is not None or self._token.is_set
+
+    def _ask_for_help(self, count: int) -> None:
+        for _ in range(count):
+            try:
+                self._submit(self._work)
+            except ClosedError:
+                return  # the caller's thread does it all

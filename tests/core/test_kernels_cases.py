@@ -1,0 +1,206 @@
+"""onnx's own backend cases on the kernels: what is claimed computes what the case expects; the rest is refused, and is listed here."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from hetero_core.dtypes import dtype_of_numpy
+from hetero_core.errors import UnsupportedNodesError
+from hetero_core.kernels.program import Program, compile_program
+from hetero_core.kernels.registry import NOT_STRING, read_table
+from hetero_core.network.reader import read_network
+from hetero_core.testing import fake_device
+from hetero_core.testing.backend_cases import BackendCase, iterate_backend_cases
+
+# The suite's relative tolerance is below one step of these types, and the cases' values were rounded after each inner operation.
+# Three steps: 2^-7 and 2^-10 apart, relative, near a power of two.
+ROUNDING = {"bfloat16": 3 * 2.0**-8, "float16": 3 * 2.0**-11}
+# Operators without a kernel. ImageDecoder needs an image library; the others stand outside of the standard domain.
+WITHOUT_KERNEL = {
+    "ImageDecoder",
+    "ai.onnx.ml:ArrayFeatureExtractor",
+    "ai.onnx.ml:Binarizer",
+    "ai.onnx.ml:LabelEncoder",
+    "ai.onnx.ml:TreeEnsemble",
+    "ai.onnx.preview.training:Adagrad",
+    "ai.onnx.preview.training:Adam",
+    "ai.onnx.preview.training:Gradient",
+    "ai.onnx.preview.training:Momentum",
+    "ai.onnx.preview:FlexAttention",
+}
+# Kind -> passed and refused. More passed is good news: write the new number.
+COUNTS = {"node": (1835, 34), "simple": (21, 2), "pytorch-converted": (82, 0), "pytorch-operator": (35, 0), "real": (9, 0)}
+
+
+def load(kind: str) -> list[BackendCase]:
+    return [case for case in iterate_backend_cases(kinds=[kind]) if not case.is_random]
+
+
+@pytest.fixture(scope="module")
+def node_cases() -> list[BackendCase]:
+    return load("node")
+
+
+def describe_difference(found: Any, expected: Any, rtol: float, atol: float) -> str | None:
+    """Returns what is wrong with a result; numbers may differ as NumPy's allclose says."""
+    if expected is None or isinstance(expected, list):
+        if type(found) is not type(expected) or (expected is not None and len(found) != len(expected)):
+            return f"expected {expected!r:.60}, got {found!r:.60}"
+        pairs = zip(found or (), expected or (), strict=True)
+        return next((text for a, b in pairs if (text := describe_difference(a, b, rtol, atol))), None)
+    expected = np.asarray(expected)
+    dtype = dtype_of_numpy(expected.dtype)
+    if not isinstance(found, np.ndarray) or dtype_of_numpy(found.dtype) != dtype or found.shape != expected.shape:
+        return f"expected {dtype}{list(expected.shape)}, got {found!r:.80}"
+    if dtype == "string":
+        return None if found.tolist() == expected.tolist() else "other strings"
+    wide_found, wide = (array.astype(np.complex128 if array.dtype.kind == "c" else np.float64) for array in (found, expected))
+    equal = np.isclose(wide_found, wide, rtol=max(rtol, ROUNDING.get(dtype or "", 0)), atol=max(atol, ROUNDING.get(dtype or "", 0)), equal_nan=True)
+    return None if equal.all() else f"{np.count_nonzero(~equal)} of {equal.size} elements differ"
+
+
+def find_difference(case: BackendCase, program: Program, to_device: Any = None, to_host: Any = None) -> str | None:
+    for inputs, expected in case.runs:
+        copies = [np.array(value) if isinstance(value, np.ndarray) else value for value in inputs]
+        results = program.run(tuple(map_arrays(value, to_device) for value in inputs))
+        found = [map_arrays(value, to_host) for value in results]
+        for value, copy in zip(inputs, copies, strict=True):
+            if isinstance(copy, np.ndarray) and np.asarray(value).tobytes() != copy.tobytes() and copy.dtype != object:
+                return "an input was written"
+        for value, wanted in zip(found, expected, strict=True):
+            difference = describe_difference(value, wanted, case.rtol, case.atol)
+            if difference is not None:
+                return difference
+    return None
+
+
+def map_arrays(value: Any, copy: Any) -> Any:
+    if copy is None or value is None:
+        return value
+    return [map_arrays(element, copy) for element in value] if isinstance(value, list | tuple) else copy(value)
+
+
+def check_cases(cases: Sequence[BackendCase], **options: Any) -> tuple[int, dict[str, str], dict[str, str]]:
+    """Returns how many passed, the refused ones with the reason, and the wrong ones with the difference."""
+    passed, refused, wrong = 0, {}, {}
+    copies = {key: options.pop(key) for key in ("to_device",) if key in options} | {key: options[key] for key in ("to_host",) if key in options}
+    for case in cases:
+        try:
+            program = compile_program(read_network(case.model), **options)
+        except UnsupportedNodesError as error:
+            refused[case.name] = next(iter(next(iter(error.refusals.values())).values()))
+            continue
+        try:
+            difference = find_difference(case, program, **copies)
+        except Exception as error:  # noqa: BLE001  # the list names the case and the error
+            difference = f"{type(error).__name__}: {error}"
+        if difference is None:
+            passed += 1
+        else:
+            wrong[case.name] = difference
+    return passed, refused, wrong
+
+
+@pytest.mark.parametrize("kind", list(COUNTS))
+def test_what_is_claimed_is_right(kind: str, node_cases: list[BackendCase]) -> None:
+    passed, refused, wrong = check_cases(node_cases if kind == "node" else load(kind))
+    assert wrong == {}
+    assert (passed, len(refused)) == COUNTS[kind]
+    operators = {found[1] for reason in refused.values() if (found := re.match(r"operator (\S+) has no kernel", reason))}
+    assert operators <= WITHOUT_KERNEL
+    assert all("has no kernel" in reason for reason in refused.values()), refused
+
+
+def test_every_case_runs_on_a_device_without_implicit_host_access(node_cases: list[BackendCase]) -> None:
+    # Random numbers of Dropout in training are drawn by a generator, which the device of make-believe does not have.
+    cases = [case for case in node_cases if "training_dropout" not in case.name]
+    _, refused, wrong = check_cases(
+        cases,
+        xp=fake_device.NAMESPACE,
+        to_host=fake_device.to_host,
+        from_host=fake_device.to_device,
+        to_device=lambda value: fake_device.to_device(np.asarray(value)),
+        dtypes=NOT_STRING,
+    )
+    assert wrong == {}
+    assert len(refused) < 70
+
+
+# Operators on which ONNX Runtime leaves the standard's own cases, which we follow.
+DISPUTED = {
+    "Attention": "ONNX Runtime writes the lowest number instead of minus infinity into the debug output",
+    "MaxUnpool": "ONNX Runtime counts indices in output_shape",
+    "Resize": "ONNX Runtime rounds the length before it divides (align_corners)",
+}
+
+
+def list_older_versions(case: BackendCase) -> list[tuple[onnx.ModelProto, str]]:
+    """Returns the case's model with its one operator in each older version that we claim and that takes its attributes."""
+    graph = case.model.graph
+    if len(graph.node) != 1 or graph.node[0].domain or "training_dropout" in case.name:
+        return []
+    op_type = graph.node[0].op_type
+    current = max(entry.version for entry in case.model.opset_import if not entry.domain)
+    models = []
+    for domain, name, version in read_table():
+        if (domain, name) != ("", op_type) or not 7 <= version <= min(current, 21):
+            continue
+        model = onnx.ModelProto()
+        model.CopyFrom(case.model)
+        model.ir_version = 10
+        del model.opset_import[:]
+        model.opset_import.append(onnx.helper.make_opsetid("", version))
+        try:
+            onnx.checker.check_model(model)
+        except onnx.checker.ValidationError:
+            continue
+        models.append((model, f"{case.name} as {op_type}-{version}"))
+    return models
+
+
+def run_onnxruntime(model: onnx.ModelProto, inputs: Sequence[Any]) -> list[Any] | None:
+    """Returns ONNX Runtime's outputs, None where it does not run the model."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return list(session.run(None, {spec.name: value for spec, value in zip(session.get_inputs(), inputs, strict=False)}))
+    except Exception:  # noqa: BLE001  # it has many kinds of errors for what it lacks
+        return None
+
+
+def test_older_versions_agree_with_onnxruntime(node_cases: list[BackendCase]) -> None:
+    compared, wrong = set(), {}
+    for case in node_cases:
+        for model, label in list_older_versions(case):
+            if model.graph.node[0].op_type in DISPUTED:
+                continue
+            try:
+                program = compile_program(read_network(model))
+            except UnsupportedNodesError:
+                continue
+            inputs = case.runs[0][0]
+            expected = run_onnxruntime(model, inputs)
+            # ONNX Runtime hands 8-bit floats out as bytes.
+            if expected is None or any(getattr(value, "dtype", None) == np.uint8 for value in expected):
+                continue
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                results = program.run(tuple(inputs))
+            # Its Fourier transforms have errors of 1e-4.
+            atol = 1e-3 if "FT-" in label else 1e-5
+            differences = [describe_difference(found, wanted, 1e-3, atol) for found, wanted in zip(results, expected, strict=True)]
+            compared.add(label.split(" as ")[1])
+            if any(differences):
+                wrong[label] = next(text for text in differences if text)
+    assert wrong == {}
+    # 300 versions of operators, of which 80 and more are not the newest.
+    assert len(compared) > 280

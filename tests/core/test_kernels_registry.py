@@ -1,0 +1,170 @@
+"""The table of kernels: what it claims agrees with onnx's schemas, and what it refuses says why."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from onnx import helper
+
+from hetero_core.kernels.ops_page import format_ops_page
+from hetero_core.kernels.program import compile_program
+from hetero_core.kernels.registry import NOT_STRING, find_kernel, find_refusal, find_refusals, kernel, read_table
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.reader import read_network
+from hetero_core.network.types import MapType, TensorType
+
+SCHEMAS = {(schema.domain, schema.name, schema.since_version): schema for schema in onnx.defs.get_all_schemas_with_history()}
+# A hint of opset 1 that says nothing about the result, and an output switch that old recurrent operators had.
+LEFT_OUT = {"consumed_inputs", "output_sequence"}
+FLOAT = TensorType("float32", (2, 3))
+
+
+def read(text: str, opset: int = 21) -> Network:
+    return read_network(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}, "com.acme": 1]> {text}'))
+
+
+def node_of(op_type: str, since_version: int, *inputs: str, outputs: tuple[str, ...] = ("y",), **attributes: Any) -> Node:
+    return Node("n", op_type, inputs, outputs, opset=since_version, since_version=since_version, attributes=attributes)
+
+
+def default_of(attribute: onnx.defs.OpSchema.Attribute) -> Any:
+    if attribute.default_value.type == onnx.AttributeProto.UNDEFINED:
+        return None
+    value = helper.get_attribute_value(attribute.default_value)
+    values = [item.decode() if isinstance(item, bytes) else item for item in (value if isinstance(value, list) else [value])]
+    return tuple(values) if isinstance(value, list) else values[0]
+
+
+@pytest.mark.parametrize("key", list(read_table()), ids=lambda key: f"{key[1]}-{key[2]}")
+def test_claimed_version_has_the_attributes_and_defaults_of_its_schema(key: tuple[str, str, int]) -> None:
+    record, schema = read_table()[key], SCHEMAS[key]
+    for name, attribute in schema.attributes.items():
+        if name not in record.attributes:
+            # Refused where a node has it; LSTM's clip is read in two ways.
+            assert name in LEFT_OUT or (key[1], name) == ("LSTM", "clip"), name
+            continue
+        if attribute.required:
+            assert name in record.required
+            continue
+        wanted, found = default_of(attribute), record.attributes[name]
+        is_close = isinstance(wanted, float) and math.isclose(wanted, found, rel_tol=1e-6)
+        # None and () both say "not given"; a kernel may also demand what the schema leaves open.
+        assert is_close or wanted == found or wanted is None or name in record.required, (name, wanted, found)
+    least, most = record.input_limits
+    assert least <= schema.min_input or key[1] == "Gemm"
+    assert most is None or most >= schema.max_input
+
+
+def test_every_operator_of_the_standard_domain_has_a_kernel_but_these() -> None:
+    latest = {name for domain, name, _ in SCHEMAS if domain == ""}
+    missing = latest - {op_type for domain, op_type, _ in read_table() if domain == ""}
+    # Constant is no node in a Network: the reader makes it an initializer. ImageDecoder needs an image library.
+    assert missing == {"Constant", "ImageDecoder"}
+
+
+@pytest.mark.parametrize(
+    ("node", "reason"),
+    [
+        (node_of("Relux", 1, "x"), "operator Relux has no kernel, did you mean 'Relu'"),
+        (node_of("Split", 1, "x"), "Split-1 has no kernel; there are kernels for version 2, 11, 13, 18"),
+        (node_of("Relu", 14, "x", slope=0.5), "attribute 'slope' of Relu-14 is not implemented"),
+        (node_of("Conv", 22, "x", "w", auto_pad="SOME"), "attribute 'auto_pad' of Conv-22 is 'SOME'; implemented: NOTSET, SAME_LOWER, SAME_UPPER, VALID"),
+        (node_of("Cast", 21, "x", to=99), "attribute 'to' of Cast-21 is 99; implemented: "),
+        (node_of("Concat", 13, "x"), "attribute 'axis' of Concat-13 is missing"),
+        (node_of("Relu", 14, "x", "x"), "Relu-14 has 2 inputs; implemented: 1 to 1"),
+        (node_of("Relu", 14, "x", outputs=("y", "z")), "Relu-14 has 2 outputs; implemented: 1"),
+        (node_of("BatchNormalization", 9, "x", "x", "x", "x", "x", outputs=("y", "m", "v")), "BatchNormalization-9 has 3 outputs; implemented: 1"),
+        (node_of("BatchNormalization", 6, "x", "x", "x", "x", "x"), "attribute 'is_test' of BatchNormalization-6 is missing"),
+        (node_of("LSTM", 22, "x", "x", "x", clip=1.0), "attribute 'clip' of LSTM-22 is not implemented"),
+        (node_of("RNN", 22, "x", "x", "x", activations=("Affine",)), "activation 'affine' of RNN-22 has no activation_alpha"),
+        (node_of("RNN", 22, "x", "x", "x", activations=("Tanx",)), "activation 'tanx' of RNN-22 does not exist, did you mean 'tanh'?"),
+        (node_of("GRU", 22, "x", "x", "x", activations=("Tanh",)), "GRU-22 has 1 activations; it needs 2"),
+        (node_of("Resize", 19, "x", "", "x", coordinate_transformation_mode="tf_crop_and_resize"), "tf_crop_and_resize of Resize-19 is implemented for sizes, not for scales"),
+    ],
+)  # fmt: skip
+def test_refusal_names_what_is_missing(node: Node, reason: str) -> None:
+    refusal = find_refusal(node, [FLOAT] * len(node.inputs))
+    assert refusal is not None
+    assert refusal.startswith(reason)
+
+
+def test_refusal_names_the_input_and_its_element_type() -> None:
+    refusal = find_refusal(node_of("Relu", 14, "x"), [TensorType("uint8", None)])
+    assert refusal == (
+        "input 'x' of Relu-14 has dtype uint8; implemented: bfloat16, float16, float32, float64, int16, int32, int64, int8"
+    )
+    assert find_refusal(node_of("Identity", 25, "x"), [MapType("int64", FLOAT)]) is not None
+
+
+def test_interpolated_integers_are_refused() -> None:
+    node = node_of("Resize", 19, "x", "", "s", mode="linear")
+    assert find_refusal(node, [TensorType("uint8", None), None, FLOAT]) == "mode 'linear' of Resize-19 is implemented for floats, not for uint8"
+
+
+def test_element_types_of_the_device_limit_what_it_runs() -> None:
+    node = node_of("Identity", 25, "x")
+    assert find_refusal(node, [TensorType("string", None)]) is None
+    refusal = find_refusal(node, [TensorType("string", None)], dtypes=NOT_STRING)
+    assert refusal is not None
+    assert refusal.startswith("input 'x' of Identity-25 has dtype string")
+    cast = find_refusal(node_of("Cast", 21, "x", to=8), [FLOAT], dtypes=NOT_STRING)
+    assert cast is not None
+    assert cast.startswith("Cast-21 makes string; this device has ")
+
+
+def test_unknown_type_is_not_refused_before_the_run() -> None:
+    assert find_refusal(node_of("Relu", 14, "x"), [None]) is None
+
+
+def test_node_in_a_body_is_refused_with_its_place() -> None:
+    network = read("""g (bool c, float[2] x) => (float[2] y) {
+        [choice] y = If<then_branch = t () => (float[2] a) { [inner] a = com.acme.Twist(x) }, else_branch = e () => (float[2] b) { b = Relu(x) }>(c)
+    }""")
+    assert find_refusals(network) == {"choice": "node 'inner' in then_branch of If-21: operator com.acme:Twist has no kernel"}
+
+
+def test_extension_serves_an_operator_without_a_kernel() -> None:
+    node = Node("n", "Twist", ("x",), ("y",), domain="com.acme", since_version=1)
+    assert find_refusal(node, [FLOAT]) == "operator com.acme:Twist has no kernel"
+    assert find_refusal(node, [FLOAT], extensions={("com.acme", "Twist"): object()}) is None
+
+
+def test_two_kernels_for_one_version_are_a_mistake() -> None:
+    read_table()
+    with pytest.raises(AssertionError, match="two kernels for Relu-14"):
+        kernel("Relu", since=(14,), dtypes=NOT_STRING)(lambda xp, x: x)
+
+
+def test_kernel_says_which_inputs_stay_on_the_host() -> None:
+    record = find_kernel(node_of("Reshape", 21, "x", "s"))
+    assert record is not None
+    assert record.host == (1,)
+    assert record.dtypes_of_input(1) == {"int64"}
+
+
+def test_import_of_the_registry_is_light() -> None:
+    code = "import sys, hetero_core.kernels.registry; sys.stdout.write(str(sorted(set(sys.modules) & {'onnx', 'ml_dtypes', 'hetero_core.kernels.layout'})))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == "[]"
+
+
+def test_page_of_operators_is_fresh() -> None:
+    page = Path(__file__).parents[2] / "docs" / "reference" / "ops.md"
+    assert page.read_text() == format_ops_page(), "run: python -m hetero_core.kernels.ops_page docs/reference/ops.md"
+
+
+def test_kernels_do_not_write_into_their_inputs() -> None:
+    # Initializers are read-only views, so writing raises; ordinary inputs are checked by value in the suite's cases.
+    network = read("g (float[3,3] x) => (y) <int64[1,3] i = {1, 0, 2}, float[1,3] u = {7.0, 8.0, 9.0}> { y = ScatterElements(x, i, u) }")
+    x = np.zeros((3, 3), np.float32)
+    x.flags.writeable = False
+    (y,) = compile_program(network).run((x,))
+    assert y.tolist() == [[0, 8, 0], [7, 0, 0], [0, 0, 9]]
