@@ -113,15 +113,18 @@ class ExecutableNetwork:
                     for value, spec in zip(inputs, self.inputs, strict=True)
                 )
                 outputs = self._take_home(self.run(placed, context))
-        except HeteroError as error:
-            error.add_note(f"while network '{self.name}' ran on {self.device} ({self._binding.provenance})")
-            raise
         except Exception as error:
-            where = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
-            raise InferenceError(
-                f"network '{self.name}' failed on {self.device} ({self._binding.provenance}): {type(error).__name__}: {error}{where}"
-            ) from error
+            raise self.blame_device(error) from error.__cause__ if isinstance(error, HeteroError) else error
         return outputs
+
+    def blame_device(self, error: Exception) -> HeteroError:
+        """Returns the error of a run as users meet it: a HeteroError with a note, anything else as an InferenceError with its notes."""
+        where = f"on {self.device} ({self._binding.provenance})"
+        if isinstance(error, HeteroError):
+            error.add_note(f"while network '{self.name}' ran {where}")
+            return error
+        notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+        return InferenceError(f"network '{self.name}' failed {where}: {type(error).__name__}: {error}{notes}")
 
     def check_outputs(self, outputs: Any) -> tuple[Any, ...]:
         """Returns what a device returned, when it is a tuple of as many values as the network has outputs, of their element types.

@@ -90,7 +90,11 @@ class InferRequest:
 
     def _arrive(self, run: _Run, outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
         """Ends a run that the device started by itself."""
-        run.error = error
+        if isinstance(error, Exception):
+            run.error = self._network.blame_device(error)
+            run.error.__cause__ = error if run.error is not error else error.__cause__
+        else:
+            run.error = error
         if error is None:
             self._keep_outputs(run, lambda: () if outputs is None else outputs)
         if self._finish(run):
