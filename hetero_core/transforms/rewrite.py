@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
-from hetero_core.contract import freeze_mapping
 from hetero_core.network.graph import Initializer, Network, Node
 from hetero_core.network.types import ValueType
 
@@ -49,7 +49,7 @@ def replace_nodes(network: Network, find: Callable[[Node], Replacement | None]) 
         initializers.update(found.initializers)
     if len(nodes) == len(network.nodes) and all(new is old for new, old in zip(nodes, network.nodes, strict=True)):
         return network
-    return replace(network, nodes=tuple(nodes), types=freeze_mapping(types), initializers=freeze_mapping(initializers))
+    return replace(network, nodes=tuple(nodes), types=MappingProxyType(types), initializers=MappingProxyType(initializers))
 
 
 def fuse_pairs(network: Network, fuse: Callable[[Node, Node], Node | None]) -> Network:

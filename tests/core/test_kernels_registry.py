@@ -106,7 +106,10 @@ def test_refusal_names_the_input_and_its_element_type() -> None:
 
 def test_interpolated_integers_are_refused() -> None:
     node = node_of("Resize", 19, "x", "", "s", mode="linear")
-    assert find_refusal(node, [TensorType("uint8", None), None, FLOAT]) == "mode 'linear' of Resize-19 is implemented for floats, not for uint8"
+    assert (
+        find_refusal(node, [TensorType("uint8", None), None, FLOAT])
+        == "mode 'linear' of Resize-19 is implemented for floats, not for uint8"
+    )
 
 
 def test_element_types_of_the_device_limit_what_it_runs() -> None:
@@ -163,7 +166,9 @@ def test_page_of_operators_is_fresh() -> None:
 
 def test_kernels_do_not_write_into_their_inputs() -> None:
     # Initializers are read-only views, so writing raises; ordinary inputs are checked by value in the suite's cases.
-    network = read("g (float[3,3] x) => (y) <int64[1,3] i = {1, 0, 2}, float[1,3] u = {7.0, 8.0, 9.0}> { y = ScatterElements(x, i, u) }")
+    network = read(
+        "g (float[3,3] x) => (y) <int64[1,3] i = {1, 0, 2}, float[1,3] u = {7.0, 8.0, 9.0}> { y = ScatterElements(x, i, u) }"
+    )
     x = np.zeros((3, 3), np.float32)
     x.flags.writeable = False
     (y,) = compile_program(network).run((x,))
