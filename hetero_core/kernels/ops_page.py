@@ -60,7 +60,9 @@ def format_ops_page() -> str:
         rows.setdefault((domain, op_type, describe_dtypes(record)), []).append(version)
     operators = {(domain, op_type) for domain, op_type, _ in rows}
     lines = [f"| `{op_type}` | {', '.join(map(str, versions))} | {dtypes} |" for (_, op_type, dtypes), versions in rows.items()]
-    count = f"\n{len(operators)} operators in {len(read_table())} versions.\n\n| operator | versions | element types |\n|---|---|---|\n"
+    count = (
+        f"\n{len(operators)} operators in {len(read_table())} versions.\n\n| operator | versions | element types |\n|---|---|---|\n"
+    )
     return _HEAD + groups + count + "\n".join(lines) + "\n"
 
 

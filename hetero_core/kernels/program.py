@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -24,6 +25,9 @@ from hetero_core.network.graph import EMPTY, Graph, Initializer, Node
 from hetero_core.network.types import TensorType, ValueSpec, ValueType
 
 _ABSENT = 0  # the slot that always holds None
+# Arithmetic on shapes works on a few numbers; a result of more elements, or one that may have more, is data.
+_LARGEST_SHAPE_VALUE = 1024
+_GROWING = frozenset({"ConstantOfShape", "Expand", "EyeLike", "OneHot", "Pad", "Range", "Resize", "Tile"})
 
 
 class ProfileLike(Protocol):
@@ -238,6 +242,7 @@ class _Compiler:
         self._slots: dict[tuple[str, bool], int] = {}
         self._captured: dict[str, int] = {}
         self._constant_slots: set[int] = {_ABSENT}
+        self._shape_values: set[str] = set()
         self._steps: list[_Step] = []
 
     def compile(self) -> Program:
@@ -319,14 +324,31 @@ class _Compiler:
         self._steps.append(_Step(node, function, sources, targets, bodies=bodies))
 
     def _runs_on_host(self, node: Node, record: Kernel | None) -> bool:
-        """Says whether a node is arithmetic on shapes: it reads shapes, or host values (at least one) and constants only."""
+        """Says whether a node runs on the host: its kernel does, or it is arithmetic on shapes and its result stays small.
+
+        Arithmetic on shapes reads shapes, or nothing but values that came from them (at least one) and constants.
+        """
         if self._memory.is_host or record is None or record.bodies:
             return False
-        if record.reads_shapes or record.runs_on_host:
-            return True
         names = [name for name in node.inputs if name]
-        has_host_value = any((name, True) in self._slots and name not in self._constants for name in names)
-        return has_host_value and all((name, True) in self._slots or name in self._constants for name in names)
+        is_arithmetic = any(name in self._shape_values for name in names) and all(
+            name in self._shape_values or name in self._constants for name in names
+        )
+        if record.reads_shapes or (is_arithmetic and self._stays_small(node)):
+            self._shape_values.update(node.writes)
+            return True
+        return record.runs_on_host
+
+    def _stays_small(self, node: Node) -> bool:
+        for value in node.writes:
+            value_type = self._type_of(value)
+            sizes = value_type.shape if isinstance(value_type, TensorType) else None
+            if sizes is None or any(not isinstance(size, int) for size in sizes):
+                if node.op_type in _GROWING:
+                    return False
+            elif prod(size for size in sizes if isinstance(size, int)) > _LARGEST_SHAPE_VALUE:
+                return False
+        return True
 
     def _bind(self, node: Node, record: Kernel | None, xp: Namespace) -> Callable[..., Any]:
         attributes = {name: value for name, value in node.attributes.items() if not isinstance(value, Graph)}
