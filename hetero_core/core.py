@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, QueryResult, RunContext
 from hetero_core.devices.device import Device
@@ -49,6 +50,8 @@ class Core:
         self._registry = Registry(self)
         self._executors = Executors()
         self._extensions: dict[tuple[str, str], Extension] = {}
+        # A network that nobody holds any more needs no closing by us.
+        self._loaded: WeakSet[ExecutableNetwork] = WeakSet()
         self._is_closed = False
 
     # Networks
@@ -99,6 +102,7 @@ class Core:
 
     def list_devices(self) -> tuple[DeviceStatus, ...]:
         """Returns every announced device in order of name, with the reason where it cannot be used; creates every device."""
+        self._require_open()
         return tuple(self._describe_device(name) for name in self.device_names)
 
     def _describe_device(self, name: str) -> DeviceStatus:
@@ -144,12 +148,15 @@ class Core:
         self._extensions[extension.domain, extension.op_type] = extension
 
     def _find(self, device: str | DeviceName) -> tuple[DeviceName, Device]:
-        if self._is_closed:
-            raise ClosedError("this Core is closed; make a new one")
+        self._require_open()
         parsed = parse_device_name(device)
         entry = self._registry.device(parsed.name)
-        entry.check_id(parsed)
+        entry.check_name(parsed)
         return parsed, entry
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError("this Core is closed; make a new one")
 
     # Metrics and configuration
 
@@ -251,7 +258,9 @@ class Core:
             export=lambda: entry.call("export_network", device, executable=executable),
             submit=lambda task: self.submit(str(device), task, workers=entry.metric(device, "RANGE_FOR_ASYNC_INFER_REQUESTS")[1]),
         )
-        return ExecutableNetwork(name, fingerprint, executable, binding)
+        loaded = ExecutableNetwork(name, fingerprint, executable, binding)
+        self._loaded.add(loaded)
+        return loaded
 
     def submit(self, pool: str, task: Callable[[], Any], *, workers: int) -> Future[Any]:
         """Returns the future of a task that a thread of a named pool runs; for plugins that need threads of the Core.
@@ -263,10 +272,15 @@ class Core:
     # Lifetime
 
     def close(self) -> None:
-        """Ends the threads, then closes the devices; a second call does nothing."""
+        """Ends the threads, then closes the loaded networks and the devices; a second call does nothing.
+
+        Runs that are in flight on the Core's threads end first; those that are queued are cancelled.
+        """
         if not self._is_closed:
             self._is_closed = True
             self._executors.close()
+            for loaded in list(self._loaded):
+                loaded.close()
             self._registry.close()
 
     def __enter__(self) -> Core:

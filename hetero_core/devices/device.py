@@ -17,6 +17,7 @@ from hetero_core.devices.provenance import Provenance
 from hetero_core.devices.query import check_query_result
 from hetero_core.errors import (
     ConfigValueError,
+    DeviceNameError,
     DeviceNotFoundError,
     MetricNotFoundError,
     NotImplementedByDeviceError,
@@ -33,7 +34,8 @@ class Device:
     def __init__(self, provenance: Provenance, manager: pluggy.PluginManager) -> None:
         self.provenance = provenance
         self.manager = manager
-        self._config_of_id: dict[str, dict[str, Any]] = {}
+        # By id and by what stands behind the colon; an empty one is for all of them.
+        self._set: dict[tuple[str, str], dict[str, Any]] = {}
 
     def implements(self, hook: str) -> bool:
         """Says whether the device itself, wrappers aside, implements a hook."""
@@ -62,11 +64,18 @@ class Device:
         return declare_keys(declared, blame=str(self.provenance))
 
     def set_config(self, device: DeviceName, given: Mapping[str, Any]) -> None:
-        """Keeps values for later calls; with an id they hold for that id alone. All of them are checked before one is kept."""
-        converted = convert_config(given, self.keys(device), device=str(device))
+        """Keeps values for later calls; with an id they hold for that id alone. All of them are checked before one is kept.
+
+        A key that the device knows only with its arguments, as HETERO knows those of its children, holds for these arguments alone.
+        """
+        full = self._with_arguments(device, given)
+        converted = convert_config(given, self.keys(full), device=str(device))
         if "DEVICE_ID" in converted:
-            self.check_id(DeviceName(device.name, converted["DEVICE_ID"].upper()))
-        self._config_of_id.setdefault(device.id, {}).update(converted)
+            self.check_name(DeviceName(device.name, converted["DEVICE_ID"].upper()))
+        plain = self.keys(DeviceName(device.name))
+        for name, value in converted.items():
+            arguments = device.arguments if name in plain else full.arguments
+            self._set.setdefault((device.id, arguments), {})[name] = value
 
     def resolve(self, device: DeviceName, given: Mapping[str, Any] | None) -> tuple[DeviceName, Mapping[str, Any]]:
         """Returns the device with its id and arguments in place, and its complete configuration for a call with these values.
@@ -79,7 +88,8 @@ class Device:
         keys = self.keys(device)
         call = convert_config(given or {}, keys, device=str(device))
         device = self._with_id(device, call)
-        config = dict(merge_config(keys, self._config_of_id.get("", {}), self._config_of_id.get(device.id, {}), call))
+        places = dict.fromkeys((("", ""), ("", device.arguments), (device.id, ""), (device.id, device.arguments)))
+        config = dict(merge_config(keys, *(self._set.get(place, {}) for place in places), call))
         config["DEVICE_ID"] = device.id
         for name, key in keys.items():
             if key.is_arguments and device.arguments:
@@ -92,7 +102,7 @@ class Device:
         if name is None:
             return device
         spelled = next((spelling for spelling in given if str(spelling).strip().upper() == name), None)
-        kept = self._config_of_id.get("", {}).get(name)
+        kept = self._set.get(("", ""), {}).get(name)
         value = kept if spelled is None else given[spelled]
         if value is None:
             return device
@@ -107,13 +117,15 @@ class Device:
         wanted = str(call.get("DEVICE_ID") or "").upper()
         if wanted and device.id and wanted != device.id:
             raise ConfigValueError(f"device {device} and DEVICE_ID={wanted} name two different devices; give one of them")
-        kept = self._config_of_id.get("", {}).get("DEVICE_ID", "")
+        kept = self._set.get(("", ""), {}).get("DEVICE_ID", "")
         resolved = DeviceName(device.name, device.id or wanted or kept, device.arguments)
-        self.check_id(resolved)
+        self.check_name(resolved)
         return resolved
 
-    def check_id(self, device: DeviceName) -> None:
-        """Raises DeviceNotFoundError when the device has no such id."""
+    def check_name(self, device: DeviceName) -> None:
+        """Raises DeviceNotFoundError when the device has no such id, DeviceNameError when it takes no arguments but has some."""
+        if device.arguments and not any(key.is_arguments for key in self.keys(DeviceName(device.name)).values()):
+            raise DeviceNameError(f"device {device.name} takes nothing behind a colon; got '{device.arguments}'")
         if not device.id:
             return
         ids = self.metric(DeviceName(device.name), "AVAILABLE_DEVICES")

@@ -200,14 +200,30 @@ def _load_wrappers() -> list[Any]:
     wrappers = []
     for entry_point in importlib_metadata.entry_points(group=WRAPPERS_GROUP):
         distribution = "" if entry_point.dist is None else f" ({entry_point.dist.name} {entry_point.dist.version})"
+        blame = f"wrapper '{entry_point.name}'{distribution}"
         try:
-            wrappers.append(entry_point.load())
+            wrapper = entry_point.load()
         except Exception as error:
             raise PluginError(
-                f"wrapper '{entry_point.name}'{distribution} cannot be imported from '{entry_point.value}': "
-                f"{type(error).__name__}: {error}; mend or uninstall it"
+                f"{blame} cannot be imported from '{entry_point.value}': {type(error).__name__}: {error}; mend or uninstall it"
             ) from error
+        _check_wrapper(wrapper, blame)
+        wrappers.append(wrapper)
     return wrappers
+
+
+def _check_wrapper(wrapper: Any, blame: str) -> None:
+    """Raises PluginError where a wrapper has a hook that does not exist, or one that would answer in a device's place."""
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    try:
+        manager.register(wrapper)
+        manager.check_pending()
+    except pluggy.PluginValidationError as error:
+        raise PluginError(f"{blame} does not fit the contract: {error}; mend or uninstall it") from error
+    for caller in manager.get_hookcallers(wrapper) or ():
+        if not all(implementation.wrapper for implementation in caller.get_hookimpls()):
+            raise PluginError(f"{blame} answers {caller.name} for every device; mark it with @hookimpl(wrapper=True), or uninstall it")
 
 
 def _check_api(plugin: Any, provenance: Provenance) -> None:

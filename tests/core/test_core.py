@@ -14,6 +14,7 @@ from hetero_core.errors import (
     ClosedError,
     ConfigKeyError,
     ConfigValueError,
+    DeviceNameError,
     DeviceNotFoundError,
     DeviceUnavailableError,
     ExtensionError,
@@ -389,3 +390,47 @@ def test_imported_payload_reaches_the_device_as_it_was_written(core: Core, read:
     assert device.payload == Payload({"one": b"first", "two": b"second"}, version=7)
     assert imported.infer({"x": np.ones(2, np.float32)})["y"].tolist() == [2, 2]
     assert imported.fingerprint == network.fingerprint
+
+
+def test_arguments_of_a_device_that_takes_none_are_refused(core: Core, read: Callable[..., Network]) -> None:
+    with pytest.raises(DeviceNameError, match="device CPU takes nothing behind a colon; got 'FOO'"):
+        core.load_network(read(ADD), "CPU:foo")
+
+
+def test_key_of_a_child_is_kept_for_its_list_alone(core: Core, read: Callable[..., Network], tmp_path: Any) -> None:
+    core.set_config({"TEMPLATE_REFUSED_OPERATORS": "Add"}, "HETERO:TEMPLATE,CPU")
+    assert core.load_network(read(ADD), "HETERO:TEMPLATE,CPU").get_metric("EXECUTION_DEVICES") == ("CPU",)
+    plain = core.load_network(read(ADD), "HETERO:CPU")
+    assert "TEMPLATE_REFUSED_OPERATORS" not in plain.config
+    core.set_config({"TARGET_FALLBACK": "TEMPLATE,CPU"}, "HETERO")
+    assert core.load_network(read(ADD), "HETERO").get_metric("EXECUTION_DEVICES") == ("CPU",)
+    plain.export_network(tmp_path / "x.blob")
+    assert str(core.import_network(tmp_path / "x.blob", "HETERO").device) == "HETERO:CPU"
+
+
+def test_closed_core_closes_its_networks_and_creates_no_device(read: Callable[..., Network]) -> None:
+    closed = []
+
+    class Closing(Doubler):
+        def close(self) -> None:
+            closed.append("network")
+
+    class Watching(Device):
+        @hookimpl
+        def load_network(self, network: Network) -> Executable:
+            return Closing(network)
+
+        @hookimpl
+        def close_device(self) -> bool:
+            closed.append("device")
+            return True
+
+    core = Core()
+    core.register_plugin("WATCHING", Watching())
+    loaded = core.load_network(read(ADD), "WATCHING")
+    core.close()
+    assert closed == ["network", "device"]
+    with pytest.raises(ClosedError, match="is closed; load it again"):
+        loaded.infer({"x": np.ones(2, np.float32)})
+    with pytest.raises(ClosedError, match="this Core is closed"):
+        core.list_devices()

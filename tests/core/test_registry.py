@@ -119,3 +119,18 @@ def test_broken_wrapper_is_an_error_at_once(install: Install) -> None:
     install("acme-bad", "acme_bad", "1 / 0", "[hetero_core.wrappers]\nbad = acme_bad\n")
     with pytest.raises(PluginError, match=r"wrapper 'bad' \(acme-bad 1.0\) cannot be imported from 'acme_bad': ZeroDivisionError"):
         Core()
+
+
+@pytest.mark.parametrize(
+    ("code", "complaint"),
+    [
+        ("@hookimpl(wrapper=True)\ndef lode_network(device):\n    return (yield)\n", "unknown hook 'lode_network'"),
+        ("@hookimpl(wrapper=True)\ndef load_network(devise):\n    return (yield)\n", "devise"),
+        ("@hookimpl\ndef metrics(device):\n    return {}\n", r"answers metrics for every device; mark it with @hookimpl\(wrapper=True\)"),
+    ],
+)
+def test_wrapper_that_would_be_ignored_or_answer_itself_is_an_error(install: Install, code: str, complaint: str) -> None:
+    module = f"acme_wrong_{abs(hash(code)) % 1000}"
+    install("acme-wrong", module, "from hetero_core import hookimpl\n" + code, f"[hetero_core.wrappers]\nwrong = {module}\n")
+    with pytest.raises(PluginError, match=rf"(?s)wrapper 'wrong' \(acme-wrong 1.0\) .*{complaint}"):
+        Core()
