@@ -108,9 +108,7 @@ class Device:
             return device
         text = "".join(convert_value(name, keys[name], value, device=str(device)).split()).upper()
         if spelled is not None and device.arguments and text != device.arguments:
-            raise ConfigValueError(
-                f"device {device} and {name}={text} name two different lists; give one of them, or both alike"
-            )
+            raise ConfigValueError(f"device {device} and {name}={text} name two different lists; give one of them, or both alike")
         return device if device.arguments else DeviceName(device.name, device.id, text)
 
     def _with_id(self, device: DeviceName, call: Mapping[str, Any]) -> DeviceName:

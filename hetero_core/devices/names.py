@@ -42,7 +42,9 @@ def split_device_list(arguments: str) -> tuple[str, ...]:
         raise DeviceNameError(f"device list '{arguments}': parentheses do not match")
     stripped = [_strip_parentheses(entry.strip()) for entry in entries]
     if not all(stripped):
-        raise DeviceNameError(f"device list '{arguments}' has an empty entry; expected devices separated by commas, as in 'GPU,CPU'")
+        raise DeviceNameError(
+            f"device list '{arguments}' has an empty entry; expected devices separated by commas, as in 'GPU,CPU'"
+        )
     return tuple(stripped)
 
 

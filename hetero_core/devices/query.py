@@ -17,7 +17,9 @@ Refuse = Callable[[Node, Network], str | None]
 """Returns why the device cannot run a node of a transformed network, or None when it can."""
 
 
-def query_by_transform(device: DeviceName, network: Network, transform: Callable[[Network], Network], refuse: Refuse) -> QueryResult:
+def query_by_transform(
+    device: DeviceName, network: Network, transform: Callable[[Network], Network], refuse: Refuse
+) -> QueryResult:
     """Returns the nodes that the device takes: transforms the network as loading does, and asks `refuse` about each node of the result.
 
     Source: the plugin guide's QueryNetwork, steps 1 to 7.
@@ -64,7 +66,10 @@ def check_query_result(result: Any, network: Network, *, blame: str) -> QueryRes
         raise PluginError(f"{blame} returned {type(result).__name__} from query_network; expected a QueryResult")
     for problem, names in (
         ("both takes and refuses", [name for name in result.supported if name in result.refused]),
-        ("names nodes that the network does not have:", [n for n in (*result.supported, *result.refused) if n not in network.index_of_node]),
+        (
+            "names nodes that the network does not have:",
+            [n for n in (*result.supported, *result.refused) if n not in network.index_of_node],
+        ),
         ("says nothing about", [n.name for n in network.nodes if n.name not in result.supported and n.name not in result.refused]),
         ("gives no reason for", [name for name, reason in result.refused.items() if not isinstance(reason, str) or not reason]),
     ):

@@ -65,7 +65,9 @@ class Registry:
         claims = self._announced.get(name)
         if not claims:
             hint = suggest(name, self._announced) or ";"
-            raise DeviceNotFoundError(f"no plugin announces device '{name}'{hint} installed are {enumerate_choices(self._announced)}")
+            raise DeviceNotFoundError(
+                f"no plugin announces device '{name}'{hint} installed are {enumerate_choices(self._announced)}"
+            )
         if len(claims) > 1:
             both = " and ".join(f"{claim.provenance.distribution} {claim.provenance.version}" for claim in claims)
             raise PluginError(f"device '{name}' is claimed by {both}; uninstall all but one of them")
@@ -223,7 +225,9 @@ def _check_wrapper(wrapper: Any, blame: str) -> None:
         raise PluginError(f"{blame} does not fit the contract: {error}; mend or uninstall it") from error
     for caller in manager.get_hookcallers(wrapper) or ():
         if not all(implementation.wrapper for implementation in caller.get_hookimpls()):
-            raise PluginError(f"{blame} answers {caller.name} for every device; mark it with @hookimpl(wrapper=True), or uninstall it")
+            raise PluginError(
+                f"{blame} answers {caller.name} for every device; mark it with @hookimpl(wrapper=True), or uninstall it"
+            )
 
 
 def _check_api(plugin: Any, provenance: Provenance) -> None:

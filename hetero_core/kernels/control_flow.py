@@ -1,4 +1,4 @@
-"""If, Loop, Scan and SequenceMap: kernels whose graph attributes arrive as callables (`program.BoundBody`).
+"""If, Loop, Scan and SequenceMap: kernels whose graph attributes arrive as callables (`execution.BoundBody`).
 
 A body is called with its inputs and returns a tuple of its outputs. Conditions and trip counts live on the host.
 """
@@ -16,7 +16,7 @@ from hetero_core.network.types import SequenceType, TensorType, ValueSpec
 
 _SINCE = (11, 13, 16, 19, 21, 23, 24, 25)
 Body = Any
-"""A `program.BoundBody`; named loosely because the program stands below the kernels."""
+"""A `execution.BoundBody`; named loosely, because kernels know no program."""
 
 
 @kernel("If", since=(1, *_SINCE), dtypes=BOOL, host=(0,), bodies=("then_branch", "else_branch"), outputs=None)

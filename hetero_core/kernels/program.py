@@ -1,4 +1,4 @@
-"""A graph compiled into bound steps: what an array device runs.
+"""A graph compiled into bound steps: what an array device loads.
 
 `compile_program` binds once what does not change: constants (converted to the device's memory, or kept on the host where a kernel
 wants them there), attributes, the order, the last use of each value. `Program.run` then only calls kernels. Shape-only arithmetic
@@ -9,140 +9,23 @@ programs, too.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from math import prod
-from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from hetero_core.dtypes import dtype_of_numpy
-from hetero_core.errors import RequestCancelledError, UnsupportedNodesError
+from hetero_core.errors import UnsupportedNodesError
+from hetero_core.kernels.execution import ABSENT, Body, BoundBody, Memory, Program, Step
 from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.kernels.registry import ANY, NO_EXTENSIONS, Dtypes, Kernel, find_kernel, find_refusals
 from hetero_core.network.graph import EMPTY, Graph, Initializer, Node
-from hetero_core.network.types import TensorType, ValueSpec, ValueType
+from hetero_core.network.types import TensorType, ValueType
 
-_ABSENT = 0  # the slot that always holds None
 # Arithmetic on shapes works on a few numbers; a result of more elements, or one that may have more, is data.
 _LARGEST_SHAPE_VALUE = 1024
 _GROWING = frozenset({"ConstantOfShape", "Expand", "EyeLike", "OneHot", "Pad", "Range", "Resize", "Tile"})
-
-
-class ProfileLike(Protocol):
-    """What a run tells its times to."""
-
-    def add(self, node: Node, seconds: float) -> None:
-        """Records that a node took this many seconds."""
-
-    def add_transfer(self, value: str, nbytes: int, seconds: float) -> None:
-        """Records that a value was copied between two memories."""
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Where a program computes: the array namespace and the two copies between it and the host."""
-
-    xp: Namespace
-    to_host: Callable[[Array], Any]
-    from_host: Callable[[Any], Array]
-
-    @property
-    def is_host(self) -> bool:
-        """Says whether the namespace computes in host memory, so that nothing is ever transferred."""
-        return self.xp is np
-
-
-@dataclass(frozen=True, slots=True)
-class _Body:
-    """A body in the compiled program: the attribute, its program, and where its captures lie in the outer one."""
-
-    attribute: str
-    program: Program
-    captures: tuple[tuple[str, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """One call: sources and targets are slots; `releases` are slots whose values nobody reads later; a transfer has a `value`."""
-
-    node: Node
-    function: Callable[..., Any]
-    sources: tuple[int, ...]
-    targets: tuple[int, ...]
-    releases: tuple[int, ...] = ()
-    bodies: tuple[_Body, ...] = ()
-    value: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class BoundBody:
-    """A body as a control-flow kernel sees it: call it with the body's inputs, get a tuple of its outputs."""
-
-    program: Program
-    captured: Mapping[str, Array]
-    is_cancelled: Callable[[], bool] | None
-
-    def __call__(self, *inputs: Array) -> tuple[Array, ...]:
-        """Returns the body's outputs."""
-        return self.program.run(inputs, self.captured, is_cancelled=self.is_cancelled)
-
-    @property
-    def outputs(self) -> tuple[ValueSpec, ...]:
-        """The names and types of the body's outputs."""
-        return self.program.outputs
-
-    def to_host(self, array: Array) -> Any:
-        """Returns the array in host memory."""
-        return self.program.memory.to_host(array)
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """A compiled graph. Immutable, so that threads may run it at once; each run has its own values."""
-
-    inputs: tuple[ValueSpec, ...]
-    outputs: tuple[ValueSpec, ...]
-    captured: tuple[str, ...]
-    memory: Memory
-    steps: tuple[_Step, ...]
-    _values: tuple[Any, ...]
-    _input_slots: tuple[int, ...]
-    _captured_slots: tuple[int, ...]
-    _output_slots: tuple[int, ...]
-
-    def run(
-        self,
-        inputs: tuple[Array, ...],
-        captured: Mapping[str, Array] = EMPTY,
-        *,
-        profile: ProfileLike | None = None,
-        is_cancelled: Callable[[], bool] | None = None,
-    ) -> tuple[Array, ...]:
-        """Returns the outputs by position, C-contiguous.
-
-        An output may be an input, a constant or share memory with one. What a body of a node does counts for the node.
-
-        Raises: RequestCancelledError when `is_cancelled()` says so between two steps. Errors of a kernel carry the node as a note.
-        """
-        values = list(self._values)
-        for slot, array in zip(self._input_slots, inputs, strict=True):
-            values[slot] = array
-        for slot, name in zip(self._captured_slots, self.captured, strict=True):
-            values[slot] = captured[name]
-        # ONNX lets infinities and NaN arise in silence. The state belongs to the thread, so requests do not disturb each other.
-        with np.errstate(all="ignore"):
-            for step in self.steps:
-                if is_cancelled is not None and is_cancelled():
-                    raise RequestCancelledError(f"cancelled before node {step.node.label}")
-                started = perf_counter() if profile is not None else 0.0
-                _run_step(step, values, is_cancelled)
-                if profile is not None:
-                    _record_time(profile, step, values, perf_counter() - started)
-                for slot in step.releases:
-                    values[slot] = None
-        return tuple(_lay_out(self.memory.xp, values[slot]) for slot in self._output_slots)
 
 
 def compile_program(
@@ -188,37 +71,6 @@ def _map_tensors(copy: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return copy_value
 
 
-def _run_step(step: _Step, values: list[Any], is_cancelled: Callable[[], bool] | None) -> None:
-    bodies = {
-        body.attribute: BoundBody(body.program, {name: values[slot] for name, slot in body.captures}, is_cancelled)
-        for body in step.bodies
-    }
-    try:
-        results = step.function(*[values[slot] for slot in step.sources], **bodies)
-    except Exception as error:
-        error.add_note(f"while running node {step.node.label}")
-        raise
-    if not isinstance(results, tuple):
-        results = (results,)
-    for slot, result in zip(step.targets, results, strict=False):
-        if slot != _ABSENT:
-            # NumPy makes scalars of arrays without dimensions.
-            values[slot] = np.asarray(result) if isinstance(result, np.generic) else result
-
-
-def _record_time(profile: ProfileLike, step: _Step, values: list[Any], seconds: float) -> None:
-    if not step.value:
-        profile.add(step.node, seconds)
-        return
-    profile.add_transfer(step.value, getattr(values[step.targets[0]], "nbytes", 0), seconds)
-
-
-def _lay_out(xp: Namespace, value: Any) -> Any:
-    """Returns an output C-contiguous, as arrays cross borders; copies only what is not."""
-    flags = getattr(value, "flags", None)
-    return value if flags is None or flags.c_contiguous else xp.asarray(value, order="C")
-
-
 class _Compiler:
     """The state of one compilation: slots, constants, steps. A value has up to two slots: on the device and on the host."""
 
@@ -241,9 +93,9 @@ class _Compiler:
         self._values: list[Any] = [None]
         self._slots: dict[tuple[str, bool], int] = {}
         self._captured: dict[str, int] = {}
-        self._constant_slots: set[int] = {_ABSENT}
+        self._constant_slots: set[int] = {ABSENT}
         self._shape_values: set[str] = set()
-        self._steps: list[_Step] = []
+        self._steps: list[Step] = []
 
     def compile(self) -> Program:
         input_slots = tuple(self._add_slot(spec.name, on_host=False) for spec in self._graph.inputs)
@@ -279,7 +131,7 @@ class _Compiler:
     def _read(self, node: Node | None, name: str, on_host: bool) -> int:
         """Returns the slot of a value in the wanted memory; adds a transfer before `node` where it lies only in the other one."""
         if not name:
-            return _ABSENT
+            return ABSENT
         on_host = on_host and not self._memory.is_host
         slot = self._slots.get((name, on_host))
         if slot is not None:
@@ -294,7 +146,7 @@ class _Compiler:
         assert node is not None, f"output '{name}' lies in the wrong memory of a graph without nodes"
         copy = self._memory.to_host if on_host else self._memory.from_host
         target = self._add_slot(name, on_host=on_host)
-        self._steps.append(_Step(node, copy, (source,), (target,), value=name))
+        self._steps.append(Step(node, copy, (source,), (target,), value=name))
         return target
 
     def _add_constant(self, name: str, *, on_host: bool) -> int:
@@ -319,9 +171,9 @@ class _Compiler:
             for index, name in enumerate(node.inputs)
         )
         bodies = tuple(self._add_body(node, attribute, body) for attribute, body in node.bodies.items())
-        targets = tuple(self._add_slot(name, on_host=runs_on_host) if name else _ABSENT for name in node.outputs)
+        targets = tuple(self._add_slot(name, on_host=runs_on_host) if name else ABSENT for name in node.outputs)
         function = self._bind(node, record, np if runs_on_host else self._memory.xp)
-        self._steps.append(_Step(node, function, sources, targets, bodies=bodies))
+        self._steps.append(Step(node, function, sources, targets, bodies=bodies))
 
     def _runs_on_host(self, node: Node, record: Kernel | None) -> bool:
         """Says whether a node runs on the host: its kernel does, or it is arithmetic on shapes and its result stays small.
@@ -364,18 +216,18 @@ class _Compiler:
         )
         return _check_dtypes(function, node, record, unknown) if unknown else function
 
-    def _add_body(self, node: Node, attribute: str, body: Graph) -> _Body:
+    def _add_body(self, node: Node, attribute: str, body: Graph) -> Body:
         program = _Compiler(body, self._memory, self._extensions, self._constants, self._converted, self._type_of).compile()
-        return _Body(attribute, program, tuple((name, self._read(node, name, on_host=False)) for name in program.captured))
+        return Body(attribute, program, tuple((name, self._read(node, name, on_host=False)) for name in program.captured))
 
-    def _mark_releases(self, output_slots: tuple[int, ...]) -> tuple[_Step, ...]:
+    def _mark_releases(self, output_slots: tuple[int, ...]) -> tuple[Step, ...]:
         kept = self._constant_slots | set(output_slots)
-        steps: list[_Step] = []
+        steps: list[Step] = []
         for step in reversed(self._steps):
             touched = dict.fromkeys((*step.sources, *(slot for body in step.bodies for _, slot in body.captures), *step.targets))
             releases = tuple(slot for slot in touched if slot not in kept)
             kept.update(releases)
-            steps.append(_Step(step.node, step.function, step.sources, step.targets, releases, step.bodies, step.value))
+            steps.append(Step(step.node, step.function, step.sources, step.targets, releases, step.bodies, step.value))
         return tuple(reversed(steps))
 
 

@@ -99,12 +99,16 @@ def read_blob(source: str | os.PathLike[str] | IO[bytes] | bytes | memoryview) -
     """
     name, view = _open_view(source)
     if len(view) < _HEAD.size + _DIGEST_SIZE:
-        raise BlobDamagedError(f"{name} is no exported network: it has {len(view)} bytes, a container has at least {_HEAD.size + _DIGEST_SIZE}")
+        raise BlobDamagedError(
+            f"{name} is no exported network: it has {len(view)} bytes, a container has at least {_HEAD.size + _DIGEST_SIZE}"
+        )
     magic, version, _, header_size, total = _HEAD.unpack_from(view)
     if magic != MAGIC:
         raise BlobDamagedError(f"{name} is no exported network: it begins with {bytes(magic)!r}, expected {MAGIC!r}")
     if version != FORMAT_VERSION:
-        raise BlobMismatchError(f"{name} has container format {version}; this hetero-core reads format {FORMAT_VERSION}; export it again")
+        raise BlobMismatchError(
+            f"{name} has container format {version}; this hetero-core reads format {FORMAT_VERSION}; export it again"
+        )
     if total != len(view):
         raise BlobDamagedError(f"{name} is cut off or has bytes added: its header says {total} bytes, it has {len(view)}")
     if hashlib.sha256(view[:-_DIGEST_SIZE]).digest() != view[-_DIGEST_SIZE:]:

@@ -79,7 +79,9 @@ def _as_array(value: Any, wanted: TensorType, where: str) -> np.ndarray[Any, Any
         return np.asarray(value)
     if hasattr(value, "__dlpack__"):
         return np.from_dlpack(value)
-    raise InputTypeError(f"{where}: expected an array for {wanted}, got {type(value).__name__}; give anything with __array__ or __dlpack__")
+    raise InputTypeError(
+        f"{where}: expected an array for {wanted}, got {type(value).__name__}; give anything with __array__ or __dlpack__"
+    )
 
 
 def check_shape(shape: tuple[int, ...], wanted: TensorType, where: str, sizes: dict[str, tuple[int, str]]) -> None:

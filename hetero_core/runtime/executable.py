@@ -113,7 +113,7 @@ class ExecutableNetwork:
                     for value, spec in zip(inputs, self.inputs, strict=True)
                 )
                 outputs = self._take_home(self.run(placed, context))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # a device may raise anything; the caller meets one kind
             raise self.blame_device(error) from error.__cause__ if isinstance(error, HeteroError) else error
         return outputs
 
@@ -133,11 +133,15 @@ class ExecutableNetwork:
         """
         if not isinstance(outputs, tuple) or len(outputs) != len(self.outputs):
             found = f"{len(outputs)} values" if isinstance(outputs, tuple) else type(outputs).__name__
-            raise PluginError(f"{self._binding.provenance} returned {found} from run; expected a tuple of {len(self.outputs)} outputs")
+            raise PluginError(
+                f"{self._binding.provenance} returned {found} from run; expected a tuple of {len(self.outputs)} outputs"
+            )
         for value, dtype, spec in zip(outputs, self._output_dtypes, self.outputs, strict=True):
             if dtype is not None and getattr(value, "dtype", None) != dtype:
                 found = getattr(value, "dtype", type(value).__name__)
-                raise PluginError(f"{self._binding.provenance} returned {found} for output '{spec.name}'; expected an array of {dtype}")
+                raise PluginError(
+                    f"{self._binding.provenance} returned {found} for output '{spec.name}'; expected an array of {dtype}"
+                )
         return outputs
 
     def _take_home(self, outputs: Any) -> Any:

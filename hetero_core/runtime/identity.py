@@ -51,10 +51,12 @@ def merge_imported_config(
     for name, value in said.items():
         if not keys[name].runtime and stored.get(name) != value:
             raise BlobMismatchError(
-                f"cannot import network '{header.network}' on {device}: {name} is {_show(value)} in the call and {_show(stored.get(name))} in "
-                "the blob, and it shaped what was compiled; leave it out, or load the model again"
+                f"cannot import network '{header.network}' on {device}: {name} is {_show(value)} in the call and "
+                f"{_show(stored.get(name))} in the blob, and it shaped what was compiled; leave it out, or load the model again"
             )
-    resolved, _ = entry.resolve(DeviceName(device.name, device.id), {"DEVICE_ID": call["DEVICE_ID"]} if "DEVICE_ID" in call else None)
+    resolved, _ = entry.resolve(
+        DeviceName(device.name, device.id), {"DEVICE_ID": call["DEVICE_ID"]} if "DEVICE_ID" in call else None
+    )
     config = merge_config({}, stored, said, {"DEVICE_ID": resolved.id})
     return DeviceName(device.name, resolved.id, device.arguments), config
 

@@ -149,7 +149,9 @@ class InferRequest:
             self._inputs[name] = convert_value(value, spec, network=self._network.name)
             return
         if not (isinstance(value, np.ndarray) and value.flags.writeable and value.flags.c_contiguous):
-            raise InputNameError(f"output '{name}' of network '{self._network.name}': expected a writable C-contiguous NumPy array to fill")
+            raise InputNameError(
+                f"output '{name}' of network '{self._network.name}': expected a writable C-contiguous NumPy array to fill"
+            )
         convert_value(value, spec, network=self._network.name)
         self._presets[name] = value
 
@@ -176,7 +178,9 @@ class InferRequest:
                 if spec.name == name:
                     return spec, is_input
         names = [spec.name for spec in (*self._network.inputs, *self._network.outputs)]
-        raise InputNameError(f"network '{self._network.name}' has no input or output '{name}'{suggest(name, names) or ';'} it has {enumerate_choices(names)}")
+        raise InputNameError(
+            f"network '{self._network.name}' has no input or output '{name}'{suggest(name, names) or ';'} it has {enumerate_choices(names)}"
+        )
 
     def _require_idle(self, action: str) -> None:
         if self._running is not None:
@@ -192,7 +196,9 @@ class InferRequest:
         run = _Run(ordered, RunContext(self._state, outputs=presets, profile=profile, token=CancelToken()))
         with self._lock:
             if self._running is not None:
-                raise RequestBusyError(f"cannot start a run: the request on network '{self._network.name}' is running; wait for it first")
+                raise RequestBusyError(
+                    f"cannot start a run: the request on network '{self._network.name}' is running; wait for it first"
+                )
             self._running = run
             self._profile = profile
         return run
@@ -217,7 +223,10 @@ class InferRequest:
         for preset, output, spec in zip(context.outputs, outputs, self._network.outputs, strict=True):
             if preset is not None and preset is not output:
                 if preset.shape != output.shape:
-                    raise InferenceError(f"output '{spec.name}' of network '{self._network.name}' has shape {list(output.shape)}; the array set for it has {list(preset.shape)}")
+                    raise InferenceError(
+                        f"output '{spec.name}' of network '{self._network.name}' has shape {list(output.shape)}; "
+                        f"the array set for it has {list(preset.shape)}"
+                    )
                 np.copyto(preset, output)
             filled.append(output if preset is None else preset)
         return tuple(filled)

@@ -103,7 +103,9 @@ def bench_branches(core: Core) -> None:
     inputs = {"x": (np.random.default_rng(0).standard_normal((size, size)) / size).astype(np.float32)}
     one, two = core.load_network(network, "CPU"), core.load_network(network.with_affinity(pins), "HETERO:CPU,OTHER")
     serial, parallel = time_pairs(lambda: one.infer(inputs), lambda: two.infer(inputs), 9)
-    print(f"two branches of 4 GEMMs of {size}: both at once / one after the other = {parallel / serial:.2f} ({serial * 1e3:.0f} ms)")
+    print(
+        f"two branches of 4 GEMMs of {size}: both at once / one after the other = {parallel / serial:.2f} ({serial * 1e3:.0f} ms)"
+    )
 
 
 def bench_waiting(core: Core) -> None:
@@ -113,7 +115,9 @@ def bench_waiting(core: Core) -> None:
     split = core.load_network(network.with_affinity(pins), "HETERO:W50A,W50B,CPU")
     both, _ = time_pairs(lambda: split.infer({"x": np.ones(2, np.float32)}), lambda: None, 9)
     print(f"two branches that wait 50 ms each: {both * 1e3:.1f} ms together")
-    chain = core.read_network(onnx.parser.parse_model(f"{HEADER} g (float[2] x) => (float[2] y) {{ a = Abs(x) b = Neg(a) y = Relu(b) }}"))
+    chain = core.read_network(
+        onnx.parser.parse_model(f"{HEADER} g (float[2] x) => (float[2] y) {{ a = Abs(x) b = Neg(a) y = Relu(b) }}")
+    )
     three = core.load_network(chain.with_affinity({"op:Abs": "W20A", "op:Neg": "W20B", "op:Relu": "W20C"}), "HETERO:W20A,W20B,W20C")
     requests = [three.create_infer_request() for _ in range(8)]
 
@@ -147,7 +151,9 @@ def bench_residue(core: Core) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    print(f"16 threads x 200 requests: {perf_counter() - began:.2f} s, {len(failures)} wrong, threads {before} -> {threading.active_count()}")
+    print(
+        f"16 threads x 200 requests: {perf_counter() - began:.2f} s, {len(failures)} wrong, threads {before} -> {threading.active_count()}"
+    )
 
 
 def main() -> None:

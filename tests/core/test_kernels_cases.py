@@ -14,7 +14,8 @@ import pytest
 
 from hetero_core.dtypes import dtype_of_numpy
 from hetero_core.errors import InvalidNetworkError, UnsupportedNodesError
-from hetero_core.kernels.program import Program, compile_program
+from hetero_core.kernels.execution import Program
+from hetero_core.kernels.program import compile_program
 from hetero_core.kernels.registry import NOT_STRING, read_table
 from hetero_core.network.reader import read_network
 from hetero_core.testing import fake_device

@@ -12,7 +12,8 @@ import onnx.parser
 import pytest
 
 from hetero_core.errors import RequestCancelledError, UnsupportedNodesError
-from hetero_core.kernels.program import Program, compile_program
+from hetero_core.kernels.execution import Program
+from hetero_core.kernels.program import compile_program
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.reader import read_network
 from hetero_core.testing import fake_device

@@ -41,7 +41,9 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     return put
 
 
-def test_installed_plugin_is_there_and_uninstalled_one_is_gone(install: Install, tmp_path: Path, read: Callable[..., Network]) -> None:
+def test_installed_plugin_is_there_and_uninstalled_one_is_gone(
+    install: Install, tmp_path: Path, read: Callable[..., Network]
+) -> None:
     install("acme-npu", "acme_npu_one", DEVICE, "[hetero_core.devices]\nnpu = acme_npu_one\n")
     with Core() as core:
         assert "NPU" in core.device_names
@@ -60,7 +62,9 @@ def test_plugin_that_cannot_be_imported_has_its_reason_and_hides_no_other(instal
         assert "No module named 'libthatisnotthere'" in rows["BROKEN"].reason
         assert (rows["BROKEN"].distribution, rows["BROKEN"].version) == ("acme-broken", "1.0")
         assert rows["CPU"].reason == ""
-        with pytest.raises(DeviceUnavailableError, match=r"plugin BROKEN \(acme-broken 1.0\) cannot be imported from 'acme_broken'"):
+        with pytest.raises(
+            DeviceUnavailableError, match=r"plugin BROKEN \(acme-broken 1.0\) cannot be imported from 'acme_broken'"
+        ):
             core.get_metric("BROKEN", "FULL_DEVICE_NAME")
 
 
@@ -69,7 +73,9 @@ def test_name_claimed_by_two_distributions_is_an_error_on_use_that_names_both(in
     install("acme-two", "acme_two", DEVICE, "[hetero_core.devices]\ntwice = acme_two\n", version="2.0")
     with Core() as core:
         assert core.device_names.count("TWICE") == 1
-        with pytest.raises(PluginError, match="device 'TWICE' is claimed by acme-(one 1.0 and acme-two 2.0|two 2.0 and acme-one 1.0); uninstall"):
+        with pytest.raises(
+            PluginError, match="device 'TWICE' is claimed by acme-(one 1.0 and acme-two 2.0|two 2.0 and acme-one 1.0); uninstall"
+        ):
             core.get_metric("TWICE", "FULL_DEVICE_NAME")
         assert core.get_metric("CPU", "FULL_DEVICE_NAME")
 
@@ -104,7 +110,11 @@ def test_wrapper_stands_around_every_device_those_inside_hetero_included(install
     network = read("g (float[2] x) => (float[2] y) { a = Abs(x) y = Neg(a) }").with_affinity({"op:Neg": "TEMPLATE"})
     with Core() as core:
         loaded = core.load_network(network, "HETERO:CPU,TEMPLATE")
-        assert [call[:2] for call in acme_watch.calls if call[0] == "load"] == [("load", "HETERO:CPU,TEMPLATE"), ("load", "CPU"), ("load", "TEMPLATE")]
+        assert [call[:2] for call in acme_watch.calls if call[0] == "load"] == [
+            ("load", "HETERO:CPU,TEMPLATE"),
+            ("load", "CPU"),
+            ("load", "TEMPLATE"),
+        ]
         acme_watch.calls.clear()
         assert loaded.infer({"x": np.ones(2, np.float32)})["y"].tolist() == [-1, -1]
         assert acme_watch.calls == [("infer", "CPU", 1), ("infer", "TEMPLATE", 1), ("infer", "HETERO:CPU,TEMPLATE", 1)]
@@ -126,7 +136,10 @@ def test_broken_wrapper_is_an_error_at_once(install: Install) -> None:
     [
         ("@hookimpl(wrapper=True)\ndef lode_network(device):\n    return (yield)\n", "unknown hook 'lode_network'"),
         ("@hookimpl(wrapper=True)\ndef load_network(devise):\n    return (yield)\n", "devise"),
-        ("@hookimpl\ndef metrics(device):\n    return {}\n", r"answers metrics for every device; mark it with @hookimpl\(wrapper=True\)"),
+        (
+            "@hookimpl\ndef metrics(device):\n    return {}\n",
+            r"answers metrics for every device; mark it with @hookimpl\(wrapper=True\)",
+        ),
     ],
 )
 def test_wrapper_that_would_be_ignored_or_answer_itself_is_an_error(install: Install, code: str, complaint: str) -> None:

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from hetero_core import Core, Executable, InferRequest, Network, QueryResult, RunContext, hookimpl
-from hetero_core.errors import InferenceError, InputNameError, InputShapeError, InputTypeError, RequestBusyError, RequestCancelledError
+from hetero_core.errors import (
+    InferenceError,
+    InputNameError,
+    InputShapeError,
+    InputTypeError,
+    RequestBusyError,
+    RequestCancelledError,
+)
 
 TEXT = "g (float[N,2] x, float[N,2] w) => (float[N,2] y) { y = Add(x, w) }"
 ONES = np.ones((1, 2), np.float32)
@@ -91,7 +98,9 @@ def test_error_of_the_device_reaches_wait_and_leaves_nothing_behind(gate: Gate, 
     seen: list[BaseException | None] = []
     request_of_gate.set_callback(lambda _, error: seen.append(error))
     request_of_gate.start_async({"x": ONES, "w": ONES})
-    with pytest.raises(InferenceError, match=r"network 'g' failed on GATE \(plugin GATE .*\): OverflowError: the device fell over") as caught:
+    with pytest.raises(
+        InferenceError, match=r"network 'g' failed on GATE \(plugin GATE .*\): OverflowError: the device fell over"
+    ) as caught:
         request_of_gate.wait(60)
     assert isinstance(caught.value.__cause__, OverflowError)
     assert seen == [caught.value]
@@ -198,7 +207,9 @@ def test_output_array_of_the_caller_is_filled(core: Core, read: Callable[..., Ne
 
 
 def test_results_of_infer_belong_to_the_caller(core: Core, read: Callable[..., Network]) -> None:
-    network = read("g (float[2] x) => (float[2] y, float[2] k, float[2] z) <float[2] k = {5, 6}> { y = Identity(x) z = Identity(x) }")
+    network = read(
+        "g (float[2] x) => (float[2] y, float[2] k, float[2] z) <float[2] k = {5, 6}> { y = Identity(x) z = Identity(x) }"
+    )
     for device in ("CPU", "TEMPLATE", "HETERO:CPU"):
         loaded = core.load_network(network, device)
         mine = np.array([1, 2], np.float32)
@@ -212,7 +223,9 @@ def test_results_of_infer_belong_to_the_caller(core: Core, read: Callable[..., N
 
 @pytest.mark.parametrize("device", ["CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU"])
 def test_times_of_every_node_are_there_when_asked_for(core: Core, read: Callable[..., Network], device: str) -> None:
-    network = read("g (float[2] x) => (float[2] y) { a = Abs(x) y = Neg(a) }").with_affinity({"Abs_0": "CPU"} if ":" in device else {})
+    network = read("g (float[2] x) => (float[2] y) { a = Abs(x) y = Neg(a) }").with_affinity(
+        {"Abs_0": "CPU"} if ":" in device else {}
+    )
     request = core.load_network(network, device, {"PERF_COUNT": "YES"}).create_infer_request()
     request.infer({"x": np.ones(2, np.float32)})
     assert [entry.node for entry in request.perf_counts] == ["Abs_0", "Neg_1"]
@@ -232,9 +245,17 @@ def test_times_of_every_node_are_there_when_asked_for(core: Core, read: Callable
         ({"X": ONES, "w": ONES}, InputNameError, "has no input 'X', did you mean 'x'?"),
         ([ONES], InputTypeError, "inputs are a mapping of name to array; got list"),
         ({"x": [1.0, 2.0], "w": ONES}, InputTypeError, "input 'x' of network 'g': expected an array for float32[N,2], got list"),
-        ({"x": ONES.astype(np.float64), "w": ONES}, InputTypeError, "expected float32, got float64; convert it with array.astype('float32')"),
+        (
+            {"x": ONES.astype(np.float64), "w": ONES},
+            InputTypeError,
+            "expected float32, got float64; convert it with array.astype('float32')",
+        ),
         ({"x": ONES[0], "w": ONES}, InputShapeError, "expected shape [N,2], got [2]: 1 dimensions instead of 2"),
-        ({"x": np.ones((1, 3), np.float32), "w": ONES}, InputShapeError, "expected shape [N,2], got [1, 3]: axis 1 has 3 instead of 2"),
+        (
+            {"x": np.ones((1, 3), np.float32), "w": ONES},
+            InputShapeError,
+            "expected shape [N,2], got [1, 3]: axis 1 has 3 instead of 2",
+        ),
         ({"x": np.ones((4, 2), np.float32), "w": ONES}, InputShapeError, "'N' is 1 here and 4 in input 'x' of network 'g'"),
     ],
 )

@@ -72,14 +72,16 @@ def test_query_answers_in_original_names(read: Callable[..., Network]) -> None:
     def transform(given: Network) -> Network:
         split = replace_nodes(
             given,
-            lambda node: Replacement(
-                (
-                    Node("neg", "Neg", (node.inputs[1],), ("neg",), opset=17, since_version=13),
-                    Node("add", "Add", (node.inputs[0], "neg"), node.outputs, opset=17, since_version=14),
+            lambda node: (
+                Replacement(
+                    (
+                        Node("neg", "Neg", (node.inputs[1],), ("neg",), opset=17, since_version=13),
+                        Node("add", "Add", (node.inputs[0], "neg"), node.outputs, opset=17, since_version=14),
+                    )
                 )
-            )
-            if node.op_type == "Sub"
-            else None,
+                if node.op_type == "Sub"
+                else None
+            ),
         )
         return fuse_pairs(eliminate_copies(split), fuse_same)
 

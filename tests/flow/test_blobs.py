@@ -52,7 +52,9 @@ def test_blob_of_another_plugin_version_is_refused(
     name = device.partition(":")[0]
     version = importlib_metadata.version(f"hetero-{name.lower()}")
     real = importlib_metadata.PathDistribution.version.fget  # type: ignore[attr-defined]  # a property has fget
-    monkeypatch.setattr(importlib_metadata.Distribution, "version", property(lambda self: "9.9" if real(self) == version else real(self)))
+    monkeypatch.setattr(
+        importlib_metadata.Distribution, "version", property(lambda self: "9.9" if real(self) == version else real(self))
+    )
     with Core() as newer, pytest.raises(BlobMismatchError, match=f"the blob's plugin version is {version}, here it is 9.9"):
         newer.import_network(blob, name)
 
@@ -91,7 +93,6 @@ def test_import_takes_runtime_keys_and_refuses_unknown_ones(core: Core, read: Ca
 def test_failed_export_leaves_the_old_file_as_it_was(core: Core, read: Callable[..., Network], tmp_path: Path) -> None:
     path = tmp_path / "x.blob"
     path.write_bytes(b"precious")
-
 
     network = core.load_network(read(TEXT), "CPU")
     folder = path.with_name("x.blob.partial")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -36,12 +36,12 @@ def run_engine(model: onnx.ModelProto, inputs: dict[str, Any]) -> list[Any]:
 
 
 @pytest.fixture(scope="module", params=[*LIGHT, *SMALL])
-def case(request: pytest.FixtureRequest) -> Iterator[Case]:
+def case(request: pytest.FixtureRequest) -> Case:
     """Name, model, inputs and expected outputs; one model in memory at a time."""
     name = request.param
     model = SMALL[name]() if name in SMALL else light_model(name)
     inputs = light_inputs(model)
-    yield name, model, inputs, run_engine(model, inputs)
+    return name, model, inputs, run_engine(model, inputs)
 
 
 def pin_alternately(network: Network) -> Network:

@@ -74,7 +74,9 @@ def test_extension_of_a_blob_is_needed_at_import(core: Core, read: Read, tmp_pat
 
 
 def test_inputs_and_constants_are_never_written(core: Core, read: Read) -> None:
-    network = read("g (float[3] x) => (float[3] y, float[3] z) <float[3] k = {1, 2, 3}> { a = Add(x, k) b = Relu(x) y = Sub(a, b) z = Mul(k, b) }")
+    network = read(
+        "g (float[3] x) => (float[3] y, float[3] z) <float[3] k = {1, 2, 3}> { a = Add(x, k) b = Relu(x) y = Sub(a, b) z = Mul(k, b) }"
+    )
     loaded = core.load_network(network, "CPU")
     x = np.array([-1, 0, 2], np.float32)
     x.flags.writeable = False
@@ -116,7 +118,9 @@ def test_threads_share_one_executable(core: Core) -> None:
     model = dynamic_batch_model()
     loaded = core.load_network(model, "CPU")
     (spec,) = loaded.inputs
-    draws = [np.random.default_rng(seed).standard_normal((seed % 3 + 1, *(spec.shape or ())[1:])).astype(np.float32) for seed in range(8)]
+    draws = [
+        np.random.default_rng(seed).standard_normal((seed % 3 + 1, *(spec.shape or ())[1:])).astype(np.float32) for seed in range(8)
+    ]
     expected = [next(iter(loaded.infer({spec.name: draw}).values())) for draw in draws]
     failures: list[int] = []
 

@@ -33,7 +33,7 @@ class HeteroDevice:
     def config_keys(self, device: DeviceName) -> Mapping[str, ConfigKey]:
         """The device's own keys, and those of its children: a flat key goes to every child that knows it."""
         own = {
-            PRIORITIES_KEY: ConfigKey(str, None, "The devices in order of priority, as behind the colon of HETERO:GPU,CPU.", is_arguments=True),
+            PRIORITIES_KEY: ConfigKey(str, None, "The devices in order of priority, as in HETERO:GPU,CPU.", is_arguments=True),
             POLICY_KEY: ConfigKey(str, POLICIES[0], "How nodes of one device are joined to subgraphs.", choices=POLICIES),
         }
         for child in self._children(device):

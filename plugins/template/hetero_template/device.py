@@ -43,7 +43,9 @@ class TemplateDevice:
         """Keys are declared, so that the core converts texts, fills defaults and refuses what is unknown; no code of ours does."""
         return {
             REFUSED_KEY: ConfigKey(
-                tuple, (), "Operator types that the device refuses, as a device without kernels for them would; for trying out splits."
+                tuple,
+                (),
+                "Operator types that the device refuses, as a device without kernels for them would; for trying out splits.",
             ),
         }
 

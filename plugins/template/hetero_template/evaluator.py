@@ -72,7 +72,9 @@ def _wrap_node(node: Node, network: Network) -> onnx.ModelProto:
     outputs = [_describe_value(name, network) for name in node.writes]
     graph = onnx.helper.make_graph([proto], "node", inputs, outputs)
     opsets = dict(_opsets_of(node))
-    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()])
+    return onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+    )
 
 
 def _describe_value(name: str, network: Network) -> onnx.ValueInfoProto:
@@ -136,4 +138,3 @@ def _refuse_unknown_attributes(node: Node, operator: Any) -> None:
     unknown = sorted(name for name in operator.attributes_names_ if name not in parameters)
     if unknown:
         raise NotImplementedError(f"onnx.reference does not know the attribute {', '.join(unknown)} of {node.operator}")
-

@@ -62,5 +62,10 @@ def _fuse_relu(first: Node, second: Node) -> Node | None:
     if not (first.op_type == second.op_type == "Relu" and first.domain == second.domain == "" and first.opset == second.opset):
         return None
     return Node(
-        second.name, "Relu", first.inputs, second.outputs, opset=second.opset, since_version=second.since_version,
+        second.name,
+        "Relu",
+        first.inputs,
+        second.outputs,
+        opset=second.opset,
+        since_version=second.since_version,
     )

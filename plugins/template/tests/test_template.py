@@ -38,7 +38,9 @@ def run(core: Core, network: Network, **inputs: np.ndarray[Any, Any]) -> Any:
 
 
 def test_passes_eliminate_decompose_and_fuse_with_origins(read: Read) -> None:
-    network = read("g (float[3] x) => (float[3] y) <float[3] w = {1, 2, 4}> { i = Identity(x) d = Div(i, w) a = Relu(d) y = Relu(a) }")
+    network = read(
+        "g (float[3] x) => (float[3] y) <float[3] w = {1, 2, 4}> { i = Identity(x) d = Div(i, w) a = Relu(d) y = Relu(a) }"
+    )
     transformed = transform_network(network)
     assert [(node.op_type, node.origins) for node in transformed.nodes] == [
         ("Reciprocal", ("Div_1",)),
@@ -73,7 +75,10 @@ def test_old_batch_normalization_uses_the_stored_statistics(core: Core, read: Re
     x = RNG.standard_normal((2, 3, 4, 4)).astype(np.float32)
     scale, bias, mean = (RNG.standard_normal(3).astype(np.float32) for _ in range(3))
     var = RNG.uniform(0.5, 1.5, 3).astype(np.float32)
-    network = read("g (float[2,3,4,4] x, float[3] s, float[3] b, float[3] m, float[3] v) => (float[2,3,4,4] y) { y = BatchNormalization(x, s, b, m, v) }", opset)
+    network = read(
+        "g (float[2,3,4,4] x, float[3] s, float[3] b, float[3] m, float[3] v) => (float[2,3,4,4] y) { y = BatchNormalization(x, s, b, m, v) }",
+        opset,
+    )
     wide = [value.astype(np.float64).reshape(1, 3, 1, 1) for value in (scale, bias, mean, var)]
     expected = wide[0] * (x.astype(np.float64) - wide[2]) / np.sqrt(wide[3] + 1e-5) + wide[1]
     assert_same(run(core, network, x=x, s=scale, b=bias, m=mean, v=var), expected.astype(np.float32))
@@ -82,7 +87,9 @@ def test_old_batch_normalization_uses_the_stored_statistics(core: Core, read: Re
 @pytest.mark.parametrize("size", [1, 3, 4, 5])
 def test_lrn_goes_over_more_channels_than_images(core: Core, read: Read, size: int) -> None:
     x = RNG.standard_normal((2, 7, 3, 3)).astype(np.float32)
-    network = read(f"g (float[2,7,3,3] x) => (float[2,7,3,3] y) {{ y = LRN<size = {size}, alpha = 0.5, beta = 0.75, bias = 2.0>(x) }}")
+    network = read(
+        f"g (float[2,7,3,3] x) => (float[2,7,3,3] y) {{ y = LRN<size = {size}, alpha = 0.5, beta = 0.75, bias = 2.0>(x) }}"
+    )
     wide, expected = x.astype(np.float64), np.empty(x.shape)
     for channel in range(7):
         neighbours = [c for c in range(7) if channel - (size - 1) // 2 <= c <= channel + -(-(size - 1) // 2)]
@@ -93,7 +100,9 @@ def test_lrn_goes_over_more_channels_than_images(core: Core, read: Read, size: i
 
 @pytest.mark.parametrize("operator", ["Softmax", "LogSoftmax"])
 @pytest.mark.parametrize(("opset", "axis"), [(11, None), (11, 1), (9, 2), (11, -1), (13, None), (13, 1)])
-def test_softmax_before_13_works_on_the_flattened_input(core: Core, read: Read, operator: str, opset: int, axis: int | None) -> None:
+def test_softmax_before_13_works_on_the_flattened_input(
+    core: Core, read: Read, operator: str, opset: int, axis: int | None
+) -> None:
     x = RNG.standard_normal((2, 3, 4)).astype(np.float32)
     text = "" if axis is None else f"<axis = {axis}>"
     wide = x.astype(np.float64)

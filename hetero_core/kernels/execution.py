@@ -1,0 +1,170 @@
+"""A compiled graph and how it runs: steps over numbered slots, one list of values per run.
+
+`program.compile_program` makes it. Kernels of If, Loop, Scan and SequenceMap get their bodies as `BoundBody`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Protocol
+
+import numpy as np
+
+from hetero_core.errors import RequestCancelledError
+from hetero_core.kernels.precision import Array, Namespace
+from hetero_core.network.graph import EMPTY, Node
+from hetero_core.network.types import ValueSpec
+
+ABSENT = 0
+"""The slot that always holds None."""
+
+
+class ProfileLike(Protocol):
+    """What a run tells its times to."""
+
+    def add(self, node: Node, seconds: float) -> None:
+        """Records that a node took this many seconds."""
+
+    def add_transfer(self, value: str, nbytes: int, seconds: float) -> None:
+        """Records that a value was copied between two memories."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Where a program computes: the array namespace and the two copies between it and the host."""
+
+    xp: Namespace
+    to_host: Callable[[Array], Any]
+    from_host: Callable[[Any], Array]
+
+    @property
+    def is_host(self) -> bool:
+        """Says whether the namespace computes in host memory, so that nothing is ever transferred."""
+        return self.xp is np
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A body in the compiled program: the attribute, its program, and where its captures lie in the outer one."""
+
+    attribute: str
+    program: Program
+    captures: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One call: sources and targets are slots; `releases` are slots whose values nobody reads later; a transfer has a `value`."""
+
+    node: Node
+    function: Callable[..., Any]
+    sources: tuple[int, ...]
+    targets: tuple[int, ...]
+    releases: tuple[int, ...] = ()
+    bodies: tuple[Body, ...] = ()
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundBody:
+    """A body as a control-flow kernel sees it: call it with the body's inputs, get a tuple of its outputs."""
+
+    program: Program
+    captured: Mapping[str, Array]
+    is_cancelled: Callable[[], bool] | None
+
+    def __call__(self, *inputs: Array) -> tuple[Array, ...]:
+        """Returns the body's outputs."""
+        return self.program.run(inputs, self.captured, is_cancelled=self.is_cancelled)
+
+    @property
+    def outputs(self) -> tuple[ValueSpec, ...]:
+        """The names and types of the body's outputs."""
+        return self.program.outputs
+
+    def to_host(self, array: Array) -> Any:
+        """Returns the array in host memory."""
+        return self.program.memory.to_host(array)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A compiled graph. Immutable, so that threads may run it at once; each run has its own values.
+
+    `values` is what every run begins with: constants in their slots, None elsewhere.
+    """
+
+    inputs: tuple[ValueSpec, ...]
+    outputs: tuple[ValueSpec, ...]
+    captured: tuple[str, ...]
+    memory: Memory
+    steps: tuple[Step, ...]
+    values: tuple[Any, ...]
+    input_slots: tuple[int, ...]
+    captured_slots: tuple[int, ...]
+    output_slots: tuple[int, ...]
+
+    def run(
+        self,
+        inputs: tuple[Array, ...],
+        captured: Mapping[str, Array] = EMPTY,
+        *,
+        profile: ProfileLike | None = None,
+        is_cancelled: Callable[[], bool] | None = None,
+    ) -> tuple[Array, ...]:
+        """Returns the outputs by position, C-contiguous.
+
+        An output may be an input, a constant or share memory with one. What a body of a node does counts for the node.
+
+        Raises: RequestCancelledError when `is_cancelled()` says so between two steps. Errors of a kernel carry the node as a note.
+        """
+        values = list(self.values)
+        for slot, array in zip(self.input_slots, inputs, strict=True):
+            values[slot] = array
+        for slot, name in zip(self.captured_slots, self.captured, strict=True):
+            values[slot] = captured[name]
+        # ONNX lets infinities and NaN arise in silence. The state belongs to the thread, so requests do not disturb each other.
+        with np.errstate(all="ignore"):
+            for step in self.steps:
+                if is_cancelled is not None and is_cancelled():
+                    raise RequestCancelledError(f"cancelled before node {step.node.label}")
+                started = perf_counter() if profile is not None else 0.0
+                _run_step(step, values, is_cancelled)
+                if profile is not None:
+                    _record_time(profile, step, values, perf_counter() - started)
+                for slot in step.releases:
+                    values[slot] = None
+        return tuple(_lay_out(self.memory.xp, values[slot]) for slot in self.output_slots)
+
+
+def _run_step(step: Step, values: list[Any], is_cancelled: Callable[[], bool] | None) -> None:
+    bodies = {
+        body.attribute: BoundBody(body.program, {name: values[slot] for name, slot in body.captures}, is_cancelled)
+        for body in step.bodies
+    }
+    try:
+        results = step.function(*[values[slot] for slot in step.sources], **bodies)
+    except Exception as error:
+        error.add_note(f"while running node {step.node.label}")
+        raise
+    if not isinstance(results, tuple):
+        results = (results,)
+    for slot, result in zip(step.targets, results, strict=False):
+        if slot != ABSENT:
+            # NumPy makes scalars of arrays without dimensions.
+            values[slot] = np.asarray(result) if isinstance(result, np.generic) else result
+
+
+def _record_time(profile: ProfileLike, step: Step, values: list[Any], seconds: float) -> None:
+    if not step.value:
+        profile.add(step.node, seconds)
+        return
+    profile.add_transfer(step.value, getattr(values[step.targets[0]], "nbytes", 0), seconds)
+
+
+def _lay_out(xp: Namespace, value: Any) -> Any:
+    """Returns an output C-contiguous, as arrays cross borders; copies only what is not."""
+    flags = getattr(value, "flags", None)
+    return value if flags is None or flags.c_contiguous else xp.asarray(value, order="C")
