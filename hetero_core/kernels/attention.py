@@ -192,10 +192,8 @@ def rotary_embedding(
     half = turned // 2
     first, second = (rotated[..., 0::2], rotated[..., 1::2]) if interleaved else (rotated[..., :half], rotated[..., half:])
     real, imaginary = cos * first - sin * second, sin * first + cos * second
-    if interleaved:
-        joined = xp.stack([real, imaginary], axis=-1).reshape(rotated.shape)
-    else:
-        joined = xp.concatenate([real, imaginary], axis=-1)
+    parts = [real, imaginary]
+    joined = xp.stack(parts, axis=-1).reshape(rotated.shape) if interleaved else xp.concatenate(parts, axis=-1)
     y = xp.concatenate([narrow(joined, x.dtype), kept], axis=-1)
     return y.reshape(x.shape) if x.ndim == 3 else xp.swapaxes(y, 1, 2)
 

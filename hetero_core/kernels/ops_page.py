@@ -40,12 +40,12 @@ _GROUPS: Mapping[str, Dtypes] = {
 
 _HEAD = """# Operators of the kernels toolkit
 
-The NumPy functions behind the CPU device, and the CuPy functions behind the GPU device. This page is generated from the table that runs
-them: `python -m hetero_core.kernels.ops_page docs/reference/ops.md`.
+The NumPy functions behind the CPU device, and the CuPy functions behind the GPU device. This page is generated from the table that
+runs them: `python -m hetero_core.kernels.ops_page docs/reference/ops.md`.
 
-A version is an operator's own: `Softmax-13` serves every opset from 13 on, up to the next version of Softmax. A node is refused, with the
-reason, when its version is not here, when it has an attribute or an attribute value that is not implemented, or another element type.
-Element types are given for each input in order; the last one serves all further inputs. A device may have fewer.
+A version is an operator's own: `Softmax-13` serves every opset from 13 on, up to the next version of Softmax. A node is refused, with
+the reason, when its version is not here, when it has an attribute or an attribute value that is not implemented, or another element
+type. Element types are given for each input in order; the last one serves all further inputs. A device may have fewer.
 
 | types | element types |
 |---|---|

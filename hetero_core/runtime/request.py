@@ -21,13 +21,14 @@ from hetero_core.runtime.door import convert_value, order_inputs
 if TYPE_CHECKING:
     from hetero_core.runtime.executable import ExecutableNetwork
 
+_Outcome = tuple[tuple[Any, ...], BaseException | None]
 Callback = Callable[["InferRequest", BaseException | None], None]
 
 
 class _Run:
     """One run in flight: what it needs, how it ended."""
 
-    __slots__ = ("context", "done", "error", "inputs", "is_over", "outputs")
+    __slots__ = ("context", "done", "error", "inputs", "is_over")
 
     def __init__(self, inputs: tuple[Any, ...], context: RunContext) -> None:
         self.inputs = inputs
@@ -35,7 +36,6 @@ class _Run:
         self.done = threading.Event()
         self.is_over = False
         self.error: BaseException | None = None
-        self.outputs: tuple[Any, ...] = ()
 
 
 class InferRequest:
@@ -59,8 +59,7 @@ class InferRequest:
         Raises: InputNameError, InputShapeError, InputTypeError, RequestBusyError; what the device raised.
         """
         run = self._begin(inputs)
-        self._compute(run)
-        self._finish(run)
+        self._settle(run, *self._compute(run))
         run.done.set()
         if run.error is not None:
             self._last = None
@@ -75,8 +74,9 @@ class InferRequest:
         run = self._begin(inputs)
         try:
             self._launch(run)
-        except BaseException:
-            self._finish(run)
+        except BaseException as error:
+            self._settle(run, (), error)
+            run.done.set()
             self._last = None
             raise
 
@@ -91,15 +91,13 @@ class InferRequest:
     def _arrive(self, run: _Run, outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
         """Ends a run that the device started by itself."""
         if isinstance(error, Exception):
-            run.error = self._network.blame_device(error)
-            run.error.__cause__ = error if run.error is not error else error.__cause__
+            blamed = self._network.blame_device(error)
+            blamed.__cause__ = error.__cause__ if blamed is error else error
+            self._conclude(run, (), blamed)
+        elif error is not None:
+            self._conclude(run, (), error)
         else:
-            run.error = error
-        if error is None:
-            self._keep_outputs(run, lambda: () if outputs is None else outputs)
-        if self._finish(run):
-            self._call_back(run)
-            run.done.set()
+            self._conclude(run, *self._collect(run, lambda: () if outputs is None else outputs))
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until the request is idle, restarts from its callback included; True when it is, False after `timeout` seconds.
@@ -129,9 +127,7 @@ class InferRequest:
             return
         run.context.token.is_set = True
         error = RequestCancelledError(f"a request on network '{self._network.name}' was cancelled")
-        if self._finish(run, error=error, keeps_state=False):
-            self._call_back(run)
-            run.done.set()
+        self._conclude(run, (), error, keeps_state=False)
 
     def set_callback(self, callback: Callback | None) -> None:
         """Sets the function that is called once after each asynchronous run with the request and its error or None."""
@@ -201,19 +197,18 @@ class InferRequest:
                 )
             self._running = run
             self._profile = profile
+            self._outputs = {}
         return run
 
-    def _compute(self, run: _Run) -> None:
-        """Runs the device; keeps outputs or error in the run."""
-        self._keep_outputs(run, lambda: self._network.run_host(run.inputs, run.context))
+    def _compute(self, run: _Run) -> _Outcome:
+        """Runs the device; returns its outputs, or its error."""
+        return self._collect(run, lambda: self._network.run_host(run.inputs, run.context))
 
-    def _keep_outputs(self, run: _Run, compute: Callable[[], tuple[Any, ...]]) -> None:
+    def _collect(self, run: _Run, compute: Callable[[], Any]) -> _Outcome:
         try:
-            run.outputs = self._fill(run.context, self._network.check_outputs(compute()))
-        except Exception as error:  # noqa: BLE001  # kept for the thread that waits, and raised there
-            run.error = error if not isinstance(error, RecursionError) else InferenceError(f"{error}")
-        except BaseException as error:  # noqa: BLE001  # an interrupt ends the run like an error, and is raised by infer
-            run.error = error
+            return self._fill(run.context, self._network.check_outputs(compute())), None
+        except BaseException as error:  # noqa: BLE001  # kept for the thread that waits, and raised there; interrupts, too
+            return (), error
 
     def _fill(self, context: RunContext, outputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """Returns the outputs with the caller's own arrays, filled, in place of those that the device made itself."""
@@ -231,27 +226,29 @@ class InferRequest:
             filled.append(output if preset is None else preset)
         return tuple(filled)
 
-    def _finish(self, run: _Run, *, error: BaseException | None = None, keeps_state: bool = True) -> bool:
-        """Makes the request idle; False when it had been finished by somebody else (a cancel wins over a late device)."""
+    def _settle(self, run: _Run, outputs: tuple[Any, ...], error: BaseException | None, *, keeps_state: bool = True) -> bool:
+        """Makes the request idle; False when that was done before: a cancel wins over a device that comes late."""
         fresh_state = self._state if keeps_state else self._network.create_state()
         with self._lock:
             if run.is_over:
                 return False
             run.is_over = True
+            run.error = error
             self._state = fresh_state
-            run.error = run.error if error is None else error
             self._running, self._last = None, run
-            if run.error is None:
-                self._outputs = {spec.name: value for spec, value in zip(self._network.outputs, run.outputs, strict=True)}
+            if error is None:
+                self._outputs = {spec.name: value for spec, value in zip(self._network.outputs, outputs, strict=True)}
         return True
 
-    def _run_async(self, run: _Run) -> None:
-        if run.is_over:
-            return
-        self._compute(run)
-        if self._finish(run):
+    def _conclude(self, run: _Run, outputs: tuple[Any, ...], error: BaseException | None, *, keeps_state: bool = True) -> None:
+        """Makes the request idle, calls back, and lets those go on who wait."""
+        if self._settle(run, outputs, error, keeps_state=keeps_state):
             self._call_back(run)
             run.done.set()
+
+    def _run_async(self, run: _Run) -> None:
+        if not run.is_over:
+            self._conclude(run, *self._compute(run))
 
     def _call_back(self, run: _Run) -> None:
         callback = self._callback
@@ -267,6 +264,4 @@ class InferRequest:
     def _end_dropped(self, run: _Run) -> None:
         """A task that never began, because the Core closed, ends its run as cancelled."""
         error = RequestCancelledError(f"the Core was closed before a request on network '{self._network.name}' began")
-        if self._finish(run, error=error):
-            self._call_back(run)
-            run.done.set()
+        self._conclude(run, (), error)

@@ -1,4 +1,4 @@
-"""onnx's own backend cases on the kernels: what is claimed computes what the case expects; the rest is refused, and is listed here."""
+"""onnx's own backend cases on the kernels: what is claimed is right, the rest is refused and listed here."""
 
 from __future__ import annotations
 

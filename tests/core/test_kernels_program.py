@@ -161,7 +161,9 @@ def test_cancellation_reaches_the_body_of_a_loop() -> None:
 
 
 LOOP = """g (float[2] x, int64 n) => (float[2] last, float[M,2] all) <bool go = {1}> {
-    [loop] last, all = Loop<body = b (int64 i, bool c, float[2] s) => (bool d, float[2] t, float[2] u) { d = Identity(c) t = Add(s, x) u = Neg(t) }>(n, go, x)
+    [loop] last, all = Loop<body = b (int64 i, bool c, float[2] s) => (bool d, float[2] t, float[2] u) {
+        d = Identity(c) t = Add(s, x) u = Neg(t)
+    }>(n, go, x)
 }"""
 
 
@@ -177,7 +179,8 @@ def test_nested_bodies_reach_values_of_all_outer_graphs() -> None:
     text = """g (bool c, float[2] x) => (float[2] y) <float[2] k = {10.0, 20.0}> {
         t = Neg(x)
         y = If<then_branch = outer () => (float[2] a) {
-                 a = If<then_branch = inner () => (float[2] p) { s = Add(t, k) p = Add(s, x) }, else_branch = other () => (float[2] q) { q = Identity(k) }>(c)
+                 a = If<then_branch = inner () => (float[2] p) { s = Add(t, k) p = Add(s, x) },
+                        else_branch = other () => (float[2] q) { q = Identity(k) }>(c)
                }, else_branch = plain () => (float[2] b) { b = Identity(x) }>(c)
     }"""
     program = compile_program(read(text))
@@ -274,7 +277,8 @@ def test_tensor_that_is_made_from_a_shape_lies_on_the_device() -> None:
     assert copies == []
 
 
-CONVOLUTIONAL = """g (float[2,3,8,8] x) => (float[2,5] y) <float[4,3,3,3] w, float[4] b, float[4] s, float[4] v, float[5,64] f, float[5] c> {
+CONVOLUTIONAL = """g (float[2,3,8,8] x) => (float[2,5] y)
+  <float[4,3,3,3] w, float[4] b, float[4] s, float[4] v, float[5,64] f, float[5] c> {
     h = Conv<pads = [1, 1, 1, 1]>(x, w, b)
     n = BatchNormalization(h, s, b, b, v)
     r = Relu(n)

@@ -76,18 +76,21 @@ def test_every_operator_of_the_standard_domain_has_a_kernel_but_these() -> None:
         (node_of("Relux", 1, "x"), "operator Relux has no kernel, did you mean 'Relu'"),
         (node_of("Split", 1, "x"), "Split-1 has no kernel; there are kernels for version 2, 11, 13, 18"),
         (node_of("Relu", 14, "x", slope=0.5), "attribute 'slope' of Relu-14 is not implemented"),
-        (node_of("Conv", 22, "x", "w", auto_pad="SOME"), "attribute 'auto_pad' of Conv-22 is 'SOME'; implemented: NOTSET, SAME_LOWER, SAME_UPPER, VALID"),
+        (node_of("Conv", 22, "x", "w", auto_pad="SOME"),
+         "attribute 'auto_pad' of Conv-22 is 'SOME'; implemented: NOTSET, SAME_LOWER, SAME_UPPER, VALID"),
         (node_of("Cast", 21, "x", to=99), "attribute 'to' of Cast-21 is 99; implemented: "),
         (node_of("Concat", 13, "x"), "attribute 'axis' of Concat-13 is missing"),
         (node_of("Relu", 14, "x", "x"), "Relu-14 has 2 inputs; implemented: 1 to 1"),
         (node_of("Relu", 14, "x", outputs=("y", "z")), "Relu-14 has 2 outputs; implemented: 1"),
-        (node_of("BatchNormalization", 9, "x", "x", "x", "x", "x", outputs=("y", "m", "v")), "BatchNormalization-9 has 3 outputs; implemented: 1"),
+        (node_of("BatchNormalization", 9, "x", "x", "x", "x", "x", outputs=("y", "m", "v")),
+         "BatchNormalization-9 has 3 outputs; implemented: 1"),
         (node_of("BatchNormalization", 6, "x", "x", "x", "x", "x"), "attribute 'is_test' of BatchNormalization-6 is missing"),
         (node_of("LSTM", 22, "x", "x", "x", clip=1.0), "attribute 'clip' of LSTM-22 is not implemented"),
         (node_of("RNN", 22, "x", "x", "x", activations=("Affine",)), "activation 'affine' of RNN-22 has no activation_alpha"),
         (node_of("RNN", 22, "x", "x", "x", activations=("Tanx",)), "activation 'tanx' of RNN-22 does not exist, did you mean 'tanh'?"),
         (node_of("GRU", 22, "x", "x", "x", activations=("Tanh",)), "GRU-22 has 1 activations; it needs 2"),
-        (node_of("Resize", 19, "x", "", "x", coordinate_transformation_mode="tf_crop_and_resize"), "tf_crop_and_resize of Resize-19 is implemented for sizes, not for scales"),
+        (node_of("Resize", 19, "x", "", "x", coordinate_transformation_mode="tf_crop_and_resize"),
+         "tf_crop_and_resize of Resize-19 is implemented for sizes, not for scales"),
     ],
 )  # fmt: skip
 def test_refusal_names_what_is_missing(node: Node, reason: str) -> None:
@@ -129,7 +132,8 @@ def test_unknown_type_is_not_refused_before_the_run() -> None:
 
 def test_node_in_a_body_is_refused_with_its_place() -> None:
     network = read("""g (bool c, float[2] x) => (float[2] y) {
-        [choice] y = If<then_branch = t () => (float[2] a) { [inner] a = com.acme.Twist(x) }, else_branch = e () => (float[2] b) { b = Relu(x) }>(c)
+        [choice] y = If<then_branch = t () => (float[2] a) { [inner] a = com.acme.Twist(x) },
+                         else_branch = e () => (float[2] b) { b = Relu(x) }>(c)
     }""")
     assert find_refusals(network) == {"choice": "node 'inner' in then_branch of If-21: operator com.acme:Twist has no kernel"}
 
@@ -154,7 +158,8 @@ def test_kernel_says_which_inputs_stay_on_the_host() -> None:
 
 
 def test_import_of_the_registry_is_light() -> None:
-    code = "import sys, hetero_core.kernels.registry; sys.stdout.write(str(sorted(set(sys.modules) & {'onnx', 'ml_dtypes', 'hetero_core.kernels.layout'})))"
+    heavy = "{'onnx', 'ml_dtypes', 'hetero_core.kernels.layout'}"
+    code = f"import sys, hetero_core.kernels.registry; sys.stdout.write(str(sorted(set(sys.modules) & {heavy})))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout == "[]"
 

@@ -104,6 +104,8 @@ def test_error_of_the_device_reaches_wait_and_leaves_nothing_behind(gate: Gate, 
         request_of_gate.wait(60)
     assert isinstance(caught.value.__cause__, OverflowError)
     assert seen == [caught.value]
+    with pytest.raises(InputNameError, match="tensor 'y' of network 'g' has no value yet"):
+        request_of_gate.get_tensor("y")
     gate.fails = False
     request_of_gate.start_async({"x": ONES, "w": ONES})
     assert request_of_gate.wait(60)
@@ -162,6 +164,10 @@ def test_cancelled_request_is_idle_at_once_and_works_again(gate: Gate, request_o
     assert [type(error) for error in seen] == [RequestCancelledError]
     gate.open.set()
     assert gate.saw_cancel.wait(60), "the device is told"
+    gate.fails = True
+    with pytest.raises(RequestCancelledError):
+        request_of_gate.wait(60)
+    gate.fails = False
     result = request_of_gate.infer({"x": ONES, "w": ONES})
     assert result["y"].tolist() == [[2, 2]], "working memory of the cancelled run is set aside"
     assert len(seen) == 1

@@ -75,10 +75,8 @@ def test_old_batch_normalization_uses_the_stored_statistics(core: Core, read: Re
     x = RNG.standard_normal((2, 3, 4, 4)).astype(np.float32)
     scale, bias, mean = (RNG.standard_normal(3).astype(np.float32) for _ in range(3))
     var = RNG.uniform(0.5, 1.5, 3).astype(np.float32)
-    network = read(
-        "g (float[2,3,4,4] x, float[3] s, float[3] b, float[3] m, float[3] v) => (float[2,3,4,4] y) { y = BatchNormalization(x, s, b, m, v) }",
-        opset,
-    )
+    head = "g (float[2,3,4,4] x, float[3] s, float[3] b, float[3] m, float[3] v) => (float[2,3,4,4] y)"
+    network = read(f"{head} {{ y = BatchNormalization(x, s, b, m, v) }}", opset)
     wide = [value.astype(np.float64).reshape(1, 3, 1, 1) for value in (scale, bias, mean, var)]
     expected = wide[0] * (x.astype(np.float64) - wide[2]) / np.sqrt(wide[3] + 1e-5) + wide[1]
     assert_same(run(core, network, x=x, s=scale, b=bias, m=mean, v=var), expected.astype(np.float32))

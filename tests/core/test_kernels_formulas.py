@@ -1,0 +1,117 @@
+"""Versions of operators that ONNX Runtime lacks or reads in its own way, against formulas in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import pytest
+
+from hetero_core.kernels.program import compile_program
+from hetero_core.network.reader import read_network
+from hetero_core.testing.compare import assert_same
+
+Arrays = tuple[np.ndarray[Any, Any], ...]
+
+
+def draw(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def run_kernels(opset: int, text: str, *inputs: np.ndarray[Any, Any]) -> Arrays:
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {text}')
+    return compile_program(read_network(model)).run(inputs)
+
+
+X = draw(2, 3, 7, 7)
+VECTORS = tuple(draw(3, seed=seed) for seed in range(1, 4))
+
+
+def float64(*arrays: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+    return [array.astype(np.float64) for array in arrays]
+
+
+def test_lrn_of_even_size_takes_the_odd_channel_behind() -> None:
+    x = draw(1, 6, 2, 2)
+    (y,) = run_kernels(13, "g (float[1,6,2,2] x) => (y) { y = LRN<size = 4, alpha = 0.9, beta = 0.5>(x) }", x)
+    (wide,) = float64(x)
+    total = np.stack([np.sum(wide[:, max(0, c - 1) : c + 3] ** 2, axis=1) for c in range(6)], axis=1)
+    assert_same(y, (wide / np.sqrt(1 + 0.9 / 4 * total)).astype(np.float32))
+
+
+def test_add_6_aligns_the_second_input_at_the_axis() -> None:
+    a, b = draw(2, 3, 4, 5), draw(3, 4)
+    (y,) = run_kernels(6, "g (float[2,3,4,5] a, float[3,4] b) => (y) { y = Add<axis = 1, broadcast = 1>(a, b) }", a, b)
+    assert_same(y, a + b[None, :, :, None])
+
+
+def test_add_6_without_broadcast_demands_equal_shapes() -> None:
+    with pytest.raises(ValueError, match=r"shapes \(2, 3\) and \(3,\) differ, and broadcast is 0"):
+        run_kernels(6, "g (float[N,M] a, float[K] b) => (y) { y = Add(a, b) }", draw(2, 3), draw(3))
+
+
+def test_batch_normalization_6_in_test_mode_uses_the_given_statistics() -> None:
+    scale, bias, mean = VECTORS
+    variance = np.array([0.5, 1, 2], np.float32)
+    text = (
+        "g (float[2,3,7,7] x, float[3] s, float[3] b, float[3] m, float[3] v) "
+        "=> (y) { y = BatchNormalization<is_test = 1>(x, s, b, m, v) }"
+    )
+    (y,) = run_kernels(6, text, X, scale, bias, mean, variance)
+    wide, *parts = float64(X, scale, bias, mean, variance)
+    s, b, m, v = (part[:, None, None] for part in parts)
+    assert_same(y, ((wide - m) / np.sqrt(v + 1e-5) * s + b).astype(np.float32))
+
+
+def test_batch_normalization_7_per_element_uses_statistics_of_the_feature_shape() -> None:
+    x, (scale, bias, mean) = draw(2, 3, 4), (draw(3, 4, seed=seed) for seed in (1, 2, 3))
+    variance = np.abs(draw(3, 4, seed=4)) + 0.5
+    text = (
+        "g (float[2,3,4] x, float[3,4] s, float[3,4] b, float[3,4] m, float[3,4] v) "
+        "=> (y) { y = BatchNormalization<spatial = 0>(x, s, b, m, v) }"
+    )
+    (y,) = run_kernels(7, text, x, scale, bias, mean, variance)
+    wide, s, b, m, v = float64(x, scale, bias, mean, variance)
+    assert_same(y, ((wide - m) / np.sqrt(v + 1e-5) * s + b).astype(np.float32))
+
+
+def test_dropout_6_in_test_mode_is_the_identity() -> None:
+    x = draw(5)
+    assert_same(run_kernels(6, "g (float[5] x) => (y) { y = Dropout<is_test = 1>(x) }", x)[0], x)
+
+
+def test_clip_6_without_attributes_keeps_finite_values_and_limits_infinities() -> None:
+    x = np.array([1, -np.inf, np.inf], np.float32)
+    largest = np.finfo(np.float32).max
+    assert_same(run_kernels(6, "g (float[3] x) => (y) { y = Clip(x) }", x)[0], np.array([1, -largest, largest], np.float32))
+
+
+def test_gemm_6_with_broadcast_adds_a_row_to_each_row() -> None:
+    a, b, c = draw(2, 3), draw(3, 4), draw(4)
+    (y,) = run_kernels(
+        6, "g (float[2,3] a, float[3,4] b, float[4] c) => (y) { y = Gemm<broadcast = 1, beta = 3.0>(a, b, c) }", a, b, c
+    )
+    wide_a, wide_b, wide_c = float64(a, b, c)
+    assert_same(y, (wide_a @ wide_b + 3 * wide_c).astype(np.float32))
+
+
+def test_scan_8_runs_each_batch_for_its_own_length() -> None:
+    text = """g (int64[2] lengths, float[2,1] s, float[2,3,1] x) => (final, y) {
+        final, y = Scan<num_scan_inputs = 1,
+            body = b (float[1] state, float[1] e) => (float[1] t, float[1] u) {
+                t = Add(state, e) u = Mul(t, e) }>(lengths, s, x)
+    }"""
+    x = np.array([[[1], [2], [3]], [[4], [5], [6]]], np.float32)
+    final, y = run_kernels(8, text, np.array([3, 1]), np.zeros((2, 1), np.float32), x)
+    assert final.tolist() == [[6], [4]]
+    assert y.tolist() == [[[1], [6], [18]], [[16], [0], [0]]]
+
+
+def test_reduce_of_an_empty_axis_gives_the_neutral_value() -> None:
+    text = (
+        "g (float[2,N] x) "
+        "=> (a, b, c, d) <int64[1] k = {1}> { a = ReduceSum(x, k) b = ReduceProd(x, k) c = ReduceMax(x, k) d = ReduceLogSumExp(x, k) }"
+    )
+    results = run_kernels(18, text, np.zeros((2, 0), np.float32))
+    assert [result.tolist() for result in results] == [[[0], [0]], [[1], [1]], [[-np.inf], [-np.inf]], [[-np.inf], [-np.inf]]]
