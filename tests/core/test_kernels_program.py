@@ -305,23 +305,22 @@ def test_convolutional_network_stays_on_the_device_and_gives_the_same_numbers() 
     assert np.array_equal(fake_device.to_host(found), expected)
 
 
-@pytest.mark.parametrize(
-    "touch",
-    [
-        lambda x: np.exp(x),
-        lambda x: x + ones(2),
-        lambda x: ones(2) + x,
-        lambda x: fake_device.NAMESPACE.exp(ones(2)),
-        lambda x: np.asarray(x),
-        lambda x: np.concatenate([x, x]),
-        lambda x: float(x.sum()),
-        lambda x: bool(x[0]),
-        lambda x: x[np.array([0])],
-        lambda x: x.__setitem__(0, ones(1)),
-        lambda x: fake_device.NAMESPACE.asarray(ones(2)),
-    ],
-    ids=["numpy-function", "device-plus-host", "host-plus-device", "host-array", "asarray", "concatenate", "float", "bool", "index", "setitem", "upload"],
-)  # fmt: skip
+TOUCHES: dict[str, Callable[[Any], Any]] = {
+    "numpy function": lambda x: np.exp(x),
+    "device plus host": lambda x: x + ones(2),
+    "host plus device": lambda x: ones(2) + x,
+    "host array": lambda x: fake_device.NAMESPACE.exp(ones(2)),
+    "asarray": lambda x: np.asarray(x),
+    "concatenate": lambda x: np.concatenate([x, x]),
+    "float": lambda x: float(x.sum()),
+    "bool": lambda x: bool(x[0]),
+    "index": lambda x: x[np.array([0])],
+    "setitem": lambda x: x.__setitem__(0, ones(1)),
+    "upload": lambda x: fake_device.NAMESPACE.asarray(ones(2)),
+}
+
+
+@pytest.mark.parametrize("touch", list(TOUCHES.values()), ids=list(TOUCHES))
 def test_fake_device_refuses_every_implicit_copy(touch: Callable[[Any], Any]) -> None:
     with pytest.raises(fake_device.HostAccessError):
         touch(fake_device.to_device(ones(2)))

@@ -15,8 +15,8 @@ from hetero_core.core import Core
 from hetero_core.devices.names import parse_device_name
 from hetero_core.errors import AffinityError, InvalidNetworkError, enumerate_choices, suggest
 from hetero_core.network.graph import Network
-from hetero_core.network.subnetwork import cut_subnetwork
 from hetero_core.network.topology import predecessors_of_nodes
+from hetero_hetero.parts import cut_part, without_pins
 from hetero_hetero.subgraphs import Subgraph, select_subgraphs
 
 
@@ -103,11 +103,11 @@ def _find_part(network: Network, names: tuple[str, ...]) -> Network:
     A plan that really has to cut there fails when its stages are cut, with the values listed.
     """
     if len(names) == len(network.nodes):
-        return network
+        return without_pins(network)
     try:
-        return cut_subnetwork(network, names)
+        return cut_part(network, names)
     except InvalidNetworkError:
-        return network
+        return without_pins(network)
 
 
 def _select(network: Network, assignment: Assignment, policy: str) -> tuple[Subgraph, ...]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from hetero_core.contract import Boundary, Plan, PlanStage, freeze_mapping
 from hetero_core.network.graph import Network
-from hetero_core.network.subnetwork import cut_subnetwork
 from hetero_core.network.types import TensorType, ValueType
 from hetero_hetero.affinity import Assignment
+from hetero_hetero.parts import cut_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ def cut_stages(network: Network, assignment: Assignment) -> tuple[Stage, ...]:
     return tuple(
         Stage(
             str(subgraph.device),
-            cut_subnetwork(network, [network.nodes[index].name for index in subgraph.nodes], name=f"{network.name}/{position}"),
+            cut_part(network, [network.nodes[index].name for index in subgraph.nodes], name=f"{network.name}/{position}"),
         )
         for position, subgraph in enumerate(assignment.subgraphs)
     )

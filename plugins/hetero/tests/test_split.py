@@ -236,6 +236,13 @@ def test_hetero_may_stand_in_hetero(core: Core, read: Callable[..., Network]) ->
     np.testing.assert_allclose(loaded.infer({"x": X})["y"], compute_diamond(X), rtol=1e-6)
 
 
+def test_pin_to_an_inner_hetero_is_settled_by_the_outer_one(core: Core, read: Callable[..., Network]) -> None:
+    network = read(DIAMOND).with_affinity({"*": "CPU", "Exp_3": "HETERO:TEMPLATE,CPU"})
+    loaded = core.load_network(network, "HETERO:(HETERO:TEMPLATE,CPU),CPU")
+    assert [device for device, _ in loaded.get_metric("HETERO_SUBGRAPHS")].count("HETERO:TEMPLATE,CPU") == 1
+    np.testing.assert_allclose(loaded.infer({"x": X})["y"], compute_diamond(X), rtol=1e-6)
+
+
 def test_plan_survives_export_and_import(core: Core, read: Callable[..., Network], tmp_path: Path) -> None:
     config = {"TEMPLATE_REFUSED_OPERATORS": "Exp"}
     network = read(DIAMOND).with_affinity({"op:Relu": "CPU"})
