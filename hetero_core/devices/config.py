@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,7 +29,7 @@ ALIASES: Mapping[str, str] = freeze_mapping(
 
 _TRUE = frozenset(("yes", "true", "on", "1"))
 _FALSE = frozenset(("no", "false", "off", "0"))
-_TYPES = (bool, int, float, str, tuple)
+_TYPES = (bool, int, float, str, tuple, dict)
 
 
 def declare_keys(declared: Mapping[str, ConfigKey], *, blame: str) -> Mapping[str, ConfigKey]:
@@ -80,6 +81,7 @@ _WANTED = {
     float: "a number",
     str: "a text",
     tuple: "texts, or one text with commas",
+    dict: "a mapping of what JSON can hold, or a JSON object as text",
 }
 
 
@@ -92,7 +94,8 @@ def _convert_text(wanted: type, text: str) -> Any:
     if wanted is tuple:
         return tuple(piece.strip() for piece in text.split(",") if piece.strip())
     try:
-        return wanted(stripped)
+        # Python's own conversions and JSON's errors are both ValueErrors.
+        return _convert_object(dict, json.loads(stripped)) if wanted is dict else wanted(stripped)
     except ValueError:
         return None
 
@@ -106,7 +109,24 @@ def _convert_object(wanted: type, value: Any) -> Any:
     if wanted is tuple:
         is_texts = isinstance(value, list | tuple) and all(isinstance(piece, str) for piece in value)
         return tuple(value) if is_texts else None
+    if wanted is dict:
+        return _copy_json(value) if isinstance(value, Mapping) else None
     return None
+
+
+def _copy_json(value: Any) -> Any:
+    """Returns a copy as JSON gives it back, so that a value is the same before and after a blob; None for what JSON cannot hold."""
+    try:
+        text = json.dumps(value, default=_list_items, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return json.loads(text)
+
+
+def _list_items(value: Any) -> dict[Any, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"JSON cannot hold {type(value).__name__}")
 
 
 def convert_config(given: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, device: str) -> dict[str, Any]:

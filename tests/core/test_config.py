@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ KEYS = declare_keys(
         "RATIO": ConfigKey(float, 0.5, "a share"),
         "POLICY": ConfigKey(str, "FAST", "how", choices=("FAST", "EXACT")),
         "OPERATORS": ConfigKey(tuple, (), "a list"),
+        "LIMITS": ConfigKey(dict, None, "limits by name"),
     },
     blame="plugin X",
 )
@@ -31,6 +33,9 @@ KEYS = declare_keys(
         ("POLICY", "EXACT", "EXACT"),
         ("OPERATORS", "Conv, Relu", ("Conv", "Relu")),
         ("OPERATORS", ["Conv"], ("Conv",)),
+        ("LIMITS", ' {"GPU": {"STREAMS": 2, "NAMES": ["a"]}} ', {"GPU": {"STREAMS": 2, "NAMES": ["a"]}}),
+        ("LIMITS", {"GPU": MappingProxyType({"STREAMS": 2, "NAMES": ("a",)})}, {"GPU": {"STREAMS": 2, "NAMES": ["a"]}}),
+        ("LIMITS", {}, {}),
     ],
 )
 def test_value_is_converted_to_the_declared_type(name: str, given: Any, expected: Any) -> None:
@@ -50,6 +55,12 @@ def test_value_is_converted_to_the_declared_type(name: str, given: Any, expected
         ("POLICY", "SLOW", "one of EXACT, FAST"),
         ("OPERATORS", [1], "texts"),
         ("RATIO", None, "a number"),
+        ("LIMITS", "GPU", "a mapping of what JSON can hold, or a JSON object as text"),
+        ("LIMITS", '["GPU"]', "a mapping"),
+        ("LIMITS", '{"GPU": NaN}', "a mapping"),
+        ("LIMITS", [("GPU", 1)], "a mapping"),
+        ("LIMITS", {"GPU": {1, 2}}, "a mapping"),
+        ("LIMITS", {("GPU", 1): 2}, "a mapping"),
     ],
 )
 def test_bad_value_names_key_device_expected_and_found(name: str, given: Any, wanted: str) -> None:
@@ -63,7 +74,7 @@ def test_unknown_key_lists_near_misses_and_all_keys() -> None:
     with pytest.raises(ConfigKeyError) as caught:
         convert_config({"NUM_STREAM": 1}, KEYS, device="X")
     assert "no configuration key 'NUM_STREAM', did you mean 'NUM_STREAMS'?" in str(caught.value)
-    assert "DEVICE_ID, NUM_STREAMS, OPERATORS, PERF_COUNT, POLICY, RATIO" in str(caught.value)
+    assert "DEVICE_ID, LIMITS, NUM_STREAMS, OPERATORS, PERF_COUNT, POLICY, RATIO" in str(caught.value)
 
 
 def test_old_name_of_a_key_is_accepted() -> None:
@@ -97,3 +108,10 @@ def test_default_that_breaks_its_own_key_is_an_error() -> None:
 def test_zero_and_empty_are_values() -> None:
     assert convert_value("NUM_STREAMS", KEYS["NUM_STREAMS"], 0, device="X") == 0
     assert convert_config({"OPERATORS": ""}, KEYS, device="X") == {"OPERATORS": ()}
+
+
+def test_value_of_a_dict_is_a_copy() -> None:
+    given = {"GPU": {"STREAMS": 2}}
+    converted = convert_config({"LIMITS": given}, KEYS, device="X")
+    given["GPU"]["STREAMS"] = 3
+    assert converted == {"LIMITS": {"GPU": {"STREAMS": 2}}}

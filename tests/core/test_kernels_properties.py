@@ -12,7 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from hetero_core.kernels import arithmetic, casts, convolution, layout, mathematics, pooling, quantization, slicing, softmax
+from hetero_core.kernels import (
+    arithmetic,
+    casts,
+    convolution,
+    layout,
+    mathematics,
+    pooling,
+    quantization,
+    random_numbers,
+    slicing,
+    softmax,
+)
 from hetero_core.testing.compare import assert_same
 
 Array = np.ndarray[Any, Any]
@@ -178,3 +189,28 @@ def test_average_pool_counts_only_what_the_attributes_say() -> None:
     assert excluded.tolist() == [[[1, 1, 1]]]
     # Windows cover (pad 1 1), (1 1 1), (1 pad -): what hangs over the pad does not count.
     np.testing.assert_allclose(included, [[[2 / 3, 1, 1 / 2]]])
+
+
+def test_random_numbers_repeat_with_a_seed_and_differ_without() -> None:
+    first, second = (random_numbers.random_normal(np, shape=(50,), seed=0.5) for _ in range(2))
+    assert np.array_equal(first, second)
+    assert not np.array_equal(first, random_numbers.random_normal(np, shape=(50,), seed=0.25))
+    assert not np.array_equal(random_numbers.random_normal(np, shape=(50,)), random_numbers.random_normal(np, shape=(50,)))
+
+
+def test_random_numbers_follow_their_distribution() -> None:
+    # Means of 40,000 draws; six standard errors each.
+    uniform = random_numbers.random_uniform(np, shape=(40000,), low=2.0, high=4.0, seed=1.0)
+    assert uniform.dtype == np.float32
+    assert uniform.min() >= 2
+    assert uniform.max() <= 4
+    assert abs(uniform.mean() - 3) < 6 * 2 / math.sqrt(12 * 40000)
+    normal = random_numbers.random_normal(np, shape=(40000,), mean=5.0, scale=2.0, seed=2.0)
+    assert abs(normal.mean() - 5) < 6 * 2 / math.sqrt(40000)
+    assert abs(normal.std() - 2) < 0.05
+    ones = random_numbers.bernoulli(np, np.full(40000, 0.3, np.float32), seed=3.0)
+    assert set(np.unique(ones)) == {0, 1}
+    assert abs(ones.mean() - 0.3) < 6 * math.sqrt(0.21 / 40000)
+    drawn = random_numbers.multinomial(np, np.log(np.array([[0.2, 0.5, 0.3]], np.float32)), sample_size=40000, seed=4.0)
+    assert drawn.dtype == np.int32
+    assert np.abs(np.bincount(drawn[0]) / 40000 - [0.2, 0.5, 0.3]).max() < 0.02

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from hetero_core.errors import InvalidNetworkError
 from hetero_hetero.digraph import Digraph, OneOf, build_digraph
@@ -34,7 +35,7 @@ def find_conflict_path(
     graph = _build_bare(predecessors)
     position = _locate(graph, (node, *members, *(index for part in subgraphs for index in part)))
     units = _list_units([[position[index] for index in part] for part in subgraphs])
-    path = _find_path(graph, frozenset(position[index] for index in members), position[node], units)
+    path, _ = _find_path(graph, frozenset(position[index] for index in members), position[node], units)
     return tuple(graph.index_of_position[place] for place in path)
 
 
@@ -43,27 +44,87 @@ def explain_splits(predecessors: OneOf[Sequence[int]], subgraphs: Sequence[Subgr
 
     Where no path in the graph does, the other subgraphs count as single nodes. What no path keeps out is not yielded: a larger
     subgraph had it first, and then its own members are named, or the policy is not LARGEST_FIRST. Cost: O(V + E) for each node
-    yielded.
+    looked at; `explain_within` has a bound.
     """
+    split = _place_split(predecessors, subgraphs)
+    for number, part in enumerate(subgraphs):
+        if part.device == device:
+            for node in _list_border(split, number):
+                kept_out, _ = _explain_node(split, number, node)
+                if kept_out is not None:
+                    yield kept_out
+
+
+def explain_within(
+    predecessors: OneOf[Sequence[int]], subgraphs: Sequence[Subgraph], *, steps: int
+) -> tuple[tuple[KeptOut, ...], int]:
+    """Returns what keeps neighbouring subgraphs of one device apart, and the number of nodes that were not looked at.
+
+    Nodes next to the largest subgraphs come first; a pair of subgraphs that is explained from the smaller one's side is not looked
+    at from the other. Cost: O(V + E), and searches that end once they have entered `steps` nodes together.
+    """
+    split = _place_split(predecessors, subgraphs)
+    numbers = sorted(range(len(subgraphs)), key=lambda number: (-len(subgraphs[number].nodes), number))
+    borders = [(number, node) for number in numbers for node in _list_border(split, number)]
+    explained: set[tuple[int, int]] = set()
+    found = []
+    for done, (number, node) in enumerate(borders):
+        if steps <= 0:
+            return tuple(found), len(borders) - done
+        home = split.part_of_position[node]
+        if (number, home) in explained:
+            continue
+        kept_out, entered = _explain_node(split, number, node)
+        steps -= entered
+        if kept_out is not None:
+            found.append(kept_out)
+            explained.add((home, number))
+    return tuple(found), 0
+
+
+@dataclass(frozen=True)
+class _Split:
+    """A graph and its subgraphs by position."""
+
+    graph: Digraph
+    subgraphs: Sequence[Subgraph]
+    parts: Sequence[Sequence[int]]
+    members: Sequence[frozenset[int]]
+    part_of_position: Mapping[int, int]
+
+    @cached_property
+    def units(self) -> Mapping[int, Sequence[int]]:
+        """Node -> the nodes that run with it."""
+        return _list_units(self.parts)
+
+
+def _place_split(predecessors: OneOf[Sequence[int]], subgraphs: Sequence[Subgraph]) -> _Split:
     graph = _build_bare(predecessors)
     position = _locate(graph, [index for part in subgraphs for index in part.nodes])
     parts = [[position[index] for index in part.nodes] for part in subgraphs]
     part_of_position = {place: number for number, part in enumerate(parts) for place in part}
-    for number, part in enumerate(parts):
-        if subgraphs[number].device != device:
-            continue
-        inside = frozenset(part)
-        around = {other for place in part for other in (*graph.producers[place], *graph.consumers[place])} - inside
-        for node in sorted(around):
-            home = part_of_position[node]
-            if subgraphs[home].device != device:
-                continue
-            path = _find_path(graph, inside, node, {})
-            if not path:
-                others = [other for i, other in enumerate(parts) if i not in (number, home)]
-                path = _find_path(graph, inside, node, _list_units(others))
-            if path:
-                yield KeptOut(graph.index_of_position[node], subgraphs[number], tuple(graph.index_of_position[p] for p in path))
+    return _Split(graph, subgraphs, parts, [frozenset(part) for part in parts], part_of_position)
+
+
+def _list_border(split: _Split, number: int) -> list[int]:
+    """Returns the nodes of a subgraph's device next to it, by position."""
+    graph, device = split.graph, split.subgraphs[number].device
+    around = {other for place in split.parts[number] for other in (*graph.producers[place], *graph.consumers[place])}
+    return sorted(node for node in around - split.members[number] if split.subgraphs[split.part_of_position[node]].device == device)
+
+
+def _explain_node(split: _Split, number: int, node: int) -> tuple[KeptOut | None, int]:
+    """Returns what keeps a node out of a subgraph, None where no path does, and how many nodes were entered to find it."""
+    graph, inside = split.graph, split.members[number]
+    path, entered = _find_path(graph, inside, node, {})
+    if not path:
+        home = split.part_of_position[node]
+        path, more = _find_path(graph, inside, node, split.units, split.members[home])
+        entered += more
+    if not path:
+        return None, entered
+    names = graph.index_of_position
+    return KeptOut(names[node], split.subgraphs[number], tuple(names[place] for place in path)), entered
 
 
 def _build_bare(predecessors: OneOf[Sequence[int]]) -> Digraph:
@@ -88,15 +149,34 @@ def _list_units(parts: Sequence[Sequence[int]]) -> dict[int, Sequence[int]]:
     return {place: part for part in parts if len(part) > 1 for place in sorted(part)}
 
 
-def _find_path(graph: Digraph, inside: frozenset[int], node: int, units: Mapping[int, Sequence[int]]) -> list[int]:
-    """Returns the shorter of the paths from the node to a member and from a member to the node."""
-    leaving = _search(graph.consumers, inside, node, units)
-    entering = _search(graph.producers, inside, node, units)[::-1]
-    return entering if not leaving or 0 < len(entering) < len(leaving) else leaving
+def _find_path(
+    graph: Digraph,
+    inside: frozenset[int],
+    node: int,
+    units: Mapping[int, Sequence[int]],
+    apart: frozenset[int] = frozenset(),
+) -> tuple[list[int], int]:
+    """Returns the shorter of the paths from the node to a member and from a member to the node, and how many nodes were entered.
+
+    A node of `apart` is no unit with others.
+    """
+    leaving, left = _search(graph.consumers, inside, node, units, apart)
+    entering, entered = _search(graph.producers, inside, node, units, apart)
+    path = entering[::-1] if not leaving or 0 < len(entering) < len(leaving) else leaving
+    return path, left + entered
 
 
-def _search(adjacent: Sequence[Sequence[int]], inside: frozenset[int], node: int, units: Mapping[int, Sequence[int]]) -> list[int]:
-    """Returns a shortest path along `adjacent` from the node through at least one other outside node to a member, or nothing."""
+def _search(
+    adjacent: Sequence[Sequence[int]],
+    inside: frozenset[int],
+    node: int,
+    units: Mapping[int, Sequence[int]],
+    apart: frozenset[int],
+) -> tuple[list[int], int]:
+    """Returns a shortest path along `adjacent` from the node through at least one other outside node to a member, or nothing.
+
+    Beside it stands how many nodes were entered.
+    """
     came_from: dict[int, int] = {node: node}
     queue = [node]
     for place in queue:  # grows while it is walked
@@ -105,13 +185,13 @@ def _search(adjacent: Sequence[Sequence[int]], inside: frozenset[int], node: int
                 path = [other, place]
                 while path[-1] != node:
                     path.append(came_from[path[-1]])
-                return path[::-1]
+                return path[::-1], len(queue)
             if other in inside or other in came_from:
                 continue
             came_from[other] = place
             queue.append(other)
-            for mate in units.get(other, ()):
+            for mate in () if other in apart else units.get(other, ()):
                 if mate not in came_from:
                     came_from[mate] = other
                     queue.append(mate)
-    return []
+    return [], len(queue)

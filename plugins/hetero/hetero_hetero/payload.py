@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.contract import Boundary, Payload, Plan, PlanStage, freeze_mapping
+from hetero_core.contract import Boundary, Conflict, Payload, Plan, PlanStage, freeze_mapping
 from hetero_core.core import Core
 from hetero_core.errors import BlobDamagedError, BlobMismatchError, NotImplementedByDeviceError
 from hetero_core.network.graph import Initializer, Network
@@ -127,7 +127,11 @@ def _plan_to_json(plan: Plan) -> dict[str, Any]:
         "refusals": {name: dict(reasons) for name, reasons in plan.refusals.items()},
         "pins": dict(plan.pins),
         "stages": [[stage.device, stage.nodes, stage.inputs, stage.outputs] for stage in plan.stages],
-        "boundaries": [[one.value, type_to_json(one.type), one.nbytes, one.producer, one.consumers] for one in plan.boundaries],
+        "boundaries": [
+            [one.value, type_to_json(one.type), one.nbytes, one.producer, one.consumers, one.maker, one.readers] for one in plan.boundaries
+        ],
+        "conflicts": [[one.node, one.subgraph, one.path] for one in plan.conflicts],
+        "unexplained": plan.unexplained,
     }
 
 
@@ -144,7 +148,9 @@ def _plan_of_json(fields: Mapping[str, Any]) -> Plan:
             for index, (device, nodes, inputs, outputs) in enumerate(fields["stages"])
         ),
         boundaries=tuple(
-            Boundary(value, type_of_json(value_type), nbytes, producer, tuple(consumers))
-            for value, value_type, nbytes, producer, consumers in fields["boundaries"]
+            Boundary(value, type_of_json(value_type), nbytes, producer, tuple(consumers), maker, tuple(readers))
+            for value, value_type, nbytes, producer, consumers, maker, readers in fields["boundaries"]
         ),
+        conflicts=tuple(Conflict(node, subgraph, tuple(path)) for node, subgraph, path in fields["conflicts"]),
+        unexplained=int(fields["unexplained"]),
     )

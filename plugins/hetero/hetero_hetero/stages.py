@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hetero_core.contract import Boundary, Plan, PlanStage, freeze_mapping
+from hetero_core.contract import Boundary, Conflict, Plan, PlanStage, freeze_mapping
 from hetero_core.network.graph import Network
-from hetero_core.network.types import TensorType, ValueType
+from hetero_core.network.topology import predecessors_of_nodes
+from hetero_core.network.types import TensorType
 from hetero_hetero.affinity import Assignment
+from hetero_hetero.conflicts import explain_within
+
+_MOST_STEPS = 400_000
+"""Nodes that the searches for conflicts enter together; at about 5 million a second."""
 from hetero_hetero.parts import cut_part
 
 
@@ -46,6 +51,7 @@ def build_plan(network: Network, assignment: Assignment, cut: Sequence[Stage]) -
         )
         for index, stage in enumerate(cut)
     )
+    conflicts, unexplained = _find_conflicts(network, assignment)
     return Plan(
         network=network.name,
         priorities=assignment.priorities,
@@ -55,22 +61,45 @@ def build_plan(network: Network, assignment: Assignment, cut: Sequence[Stage]) -
         pins=freeze_mapping(assignment.pins),
         stages=stages,
         boundaries=_list_boundaries(network, stages),
+        conflicts=conflicts,
+        unexplained=unexplained,
     )
+
+
+def _find_conflicts(network: Network, assignment: Assignment) -> tuple[tuple[Conflict, ...], int]:
+    """Returns what keeps subgraphs of one device apart, by node, and the number of nodes that were not looked at."""
+    index_of_subgraph = {subgraph: index for index, subgraph in enumerate(assignment.subgraphs)}
+    found, unexplained = explain_within(predecessors_of_nodes(network), assignment.subgraphs, steps=_MOST_STEPS)
+    by_node = sorted((one.node, index_of_subgraph[one.subgraph], one.path) for one in found)
+    names = [node.name for node in network.nodes]
+    return tuple(Conflict(names[node], index, tuple(names[place] for place in path)) for node, index, path in by_node), unexplained
 
 
 def _list_boundaries(network: Network, stages: Sequence[PlanStage]) -> tuple[Boundary, ...]:
     """Returns the values that stages read from outside themselves, by first consumer."""
     producer = {value: stage.index for stage in stages for value in stage.outputs}
+    stage_of_node = {name: stage.index for stage in stages for name in stage.nodes}
     consumers: dict[str, list[int]] = {}
     for stage in stages:
         for value in stage.inputs:
             consumers.setdefault(value, []).append(stage.index)
     return tuple(
-        Boundary(value, known, _count_bytes(known), producer.get(value), tuple(indices))
-        for value, indices in consumers.items()
-        for known in (network.type_of(value) or TensorType(None),)
+        _describe_boundary(network, value, producer.get(value), tuple(indices), stage_of_node) for value, indices in consumers.items()
     )
 
 
-def _count_bytes(value_type: ValueType) -> int | None:
-    return value_type.nbytes if isinstance(value_type, TensorType) else None
+def _describe_boundary(
+    network: Network, value: str, producer: int | None, consumers: tuple[int, ...], stage_of_node: Mapping[str, int]
+) -> Boundary:
+    known = network.type_of(value) or TensorType(None)
+    maker = network.index_of_producer.get(value)
+    readers = (network.nodes[index].name for index in network.index_of_consumers.get(value, ()))
+    return Boundary(
+        value,
+        known,
+        known.nbytes if isinstance(known, TensorType) else None,
+        producer,
+        consumers,
+        maker=None if maker is None else network.nodes[maker].name,
+        readers=tuple(name for name in readers if stage_of_node[name] in consumers),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -201,3 +202,62 @@ def test_flow_keeps_order_and_lanes_with_many_helpers() -> None:
         thread.join()
     assert faults == []
     assert done == set(range(60))
+
+
+def test_threads_share_a_split_without_mixing_values(core: Core) -> None:
+    loaded = load_branches(core, Meeting(lambda node: None), Meeting(lambda node: None))
+    wrong: list[tuple[int, int]] = []
+
+    def hammer(seed: int) -> None:
+        request = loaded.create_infer_request()
+        for turn in range(50):
+            value = np.full(2, seed * 100 + turn, np.float32)
+            if request.infer({"x": value})["y"].tolist() != value.tolist():
+                wrong.append((seed, turn))
+
+    threads = [threading.Thread(target=hammer, args=(seed,)) for seed in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_cancelled_and_failed_requests_leave_nothing_behind(core: Core) -> None:
+    fails = threading.Event()
+
+    def maybe_fail(node: Any) -> None:
+        if fails.is_set():
+            raise OverflowError("no room")
+
+    loaded = load_branches(core, Meeting(maybe_fail), Meeting(lambda node: None))
+    requests = [loaded.create_infer_request() for _ in range(4)]
+
+    def start_all() -> None:
+        for request in requests:
+            request.start_async({"x": X})
+
+    start_all()
+    for request in requests:
+        assert request.wait(60)
+    before = threading.active_count()
+    for _ in range(50):
+        start_all()
+        for request in requests:
+            request.cancel()
+    for request in requests:
+        with contextlib.suppress(RequestCancelledError):
+            request.wait(60)
+    fails.set()
+    for _ in range(50):
+        start_all()
+        for request in requests:
+            with pytest.raises(InferenceError, match="no room"):
+                request.wait(60)
+    fails.clear()
+    start_all()
+    for request in requests:
+        assert request.wait(60)
+        assert request.get_tensor("y").tolist() == [1, 0]
+    # Pools grow to their size and no further: 2 requests and 2 devices at 4 helpers at most.
+    assert threading.active_count() <= before + 8
