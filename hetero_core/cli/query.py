@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError
 from hetero_core.cli.options import Parser, add_command, add_device_options, pin_network, read_config, read_model, read_pins
 from hetero_core.cli.tables import format_table
-from hetero_core.reports import describe_plan, plan_to_dot, plan_to_json
+from hetero_core.reports.dot import plan_to_dot
+from hetero_core.reports.fields import plan_to_json
+from hetero_core.reports.text import describe_plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

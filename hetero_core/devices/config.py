@@ -39,8 +39,9 @@ def declare_keys(declared: Mapping[str, ConfigKey], *, blame: str) -> Mapping[st
     """
     for name, key in declared.items():
         if not isinstance(key, ConfigKey) or key.type not in _TYPES:
+            types = ", ".join(one.__name__ for one in _TYPES)
             raise PluginError(
-                f"{blame} declares the configuration key '{name}' as {key!r}; expected a ConfigKey of bool, int, float, str or tuple"
+                f"{blame} declares the configuration key '{name}' as {key!r}; expected a ConfigKey of one of the types {types}"
             )
         if key.is_arguments and key.type is not str:
             raise PluginError(f"{blame} declares '{name}' as the text behind the colon; its type must be str")

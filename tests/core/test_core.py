@@ -1,4 +1,4 @@
-"""The Core and what it answers for plugins, good and bad: each bad one is named by device, distribution and version."""
+"""The Core: registration, metrics, configuration, extensions, lifetime."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from hetero_core.errors import (
     ConfigValueError,
     DeviceNameError,
     DeviceNotFoundError,
-    DeviceUnavailableError,
     ExtensionError,
     MetricNotFoundError,
     NotImplementedByDeviceError,
@@ -110,19 +109,6 @@ def test_standard_metrics_exist_and_have_their_types_for_every_device(core: Core
     assert core.get_metric("TEMPLATE.1", "FULL_DEVICE_NAME") != core.get_metric("TEMPLATE.0", "FULL_DEVICE_NAME")
 
 
-def test_metric_of_a_wrong_type_blames_the_plugin(core: Core) -> None:
-    class Wrong(Device):
-        @hookimpl
-        def metrics(self) -> Mapping[str, Any]:
-            return {"AVAILABLE_DEVICES": ["0"]}
-
-    core.register_plugin("WRONG", Wrong())
-    with pytest.raises(
-        PluginError, match=r"plugin WRONG \(.*\) returns \['0'\] for the metric AVAILABLE_DEVICES; expected a tuple of ids"
-    ):
-        core.get_metric("WRONG", "AVAILABLE_DEVICES")
-
-
 class Keyed(Device):
     @hookimpl
     def config_keys(self) -> Mapping[str, ConfigKey]:
@@ -172,127 +158,6 @@ def test_device_id_and_id_in_the_name_are_one_thing(core: Core, read: Callable[.
         core.load_network(read(ADD), "KEYED.0", {"DEVICE_ID": "1"})
     with pytest.raises(DeviceNotFoundError, match="has no id '8'"):
         core.load_network(read(ADD), "KEYED", {"DEVICE_ID": "8"})
-
-
-def break_query(answer: Callable[[Network], Any]) -> Device:
-    class Broken(Device):
-        @hookimpl
-        def query_network(self, network: Network) -> Any:
-            return answer(network)
-
-    return Broken()
-
-
-@pytest.mark.parametrize(
-    ("answer", "complaint"),
-    [
-        (lambda network: None, "returned None from query_network"),
-        (lambda network: {}, "returned dict from query_network; expected a QueryResult"),
-        (lambda network: QueryResult({}), "says nothing about 'Add_0'"),
-        (lambda network: QueryResult({"Add_0": "X", "Ad": "X"}), "names nodes that the network does not have: 'Ad'"),
-        (lambda network: QueryResult({"Add_0": "X"}, {"Add_0": "no"}), "both takes and refuses 'Add_0'"),
-        (lambda network: QueryResult({}, {"Add_0": ""}), "gives no reason for 'Add_0'"),
-    ],
-)
-def test_broken_answer_of_a_query_blames_the_plugin(
-    core: Core, read: Callable[..., Network], answer: Callable[[Network], Any], complaint: str
-) -> None:
-    core.register_plugin("BAD", break_query(answer))
-    with pytest.raises(PluginError) as caught:
-        core.query_network(read(ADD), "BAD")
-    assert complaint in str(caught.value)
-    assert "plugin BAD (" in str(caught.value)
-
-
-def test_executable_of_another_network_blames_the_plugin(core: Core, read: Callable[..., Network]) -> None:
-    other = read("g (float[2] a) => (float[2] b) { b = Add(a, a) }")
-
-    class Confused(Device):
-        @hookimpl
-        def load_network(self) -> Executable:
-            return Doubler(other)
-
-    core.register_plugin("CONFUSED", Confused())
-    with pytest.raises(PluginError, match=r"executable with inputs \('a',\) and outputs \('b',\); expected inputs \('x',\)"):
-        core.load_network(read(ADD), "CONFUSED")
-
-
-def test_wrong_number_of_outputs_blames_the_plugin(core: Core, read: Callable[..., Network]) -> None:
-    class Short(Doubler):
-        def run(self, inputs: tuple[Any, ...], context: Any) -> tuple[Any, ...]:
-            return ()
-
-    class Forgetful(Device):
-        @hookimpl
-        def load_network(self, network: Network) -> Executable:
-            return Short(network)
-
-    core.register_plugin("FORGETFUL", Forgetful())
-    with pytest.raises(PluginError, match=r"plugin FORGETFUL \(.*\) returned 0 values from run; expected a tuple of 1 outputs"):
-        core.load_network(read(ADD), "FORGETFUL").infer({"x": np.zeros(2, np.float32)})
-
-
-def test_error_of_a_plugin_carries_its_name_as_a_note(core: Core, read: Callable[..., Network]) -> None:
-    class Failing(Device):
-        @hookimpl
-        def load_network(self) -> Executable:
-            raise ZeroDivisionError("driver fell over")
-
-    core.register_plugin("FAILING", Failing())
-    with pytest.raises(ZeroDivisionError, match="driver fell over") as caught:
-        core.load_network(read(ADD), "FAILING")
-    assert any("raised by plugin FAILING" in note and "load_network" in note for note in caught.value.__notes__)
-
-
-@pytest.mark.parametrize(
-    ("plugin", "kind", "complaint"),
-    [
-        (types.SimpleNamespace(create_device=lambda core, name: object()), PluginError, "not marked with @hookimpl"),
-        (object(), PluginError, "implements neither query_network nor load_network"),
-        (types.SimpleNamespace(requires_api=(2, 0)), PluginError, "requires the plugin API 2.0; this hetero-core has 1.0"),
-        (types.SimpleNamespace(requires_api="1.0"), PluginError, "states requires_api = '1.0'; expected"),
-    ],
-)
-def test_plugin_that_is_no_device_is_refused(core: Core, plugin: object, kind: type[Exception], complaint: str) -> None:
-    core.register_plugin("ODD", plugin)
-    with pytest.raises(kind) as caught:
-        core.get_metric("ODD", "FULL_DEVICE_NAME")
-    assert complaint in str(caught.value)
-
-
-def test_hook_with_a_wrong_name_or_argument_is_refused(core: Core) -> None:
-    class Misspelt(Device):
-        @hookimpl
-        def qery_network(self, network: Network) -> None: ...
-
-    class Greedy(Device):
-        @hookimpl
-        def export_network(self, everything: object) -> None: ...
-
-    core.register_plugin("MISSPELT", Misspelt())
-    core.register_plugin("GREEDY", Greedy())
-    with pytest.raises(PluginError, match="does not fit the contract: unknown hook 'qery_network'"):
-        core.get_metric("MISSPELT", "FULL_DEVICE_NAME")
-    with pytest.raises(PluginError, match=r"(?s)does not fit the contract: .*everything"):
-        core.get_metric("GREEDY", "FULL_DEVICE_NAME")
-
-
-def test_factory_that_fails_makes_the_device_unavailable_with_its_reason(core: Core) -> None:
-    class Factory:
-        @hookimpl
-        def create_device(self) -> object:
-            raise OSError("libdriver.so.3 is missing")
-
-    core.register_plugin("GONE", Factory())
-    with pytest.raises(
-        DeviceUnavailableError, match="GONE is not available: .* failed in create_device with OSError: libdriver.so.3 is missing"
-    ):
-        core.get_metric("GONE", "FULL_DEVICE_NAME")
-    rows = {row.name: row for row in core.list_devices()}
-    assert "libdriver.so.3 is missing" in rows["GONE"].reason
-    assert rows["CPU"].reason == ""
-    assert "GONE" not in core.available_devices
-    assert {"CPU", "TEMPLATE.0", "TEMPLATE.1"} <= set(core.available_devices)
 
 
 def test_optional_hooks_that_are_missing_are_said_to_be(core: Core, read: Callable[..., Network], tmp_path: Any) -> None:

@@ -25,7 +25,9 @@ from hetero_core.errors import (
     InvalidNetworkError,
     UnsupportedNodesError,
 )
-from hetero_core.reports import describe_plan, plan_to_dot, plan_to_json
+from hetero_core.reports.dot import plan_to_dot
+from hetero_core.reports.fields import plan_to_json
+from hetero_core.reports.text import describe_plan
 
 DIAMOND = """g (float[4] x) => (float[4] y) {
     n1 = Relu(x) n2 = Abs(n1) n3 = Neg(n2) n4 = Exp(n2) n5 = Add(n3, n4) n6 = Relu(n5) y = Abs(n6) }"""

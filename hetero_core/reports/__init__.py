@@ -1,0 +1,1 @@
+"""Views of a plan, one file each: text, JSON, DOT, mermaid, SVG, a page, an ONNX model. They need no plugin's code."""

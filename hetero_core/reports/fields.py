@@ -1,0 +1,37 @@
+"""A plan as plain values that JSON can hold; docs/reference/command-line.md names the fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetero_core.contract import Plan
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    """Returns the plan as values that JSON can hold."""
+    return {
+        "network": plan.network,
+        "priorities": list(plan.priorities),
+        "subgraphs": [
+            {"index": stage.index, "device": stage.device, "nodes": list(stage.nodes), "inputs": list(stage.inputs), "outputs": list(stage.outputs)}
+            for stage in plan.stages
+        ],
+        "boundaries": [
+            {
+                "value": boundary.value,
+                "type": str(boundary.type),
+                "bytes": boundary.nbytes,
+                "producer": boundary.producer,
+                "consumers": list(boundary.consumers),
+                "maker": boundary.maker,
+                "readers": list(boundary.readers),
+            }
+            for boundary in plan.boundaries
+        ],
+        "device_of_node": dict(plan.device_of_node),
+        "operator_of_node": dict(plan.operator_of_node),
+        "pins": dict(plan.pins),
+        "refusals": {name: dict(reasons) for name, reasons in plan.refusals.items()},
+        "conflicts": [{"node": one.node, "subgraph": one.subgraph, "path": list(one.path)} for one in plan.conflicts],
+        "unexplained": plan.unexplained,
+    }

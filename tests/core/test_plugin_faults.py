@@ -1,0 +1,175 @@
+"""Plugins that break the contract: each is an error that names device, distribution and version, and hides no other."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hetero_core import Core, Executable, Network, QueryResult, hookimpl
+from hetero_core.errors import (
+    DeviceUnavailableError,
+    PluginError,
+)
+
+ADD = "g (float[2] x) => (float[2] y) { y = Add(x, x) }"
+
+
+class Doubler(Executable):
+    def __init__(self, network: Network) -> None:
+        self.inputs, self.outputs = network.inputs, network.outputs
+
+    def run(self, inputs: tuple[Any, ...], context: Any) -> tuple[Any, ...]:
+        return (inputs[0] * 2,)
+
+
+class Device:
+    """A device that takes everything and doubles its first input."""
+
+    config: Mapping[str, Any] = {}
+
+    @hookimpl
+    def query_network(self, device: Any, network: Network) -> QueryResult:
+        return QueryResult({node.name: str(device) for node in network.nodes})
+
+    @hookimpl
+    def load_network(self, network: Network, config: Mapping[str, Any]) -> Executable:
+        self.config = config
+        return Doubler(network)
+
+
+def test_metric_of_a_wrong_type_blames_the_plugin(core: Core) -> None:
+    class Wrong(Device):
+        @hookimpl
+        def metrics(self) -> Mapping[str, Any]:
+            return {"AVAILABLE_DEVICES": ["0"]}
+
+    core.register_plugin("WRONG", Wrong())
+    with pytest.raises(
+        PluginError, match=r"plugin WRONG \(.*\) returns \['0'\] for the metric AVAILABLE_DEVICES; expected a tuple of ids"
+    ):
+        core.get_metric("WRONG", "AVAILABLE_DEVICES")
+
+
+def break_query(answer: Callable[[Network], Any]) -> Device:
+    class Broken(Device):
+        @hookimpl
+        def query_network(self, network: Network) -> Any:
+            return answer(network)
+
+    return Broken()
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        (lambda network: None, "returned None from query_network"),
+        (lambda network: {}, "returned dict from query_network; expected a QueryResult"),
+        (lambda network: QueryResult({}), "says nothing about 'Add_0'"),
+        (lambda network: QueryResult({"Add_0": "X", "Ad": "X"}), "names nodes that the network does not have: 'Ad'"),
+        (lambda network: QueryResult({"Add_0": "X"}, {"Add_0": "no"}), "both takes and refuses 'Add_0'"),
+        (lambda network: QueryResult({}, {"Add_0": ""}), "gives no reason for 'Add_0'"),
+    ],
+)
+def test_broken_answer_of_a_query_blames_the_plugin(
+    core: Core, read: Callable[..., Network], answer: Callable[[Network], Any], complaint: str
+) -> None:
+    core.register_plugin("BAD", break_query(answer))
+    with pytest.raises(PluginError) as caught:
+        core.query_network(read(ADD), "BAD")
+    assert complaint in str(caught.value)
+    assert "plugin BAD (" in str(caught.value)
+
+
+def test_executable_of_another_network_blames_the_plugin(core: Core, read: Callable[..., Network]) -> None:
+    other = read("g (float[2] a) => (float[2] b) { b = Add(a, a) }")
+
+    class Confused(Device):
+        @hookimpl
+        def load_network(self) -> Executable:
+            return Doubler(other)
+
+    core.register_plugin("CONFUSED", Confused())
+    with pytest.raises(PluginError, match=r"executable with inputs \('a',\) and outputs \('b',\); expected inputs \('x',\)"):
+        core.load_network(read(ADD), "CONFUSED")
+
+
+def test_wrong_number_of_outputs_blames_the_plugin(core: Core, read: Callable[..., Network]) -> None:
+    class Short(Doubler):
+        def run(self, inputs: tuple[Any, ...], context: Any) -> tuple[Any, ...]:
+            return ()
+
+    class Forgetful(Device):
+        @hookimpl
+        def load_network(self, network: Network) -> Executable:
+            return Short(network)
+
+    core.register_plugin("FORGETFUL", Forgetful())
+    with pytest.raises(PluginError, match=r"plugin FORGETFUL \(.*\) returned 0 values from run; expected a tuple of 1 outputs"):
+        core.load_network(read(ADD), "FORGETFUL").infer({"x": np.zeros(2, np.float32)})
+
+
+def test_error_of_a_plugin_carries_its_name_as_a_note(core: Core, read: Callable[..., Network]) -> None:
+    class Failing(Device):
+        @hookimpl
+        def load_network(self) -> Executable:
+            raise ZeroDivisionError("driver fell over")
+
+    core.register_plugin("FAILING", Failing())
+    with pytest.raises(ZeroDivisionError, match="driver fell over") as caught:
+        core.load_network(read(ADD), "FAILING")
+    assert any("raised by plugin FAILING" in note and "load_network" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize(
+    ("plugin", "kind", "complaint"),
+    [
+        (types.SimpleNamespace(create_device=lambda core, name: object()), PluginError, "not marked with @hookimpl"),
+        (object(), PluginError, "implements neither query_network nor load_network"),
+        (types.SimpleNamespace(requires_api=(2, 0)), PluginError, "requires the plugin API 2.0; this hetero-core has 1.0"),
+        (types.SimpleNamespace(requires_api="1.0"), PluginError, "states requires_api = '1.0'; expected"),
+    ],
+)
+def test_plugin_that_is_no_device_is_refused(core: Core, plugin: object, kind: type[Exception], complaint: str) -> None:
+    core.register_plugin("ODD", plugin)
+    with pytest.raises(kind) as caught:
+        core.get_metric("ODD", "FULL_DEVICE_NAME")
+    assert complaint in str(caught.value)
+
+
+def test_hook_with_a_wrong_name_or_argument_is_refused(core: Core) -> None:
+    class Misspelt(Device):
+        @hookimpl
+        def qery_network(self, network: Network) -> None: ...
+
+    class Greedy(Device):
+        @hookimpl
+        def export_network(self, everything: object) -> None: ...
+
+    core.register_plugin("MISSPELT", Misspelt())
+    core.register_plugin("GREEDY", Greedy())
+    with pytest.raises(PluginError, match="does not fit the contract: unknown hook 'qery_network'"):
+        core.get_metric("MISSPELT", "FULL_DEVICE_NAME")
+    with pytest.raises(PluginError, match=r"(?s)does not fit the contract: .*everything"):
+        core.get_metric("GREEDY", "FULL_DEVICE_NAME")
+
+
+def test_factory_that_fails_makes_the_device_unavailable_with_its_reason(core: Core) -> None:
+    class Factory:
+        @hookimpl
+        def create_device(self) -> object:
+            raise OSError("libdriver.so.3 is missing")
+
+    core.register_plugin("GONE", Factory())
+    with pytest.raises(
+        DeviceUnavailableError, match="GONE is not available: .* failed in create_device with OSError: libdriver.so.3 is missing"
+    ):
+        core.get_metric("GONE", "FULL_DEVICE_NAME")
+    rows = {row.name: row for row in core.list_devices()}
+    assert "libdriver.so.3 is missing" in rows["GONE"].reason
+    assert rows["CPU"].reason == ""
+    assert "GONE" not in core.available_devices
+    assert {"CPU", "TEMPLATE.0", "TEMPLATE.1"} <= set(core.available_devices)
