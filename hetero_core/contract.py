@@ -35,9 +35,8 @@ class ConfigKey:
     """The declaration of one configuration key.
 
     `type` is bool, int, float, str, tuple (of texts, written with commas) or dict (of what JSON can hold, written as a JSON object).
-    `default` None means "not set". `runtime` keys only
-    steer running, so an import may change them; all others shape what was compiled. The key marked `is_arguments`, a text, is another way
-    to give what stands behind the colon of a device string.
+    `default` None means "not set". `runtime` keys only steer running, so an import may change them; all others shape what was compiled.
+    The key marked `is_arguments`, a text, is another way to give what stands behind the colon of a device string.
     """
 
     type: type

@@ -77,6 +77,10 @@ class UnsupportedNodesError(HeteroError, NotImplementedError):
         return str(self.args[0])
 
 
+class LoadError(HeteroError, RuntimeError):
+    """A device failed to load a part of a network that it had taken; the cause is chained."""
+
+
 class ExtensionError(HeteroError, ValueError):
     """A custom operator is incomplete, is refused by the device, or exists already."""
 

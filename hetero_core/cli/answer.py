@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hetero_core.errors import DeviceNotFoundError, DeviceUnavailableError, HeteroError, PluginError, UnsupportedNodesError
+from hetero_core.errors import DeviceNotFoundError, DeviceUnavailableError, HeteroError, LoadError, PluginError, UnsupportedNodesError
 
 OK = 0
 WRONG_RESULT = 1
@@ -33,7 +33,7 @@ class Answer:
 
 def exit_code_of_error(error: HeteroError) -> int:
     """Returns 3 where a device is missing or cannot be used, 2 for everything else that is wrong with the call."""
-    return NO_DEVICE if isinstance(error, DeviceNotFoundError | DeviceUnavailableError | PluginError) else BAD_USAGE
+    return NO_DEVICE if isinstance(error, DeviceNotFoundError | DeviceUnavailableError | LoadError | PluginError) else BAD_USAGE
 
 
 def error_to_json(error: Exception, exit_code: int) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def main(counts: list[int]) -> None:
                     seconds = time.perf_counter() - start
                     name = family.__name__.removeprefix("make_")
                     row = f"{count:7} {name:15} {share:5.0%} {policy:14} {seconds:7.2f} s {len(parts):7} subgraphs"
-                    print(row, flush=True)  # noqa: T201 - the output of a script
+                    print(row, flush=True)
 
 
 if __name__ == "__main__":

@@ -114,7 +114,9 @@ class HeteroExecutable(Executable):
             run.release(step.inputs, step.outputs)
             self._move(step.transfers, run, profile)
         except Exception as error:
-            error.add_note(f"in stage {index} of {len(self.stages)} on {stage.device}, nodes {_shorten(self.plan.stages[index].nodes)}")
+            error.add_note(
+                f"in stage {index} of {len(self.stages)} on {stage.device}, nodes {_shorten(self.plan.stages[index].nodes)}"
+            )
             raise
 
     def _move(self, transfers: Sequence[Transfer], run: _Run, profile: Profile | None) -> None:

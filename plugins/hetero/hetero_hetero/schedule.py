@@ -57,7 +57,11 @@ class Flow:
     """One run of a schedule. `run_stage(index)` does the work; `submit` asks another thread to help, and may be refused."""
 
     def __init__(
-        self, schedule: Schedule, run_stage: Callable[[int], None], submit: Callable[[Callable[[], None]], object], token: CancelToken
+        self,
+        schedule: Schedule,
+        run_stage: Callable[[int], None],
+        submit: Callable[[Callable[[], None]], object],
+        token: CancelToken,
     ) -> None:
         self._schedule = schedule
         self._run_stage = run_stage
