@@ -75,6 +75,13 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session
+def soundness(session: nox.Session) -> None:
+    """Checks subgraph selection on 20,000 random graphs; takes some minutes."""
+    install_workspace(session, PLUGINS)
+    session.run("python", "tests/bench/check_partition.py", *session.posargs)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Prints figures; asserts nothing."""
     install_workspace(session, PLUGINS)
