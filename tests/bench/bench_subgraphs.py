@@ -13,7 +13,7 @@ from hetero_hetero.subgraphs import POLICIES, select_subgraphs
 
 Predecessors = list[list[int]]
 
-SHARES = (0.02, 0.1, 0.5)
+SHARES = (0.02, 0.3, 0.5)
 
 
 def make_residual_chain(count: int) -> Predecessors:

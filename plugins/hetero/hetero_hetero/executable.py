@@ -19,31 +19,30 @@ from hetero_core.errors import PluginError
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.runtime.executable import ExecutableNetwork
-from hetero_hetero.routing import Transfer, plan_route
+from hetero_hetero.routing import Transfer, find_dead_slots, plan_route
 from hetero_hetero.schedule import Flow, plan_schedule
 
 Submit = Callable[[Callable[[], None]], object]
 
 
-class _Run:
-    """The values of one run in their slots. A slot is emptied after its last reader; stages may do so from several threads."""
+class _Readers:
+    """Counts who still reads the slots of one run, and empties a slot after its last reader; for stages in several threads."""
 
-    __slots__ = ("_lock", "_readers", "context", "slots")
+    __slots__ = ("_left", "_lock", "_slots")
 
-    def __init__(self, slots: list[Any], readers: list[int], context: RunContext) -> None:
-        self.slots = slots
-        self.context = context
-        self._readers = readers
+    def __init__(self, slots: list[Any], readers: Sequence[int]) -> None:
+        self._slots = slots
+        self._left = list(readers)
         self._lock = threading.Lock()
 
     def release(self, read: Sequence[int], written: Sequence[int]) -> None:
-        """Empties the slots that were read for the last time, and those that nobody reads."""
+        """Empties the slots that were read for the last time, and those written ones that nobody reads."""
         with self._lock:
             for slot in read:
-                self._readers[slot] -= 1
+                self._left[slot] -= 1
             for slot in (*read, *written):
-                if self._readers[slot] == 0:
-                    self.slots[slot] = None
+                if self._left[slot] == 0:
+                    self._slots[slot] = None
 
 
 class HeteroExecutable(Executable):
@@ -70,6 +69,11 @@ class HeteroExecutable(Executable):
         self._submit: Submit = lambda task: core.submit(pool, task, workers=max(len(set(lanes)), 4))
         self._route = plan_route(inputs, outputs, stages, constants)
         self._schedule = plan_schedule([step.predecessors for step in self._route.steps], lanes)
+        self._dead = find_dead_slots(self._route)
+        # A run starts from a copy: constants in their slots, everything else empty.
+        self._empty: list[Any] = [None] * len(self._route.readers)
+        for slot, value in self._route.constants:
+            self._empty[slot] = value
         # A stage's outputs are checked against these: the NumPy type of host tensors, None for anything else.
         self._wanted = [tuple(_find_host_dtype(spec) for spec in stage.outputs) for stage in stages]
 
@@ -84,60 +88,64 @@ class HeteroExecutable(Executable):
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs by position; ends early, with whatever is there, when the request was cancelled."""
         route = self._route
-        run = _Run([None] * len(route.readers), list(route.readers), context)
-        for slot, value in (*zip(route.inputs, inputs, strict=True), *route.constants):
-            run.slots[slot] = value
-        self._move(route.first_transfers, run, context.profile)
+        slots = self._empty.copy()
+        for slot, value in zip(route.inputs, inputs, strict=True):
+            slots[slot] = value
+        if route.first_transfers:
+            _move(route.first_transfers, slots, context.profile)
         if self._schedule.is_parallel:
-            Flow(self._schedule, lambda index: self._run_step(index, run), self._submit, context.token).run()
+            self._run_spread(slots, context)
         else:
-            for index in range(len(route.steps)):
+            for index, dead in enumerate(self._dead):
                 if context.token.is_set:
                     break
-                self._run_step(index, run)
-        return tuple(run.slots[slot] for slot in route.outputs)
+                self._run_step(index, slots, context)
+                for slot in dead:
+                    slots[slot] = None
+        return tuple([slots[slot] for slot in route.outputs])
 
-    def _run_step(self, index: int, run: _Run) -> None:
+    def _run_spread(self, slots: list[Any], context: RunContext) -> None:
+        """Runs the stages in as many threads as can work at once."""
+        readers = _Readers(slots, self._route.readers)
+        readers.release([transfer.source for transfer in self._route.first_transfers], ())
+
+        def run_stage(index: int) -> None:
+            self._run_step(index, slots, context)
+            step = self._route.steps[index]
+            readers.release([*step.inputs, *(transfer.source for transfer in step.transfers)], step.outputs)
+
+        Flow(self._schedule, run_stage, self._submit, context.token).run()
+
+    def _run_step(self, index: int, slots: list[Any], context: RunContext) -> None:
         """Runs one stage: takes its inputs out of the slots, keeps its outputs, moves them where they are needed elsewhere."""
-        stage, step, context = self.stages[index], self._route.steps[index], run.context
+        stage, step = self.stages[index], self._route.steps[index]
         states: Any = context.state
         profile = None if context.profile is None else context.profile.of_part(str(stage.device), index)
-        arguments = tuple(run.slots[slot] for slot in step.inputs)
         try:
-            results = stage.run(arguments, RunContext(states[index], profile=profile, token=context.token))
+            results = stage.run(
+                tuple([slots[slot] for slot in step.inputs]), RunContext(states[index], profile=profile, token=context.token)
+            )
             if context.token.is_set:
                 return  # nobody waits for what a cancelled stage returns
-            kept = self._check(index, results)
-            for slot, value in zip(step.outputs, kept, strict=True):
-                run.slots[slot] = value
-            del arguments, results, kept
-            run.release(step.inputs, step.outputs)
-            self._move(step.transfers, run, profile)
+            self._keep_outputs(index, results, slots)
+            if step.transfers:
+                _move(step.transfers, slots, profile)
         except Exception as error:
             error.add_note(
                 f"in stage {index} of {len(self.stages)} on {stage.device}, nodes {_shorten(self.plan.stages[index].nodes)}"
             )
             raise
 
-    def _move(self, transfers: Sequence[Transfer], run: _Run, profile: Profile | None) -> None:
-        for transfer in transfers:
-            began = perf_counter()
-            moved = run.slots[transfer.target] = transfer.move(run.slots[transfer.source])
-            if profile is not None:
-                profile.add_transfer(transfer.value, getattr(moved, "nbytes", 0), perf_counter() - began)
-            run.release((transfer.source,), ())
-
-    def _check(self, index: int, results: Any) -> tuple[Any, ...]:
-        """Returns the results of a stage, contiguous; a device that breaks the contract is named before its values go on."""
-        stage = self.stages[index]
-        wanted = self._wanted[index]
+    def _keep_outputs(self, index: int, results: Any, slots: list[Any]) -> None:
+        """Puts the results of a stage into their slots; a device that breaks the contract is named before its values go on."""
+        wanted, targets = self._wanted[index], self._route.steps[index].outputs
         if not isinstance(results, tuple) or len(results) != len(wanted):
             found = f"{len(results)} values" if isinstance(results, tuple) else type(results).__name__
-            raise PluginError(f"device {stage.device} returned {found}; expected a tuple of {len(wanted)} outputs")
-        return tuple(
-            value if dtype is None else _check_tensor(value, dtype, stage, spec)
-            for value, dtype, spec in zip(results, wanted, stage.outputs, strict=True)
-        )
+            raise PluginError(f"device {self.stages[index].device} returned {found}; expected a tuple of {len(wanted)} outputs")
+        for position, value in enumerate(results):
+            if wanted[position] is not None:
+                value = _check_tensor(value, wanted[position], self.stages[index], position)
+            slots[targets[position]] = value
 
     def metrics(self) -> Mapping[str, Any]:
         """The metrics of a split network."""
@@ -169,12 +177,23 @@ def _find_host_dtype(spec: ValueSpec) -> np.dtype[Any] | None:
     return numpy_dtype(spec.dtype) if spec.dtype is not None and spec.memory == HOST else None
 
 
-def _check_tensor(value: Any, dtype: np.dtype[Any], stage: ExecutableNetwork, spec: ValueSpec) -> Any:
+def _check_tensor(value: Any, dtype: np.dtype[Any] | None, stage: ExecutableNetwork, position: int) -> Any:
+    """Returns the value C-contiguous. Raises: PluginError when it is no array of the element type."""
     if not isinstance(value, np.ndarray) or value.dtype != dtype:
         found = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
-        raise PluginError(f"device {stage.device} returned {found} for '{spec.name}'; expected an array of {dtype}")
+        raise PluginError(
+            f"device {stage.device} returned {found} for '{stage.outputs[position].name}'; expected an array of {dtype}"
+        )
     # A device may return a transposed view; what enters the next device is C-contiguous.
     return value if value.flags.c_contiguous else np.ascontiguousarray(value)
+
+
+def _move(transfers: Sequence[Transfer], slots: list[Any], profile: Profile | None) -> None:
+    for transfer in transfers:
+        began = perf_counter()
+        moved = slots[transfer.target] = transfer.move(slots[transfer.source])
+        if profile is not None:
+            profile.add_transfer(transfer.value, getattr(moved, "nbytes", 0), perf_counter() - began)
 
 
 def _shorten(names: Sequence[str]) -> str:

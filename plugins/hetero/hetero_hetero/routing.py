@@ -111,3 +111,17 @@ def plan_route(
 def _find_predecessors(stage: ExecutableNetwork, slots: _Slots) -> tuple[int, ...]:
     makers = {slots.home[spec.name][1] for spec in stage.inputs}
     return tuple(sorted(maker for maker in makers if maker is not None))
+
+
+def find_dead_slots(route: Route) -> tuple[tuple[int, ...], ...]:
+    """Returns for each step the slots that nobody reads after it, where the steps run in order."""
+    left = list(route.readers)
+    for transfer in route.first_transfers:
+        left[transfer.source] -= 1
+    dead = []
+    for step in route.steps:
+        touched = (*step.inputs, *(transfer.source for transfer in step.transfers))
+        for slot in touched:
+            left[slot] -= 1
+        dead.append(tuple(dict.fromkeys(slot for slot in (*touched, *step.outputs) if left[slot] == 0)))
+    return tuple(dead)
