@@ -34,7 +34,7 @@ def select_subgraphs(
     priorities: Sequence[Hashable],
     policy: str = "LARGEST_FIRST",
 ) -> list[Subgraph]:
-    """Returns the subgraphs in an order in which they can run; where several could be next, by their first nodes.
+    """Returns the subgraphs in an order in which they can run; where several could be next, by their first nodes (not with FEWEST).
 
     predecessors: the nodes that feed each node, as a sequence or by key, in any numbering; an edge that is repeated counts once.
     LARGEST_FIRST and LEVELS give connected subgraphs and treat unconnected parts of the graph as if each were alone. LEVELS is
@@ -52,7 +52,9 @@ def select_subgraphs(
         )
     graph = build_digraph(predecessors, device_of_node, priorities)
     parts = [sorted(part) for part in POLICIES[policy](graph)]
-    return [_name_nodes(graph, parts[i]) for i in order_parts(graph, parts)]
+    # Waves come in the order in which they run.
+    order = range(len(parts)) if policy == "FEWEST" else order_parts(graph, parts)
+    return [_name_nodes(graph, parts[i]) for i in order]
 
 
 def order_parts(graph: Digraph, parts: Sequence[Sequence[int]]) -> list[int]:
