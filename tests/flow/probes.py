@@ -88,7 +88,10 @@ class FakeExecutable(Executable):
 
 
 class EngineDevice:
-    """ONNX Runtime as a device: asynchronous, writes into the caller's arrays, reads inputs in place."""
+    """ONNX Runtime as a device: asynchronous with 2 threads or more, writes into the caller's arrays, reads inputs in place."""
+
+    def __init__(self, threads: int = 2) -> None:
+        self._threads = threads
 
     @hookimpl
     def query_network(self, device: DeviceName, network: Network) -> QueryResult:
@@ -96,18 +99,18 @@ class EngineDevice:
 
     @hookimpl
     def load_network(self, network: Network) -> Executable:
-        return EngineExecutable(network)
+        return EngineExecutable(network, self._threads)
 
 
 class EngineExecutable(Executable):
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, threads: int) -> None:
         self.inputs, self.outputs = network.inputs, network.outputs
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 2
+        options.intra_op_num_threads = threads
         options.log_severity_level = 4
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._session = onnxruntime.InferenceSession(network_to_bytes(network), options, providers=["CPUExecutionProvider"])
-        self.start = self._start
+        self.start = self._start if threads > 1 else None
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         binding = self._session.io_binding()
