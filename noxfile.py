@@ -3,6 +3,7 @@
 nox -s core                 the core's own tests
 nox -s "plugin(cpu)"        the tests of one plugin, with TEMPLATE and HETERO beside it
 nox -s flow                 everything together: models, splits, command line, packaging
+nox -s browser              the page of a plan in Chromium; skipped where chromium and chromedriver are not installed
 nox -s lint types docs      style, types, and every code block of the docs
 """
 
@@ -15,7 +16,7 @@ import nox
 nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.reuse_existing_virtualenvs = True
 nox.options.error_on_missing_interpreters = True
-nox.options.sessions = ["lint", "types", "core", "plugin", "flow", "docs"]
+nox.options.sessions = ["lint", "types", "core", "plugin", "flow", "browser", "docs"]
 
 ROOT = Path(__file__).parent
 PLUGINS = sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml"))
@@ -51,6 +52,13 @@ def plugin(session: nox.Session, name: str) -> None:
 def flow(session: nox.Session) -> None:
     install_workspace(session, PLUGINS, "hatchling", "build")
     session.run("pytest", "tests/flow", "tests/rules", *session.posargs, env=isolate(session))
+
+
+@nox.session
+def browser(session: nox.Session) -> None:
+    """Runs the page of a plan in a real browser; Debian has it as chromium and chromium-driver."""
+    install_workspace(session, list(COMPANIONS), "selenium>=4.30,<5")
+    session.run("pytest", "tests/browser", *session.posargs, env=isolate(session))
 
 
 @nox.session

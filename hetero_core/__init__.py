@@ -23,9 +23,11 @@ from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import MapType, OptionalType, SequenceType, TensorType, ValueSpec
 from hetero_core.runtime.executable import ExecutableNetwork
+from hetero_core.runtime.queue import AsyncInferQueue
 from hetero_core.runtime.request import InferRequest
 
 __all__ = [
+    "AsyncInferQueue",
     "ConfigKey",
     "Core",
     "DeviceName",

@@ -92,7 +92,8 @@ class Conflict:
 class Plan:
     """How a network is split: the result of HETERO's query, as plain values, so that views of it need no plugin's code.
 
-    `refusals` maps node -> device -> reason, for every device that was asked and said no, also where another one took the node.
+    `refusals` maps node -> device -> reason, for every device that was asked and said no, also where another one took the node; for
+    those that failed to load it, and those that it left for another one although they take it.
     `candidates` maps node -> devices that would take it besides the one that has it; empty where only the plan was asked for: a
     device is asked about what those before it have left. `conflicts` say what keeps subgraphs of one device apart; `unexplained`
     counts the nodes for which no path was looked for because the network is large.

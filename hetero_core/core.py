@@ -18,8 +18,11 @@ from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import ValueType
 from hetero_core.runtime.blob import read_blob
-from hetero_core.runtime.executable import Binding, ExecutableNetwork, Run
+from hetero_core.runtime.cache import NetworkCache, open_cache
+from hetero_core.runtime.cache_identity import describe_load
+from hetero_core.runtime.executable import Binding, ExecutableNetwork, Run, find_core_version
 from hetero_core.runtime.executors import Executors
+from hetero_core.runtime.forks import FORK_ADVICE, count_forks
 from hetero_core.runtime.identity import check_header, merge_imported_config
 
 if TYPE_CHECKING:
@@ -53,6 +56,7 @@ class Core:
         # A network that nobody holds any more needs no closing by us.
         self._loaded: WeakSet[ExecutableNetwork] = WeakSet()
         self._is_closed = False
+        self._forks = count_forks()
 
     # Networks
 
@@ -155,6 +159,8 @@ class Core:
         return parsed, entry
 
     def _require_open(self) -> None:
+        if self._forks != count_forks():
+            raise ClosedError(f"this Core cannot be used here: {FORK_ADVICE}")
         if self._is_closed:
             raise ClosedError("this Core is closed; make a new one")
 
@@ -213,8 +219,37 @@ class Core:
         parsed, entry = self._find(device)
         parsed, complete = entry.resolve(parsed, config)
         read = self._as_network(network)
+        cache = open_cache(complete)
+        if cache is not None:
+            return self._load_cached(cache, entry, parsed, read, complete)
         executable = entry.load_network(parsed, read, complete)
         return self._bind(entry, parsed, executable, complete, read.name, lambda: read.fingerprint)
+
+    def _load_cached(
+        self, cache: NetworkCache, entry: Device, device: DeviceName, network: Network, config: Mapping[str, Any]
+    ) -> ExecutableNetwork:
+        def bind(executable: Executable, *, is_from_cache: bool) -> ExecutableNetwork:
+            return self._bind(
+                entry, device, executable, config, network.name, lambda: network.fingerprint, is_from_cache=is_from_cache
+            )
+
+        identity = describe_load(
+            network,
+            device,
+            entry,
+            config,
+            find=self._find,
+            extensions=self._extensions.values(),
+            wrappers=self._registry.wrappers,
+            core_version=find_core_version(),
+        )
+        names = tuple(spec.name for spec in network.inputs), tuple(spec.name for spec in network.outputs)
+        return cache.load(
+            identity,
+            take=lambda _, payload: bind(entry.import_network(device, payload, config, names), is_from_cache=True),
+            make=lambda: bind(entry.load_network(device, network, config), is_from_cache=False),
+            pack=ExecutableNetwork.pack,
+        )
 
     def import_network(
         self,
@@ -246,6 +281,8 @@ class Core:
         config: Mapping[str, Any],
         name: str,
         fingerprint: Callable[[], str],
+        *,
+        is_from_cache: bool = False,
     ) -> ExecutableNetwork:
         binding = Binding(
             device=device,
@@ -257,6 +294,7 @@ class Core:
             from_host=lambda array, spec: entry.call("from_host", device, array=array, spec=spec),
             export=lambda: entry.call("export_network", device, executable=executable),
             submit=lambda task: self.submit(str(device), task, workers=entry.metric(device, "RANGE_FOR_ASYNC_INFER_REQUESTS")[1]),
+            is_from_cache=is_from_cache,
         )
         loaded = ExecutableNetwork(name, fingerprint, executable, binding)
         self._loaded.add(loaded)
@@ -274,10 +312,13 @@ class Core:
     def close(self) -> None:
         """Ends the threads, then closes the loaded networks and the devices; a second call does nothing.
 
-        Runs that are in flight on the Core's threads end first; those that are queued are cancelled.
+        Runs that are in flight on the Core's threads end first; those that are queued are cancelled. In a forked child nothing is
+        closed: what the Core holds belongs to the parent.
         """
         if not self._is_closed:
             self._is_closed = True
+            if self._forks != count_forks():
+                return
             self._executors.close()
             for loaded in list(self._loaded):
                 loaded.close()

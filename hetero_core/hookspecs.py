@@ -59,7 +59,7 @@ def close_device(device: DeviceName) -> bool:
 
 @hookspec(firstresult=True)
 def config_keys(device: DeviceName) -> Mapping[str, ConfigKey]:
-    """Returns the configuration keys that the device knows, apart from the core's own (PERF_COUNT, DEVICE_ID)."""
+    """Returns the configuration keys that the device knows, apart from the core's own (PERF_COUNT, DEVICE_ID, ...)."""
 
 
 @hookspec(firstresult=True)

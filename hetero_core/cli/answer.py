@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hetero_core.errors import DeviceNotFoundError, DeviceUnavailableError, HeteroError, LoadError, PluginError, UnsupportedNodesError
+from hetero_core.errors import (
+    DeviceNotFoundError,
+    DeviceUnavailableError,
+    HeteroError,
+    LoadError,
+    PluginError,
+    UnsupportedNodesError,
+)
 
 OK = 0
 WRONG_RESULT = 1

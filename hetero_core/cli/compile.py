@@ -49,7 +49,7 @@ def _compile(options: argparse.Namespace) -> Answer:
 
 
 def _inspect(options: argparse.Namespace) -> Answer:
-    given = [option for option in ("model", "device", "output", "config", "pin") if getattr(options, option)]
+    given = [option for option in ("model", "device", "output", "config", "pin", "affinity") if getattr(options, option)]
     if given:
         raise UsageError(f"--inspect reads one file and takes no {', '.join(given)}")
     header, payload = read_blob(options.inspect)

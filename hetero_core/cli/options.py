@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from hetero_core.cli.answer import Answer, UsageError
+from hetero_core.network import affinity
 from hetero_core.runtime.blob import MAGIC
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def add_command(
 
 
 def add_device_options(parser: Parser, *, required: bool = True) -> None:
-    """Adds -d, -c and --pin."""
+    """Adds -d, -c, --pin and --affinity."""
     parser.add_argument("-d", "--device", required=required, metavar="DEVICE", help="for example CPU, GPU.1 or HETERO:GPU,CPU")
     parser.add_argument(
         "-c",
@@ -51,6 +52,7 @@ def add_device_options(parser: Parser, *, required: bool = True) -> None:
         metavar="PATTERN=DEVICE",
         help="run these nodes there: a name, a glob, re:EXPRESSION or op:OPERATOR; may be repeated",
     )
+    parser.add_argument("--affinity", metavar="FILE", help="pins from the table [affinity] of a TOML file; --pin goes before them")
 
 
 def read_config(options: argparse.Namespace) -> dict[str, str]:
@@ -60,9 +62,13 @@ def read_config(options: argparse.Namespace) -> dict[str, str]:
 
 
 def read_pins(options: argparse.Namespace) -> dict[str, str]:
-    """Returns the --pin options, pattern to device; a pattern may hold "=". Raises: UsageError."""
+    """Returns pattern to device: the pins of --affinity, and those of --pin over them; a pattern may hold "=".
+
+    Raises: UsageError; AffinityError for the file.
+    """
     pairs = [_split_pair(text, "--pin", "PATTERN=DEVICE", text.rpartition("=")) for text in options.pin]
-    return _collect_pairs(pairs, "--pin")
+    from_file = {} if options.affinity is None else affinity.read_pins(options.affinity)
+    return from_file | _collect_pairs(pairs, "--pin")
 
 
 def read_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -119,5 +125,7 @@ def pin_network(core: Core, network: Network, device: str, pins: dict[str, str])
     if not pins:
         return network
     if not any(key.is_arguments for key in core.config_keys(device).values()):
-        raise UsageError(f"--pin needs a device that splits networks, as HETERO:GPU,CPU does; {device} runs every node itself")
+        raise UsageError(
+            f"--pin and --affinity need a device that splits networks, as HETERO:GPU,CPU does; {device} runs every node itself"
+        )
     return network.with_affinity(pins)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError
 from hetero_core.cli.options import Parser, add_command, add_device_options, pin_network, read_config, read_model, read_pins
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hetero_core.contract import QueryResult
+    from hetero_core.core import Core
     from hetero_core.network.graph import Network
 
 NODE_LIMIT = 40
@@ -28,6 +29,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     add_device_options(parser)
     parser.add_argument("--dot", action="store_true", help="print the split in the DOT language of Graphviz")
     parser.add_argument(
+        "--explain", action="append", default=[], metavar="NODE", help="tell why this node is where it is; may be repeated"
+    )
+    parser.add_argument(
         "-v", "--verbose", action="store_true", help=f"list every node and refusal, not only the first {NODE_LIMIT}"
     )
 
@@ -38,18 +42,43 @@ def answer_query(options: argparse.Namespace) -> Answer:
 
     if options.dot and options.json:
         raise UsageError("--dot and --json are two forms of one answer; give one of them")
+    if options.dot and options.explain:
+        raise UsageError("--dot draws the split and --explain tells about nodes; give one of them")
     with Core() as core:
         network = pin_network(core, read_model(core, options.model), options.device, read_pins(options))
-        result = core.query_network(network, options.device, read_config(options))
-    fields = {
+        config = read_config(options)
+        result = core.query_network(network, options.device, config)
+        explained = _explain(core, network, result, options, config) if options.explain else None
+    fields: dict[str, Any] = {
         "network": network.name,
         "device": options.device,
         "supported": result.supported,
         "refused": result.refused,
         "plan": None if result.plan is None else plan_to_json(result.plan),
     }
-    text = _draw(result, options.device) if options.dot else _describe(network, result, options)
-    return Answer(text, fields, WRONG_RESULT if result.refused else OK)
+    exit_code = WRONG_RESULT if result.refused else OK
+    if explained is not None:
+        text, fields["explanations"] = explained
+        return Answer(text, fields, exit_code)
+    return Answer(_draw(result, options.device) if options.dot else _describe(network, result, options), fields, exit_code)
+
+
+def _explain(
+    core: Core, network: Network, result: QueryResult, options: argparse.Namespace, config: Mapping[str, str]
+) -> tuple[str, list[dict[str, Any]]]:
+    """Returns text and JSON fields about each node that --explain names; every device of the list is asked about them."""
+    from hetero_core.cli.plans import ask_every_device, find_plan  # with what they import, for this option only
+    from hetero_core.reports.explanation import describe_explanation, explain_node, explanation_to_json
+
+    plan = find_plan(core, network, result, options.device, config)
+    for name in options.explain:
+        explain_node(plan, name)  # an unknown name is an error before any device is asked again
+    plan = ask_every_device(core, network, plan, config)
+    explanations = [explain_node(plan, name) for name in options.explain]
+    return (
+        "\n\n".join(describe_explanation(plan, one) for one in explanations),
+        [explanation_to_json(one) for one in explanations],
+    )
 
 
 def _draw(result: QueryResult, device: str) -> str:

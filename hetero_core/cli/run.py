@@ -106,7 +106,11 @@ def _check_options(options: argparse.Namespace) -> None:
 
 
 def _run_blob(core: Core, options: argparse.Namespace) -> Answer:
-    for option, is_given in (("--pin", bool(options.pin)), ("--compare", options.compare is not None)):
+    for option, is_given in (
+        ("--pin", bool(options.pin)),
+        ("--affinity", options.affinity is not None),
+        ("--compare", options.compare is not None),
+    ):
         if is_given:
             raise UsageError(
                 f"{option} needs the ONNX model; '{options.model}' is an exported network, whose devices are chosen already"

@@ -10,15 +10,17 @@ from typing import Any
 
 import pluggy
 
-from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
-from hetero_core.devices.config import convert_config, convert_value, declare_keys, merge_config, resolve_key
+from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult, freeze_mapping
+from hetero_core.devices.config import CACHE_KEYS, convert_config, convert_value, declare_keys, merge_config, resolve_key
 from hetero_core.devices.metrics import collect_metrics
 from hetero_core.devices.provenance import Provenance
 from hetero_core.devices.query import check_query_result
 from hetero_core.errors import (
+    BlobError,
     ConfigValueError,
     DeviceNameError,
     DeviceNotFoundError,
+    HeteroError,
     MetricNotFoundError,
     NotImplementedByDeviceError,
     PluginError,
@@ -42,6 +44,11 @@ class Device:
         implementations = getattr(self.manager.hook, hook).get_hookimpls()
         return any(not implementation.wrapper and not implementation.hookwrapper for implementation in implementations)
 
+    @property
+    def can_export(self) -> bool:
+        """Says whether what the device loads can be written and taken up again."""
+        return self.implements("export_network") and self.implements("import_network")
+
     def call(self, hook: str, device: DeviceName, **arguments: Any) -> Any:
         """Returns what the hook returns.
 
@@ -61,7 +68,10 @@ class Device:
     def keys(self, device: DeviceName) -> Mapping[str, ConfigKey]:
         """Returns every configuration key that the device knows, the core's standard ones included."""
         declared = self.call("config_keys", device) if self.implements("config_keys") else {}
-        return declare_keys(declared, blame=str(self.provenance))
+        keys = declare_keys(declared, blame=str(self.provenance))
+        if self.can_export:
+            return keys
+        return freeze_mapping((name, key) for name, key in keys.items() if name not in CACHE_KEYS)
 
     def set_config(self, device: DeviceName, given: Mapping[str, Any]) -> None:
         """Keeps values for later calls; with an id they hold for that id alone. All of them are checked before one is kept.
@@ -135,8 +145,7 @@ class Device:
     def metrics(self, device: DeviceName) -> Mapping[str, Any]:
         """Returns all metrics of the device with this id, by name; functions among them are not called yet."""
         own = self.call("metrics", device) if self.implements("metrics") else {}
-        can_export = self.implements("export_network") and self.implements("import_network")
-        return collect_metrics(own, device=device, keys=self.keys(device), can_export=can_export, blame=str(self.provenance))
+        return collect_metrics(own, device=device, keys=self.keys(device), can_export=self.can_export, blame=str(self.provenance))
 
     def metric(self, device: DeviceName, name: str) -> Any:
         """Returns one metric.
@@ -166,8 +175,19 @@ class Device:
     def import_network(
         self, device: DeviceName, payload: Payload, config: Mapping[str, Any], names: tuple[tuple[str, ...], tuple[str, ...]]
     ) -> Executable:
-        """Returns the imported executable, checked to have the inputs and outputs that the blob records."""
-        executable = self.call("import_network", device, payload=payload, config=config)
+        """Returns the imported executable, checked to have the inputs and outputs that the blob records.
+
+        Raises: BlobError for whatever the plugin raises that is no error of hetero: a stranger's blob may hold anything.
+        """
+        try:
+            executable = self.call("import_network", device, payload=payload, config=config)
+        except (HeteroError, MemoryError):
+            raise
+        except Exception as error:
+            raise BlobError(
+                f"cannot import the blob on {device}: {self.provenance} failed with {type(error).__name__}: {error}; "
+                "export the network again, or load the model"
+            ) from error
         return self._check_executable(executable, names, "import_network")
 
     def _check_executable(self, executable: Any, expected: tuple[tuple[str, ...], tuple[str, ...]], hook: str) -> Executable:

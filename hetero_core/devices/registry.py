@@ -51,7 +51,7 @@ class Registry:
         self._announced = _read_entry_points()
         self._devices: dict[str, Device] = {}
         self._retired: list[Device] = []
-        self._wrappers = _load_wrappers()
+        self.wrappers = _load_wrappers()
 
     def names(self) -> tuple[str, ...]:
         """Returns all device names, sorted; loads nothing."""
@@ -163,7 +163,7 @@ class Registry:
             manager.check_pending()
         except pluggy.PluginValidationError as error:
             raise PluginError(f"{provenance} does not fit the contract: {error}") from error
-        for wrapper in self._wrappers:
+        for wrapper in self.wrappers:
             manager.register(wrapper)
         return manager
 

@@ -1,18 +1,57 @@
-"""Pins: which node a pattern means, and which device wins where several patterns match.
+"""Pins: which node a pattern means, which device wins where several patterns match, and files of pins.
 
-Pure functions on names. Rank of patterns: exact name, then glob and "re:", then "op:"; a lower rank fills what a higher one left.
+Knows names only. Rank of patterns: exact name, then glob and "re:", then "op:"; a lower rank fills what a higher one left.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from pathlib import Path
 
-from hetero_core.errors import AffinityError, suggest
+from hetero_core.errors import AffinityError, enumerate_choices, suggest
 
 AFFINITY_KEY = "hetero.affinity"
 """The key of a node's pin in `metadata_props` of an ONNX file."""
+TABLE = "affinity"
+"""The table of a TOML file that holds pins."""
+
+
+def read_pins(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Returns pattern -> device from the table [affinity] of a TOML file, in the order of the file.
+
+    Raises: AffinityError for a file that cannot be read or is no TOML, for anything in it beside this table, and for a device that is
+    no text.
+    """
+    import tomllib  # only files of pins need it
+
+    where = f"'{os.fspath(path)}'"
+    try:
+        document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise AffinityError(f"cannot read pins from {where}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise AffinityError(f"cannot read pins from {where}: it is no TOML: {error}") from error
+    for key in document:
+        if key != TABLE:
+            hint = suggest(key, [TABLE]) or ";"
+            raise AffinityError(
+                f"{where} has '{key}' at its top{hint} expected the table [{TABLE}] alone, found {enumerate_choices(document)}"
+            )
+    pins = document.get(TABLE)
+    if not isinstance(pins, dict):
+        found = "nothing" if pins is None else repr(pins)
+        raise AffinityError(f'{where}: expected a table [{TABLE}] with lines such as "conv1" = "GPU", found {found}')
+    for pattern, device in pins.items():
+        if isinstance(device, dict):
+            raise AffinityError(
+                f"{where}, [{TABLE}], key '{pattern}': expected a device as text, got a table; quote a pattern that has dots"
+            )
+        if not isinstance(device, str) or not device.strip():
+            raise AffinityError(f"{where}, [{TABLE}], key '{pattern}': expected a device as text, got {device!r}")
+    return pins
 
 
 def resolve_pins(nodes: Sequence[tuple[str, str]], pins: Mapping[str, str]) -> dict[str, str]:

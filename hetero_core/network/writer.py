@@ -46,12 +46,16 @@ def network_to_bytes(network: Network) -> bytes:
 
     Raises: InvalidNetworkError above 2 GiB, where `write_network` with a weights file is the way.
     """
+    _check_size(network)
+    return _serialize(network_to_proto(network), network)
+
+
+def _check_size(network: Network) -> None:
     size = _weights_size(network)
     if size > _LARGEST_MODEL:
         raise InvalidNetworkError(
             f"network '{network.name}' has {size} bytes of weights; one ONNX model holds {_LARGEST_MODEL}. {_ADVICE}"
         )
-    return _serialize(network_to_proto(network), network)
 
 
 def _weights_size(network: Network) -> int:
@@ -68,17 +72,29 @@ def _serialize(model: onnx.ModelProto, network: Network) -> bytes:
     return content
 
 
-def write_network(network: Network, path: str | os.PathLike[str], *, inline_limit: int = _LARGEST_INLINE) -> None:
+def write_network(
+    network: Network,
+    path: str | os.PathLike[str],
+    *,
+    inline_limit: int = _LARGEST_INLINE,
+    annotate: Callable[[onnx.ModelProto], None] = lambda model: None,
+) -> None:
     """Writes the network to an ONNX file; weights of more than `inline_limit` bytes in all go to '<name>.data' beside it.
 
-    Both files appear complete or not at all, and may replace those that the network was read from.
+    `annotate` may add to the model before it is written. Both files appear complete or not at all, and may replace those that the
+    network was read from.
     """
     path = os.fspath(path)
     if _weights_size(network) <= inline_limit:
-        _write_file(path, lambda file: file.write(network_to_bytes(network)))
+        _check_size(network)
+        model = network_to_proto(network)
+        annotate(model)
+        content = _serialize(model, network)
+        _write_file(path, lambda file: file.write(content))
         return
     outside = OutsideWeights(os.path.basename(path) + ".data")
     model = write_model(network, GraphWriter(outside, has_known_element, notes_of_node=no_notes))
+    annotate(model)
     content = _serialize(model, network)
     _write_file(path + ".data", outside.copy_to_file)
     _write_file(path, lambda file: file.write(content))

@@ -13,7 +13,13 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "network": plan.network,
         "priorities": list(plan.priorities),
         "subgraphs": [
-            {"index": stage.index, "device": stage.device, "nodes": list(stage.nodes), "inputs": list(stage.inputs), "outputs": list(stage.outputs)}
+            {
+                "index": stage.index,
+                "device": stage.device,
+                "nodes": list(stage.nodes),
+                "inputs": list(stage.inputs),
+                "outputs": list(stage.outputs),
+            }
             for stage in plan.stages
         ],
         "boundaries": [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 _MOST_BENDS = 20_000
 """Edges beyond are drawn straight from box to box: no drawing of that size is read edge by edge."""
@@ -36,8 +37,9 @@ def arrange_layers(count: int, edges: Sequence[tuple[int, int]]) -> Layers:
     for place, row in enumerate(row_of_place):
         rows[row].append(place)
     layers = Layers(row_of_place, rows, chains)
-    layers.above, layers.below = ([[] for _ in row_of_place] for _ in range(2))
-    for upper, lower in dict.fromkeys(pair for chain in chains for pair in zip(chain, chain[1:], strict=False)):
+    layers.above = [[] for _ in row_of_place]
+    layers.below = [[] for _ in row_of_place]
+    for upper, lower in dict.fromkeys(pair for chain in chains for pair in pairwise(chain)):
         if row_of_place[lower] == row_of_place[upper] + 1:
             layers.below[upper].append(lower)
             layers.above[lower].append(upper)
@@ -70,7 +72,7 @@ def _rank(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
 def _bend_edges(edges: Sequence[tuple[int, int]], row_of_place: list[int]) -> list[tuple[int, ...]]:
     """Returns the places on the way of each edge; adds the bends to `row_of_place`. Edges of one source share their bends."""
     bend_at: dict[tuple[int, int], int] = {}
-    chains = []
+    chains: list[tuple[int, ...]] = []
     for source, target in edges:
         between = range(row_of_place[source] + 1, row_of_place[target])
         if len(bend_at) + len(between) > _MOST_BENDS:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from hetero_core.reports.layers import Layers, arrange_layers
 
@@ -54,11 +55,15 @@ def lay_out(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int, int
     x = _place_sideways(layers, widths)
     grid = _place_rows(layers, sizes, widths, x)
     routes = _route_edges(layers, grid, widths)
-    corners = tuple((grid.x[box] - width / 2, grid.top[box]) for box, (width, _) in enumerate(sizes))
-    points = [point for route in routes for point in route]
-    right = max([*(left + width for (left, _), (width, _) in zip(corners, sizes, strict=True)), *(p[0] for p in points)], default=0.0)
-    low = max([*(top + height for (_, top), (_, height) in zip(corners, sizes, strict=True)), *(p[1] for p in points)], default=0.0)
-    return Layout(right + _MARGIN, low + _MARGIN, corners, routes)
+    # Lines to the next column arrive from above it, one above the other: the drawing begins at the highest of them.
+    lift = max(_MARGIN - min((y for route in routes for _, y in route), default=_MARGIN), 0.0)
+    corners = tuple((grid.x[box] - width / 2, grid.top[box] + lift) for box, (width, _) in enumerate(sizes))
+    routes = tuple(tuple((x, y + lift) for x, y in route) for route in routes)
+    ends = [(left + width, top + height) for (left, top), (width, height) in zip(corners, sizes, strict=True)]
+    ends += [point for route in routes for point in route]
+    return Layout(
+        max((x for x, _ in ends), default=0.0) + _MARGIN, max((y for _, y in ends), default=0.0) + _MARGIN, corners, routes
+    )
 
 
 def _place_sideways(layers: Layers, widths: Sequence[float]) -> list[float]:
@@ -82,7 +87,7 @@ def _place_sideways(layers: Layers, widths: Sequence[float]) -> list[float]:
 def _spread(wishes: Sequence[float], row: Sequence[int], widths: Sequence[float]) -> list[float]:
     """Returns the centres nearest to the wishes, by least squares, that keep order and distance: pooled adjacent violators."""
     offsets = [0.0]
-    for left, right in zip(row, row[1:], strict=False):
+    for left, right in pairwise(row):
         offsets.append(offsets[-1] + (widths[left] + widths[right]) / 2 + _GAP_X)
     pools: list[tuple[float, int]] = []  # sum of wishes less offsets, and how many
     for wish, offset in zip(wishes, offsets, strict=False):
@@ -156,7 +161,7 @@ def _count_crossing(layers: Layers, row: int) -> int:
 
 def _route_edges(layers: Layers, grid: _Grid, widths: Sequence[float]) -> tuple[tuple[Point, ...], ...]:
     """Returns the points of each edge's line. Lines that change the column go through the gutter, side by side."""
-    steps = list(dict.fromkeys(pair for chain in layers.chains for pair in zip(chain, chain[1:], strict=False)))
+    steps = list(dict.fromkeys(pair for chain in layers.chains for pair in pairwise(chain)))
     leave = _find_ports(steps, grid, widths, is_leaving=True)
     enter = _find_ports(steps, grid, widths, is_leaving=False)
     lanes: dict[int, int] = {}
@@ -170,11 +175,9 @@ def _route_edges(layers: Layers, grid: _Grid, widths: Sequence[float]) -> tuple[
             continue
         lane = lanes[columns[0]] = lanes.get(columns[0], -1) + 1
         gutter = grid.right_of_column[columns[0]] + _GUTTER / 2 + _LANE * lane
-        low, high = begin[1] + 14 + _LANE * lane, max(end[1] - 14 - _LANE * lane, 2.0)
+        low, high = begin[1] + 14 + _LANE * lane, end[1] - 14 - _LANE * lane
         line_of_step[step] = (begin, (begin[0], low), (gutter, low), (gutter, high), (end[0], high), end)
-    return tuple(
-        tuple(point for pair in zip(chain, chain[1:], strict=False) for point in line_of_step[pair]) for chain in layers.chains
-    )
+    return tuple(tuple(point for pair in pairwise(chain) for point in line_of_step[pair]) for chain in layers.chains)
 
 
 def _find_ports(

@@ -49,10 +49,14 @@ def describe_conflict(plan: Plan, conflict: Conflict) -> str:
     between = [stage_of_node[name] for name in conflict.path[1:-1] if name in stage_of_node]
     passed = ", ".join(dict.fromkeys(f"subgraph {stage.index} on {stage.device}" for stage in between))
     return (
-        f"with subgraph {conflict.subgraph}, {' -> '.join(conflict.path)} would leave at {conflict.path[0]}"
+        f"with subgraph {conflict.subgraph}, {' -> '.join(_shorten_path(conflict.path))} would leave at {conflict.path[0]}"
         + (f", pass {passed}" if passed else "")
         + f", and return at {conflict.path[-1]}"
     )
+
+
+def _shorten_path(path: Sequence[str]) -> Sequence[str]:
+    return path if len(path) <= 10 else (*path[:4], f"({len(path) - 8} more)", *path[-4:])
 
 
 def describe_bytes(boundary: Boundary) -> str:

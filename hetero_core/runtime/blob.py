@@ -139,14 +139,48 @@ def _parse(name: str, view: memoryview, header_size: int) -> tuple[BlobHeader, P
     room = len(view) - _DIGEST_SIZE - start
     try:
         fields = json.loads(bytes(view[_HEAD.size : _HEAD.size + header_size]))
-        table = [(str(row["name"]), int(row["offset"]), int(row["size"])) for row in fields.pop("sections")]
-        fields["inputs"], fields["outputs"] = tuple(fields["inputs"]), tuple(fields["outputs"])
-        fields["config"] = dict(fields["config"])
-        header = BlobHeader(**fields)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise BlobDamagedError(f"{name} has a header that cannot be read: {type(error).__name__}: {error}") from error
+        table = [_read_row(row) for row in _take_field(fields, "sections", list)]
+        header = _read_header(fields)
+    except (ValueError, RecursionError) as error:
+        raise BlobDamagedError(f"{name} has a header that cannot be read: {error}") from error
+    if len({section for section, _, _ in table}) < len(table):
+        raise BlobDamagedError(f"{name} has two sections of one name: {', '.join(sorted(section for section, _, _ in table))}")
     for section, offset, size in table:
         if offset < 0 or size < 0 or offset % ALIGNMENT or offset + size > room:
             raise BlobDamagedError(f"{name}: section '{section}' at {offset} with {size} bytes does not fit into {room} bytes")
     sections = {section: view[start + offset : start + offset + size] for section, offset, size in table}
     return header, Payload(sections, header.payload_version)
+
+
+_KIND_OF_FIELD: Mapping[str, type] = {
+    **dict.fromkeys(("device", "distribution", "plugin_version", "core_version", "network", "fingerprint"), str),
+    "payload_version": int,
+    "inputs": list,
+    "outputs": list,
+    "config": dict,
+}
+_KIND_IN_WORDS = {int: "an int", str: "a text", list: "a list", dict: "an object"}
+
+
+def _read_header(fields: dict[str, Any]) -> BlobHeader:
+    """Raises: ValueError for a field that is missing, unknown or of another type."""
+    found = {name: _take_field(fields, name, kind) for name, kind in _KIND_OF_FIELD.items()}
+    if fields:
+        raise ValueError(f"it has the fields {', '.join(fields)}, which the format does not have")
+    for side in ("inputs", "outputs"):
+        if not all(isinstance(name, str) for name in found[side]):
+            raise ValueError(f"its {side} are {found[side]!r}; expected names")
+    return BlobHeader(**{**found, "inputs": tuple(found["inputs"]), "outputs": tuple(found["outputs"])})
+
+
+def _read_row(row: Any) -> tuple[str, int, int]:
+    return _take_field(row, "name", str), _take_field(row, "offset", int), _take_field(row, "size", int)
+
+
+def _take_field(fields: Any, name: str, kind: type) -> Any:
+    """Removes a field and returns it. Raises: ValueError when it is not there or of another type; a bool is no int."""
+    value = fields.pop(name, None) if isinstance(fields, dict) else None
+    if not isinstance(value, kind) or isinstance(value, bool):
+        # One kind of error for all that a stranger's header may get wrong.
+        raise ValueError(f"its field '{name}' is {value!r:.60}; expected {_KIND_IN_WORDS[kind]}")  # noqa: TRY004  # see above
+    return value

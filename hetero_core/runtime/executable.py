@@ -28,6 +28,7 @@ from hetero_core.errors import (
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.runtime.blob import BlobHeader, write_blob
 from hetero_core.runtime.door import order_inputs, own_outputs
+from hetero_core.runtime.forks import FORK_ADVICE, count_forks
 from hetero_core.runtime.request import InferRequest
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Binding:
     from_host: Callable[[Array, ValueSpec], Array]
     export: Callable[[], Payload]
     submit: Callable[[Callable[[], Any]], Future[Any]]
+    is_from_cache: bool = False
 
 
 class ExecutableNetwork:
@@ -70,6 +72,7 @@ class ExecutableNetwork:
         self._fingerprint = fingerprint
         self._binding = binding
         self._is_closed = False
+        self._forks = count_forks()
         self._output_dtypes = tuple(None if spec.dtype is None else numpy_dtype(spec.dtype) for spec in self.outputs)
         is_bare = binding.run == executable.run
         self._is_host = all(spec.memory == HOST for spec in (*self.inputs, *self.outputs))
@@ -157,21 +160,7 @@ class ExecutableNetwork:
 
         Raises: NotImplementedByDeviceError when the device cannot export; BlobError when the file cannot be written.
         """
-        self._require_open()
-        payload = self._binding.export()
-        provenance = self._binding.provenance
-        header = BlobHeader(
-            device=self.device.name,
-            distribution=provenance.distribution,
-            plugin_version=provenance.version,
-            core_version=_core_version(),
-            payload_version=payload.version,
-            network=self.name,
-            fingerprint=self.fingerprint,
-            inputs=tuple(spec.name for spec in self.inputs),
-            outputs=tuple(spec.name for spec in self.outputs),
-            config=self.config,
-        )
+        header, payload = self.pack()
         if hasattr(target, "write"):
             write_blob(header, payload, target)  # type: ignore[arg-type]  # hasattr does not narrow the union
             return
@@ -183,6 +172,25 @@ class ExecutableNetwork:
             partial.replace(path)
         except OSError as error:
             raise BlobError(f"cannot write the exported network '{self.name}' to '{path}': {error.strerror or error}") from error
+
+    def pack(self) -> tuple[BlobHeader, Payload]:
+        """Returns what an exported blob consists of. Raises: NotImplementedByDeviceError, ClosedError."""
+        self._require_open()
+        payload = self._binding.export()
+        provenance = self._binding.provenance
+        header = BlobHeader(
+            device=self.device.name,
+            distribution=provenance.distribution,
+            plugin_version=provenance.version,
+            core_version=find_core_version(),
+            payload_version=payload.version,
+            network=self.name,
+            fingerprint=self.fingerprint,
+            inputs=tuple(spec.name for spec in self.inputs),
+            outputs=tuple(spec.name for spec in self.outputs),
+            config=self.config,
+        )
+        return header, payload
 
     def get_metric(self, name: str) -> Any:
         """Returns a metric of the loaded network.
@@ -205,6 +213,7 @@ class ExecutableNetwork:
             "OPTIMAL_NUMBER_OF_INFER_REQUESTS": 1,
             "EXECUTION_DEVICES": (str(self.device),),
             "SUPPORTED_CONFIG_KEYS": tuple(sorted(self.config)),
+            "LOADED_FROM_CACHE": self._binding.is_from_cache,
             **self.executable.metrics(),
         }
         found["SUPPORTED_METRICS"] = tuple(sorted((*found, "SUPPORTED_METRICS")))
@@ -224,14 +233,21 @@ class ExecutableNetwork:
         return self.config[folded]
 
     def close(self) -> None:
-        """Releases what the device holds for this network; a second call does nothing."""
+        """Releases what the device holds for this network; a second call, and one in a forked child, does nothing."""
         if not self._is_closed:
             self._is_closed = True
-            self.executable.close()
+            if self._forks == count_forks():
+                self.executable.close()
 
     def _require_open(self) -> None:
+        self.require_process()
         if self._is_closed:
             raise ClosedError(f"network '{self.name}' on {self.device} is closed; load it again")
+
+    def require_process(self) -> None:
+        """Raises ClosedError in a forked child, where waiting for a thread would never end."""
+        if self._forks != count_forks():
+            raise ClosedError(f"network '{self.name}' on {self.device} cannot be used here: {FORK_ADVICE}")
 
     def __enter__(self) -> ExecutableNetwork:
         return self
@@ -243,7 +259,8 @@ class ExecutableNetwork:
         return f"ExecutableNetwork('{self.name}' on {self.device})"
 
 
-def _core_version() -> str:
-    from importlib_metadata import version  # only an export asks for it
+def find_core_version() -> str:
+    """Returns the version of hetero-core that is installed."""
+    from importlib_metadata import version  # only exports and caches ask for it
 
     return version("hetero-core")

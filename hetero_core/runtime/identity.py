@@ -44,6 +44,12 @@ def merge_imported_config(
     device = DeviceName(device.name, device.id, device.arguments or arguments)
     keys = entry.keys(device)
     stored = {name: value for name, value in convert_stored(header.config, keys, device=str(device)).items() if name != "DEVICE_ID"}
+    missing = sorted(name for name, key in keys.items() if not key.runtime and name not in stored)
+    if missing:
+        raise BlobMismatchError(
+            f"cannot import network '{header.network}' on {device}: the blob does not say {', '.join(missing)}, which shape what is "
+            "compiled; load the model again and export it"
+        )
     call = convert_config(given or {}, keys, device=str(device))
     said = {name: call[name] for name in call if name != "DEVICE_ID"}
     if device.arguments:
@@ -57,7 +63,9 @@ def merge_imported_config(
     resolved, _ = entry.resolve(
         DeviceName(device.name, device.id), {"DEVICE_ID": call["DEVICE_ID"]} if "DEVICE_ID" in call else None
     )
-    config = merge_config({}, stored, said, {"DEVICE_ID": resolved.id})
+    # A blob of an older core lacks the keys that came later; what only steers running may have any value.
+    added = {name: key for name, key in keys.items() if key.runtime}
+    config = merge_config(added, stored, said, {"DEVICE_ID": resolved.id})
     return DeviceName(device.name, resolved.id, device.arguments), config
 
 

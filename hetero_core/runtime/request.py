@@ -19,23 +19,32 @@ from hetero_core.network.types import ValueSpec
 from hetero_core.runtime.door import convert_value, order_inputs
 
 if TYPE_CHECKING:
+    import asyncio
+
     from hetero_core.runtime.executable import ExecutableNetwork
 
 _Outcome = tuple[tuple[Any, ...], BaseException | None]
 Callback = Callable[["InferRequest", BaseException | None], None]
 
 
-class _Run:
-    """One run in flight: what it needs, how it ended."""
+class Run:
+    """One run in flight: what it needs, how it ended.
 
-    __slots__ = ("context", "done", "error", "inputs", "is_over")
+    `is_detached` says that nobody is given the error when the run ends: it is called back, and `wait` raises it. `wake` is for an event
+    loop.
+    """
+
+    __slots__ = ("context", "done", "error", "inputs", "is_detached", "is_over", "outputs", "wake")
 
     def __init__(self, inputs: tuple[Any, ...], context: RunContext) -> None:
         self.inputs = inputs
         self.context = context
         self.done = threading.Event()
         self.is_over = False
+        self.is_detached = False
+        self.outputs: dict[str, Any] = {}
         self.error: BaseException | None = None
+        self.wake: Callable[[], None] | None = None
 
 
 class InferRequest:
@@ -49,8 +58,8 @@ class InferRequest:
         self._outputs: dict[str, Any] = {}
         self._callback: Callback | None = None
         self._state: object = network.create_state()
-        self._running: _Run | None = None
-        self._last: _Run | None = None
+        self._running: Run | None = None
+        self._last: Run | None = None
         self._profile: Profile | None = None
 
     def infer(self, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -60,11 +69,33 @@ class InferRequest:
         """
         run = self._begin(inputs)
         self._settle(run, *self._compute(run))
-        run.done.set()
+        self._finish(run)
         if run.error is not None:
-            self._last = None
             raise run.error
-        return dict(self._outputs)
+        return run.outputs
+
+    async def infer_async(self, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Returns the outputs by name, valid until the next run of this request; the callback is not called.
+
+        Blocks no thread while the device works; may be awaited on any event loop. A task that is cancelled cancels the request.
+
+        Raises: as `infer` does; RequestCancelledError when `cancel` ended the run.
+        """
+        import asyncio  # some 30 ms, and loaded by everybody who has a loop
+
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+        run = self._begin(inputs)
+        run.wake = lambda: _wake(loop, ended)
+        self._launch_or_raise(run)
+        try:
+            await ended
+        except BaseException:
+            self._cancel_run(run)
+            raise
+        if run.error is not None:
+            raise run.error
+        return run.outputs
 
     def start_async(self, inputs: Mapping[str, Any] | None = None) -> None:
         """Starts a run on a thread of the device and returns; inputs are checked before.
@@ -72,15 +103,19 @@ class InferRequest:
         Raises: as `infer` does for bad inputs and for a request that is running.
         """
         run = self._begin(inputs)
+        run.is_detached = True
+        self._launch_or_raise(run)
+
+    def _launch_or_raise(self, run: Run) -> None:
         try:
             self._launch(run)
         except BaseException as error:
+            run.is_detached = False
             self._settle(run, (), error)
-            run.done.set()
-            self._last = None
+            self._finish(run)
             raise
 
-    def _launch(self, run: _Run) -> None:
+    def _launch(self, run: Run) -> None:
         start = self._network.start
         if start is not None:
             start(run.inputs, run.context, lambda outputs, error: self._arrive(run, outputs, error))
@@ -88,7 +123,7 @@ class InferRequest:
         future = self._network.submit(lambda: self._run_async(run))
         future.add_done_callback(lambda ended: self._end_dropped(run) if ended.cancelled() else None)
 
-    def _arrive(self, run: _Run, outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
+    def _arrive(self, run: Run, outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
         """Ends a run that the device started by itself."""
         if isinstance(error, Exception):
             blamed = self._network.blame_device(error)
@@ -102,8 +137,9 @@ class InferRequest:
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until the request is idle, restarts from its callback included; True when it is, False after `timeout` seconds.
 
-        Raises: the error of the last run, or of its callback.
+        Raises: the error of the last run that `start_async` started, or of its callback; ClosedError in a forked child.
         """
+        self._network.require_process()
         deadline = None if timeout is None else monotonic() + timeout
         while True:
             with self._lock:
@@ -121,10 +157,13 @@ class InferRequest:
 
     def cancel(self) -> None:
         """Ends a running request at once with RequestCancelledError; does nothing on an idle one."""
+        self._network.require_process()
         with self._lock:
             run = self._running
-        if run is None:
-            return
+        if run is not None:
+            self._cancel_run(run)
+
+    def _cancel_run(self, run: Run) -> None:
         run.context.token.is_set = True
         error = RequestCancelledError(f"a request on network '{self._network.name}' was cancelled")
         self._conclude(run, (), error, keeps_state=False)
@@ -164,6 +203,11 @@ class InferRequest:
         return held[name]
 
     @property
+    def is_running(self) -> bool:
+        """Says whether a run has begun and not ended; the callback comes after the end."""
+        return self._running is not None
+
+    @property
     def perf_counts(self) -> tuple[NodeTime, ...]:
         """The time of every node in the last run, in order of execution; empty unless PERF_COUNT is set."""
         return () if self._profile is None else self._profile.entries
@@ -182,14 +226,15 @@ class InferRequest:
         if self._running is not None:
             raise RequestBusyError(f"cannot {action}: the request on network '{self._network.name}' is running; wait for it first")
 
-    def _begin(self, inputs: Mapping[str, Any] | None) -> _Run:
+    def _begin(self, inputs: Mapping[str, Any] | None) -> Run:
+        self._network.require_process()
         self._require_idle("start a run")
         # What is no mapping goes on as it is, to the check that says so.
         given = self._inputs if inputs is None else {**self._inputs, **inputs} if isinstance(inputs, Mapping) else inputs
         ordered = order_inputs(given, self._network.inputs, network=self._network.name)
         presets = [self._presets.get(spec.name) for spec in self._network.outputs] if self._presets else None
         profile = Profile(str(self._network.device)) if self._network.measures else None
-        run = _Run(ordered, RunContext(self._state, outputs=presets, profile=profile, token=CancelToken()))
+        run = Run(ordered, RunContext(self._state, outputs=presets, profile=profile, token=CancelToken()))
         with self._lock:
             if self._running is not None:
                 raise RequestBusyError(
@@ -200,11 +245,11 @@ class InferRequest:
             self._outputs = {}
         return run
 
-    def _compute(self, run: _Run) -> _Outcome:
+    def _compute(self, run: Run) -> _Outcome:
         """Runs the device; returns its outputs, or its error."""
         return self._collect(run, lambda: self._network.run_host(run.inputs, run.context))
 
-    def _collect(self, run: _Run, compute: Callable[[], Any]) -> _Outcome:
+    def _collect(self, run: Run, compute: Callable[[], Any]) -> _Outcome:
         try:
             return self._fill(run.context, self._network.check_outputs(compute())), None
         except BaseException as error:  # noqa: BLE001  # kept for the thread that waits, and raised there; interrupts, too
@@ -226,7 +271,7 @@ class InferRequest:
             filled.append(output if preset is None else preset)
         return tuple(filled)
 
-    def _settle(self, run: _Run, outputs: tuple[Any, ...], error: BaseException | None, *, keeps_state: bool = True) -> bool:
+    def _settle(self, run: Run, outputs: tuple[Any, ...], error: BaseException | None, *, keeps_state: bool = True) -> bool:
         """Makes the request idle; False when that was done before: a cancel wins over a device that comes late."""
         fresh_state = self._state if keeps_state else self._network.create_state()
         with self._lock:
@@ -235,24 +280,32 @@ class InferRequest:
             run.is_over = True
             run.error = error
             self._state = fresh_state
-            self._running, self._last = None, run
+            # An error is raised once to whoever ran the request; only that of a detached run stays for `wait`.
+            self._running, self._last = None, run if run.is_detached else None
             if error is None:
-                self._outputs = {spec.name: value for spec, value in zip(self._network.outputs, outputs, strict=True)}
+                run.outputs = {spec.name: value for spec, value in zip(self._network.outputs, outputs, strict=True)}
+                self._outputs = dict(run.outputs)
         return True
 
-    def _conclude(self, run: _Run, outputs: tuple[Any, ...], error: BaseException | None, *, keeps_state: bool = True) -> None:
+    def _conclude(self, run: Run, outputs: tuple[Any, ...], error: BaseException | None, *, keeps_state: bool = True) -> None:
         """Makes the request idle, calls back, and lets those go on who wait."""
         if self._settle(run, outputs, error, keeps_state=keeps_state):
             self._call_back(run)
-            run.done.set()
+            self._finish(run)
 
-    def _run_async(self, run: _Run) -> None:
+    def _finish(self, run: Run) -> None:
+        """Lets those go on who wait for a run."""
+        run.done.set()
+        if run.wake is not None:
+            run.wake()
+
+    def _run_async(self, run: Run) -> None:
         if not run.is_over:
             self._conclude(run, *self._compute(run))
 
-    def _call_back(self, run: _Run) -> None:
+    def _call_back(self, run: Run) -> None:
         callback = self._callback
-        if callback is None:
+        if callback is None or not run.is_detached:
             return
         try:
             callback(self, run.error)
@@ -261,7 +314,17 @@ class InferRequest:
             error.__context__ = run.error
             run.error = error
 
-    def _end_dropped(self, run: _Run) -> None:
+    def _end_dropped(self, run: Run) -> None:
         """A task that never began, because the Core closed, ends its run as cancelled."""
         error = RequestCancelledError(f"the Core was closed before a request on network '{self._network.name}' began")
         self._conclude(run, (), error)
+
+
+def _wake(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
+    """Tells an event loop, from any thread, that a run has ended."""
+    try:
+        loop.call_soon_threadsafe(lambda: None if ended.done() else ended.set_result(None))
+    except RuntimeError:
+        # A closed loop has nobody left who awaits.
+        if not loop.is_closed():
+            raise

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import onnx.parser
 import pytest
 
 from hetero_core.errors import AffinityError
-from hetero_core.network.affinity import resolve_pins
+from hetero_core.network.affinity import read_pins, resolve_pins
 from hetero_core.network.reader import read_network
 
 NODES = [("conv1", "Conv"), ("conv2", "Conv"), ("block/relu", "Relu"), ("block/add", "Add")]
@@ -56,3 +58,50 @@ def test_network_keeps_earlier_pins_and_later_ones_replace_them() -> None:
     assert pinned.affinity == {"a": "GPU", "b": "NPU"}
     assert network.affinity == {}
     assert pinned.nodes is network.nodes
+
+
+@pytest.mark.parametrize(
+    ("pins", "expected"),
+    [
+        ({"a[0]": "GPU"}, {"a[0]": "GPU"}),
+        ({"a?": "CPU"}, {"a0": "CPU", "a*": "CPU"}),
+        ({"a*": "GPU"}, {"a*": "GPU"}),
+        ({"a[[]0]": "GPU"}, {"a[0]": "GPU"}),
+        ({"re:a0": "CPU"}, {"re:a0": "CPU"}),
+        ({"op:Relu": "GPU", "*": "CPU"}, {"a[0]": "CPU", "a0": "CPU", "a*": "CPU", "re:a0": "CPU", "op:Relu": "GPU"}),
+    ],
+)
+def test_name_that_looks_like_a_pattern_is_matched_exactly_first(pins: dict[str, str], expected: dict[str, str]) -> None:
+    nodes = [("a[0]", "Relu"), ("a0", "Relu"), ("a*", "Relu"), ("re:a0", "Relu"), ("op:Relu", "Abs")]
+    assert resolve_pins(nodes, pins) == expected
+
+
+def test_file_of_pins_holds_patterns_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "pins.toml"
+    path.write_text('[affinity]\n"block.*" = "GPU.1"  # quoted: it has a dot\n\'re:conv\\d+\' = \'CPU\'\nrelu = "CPU"\n')
+    assert list(read_pins(path).items()) == [("block.*", "GPU.1"), (r"re:conv\d+", "CPU"), ("relu", "CPU")]
+    path.write_text("[affinity]\n")
+    assert read_pins(str(path)) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "cannot read pins from '{path}': No such file or directory"),
+        ("[affinity\n", "cannot read pins from '{path}': it is no TOML: Expected ']'"),
+        ("", '\'{path}\': expected a table [affinity] with lines such as "conv1" = "GPU", found nothing'),
+        ("affinity = 3\n", '\'{path}\': expected a table [affinity] with lines such as "conv1" = "GPU", found 3'),
+        ("[afinity]\na = 'CPU'\n", "'{path}' has 'afinity' at its top, did you mean 'affinity'?"),
+        ("[affinity]\n[config]\n", "expected the table [affinity] alone, found affinity, config"),
+        ("[affinity]\nconv1 = 3\n", "'{path}', [affinity], key 'conv1': expected a device as text, got 3"),
+        ("[affinity]\nconv1 = ' '\n", "'{path}', [affinity], key 'conv1': expected a device as text, got ' '"),
+        ("[affinity]\nblock.conv1 = 'GPU'\n", "key 'block': expected a device as text, got a table; quote a pattern that has dots"),
+    ],
+)
+def test_file_of_pins_that_cannot_be_used_says_file_and_key(text: str | None, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "pins.toml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(AffinityError) as caught:
+        read_pins(path)
+    assert message.replace("{path}", str(path)) in str(caught.value)

@@ -61,6 +61,7 @@ def test_blob_runs_as_it_was_split(blob: str, tmp_path: Path, capsys: pytest.Cap
         (["-d", "CPU", "--random"], 2, "the blob's device is HETERO, here it is CPU"),
         (["-d", "MISSING", "--random"], 3, "no plugin announces device 'MISSING'"),
         (["-d", "HETERO", "--random", "--pin", "last=CPU"], 2, "--pin needs the ONNX model"),
+        (["-d", "HETERO", "--random", "--affinity", "pins.toml"], 2, "--affinity needs the ONNX model"),
         (["-d", "HETERO", "--random", "--compare", "CPU"], 2, "--compare needs the ONNX model"),
         (["-d", "HETERO", "-c", "HETERO_SUBGRAPH_POLICY=FEWEST", "--random"], 2, "it shaped what was compiled"),
         (["-d", "HETERO"], 2, "misses the inputs x: float32[2,3]"),

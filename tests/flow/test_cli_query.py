@@ -79,10 +79,23 @@ def test_pins_decide(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["supported"] == {"twice": "TEMPLATE", "middle": "TEMPLATE", "last": "CPU"}
 
 
+@pytest.mark.parametrize("command", [["query"], ["run", "--random"], ["compile", "-o", "out.blob"]])
+def test_pins_of_a_file_decide_where_no_pin_has_the_same_pattern(
+    command: list[str], model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("pins.toml").write_text('[affinity]\n"op:Add" = "CPU"\ntwice = "CPU"\n')
+    arguments = ["-d", "HETERO:TEMPLATE,CPU", "--affinity", "pins.toml", "--pin", "twice=TEMPLATE", "--json"]
+    assert main([command[0], model, *command[1:], *arguments]) == 0
+    if command == ["query"]:
+        assert json.loads(capsys.readouterr().out)["supported"] == {"twice": "TEMPLATE", "middle": "TEMPLATE", "last": "CPU"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-d", "CPU", "--pin", "last=CPU"], "--pin needs a device that splits networks"),
+        (["-d", "HETERO:TEMPLATE,CPU", "--affinity", "none.toml"], "cannot read pins from 'none.toml': No such file"),
+        (["-d", "CPU", "--pin", "last=CPU"], "--pin and --affinity need a device that splits networks"),
         (["-d", "HETERO:TEMPLATE,CPU", "--pin", "lats=CPU"], "matches none of the 3 nodes, did you mean 'last'?"),
         (["-d", "HETERO:TEMPLATE,CPU", "--pin", "last=HETERO"], "which is not in the list"),
         (["-d", "HETERO:TEMPLATE,CPU", "--pin", "last"], "--pin last: expected PATTERN=DEVICE"),

@@ -1,14 +1,16 @@
 """Affinity: which device each node goes to, from pins and from what the devices say, in order of priority.
 
-Each device is asked about the network of what is left. When the split is known, each device is asked once more about each part as it
-will be compiled; what it refuses then goes to the next device, and the split is made anew. A device is never asked twice for a node that
-it has refused, so this ends.
+Each device is asked about the network of what is left. Then nodes move that would be better off on another device that takes them:
+quantized units stay whole, shapes are computed where they are needed, small subgraphs are folded into a neighbour. When the split is
+known, each device is asked once more about each part as it will be compiled; what it refuses then goes to the next device, and the
+split is made anew. A device is never asked twice for a node that it has refused, so this ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from hetero_core.core import Core
@@ -16,85 +18,130 @@ from hetero_core.devices.names import parse_device_name
 from hetero_core.errors import AffinityError, InvalidNetworkError, enumerate_choices, suggest
 from hetero_core.network.graph import Network
 from hetero_core.network.topology import predecessors_of_nodes
+from hetero_hetero.assignment import Assignment
+from hetero_hetero.branches import cut_branches, is_branching
+from hetero_hetero.moves import Move, propose_folds, propose_shape_moves, propose_unit_moves
 from hetero_hetero.parts import cut_part, without_pins
 from hetero_hetero.subgraphs import Subgraph, select_subgraphs
+from hetero_hetero.units import find_quantized_units, find_shape_nodes
 
 
-@dataclass(slots=True)
-class Assignment:
-    """The device of each node that a device takes, in order of the nodes, and the subgraphs that follow from it.
+@dataclass(frozen=True)
+class Task:
+    """What is to be split and how. `configs` maps the devices, in order of priority, to their configuration.
 
-    `refusals` maps node -> device -> reason for every no that was heard; `refused` are the nodes that nobody takes.
+    `itself` is the device string of this HETERO, which runs branches that no device takes whole, with `own_config`.
     """
 
-    priorities: tuple[str, ...]
-    pins: Mapping[str, str]
-    device_of_node: dict[str, str] = field(default_factory=dict)
-    refusals: dict[str, dict[str, str]] = field(default_factory=dict)
-    refused: tuple[str, ...] = ()
-    subgraphs: tuple[Subgraph, ...] = ()
+    core: Core
+    network: Network
+    itself: str
+    own_config: Mapping[str, Any]
+    configs: Mapping[str, Mapping[str, Any]]
+    policy: str
+    smallest: int = 1
+
+    def config_of(self, device: str) -> Mapping[str, Any]:
+        """Returns the configuration of a device of the list, or of this HETERO."""
+        return self.own_config if device == self.itself else self.configs[device]
+
+    @cached_property
+    def predecessors(self) -> list[tuple[int, ...]]:
+        """The positions of the nodes that feed each node."""
+        return predecessors_of_nodes(self.network)
+
+    @cached_property
+    def units(self) -> tuple[tuple[int, ...], ...]:
+        """The quantized units."""
+        return find_quantized_units(self.network)
+
+    @cached_property
+    def shape_nodes(self) -> tuple[int, ...]:
+        """The nodes that only say how others compute."""
+        return find_shape_nodes(self.network)
 
 
-def assign_devices(core: Core, network: Network, configs: Mapping[str, Mapping[str, Any]], *, policy: str) -> Assignment:
-    """Returns the assignment of a network to the devices that `configs` maps to their configuration, in order of priority.
+def begin_assignment(task: Task) -> Assignment:
+    """Returns the assignment before any device was asked, with the network's pins under canonical device names.
 
-    Raises: AffinityError for a pin to a device outside the list; InvalidNetworkError where a cut meets a value without type.
+    Raises: AffinityError for a pin to a device outside the list.
     """
-    assignment = Assignment(tuple(configs), resolve_affinity(network, tuple(configs)))
-    while True:
-        left = _ask_in_order(core, network, assignment, configs)
-        assignment.device_of_node = {n.name: assignment.device_of_node[n.name] for n in network.nodes if n.name in assignment.device_of_node}
-        if left:
-            assignment.refused = tuple(left)
-            return assignment
-        assignment.subgraphs = _select(network, assignment, policy)
-        if not _ask_about_parts(core, network, assignment, configs):
-            return assignment
-
-
-def resolve_affinity(network: Network, priorities: Sequence[str]) -> dict[str, str]:
-    """Returns the network's pins with canonical device names.
-
-    Raises: AffinityError for a device that is not in the list.
-    """
+    priorities = tuple(task.configs)
     pins = {}
-    for name, device in network.affinity.items():
+    for name, device in task.network.affinity.items():
         canonical = str(parse_device_name(device))
-        if canonical not in priorities:
+        # A plan that was written as pins says so where HETERO runs an If itself.
+        if canonical not in priorities and not (canonical == task.itself and is_branching(task.network.node(name))):
             hint = suggest(canonical, priorities) or ";"
             raise AffinityError(
-                f"node {network.node(name).label} is pinned to {device}, which is not in the list{hint} the list is "
+                f"node {task.network.node(name).label} is pinned to {device}, which is not in the list{hint} the list is "
                 f"{enumerate_choices(priorities)}"
             )
         pins[name] = canonical
-    return pins
+    return Assignment(priorities, pins)
 
 
-def _ask_in_order(core: Core, network: Network, assignment: Assignment, configs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def complete_assignment(task: Task, assignment: Assignment) -> None:
+    """Gives every node without a device one, and selects the subgraphs; `refused` holds the nodes that nobody takes.
+
+    Raises: InvalidNetworkError for a network that is none.
+    """
+    while True:
+        left = [name for name in _ask_in_order(task, assignment) if not _take_branching(task, assignment, name)]
+        assignment.sort(node.name for node in task.network.nodes)
+        if left:
+            assignment.refused = tuple(left)
+            return
+        _arrange(task, assignment)
+        if not _ask_about_parts(task, assignment):
+            return
+
+
+def _ask_in_order(task: Task, assignment: Assignment) -> list[str]:
     """Assigns what has no device yet; returns the nodes that nobody takes."""
-    left = [node.name for node in network.nodes if node.name not in assignment.device_of_node]
-    for device, config in configs.items():
-        asked = [name for name in left if _may_take(assignment, name, device)]
+    left = [node.name for node in task.network.nodes if node.name not in assignment.device_of_node]
+    for device in task.configs:
+        asked = [name for name in left if assignment.may_take(name, device)]
         if not asked:
             continue
-        for name, reason in _query(core, network, asked, device, config).items():
+        for name, reason in _query(task, assignment, asked, device).items():
             if reason is None:
                 assignment.device_of_node[name] = device
             else:
-                assignment.refusals.setdefault(name, {})[device] = reason
+                assignment.refuse(name, device, reason)
         left = [name for name in left if name not in assignment.device_of_node]
     return left
 
 
-def _may_take(assignment: Assignment, name: str, device: str) -> bool:
-    return assignment.pins.get(name, device) == device and device not in assignment.refusals.get(name, {})
+def _take_branching(task: Task, assignment: Assignment, name: str) -> bool:
+    """Assigns a node that no device takes to HETERO itself where it is an If with branches that can be split; says whether it is."""
+    node = task.network.node(name)
+    if (
+        not is_branching(node)
+        or assignment.pins.get(name, task.itself) != task.itself
+        or task.itself in assignment.denials.get(name, ())
+    ):
+        return False
+    for branch in cut_branches(task.network, node):
+        refused = task.core.query_network(branch, task.itself, task.own_config).refused
+        if refused:
+            inner = next(iter(refused))
+            reason = (
+                f"no device takes {len(refused)} of {len(branch.nodes)} nodes of {branch.name}, first {branch.node(inner).label}"
+            )
+            assignment.refuse(name, task.itself, reason)
+            return False
+    assignment.device_of_node[name] = task.itself
+    return True
 
 
-def _query(core: Core, network: Network, names: Iterable[str], device: str, config: Mapping[str, Any]) -> dict[str, str | None]:
+def _query(task: Task, assignment: Assignment, names: Iterable[str], device: str) -> dict[str, str | None]:
     """Returns for each node None where the device takes it, and the reason where it does not."""
     wanted = tuple(names)
-    result = core.query_network(_find_part(network, wanted), device, config)
-    return {name: result.refused.get(name) for name in wanted}
+    refused = task.core.query_network(_find_part(task.network, wanted), device, task.configs[device]).refused
+    if not refused:
+        assignment.confirmed.add((device, wanted))
+    return {name: refused.get(name) for name in wanted}
 
 
 def _find_part(network: Network, names: tuple[str, ...]) -> Network:
@@ -110,22 +157,93 @@ def _find_part(network: Network, names: tuple[str, ...]) -> Network:
         return without_pins(network)
 
 
-def _select(network: Network, assignment: Assignment, policy: str) -> tuple[Subgraph, ...]:
-    devices = [assignment.device_of_node[node.name] for node in network.nodes]
-    return tuple(select_subgraphs(predecessors_of_nodes(network), devices, assignment.priorities, policy=policy))
+def _arrange(task: Task, assignment: Assignment) -> None:
+    """Moves nodes until no move is left, and selects the subgraphs."""
+    while True:
+        if len(set(assignment.device_of_node.values())) > 1:
+            while moves := propose_unit_moves(task.network, task.units, assignment):
+                _try_moves(task, assignment, moves)
+            while moves := propose_shape_moves(task.network, task.shape_nodes, assignment):
+                _try_moves(task, assignment, moves)
+        assignment.subgraphs = _select(task, assignment)
+        if task.smallest <= 1 or len(assignment.subgraphs) <= 1:
+            return
+        folds = propose_folds(task.network, assignment.subgraphs, task.predecessors, assignment, smallest=task.smallest)
+        if not folds:
+            return
+        _try_moves(task, assignment, folds)
 
 
-def _ask_about_parts(core: Core, network: Network, assignment: Assignment, configs: Mapping[str, Mapping[str, Any]]) -> bool:
+def _try_moves(task: Task, assignment: Assignment, moves: Sequence[Move]) -> None:
+    """Asks each device about the nodes that shall come to it, and makes the moves of which it takes all nodes.
+
+    After every call a node has moved, or was refused by a device, or will never move again: there are no endless rounds.
+    """
+    for device in task.configs:
+        wanted = [move for move in moves if move.device == device]
+        if not wanted:
+            continue
+        index_of_node = task.network.index_of_node
+        names = sorted({name for move in wanted for name in move.names}, key=index_of_node.__getitem__)
+        answer = _query(task, assignment, names, device)
+        for move in wanted:
+            _finish_move(assignment, move, answer)
+
+
+def _finish_move(assignment: Assignment, move: Move, answer: Mapping[str, str | None]) -> None:
+    """Makes a move if its device takes all nodes. Nodes that are there already were asked for as company, and keep their place."""
+    coming = [name for name in move.names if assignment.device_of_node[name] != move.device]
+    refused = {name: reason for name in move.names if (reason := answer[name]) is not None}
+    if not refused:
+        assignment.move(coming, move.device, move.reason)
+        return
+    for name in coming:
+        if name in refused:
+            assignment.refuse(name, move.device, refused[name])
+    if not any(name in refused for name in coming):
+        assignment.settled.update(coming)
+
+
+def _select(task: Task, assignment: Assignment) -> tuple[Subgraph, ...]:
+    """Returns the subgraphs; a quantized unit that is on one device counts as a single node, so that no cut goes through it."""
+    devices = [assignment.device_of_node[node.name] for node in task.network.nodes]
+    is_split = len(set(devices)) > 1
+    units = {unit[0]: unit for unit in task.units if len({devices[index] for index in unit}) == 1} if is_split else {}
+    predecessors = _contract(task.predecessors, units)
+    # A node that HETERO runs itself is a subgraph of its own: as if each were on a device of its own.
+    device_of_head = {head: f"{task.itself} {head}" if devices[head] == task.itself else devices[head] for head in predecessors}
+    alone = [device for device in device_of_head.values() if device not in assignment.priorities]
+    selected = select_subgraphs(predecessors, device_of_head, (*assignment.priorities, *alone), policy=task.policy)
+    return tuple(
+        Subgraph(devices[part.nodes[0]], tuple(sorted(index for head in part.nodes for index in units.get(head, (head,)))))
+        for part in selected
+    )
+
+
+def _contract(predecessors: Sequence[tuple[int, ...]], units: Mapping[int, tuple[int, ...]]) -> dict[int, tuple[int, ...]]:
+    """Returns the predecessors of every node with the first node of each unit standing for all of it."""
+    if not units:
+        return dict(enumerate(predecessors))
+    head_of_node = {index: head for head, unit in units.items() for index in unit}
+    sources: dict[int, dict[int, None]] = {}
+    for index, before in enumerate(predecessors):
+        head = head_of_node.get(index, index)
+        heads = (head_of_node.get(source, source) for source in before)
+        sources.setdefault(head, {}).update((source, None) for source in heads if source != head)
+    return {head: tuple(before) for head, before in sources.items()}
+
+
+def _ask_about_parts(task: Task, assignment: Assignment) -> bool:
     """Takes their device from the nodes that it refuses as part of a subgraph; says whether there were any."""
     has_refusals = False
     for subgraph in assignment.subgraphs:
-        names = [network.nodes[index].name for index in subgraph.nodes]
-        if len(names) == len(network.nodes):
-            continue  # the whole network was asked about before
+        names = tuple(task.network.nodes[index].name for index in subgraph.nodes)
         device = str(subgraph.device)
-        for name, reason in _query(core, network, names, device, configs[device]).items():
+        if (device, names) in assignment.confirmed or device == task.itself:
+            continue
+        for name, reason in _query(task, assignment, names, device).items():
             if reason is not None:
-                assignment.refusals.setdefault(name, {})[device] = f"{reason} (asked as part of a subgraph of {len(names)} nodes)"
-                del assignment.device_of_node[name]
+                nodes = "1 node" if len(names) == 1 else f"{len(names)} nodes"
+                assignment.refuse(name, device, f"{reason} (asked as part of a subgraph of {nodes})")
                 has_refusals = True
     return has_refusals

@@ -35,8 +35,8 @@ class Assignment:
         return {name: {**self.denials.get(name, {}), **self.moves.get(name, {})} for name in names}
 
     def may_take(self, name: str, device: str) -> bool:
-        """Says whether a device may be asked for a node: no pin and no reason speaks against it."""
-        is_ruled_out = device in self.denials.get(name, ()) or device in self.moves.get(name, ())
+        """Says whether a device may be asked for a node: it is in the list, no pin and no reason speaks against it."""
+        is_ruled_out = device not in self.priorities or device in self.denials.get(name, ()) or device in self.moves.get(name, ())
         return self.pins.get(name, device) == device and not is_ruled_out
 
     def may_move(self, name: str, device: str) -> bool:
@@ -48,7 +48,7 @@ class Assignment:
         for name in names:
             left = self.device_of_node[name]
             if left != device:
-                self.moves.setdefault(name, {})[left] = f"moved to {device}: {reason}"
+                self.moves.setdefault(name, {})[left] = reason
                 self.device_of_node[name] = device
 
     def refuse(self, name: str, device: str, reason: str) -> None:

@@ -67,7 +67,7 @@ def explain_within(
     numbers = sorted(range(len(subgraphs)), key=lambda number: (-len(subgraphs[number].nodes), number))
     borders = [(number, node) for number in numbers for node in _list_border(split, number)]
     explained: set[tuple[int, int]] = set()
-    found = []
+    found: list[KeptOut] = []
     for done, (number, node) in enumerate(borders):
         if steps <= 0:
             return tuple(found), len(borders) - done

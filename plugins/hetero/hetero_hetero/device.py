@@ -5,22 +5,46 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult, freeze_mapping
+from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, Plan, QueryResult, freeze_mapping
 from hetero_core.core import Core
 from hetero_core.devices.config import STANDARD_KEYS
 from hetero_core.devices.names import parse_device_name, split_device_list
-from hetero_core.devices.query import describe_refusals
-from hetero_core.errors import DeviceNameError, UnsupportedNodesError
+from hetero_core.errors import ConfigValueError, DeviceNameError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
-from hetero_hetero.affinity import Assignment, assign_devices
+from hetero_core.network.writer import pack_network, unpack_network
+from hetero_core.runtime.executable import ExecutableNetwork
+from hetero_hetero.affinity import Task, begin_assignment, complete_assignment
+from hetero_hetero.branches import BranchExecutable, cut_branches
 from hetero_hetero.executable import HeteroExecutable
+from hetero_hetero.loading import load_stages, require_complete
 from hetero_hetero.payload import export_stages, import_stages
+from hetero_hetero.properties import PROPERTIES_KEY, configure_children
 from hetero_hetero.stages import build_plan, cut_stages
 
 PRIORITIES_KEY = "TARGET_FALLBACK"
 POLICY_KEY = "HETERO_SUBGRAPH_POLICY"
+FALLBACK_KEY = "HETERO_FALLBACK"
+SMALLEST_KEY = "HETERO_MIN_SUBGRAPH_SIZE"
 POLICIES = ("LARGEST_FIRST", "LEVELS", "FEWEST")
+FALLBACKS = ("STRICT", "NEXT")
+
+OWN_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
+    {
+        PRIORITIES_KEY: ConfigKey(
+            str, None, "The devices in order of priority, as behind the colon of HETERO:GPU,CPU.", is_arguments=True
+        ),
+        POLICY_KEY: ConfigKey(str, POLICIES[0], "How nodes of one device are joined to subgraphs.", choices=POLICIES),
+        FALLBACK_KEY: ConfigKey(
+            str,
+            FALLBACKS[0],
+            "What follows when a device fails to load a part that it has taken: an error, or the next device.",
+            choices=FALLBACKS,
+        ),
+        SMALLEST_KEY: ConfigKey(int, 1, "Subgraphs of fewer nodes are folded into a neighbour whose device takes them."),
+        PROPERTIES_KEY: ConfigKey(dict, None, "Keys for one device of the list alone: {device: {key: value}}."),
+    }
+)
 
 
 class HeteroDevice:
@@ -32,10 +56,7 @@ class HeteroDevice:
     @hookimpl
     def config_keys(self, device: DeviceName) -> Mapping[str, ConfigKey]:
         """The device's own keys, and those of its children: a flat key goes to every child that knows it."""
-        own = {
-            PRIORITIES_KEY: ConfigKey(str, None, "The devices in order of priority, as in HETERO:GPU,CPU.", is_arguments=True),
-            POLICY_KEY: ConfigKey(str, POLICIES[0], "How nodes of one device are joined to subgraphs.", choices=POLICIES),
-        }
+        own = dict(OWN_KEYS)
         for child in self._children(device):
             for name, key in self._core.config_keys(child).items():
                 if name not in own and name not in STANDARD_KEYS:
@@ -51,46 +72,54 @@ class HeteroDevice:
             "FULL_DEVICE_NAME": "HETERO: one network over several devices",
             "OPTIMIZATION_CAPABILITIES": ("EXPORT_IMPORT",),
             "RANGE_FOR_ASYNC_INFER_REQUESTS": lambda: (1, self._count_requests(children), 1),
-            "HOLDS_INTERPRETER_LOCK": lambda: bool(children) and all(self._core.get_metric(c, "HOLDS_INTERPRETER_LOCK") for c in children),
-            "DEVICE_ARCHITECTURE": lambda: " ".join(self._core.get_metric(child, "DEVICE_ARCHITECTURE") for child in children) or "HETERO",
+            "HOLDS_INTERPRETER_LOCK": lambda: (
+                bool(children) and all(self._core.get_metric(c, "HOLDS_INTERPRETER_LOCK") for c in children)
+            ),
+            "DEVICE_ARCHITECTURE": lambda: (
+                " ".join(self._core.get_metric(child, "DEVICE_ARCHITECTURE") for child in children) or "HETERO"
+            ),
         }
 
     @hookimpl
     def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
         """The device of each node, and the whole plan; where nodes are refused by all there is no plan."""
-        assignment = self._assign(device, network, config)
+        task = self._describe_task(device, network, config)
+        assignment = begin_assignment(task)
+        complete_assignment(task, assignment)
         plan = None if assignment.refused else build_plan(network, assignment, cut_stages(network, assignment))
+        refusals = assignment.refusals
         return QueryResult(
             supported=freeze_mapping(assignment.device_of_node),
-            refused=freeze_mapping((name, _join_reasons(assignment.refusals[name])) for name in assignment.refused),
+            refused=freeze_mapping((name, _join_reasons(refusals[name])) for name in assignment.refused),
             plan=plan,
         )
 
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
         """Splits the network and loads each part on its device."""
-        assignment = self._assign(device, network, config)
-        if assignment.refused:
-            refusals = {name: dict(assignment.refusals[name]) for name in assignment.refused}
-            raise UnsupportedNodesError(
-                describe_refusals(network, refusals, f"cannot load network '{network.name}' on {device}"), refusals
-            )
-        stages = cut_stages(network, assignment)
-        loaded = [
-            (self._load_part(stage.part, stage.device, index, len(stages), self._config_of(stage.device, config)), stage.part)
-            for index, stage in enumerate(stages)
-        ]
+        task = self._describe_task(device, network, config)
+        assignment = begin_assignment(task)
+        complete_assignment(task, assignment)
+        require_complete(task, assignment)
+        if len(network.nodes) == 1 and str(device) in assignment.device_of_node.values():
+            return self._load_branches(task, build_plan(network, assignment, cut_stages(network, assignment)))
+        stages, loaded = load_stages(task, assignment, may_move=config[FALLBACK_KEY] == "NEXT")
         plan = build_plan(network, assignment, stages)
-        return HeteroExecutable(network.inputs, network.outputs, plan, loaded, _find_constants(network), core=self._core)
+        parts = [(executable, stage.part) for executable, stage in zip(loaded, stages, strict=True)]
+        return HeteroExecutable(network.inputs, network.outputs, plan, parts, _find_constants(network), core=self._core)
 
     @hookimpl
-    def export_network(self, executable: HeteroExecutable) -> Payload:
-        """The plan, and of each part the blob of its own device."""
+    def export_network(self, executable: HeteroExecutable | BranchExecutable) -> Payload:
+        """The plan, and of each part the blob of its own device; of an If with split branches the network."""
+        if isinstance(executable, BranchExecutable):
+            return Payload(pack_network(executable.network))
         return export_stages(executable)
 
     @hookimpl
-    def import_network(self, payload: Payload) -> Executable:
-        """Imports each part on the device that the plan names."""
+    def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
+        """Imports each part on the device that the plan names; loads an If with split branches anew."""
+        if "index" not in payload.sections:
+            return self.load_network(device, unpack_network(payload.sections), config)
         return import_stages(self._core, payload)
 
     @hookimpl
@@ -100,17 +129,29 @@ class HeteroDevice:
             self._core.add_extension(extension, child)
         return True
 
-    def _assign(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Assignment:
-        children = self._require_children(device)
-        configs = {child: self._config_of(child, config) for child in children}
-        return assign_devices(self._core, network, configs, policy=config[POLICY_KEY])
+    def _describe_task(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Task:
+        smallest = config[SMALLEST_KEY]
+        if smallest < 1:
+            raise ConfigValueError(
+                f"configuration key {SMALLEST_KEY} of device {device}: expected an int of 1 or more, got {smallest}"
+            )
+        configs = configure_children(self._core, device, self._require_children(device), config)
+        keys = self.config_keys(device)
+        own = {name: value for name, value in config.items() if value is not None and name in keys}
+        return Task(self._core, network, str(device), own, configs, config[POLICY_KEY], smallest)
 
-    def _load_part(self, part: Network, device: str, index: int, count: int, config: Mapping[str, Any]) -> Any:
+    def _load_branches(self, task: Task, plan: Plan) -> BranchExecutable:
+        """Loads the branches of a network of one If, each as a network of its own."""
+        (node,) = task.network.nodes
+        loaded: list[ExecutableNetwork] = []
         try:
-            return self._core.load_network(part, device, config)
-        except Exception as error:
-            error.add_note(f"while stage {index} of {count} ({len(part.nodes)} nodes, first {part.nodes[0].label}) was loaded on {device}")
+            for branch in cut_branches(task.network, node):
+                loaded.append(self._core.load_network(branch, task.itself, task.own_config))  # noqa: PERF401  # kept one by one, to be closed
+        except BaseException:
+            for one in loaded:
+                one.close()
             raise
+        return BranchExecutable(task.network, plan, *loaded)
 
     def _count_requests(self, children: tuple[str, ...]) -> int:
         """Returns how many requests keep all children busy: each of them works on another one."""
@@ -130,15 +171,6 @@ class HeteroDevice:
                 f"or in the configuration key {PRIORITIES_KEY}"
             )
         return children
-
-    def _config_of(self, child: str, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns those values of HETERO's configuration that are set and that a child knows."""
-        keys = self._core.config_keys(child)
-        return {
-            name: value
-            for name, value in config.items()
-            if value is not None and name in keys and name not in STANDARD_KEYS and not keys[name].is_arguments
-        }
 
 
 def _find_constants(network: Network) -> dict[str, Any]:

@@ -6,7 +6,7 @@ it has left, so moves end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hetero_core.network.graph import Network
@@ -31,7 +31,8 @@ def propose_unit_moves(network: Network, units: Sequence[Sequence[int]], assignm
         held = {assignment.device_of_node[name] for name in names}
         device = next((one for one in assignment.priorities if _may_hold(assignment, names, one)), None) if len(held) > 1 else None
         if device is not None:
-            moves.append(Move(names, device, f"it takes the whole unit of {len(names)} nodes from {names[0]} to {names[-1]}"))
+            reason = f"moved to {device}: it takes all of the quantized unit {', '.join(names)}"
+            moves.append(Move(names, device, reason))
     return moves
 
 
@@ -57,7 +58,7 @@ def propose_shape_moves(network: Network, shape_nodes: Sequence[int], assignment
     for device in assignment.priorities:
         names = tuple(network.nodes[index].name for index in shape_nodes if goals.get(index) == device)
         if names:
-            moves.append(Move(names, device, "only shapes for nodes on that device are computed here"))
+            moves.append(Move(names, device, f"moved to {device}: only nodes there read the shape that is computed here"))
     return moves
 
 
@@ -113,10 +114,13 @@ def propose_folds(
         names = tuple(network.nodes[index].name for index in subgraph.nodes)
         if len(names) >= smallest or any(name in assignment.pins for name in names):
             continue
-        device = _choose_neighbour(subgraphs, neighbours[number], lambda one, names=names: _may_hold(assignment, names, one))
+        around = sorted(neighbours[number], key=lambda one: (-len(subgraphs[one].nodes), one))
+        devices = [str(subgraphs[one].device) for one in around if subgraphs[one].device != subgraph.device]
+        device = next((one for one in devices if _may_hold(assignment, names, one)), None)
         if device is not None:
             nodes = "1 node" if len(names) == 1 else f"{len(names)} nodes"
-            moves.append(Move(names, device, f"subgraph of {nodes} is below HETERO_MIN_SUBGRAPH_SIZE={smallest}"))
+            reason = f"folded to {device}: subgraph of {nodes} is below HETERO_MIN_SUBGRAPH_SIZE={smallest}"
+            moves.append(Move(names, device, reason))
     return moves
 
 
@@ -130,12 +134,3 @@ def _find_neighbours(subgraphs: Sequence[Subgraph], predecessors: Sequence[Seque
                 neighbours[home[source]].add(home[index])
                 neighbours[home[index]].add(home[source])
     return neighbours
-
-
-def _choose_neighbour(subgraphs: Sequence[Subgraph], neighbours: set[int], may_hold: Callable[[str], bool]) -> str | None:
-    """Returns the device of the neighbour with the most nodes, the first of equals, that may hold a subgraph."""
-    for number in sorted(neighbours, key=lambda one: (-len(subgraphs[one].nodes), one)):
-        device = str(subgraphs[number].device)
-        if may_hold(device):
-            return device
-    return None

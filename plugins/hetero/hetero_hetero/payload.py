@@ -28,7 +28,9 @@ _CONSTANTS = "constants"
 def export_stages(executable: HeteroExecutable) -> Payload:
     """Returns the payload of a split network."""
     sections: dict[str, Any] = {}
-    stages = [_export_stage(stage, part, f"stage/{index}", sections) for index, (stage, part) in enumerate(executable.loaded_parts())]
+    stages = [
+        _export_stage(stage, part, f"stage/{index}", sections) for index, (stage, part) in enumerate(executable.loaded_parts())
+    ]
     if executable.constants:
         sections |= _add_prefix(_CONSTANTS, pack_network(_hold_constants(executable.constants)))
     fields = {
@@ -76,7 +78,9 @@ def import_stages(core: Core, payload: Payload) -> HeteroExecutable:
     return HeteroExecutable(inputs, outputs, plan, loaded, constants, core=core)
 
 
-def _import_stage(core: Core, row: Mapping[str, Any], prefix: str, sections: Mapping[str, Any]) -> tuple[ExecutableNetwork, Network | None]:
+def _import_stage(
+    core: Core, row: Mapping[str, Any], prefix: str, sections: Mapping[str, Any]
+) -> tuple[ExecutableNetwork, Network | None]:
     device, fingerprint = str(row["device"]), row["fingerprint"]
     try:
         if row["kind"] == "blob":
@@ -89,7 +93,9 @@ def _import_stage(core: Core, row: Mapping[str, Any], prefix: str, sections: Map
         error.add_note(f"while {prefix} of a blob of HETERO was imported on {device}")
         raise
     if stage.fingerprint != fingerprint:
-        raise BlobMismatchError(f"{prefix} of the blob holds network {stage.fingerprint[:12]}; its index says {str(fingerprint)[:12]}")
+        raise BlobMismatchError(
+            f"{prefix} of the blob holds network {stage.fingerprint[:12]}; its index says {str(fingerprint)[:12]}"
+        )
     return stage, part
 
 
@@ -128,7 +134,8 @@ def _plan_to_json(plan: Plan) -> dict[str, Any]:
         "pins": dict(plan.pins),
         "stages": [[stage.device, stage.nodes, stage.inputs, stage.outputs] for stage in plan.stages],
         "boundaries": [
-            [one.value, type_to_json(one.type), one.nbytes, one.producer, one.consumers, one.maker, one.readers] for one in plan.boundaries
+            [one.value, type_to_json(one.type), one.nbytes, one.producer, one.consumers, one.maker, one.readers]
+            for one in plan.boundaries
         ],
         "conflicts": [[one.node, one.subgraph, one.path] for one in plan.conflicts],
         "unexplained": plan.unexplained,

@@ -9,12 +9,12 @@ from hetero_core.contract import Boundary, Conflict, Plan, PlanStage, freeze_map
 from hetero_core.network.graph import Network
 from hetero_core.network.topology import predecessors_of_nodes
 from hetero_core.network.types import TensorType
-from hetero_hetero.affinity import Assignment
+from hetero_hetero.assignment import Assignment
 from hetero_hetero.conflicts import explain_within
+from hetero_hetero.parts import cut_part
 
 _MOST_STEPS = 400_000
 """Nodes that the searches for conflicts enter together; at about 5 million a second."""
-from hetero_hetero.parts import cut_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,8 @@ def _list_boundaries(network: Network, stages: Sequence[PlanStage]) -> tuple[Bou
         for value in stage.inputs:
             consumers.setdefault(value, []).append(stage.index)
     return tuple(
-        _describe_boundary(network, value, producer.get(value), tuple(indices), stage_of_node) for value, indices in consumers.items()
+        _describe_boundary(network, value, producer.get(value), tuple(indices), stage_of_node)
+        for value, indices in consumers.items()
     )
 
 

@@ -21,7 +21,7 @@ _HOST_INPUTS: Mapping[str, tuple[int, ...]] = {
     "ConstantOfShape": (0,),
     "Expand": (1,),
     "If": (0,),
-    "Loop": (0,),
+    "Loop": (0, 1),
     "MaxUnpool": (2,),
     "OneHot": (1,),
     "Pad": (1, 3),
@@ -95,7 +95,11 @@ def _quantizes(network: Network, index: int, value: str) -> bool:
     """Says whether a node quantizes this value, by scales that no node makes: with these it could not be entered from behind."""
     node = network.nodes[index]
     scales = node.inputs[1:]
-    return _is_quantizer(node, "QuantizeLinear") and node.inputs[0] == value and not any(one in network.index_of_producer for one in scales)
+    return (
+        _is_quantizer(node, "QuantizeLinear")
+        and node.inputs[0] == value
+        and not any(one in network.index_of_producer for one in scales)
+    )
 
 
 def _is_quantizer(node: Node, op_type: str) -> bool:

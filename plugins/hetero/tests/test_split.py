@@ -190,7 +190,7 @@ def test_node_refused_as_part_of_its_subgraph_goes_to_the_next_device(core: Core
     assert result.supported["Exp_3"] == "CPU"
     assert result.supported["Neg_2"] == "WHOLE"
     assert result.plan is not None
-    assert result.plan.refusals["Exp_3"] == {"WHOLE": "not alone (asked as part of a subgraph of 1 nodes)"}
+    assert result.plan.refusals["Exp_3"] == {"WHOLE": "not alone (asked as part of a subgraph of 1 node)"}
     np.testing.assert_allclose(core.load_network(network, "HETERO:WHOLE,CPU").infer({"x": X})["y"], compute_diamond(X), rtol=1e-6)
 
 
@@ -253,6 +253,7 @@ def test_plan_survives_export_and_import(core: Core, read: Callable[..., Network
     with Core() as other:
         imported = other.import_network(tmp_path / "plan.blob", "HETERO", {"PERF_COUNT": True})
         assert imported.get_metric("HETERO_PLAN") == loaded.get_metric("HETERO_PLAN")
+        assert imported.get_metric("HETERO_PLAN").conflicts != ()
         assert imported.get_config("TARGET_FALLBACK") == "TEMPLATE,CPU"
         assert imported.get_config("TEMPLATE_REFUSED_OPERATORS") == ("Exp",)
         assert imported.get_config("PERF_COUNT") is True
@@ -304,6 +305,20 @@ def test_views_of_a_plan_agree_with_it(core: Core, read: Callable[..., Network])
     assert dot.count("subgraph cluster_") == 3
     assert dot.count("{") == dot.count("}")
     assert [one["device"] for one in fields["subgraphs"]] == [stage.device for stage in plan.stages]
+
+
+def test_plan_names_who_makes_and_reads_a_value_and_what_keeps_nodes_apart(core: Core, read: Callable[..., Network]) -> None:
+    plan = core.query_network(read(DIAMOND), "HETERO:TEMPLATE,CPU", {"TEMPLATE_REFUSED_OPERATORS": "Exp"}).plan
+    assert plan is not None
+    assert {one.value: (one.maker, one.readers) for one in plan.boundaries} == {
+        "x": (None, ("Relu_0",)),
+        "n2": ("Abs_1", ("Neg_2", "Exp_3")),
+        "n4": ("Exp_3", ("Add_4",)),
+    }
+    (conflict,) = plan.conflicts
+    assert (conflict.node, plan.stages[conflict.subgraph].nodes[0]) == ("Abs_1", "Neg_2")
+    assert conflict.path == ("Abs_1", "Exp_3", "Add_4")
+    assert plan.unexplained == 0
 
 
 def test_same_plan_on_every_query(core: Core, read: Callable[..., Network]) -> None:

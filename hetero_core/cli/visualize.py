@@ -1,0 +1,193 @@
+"""`hetero visualize`: the split of a model as a picture, a page, a text or a model; nothing is loaded."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError, to_json
+from hetero_core.cli.options import Parser, add_command, add_device_options, pin_network, read_config, read_model, read_pins
+from hetero_core.errors import enumerate_choices, suggest
+from hetero_core.reports.text import count
+
+if TYPE_CHECKING:
+    from hetero_core.contract import Plan, QueryResult
+    from hetero_core.core import Core
+    from hetero_core.network.graph import Network
+
+Times = Mapping[int, float]
+"""Subgraph -> seconds."""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
+    """Adds the command."""
+    summary = "write the split of a model as a page, a picture, a text or a model"
+    parser = add_command(subparsers, "visualize", summary, answer_visualize)
+    parser.add_argument("model", metavar="MODEL", help="an .onnx file")
+    add_device_options(parser)
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="FILE", help=f"the file to write; its ending says what: {', '.join(_SUFFIXES)}"
+    )
+    parser.add_argument(
+        "--timings",
+        metavar="FILE",
+        help="times per subgraph for the drawing: what 'hetero run --json -c PERF_COUNT=YES' printed for the same split",
+    )
+
+
+def answer_visualize(options: argparse.Namespace) -> Answer:
+    """Returns what was written; exit code 1 where the device refuses nodes. Raises: UsageError."""
+    from hetero_core.core import Core  # reads the installed distributions
+
+    suffix = _read_suffix(options.output)
+    if options.timings is not None and suffix not in _DRAWINGS:
+        raise UsageError(f"--timings has a meaning only for {', '.join(_DRAWINGS)}; '{options.output}' shows no times")
+    with Core() as core:
+        network = pin_network(core, read_model(core, options.model), options.device, read_pins(options))
+        plan, result = _query(core, network, options)
+    times = {} if options.timings is None else read_timings(options.timings, plan)
+    target = Path(options.output)
+    try:
+        _write(target, suffix, network, plan, times)
+    except OSError as error:
+        raise UsageError(f"cannot write '{target}': {error.strerror}") from error
+    nbytes = target.stat().st_size
+    fields = {
+        "network": network.name,
+        "device": options.device,
+        "file": str(target),
+        "bytes": nbytes,
+        "subgraphs": len(plan.stages),
+        "refused": result.refused,
+    }
+    text = f"wrote '{target}': network '{network.name}' on {options.device}, {count(plan.stages, 'subgraph')}, {nbytes} bytes"
+    if result.refused:
+        text += f"\n{len(result.refused)} of {len(network.nodes)} nodes are refused; 'hetero query' lists why"
+    return Answer(text, fields, WRONG_RESULT if result.refused else OK)
+
+
+def _read_suffix(path: str) -> str:
+    suffix = Path(path).suffix.lower()
+    if suffix not in _SUFFIXES:
+        named = f"'{suffix}'" if suffix else "no ending"
+        hint = suggest(suffix, _SUFFIXES) if suffix else ""
+        raise UsageError(f"-o {path}: cannot tell the format from {named}{hint or ';'} known are {enumerate_choices(_SUFFIXES)}")
+    return suffix
+
+
+def _query(core: Core, network: Network, options: argparse.Namespace) -> tuple[Plan, QueryResult]:
+    from hetero_core.cli.plans import list_parts
+    from hetero_core.reports.single import plan_single_device
+
+    config = read_config(options)
+    result = core.query_network(network, options.device, config)
+    if result.plan is not None:
+        return result.plan, result
+    if list_parts(core, options.device, config):
+        raise UsageError(
+            f"there is no split to draw: {len(result.refused)} nodes have no device; 'hetero query' lists why, and with "
+            "--explain NODE tells what every device says about one"
+        )
+    return plan_single_device(network, options.device, result), result
+
+
+def read_timings(path: str, plan: Plan) -> dict[int, float]:
+    """Returns the seconds of each subgraph from the JSON of `hetero run`.
+
+    Raises: UsageError for a file that is none, and for times of another network or split.
+    """
+    try:
+        fields = json.loads(Path(path).read_text(encoding="utf-8"))
+        rows = [(int(row["subgraph"]), str(row["device"]), float(row["seconds"]), int(row["steps"])) for row in fields["subgraphs"]]
+        network = str(fields["network"])
+    except OSError as error:
+        raise UsageError(f"--timings {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"--timings {path}: expected what 'hetero run --json -c PERF_COUNT=YES' prints, with the times of subgraphs"
+        ) from error
+    if network != plan.network:
+        raise UsageError(f"--timings {path}: times of network '{network}'; this is network '{plan.network}'")
+    times = {}
+    for index, device, seconds, steps in rows:
+        if not steps:
+            continue  # what was copied before the first subgraph
+        if not 0 <= index < len(plan.stages) or device != plan.stages[index].device:
+            raise UsageError(
+                f"--timings {path}: times of another split: subgraph {index} on {device}; this split has "
+                + (
+                    f"subgraph {index} on {plan.stages[index].device}"
+                    if 0 <= index < len(plan.stages)
+                    else f"{len(plan.stages)} subgraphs"
+                )
+            )
+        times[index] = seconds
+    return times
+
+
+def _write(target: Path, suffix: str, network: Network, plan: Plan, times: Times) -> None:
+    if suffix == ".onnx":
+        from hetero_core.reports.model import write_planned_network  # imports onnx
+
+        write_planned_network(network, plan, target)
+    else:
+        _write_text(target, {**_TEXTS, **_DRAWINGS}[suffix](plan, times))
+
+
+def _write_text(target: Path, text: str) -> None:
+    """Writes the text as UTF-8; the file appears complete or not at all."""
+    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    try:
+        # A name may hold half of a surrogate pair, which no encoding has.
+        with partial.open("x", encoding="utf-8", errors="replace", newline="\n") as file:
+            file.write(text if text.endswith("\n") else text + "\n")
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _make_page(plan: Plan, times: Times) -> str:
+    from hetero_core.reports.page import plan_to_html
+
+    return plan_to_html(plan, times)
+
+
+def _make_picture(plan: Plan, times: Times) -> str:
+    from hetero_core.reports.svg import plan_to_svg
+
+    return plan_to_svg(plan, times)
+
+
+def _make_mermaid(plan: Plan, times: Times) -> str:
+    from hetero_core.reports.mermaid import plan_to_mermaid
+
+    return plan_to_mermaid(plan, times)
+
+
+def _make_dot(plan: Plan, _: Times) -> str:
+    from hetero_core.reports.dot import plan_to_dot
+
+    return plan_to_dot(plan)
+
+
+def _make_json(plan: Plan, _: Times) -> str:
+    from hetero_core.reports.fields import plan_to_json
+
+    fields: dict[str, Any] = plan_to_json(plan)
+    return json.dumps(to_json(fields), indent=2, ensure_ascii=False)
+
+
+def _make_text(plan: Plan, _: Times) -> str:
+    from hetero_core.reports.text import describe_plan
+
+    return describe_plan(plan, refusal_limit=len(plan.operator_of_node))
+
+
+Make = Callable[["Plan", Times], str]
+_DRAWINGS: dict[str, Make] = {".html": _make_page, ".mmd": _make_mermaid, ".svg": _make_picture}
+_TEXTS: dict[str, Make] = {".dot": _make_dot, ".json": _make_json, ".txt": _make_text}
+_SUFFIXES = tuple(sorted((*_DRAWINGS, *_TEXTS, ".onnx")))

@@ -1,0 +1,45 @@
+"""The plan of a device that runs the whole network itself: one stage, and the nodes that the device refuses in it."""
+
+from __future__ import annotations
+
+from hetero_core.contract import Boundary, Plan, PlanStage, QueryResult, freeze_mapping
+from hetero_core.network.graph import Network
+from hetero_core.network.types import TensorType
+
+
+def plan_single_device(network: Network, device: str, result: QueryResult) -> Plan:
+    """Returns the plan of a query that gave none; a refused node stands in the stage and has no device."""
+    return Plan(
+        network=network.name,
+        priorities=(device,),
+        device_of_node=freeze_mapping(result.supported),
+        operator_of_node=freeze_mapping((node.name, node.operator) for node in network.nodes),
+        refusals=freeze_mapping((name, freeze_mapping({device: reason})) for name, reason in result.refused.items()),
+        pins=freeze_mapping({}),
+        stages=(_hold_all(network, device),) if network.nodes else (),
+        boundaries=_list_inputs(network) if network.nodes else (),
+    )
+
+
+def _hold_all(network: Network, device: str) -> PlanStage:
+    return PlanStage(
+        0,
+        device,
+        tuple(node.name for node in network.nodes),
+        tuple(spec.name for spec in network.inputs),
+        tuple(spec.name for spec in network.outputs),
+    )
+
+
+def _list_inputs(network: Network) -> tuple[Boundary, ...]:
+    return tuple(
+        Boundary(
+            spec.name,
+            spec.type,
+            spec.type.nbytes if isinstance(spec.type, TensorType) else None,
+            None,
+            (0,),
+            readers=tuple(network.nodes[index].name for index in network.index_of_consumers.get(spec.name, ())),
+        )
+        for spec in network.inputs
+    )

@@ -1,0 +1,227 @@
+"""The cache of compiled networks: a folder of blobs, each named by the digest of all that shaped it.
+
+Rules: an entry appears complete or not at all; it is used only where what it says of itself is, byte for byte, what the load would
+say; whatever is wrong with entry or folder is a warning and a miss, and never fails a load. Warnings go to the log and not through
+`warnings`, which a program may have turned into errors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hetero_core.contract import Payload
+from hetero_core.errors import BlobError, BlobMismatchError, ConfigValueError
+from hetero_core.runtime.blob import BlobHeader, read_blob, write_blob
+from hetero_core.runtime.locks import FileLock
+
+logger = logging.getLogger(__name__)
+
+Loaded = TypeVar("Loaded")
+
+LOCK_SECONDS = 300.0
+"""How long a load waits for another one of the same network, before it compiles for itself and leaves the cache alone."""
+
+_IDENTITY = "hetero/cache"
+"""The section of an entry that says what it was made from; the plugin that imports the entry does not see it."""
+_ENTRY_NAME = re.compile(r"[0-9a-f]{64}\.blob")
+_PARTIAL_NAME = re.compile(r"[0-9a-f]{64}\.[^.]+\.partial")
+_OLDEST_PARTIAL = 86400.0
+"""Seconds after which nobody can be writing a partial file any more."""
+
+# The parts of a split network are loaded within the load of the whole, and are in its entry.
+_is_inside: ContextVar[bool] = ContextVar("hetero_cache_is_inside", default=False)
+
+
+def open_cache(config: Mapping[str, Any]) -> NetworkCache | None:
+    """Returns the cache that a configuration names; None where it names none, and within a load that is cached as a whole.
+
+    Raises: ConfigValueError for a limit below 0.
+    """
+    limit = config.get("CACHE_SIZE_LIMIT", 0)
+    if limit < 0:
+        raise ConfigValueError(f"configuration key CACHE_SIZE_LIMIT: expected bytes, or 0 for no limit, got {limit}")
+    folder = config.get("CACHE_DIR")
+    return NetworkCache(Path(folder).expanduser(), limit) if folder and not _is_inside.get() else None
+
+
+class NetworkCache:
+    """A folder of entries. Safe for threads and processes; keeps no state but the folder."""
+
+    def __init__(self, folder: Path, size_limit: int = 0) -> None:
+        self._folder = folder
+        self._size_limit = size_limit
+
+    def load(
+        self,
+        identity: bytes,
+        *,
+        take: Callable[[BlobHeader, Payload], Loaded],
+        make: Callable[[], Loaded],
+        pack: Callable[[Loaded], tuple[BlobHeader, Payload]],
+    ) -> Loaded:
+        """Returns what `take` makes of the entry, or where there is none what `make` returns, having stored what `pack` gives of it.
+
+        Of several processes and threads that load one network one makes it, and the others wait for its entry.
+
+        Raises: what `make` raises.
+        """
+        path = self._folder / f"{hashlib.sha256(identity).hexdigest()}.blob"
+        token = _is_inside.set(True)
+        try:
+            with suppress(_UnusableEntryError):
+                found = self._take_entry(path, identity, take)
+                if found is not None:
+                    return found
+            with self._hold_lock(path) as is_held:
+                found = self._take_entry_or_warn(path, identity, take) if is_held else None
+                if found is not None:
+                    return found
+                made = make()
+                if is_held:
+                    self._store(path, identity, lambda: pack(made))
+                return made
+        finally:
+            _is_inside.reset(token)
+
+    def _take_entry(self, path: Path, identity: bytes, take: Callable[[BlobHeader, Payload], Loaded]) -> Loaded | None:
+        """Returns what is made of an entry, None where there is none."""
+        try:
+            header, payload = _read_entry(path, identity)
+        except BlobError as error:
+            if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+                return None
+            raise _UnusableEntryError(str(error)) from error
+        try:
+            taken = take(header, payload)
+        except Exception as error:
+            # A plugin may raise anything for what it cannot import.
+            raise _UnusableEntryError(f"{type(error).__name__}: {error}") from error
+        with suppress(OSError):
+            os.utime(path)  # the time of the last use, for the eviction
+        logger.info("network '%s' was loaded from the cache entry '%s'", header.network, path)
+        return taken
+
+    def _take_entry_or_warn(self, path: Path, identity: bytes, take: Callable[[BlobHeader, Payload], Loaded]) -> Loaded | None:
+        try:
+            return self._take_entry(path, identity, take)
+        except _UnusableEntryError as error:
+            logger.warning("the cache entry '%s' cannot be used and is made anew: %s", path, error)
+            return None
+
+    @contextmanager
+    def _hold_lock(self, path: Path) -> Iterator[bool]:
+        """Gives True where this load alone may write the entry, False where the cache cannot be used for it."""
+        lock = FileLock(path.with_suffix(".lock"))
+        try:
+            with suppress(FileExistsError):
+                self._folder.mkdir(mode=0o700)
+            is_held = lock.acquire(
+                LOCK_SECONDS, on_wait=lambda holder: logger.info("waiting for %s, which loads the same network", holder)
+            )
+        except OSError as error:
+            logger.warning("the cache folder '%s' cannot be used: %s; nothing is kept in it", self._folder, error.strerror or error)
+            yield False
+            return
+        if not is_held:
+            logger.warning(
+                "another process has held '%s' for %g s; loading without the cache", path.with_suffix(".lock"), LOCK_SECONDS
+            )
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            lock.release()
+
+    def _store(self, path: Path, identity: bytes, pack: Callable[[], tuple[BlobHeader, Payload]]) -> None:
+        """Writes an entry; a failure leaves the folder as it was."""
+        try:
+            self._remove_partials(path.stem)
+            header, payload = pack()
+            entry = Payload({**payload.sections, _IDENTITY: identity}, payload.version)
+            size = self._write(path, header, entry)
+        except Exception as error:  # noqa: BLE001  # a full disk, or a plugin that cannot export: the network is loaded all the same
+            logger.warning("no entry was written to the cache folder '%s': %s: %s", self._folder, type(error).__name__, error)
+            return
+        logger.info("network '%s' was stored as the cache entry '%s', %d bytes", header.network, path, size)
+        self._evict()
+
+    def _write(self, path: Path, header: BlobHeader, entry: Payload) -> int:
+        """Returns the size of the entry, which is on the disk when it gets its name."""
+        descriptor, partial = tempfile.mkstemp(dir=self._folder, prefix=f"{path.stem}.", suffix=".partial")
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                write_blob(header, entry, stream)
+                stream.flush()
+                os.fsync(stream.fileno())
+                size = stream.tell()
+            if 0 < self._size_limit < size:
+                raise BlobError(f"the entry has {size} bytes, CACHE_SIZE_LIMIT is {self._size_limit}")
+            os.replace(partial, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(partial)
+            raise
+        _sync_folder(self._folder)
+        return size
+
+    def _remove_partials(self, key: str) -> None:
+        """Removes what killed processes left: of this entry, whose lock is held, and of others after a day."""
+        for path in self._list(_PARTIAL_NAME):
+            with suppress(OSError):
+                if path.name.startswith(key) or time.time() - path.stat().st_mtime > _OLDEST_PARTIAL:
+                    path.unlink()
+
+    def _evict(self) -> None:
+        """Removes the entries that were not used for the longest time, until the rest is within the limit."""
+        if self._size_limit == 0:
+            return
+        found = []
+        for path in self._list(_ENTRY_NAME):
+            with suppress(OSError):
+                status = path.stat()
+                found.append((status.st_mtime_ns, path.name, status.st_size, path))
+        total = sum(size for _, _, size, _ in found)
+        for _, _, size, path in sorted(found):
+            if total <= self._size_limit:
+                return
+            with suppress(OSError):
+                path.unlink()
+            total -= size
+            logger.info("the cache entry '%s' of %d bytes was removed, CACHE_SIZE_LIMIT is %d", path, size, self._size_limit)
+
+    def _list(self, name: re.Pattern[str]) -> list[Path]:
+        """Returns those files of the folder that are ours by their names; what else is in it is left alone."""
+        return [path for path in self._folder.iterdir() if name.fullmatch(path.name)]
+
+
+def _read_entry(path: Path, identity: bytes) -> tuple[BlobHeader, Payload]:
+    header, payload = read_blob(path)
+    sections = dict(payload.sections)
+    if bytes(sections.pop(_IDENTITY, b"")) != identity:
+        raise BlobMismatchError(f"'{path}' was made from something else than its name says")
+    return header, Payload(sections, payload.version)
+
+
+class _UnusableEntryError(Exception):
+    """An entry is there and cannot be used."""
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes a new name in a folder last through a power cut, where the system can."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

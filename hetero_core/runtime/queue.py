@@ -1,0 +1,203 @@
+"""AsyncInferQueue: several requests of one network that are kept busy, whichever of them is idle takes the next inputs.
+
+A request is busy from its start until its callback has returned. Nothing of a failed run stays behind once `wait_all` has raised it.
+"""
+
+from __future__ import annotations
+
+import reprlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from hetero_core.errors import ConfigValueError, RequestBusyError
+from hetero_core.runtime.request import InferRequest, Run
+
+if TYPE_CHECKING:
+    from hetero_core.runtime.executable import ExecutableNetwork
+
+QueueCallback = Callable[[InferRequest, Any], None]
+
+
+class AsyncInferQueue:
+    """A pool of requests on a loaded network. Safe for threads; a context manager that waits for all runs.
+
+    `queue[i]` and iteration give the requests, for their tensors and times; run them through the queue.
+    """
+
+    def __init__(self, network: ExecutableNetwork, jobs: int = 0) -> None:
+        """Makes `jobs` requests; 0 stands for the network's OPTIMAL_NUMBER_OF_INFER_REQUESTS."""
+        if not isinstance(jobs, int) or isinstance(jobs, bool) or jobs < 0:
+            raise ConfigValueError(f"a queue on network '{network.name}': expected jobs of 0 or more, got {jobs!r}")
+        count = jobs if jobs > 0 else max(int(network.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS")), 1)
+        self._network = network
+        self._changed = threading.Condition()
+        # Of each request, the runs whose callbacks have not returned and the starts that are on their way; 0 is idle.
+        self._unfinished = [0] * count
+        self._starting: set[int] = set()
+        self._userdata: list[Any] = [None] * count
+        self._errors: list[BaseException] = []
+        self._callback: QueueCallback | None = None
+        self._here = _CallingThread()
+        self._requests = tuple(_QueuedRequest(network, self, index) for index in range(count))
+
+    def start_async(self, inputs: Mapping[str, Any] | None = None, userdata: Any = None) -> None:
+        """Starts a run on an idle request, waiting until there is one; `userdata` is handed to the callback.
+
+        Within a callback it never waits: where no other request is idle it takes the callback's own.
+
+        Raises: InputNameError, InputShapeError, InputTypeError; RequestBusyError within a callback that has restarted its request.
+        """
+        index = self._wait_for_idle(takes_it=True)
+        try:
+            self._userdata[index] = userdata
+            self._requests[index].start_async(inputs)
+        finally:
+            self._leave(index, None)
+
+    def get_idle_request_id(self) -> int:
+        """Returns the position of the first idle request, waiting until there is one; the next `start_async` takes it."""
+        return self._wait_for_idle(takes_it=False)
+
+    def is_ready(self) -> bool:
+        """Says whether a request is idle, so that `start_async` would not wait."""
+        with self._changed:
+            return 0 in self._unfinished
+
+    def set_callback(self, callback: QueueCallback | None) -> None:
+        """Sets the function that is called with the request and its userdata after each run that succeeded.
+
+        A failed run is not called back: `wait_all` raises it, with a note of its userdata; so it does with an error of the callback.
+
+        Raises: RequestBusyError while a request runs.
+        """
+        with self._changed:
+            if any(self._unfinished):
+                raise RequestBusyError(
+                    f"cannot set a callback: the queue on network '{self._network.name}' is running; wait_all first"
+                )
+            self._callback = callback
+
+    def wait_all(self) -> None:
+        """Waits until all requests are idle, restarts from callbacks included.
+
+        Raises: the error that came first since the last call, after all have ended; RequestBusyError within a callback of the queue.
+        """
+        self._network.require_process()
+        if self._here.index is not None:
+            raise RequestBusyError(f"wait_all within a callback of the queue on network '{self._network.name}' waits for itself")
+        with self._changed:
+            self._changed.wait_for(lambda: not any(self._unfinished))
+            errors, self._errors = self._errors, []
+        if len(errors) > 1:
+            errors[0].add_note(f"{len(errors) - 1} more runs of the queue failed after this one")
+        if errors:
+            raise errors[0]
+
+    def cancel_all(self) -> None:
+        """Ends all runs at once with RequestCancelledError, which `wait_all` then raises unless another error came first."""
+        for request in self._requests:
+            request.cancel()
+
+    def _wait_for_idle(self, *, takes_it: bool) -> int:
+        self._network.require_process()
+        with self._changed:
+            while True:
+                index = self._find_idle()
+                if index is not None:
+                    if takes_it:
+                        self._unfinished[index] += 1
+                        self._starting.add(index)
+                    return index
+                if self._here.index is not None:
+                    raise RequestBusyError(
+                        f"no request of the queue on network '{self._network.name}' is idle, and its callback, which runs on the "
+                        "thread that would wait, has restarted its own; give the queue more jobs or start one run per callback"
+                    )
+                self._changed.wait()
+
+    def _find_idle(self) -> int | None:
+        if 0 in self._unfinished:
+            return self._unfinished.index(0)
+        own = self._here.index
+        is_free = own is not None and own not in self._starting and not self._requests[own].is_running
+        return own if is_free else None
+
+    def _enter(self, index: int) -> None:
+        with self._changed:
+            self._unfinished[index] += 1
+
+    def _began(self, index: int) -> None:
+        """Ends the reservation of a start: from here on the request says itself that it is running."""
+        with self._changed:
+            self._starting.discard(index)
+
+    def _leave(self, index: int, error: BaseException | None) -> None:
+        with self._changed:
+            self._unfinished[index] -= 1
+            if error is not None:
+                self._errors.append(error)
+            self._changed.notify_all()
+
+    def _call_back(self, index: int, request: InferRequest, error: BaseException | None) -> None:
+        userdata = self._userdata[index]
+        if error is not None:
+            error.add_note(f"request {index} of the queue, userdata {reprlib.repr(userdata)}")
+        elif self._callback is not None:
+            outer, self._here.index = self._here.index, index
+            try:
+                self._callback(request, userdata)
+            finally:
+                self._here.index = outer
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[InferRequest]:
+        return iter(self._requests)
+
+    def __getitem__(self, index: int) -> InferRequest:
+        return self._requests[index]
+
+    def __enter__(self) -> AsyncInferQueue:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Waits for all; where the block was left by an error, cancels them first, and that error goes on."""
+        if kind is None:
+            self.wait_all()
+            return
+        self.cancel_all()
+        with self._changed:
+            self._changed.wait_for(lambda: not any(self._unfinished))
+            self._errors = []
+
+
+class _CallingThread(threading.local):
+    """The request whose callback the current thread is in."""
+
+    index: int | None = None
+
+
+class _QueuedRequest(InferRequest):
+    """A request that tells its queue when a run begins and when it has ended, whoever started it."""
+
+    def __init__(self, network: ExecutableNetwork, queue: AsyncInferQueue, index: int) -> None:
+        super().__init__(network)
+        self._queue = queue
+        self._index = index
+        self._callback = lambda request, error: queue._call_back(index, request, error)
+
+    def _begin(self, inputs: Mapping[str, Any] | None) -> Run:
+        self._queue._enter(self._index)
+        try:
+            return super()._begin(inputs)
+        except BaseException:
+            self._queue._leave(self._index, None)
+            raise
+        finally:
+            self._queue._began(self._index)
+
+    def _finish(self, run: Run) -> None:
+        self._queue._leave(self._index, run.error if run.is_detached else None)
+        super()._finish(run)

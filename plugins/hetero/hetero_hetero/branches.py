@@ -1,0 +1,119 @@
+"""An If that no device takes whole: HETERO looks at the condition itself, and each branch is a split network of its own.
+
+A branch is the network of its body; what the body reads from outside becomes an input. Only the branch that was chosen runs, so
+side effects and errors of the other one do not happen, as ONNX has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hetero_core.contract import Executable, Plan, RunContext, freeze_mapping
+from hetero_core.network.graph import Graph, Network, Node
+from hetero_core.network.topology import find_free_values
+from hetero_core.network.types import ValueSpec, has_known_element
+from hetero_core.runtime.executable import ExecutableNetwork
+
+BRANCHES = ("then_branch", "else_branch")
+
+
+def is_branching(node: Node) -> bool:
+    """Says whether a node is ONNX's If."""
+    return node.op_type == "If" and not node.domain and all(name in node.bodies for name in BRANCHES)
+
+
+def cut_branches(network: Network, node: Node) -> tuple[Network, Network]:
+    """Returns the branches of an If as networks, first the one of a true condition; weights are shared."""
+    then_branch, else_branch = (_cut_branch(network, node, node.bodies[name]) for name in BRANCHES)
+    return then_branch, else_branch
+
+
+def _cut_branch(network: Network, node: Node, body: Graph) -> Network:
+    read = find_free_values(body)
+    outer = {value: network.initializers[value] for value in read if value in network.initializers}
+    inputs = tuple(ValueSpec(value, network.types[value]) for value in read if value not in outer)
+    outputs = tuple(
+        _specify(spec, network, node.outputs[place] if place < len(node.outputs) else "") for place, spec in enumerate(body.outputs)
+    )
+    types = {**{value: network.types[value] for value in read if value in network.types}, **body.types}
+    types.update((spec.name, spec.type) for spec in outputs)
+    return Network(
+        f"{network.name}/{node.name}/{body.name}",
+        inputs,
+        outputs,
+        body.nodes,
+        freeze_mapping({**body.initializers, **outer}),
+        freeze_mapping(types),
+        opsets=network.opsets,
+        ir_version=network.ir_version,
+    )
+
+
+def _specify(spec: ValueSpec, network: Network, outer: str) -> ValueSpec:
+    """Returns the output of a branch, with the type that the If gives it where the body does not know its own."""
+    known = network.type_of(outer)
+    return spec if known is None or has_known_element(spec.type) else ValueSpec(spec.name, known)
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """A loaded branch: which inputs of the If it takes, and which of its outputs the If returns."""
+
+    loaded: ExecutableNetwork
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+class BranchExecutable(Executable):
+    """A network of one If, both branches loaded. The condition is an input, or a constant of the network."""
+
+    def __init__(self, network: Network, plan: Plan, then_branch: ExecutableNetwork, else_branch: ExecutableNetwork) -> None:
+        (node,) = network.nodes
+        self.network = network
+        self.plan = plan
+        self.inputs = network.inputs
+        self.outputs = network.outputs
+        condition = node.inputs[0]
+        self._fixed = network.initializers[condition].array if condition in network.initializers else None
+        self._condition = network.index_of_input.get(condition, 0)
+        self._branches = tuple(self._place(node, loaded) for loaded in (then_branch, else_branch))
+
+    def _place(self, node: Node, loaded: ExecutableNetwork) -> _Branch:
+        position = self.network.index_of_input
+        inputs = tuple(position[spec.name] for spec in loaded.inputs)
+        return _Branch(loaded, inputs, tuple(node.outputs.index(spec.name) for spec in self.outputs))
+
+    def create_state(self) -> tuple[object, ...]:
+        """Returns the working memory of both branches."""
+        return tuple(branch.loaded.create_state() for branch in self._branches)
+
+    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        """Returns the outputs of the branch that the condition chooses."""
+        condition = inputs[self._condition] if self._fixed is None else self._fixed
+        chosen = 0 if bool(np.asarray(condition).reshape(-1)[0]) else 1
+        branch = self._branches[chosen]
+        states: Any = context.state
+        inner = RunContext(states[chosen], profile=context.profile, token=context.token)
+        results = branch.loaded.run(tuple(inputs[place] for place in branch.inputs), inner)
+        return tuple(results[place] for place in branch.outputs)
+
+    def metrics(self) -> Mapping[str, Any]:
+        """The metrics of a split network; its devices are those of both branches."""
+        devices = (device for branch in self._branches for device in branch.loaded.get_metric("EXECUTION_DEVICES"))
+        return {
+            "HETERO_SUBGRAPHS": tuple((stage.device, stage.nodes) for stage in self.plan.stages),
+            "HETERO_NUMBER_OF_SUBMODELS": len(self.plan.stages),
+            "HETERO_PLAN": self.plan,
+            "HETERO_BOUNDARY_TENSORS": 0,
+            "HETERO_BOUNDARY_BYTES": 0,
+            "EXECUTION_DEVICES": tuple(dict.fromkeys(devices)),
+        }
+
+    def close(self) -> None:
+        """Closes both branches."""
+        for branch in self._branches:
+            branch.loaded.close()

@@ -1,0 +1,83 @@
+"""The configuration of each device of a list: flat keys for all that know them, DEVICE_PROPERTIES for one device alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hetero_core.contract import DeviceName
+from hetero_core.core import Core
+from hetero_core.devices.config import STANDARD_KEYS, convert_config
+from hetero_core.devices.names import parse_device_name, split_device_list
+from hetero_core.errors import ConfigKeyError, ConfigValueError, enumerate_choices, suggest
+
+PROPERTIES_KEY = "DEVICE_PROPERTIES"
+_KEYS_OF_THE_WHOLE = ("PERF_COUNT", "DEVICE_ID")
+
+
+def configure_children(
+    core: Core, device: DeviceName, children: Sequence[str], config: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Returns device -> configuration, in the order of `children`: the flat keys that it knows, its own properties over them.
+
+    Raises: ConfigValueError for properties of a device that is not in the list; ConfigKeyError, ConfigValueError for a key or value
+    that the device does not take.
+    """
+    properties = _read_properties(core, device, children, config.get(PROPERTIES_KEY))
+    return {child: {**_select_flat(core, child, config), **properties.get(child, {})} for child in children}
+
+
+def _select_flat(core: Core, child: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns those values that are set and that a device knows; an inner HETERO has properties of other devices."""
+    keys = core.config_keys(child)
+    return {
+        name: value
+        for name, value in config.items()
+        if value is not None
+        and name in keys
+        and name not in STANDARD_KEYS
+        and name != PROPERTIES_KEY
+        and not keys[name].is_arguments
+    }
+
+
+def _read_properties(
+    core: Core, device: DeviceName, children: Sequence[str], given: Mapping[str, Any] | None
+) -> dict[str, dict[str, Any]]:
+    """Returns device -> properties in their types."""
+    properties: dict[str, dict[str, Any]] = {}
+    for name, values in (given or {}).items():
+        child = _find_child(name, device, children)
+        if child in properties:
+            raise ConfigValueError(f"{PROPERTIES_KEY} of device {device} names {child} twice; write all of its keys in one entry")
+        if not isinstance(values, Mapping):
+            raise ConfigValueError(f"{PROPERTIES_KEY} of device {device}: expected keys and values for {child}, got {values!r}")
+        properties[child] = _convert_properties(core, device, child, values)
+    return properties
+
+
+def _find_child(name: str, device: DeviceName, children: Sequence[str]) -> str:
+    pieces = split_device_list(name)
+    child = str(parse_device_name(pieces[0])) if len(pieces) == 1 else str(parse_device_name(name))
+    if child in children:
+        return child
+    hint = suggest(child, children) or ";"
+    raise ConfigValueError(
+        f"{PROPERTIES_KEY} of device {device} names '{name}', which is not in the list{hint} the list is {enumerate_choices(children)}"
+    )
+
+
+def _convert_properties(core: Core, device: DeviceName, child: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    keys = core.config_keys(child)
+    try:
+        converted = convert_config(values, keys, device=child)
+    except (ConfigKeyError, ConfigValueError) as error:
+        error.add_note(f"in {PROPERTIES_KEY} of device {device}")
+        raise
+    for name in converted:
+        if name in _KEYS_OF_THE_WHOLE or keys[name].is_arguments:
+            raise ConfigKeyError(
+                f"{PROPERTIES_KEY} of device {device} sets {name} for {child}; PERF_COUNT is for the whole network, an id or a list "
+                f"is a part of the device's name, as in 'HETERO:GPU.1,CPU'"
+            )
+    return converted

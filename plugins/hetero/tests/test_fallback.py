@@ -1,0 +1,128 @@
+"""A device that fails to load a part which it has taken: an error that says all of it, or the next device where that was asked for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hetero_core import Core, Network
+from hetero_core.errors import ConfigValueError, DeviceUnavailableError, LoadError, UnsupportedNodesError
+
+SANDWICH = """g (float[4] x) => (float[4] y) { [first] a = Relu (x) [middle] b = Exp (a) [last] y = Neg (b) }"""
+X = np.array([0.5, -1, 2, -3], np.float32)
+NEXT = {"HETERO_FALLBACK": "NEXT"}
+
+
+def fail_at(operator: str, error: Exception) -> Callable[[Network], Exception | None]:
+    return lambda part: error if any(node.op_type == operator for node in part.nodes) else None
+
+
+def compute_sandwich() -> np.ndarray[Any, Any]:
+    return -np.exp(np.maximum(X.astype(np.float64), 0))
+
+
+def test_strict_failure_names_stage_device_nodes_and_cause_and_closes_what_was_loaded(
+    core: Core, read: Callable[..., Network], add_device: Callable[..., Any]
+) -> None:
+    cause = MemoryError("2 GiB wanted")
+    first = add_device("A", refused=["Exp"], fail=fail_at("Neg", cause))
+    second = add_device("B")
+    with pytest.raises(LoadError) as caught:
+        core.load_network(read(SANDWICH), "HETERO:A,B")
+    assert str(caught.value) == (
+        "cannot load stage 2 of 3 of network 'g' on A, nodes 'last' (Neg-13): MemoryError: 2 GiB wanted; "
+        "HETERO_FALLBACK=NEXT would move on to the next device"
+    )
+    assert caught.value.__cause__ is cause
+    assert any("raised by plugin A" in note for note in caught.value.__notes__)
+    assert first.closed == [("first",)]
+    assert second.closed == [("middle",)]
+
+
+def test_strict_failure_keeps_type_and_fields_of_an_error_of_ours(
+    core: Core, read: Callable[..., Network], add_device: Callable[..., Any]
+) -> None:
+    refusals = {"middle": {"A": "too wide"}}
+    cause = UnsupportedNodesError("1 of 3 nodes are refused", refusals)
+    add_device("A", fail=fail_at("Exp", cause))
+    with pytest.raises(
+        UnsupportedNodesError, match=r"cannot load stage 0 of 1 .* on A, nodes .*: 1 of 3 nodes are refused; "
+    ) as caught:
+        core.load_network(read(SANDWICH), "HETERO:A,CPU", {"HETERO_FALLBACK": "STRICT"})
+    assert caught.value is not cause
+    assert caught.value.refusals == refusals
+    assert caught.value.__cause__ is cause
+    assert str(cause) == "1 of 3 nodes are refused"
+
+
+def test_next_device_gets_the_part_and_unchanged_parts_are_loaded_once(
+    core: Core, read: Callable[..., Network], add_device: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    first = add_device("A", refused=["Exp"], fail=fail_at("Neg", RuntimeError("no room")))
+    second = add_device("B")
+    with caplog.at_level(logging.WARNING):
+        loaded = core.load_network(read(SANDWICH), "HETERO:A,B", NEXT)
+    assert loaded.get_metric("HETERO_SUBGRAPHS") == (("A", ("first",)), ("B", ("middle", "last")))
+    assert loaded.get_metric("HETERO_PLAN").refusals == {
+        "middle": {"A": "no kernel"},
+        "last": {"A": "failed to load: RuntimeError: no room"},
+    }
+    assert first.loaded == [("first",), ("last",)]
+    assert first.closed == []
+    assert second.loaded == [("middle",), ("middle", "last")]
+    assert second.closed == [("middle",)]
+    assert "nodes 'last' (Neg-13): RuntimeError: no room; its nodes go to the next device" in caplog.text
+    np.testing.assert_allclose(loaded.infer({"x": X})["y"], compute_sandwich(), rtol=1e-6)
+
+
+def test_device_that_always_fails_ends_with_nothing(
+    core: Core, read: Callable[..., Network], add_device: Callable[..., Any]
+) -> None:
+    device = add_device("A", refuse=lambda node, part: "too long" if len(part.nodes) > 2 and node.op_type == "Neg" else None)
+    device._fail = lambda _: DeviceUnavailableError("the driver is gone")
+    loaded = core.load_network(read(SANDWICH), "HETERO:A,TEMPLATE", NEXT)
+    assert loaded.get_metric("EXECUTION_DEVICES") == ("TEMPLATE",)
+    assert loaded.get_metric("HETERO_PLAN").refusals == {
+        "first": {"A": "failed to load: the driver is gone"},
+        "middle": {"A": "failed to load: the driver is gone"},
+        "last": {"A": "too long"},
+    }
+
+
+def test_part_that_finds_no_other_device_is_an_error_with_every_reason(
+    core: Core, read: Callable[..., Network], add_device: Callable[..., Any]
+) -> None:
+    cause = RuntimeError("no room")
+    add_device("A", fail=fail_at("Exp", cause))
+    other = add_device("B", refused=["Relu"])
+    with pytest.raises(UnsupportedNodesError, match="cannot load network 'g' on HETERO:A,B: 1 of 3 nodes are refused") as caught:
+        core.load_network(read(SANDWICH), "HETERO:A,B", NEXT)
+    assert caught.value.refusals == {"first": {"A": "failed to load: RuntimeError: no room", "B": "no kernel"}}
+    assert caught.value.__cause__ is cause
+    assert other.loaded == []
+
+
+def test_pinned_nodes_do_not_move_on(core: Core, read: Callable[..., Network], add_device: Callable[..., Any]) -> None:
+    device = add_device("A", fail=fail_at("Neg", RuntimeError("no room")))
+    with pytest.raises(
+        LoadError, match=r"stage 1 of 2 .* on A, nodes 'last' \(Neg-13\): RuntimeError: no room; all of its nodes are pinned to A"
+    ):
+        core.load_network(read(SANDWICH).with_affinity({"last": "A"}), "HETERO:A,TEMPLATE", NEXT)
+    # At first A has all nodes; those that are free to go have gone before the pinned one is tried alone.
+    assert device.loaded == [("first", "middle", "last"), ("last",)]
+
+
+def test_inner_list_moves_on_by_itself(core: Core, read: Callable[..., Network], add_device: Callable[..., Any]) -> None:
+    add_device("A", fail=fail_at("Exp", RuntimeError("no room")))
+    loaded = core.load_network(read(SANDWICH), "HETERO:(HETERO:A,TEMPLATE),CPU", NEXT)
+    assert loaded.get_metric("EXECUTION_DEVICES") == ("HETERO:A,TEMPLATE",)
+    np.testing.assert_allclose(loaded.infer({"x": X})["y"], compute_sandwich(), rtol=1e-6)
+
+
+def test_value_is_one_of_two(core: Core, read: Callable[..., Network]) -> None:
+    with pytest.raises(ConfigValueError, match="HETERO_FALLBACK of device HETERO:CPU: expected one of NEXT, STRICT, got 'ANY'"):
+        core.load_network(read(SANDWICH), "HETERO:CPU", {"HETERO_FALLBACK": "ANY"})

@@ -1,0 +1,65 @@
+"""Format 1 of the container is frozen: files that were written once are read for ever, and are written again byte for byte."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from hetero_core.runtime.blob import read_blob
+
+GOLDEN = Path(__file__).with_name("golden")
+_spec = importlib.util.spec_from_file_location("make_golden", GOLDEN / "make_golden.py")
+assert _spec is not None
+assert _spec.loader is not None
+make_golden = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(make_golden)
+
+# Of the files as they were first written; to change one is to make another format.
+DIGESTS = {
+    "plain-1.blob": "70072fa268d562df2d4751a6d76768127fc89cde4f5027fbc81c0ec7d4175b37",
+    "nested-1.blob": "62db8e0ea4179ff189faf4e711eee27b5481db9e44483f16f3a1d7622d70c157",
+}
+
+
+def test_golden_files_are_those_of_the_list() -> None:
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in GOLDEN.glob("*.blob")}
+    assert found == DIGESTS
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_writer_still_writes_the_golden_bytes(name: str) -> None:
+    assert make_golden.GOLDEN[name]() == (GOLDEN / name).read_bytes()
+
+
+def test_reader_still_reads_the_golden_files() -> None:
+    header, payload = read_blob(GOLDEN / "plain-1.blob")
+    assert header == make_golden.PLAIN_HEADER
+    assert payload.version == 3
+    assert {name: bytes(section) for name, section in payload.sections.items()} == make_golden.PLAIN_SECTIONS
+    outer, nested = read_blob(GOLDEN / "nested-1.blob")
+    assert outer == make_golden.NESTED_HEADER
+    assert list(nested.sections) == ["index", "stage/0"]
+    assert read_blob(nested.sections["stage/0"])[0] == header
+
+
+def test_every_byte_of_the_layout_is_where_the_format_says() -> None:
+    content = (GOLDEN / "plain-1.blob").read_bytes()
+    assert content[:8] == b"HETEROBL"
+    assert content[8:12] == b"\x01\0\0\0", "the format's version"
+    assert content[12:16] == bytes(4)
+    assert content[16:24] == (0x249).to_bytes(8, "little"), "the size of the header"
+    assert content[24:32] == len(content).to_bytes(8, "little") == (1056).to_bytes(8, "little")
+    header = json.loads(content[32 : 32 + 0x249])
+    assert content[32 + 0x249 : 640] == bytes(640 - 32 - 0x249), "the sections begin at the next multiple of 64"
+    assert header["sections"] == [
+        {"name": "model", "offset": 0, "size": 42},
+        {"name": "empty", "offset": 64, "size": 0},
+        {"name": "weights", "offset": 64, "size": 200},
+        {"name": "one/two", "offset": 320, "size": 1},
+    ]
+    assert content[640:1024] == ((b"\x08\x0a" * 21).ljust(64, b"\0") + bytes(range(200)).ljust(256, b"\0") + b"z".ljust(64, b"\0"))
+    assert content[1024:] == hashlib.sha256(content[:1024]).digest()

@@ -1,0 +1,197 @@
+"""CACHE_DIR: nothing about the folder or an entry makes a load fail; limits, locks, damage."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hetero_core import Core, Network
+from hetero_core.errors import ConfigKeyError, ConfigValueError, UnsupportedNodesError
+from hetero_core.runtime import cache as cache_module
+from hetero_core.runtime.locks import FileLock
+
+TEXT = "g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { a = Mul(x, w) y = Neg(a) }"
+X = np.array([3, 4], np.float32)
+Y = [-3, -8]
+
+
+def list_entries(folder: Path) -> list[Path]:
+    assert [path.name for path in folder.iterdir() if path.suffix != ".blob"] == [], "no partial files and locks stay behind"
+    return sorted(folder.iterdir())
+
+
+def damage(entry: Path, kind: str) -> None:
+    content = bytearray(entry.read_bytes())
+    if kind == "flipped":
+        content[len(content) // 2] ^= 1
+    # In place, as a failing disk would do it; its permissions stay.
+    entry.write_bytes({"flipped": content, "cut": content[:-40], "empty": b"", "foreign": b"PK\x03\x04" * 100}[kind])
+
+
+@pytest.mark.parametrize("kind", ["flipped", "cut", "empty", "foreign"])
+@pytest.mark.parametrize("device", ["COUNT", "HETERO:TEMPLATE,COUNT"])
+def test_damaged_entry_is_a_miss_with_a_warning_and_is_replaced(
+    load: Callable[..., bool], folder: Path, warned: list[str], kind: str, device: str
+) -> None:
+    assert not load(device)
+    (entry,) = list_entries(folder)
+    damage(entry, kind)
+    assert [load(device), load(device)] == [False, True]
+    assert len(warned) == 1
+    assert f"the cache entry '{entry}' cannot be used and is made anew: '{entry}' " in warned[0]
+
+
+def test_entry_under_the_name_of_another_is_a_miss_with_a_warning(
+    load: Callable[..., bool], folder: Path, warned: list[str]
+) -> None:
+    other = TEXT.replace("{1, 2}", "{1, 3}")
+    assert not load()
+    (first,) = list_entries(folder)
+    assert not load(text=other, expected=[-3, -12])
+    (second,) = set(list_entries(folder)) - {first}
+    os.replace(second, first)
+    assert [load(), load()] == [False, True]
+    assert warned == [
+        f"the cache entry '{first}' cannot be used and is made anew: '{first}' was made from something else than its name says"
+    ]
+
+
+def test_entry_that_the_plugin_cannot_take_is_a_miss_with_a_warning(
+    load: Callable[..., bool], count: Any, warned: list[str]
+) -> None:
+    assert not load()
+    count.failure = ArithmeticError("of the plugin")
+    assert not load()
+    assert "cannot be used and is made anew: ArithmeticError: of the plugin" in warned[0]
+    count.failure = None
+    assert load()
+
+
+def test_network_that_cannot_be_exported_is_loaded_with_a_warning(
+    load: Callable[..., bool], count: Any, folder: Path, warned: list[str]
+) -> None:
+    count.failure = ArithmeticError("of the plugin")
+    assert [load(), load()] == [False, False]
+    assert warned == [f"no entry was written to the cache folder '{folder}': ArithmeticError: of the plugin"] * 2
+    assert list_entries(folder) == []
+
+
+def test_device_without_export_has_no_such_key(core: Core, hand: Any, read: Callable[..., Network]) -> None:
+    with pytest.raises(
+        ConfigKeyError, match="device HAND has no configuration key 'CACHE_DIR'; its keys are DEVICE_ID, PERF_COUNT"
+    ):
+        core.load_network(read(TEXT), "HAND", {"CACHE_DIR": "x"})
+
+
+def test_error_of_the_load_is_the_same_with_a_cache(core: Core, read: Callable[..., Network], folder: Path) -> None:
+    network = read("g (float[1] x) => (float[1] y) { y = com.acme.Twist(x) }")
+    with pytest.raises(UnsupportedNodesError, match="cannot load network 'g' on CPU: 1 of 1 nodes are refused"):
+        core.load_network(network, "CPU", {"CACHE_DIR": str(folder)})
+    assert list_entries(folder) == []
+
+
+def test_missing_parent_and_a_file_in_place_of_the_folder_are_warnings(
+    load: Callable[..., bool], tmp_path: Path, warned: list[str]
+) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"precious")
+    for where, why in ((tmp_path / "no" / "such", "No such file or directory"), (file, "Not a directory")):
+        assert [load(CACHE_DIR=str(where)), load(CACHE_DIR=str(where))] == [False, False]
+        assert warned == [f"the cache folder '{where}' cannot be used: {why}; nothing is kept in it"] * 2
+        warned.clear()
+    assert file.read_bytes() == b"precious"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_read_only_folder_still_gives_hits(load: Callable[..., bool], folder: Path, warned: list[str]) -> None:
+    assert not load()
+    folder.chmod(0o500)
+    try:
+        assert load()
+        assert not load(text=TEXT.replace("g (", "h ("))
+    finally:
+        folder.chmod(0o700)
+    assert warned == [f"the cache folder '{folder}' cannot be used: Permission denied; nothing is kept in it"]
+
+
+def test_many_threads_compile_once(core: Core, count: Any, read: Callable[..., Network], folder: Path) -> None:
+    network, loaded = read(TEXT), []
+    barrier = threading.Barrier(8)
+
+    def load_one() -> None:
+        barrier.wait(60)
+        loaded.append(core.load_network(network, "COUNT", {"CACHE_DIR": str(folder)}))
+
+    threads = [threading.Thread(target=load_one) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(one.get_metric("LOADED_FROM_CACHE") for one in loaded) == [False, *[True] * 7]
+    assert all(one.infer({"x": X})["y"].tolist() == Y for one in loaded)
+    assert count.compiled == ["g"]
+
+
+def test_load_does_not_wait_for_ever(
+    load: Callable[..., bool], folder: Path, warned: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not load()
+    (entry,) = list_entries(folder)
+    entry.unlink()
+    lock = FileLock(entry.with_suffix(".lock"))
+    assert lock.acquire(0, on_wait=lambda holder: pytest.fail(holder))
+    monkeypatch.setattr(cache_module, "LOCK_SECONDS", 0)
+    assert [load(), load()] == [False, False]
+    assert warned == [f"another process has held '{entry.with_suffix('.lock')}' for 0 s; loading without the cache"] * 2
+    lock.release()
+    assert [load(), load()] == [False, True]
+
+
+def test_limit_removes_what_was_not_used_for_the_longest_time(load: Callable[..., bool], folder: Path) -> None:
+    names = ["a", "b", "c"]
+    text_of_name = {name: TEXT.replace("g (", f"{name} (") for name in names}
+    entry_of_name: dict[str, Path] = {}
+    for name in names:
+        assert not load(text=text_of_name[name])
+        (entry_of_name[name],) = set(list_entries(folder)) - set(entry_of_name.values())
+    (folder / "notes.txt").write_text("not ours")
+    (folder / "mine.blob").write_text("not ours, either")
+    # Uses in the past, in this order; then one is used now.
+    for moment, name in enumerate(names):
+        os.utime(entry_of_name[name], (moment, moment))
+    assert load(text=text_of_name["a"])
+    size = entry_of_name["a"].stat().st_size
+    assert not load(text=TEXT.replace("g (", "d ("), CACHE_SIZE_LIMIT=2 * size + 100)
+    assert [name for name in names if entry_of_name[name].exists()] == ["a"]
+    assert {"notes.txt", "mine.blob"} <= {path.name for path in folder.iterdir()}
+    assert load(text=text_of_name["a"], CACHE_SIZE_LIMIT=2 * size + 100)
+
+
+def test_entry_above_the_limit_is_not_kept(load: Callable[..., bool], folder: Path, warned: list[str]) -> None:
+    assert not load()
+    assert not load(text=TEXT.replace("g (", "h ("), CACHE_SIZE_LIMIT=10)
+    assert len(list_entries(folder)) == 1, "and nothing is removed for it"
+    assert "CACHE_SIZE_LIMIT is 10" in warned[0]
+
+
+def test_limit_below_zero_is_refused(load: Callable[..., bool]) -> None:
+    with pytest.raises(ConfigValueError, match="CACHE_SIZE_LIMIT: expected bytes, or 0 for no limit, got -1"):
+        load(CACHE_SIZE_LIMIT=-1)
+
+
+def test_full_disk_is_a_warning(
+    load: Callable[..., bool], folder: Path, warned: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("hetero_core.runtime.cache.os.fsync", fail)
+    assert not load()
+    assert warned == [f"no entry was written to the cache folder '{folder}': OSError: [Errno 28] No space left on device"]
+    assert list_entries(folder) == []

@@ -1,0 +1,232 @@
+"""The end of things: Core, network and request go in every order, the interpreter ends with runs in flight, a fork is told."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import subprocess
+import sys
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import pytest
+
+from hetero_core import AsyncInferQueue, Core, ExecutableNetwork
+
+MODEL = '<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[1] y) { a = Abs(x) y = Add(a, x) }'
+X = np.array([3], np.float32)
+KINDS = ("core", "network", "request", "queue")
+
+
+def make_all(device: str) -> dict[str, Any]:
+    core = Core()
+    model = core.read_network(onnx.parser.parse_model(MODEL))
+    network = core.load_network(model.with_affinity({"op:Abs": "TEMPLATE"} if ":" in device else {}), device)
+    request, queue = network.create_infer_request(), AsyncInferQueue(network, 2)
+    request.start_async({"x": X})
+    for _ in range(4):
+        queue.start_async({"x": X})
+    queue.wait_all()
+    assert request.wait(60)
+    return {"core": core, "network": network, "request": request, "queue": queue}
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(KINDS)), ids="-".join)
+@pytest.mark.parametrize("device", ["CPU", "HETERO:TEMPLATE,CPU"])
+def test_objects_go_in_every_order_and_nothing_stays(order: tuple[str, ...], device: str) -> None:
+    held = make_all(device)
+    watched = {kind: weakref.ref(one) for kind, one in held.items()}
+    for kind in order:
+        del held[kind]
+        gc.collect()
+        if "request" in held:
+            assert held["request"].infer({"x": X})["y"].tolist() == [6], f"a request works without its {kind}"
+    assert [kind for kind, one in watched.items() if one() is not None] == []
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(("core", "network"))), ids="-".join)
+def test_closing_in_every_order_leaves_a_clear_error(order: tuple[str, ...]) -> None:
+    held = make_all("HETERO:TEMPLATE,CPU")
+    for kind in order:
+        held[kind].close()
+        held[kind].close()
+    with pytest.raises(RuntimeError, match="network 'g' on HETERO:TEMPLATE,CPU is closed; load it again"):
+        held["request"].infer({"x": X})
+    assert held["request"].wait(0)
+    held["queue"].wait_all()
+
+
+def test_core_without_holders_ends_its_threads(hand: Any, by_hand: ExecutableNetwork) -> None:
+    held = make_all("CPU")
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("hetero-CPU")]
+    assert threads != []
+    held.clear()
+    gc.collect()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_cancelled_and_failed_runs_hold_no_input(hand: Any, by_hand: ExecutableNetwork) -> None:
+    class Array(np.ndarray):  # type: ignore[type-arg]  # only to be watched
+        pass
+
+    request = by_hand.create_infer_request()
+    given = np.array([1], np.float32).view(Array)
+    watched = weakref.ref(given)
+    request.start_async({"x": given})
+    run = hand.next_run()
+    request.cancel()
+    run.end()
+    del run, given
+    hand.is_free = True
+    request.infer({"x": X})
+    # The thread of the cancelled run lets go of it when it has come back to its queue.
+    by_hand.submit(lambda: None).result(60)
+    for _ in range(4):
+        by_hand.submit(lambda: None).result(60)
+    gc.collect()
+    assert watched() is None
+
+
+PROGRAM = """
+import os, sys, threading
+import numpy as np, onnx.parser
+from hetero_core import AsyncInferQueue, Core, Executable, QueryResult, hookimpl
+from hetero_core.errors import ClosedError
+from hetero_core.runtime import executors
+
+MODEL = onnx.parser.parse_model({model!r})
+X = np.array([3], np.float32)
+entered = threading.Semaphore(0)
+
+
+class Stuck(Executable):
+    def __init__(self, network):
+        self.inputs, self.outputs = network.inputs, network.outputs
+
+    def run(self, inputs, context):
+        entered.release()
+        threading.Event().wait()
+
+
+class StuckDevice:
+    @hookimpl
+    def query_network(self, network):
+        return QueryResult({{node.name: "STUCK" for node in network.nodes}})
+
+    @hookimpl
+    def load_network(self, network):
+        return Stuck(network)
+
+
+core = Core()
+core.register_plugin("STUCK", StuckDevice())
+"""
+
+
+def run_program(body: str) -> subprocess.CompletedProcess[str]:
+    program = PROGRAM.format(model=MODEL) + body
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # A device that never returns, and runs that are queued behind it.
+        """
+executors.EXIT_SECONDS = 0.1
+network = core.load_network(MODEL, "STUCK")
+requests = [network.create_infer_request() for _ in range(50)]
+for request in requests:
+    request.start_async({"x": X})
+entered.acquire()
+""",
+        # Runs that end, and a callback that would start more of them for ever.
+        """
+network = core.load_network(MODEL, "CPU")
+requests = [network.create_infer_request() for _ in range(50)]
+for request in requests:
+    request.set_callback(lambda request, error: request.start_async() if error is None else None)
+    request.set_tensor("x", X)
+    request.start_async()
+""",
+        # The same within a split network and a queue, and nothing is held by the end.
+        """
+queue = AsyncInferQueue(core.load_network(MODEL, "HETERO:TEMPLATE,CPU"), 4)
+for _ in range(50):
+    queue.start_async({"x": X})
+del queue, core
+""",
+    ],
+    ids=["stuck", "restarted", "split"],
+)
+def test_interpreter_ends_with_runs_in_flight(body: str) -> None:
+    ended = run_program(body)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+FORK = """
+import warnings
+
+# From Python 3.12 on a fork with threads warns; that it may harm is what is tested.
+warnings.simplefilter("ignore", DeprecationWarning)
+network = core.load_network(MODEL, "CPU")
+request, queue = network.create_infer_request(), AsyncInferQueue(network, 2)
+request.infer({"x": X})
+stuck = core.load_network(MODEL, "STUCK").create_infer_request()
+stuck.start_async({"x": X})
+entered.acquire()
+executors.EXIT_SECONDS = 0.1
+
+
+def list_unclear():
+    unclear = []
+    for name, action in {
+        "infer": lambda: request.infer({"x": X}),
+        "start": lambda: request.start_async({"x": X}),
+        "wait": lambda: stuck.wait(),
+        "cancel": lambda: stuck.cancel(),
+        "network": lambda: network.infer({"x": X}),
+        "create": lambda: network.create_infer_request(),
+        "queue": lambda: queue.start_async({"x": X}),
+        "wait_all": lambda: queue.wait_all(),
+        "load": lambda: core.load_network(MODEL, "CPU"),
+        "metric": lambda: core.get_metric("CPU", "FULL_DEVICE_NAME"),
+        "submit": lambda: core.submit("CPU", print, workers=1),
+    }.items():
+        try:
+            action()
+        except ClosedError as error:
+            if "cannot be used here: this process was forked after it was made" not in str(error):
+                unclear.append(f"{name}: {error}")
+        else:
+            unclear.append(f"{name}: no error")
+    return unclear
+
+
+child = os.fork()
+if child == 0:
+    unclear = list_unclear()
+    network.close()
+    core.close()
+    with Core() as own:
+        result = own.load_network(MODEL, "CPU").create_infer_request()
+        result.start_async({"x": X})
+        result.wait()
+        if result.get_tensor("y").tolist() != [6]:
+            unclear.append("a Core of the child")
+    sys.stderr.write("".join(unclear))
+    # By the long way, through the handlers of the exit.
+    sys.exit(len(unclear))
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert request.infer({"x": X})["y"].tolist() == [6]
+"""
+
+
+def test_forked_child_gets_an_error_and_no_hang_and_may_make_a_core_of_its_own() -> None:
+    ended = run_program(FORK)
+    assert (ended.returncode, ended.stderr) == (0, "")

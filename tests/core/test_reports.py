@@ -1,0 +1,249 @@
+"""Views of a plan made by hand: text, fields, DOT, mermaid, legend, links, and the explanation of one node."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hetero_core import Network, QueryResult
+from hetero_core.contract import Boundary, Conflict, Plan, PlanStage
+from hetero_core.errors import InvalidNetworkError
+from hetero_core.network.types import TensorType
+from hetero_core.reports.dot import plan_to_dot
+from hetero_core.reports.explanation import describe_explanation, explain_node, explanation_to_json
+from hetero_core.reports.fields import plan_to_json
+from hetero_core.reports.legend import list_devices
+from hetero_core.reports.links import Terminal, find_links
+from hetero_core.reports.mermaid import plan_to_mermaid
+from hetero_core.reports.palette import COLORS, index_colors
+from hetero_core.reports.single import plan_single_device
+from hetero_core.reports.text import describe_plan
+
+FOUR = TensorType("float32", (4,))
+
+# The example of the design: 4 is on the second device, and keeps {1, 2} apart from {3, 5, 6}.
+PLAN = Plan(
+    network="diamond",
+    priorities=("GPU", "CPU"),
+    device_of_node={"n1": "GPU", "n2": "GPU", "n3": "GPU", "n4": "CPU", "n5": "GPU", "n6": "GPU"},
+    operator_of_node={"n1": "Relu-14", "n2": "Abs-13", "n3": "Neg-13", "n4": "Exp-13", "n5": "Add-14", "n6": "Relu-14"},
+    refusals={"n4": {"GPU": "no kernel for Exp"}},
+    pins={"n6": "GPU"},
+    stages=(
+        PlanStage(0, "GPU", ("n1", "n2"), ("x",), ("b",)),
+        PlanStage(1, "CPU", ("n4",), ("b",), ("d",)),
+        PlanStage(2, "GPU", ("n3", "n5", "n6"), ("b", "d"), ("y",)),
+    ),
+    boundaries=(
+        Boundary("x", TensorType("float32", ("n",)), None, None, (0,), None, ("n1",)),
+        Boundary("b", FOUR, 16, 0, (1, 2), "n2", ("n3", "n4")),
+        Boundary("d", FOUR, 16, 1, (2,), "n4", ("n5",)),
+    ),
+    conflicts=(Conflict("n2", 2, ("n2", "n4", "n5")),),
+)
+
+
+def test_text_has_stages_values_pins_refusals_and_conflicts() -> None:
+    assert describe_plan(PLAN).splitlines() == [
+        "network 'diamond': 6 nodes in 3 subgraphs on 2 devices, priorities GPU, CPU",
+        "  subgraph 0 on GPU: 2 nodes: n1 (Relu-14), n2 (Abs-13)",
+        "  subgraph 1 on CPU: 1 node: n4 (Exp-13)",
+        "  subgraph 2 on GPU: 3 nodes: n3 (Neg-13), n5 (Add-14), n6 (Relu-14)",
+        "boundary values:",
+        "  x: float32[n], size known at run time, input -> subgraph 0",
+        "  b: float32[4], 16 bytes, subgraph 0 -> subgraph 1, subgraph 2",
+        "  d: float32[4], 16 bytes, subgraph 1 -> subgraph 2",
+        "pins: n6 -> GPU",
+        "refusals:",
+        "  n4 (Exp-13), GPU: no kernel for Exp",
+        "kept out of another subgraph of their device:",
+        "  n2: with subgraph 2, n2 -> n4 -> n5 would leave at n2, pass subgraph 1 on CPU, and return at n5",
+    ]
+
+
+def test_long_lists_in_text_are_cut_and_counted() -> None:
+    many = replace(
+        PLAN,
+        refusals={name: {"GPU": "no"} for name in PLAN.operator_of_node},
+        conflicts=tuple(Conflict(name, 2, (name, "n4", "n5")) for name in ("n1", "n2", "n3")),
+    )
+    lines = describe_plan(many, refusal_limit=2).splitlines()
+    assert "  ... and 4 more nodes" in lines
+    assert lines[-1] == "  ... and 1 more nodes"
+
+
+def test_long_path_is_cut_in_the_middle() -> None:
+    path = tuple(f"p{index}" for index in range(20))
+    text = describe_plan(replace(PLAN, conflicts=(Conflict("p0", 2, path),)))
+    assert "p0 -> p1 -> p2 -> p3 -> (12 more) -> p16 -> p17 -> p18 -> p19 would leave at p0" in text
+
+
+def test_fields_go_through_json_and_name_makers_readers_and_conflicts() -> None:
+    fields = json.loads(json.dumps(plan_to_json(PLAN)))
+    assert [one["nodes"] for one in fields["subgraphs"]] == [["n1", "n2"], ["n4"], ["n3", "n5", "n6"]]
+    assert fields["boundaries"][1] == {
+        "value": "b",
+        "type": "float32[4]",
+        "bytes": 16,
+        "producer": 0,
+        "consumers": [1, 2],
+        "maker": "n2",
+        "readers": ["n3", "n4"],
+    }
+    assert fields["operator_of_node"] == dict(PLAN.operator_of_node)
+    assert fields["conflicts"] == [{"node": "n2", "subgraph": 2, "path": ["n2", "n4", "n5"]}]
+    assert fields["unexplained"] == 0
+
+
+def test_links_join_values_between_the_same_places_and_show_what_is_returned() -> None:
+    places = find_links(PLAN)
+    assert places.terminals == (Terminal(("x",), is_input=True), Terminal(("y",), is_input=False))
+    assert [(link.source, link.target, link.nbytes) for link in places.links] == [
+        (0, 1, 16),
+        (0, 2, 16),
+        (1, 2, 16),
+        (3, 0, None),
+        (2, 4, None),
+    ]
+    both = replace(PLAN, boundaries=(*PLAN.boundaries, Boundary("e", FOUR, 8, 0, (2,)), Boundary("w", FOUR, 4, None, (0,))))
+    assert {(link.source, link.target): link.nbytes for link in find_links(both).links}[0, 2] == 24
+    assert find_links(both).terminals[0].label == "2 inputs"
+
+
+def test_colors_follow_priorities_and_begin_again() -> None:
+    assert index_colors(PLAN) == {"GPU": 0, "CPU": 1}
+    devices = tuple(f"D{index}" for index in range(len(COLORS) + 1))
+    assert index_colors(replace(PLAN, priorities=devices, stages=()))[devices[-1]] == 0
+
+
+def test_legend_has_shares_and_times_of_devices_and_those_without_a_node() -> None:
+    plan = replace(PLAN, priorities=("GPU", "CPU", "NPU"))
+    assert [entry.text for entry in list_devices(plan, {0: 0.001, 2: 0.002})] == [
+        "GPU: 5 nodes in 2 subgraphs, 3.000 ms",
+        "CPU: 1 node in 1 subgraph",
+        "NPU: 0 nodes in 0 subgraphs",
+    ]
+
+
+def test_mermaid_has_a_box_for_each_place_and_an_arrow_for_each_link() -> None:
+    lines = plan_to_mermaid(PLAN, {1: 0.00025}).splitlines()
+    assert lines[0] == "flowchart TB"
+    assert '  p1["1: CPU<br/>1 node · 0.250 ms"]:::device1' in lines
+    assert '  p3(["x"])' in lines
+    assert '  p0 -->|"b (16 bytes)"| p2' in lines
+    assert "  p2 --> p4" in lines
+
+
+def test_mermaid_writes_what_could_be_syntax_as_entities() -> None:
+    name = 'a"] --> b; <script>|#'
+    plan = replace(PLAN, boundaries=(Boundary(name, FOUR, 16, 0, (1,)),))
+    (line,) = [line for line in plan_to_mermaid(plan, {}).splitlines() if line.endswith(" p1")]
+    assert line == '  p0 -->|"a#34;#93; --#62; b#59; #60;script#62;#124;#35; (16 bytes)"| p1'
+
+
+def test_mermaid_names_the_first_values_and_counts_the_others() -> None:
+    plan = replace(PLAN, boundaries=tuple(Boundary(f"v{index}", FOUR, None, 0, (1,)) for index in range(5)))
+    assert '|"v0<br/>v1<br/>v2<br/>... 2 more"|' in plan_to_mermaid(plan, {})
+
+
+def test_dot_quotes_names_and_keeps_clusters_apart() -> None:
+    text = plan_to_dot(replace(PLAN, network='a "b" \\ c'))
+    assert text.startswith('digraph "a \\"b\\" \\\\ c" {')
+    assert text.count("subgraph cluster_") == 3
+    assert 'tooltip="GPU: no kernel for Exp"' in text
+    assert re.findall(r'"n4" \[.*fillcolor="(#\w+)"', text) == [COLORS[1].fill]
+
+
+def test_explanation_has_answers_pin_conflict_and_values() -> None:
+    explained = explain_node(PLAN, "n4")
+    assert [(one.device, one.takes, one.reason) for one in explained.answers] == [
+        ("GPU", False, "no kernel for Exp"),
+        ("CPU", True, "runs it"),
+    ]
+    assert [one.value for one in explained.reads] == ["b"]
+    assert [one.value for one in explained.makes] == ["d"]
+    assert explained.conflicts == ()
+    assert explain_node(PLAN, "n2").conflicts == PLAN.conflicts
+    assert explain_node(PLAN, "n6").pin == "GPU"
+
+
+def test_explanation_of_a_node_behind_the_border_shows_what_keeps_its_subgraph_apart() -> None:
+    explained = explain_node(PLAN, "n1")
+    assert explained.conflicts == PLAN.conflicts
+    assert "n2, of the same subgraph: with subgraph 2, n2 -> n4 -> n5" in describe_explanation(PLAN, explained)
+
+
+def test_explanation_says_who_was_not_asked_and_who_would_take_the_node() -> None:
+    (_, cpu) = explain_node(PLAN, "n1").answers
+    assert (cpu.takes, cpu.reason) == (None, "was not asked; the node goes to GPU")
+    (_, cpu) = explain_node(PLAN, "n6").answers
+    assert (cpu.takes, cpu.reason) == (None, "was not asked; the node is pinned to GPU")
+    (_, cpu) = explain_node(replace(PLAN, candidates={"n1": ("CPU",)}), "n1").answers
+    assert (cpu.takes, cpu.reason) == (True, "would take it; the node goes to GPU")
+
+
+def test_explanation_as_text() -> None:
+    assert describe_explanation(PLAN, explain_node(PLAN, "n2")).splitlines() == [
+        "node 'n2' (Abs-13) of network 'diamond'",
+        "  device    GPU",
+        "  subgraph  0 of 3, 2 nodes",
+        "  pin       none",
+        "  devices, in order of priority:",
+        "    GPU  yes  runs it",
+        "    CPU  -    was not asked; the node goes to GPU",
+        "  kept apart on one device:",
+        "    with subgraph 2, n2 -> n4 -> n5 would leave at n2, pass subgraph 1 on CPU, and return at n5",
+        "  makes for others:",
+        "    b: float32[4], 16 bytes, subgraph 0 -> subgraph 1, subgraph 2",
+    ]
+
+
+def test_explanation_of_a_large_network_says_what_was_not_looked_at() -> None:
+    plan = replace(PLAN, conflicts=(), unexplained=7)
+    explained = explain_node(plan, "n2")
+    assert "not all is known: 7 nodes of this large network were not looked at" in describe_explanation(plan, explained)
+    assert explanation_to_json(explained)["conflicts_complete"] is False
+
+
+def test_explanation_as_fields() -> None:
+    assert json.loads(json.dumps(explanation_to_json(explain_node(PLAN, "n4")))) == {
+        "node": "n4",
+        "operator": "Exp-13",
+        "device": "CPU",
+        "subgraph": 1,
+        "pin": None,
+        "devices": [
+            {"device": "GPU", "takes": False, "reason": "no kernel for Exp"},
+            {"device": "CPU", "takes": True, "reason": "runs it"},
+        ],
+        "conflicts": [],
+        "conflicts_complete": True,
+        "reads": ["b"],
+        "makes": ["d"],
+    }
+
+
+def test_explanation_of_an_unknown_node_is_an_error_with_near_misses() -> None:
+    with pytest.raises(InvalidNetworkError) as caught:
+        explain_node(PLAN, "n44")
+    assert str(caught.value).startswith("network 'diamond' has no node 'n44', did you mean 'n4'")
+
+
+def test_plan_of_a_single_device_has_one_stage_with_its_refusals(read: Callable[[str], Network]) -> None:
+    network = read("pair (float[2, 3] x) => (float[2, 3] y) { [first] a = Relu (x) [second] y = Exp (a) }")
+    plan = plan_single_device(network, "CPU", QueryResult({"first": "CPU"}, {"second": "no kernel"}))
+    assert plan.stages == (PlanStage(0, "CPU", ("first", "second"), ("x",), ("y",)),)
+    assert plan.boundaries == (Boundary("x", TensorType("float32", (2, 3)), 24, None, (0,), None, ("first",)),)
+    assert explain_node(plan, "second").device is None
+    assert explain_node(plan, "second").stage is None
+    assert [(one.takes, one.reason) for one in explain_node(plan, "second").answers] == [(False, "no kernel")]
+
+
+@pytest.mark.parametrize("view", [describe_plan, plan_to_dot, plan_to_json, lambda plan: plan_to_mermaid(plan, {})])
+def test_plan_without_nodes_has_views(view: Callable[[Plan], Any]) -> None:
+    assert view(Plan("empty", ("CPU",), {}, {}, {}, {}, (), ()))

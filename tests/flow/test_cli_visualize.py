@@ -1,0 +1,212 @@
+"""`hetero visualize` and `hetero query --explain`: every format, refusals, times, and the errors of both."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import onnx
+import onnx.parser
+import pytest
+
+from hetero_core.cli.main import main
+
+# 'far' alone is on CPU, and keeps 'first', 'second' apart from 'near', 'join'.
+MODEL = """<ir_version: 8, opset_import: ["": 17]>
+diamond (float[2, 3] x) => (float[2, 3] y) {
+    [first] a = Relu (x) [second] b = Abs (a) [near] c = Neg (b) [far] d = Exp (b)
+    [join] e = Add (c, d) [last] f = Relu (e) [tail] y = Abs (f) }"""
+SPLIT = ["-d", "HETERO:TEMPLATE,CPU", "-c", "TEMPLATE_REFUSED_OPERATORS=Exp"]
+REASON = "operator Exp is refused by TEMPLATE_REFUSED_OPERATORS"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(MODEL), path)
+    return str(path)
+
+
+def draw(model: str, target: Path, *arguments: str) -> str:
+    assert main(["visualize", model, *(arguments or SPLIT), "-o", str(target)]) == 0
+    return target.read_text(encoding="utf-8")
+
+
+def test_page_is_one_file_with_the_nodes_and_reasons(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = draw(model, tmp_path / "plan.html")
+    assert text.startswith("<!DOCTYPE html>")
+    assert text.count("data-subgraph=") == 3
+    assert REASON in text
+    out = capsys.readouterr().out
+    assert (
+        f"wrote '{tmp_path / 'plan.html'}': network 'diamond' on HETERO:TEMPLATE,CPU, 3 subgraphs, {len(text.encode())} bytes"
+        in out
+    )
+
+
+def test_picture_text_and_languages_are_told_by_the_ending(model: str, tmp_path: Path) -> None:
+    assert ElementTree.fromstring(draw(model, tmp_path / "plan.svg")).tag.endswith("svg")
+    assert draw(model, tmp_path / "plan.DOT").startswith('digraph "diamond" {')
+    assert draw(model, tmp_path / "plan.mmd").startswith("flowchart TB\n")
+    assert f"far (Exp-13), TEMPLATE: {REASON}" in draw(model, tmp_path / "plan.txt")
+
+
+def test_json_has_what_query_prints(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    drawn = json.loads(draw(model, tmp_path / "plan.json"))
+    capsys.readouterr()
+    assert main(["query", model, *SPLIT, "--json"]) == 0
+    assert drawn == json.loads(capsys.readouterr().out)["plan"]
+    assert drawn["conflicts"] == [{"node": "second", "subgraph": 2, "path": ["second", "far", "join"]}]
+
+
+def test_model_carries_the_plan(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "plan.onnx"
+    assert main(["visualize", model, *SPLIT, "-o", str(target), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer == {
+        "network": "diamond",
+        "device": "HETERO:TEMPLATE,CPU",
+        "file": str(target),
+        "bytes": target.stat().st_size,
+        "subgraphs": 3,
+        "refused": {},
+    }
+    stages = {node.name: node.device_configurations[0].pipeline_stage for node in onnx.load(target).graph.node}
+    assert stages == {"first": 0, "second": 0, "far": 1, "near": 2, "join": 2, "last": 2, "tail": 2}
+
+
+def test_pins_are_drawn(model: str, tmp_path: Path) -> None:
+    fields = json.loads(draw(model, tmp_path / "plan.json", "-d", "HETERO:TEMPLATE,CPU", "--pin", "op:Relu=CPU"))
+    assert fields["pins"] == {"first": "CPU", "last": "CPU"}
+
+
+def test_device_that_does_not_split_has_one_subgraph(model: str, tmp_path: Path) -> None:
+    fields = json.loads(draw(model, tmp_path / "plan.json", "-d", "CPU"))
+    assert [one["device"] for one in fields["subgraphs"]] == ["CPU"]
+
+
+def test_refusals_of_one_device_are_drawn_and_end_with_1(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "plan.svg"
+    assert main(["visualize", model, "-d", "TEMPLATE", "-c", "TEMPLATE_REFUSED_OPERATORS=Exp", "-o", str(target)]) == 1
+    assert "1 of 7 nodes are refused; 'hetero query' lists why" in capsys.readouterr().out
+    assert "7 nodes, 1 refused" in target.read_text()
+
+
+def test_times_of_a_run_are_drawn(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", model, *SPLIT, "-c", "PERF_COUNT=YES", "--random", "--json"]) == 0
+    times = tmp_path / "times.json"
+    times.write_text(capsys.readouterr().out)
+    milliseconds = [f"{row['seconds'] * 1000:.3f} ms" for row in json.loads(times.read_text())["subgraphs"] if row["steps"]]
+    assert len(milliseconds) == 3
+    for name in ("plan.html", "plan.svg", "plan.mmd"):
+        text = draw(model, tmp_path / name, *SPLIT, "--timings", str(times))
+        assert [one for one in milliseconds if one not in text] == []
+
+
+def row(**changes: object) -> dict[str, object]:
+    return {"subgraph": 0, "device": "TEMPLATE", "seconds": 0.1, "steps": 2, **changes}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ("no json", "expected what 'hetero run --json -c PERF_COUNT=YES' prints"),
+        ({"network": "diamond", "outputs": []}, "expected what 'hetero run --json -c PERF_COUNT=YES' prints"),
+        ({"network": "other", "subgraphs": []}, "times of network 'other'; this is network 'diamond'"),
+        ({"network": "diamond", "subgraphs": [row(device="CPU")]}, "subgraph 0 on CPU; this split has subgraph 0 on TEMPLATE"),
+        ({"network": "diamond", "subgraphs": [row(subgraph=9)]}, "subgraph 9 on TEMPLATE; this split has 3 subgraphs"),
+    ],
+)
+def test_times_of_something_else_are_an_error(
+    fields: object, message: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times = tmp_path / "times.json"
+    times.write_text(fields if isinstance(fields, str) else json.dumps(fields))
+    assert main(["visualize", model, *SPLIT, "-o", str(tmp_path / "plan.svg"), "--timings", str(times)]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "plan.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["-o", "plan.htm"],
+            "cannot tell the format from '.htm', did you mean '.html'? known are .dot, .html, .json, .mmd, .onnx, .svg, .txt",
+        ),
+        (["-o", "plan"], "cannot tell the format from no ending; known are .dot, .html"),
+        ([], "the following arguments are required: -o/--output"),
+        (["-o", "plan.txt", "--timings", "times.json"], "--timings has a meaning only for .html, .mmd, .svg"),
+        (["-o", "plan.svg", "--timings", "missing.json"], "--timings missing.json: No such file or directory"),
+        (["-o", "missing/plan.svg"], "cannot write 'missing/plan.svg': No such file or directory"),
+        (["-o", "missing/plan.onnx"], "cannot write 'missing/plan.onnx': No such file or directory"),
+    ],
+)
+def test_wrong_option_is_an_error_that_says_what_to_do(
+    arguments: list[str],
+    message: str,
+    model: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["visualize", model, *SPLIT, *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_split_that_a_node_has_no_device_for_is_an_error(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["-d", "HETERO:TEMPLATE", "-c", "TEMPLATE_REFUSED_OPERATORS=Exp", "-o", str(tmp_path / "plan.svg")]
+    assert main(["visualize", model, *arguments]) == 2
+    assert "there is no split to draw: 1 nodes have no device; 'hetero query' lists why" in capsys.readouterr().err
+
+
+def test_explained_node_has_every_device_with_its_answer(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["query", model, *SPLIT, "--explain", "far", "--explain", "second"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "node 'far' (Exp-13) of network 'diamond'" in lines
+    assert f"    TEMPLATE  no   {REASON}" in lines
+    assert "    CPU       yes  would take it; the node goes to TEMPLATE" in lines
+    assert "    with subgraph 2, second -> far -> join would leave at second, pass subgraph 1 on CPU, and return at join" in lines
+    assert "    d: float32[2,3], 24 bytes, subgraph 1 -> subgraph 2" in lines
+
+
+def test_explained_node_in_json(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["query", model, *SPLIT, "--explain", "far", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    (explained,) = answer["explanations"]
+    assert (explained["node"], explained["device"], explained["subgraph"]) == ("far", "CPU", 1)
+    assert explained["devices"] == [
+        {"device": "TEMPLATE", "takes": False, "reason": REASON},
+        {"device": "CPU", "takes": True, "reason": "runs it"},
+    ]
+    assert answer["plan"]["device_of_node"]["far"] == "CPU"
+
+
+def test_explained_node_that_a_pin_decides(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["query", model, "-d", "HETERO:TEMPLATE,CPU", "--pin", "op:Exp=CPU", "--explain", "far"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "  pin       CPU" in lines
+    assert "    TEMPLATE  yes  would take it; the node is pinned to CPU" in lines
+
+
+@pytest.mark.parametrize("device", ["TEMPLATE", "HETERO:TEMPLATE"])
+def test_explained_node_that_nobody_takes_ends_with_1(device: str, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["query", model, "-d", device, "-c", "TEMPLATE_REFUSED_OPERATORS=Exp", "--explain", "far"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "  device    none" in lines
+    assert f"    TEMPLATE  no   {REASON}" in lines
+
+
+def test_explained_node_with_priorities_in_the_configuration(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    configuration = ["-c", "TARGET_FALLBACK=TEMPLATE", "-c", "TEMPLATE_REFUSED_OPERATORS=Exp"]
+    assert main(["query", model, "-d", "HETERO", *configuration, "--explain", "far"]) == 1
+    assert f"    TEMPLATE  no   {REASON}" in capsys.readouterr().out.splitlines()
+
+
+def test_unknown_node_to_explain_ends_with_2_and_a_near_miss(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["query", model, *SPLIT, "--explain", "secnd"]) == 2
+    assert "network 'diamond' has no node 'secnd', did you mean 'second'?" in capsys.readouterr().err
+    assert main(["query", model, *SPLIT, "--explain", "second", "--dot"]) == 2
+    assert "--dot draws the split and --explain tells about nodes" in capsys.readouterr().err

@@ -1,0 +1,162 @@
+"""What must hold for a stranger's model, blob or cache entry: an error of hetero, or a network that answers; nothing else.
+
+Models may rightly ask for giant computations: only small ones are loaded, and run.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+from mutate_blobs import mutate_blob
+from mutate_protos import mutate_bytes, mutate_model
+from seeds import list_seeds, parse_text
+
+from hetero_core import Core, ExecutableNetwork, HeteroError, Network
+from hetero_core.dtypes import numpy_dtype
+from hetero_core.network.graph import iterate_graphs
+from hetero_core.network.types import TensorType
+from hetero_core.network.writer import network_to_bytes, pack_network, unpack_network
+
+DEVICES = ("CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU")
+LARGEST = 1 << 22
+"""Bytes of all values together of a network that is loaded and run."""
+UNBOUNDED = frozenset(("Loop", "Scan", "If", "SequenceMap"))
+"""Operators that may compute for ever, or on values whose sizes are not declared."""
+
+BLOB_TEXT = "g (float[2] x) => (float[2] y, float[2] w) <float[2] w = {1, 2}> { a = Mul(x, w) b = Neg(a) y = Relu(b) }"
+X = np.array([3, -4], np.float32)
+
+
+def check_model(core: Core, random: Random, folder: Path) -> str:
+    """Reads a mutated model, writes and packs it, asks every device, loads and runs it where it is small."""
+    content = random.choice(sorted(list_seeds().items()))[1]
+    mutate = mutate_bytes if random.random() < 0.3 else mutate_model
+    try:
+        network = core.read_network(mutate(random, content))
+    except HeteroError:
+        return "refused"
+    for write in (network_to_bytes, write_and_pack):
+        ignore_own_errors(lambda write=write: write(network))
+    for device in DEVICES:
+        ignore_own_errors(lambda device=device: core.query_network(network, device))
+    if not is_small(network):
+        return "large"
+    return "run" if [run_everywhere(core, network, device) for device in DEVICES].count(True) else "read"
+
+
+def write_and_pack(network: Network) -> None:
+    """Packs a network and takes it up again: it must be the same one."""
+    sections = pack_network(network)
+    assert unpack_network(sections).fingerprint == network.fingerprint, "packing changed the network"
+
+
+def ignore_own_errors(action: Callable[[], Any]) -> Any:
+    """Returns what the action returns, None for an error of hetero; any other one goes on."""
+    try:
+        return action()
+    except HeteroError:
+        return None
+
+
+def is_small(network: Network) -> bool:
+    """Says whether all sizes are declared, and small together."""
+    total = 0
+    for graph in iterate_graphs(network):
+        for value_type in (
+            *graph.types.values(),
+            *(spec.type for spec in graph.inputs),
+            *(one.type for one in graph.initializers.values()),
+        ):
+            size = value_type.nbytes if isinstance(value_type, TensorType) else 0
+            if size is None and not (isinstance(value_type, TensorType) and value_type.dtype == "string"):
+                return False
+            total += size or 0
+    return total <= LARGEST
+
+
+def run_everywhere(core: Core, network: Network, device: str) -> bool:
+    """Loads and runs a network; says whether it gave outputs."""
+    loaded: ExecutableNetwork | None = ignore_own_errors(lambda: core.load_network(network, device))
+    if loaded is None:
+        return False
+    is_bounded = all(node.op_type not in UNBOUNDED for node in network.nodes)
+    # Every value has a declared size, so that no size comes from a number in an array.
+    is_declared = all(value in network.types for node in network.nodes for value in node.writes)
+    inputs = make_inputs(network)
+    if not (is_bounded and is_declared and inputs is not None):
+        return False
+    return ignore_own_errors(lambda: loaded.infer(inputs)) is not None
+
+
+def make_inputs(network: Network) -> dict[str, Any] | None:
+    """Returns arrays of ones, None where an input is no tensor."""
+    if not all(isinstance(spec.type, TensorType) and spec.dtype is not None for spec in network.inputs):
+        return None
+    arrays = {}
+    for spec in network.inputs:
+        shape = tuple(size for size in spec.shape or () if isinstance(size, int))
+        dtype = numpy_dtype(spec.dtype or "")
+        arrays[spec.name] = np.full(shape, "1", object) if spec.dtype == "string" else np.ones(shape).astype(dtype)
+    return arrays
+
+
+@cache
+def list_blobs() -> tuple[tuple[str, bytes], ...]:
+    """Returns (device, blob) of loaded networks: plain ones, split ones, one with a part that is stored as a network."""
+    made = []
+    with Core() as core:
+        for device in ("CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU", "HETERO:(HETERO:TEMPLATE,CPU),CPU"):
+            network = core.read_network(parse_text(BLOB_TEXT)).with_affinity(
+                {} if ":" not in device else {"op:Neg": device.rpartition(",")[2]}
+            )
+            stream = io.BytesIO()
+            core.load_network(network, device).export_network(stream)
+            made.append((device.partition(":")[0], stream.getvalue()))
+    return tuple(made)
+
+
+def check_blob(core: Core, random: Random, folder: Path) -> str:
+    """Imports a blob that was changed behind its digest, and runs what comes of it."""
+    device, blob = random.choice(list_blobs())
+    mutated = mutate_blob(random, blob)
+    try:
+        loaded = core.import_network(mutated, device)
+    except HeteroError:
+        return "refused"
+    result = ignore_own_errors(lambda: loaded.infer({"x": X}))
+    ignore_own_errors(lambda: loaded.export_network(io.BytesIO()))
+    for name in loaded.get_metric("SUPPORTED_METRICS"):
+        loaded.get_metric(name)
+    return "loaded" if result is None else "run"
+
+
+def check_cache(core: Core, random: Random, folder: Path) -> str:
+    """Loads through a folder whose entry was changed: the answer is right, whatever the entry says."""
+    device = random.choice(DEVICES)
+    config = {"CACHE_DIR": str(folder / "cache")}
+    network = core.read_network(parse_text(BLOB_TEXT))
+    core.load_network(network, device, config)
+    (entry,) = (folder / "cache").iterdir()
+    content = entry.read_bytes()
+    mutated = mutate_bytes(random, content) if random.random() < 0.3 else mutate_blob(random, content)
+    entry.write_bytes(mutated)
+    try:
+        loaded = core.load_network(network, device, config)
+        if loaded.get_metric("LOADED_FROM_CACHE") and mutated != content:
+            # Its digest is right and its identity is right: somebody who may write there may say what he likes.
+            ignore_own_errors(lambda: loaded.infer({"x": X}))
+            return "believed"
+        outputs = loaded.infer({"x": X})
+        assert {name: value.tolist() for name, value in outputs.items()} == {"y": [0, 8], "w": [1, 2]}, outputs
+        return "replaced"
+    finally:
+        entry.unlink()
+
+
+CHECKS: dict[str, Callable[[Core, Random, Path], str]] = {"model": check_model, "blob": check_blob, "cache": check_cache}

@@ -1,0 +1,160 @@
+"""Runs mutated models, blobs and cache entries, and reports every case that is no clean answer: another error, a crash, a hang.
+
+    python tests/fuzz/run.py --seed 1 --cases 1000              1000 cases of each kind
+    python tests/fuzz/run.py --seed 1 --seconds 600             for ten minutes
+    python tests/fuzz/run.py --seed 1 --only model:17           one case, in this process, with its traceback
+
+Cases run in a process of its own with a limit on memory; where it dies or hangs, that case is the finding and a new process goes on.
+Ends with 1 where something was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+MEMORY = 4 << 30
+"""Bytes of address space; no case needs a tenth of it."""
+HANG = 30.0
+"""Seconds after which a case counts as a hang."""
+
+
+def main() -> int:
+    """Returns the exit code."""
+    arguments = parse_arguments()
+    if arguments.worker:
+        work(arguments)
+        return 0
+    if arguments.only:
+        kind, _, index = arguments.only.partition(":")
+        say(run_case(arguments.seed, kind, int(index)))
+        return 0
+    findings, counts, cases = supervise(arguments)
+    say(f"{cases} cases, seed {arguments.seed}: " + ", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
+    for case, text in findings.items():
+        say(f"\n{case}\n{text}")
+    return 1 if findings else 0
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Returns the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cases", type=int, default=10**9)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--kinds", default="model,blob,cache")
+    parser.add_argument("--only", default="", help="KIND:INDEX of one case")
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--worker", action="store_true")
+    return parser.parse_args()
+
+
+def say(text: str) -> None:
+    """Writes a line at once."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def run_case(seed: int, kind: str, index: int) -> str:
+    """Returns the outcome of one case. Raises: what the case is a finding for."""
+    from check import CHECKS  # imports onnx and all devices
+
+    from hetero_core import Core
+
+    logging.getLogger("hetero_core").setLevel(logging.CRITICAL)
+    with tempfile.TemporaryDirectory() as folder, Core() as core:
+        return CHECKS[kind](core, Random(f"{seed}:{kind}:{index}"), Path(folder))
+
+
+def work(arguments: argparse.Namespace) -> None:
+    """Runs cases and writes one JSON line before and one after each."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    end = time.monotonic() + arguments.seconds
+    for index in range(arguments.first, arguments.cases):
+        if time.monotonic() > end:
+            return
+        for kind in arguments.kinds.split(","):
+            say(json.dumps({"case": f"{kind}:{index}"}))
+            try:
+                outcome = {"outcome": f"{kind} {run_case(arguments.seed, kind, index)}"}
+            except BaseException:  # noqa: BLE001  # that is what is looked for
+                outcome = {"finding": traceback.format_exc(limit=-12)}
+            say(json.dumps(outcome))
+
+
+def supervise(arguments: argparse.Namespace) -> tuple[dict[str, str], Counter[str], int]:
+    """Returns case -> what was found, how often each outcome came, and the number of cases."""
+    findings: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+    end, first = time.monotonic() + arguments.seconds, 0
+    while first < arguments.cases and time.monotonic() < end:
+        command = [sys.executable, __file__, "--worker", "--seed", str(arguments.seed), "--cases", str(arguments.cases)]
+        command += ["--kinds", arguments.kinds, "--first", str(first), "--seconds", str(end - time.monotonic())]
+        last, error = follow(command, findings, counts)
+        if not error:
+            break
+        findings[last] = error
+        first = int(last.partition(":")[2]) + 1
+    return findings, counts, sum(counts.values()) + len(findings)
+
+
+def follow(command: list[str], findings: dict[str, str], counts: Counter[str]) -> tuple[str, str]:
+    """Reads what a worker says; returns its last case and how the worker died in it, empty where it ended well."""
+    case = ":-1"
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as worker,
+    ):
+        assert worker.stdout is not None
+        watch = Watch(worker)
+        for line in worker.stdout:
+            watch.note_life()
+            said = json.loads(line)
+            case = said.get("case", case)
+            if "outcome" in said:
+                counts[said["outcome"]] += 1
+            if "finding" in said:
+                findings[case] = said["finding"]
+        code = worker.wait()
+        watch.stop()
+        errors.seek(0)
+        return case, "" if code == 0 else f"the process ended with {code}{watch.verdict}\n{errors.read()[-2000:]}"
+
+
+class Watch:
+    """Kills a worker that has said nothing for too long."""
+
+    def __init__(self, worker: subprocess.Popen[str]) -> None:
+        self._worker = worker
+        self._timer = threading.Timer(HANG, self._kill)
+        self.verdict = ""
+        self._timer.start()
+
+    def note_life(self) -> None:
+        """Starts the clock again."""
+        self._timer.cancel()
+        self._timer = threading.Timer(HANG, self._kill)
+        self._timer.start()
+
+    def stop(self) -> None:
+        """Ends the clock."""
+        self._timer.cancel()
+
+    def _kill(self) -> None:
+        self.verdict = f": killed, it hung for {HANG:g} s"
+        self._worker.kill()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
