@@ -44,8 +44,12 @@ def build_digraph(predecessors: OneOf[Sequence[int]], device_of_node: OneOf[Hash
     """
     producers_of_index = _read_producers(predecessors)
     order = sort_topologically(producers_of_index)
-    position_of_index = {index: position for position, index in enumerate(order)}
-    producers = tuple(tuple(sorted({position_of_index[p] for p in producers_of_index[index]})) for index in order)
+    if order == list(range(len(order))):
+        # Networks come in order: the numbers are the positions.
+        producers = tuple([_unique(producers_of_index[index]) for index in order])
+    else:
+        position_of_index = {index: position for position, index in enumerate(order)}
+        producers = tuple([_unique([position_of_index[p] for p in producers_of_index[index]]) for index in order])
     return Digraph(
         index_of_position=tuple(order),
         producers=producers,
@@ -53,6 +57,11 @@ def build_digraph(predecessors: OneOf[Sequence[int]], device_of_node: OneOf[Hash
         device_of_position=_read_devices(order, device_of_node, priorities),
         priorities=tuple(priorities),
     )
+
+
+def _unique(positions: Sequence[int]) -> tuple[int, ...]:
+    """Returns the positions sorted, each once."""
+    return tuple(positions) if len(positions) < 2 else tuple(sorted(set(positions)))
 
 
 def reverse_edges(producers: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
@@ -118,8 +127,8 @@ def _read_producers(predecessors: OneOf[Sequence[int]]) -> dict[int, tuple[int, 
     """Returns node -> the nodes that feed it. Raises: InvalidNetworkError for an edge from an unknown node."""
     entries = predecessors.items() if isinstance(predecessors, Mapping) else enumerate(predecessors)
     producers = {index: tuple(sources) for index, sources in entries}
-    for index in sorted(producers):
-        for source in producers[index]:
+    for index, sources in producers.items():
+        for source in sources:
             if source not in producers:
                 raise InvalidNetworkError(
                     f"cannot select subgraphs: node {index} is fed by node {source!r}, "

@@ -20,7 +20,7 @@ POLICIES = {"LARGEST_FIRST": select_largest_first, "LEVELS": select_by_levels, "
 """Name -> function from a graph to its subgraphs as lists of positions."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Subgraph:
     """Nodes that one device runs together, in topological order."""
 
@@ -51,7 +51,7 @@ def select_subgraphs(
             f"expected one of {enumerate_choices(POLICIES)}"
         )
     graph = build_digraph(predecessors, device_of_node, priorities)
-    parts = [sorted(part) for part in POLICIES[policy](graph)]
+    parts = [sorted(part) if len(part) > 1 else part for part in POLICIES[policy](graph)]
     # Waves come in the order in which they run.
     order = range(len(parts)) if policy == "FEWEST" else order_parts(graph, parts)
     return [_name_nodes(graph, parts[i]) for i in order]
