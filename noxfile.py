@@ -4,6 +4,7 @@ nox -s core                 the core's own tests
 nox -s "plugin(cpu)"        the tests of one plugin, with TEMPLATE and HETERO beside it
 nox -s flow                 everything together: models, splits, command line, packaging
 nox -s browser              the page of a plan in Chromium; skipped where chromium and chromedriver are not installed
+nox -s fuzz                 ten minutes of mutated models, blobs and cache entries; -- --seed 7 --seconds 3600 for more
 nox -s lint types docs      style, types, and every code block of the docs
 """
 
@@ -87,6 +88,13 @@ def soundness(session: nox.Session) -> None:
     """Checks subgraph selection on 20,000 random graphs; takes some minutes."""
     install_workspace(session, PLUGINS)
     session.run("python", "tests/bench/check_partition.py", *session.posargs)
+
+
+@nox.session
+def fuzz(session: nox.Session) -> None:
+    """Looks for inputs that are neither refused nor answered; not among the default sessions."""
+    install_workspace(session, PLUGINS)
+    session.run("python", "tests/fuzz/run.py", *(session.posargs or ("--seconds", "600")), env=isolate(session))
 
 
 @nox.session

@@ -277,11 +277,15 @@ def key_of_function(function: onnx.FunctionProto) -> FunctionKey:
     return normal_domain(function.domain), function.name, function.overload
 
 
+_LARGEST_VERSION = 2**31 - 1
+"""What onnx takes for a version; of a domain that onnx does not know, a model may state any."""
+
+
 def since_version(op_type: str, domain: str, opset: int) -> int:
     """Returns the version of an operator that an opset means, 0 where onnx has no schema for it."""
     import onnx.defs  # heavy
 
-    if opset < 1 or not onnx.defs.has(op_type, max_inclusive_version=opset, domain=domain):
+    if not 1 <= opset <= _LARGEST_VERSION or not onnx.defs.has(op_type, max_inclusive_version=opset, domain=domain):
         return 0
     return int(onnx.defs.get_schema(op_type, opset, domain).since_version)
 

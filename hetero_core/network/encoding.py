@@ -138,10 +138,11 @@ class GraphWriter:
             proto.type = self._type_of_empty_list(node, name) if value == () else _refuse_attribute(node, name, value)
 
     def _type_of_empty_list(self, node: Node, name: str) -> int:
-        """Returns the kind that the operator's schema gives an attribute; INTS where there is none."""
+        """Returns the kind of list that the operator's schema gives an attribute; INTS where it gives none."""
         if node.since_version:
             declared = self._onnx.defs.get_schema(node.op_type, node.opset, node.domain).attributes.get(name)
-            if declared is not None:
+            # Of a kind that is no list an empty one would come back as a number.
+            if declared is not None and declared.type.value in kinds.LISTS:
                 return int(declared.type.value)
         return kinds.INTS
 

@@ -19,6 +19,7 @@ from hetero_core.network.encoding import GraphWriter, opsets_of_nodes, write_mod
 from hetero_core.network.graph import Graph, Initializer, Network, Node, iterate_graphs
 from hetero_core.network.merging import merge_types
 from hetero_core.network.notes import no_notes
+from hetero_core.network.soundness import check_ranks
 from hetero_core.network.tensors import write_tensor
 from hetero_core.network.type_protos import read_type
 from hetero_core.network.types import MapType, TensorType, ValueSpec, ValueType
@@ -98,6 +99,8 @@ class _Inference:
         """Returns the network with what onnx infers for the whole graph; inputs always state their types."""
         import onnx.shape_inference  # heavy
 
+        for graph in iterate_graphs(network):
+            check_ranks(graph)
         writer = GraphWriter(SkeletonWeights(), states_type, notes_of_node=no_notes)
         model = write_model(network, writer)
         for spec, info in zip(network.inputs, model.graph.input, strict=True):
@@ -105,7 +108,7 @@ class _Inference:
         model.ir_version = onnx.IR_VERSION
         try:
             inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
-        except (RuntimeError, ValueError, onnx.shape_inference.InferenceError) as error:
+        except (RuntimeError, ValueError, MemoryError, onnx.shape_inference.InferenceError) as error:
             # One node that onnx cannot cope with must not hide the types of all others: they are then asked for one by one.
             logger.info("shape inference of network '%s' failed, nodes are inferred one by one: %s", network.name, error)
             self.failed = True

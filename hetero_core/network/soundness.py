@@ -1,10 +1,11 @@
-"""Whether a graph is one: names that are text, and for every value a source, and one only. Imports nothing heavy."""
+"""Whether a graph is one: names that are text, for every value a source, and one only, ranks that can be. Imports nothing heavy."""
 
 from __future__ import annotations
 
 from hetero_core.errors import InvalidNetworkError, NetworkReadError
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.topology import find_free_values
+from hetero_core.network.types import TensorType
 
 
 def check_text(*texts: object) -> None:
@@ -15,6 +16,27 @@ def check_text(*texts: object) -> None:
     for text in texts:
         if not isinstance(text, str):
             raise NetworkReadError(f"a name in the model is not UTF-8: {text!r}; the model is damaged.")
+
+
+_INPUT_THAT_GIVES_RANK = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1, "Tile": 1}
+"""The inputs whose number of elements is the rank of the output."""
+_LARGEST_RANK = 1024
+"""Far above what any device runs; onnx makes a message for each dimension, of which a few bytes in a file can ask for 2**31."""
+
+
+def check_ranks(graph: Graph) -> None:
+    """Refuses a node whose output would have an absurd number of dimensions by the type of the input that holds its shape.
+
+    Raises: InvalidNetworkError.
+    """
+    for node in graph.nodes:
+        index = _INPUT_THAT_GIVES_RANK.get(node.op_type, len(node.inputs))
+        found = None if node.domain or index >= len(node.inputs) else graph.types.get(node.inputs[index])
+        if isinstance(found, TensorType) and found.shape and isinstance(found.shape[0], int) and found.shape[0] > _LARGEST_RANK:
+            raise InvalidNetworkError(
+                f"node {node.label} reads a shape of {found.shape[0]} dimensions from '{node.inputs[index]}': {found}; expected "
+                f"{_LARGEST_RANK} at most. The model is damaged or was written wrongly."
+            )
 
 
 def check_single_assignment(graph: Graph) -> None:

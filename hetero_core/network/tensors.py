@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 _EXTERNAL = 1
 """onnx.TensorProto.EXTERNAL"""
+_MOST_DIMENSIONS, _MOST_BYTES = 64, 2**63 - 1
+"""Of an array of NumPy 2."""
+_LARGEST_SPARSE = 2**31
+"""Bytes; a sparse constant is held dense, and a few bytes in a file may stand for any number of zeros."""
 
 
 def read_tensor(proto: onnx.TensorProto, weights: WeightSource, owner: str) -> Initializer:
@@ -64,9 +68,28 @@ def _read_header(proto: onnx.TensorProto, owner: str) -> tuple[str, tuple[int, .
     shape = tuple(proto.dims)
     if any(size < 0 for size in shape):
         raise NetworkReadError(f"{owner} has the shape {list(shape)}; expected sizes of 0 or more.")
+    check_shape(dtype, shape, owner)
     if proto.HasField("segment"):
         raise NetworkReadError(f"{owner} is stored in segments, which no ONNX tool reads; write the model again.")
     return dtype, shape
+
+
+def check_shape(dtype: str, shape: tuple[int, ...], owner: str) -> None:
+    """Refuses a shape that no array can have although it may be empty, so that what it holds does not tell.
+
+    Raises: NetworkReadError.
+    """
+    bits = bits_of_dtype(dtype)
+    nbytes = prod(size for size in shape if size > 0) * (8 if bits is None else max(bits // 8, 1))
+    if len(shape) > _MOST_DIMENSIONS or (0 in shape and nbytes > _MOST_BYTES):
+        raise NetworkReadError(
+            f"{owner} has the shape {_shorten(shape)}; an array has at most {_MOST_DIMENSIONS} dimensions, and at most {_MOST_BYTES} "
+            "bytes without those of size 0. The model is damaged or was written wrongly."
+        )
+
+
+def _shorten(shape: tuple[int, ...]) -> str:
+    return str(list(shape)) if len(shape) <= 8 else f"{[*shape[:8]]} and {len(shape) - 8} more"
 
 
 def _check_length(found: int, expected: int, unit: str, owner: str) -> None:
@@ -208,6 +231,12 @@ def read_sparse_tensor(proto: onnx.SparseTensorProto, weights: WeightSource, own
     if any(size < 0 for size in shape) or len(values.shape) != 1:
         raise NetworkReadError(
             f"{owner} has the shape {list(shape)} and values of shape {list(values.shape)}; expected one dimension."
+        )
+    check_shape(values.dtype, shape, owner)
+    dense = Initializer(values.dtype, shape, lambda: values.array).nbytes
+    if dense > _LARGEST_SPARSE:
+        raise NetworkReadError(
+            f"{owner} takes {dense} bytes when it is made dense; at most {_LARGEST_SPARSE} are. Store it as a dense tensor."
         )
     positions = _read_positions(proto, weights, shape, values.shape[0], owner)
     return Initializer(values.dtype, shape, _densifier(values, positions, shape))

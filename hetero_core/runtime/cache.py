@@ -45,13 +45,16 @@ _is_inside: ContextVar[bool] = ContextVar("hetero_cache_is_inside", default=Fals
 def open_cache(config: Mapping[str, Any]) -> NetworkCache | None:
     """Returns the cache that a configuration names; None where it names none, and within a load that is cached as a whole.
 
-    Raises: ConfigValueError for a limit below 0.
+    Raises: ConfigValueError for a limit below 0, and for a folder that no path can name.
     """
     limit = config.get("CACHE_SIZE_LIMIT", 0)
     if limit < 0:
         raise ConfigValueError(f"configuration key CACHE_SIZE_LIMIT: expected bytes, or 0 for no limit, got {limit}")
-    folder = config.get("CACHE_DIR")
-    return NetworkCache(Path(folder).expanduser(), limit) if folder and not _is_inside.get() else None
+    folder = config.get("CACHE_DIR", "")
+    if "\0" in folder:
+        raise ConfigValueError(f"configuration key CACHE_DIR: expected the path of a folder, got {folder!r}")
+    # Not Path.expanduser: it raises for a user who is not there.
+    return NetworkCache(Path(os.path.expanduser(folder)), limit) if folder and not _is_inside.get() else None
 
 
 class NetworkCache:
@@ -150,11 +153,10 @@ class NetworkCache:
             header, payload = pack()
             entry = Payload({**payload.sections, _IDENTITY: identity}, payload.version)
             size = self._write(path, header, entry)
+            logger.info("network '%s' was stored as the cache entry '%s', %d bytes", header.network, path, size)
+            self._evict()
         except Exception as error:  # noqa: BLE001  # a full disk, or a plugin that cannot export: the network is loaded all the same
-            logger.warning("no entry was written to the cache folder '%s': %s: %s", self._folder, type(error).__name__, error)
-            return
-        logger.info("network '%s' was stored as the cache entry '%s', %d bytes", header.network, path, size)
-        self._evict()
+            logger.warning("nothing was kept in the cache folder '%s': %s: %s", self._folder, type(error).__name__, error)
 
     def _write(self, path: Path, header: BlobHeader, entry: Payload) -> int:
         """Returns the size of the entry, which is on the disk when it gets its name."""

@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 if sys.platform != "win32":
@@ -69,7 +70,8 @@ class FileLock:
         descriptor, self._descriptor = self._descriptor, None
         assert descriptor is not None
         # Removed while it is held: who opens it from here on makes a new file, who has opened it before finds that it is gone.
-        self._path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._path.unlink()
         # By name, since a forked child may hold the same descriptor open.
         _unlock(descriptor)
         os.close(descriptor)

@@ -68,8 +68,8 @@ class InferRequest:
         Raises: InputNameError, InputShapeError, InputTypeError, RequestBusyError; what the device raised.
         """
         run = self._begin(inputs)
-        self._settle(run, *self._compute(run))
-        self._finish(run)
+        if self._settle(run, *self._compute(run)):
+            self._finish(run)
         if run.error is not None:
             raise run.error
         return run.outputs
@@ -111,8 +111,8 @@ class InferRequest:
             self._launch(run)
         except BaseException as error:
             run.is_detached = False
-            self._settle(run, (), error)
-            self._finish(run)
+            if self._settle(run, (), error):
+                self._finish(run)
             raise
 
     def _launch(self, run: Run) -> None:

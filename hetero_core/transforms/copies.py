@@ -8,4 +8,4 @@ from hetero_core.transforms.rewrite import eliminate_nodes
 
 def eliminate_copies(network: Network) -> Network:
     """Returns the network without Identity nodes; those stay that give a network output its name or that a body reads."""
-    return eliminate_nodes(network, lambda node: node.op_type == "Identity" and not node.domain)
+    return eliminate_nodes(network, lambda node: node.op_type == "Identity" and not node.domain and not node.attributes)

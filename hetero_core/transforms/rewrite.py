@@ -93,7 +93,7 @@ def _fuse_with_producer(
 
 
 def eliminate_nodes(network: Network, is_copy: Callable[[Node], bool]) -> Network:
-    """Returns the network without the nodes whose only output is a copy of their first input; readers read the input instead.
+    """Returns the network without the nodes whose only output is a copy of their only input; readers read the input instead.
 
     A node stays where its output is an output of the network, or is read by a body, whose names are not touched.
     """
@@ -102,7 +102,8 @@ def eliminate_nodes(network: Network, is_copy: Callable[[Node], bool]) -> Networ
     nodes: list[Node] = []
     for node in network.nodes:
         inputs = tuple(renamed.get(value, value) for value in node.inputs)
-        if is_copy(node) and len(node.writes) == 1 and kept.isdisjoint(node.writes):
+        # Without exactly one input it is no copy but a mistake in the model, which the device is to see.
+        if is_copy(node) and len(inputs) == 1 and inputs[0] and len(node.writes) == 1 and kept.isdisjoint(node.writes):
             renamed[node.writes[0]] = inputs[0]
             continue
         nodes.append(node if inputs == node.inputs else replace(node, inputs=inputs))

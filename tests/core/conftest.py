@@ -116,6 +116,7 @@ class CountingDevice(CpuDevice):
         self.compiled: list[str] = []
         self.architecture = "one"
         self.failure: Exception | None = None
+        self.while_compiling: Callable[[], object] = lambda: None
 
     @hookimpl
     def metrics(self) -> Mapping[str, Any]:
@@ -124,6 +125,7 @@ class CountingDevice(CpuDevice):
     @hookimpl
     def load_network(self, network: Network) -> Executable:
         self.compiled.append(network.name)
+        self.while_compiling()
         return CpuExecutable(network, self._extensions)
 
     @hookimpl

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 import os
+import struct
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,3 +92,43 @@ def test_missing_and_empty_file_are_named(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     with pytest.raises(BlobDamagedError, match="it has 0 bytes"):
         read_blob(tmp_path / "empty")
+
+
+def rewrite_header(change: Callable[[dict[str, Any]], object]) -> bytes:
+    """Returns the blob with its header changed, and closed by a right digest."""
+    blob = make_blob()
+    size = int.from_bytes(blob[16:24], "little")
+    fields = json.loads(blob[32 : 32 + size])
+    change(fields)
+    text = json.dumps(fields).encode()
+    body = blob[-(-(32 + size) // ALIGNMENT) * ALIGNMENT : -32]
+    start = -(-(32 + len(text)) // ALIGNMENT) * ALIGNMENT
+    head = blob[:16] + struct.pack("<QQ", len(text), start + len(body) + 32)
+    content = (head + text).ljust(start, b"\0") + body
+    return content + hashlib.sha256(content).digest()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda fields: fields.pop("device"), "its field 'device' is None; expected a text"),
+        (lambda fields: fields.update(inputs="ab"), "its field 'inputs' is 'ab'; expected a list"),
+        (lambda fields: fields.update(inputs=["a", 1]), r"its inputs are \['a', 1\]; expected names"),
+        (lambda fields: fields.update(payload_version=True), "its field 'payload_version' is True; expected an int"),
+        (lambda fields: fields.update(config=[["KEY", 1]]), r"its field 'config' is \[\['KEY', 1\]\]; expected an object"),
+        (lambda fields: fields.update(more=1), "it has the fields more, which the format does not have"),
+        (lambda fields: fields["sections"][0].update(offset=float("inf")), "its field 'offset' is inf; expected an int"),
+        (lambda fields: fields["sections"][0].update(size="5"), "its field 'size' is '5'; expected an int"),
+        (lambda fields: fields.update(sections=[[]]), "its field 'name' is None; expected a text"),
+        (
+            lambda fields: fields["sections"][0].update(size=10**30),
+            "section 'first' at 0 with 1" + "0" * 30 + " bytes does not fit into",
+        ),
+        (lambda fields: fields["sections"][0].update(offset=-64), "section 'first' at -64 with 5 bytes does not fit into"),
+        (lambda fields: fields["sections"][1].update(name="first"), "has two sections of one name: first, first, second"),
+    ],
+)
+def test_header_that_a_stranger_closed_with_a_right_digest_is_still_checked(change: Callable[[Any], object], message: str) -> None:
+    read_blob(rewrite_header(lambda fields: None))
+    with pytest.raises(BlobDamagedError, match=message):
+        read_blob(rewrite_header(change))

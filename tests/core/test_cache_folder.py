@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -68,7 +69,7 @@ def test_entry_that_the_plugin_cannot_take_is_a_miss_with_a_warning(
     assert not load()
     count.failure = ArithmeticError("of the plugin")
     assert not load()
-    assert "cannot be used and is made anew: ArithmeticError: of the plugin" in warned[0]
+    assert "cannot be used and is made anew: BlobError: cannot import the blob on COUNT" in warned[0]
     count.failure = None
     assert load()
 
@@ -78,7 +79,7 @@ def test_network_that_cannot_be_exported_is_loaded_with_a_warning(
 ) -> None:
     count.failure = ArithmeticError("of the plugin")
     assert [load(), load()] == [False, False]
-    assert warned == [f"no entry was written to the cache folder '{folder}': ArithmeticError: of the plugin"] * 2
+    assert warned == [f"nothing was kept in the cache folder '{folder}': ArithmeticError: of the plugin"] * 2
     assert list_entries(folder) == []
 
 
@@ -193,5 +194,24 @@ def test_full_disk_is_a_warning(
 
     monkeypatch.setattr("hetero_core.runtime.cache.os.fsync", fail)
     assert not load()
-    assert warned == [f"no entry was written to the cache folder '{folder}': OSError: [Errno 28] No space left on device"]
+    assert warned == [f"nothing was kept in the cache folder '{folder}': OSError: [Errno 28] No space left on device"]
     assert list_entries(folder) == []
+
+
+def test_folder_that_no_path_can_name_is_refused(load: Callable[..., bool]) -> None:
+    with pytest.raises(ConfigValueError, match=r"CACHE_DIR: expected the path of a folder, got 'a\\x00b'"):
+        load(CACHE_DIR="a\0b")
+
+
+def test_folder_of_a_user_who_is_not_there_is_a_warning(load: Callable[..., bool], warned: list[str]) -> None:
+    assert not load(CACHE_DIR="~nobody-of-this-name/cache")
+    assert "'~nobody-of-this-name/cache' cannot be used: No such file or directory" in warned[0]
+
+
+def test_folder_that_goes_during_the_load_is_a_warning(
+    load: Callable[..., bool], count: Any, folder: Path, warned: list[str]
+) -> None:
+    count.while_compiling = lambda: shutil.rmtree(folder)
+    assert not load()
+    assert len(warned) == 1
+    assert f"nothing was kept in the cache folder '{folder}': FileNotFoundError" in warned[0]

@@ -179,5 +179,5 @@ print(load(), load(), sorted(Path(FOLDER).iterdir()))
     ended = start(body, str(tmp_path / "cache"), str(tmp_path / "log"))
     printed, errors = ended.communicate(timeout=120)
     assert (ended.returncode, printed) == (0, "False False []\n")
-    assert errors.count("no entry was written to the cache folder") == 2
+    assert errors.count("nothing was kept in the cache folder") == 2
     assert "File too large" in errors

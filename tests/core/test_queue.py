@@ -212,3 +212,26 @@ def test_request_that_is_run_beside_the_queue_is_busy_for_it(hand: Any, by_hand:
     hand.is_free = True
     assert queue[1].infer(feed(3))["y"].tolist() == [6]
     assert queue.get_idle_request_id() == 0
+
+
+def test_run_beside_the_queue_that_is_cancelled_is_counted_once(hand: Any, by_hand: ExecutableNetwork, feed: Feed) -> None:
+    queue = AsyncInferQueue(by_hand, 1)
+    raised: list[type[Exception]] = []
+
+    def infer() -> None:
+        try:
+            queue[0].infer(feed(1))
+        except RequestCancelledError as error:
+            raised.append(type(error))
+
+    runner = threading.Thread(target=infer)
+    runner.start()
+    run = hand.next_run()
+    queue.cancel_all()
+    run.end()
+    runner.join(60)
+    assert raised == [RequestCancelledError]
+    assert queue._unfinished == [0]
+    hand.is_free = True
+    queue.start_async(feed(1))
+    queue.wait_all()

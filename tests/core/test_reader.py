@@ -357,3 +357,12 @@ def test_pin_inside_a_body_that_differs_from_its_node_is_refused() -> None:
         read_network(model)
     pin(model, 0, "GPU")
     assert read_network(model).affinity == {"if": "GPU"}
+
+
+def test_version_of_a_domain_that_onnx_does_not_know_may_be_any() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 21, "com.acme": 1]> g (float[2] x) => (float[2] y) { y = com.acme.Twist(x) }'
+    )
+    model.opset_import[1].version = 2**62
+    (node,) = read_network(model).nodes
+    assert (node.opset, node.since_version) == (2**62, 0)

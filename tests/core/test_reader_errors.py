@@ -186,3 +186,34 @@ def test_reference_to_a_function_attribute_outside_of_functions_is_refused() -> 
         InvalidNetworkError, match=r"attribute 'alpha' of node 'n' \(Elu\) refers to the function attribute 'slope'"
     ):
         read_network(model)
+
+
+def test_sparse_constant_of_a_few_bytes_that_stands_for_terabytes_is_refused() -> None:
+    model = parse("g (float[2] x) => (float[2] y) { y = Add(x, w) }")
+    values = helper.make_tensor("w", TensorProto.FLOAT, [1], [7.0])
+    indices = helper.make_tensor("i", TensorProto.INT64, [1], [0])
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [2**40]))
+    with pytest.raises(
+        NetworkReadError, match="sparse initializer 'w' takes 4398046511104 bytes when it is made dense; at most 2147483648"
+    ):
+        read_network(model)
+
+
+@pytest.mark.parametrize(
+    ("dims", "shown"),
+    [([0, 2**62, 2**62], r"\[0, 4611686018427387904, 4611686018427387904\]"), ([1] * 65, r"\[1, .*\] and 57 more")],
+)
+def test_shape_that_no_array_can_have_is_refused(dims: list[int], shown: str) -> None:
+    model = parse(RELU)
+    model.graph.initializer.add(name="w", data_type=TensorProto.FLOAT, dims=dims, raw_data=bytes(4 if 0 not in dims else 0))
+    with pytest.raises(NetworkReadError, match=f"initializer 'w' has the shape {shown}; an array has at most 64 dimensions"):
+        read_network(model)
+
+
+@pytest.mark.parametrize("body", ["y = Expand(x, s)", "a = Abs(s) y = Reshape(x, a)"])
+def test_shape_of_an_absurd_number_of_dimensions_is_refused_before_onnx_makes_them(body: str) -> None:
+    model = parse(f"g (float[2] x, int64[2147483647] s) => (float[N] y) <int64[2147483647] a> {{ {body} }}")
+    with pytest.raises(
+        InvalidNetworkError, match=r"reads a shape of 2147483647 dimensions from '[as]': int64\[2147483647\]; expected 1024"
+    ):
+        read_network(model)

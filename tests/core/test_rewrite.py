@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hetero_core import Network, Node
+import pytest
+
+from hetero_core import Core, HeteroError, Network, Node
 from hetero_core.contract import DeviceName
 from hetero_core.devices.query import query_by_transform
 from hetero_core.transforms.copies import eliminate_copies
@@ -91,3 +93,11 @@ def test_query_answers_in_original_names(read: Callable[..., Network]) -> None:
     assert dict(result.supported) == {"Identity_0": "X.1", "Abs_3": "X.1"}
     assert result.refused["Sub_4"].startswith("no Add")
     assert result.refused["Relu_1"] == result.refused["Relu_2"] == "no Relu (it becomes part of 'Relu_1+Relu_2' (Relu-14))"
+
+
+@pytest.mark.parametrize("body", ["a = Identity()", "a = Identity(x, x)", "a = Identity <more = 1>(x)", "a = Identity(, x)"])
+def test_identity_that_is_none_stays_for_the_device_to_refuse(read: Callable[..., Network], body: str, core: Core) -> None:
+    network = read(f"g (float[2] x) => (float[2] y) {{ {body} y = Abs(a) }}")
+    assert eliminate_copies(network) is network
+    with pytest.raises(HeteroError):
+        core.load_network(network, "CPU")

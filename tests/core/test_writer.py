@@ -297,3 +297,15 @@ def test_output_without_a_type_is_written_without_one() -> None:
     network = read_network(parse("g (float[2] x) => (y) { y = com.acme.Twist(x) }"))
     assert network.outputs == (ValueSpec("y", TensorType(None)),)
     assert not network_to_proto(network).graph.output[0].HasField("type")
+
+
+def test_empty_list_stays_one_where_the_operator_wants_a_number() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 21]> g (float[2] x) => (float[2] y) { y = Softmax <axis = 0>(x) }'
+    )
+    attribute = model.graph.node[0].attribute[0]
+    attribute.ClearField("i")
+    attribute.type = attribute.INTS
+    network = read_network(model)
+    assert network.nodes[0].attributes["axis"] == ()
+    assert unpack_network(pack_network(network)).fingerprint == network.fingerprint

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import importlib_metadata
 import numpy as np
 import pytest
 
-from hetero_core import Core, Network
-from hetero_core.errors import BlobDamagedError, BlobMismatchError, ConfigKeyError, HeteroError
-from hetero_core.runtime.blob import read_blob
+from hetero_core import Core, Network, Payload
+from hetero_core.errors import BlobDamagedError, BlobError, BlobMismatchError, ConfigKeyError, HeteroError
+from hetero_core.runtime.blob import BlobHeader, read_blob, write_blob
 
 TEXT = "g (float[N,2] x) => (float[N,2] y) <float[2] w = {1, 2}> { a = Div(x, w) y = Relu(a) }"
 X = np.array([[3, 4], [-1, 5]], np.float32)
@@ -100,3 +102,49 @@ def test_failed_export_leaves_the_old_file_as_it_was(core: Core, read: Callable[
     with pytest.raises(HeteroError, match="cannot write"):
         network.export_network(path)
     assert path.read_bytes() == b"precious"
+
+
+def repack(blob: bytes, change: Callable[[dict[str, Any], dict[str, Any]], object]) -> bytes:
+    """Returns the blob with header fields and sections changed, written as a whole container."""
+    header, payload = read_blob(blob)
+    fields, sections = {**dataclasses.asdict(header), "config": dict(header.config)}, dict(payload.sections)
+    change(fields, sections)
+    stream = io.BytesIO()
+    write_blob(BlobHeader(**fields), Payload(sections, payload.version), stream)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_whole_blob_with_a_section_missing_is_an_error_that_names_the_plugin(
+    core: Core, read: Callable[..., Network], device: str
+) -> None:
+    blob = export(core, read(TEXT), device)
+    for name in read_blob(blob)[1].sections:
+        broken = repack(blob, lambda _, sections, name=name: sections.pop(name))
+        with pytest.raises(HeteroError) as caught:
+            core.import_network(broken, device.partition(":")[0])
+        text = "\n".join((str(caught.value), *getattr(caught.value, "__notes__", ())))
+        assert f"hetero-{device.partition(':')[0].lower()}" in text
+
+
+def test_whatever_a_plugin_raises_for_a_blob_is_an_error_of_the_blob(
+    core: Core, read: Callable[..., Network], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blob = export(core, read(TEXT), "CPU")
+    monkeypatch.setattr("hetero_cpu.device.unpack_network", lambda sections: sections["nothing"])
+    with pytest.raises(
+        BlobError, match=r"cannot import the blob on CPU: plugin CPU \(hetero-cpu .*\) failed with KeyError: 'nothing'"
+    ) as caught:
+        core.import_network(blob, "CPU")
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_blob_without_a_key_that_shapes_is_refused_and_one_without_a_key_that_steers_is_not(
+    core: Core, read: Callable[..., Network]
+) -> None:
+    blob = export(core, read(TEXT), "TEMPLATE")
+    old = repack(blob, lambda fields, _: fields["config"].pop("CACHE_DIR"))
+    assert core.import_network(old, "TEMPLATE").get_config("CACHE_DIR") == ""
+    broken = repack(blob, lambda fields, _: fields["config"].pop("TEMPLATE_REFUSED_OPERATORS"))
+    with pytest.raises(BlobMismatchError, match="the blob does not say TEMPLATE_REFUSED_OPERATORS, which shape what is compiled"):
+        core.import_network(broken, "TEMPLATE")

@@ -74,9 +74,11 @@ def is_small(network: Network) -> bool:
             *(one.type for one in graph.initializers.values()),
         ):
             size = value_type.nbytes if isinstance(value_type, TensorType) else 0
-            if size is None and not (isinstance(value_type, TensorType) and value_type.dtype == "string"):
+            if isinstance(value_type, TensorType) and value_type.dtype == "string":
+                size = TensorType("int64", value_type.shape).nbytes
+            if size is None:
                 return False
-            total += size or 0
+            total += size
     return total <= LARGEST
 
 

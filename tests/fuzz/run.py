@@ -137,23 +137,25 @@ class Watch:
 
     def __init__(self, worker: subprocess.Popen[str]) -> None:
         self._worker = worker
-        self._timer = threading.Timer(HANG, self._kill)
+        self._last = time.monotonic()
+        self._stopped = threading.Event()
         self.verdict = ""
-        self._timer.start()
+        threading.Thread(target=self._look, daemon=True).start()
 
     def note_life(self) -> None:
         """Starts the clock again."""
-        self._timer.cancel()
-        self._timer = threading.Timer(HANG, self._kill)
-        self._timer.start()
+        self._last = time.monotonic()
 
     def stop(self) -> None:
         """Ends the clock."""
-        self._timer.cancel()
+        self._stopped.set()
 
-    def _kill(self) -> None:
-        self.verdict = f": killed, it hung for {HANG:g} s"
-        self._worker.kill()
+    def _look(self) -> None:
+        while not self._stopped.wait(1):
+            if time.monotonic() - self._last > HANG:
+                self.verdict = f": killed, it hung for {HANG:g} s"
+                self._worker.kill()
+                return
 
 
 if __name__ == "__main__":

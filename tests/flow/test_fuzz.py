@@ -1,0 +1,57 @@
+"""A slice of the fuzzing with a fixed seed; the long run is `nox -s fuzz`."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+FUZZ = Path(__file__).parents[1] / "fuzz"
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Imports the files of tests/fuzz by their names, as a script there does."""
+    import importlib
+
+    monkeypatch.syspath_prepend(str(FUZZ))
+    yield importlib.import_module
+    for name in ("check", "mutate_blobs", "mutate_protos", "seeds"):
+        sys.modules.pop(name, None)
+
+
+def test_strangers_models_blobs_and_cache_entries_are_clean_answers_or_errors_of_ours() -> None:
+    command = [sys.executable, str(FUZZ / "run.py"), "--seed", "0", "--cases", "600", "--seconds", "60"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    counts = ended.stdout.splitlines()[0]
+    # Not everything is refused, and not everything passes: the mutations reach behind the first check.
+    for outcome in ("model refused", "model run", "blob refused", "blob run", "cache replaced"):
+        assert outcome in counts, counts
+
+
+def test_mutations_are_the_same_for_the_same_seed(modules: Any) -> None:
+    seeds, protos, blobs, check = (modules(name) for name in ("seeds", "mutate_protos", "mutate_blobs", "check"))
+    model = seeds.list_seeds()["chain"]
+    for mutate, content in (
+        (protos.mutate_model, model),
+        (protos.mutate_bytes, model),
+        (blobs.mutate_blob, check.list_blobs()[2][1]),
+    ):
+        first, again = ([mutate(Random(seed), content) for seed in range(20)] for _ in range(2))
+        assert first == again
+        assert len(set(first)) > 10
+
+
+def test_mutated_blobs_have_right_digests(modules: Any) -> None:
+    blobs, check = modules("mutate_blobs"), modules("check")
+    for _, blob in check.list_blobs():
+        for seed in range(50):
+            mutated = blobs.mutate_blob(Random(seed), blob)
+            assert hashlib.sha256(mutated[:-32]).digest() == mutated[-32:]
