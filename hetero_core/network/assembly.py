@@ -329,10 +329,13 @@ def _initializer_of_attribute(key: str, value: Any, owner: str) -> Initializer:
 
     if key == "value" and isinstance(value, np.ndarray):
         return Initializer.of_array(value)
-    dtypes = {"float": np.float32, "int": np.int64, "string": object}
-    dtype = dtypes.get(key.removeprefix("value_").removesuffix("s"))
-    if not key.startswith("value_") or dtype is None:
+    kinds = {"float": (np.float32, float), "int": (np.int64, int), "string": (object, str | bytes)}
+    dtype, kind = kinds.get(key.removeprefix("value_").removesuffix("s"), (None, None))
+    if not key.startswith("value_") or kind is None:
         raise InvalidNetworkError(f"{owner} has the attribute '{key}'; expected value, sparse_value or one of value_int(s), ...")
+    elements = value if isinstance(value, tuple) else (value,)
+    if isinstance(value, tuple) != key.endswith("s") or not all(isinstance(element, kind) for element in elements):
+        raise InvalidNetworkError(f"{owner} has the attribute '{key}' of another kind than its name says; correct its type.")
     array = np.empty(len(value) if key.endswith("s") else (), dtype)
     array[...] = value
     return Initializer.of_array(array)

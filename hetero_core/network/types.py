@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from hetero_core.dtypes import bits_of_dtype
+from hetero_core.dtypes import DTYPES, bits_of_dtype
 
 Dimension = int | str | None
 """A size, the name of a size that is known at run time, or None where nothing is known."""
@@ -118,14 +118,18 @@ def type_of_json(fields: Any) -> ValueType:
     Raises: ValueError for anything else.
     """
     match fields:
-        case ["tensor", None | str() as dtype, None]:
+        case ["tensor", dtype, None] if dtype is None or dtype in DTYPES:
             return TensorType(dtype, None)
-        case ["tensor", None | str() as dtype, [*shape]] if all(isinstance(d, int | str | None) for d in shape):
+        case ["tensor", dtype, [*shape]] if (dtype is None or dtype in DTYPES) and all(_is_dimension(size) for size in shape):
             return TensorType(dtype, tuple(shape))
-        case ["map", str() as key, value]:
+        case ["map", str() as key, value] if key in DTYPES:
             return MapType(key, type_of_json(value))
         case ["sequence", element]:
             return SequenceType(type_of_json(element))
         case ["optional", element]:
             return OptionalType(type_of_json(element))
     raise ValueError(f"expected the type of a value, got {fields!r}")
+
+
+def _is_dimension(size: Any) -> bool:
+    return size is None or isinstance(size, str) or (isinstance(size, int) and not isinstance(size, bool) and size >= 0)

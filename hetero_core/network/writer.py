@@ -251,6 +251,6 @@ def unpack_network(sections: Mapping[str, Any]) -> Network:
     network = assemble_network(parse_model(bytes(sections["model"]), title), WeightBuffer(weights), title)
     metadata = dict(network.metadata)
     ir_version = metadata.pop(_IR_VERSION_KEY, "")
-    if not ir_version.isdecimal():
+    if not ir_version.isdecimal() or len(ir_version) > 9:
         raise NetworkReadError(f"{title} does not state its IR version; it was not made by pack_network.")
     return replace(network, ir_version=int(ir_version), metadata=MappingProxyType(metadata))

@@ -217,3 +217,16 @@ def test_shape_of_an_absurd_number_of_dimensions_is_refused_before_onnx_makes_th
         InvalidNetworkError, match=r"reads a shape of 2147483647 dimensions from '[as]': int64\[2147483647\]; expected 1024"
     ):
         read_network(model)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("value_int", ["a", "b"]), ("value_int", "a"), ("value_floats", 1), ("value_string", 0.5), ("value_strings", [1])],
+)
+def test_constant_of_another_kind_than_its_name_says_is_refused(key: str, value: object) -> None:
+    model = parse("g (float[2] x) => (float[2] y) { c = Constant <value_float = 1.0>() y = Add(x, c) }")
+    model.graph.node[0].attribute[0].CopyFrom(helper.make_attribute(key, value))
+    with pytest.raises(
+        InvalidNetworkError, match=f"has the attribute '{key}' of another kind than its name says; correct its type"
+    ):
+        read_network(model)

@@ -3,7 +3,16 @@ from __future__ import annotations
 import pytest
 
 from hetero_core.network.merging import merge_types
-from hetero_core.network.types import MapType, OptionalType, SequenceType, TensorType, ValueSpec, ValueType, has_known_element
+from hetero_core.network.types import (
+    MapType,
+    OptionalType,
+    SequenceType,
+    TensorType,
+    ValueSpec,
+    ValueType,
+    has_known_element,
+    type_of_json,
+)
 
 F32 = TensorType("float32", (2,))
 
@@ -87,3 +96,23 @@ def test_spec_shows_name_type_and_foreign_memory() -> None:
     assert str(ValueSpec("x", F32, "cuda:0")) == "x: float32[2] in cuda:0"
     assert ValueSpec("x", SequenceType(F32)).dtype is None
     assert ValueSpec("x", F32).shape == (2,)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        ["tensor", "com.acme", [2]],
+        ["tensor", ["float32"], None],
+        ["tensor", "float32", [-1]],
+        ["tensor", "float32", [True]],
+        ["tensor", "float32", [1.5]],
+        ["map", "nothing", ["tensor", "float32", []]],
+        ["sequence"],
+        ["optional", "tensor"],
+        None,
+        {},
+    ],
+)
+def test_json_that_is_no_type_is_refused(fields: object) -> None:
+    with pytest.raises(ValueError, match="expected the type of a value, got"):
+        type_of_json(fields)

@@ -309,3 +309,14 @@ def test_empty_list_stays_one_where_the_operator_wants_a_number() -> None:
     network = read_network(model)
     assert network.nodes[0].attributes["axis"] == ()
     assert unpack_network(pack_network(network)).fingerprint == network.fingerprint
+
+
+@pytest.mark.parametrize("version", ["", "99999999999999999999", "ten", "-1"])
+def test_packed_network_with_another_ir_version_than_a_number_is_refused(version: str) -> None:
+    model = onnx.parser.parse_model('<ir_version: 10, opset_import: ["": 21]> g (float[2] x) => (float[2] y) { y = Abs(x) }')
+    packed = pack_network(read_network(model))
+    changed = onnx.ModelProto.FromString(bytes(packed["model"]))
+    (entry,) = [entry for entry in changed.metadata_props if entry.key == "hetero.ir_version"]
+    entry.value = version
+    with pytest.raises(NetworkReadError, match="a packed network does not state its IR version"):
+        unpack_network({**packed, "model": changed.SerializeToString()})

@@ -143,21 +143,58 @@ def _plan_to_json(plan: Plan) -> dict[str, Any]:
 
 
 def _plan_of_json(fields: Mapping[str, Any]) -> Plan:
-    return Plan(
-        network=str(fields["network"]),
-        priorities=tuple(fields["priorities"]),
-        device_of_node=freeze_mapping(fields["device_of_node"]),
-        operator_of_node=freeze_mapping(fields["operator_of_node"]),
-        refusals=freeze_mapping(fields["refusals"]),
-        pins=freeze_mapping(fields["pins"]),
+    """Returns the plan that `_plan_to_json` wrote. Raises: TypeError, ValueError, KeyError for anything else."""
+    plan = Plan(
+        network=_text(fields["network"]),
+        priorities=_texts(fields["priorities"]),
+        device_of_node=_text_mapping(fields["device_of_node"]),
+        operator_of_node=_text_mapping(fields["operator_of_node"]),
+        refusals=freeze_mapping((node, _text_mapping(reasons)) for node, reasons in dict(fields["refusals"]).items()),
+        pins=_text_mapping(fields["pins"]),
         stages=tuple(
-            PlanStage(index, device, tuple(nodes), tuple(inputs), tuple(outputs))
+            PlanStage(index, _text(device), _texts(nodes), _texts(inputs), _texts(outputs))
             for index, (device, nodes, inputs, outputs) in enumerate(fields["stages"])
         ),
-        boundaries=tuple(
-            Boundary(value, type_of_json(value_type), nbytes, producer, tuple(consumers), maker, tuple(readers))
-            for value, value_type, nbytes, producer, consumers, maker, readers in fields["boundaries"]
-        ),
-        conflicts=tuple(Conflict(node, subgraph, tuple(path)) for node, subgraph, path in fields["conflicts"]),
-        unexplained=int(fields["unexplained"]),
+        boundaries=tuple(_boundary_of_json(row) for row in fields["boundaries"]),
+        conflicts=tuple(Conflict(_text(node), _count(part), _texts(path)) for node, part, path in fields["conflicts"]),
+        unexplained=_count(fields["unexplained"]),
     )
+    stages = {*range(len(plan.stages)), None}
+    if any(index not in stages for one in plan.boundaries for index in (one.producer, *one.consumers)):
+        raise ValueError("a boundary value names a stage that the plan does not have")
+    return plan
+
+
+def _boundary_of_json(row: Any) -> Boundary:
+    value, value_type, nbytes, producer, consumers, maker, readers = row
+    return Boundary(
+        _text(value),
+        type_of_json(value_type),
+        None if nbytes is None else _count(nbytes),
+        None if producer is None else _count(producer),
+        tuple(_count(one) for one in consumers),
+        None if maker is None else _text(maker),
+        _texts(readers),
+    )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected a text, got {value!r}")
+    return value
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    if not isinstance(values, list):
+        raise TypeError(f"expected a list of texts, got {values!r}")
+    return tuple(_text(value) for value in values)
+
+
+def _text_mapping(fields: Any) -> Mapping[str, str]:
+    return freeze_mapping((_text(name), _text(value)) for name, value in dict(fields).items())
+
+
+def _count(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise TypeError(f"expected a number of 0 or more, got {value!r}")
+    return value

@@ -14,6 +14,8 @@ def find_fault(node: Node, network: Network) -> str | None:
         return f"{node.operator} is supported for inference with one output and spatial = 1"
     if node.op_type == "Scan" and node.since_version < 9:
         return f"{node.operator} has a batch axis, which onnx.reference does not know"
+    if node.op_type == "Scan" and not 0 <= node.attributes.get("num_scan_inputs", 0) <= len(node.inputs):
+        return f"{node.operator} says that it scans {node.attributes['num_scan_inputs']} inputs and has {len(node.inputs)}"
     if node.op_type == "Loop" and _has_scalar_scan_output(node):
         return f"{node.operator} with a scan output that has no dimensions (or may have none): onnx.reference adds one"
     if node.op_type == "If" and any(_is_optional_sequence(network, value) for value in node.writes):

@@ -146,3 +146,15 @@ def test_blob_comes_back_and_other_plugins_versions_do_not(core: Core, read: Rea
         core.import_network(tmp_path / "t.blob", "CPU")
     with pytest.raises(BlobMismatchError, match="TEMPLATE_REFUSED_OPERATORS is Abs in the call and Exp in the blob"):
         core.import_network(tmp_path / "t.blob", "TEMPLATE", {"TEMPLATE_REFUSED_OPERATORS": "Abs"})
+
+
+def test_scan_of_more_inputs_than_it_has_is_refused_at_once(core: Core) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[2] i, float[3,2] x) => (float[2] y, float[3,2] z) {
+        y, z = Scan<num_scan_inputs = 1, body = b (float[2] s, float[2] n) => (float[2] o, float[2] p) {
+        o = Add(s, n) p = Identity(o) }>(i, x) }"""
+    )
+    (attribute,) = [one for one in model.graph.node[0].attribute if one.name == "num_scan_inputs"]
+    attribute.i = 2**63 - 1
+    refused = core.query_network(core.read_network(model), "TEMPLATE").refused
+    assert "says that it scans 9223372036854775807 inputs and has 2" in refused["Scan_0"]
