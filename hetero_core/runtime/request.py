@@ -164,9 +164,12 @@ class InferRequest:
             self._cancel_run(run)
 
     def _cancel_run(self, run: Run) -> None:
-        run.context.token.is_set = True
         error = RequestCancelledError(f"a request on network '{self._network.name}' was cancelled")
-        self._conclude(run, (), error, keeps_state=False)
+        # The run is over before its device is told: what the device returns then, at once and half done, must not come first.
+        if self._settle(run, (), error, keeps_state=False):
+            run.context.token.is_set = True
+            self._call_back(run)
+            self._finish(run)
 
     def set_callback(self, callback: Callback | None) -> None:
         """Sets the function that is called once after each asynchronous run with the request and its error or None."""

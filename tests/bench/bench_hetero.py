@@ -13,6 +13,7 @@ os.environ.pop("OPENBLAS_CORETYPE", None)
 os.environ.pop("OPENBLAS_L2_SIZE", None)
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
+import contextlib
 import dataclasses
 import importlib.util
 import statistics
@@ -27,7 +28,8 @@ import hetero_cpu
 import numpy as np
 import onnx.parser
 
-from hetero_core import Core, Executable, ExecutableNetwork, Network, QueryResult, RunContext, hookimpl
+from hetero_core import Core, Executable, ExecutableNetwork, Extension, Network, QueryResult, RunContext, hookimpl
+from hetero_core.errors import InferenceError, RequestCancelledError
 from hetero_core.testing.models import light_inputs, light_model
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]>'
@@ -167,6 +169,53 @@ def bench_residue(core: Core) -> None:
     )
 
 
+def bench_aftermath(core: Core) -> None:
+    """1,000 cancelled and 1,000 failing requests: threads and memory before and after."""
+    fails = threading.Event()
+
+    def maybe_fail(x: Any) -> Any:
+        if fails.is_set():
+            raise OverflowError("no room")
+        return x
+
+    core.add_extension(Extension("bench", "Maybe", 1, maybe_fail, lambda types, attributes: types), "OTHER")
+    header = HEADER.replace("17]", '17, "bench": 1]')
+    text = f"{header} g (float[65536] x) => (float[65536] y) {{ a = Abs(x) b = bench.Maybe(a) y = Neg(b) }}"
+    network = core.read_network(onnx.parser.parse_model(text)).with_affinity({"op:Maybe": "OTHER"})
+    request = core.load_network(network, "HETERO:OTHER,CPU").create_infer_request()
+    inputs = {"x": np.ones(65536, np.float32)}
+
+    def start(cancels: bool) -> None:
+        request.start_async(inputs)
+        if cancels:
+            request.cancel()
+        with contextlib.suppress(InferenceError, RequestCancelledError):
+            request.wait()
+
+    for _ in range(100):
+        start(cancels=False)
+        start(cancels=True)
+    before = threading.active_count(), read_memory()
+    for _ in range(1000):
+        start(cancels=True)
+    fails.set()
+    for _ in range(1000):
+        start(cancels=False)
+    fails.clear()
+    start(cancels=False)
+    is_right = bool((request.get_tensor("y") == -1).all())
+    after = threading.active_count(), read_memory()
+    print(
+        f"1,000 cancelled and 1,000 failed: threads {before[0]} -> {after[0]}, memory {before[1]} -> {after[1]} MB, then right: {is_right}"
+    )
+
+
+def read_memory() -> int:
+    """Returns the resident memory of this process in MB."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 2**20
+
+
 def load_probes() -> Any:
     """Returns the devices that the tests prove the contract with; one of them is ONNX Runtime."""
     spec = importlib.util.spec_from_file_location("probes", Path(__file__).parents[1] / "flow" / "probes.py")
@@ -188,6 +237,7 @@ def main() -> None:
         bench_branches(core)
         bench_waiting(core)
         bench_residue(core)
+        bench_aftermath(core)
 
 
 if __name__ == "__main__":

@@ -295,3 +295,27 @@ def test_unknown_tensor_name_lists_the_names(core: Core, read: Callable[..., Net
         request.get_tensor("y")
     with pytest.raises(InputShapeError, match="expected shape"):
         request.set_tensor("x", ONES[0])
+
+
+def test_cancel_comes_before_what_a_device_returns_because_of_it(core: Core, read: Callable[..., Network]) -> None:
+    class Obedient(GateExecutable):
+        def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+            self._gate.entered.release()
+            while not context.cancelled():
+                pass
+            return ()  # which would be the plugin's fault, had the run not ended
+
+    class Quick(Gate):
+        @hookimpl
+        def load_network(self, network: Network, config: Mapping[str, Any]) -> Executable:
+            return Obedient(network, self)
+
+    quick = Quick()
+    core.register_plugin("QUICK", quick)
+    request = core.load_network(read(TEXT), "QUICK").create_infer_request()
+    for _ in range(100):
+        request.start_async({"x": ONES, "w": ONES})
+        assert quick.entered.acquire(timeout=60)
+        request.cancel()
+        with pytest.raises(RequestCancelledError):
+            request.wait(60)
