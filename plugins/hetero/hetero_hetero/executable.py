@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from hetero_core.errors import PluginError
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.runtime.executable import ExecutableNetwork
+from hetero_core.runtime.transfers import move_value
 from hetero_hetero.routing import Transfer, find_dead_slots, plan_route
 from hetero_hetero.schedule import Flow, plan_schedule
 
@@ -74,6 +74,7 @@ class HeteroExecutable(Executable):
         self._empty: list[Any] = [None] * len(self._route.readers)
         for slot, value in self._route.constants:
             self._empty[slot] = value
+        self._names = [(tuple(spec.name for spec in stage.inputs), tuple(spec.name for spec in stage.outputs)) for stage in stages]
         # A stage's outputs are checked against these: the NumPy type of host tensors, None for anything else.
         self._wanted = [tuple(_find_host_dtype(spec) for spec in stage.outputs) for stage in stages]
 
@@ -128,6 +129,8 @@ class HeteroExecutable(Executable):
             if context.token.is_set:
                 return  # nobody waits for what a cancelled stage returns
             self._keep_outputs(index, results, slots)
+            if profile is not None:
+                profile.end_part(*self._names[index])
             if step.transfers:
                 _move(step.transfers, slots, profile)
         except Exception as error:
@@ -190,10 +193,8 @@ def _check_tensor(value: Any, dtype: np.dtype[Any] | None, stage: ExecutableNetw
 
 def _move(transfers: Sequence[Transfer], slots: list[Any], profile: Profile | None) -> None:
     for transfer in transfers:
-        began = perf_counter()
-        moved = slots[transfer.target] = transfer.move(slots[transfer.source])
-        if profile is not None:
-            profile.add_transfer(transfer.value, getattr(moved, "nbytes", 0), perf_counter() - began)
+        value = slots[transfer.source]
+        slots[transfer.target] = move_value(value, transfer.move, profile, transfer.value, transfer.origin, transfer.readers)
 
 
 def _shorten(names: Sequence[str]) -> str:
