@@ -157,8 +157,9 @@ class NodeTime:
     """The time that one node, or one transfer, took in one run. Times are in seconds, `begin` on the clock of `time.perf_counter`.
 
     `path` leads to the subgraph: (1, 0) is subgraph 0 of the split network that is subgraph 1, () what belongs to no subgraph;
-    `subgraph` is its first index, 0 where there is none. `thread` is the one that recorded the time, as `threading.get_ident` names
-    it. Only a transfer has `nbytes`; one between subgraphs has a `source` and `targets`: devices, or "host" for the caller.
+    `subgraph` is its first index, 0 where there is none. `thread` is the one that measured, as `threading.get_ident` names it; 0 where
+    the beginning was told. Only a transfer has `nbytes`; one at the border of a subgraph has a `source` and `targets`: devices, or
+    "host" for the caller.
     """
 
     node: str
@@ -235,9 +236,8 @@ class Profile:
         source: str = "",
         targets: tuple[str, ...] = (),
     ) -> None:
-        start = perf_counter() - seconds if begin is None else begin
-        place = self.device, self.subgraph
-        entry = NodeTime(name, operator, *place, seconds, nbytes, start, self.path, threading.get_ident(), source, targets)
+        start, thread = (perf_counter() - seconds, threading.get_ident()) if begin is None else (begin, 0)
+        entry = NodeTime(name, operator, self.device, self.subgraph, seconds, nbytes, start, self.path, thread, source, targets)
         with self._lock:
             self._entries.append(entry)
 

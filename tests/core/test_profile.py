@@ -42,7 +42,7 @@ def test_end_of_a_node_is_the_moment_it_is_recorded() -> None:
     told, given = profile.entries
     assert before <= told.begin + 0.5 <= after
     assert (given.begin, given.seconds) == (7.0, 0.5)
-    assert told.thread == threading.get_ident()
+    assert (told.thread, given.thread) == (threading.get_ident(), 0)
 
 
 def test_parts_write_into_the_profile_of_the_whole_under_their_path() -> None:
