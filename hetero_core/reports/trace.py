@@ -111,7 +111,9 @@ def _find_end(profile: Profile) -> float:
     if profile.ended is not None:
         return profile.ended
     known = [profile.requested if profile.began is None else profile.began]
-    return max([*known, *(one.begin + one.seconds for one in (*profile.entries, *profile.stages))])
+    known += [entry.begin + entry.seconds for entry in profile.entries]
+    known += [stage.begin + stage.seconds for stage in profile.stages]
+    return max(known)
 
 
 def _draw_request(profile: Profile, request: int) -> Block:
