@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Mapping
 from typing import Any
@@ -41,7 +40,6 @@ class CpuDevice:
             "FULL_DEVICE_NAME": f"{platform.processor() or platform.machine()} with NumPy {np.__version__}",
             "OPTIMIZATION_CAPABILITIES": ("FP32", "FP64", "FP16", "BF16", "INT8"),
             "DEVICE_ARCHITECTURE": platform.machine(),
-            "RANGE_FOR_ASYNC_INFER_REQUESTS": (1, os.cpu_count() or 1, 1),
         }
 
     @hookimpl
