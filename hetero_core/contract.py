@@ -37,7 +37,8 @@ class ConfigKey:
 
     `type` is bool, int, float, str, tuple (of texts, written with commas) or dict (of what JSON can hold, written as a JSON object).
     `default` None means "not set". `runtime` keys only steer running, so an import may change them; all others shape what was compiled.
-    The key marked `is_arguments`, a text, is another way to give what stands behind the colon of a device string.
+    The key marked `is_arguments`, a text, is another way to give what stands behind the colon of a device string. A number may have a
+    `least` value, and `words` that may stand in its place.
     """
 
     type: type
@@ -46,6 +47,8 @@ class ConfigKey:
     choices: tuple[Any, ...] = ()
     runtime: bool = False
     is_arguments: bool = False
+    least: float | None = None
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from hetero_core.contract import Array, ConfigKey, DeviceName, Done, Executable, Payload, Profile, RunContext
+from hetero_core.contract import Array, ConfigKey, DeviceName, Done, Executable, Payload, Profile, RunContext, freeze_mapping
 from hetero_core.devices.provenance import Provenance
+from hetero_core.devices.threads import STREAMS_KEY, THREAD_KEYS
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import (
     BlobError,
@@ -210,7 +211,7 @@ class ExecutableNetwork:
             fingerprint=self.fingerprint,
             inputs=tuple(spec.name for spec in self.inputs),
             outputs=tuple(spec.name for spec in self.outputs),
-            config=self.config,
+            config=freeze_mapping((name, value) for name, value in self.config.items() if name not in THREAD_KEYS),
         )
         return header, payload
 
@@ -232,7 +233,7 @@ class ExecutableNetwork:
     def _metrics(self) -> dict[str, Any]:
         found = {
             "NETWORK_NAME": self.name,
-            "OPTIMAL_NUMBER_OF_INFER_REQUESTS": 1,
+            "OPTIMAL_NUMBER_OF_INFER_REQUESTS": self.config[STREAMS_KEY],
             "EXECUTION_DEVICES": (str(self.device),),
             "SUPPORTED_CONFIG_KEYS": tuple(sorted(self.config)),
             "LOADED_FROM_CACHE": self._binding.is_from_cache,

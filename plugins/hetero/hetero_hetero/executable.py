@@ -13,6 +13,7 @@ import numpy as np
 
 from hetero_core.contract import Executable, Plan, Profile, RunContext
 from hetero_core.core import Core
+from hetero_core.devices.threads import THREADS_KEY
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import PluginError
 from hetero_core.network.graph import Network
@@ -21,6 +22,7 @@ from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_core.runtime.transfers import move_value
 from hetero_hetero.routing import Transfer, find_dead_slots, plan_route
 from hetero_hetero.schedule import Flow, plan_schedule
+from hetero_hetero.shares import find_lane
 
 Submit = Callable[[Callable[[], None]], object]
 
@@ -57,18 +59,28 @@ class HeteroExecutable(Executable):
         constants: Mapping[str, Any],
         *,
         core: Core,
+        threads: int,
+        streams: int,
     ) -> None:
+        """`threads` is the budget of one run, of which each stage has its own part; `streams` is how many runs are to be expected."""
         self.inputs = inputs
         self.outputs = outputs
         self.plan = plan
         self.constants = constants
         self.stages = stages = tuple(stage for stage, _ in loaded)
         self._loaded = tuple(loaded)
-        lanes = [_find_lane(core, str(stage.device)) for stage in stages]
-        pool = f"HETERO:{','.join(dict.fromkeys(lanes))}"
-        self._submit: Submit = lambda task: core.submit(pool, task, workers=max(len(set(lanes)), 4))
+        lanes = [find_lane(core, str(stage.device)) for stage in stages]
         self._route = plan_route(inputs, outputs, stages, constants)
-        self._schedule = plan_schedule([step.predecessors for step in self._route.steps], lanes)
+        self._schedule = plan_schedule(
+            [step.predecessors for step in self._route.steps],
+            lanes,
+            threads=[stage.config[THREADS_KEY] for stage in stages],
+            budget=threads,
+        )
+        if self._schedule.is_parallel:
+            # Besides the thread that a run is on, which works, too.
+            helpers = streams * (min(len(set(lanes)), threads) - 1)
+            self._submit: Submit = core.create_executor(f"HETERO:{','.join(dict.fromkeys(lanes))}", workers=helpers).submit
         self._dead = find_dead_slots(self._route)
         # A run starts from a copy: constants in their slots, everything else empty.
         self._empty: list[Any] = [None] * len(self._route.readers)
@@ -160,20 +172,12 @@ class HeteroExecutable(Executable):
             "HETERO_BOUNDARY_TENSORS": len(inner),
             "HETERO_BOUNDARY_BYTES": sum(boundary.nbytes or 0 for boundary in inner),
             "EXECUTION_DEVICES": tuple(dict.fromkeys(stage.device for stage in self.plan.stages)),
-            "OPTIMAL_NUMBER_OF_INFER_REQUESTS": max(
-                (stage.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS") for stage in self.stages), default=1
-            ),
         }
 
     def close(self) -> None:
         """Closes every stage."""
         for stage in self.stages:
             stage.close()
-
-
-def _find_lane(core: Core, device: str) -> str:
-    """Returns what runs one stage at a time: the device, or "interpreter" for all devices that hold the interpreter's lock."""
-    return "interpreter" if core.get_metric(device, "HOLDS_INTERPRETER_LOCK") else device
 
 
 def _find_host_dtype(spec: ValueSpec) -> np.dtype[Any] | None:
