@@ -341,6 +341,10 @@ class Executable:
     """For devices that work asynchronously: begins a run, returns at once and calls `done` from any thread. Where it is None, the core
     runs `run` on a thread of its own."""
 
+    pipeline_depth: int = 1
+    """How many runs of one stream may be under way at once: more than 1 where a run passes several devices one after the other, so
+    that the next one can begin on the first of them. The core runs NUM_STREAMS times as many asynchronous requests at once."""
+
     def run(self, inputs: tuple[Array, ...], context: RunContext) -> tuple[Array, ...]:
         """Returns the outputs by position.
 

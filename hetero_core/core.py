@@ -291,7 +291,7 @@ class Core:
             to_host=lambda array: entry.call("to_host", device, array=array),
             from_host=lambda array, spec: entry.call("from_host", device, array=array, spec=spec),
             export=lambda: entry.call("export_network", device, executable=executable),
-            submit=self._executors.open_executor(str(device), config).submit,
+            submit=self._executors.open_executor(str(device), config, depth=executable.pipeline_depth).submit,
             is_from_cache=is_from_cache,
         )
         loaded = ExecutableNetwork(name, fingerprint, executable, binding)

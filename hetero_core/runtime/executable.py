@@ -233,7 +233,7 @@ class ExecutableNetwork:
     def _metrics(self) -> dict[str, Any]:
         found = {
             "NETWORK_NAME": self.name,
-            "OPTIMAL_NUMBER_OF_INFER_REQUESTS": self.config[STREAMS_KEY],
+            "OPTIMAL_NUMBER_OF_INFER_REQUESTS": self.config[STREAMS_KEY] * self.executable.pipeline_depth,
             "EXECUTION_DEVICES": (str(self.device),),
             "SUPPORTED_CONFIG_KEYS": tuple(sorted(self.config)),
             "LOADED_FROM_CACHE": self._binding.is_from_cache,

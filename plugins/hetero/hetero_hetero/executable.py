@@ -70,6 +70,8 @@ class HeteroExecutable(Executable):
         self.stages = stages = tuple(stage for stage, _ in loaded)
         self._loaded = tuple(loaded)
         lanes = [find_lane(core, str(stage.device)) for stage in stages]
+        # While one request is on its second device, the next one can be on the first.
+        self.pipeline_depth = max(len(set(lanes)), 1)
         self._route = plan_route(inputs, outputs, stages, constants)
         self._schedule = plan_schedule(
             [step.predecessors for step in self._route.steps],
