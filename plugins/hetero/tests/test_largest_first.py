@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Callable, Mapping, Sequence
 
@@ -186,3 +187,16 @@ def test_selection_without_rollback_is_maximal_against_what_was_left() -> None:
             for split in explain_splits(predecessors, parts, d)
         }
         assert touching == explained
+
+
+@pytest.mark.parametrize("was_enabled", [True, False])
+def test_selection_leaves_cycle_collection_as_it_was(was_enabled: bool) -> None:
+    before = gc.isenabled()
+    try:
+        (gc.enable if was_enabled else gc.disable)()
+        select_subgraphs([[], [0]], "AA", "A")
+        with pytest.raises(ValueError, match="form a cycle"):
+            select_subgraphs([[1], [0]], "AA", "A")
+        assert gc.isenabled() == was_enabled
+    finally:
+        (gc.enable if before else gc.disable)()
