@@ -283,9 +283,12 @@ class _Builder:
             return False
         place = self.places[root]
         assert isinstance(place, Block)
-        # Whoever shares the block must cover all of it in the same shape: a reshaped view could not follow.
+        # Whoever shares the block must see it as it is: a reshaped or turned view could not follow.
         followers = [name for name in self.places if self._find_root(name) == root]
-        same = all(self.prototypes[name].shape == place.shape for name in followers)
+        laid = self.prototypes[root]
+        same = all(
+            (self.prototypes[name].shape, self.prototypes[name].strides) == (laid.shape, laid.strides) for name in followers
+        )
         target = self.places[output]
         return same and isinstance(target, Block) and target.order == place.order and target.dtype == place.dtype
 

@@ -113,5 +113,6 @@ def plan_gather(site: Site) -> Choice | None:
         index = int(constant.reshape(-1)[0]) % size
         rank = constant.ndim
         picked = index if rank == 0 else slice(index, index + 1)
-        return Views(value, (lambda array: array[(slice(None),) * axis + (picked,)],)) if rank < 2 else None
+        # Without the dots a single element would be a number, not a view.
+        return Views(value, (lambda array: array[(*(slice(None),) * axis, picked, ...)],)) if rank < 2 else None
     return None
