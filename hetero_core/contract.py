@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from hetero_core.errors import BlobError
 from hetero_core.network.graph import Node
 from hetero_core.network.types import ValueSpec, ValueType
 
@@ -130,10 +131,29 @@ class Payload:
     """What a plugin exports: named byte sections, and the version of their meaning.
 
     The core wraps them in the container (identity, versions, digest) and gives the same sections back, memory-mapped, at import.
+    `code` names the sections that are executed in whatever way; they are imported only where the user trusts the blob.
     """
 
     sections: Mapping[str, Any]
     version: int = 1
+    code: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.code if name not in self.sections]
+        if unknown:
+            raise BlobError(f"a payload marks '{unknown[0]}' as code and has no such section; it has {sorted(self.sections)}")
+
+    def read_code(self, name: str) -> Any:
+        """Returns a section that is about to be executed; to be used for every such section.
+
+        Raises: BlobError for a section that is not there or not marked: a stranger who leaves the mark away was never asked about.
+        """
+        if name not in self.code:
+            raise BlobError(
+                f"section '{name}' is to be executed, but the blob does not mark it as code; it marks {list(self.code)}. "
+                "The blob was changed, or its plugin does not mark what it executes; export the network again"
+            )
+        return self.sections[name]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from hetero_core.runtime.executable import Binding, ExecutableNetwork, Run, find
 from hetero_core.runtime.executors import Executors
 from hetero_core.runtime.forks import FORK_ADVICE, count_forks
 from hetero_core.runtime.identity import check_header, merge_imported_config
+from hetero_core.runtime.trust import require_trust
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -258,19 +259,22 @@ class Core:
         config: Mapping[str, Any] | None = None,
         *,
         network: Network | str | os.PathLike[str] | bytes | onnx.ModelProto | None = None,
+        trust: bool = False,
     ) -> ExecutableNetwork:
         """Returns a network that was exported from the same device, plugin version and configuration.
 
         `config` may change keys that only steer running; the others must agree with the blob. Where `network` is given, the blob must
-        have been made from it.
+        have been made from it. Code in a blob is used only with `trust`.
 
-        Raises: BlobDamagedError, BlobMismatchError that names what differs, errors of device names and configuration.
+        Raises: BlobDamagedError, BlobMismatchError that names what differs, UntrustedBlobError, errors of device names and
+        configuration.
         """
         parsed, entry = self._find(device)
         header, payload = read_blob(source)
         check_header(header, entry, None if network is None else self._as_network(network))
         parsed, complete = merge_imported_config(header, parsed, entry, config)
-        executable = entry.import_network(parsed, payload, complete, (header.inputs, header.outputs))
+        with require_trust(header, payload, trust=trust):
+            executable = entry.import_network(parsed, payload, complete, (header.inputs, header.outputs))
         return self._bind(entry, parsed, executable, complete, header.network, lambda: header.fingerprint)
 
     def _bind(
