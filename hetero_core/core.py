@@ -13,7 +13,7 @@ from hetero_core.devices.device import Device
 from hetero_core.devices.names import parse_device_name, split_device_list
 from hetero_core.devices.provenance import Provenance
 from hetero_core.devices.registry import Registry
-from hetero_core.errors import ClosedError, ExtensionError
+from hetero_core.errors import ClosedError, ConfigValueError, ExtensionError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import ValueType
@@ -50,8 +50,15 @@ class Core:
     Two Cores share nothing.
     """
 
-    def __init__(self) -> None:
-        self._registry = Registry(self)
+    def __init__(self, *, device_timeout: float | None = 60.0) -> None:
+        """`device_timeout`: the seconds that a plugin has to create its device, and to answer a question (configuration keys, a
+        metric) when it is asked for the first time; None waits for ever. What may rightly take long is limited by DEADLINE.
+
+        Raises: ConfigValueError for a time that is none; PluginError for a broken wrapper.
+        """
+        if device_timeout is not None and not device_timeout > 0:
+            raise ConfigValueError(f"device_timeout: expected seconds above 0, or None for no limit, got {device_timeout!r}")
+        self._registry = Registry(self, device_timeout)
         self._executors = Executors()
         self._extensions: dict[tuple[str, str], Extension] = {}
         # A network that nobody holds any more needs no closing by us.
