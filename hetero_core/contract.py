@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hetero_core.errors import BlobError
+from hetero_core.limits import RunLimits
 from hetero_core.network.graph import Node
 from hetero_core.network.types import ValueSpec, ValueType
 
@@ -232,10 +233,11 @@ class RunContext:
     """What belongs to one request and not to the executable; never used by two threads at once.
 
     `state` is what `Executable.create_state` returned for this request. `outputs` holds the caller's arrays to fill, None where there
-    is none; a device may fill them or return arrays of its own. `profile` is None unless times are asked for.
+    is none; a device may fill them or return arrays of its own. `profile` is None unless times are asked for, `limits` unless
+    MEMORY_LIMIT or DEADLINE is set.
     """
 
-    __slots__ = ("outputs", "profile", "state", "token")
+    __slots__ = ("limits", "outputs", "profile", "state", "token")
 
     def __init__(
         self,
@@ -244,7 +246,9 @@ class RunContext:
         outputs: Sequence[Array | None] | None = None,
         profile: Profile | None = None,
         token: CancelToken | None = None,
+        limits: RunLimits | None = None,
     ) -> None:
+        self.limits = limits
         self.state = state
         self.outputs = outputs
         self.profile = profile

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hetero_core.contract import DeviceName
-from hetero_core.devices.config import convert_config, merge_config
+from hetero_core.devices.config import LIMIT_KEYS, convert_config, merge_config
 from hetero_core.devices.device import Device
 from hetero_core.errors import BlobMismatchError
 from hetero_core.network.graph import Network
@@ -60,12 +60,14 @@ def merge_imported_config(
                 f"cannot import network '{header.network}' on {device}: {name} is {_show(value)} in the call and "
                 f"{_show(stored.get(name))} in the blob, and it shaped what was compiled; leave it out, or load the model again"
             )
-    resolved, _ = entry.resolve(
+    resolved, here = entry.resolve(
         DeviceName(device.name, device.id), {"DEVICE_ID": call["DEVICE_ID"]} if "DEVICE_ID" in call else None
     )
+    # How much time and memory there is here is not for the blob to say, whoever wrote it.
+    limits = {name: call.get(name, here[name]) for name in LIMIT_KEYS}
     # A blob of an older core lacks the keys that came later; what only steers running may have any value.
     added = {name: key for name, key in keys.items() if key.runtime}
-    config = merge_config(added, stored, said, {"DEVICE_ID": resolved.id})
+    config = merge_config(added, stored, said, limits, {"DEVICE_ID": resolved.id})
     return DeviceName(device.name, resolved.id, device.arguments), config
 
 

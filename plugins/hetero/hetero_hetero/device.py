@@ -7,7 +7,7 @@ from typing import Any
 
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, Plan, QueryResult, freeze_mapping
 from hetero_core.core import Core
-from hetero_core.devices.config import STANDARD_KEYS
+from hetero_core.devices.config import LIMIT_KEYS, STANDARD_KEYS
 from hetero_core.devices.names import parse_device_name, split_device_list
 from hetero_core.errors import ConfigValueError, DeviceNameError
 from hetero_core.hookspecs import hookimpl
@@ -120,7 +120,8 @@ class HeteroDevice:
         """Imports each part on the device that the plan names; loads an If with split branches anew."""
         if "index" not in payload.sections:
             return self.load_network(device, unpack_network(payload.sections), config)
-        return import_stages(self._core, payload)
+        limits = {name: config[name] for name in LIMIT_KEYS if config[name] is not None}
+        return import_stages(self._core, payload, limits)
 
     @hookimpl
     def add_extension(self, device: DeviceName, extension: Extension) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 
 from hetero_core.contract import Boundary, Conflict, Payload, Plan, PlanStage, freeze_mapping
 from hetero_core.core import Core
+from hetero_core.devices.config import LIMIT_KEYS
 from hetero_core.errors import BlobDamagedError, BlobMismatchError, NotImplementedByDeviceError
 from hetero_core.network.graph import Initializer, Network
 from hetero_core.network.types import ValueSpec, type_of_json, type_to_json
@@ -57,8 +58,8 @@ def _export_stage(stage: ExecutableNetwork, part: Network | None, prefix: str, s
     return {**row, "kind": "blob"}
 
 
-def import_stages(core: Core, payload: Payload) -> HeteroExecutable:
-    """Returns the split network of a payload, each part imported on its own device.
+def import_stages(core: Core, payload: Payload, limits: Mapping[str, Any]) -> HeteroExecutable:
+    """Returns the split network of a payload, each part imported on its own device with these values of DEADLINE and MEMORY_LIMIT.
 
     Raises: BlobDamagedError, BlobMismatchError; what a device raises for its part, with a note that names the stage.
     """
@@ -72,22 +73,24 @@ def import_stages(core: Core, payload: Payload) -> HeteroExecutable:
         raise BlobDamagedError(f"the blob of HETERO has an index that cannot be read: {type(error).__name__}: {error}") from error
     if len(rows) != len(plan.stages):
         raise BlobDamagedError(f"the blob of HETERO has {len(rows)} parts and a plan of {len(plan.stages)} stages")
-    loaded = [_import_stage(core, row, f"stage/{index}", sections) for index, row in enumerate(rows)]
+    loaded = [_import_stage(core, row, f"stage/{index}", sections, limits) for index, row in enumerate(rows)]
     held = _take_prefix(_CONSTANTS, sections)
     constants = {name: one.array for name, one in unpack_network(held).initializers.items()} if held else {}
     return HeteroExecutable(inputs, outputs, plan, loaded, constants, core=core)
 
 
 def _import_stage(
-    core: Core, row: Mapping[str, Any], prefix: str, sections: Mapping[str, Any]
+    core: Core, row: Mapping[str, Any], prefix: str, sections: Mapping[str, Any], limits: Mapping[str, Any]
 ) -> tuple[ExecutableNetwork, Network | None]:
     device, fingerprint = str(row["device"]), row["fingerprint"]
     try:
         if row["kind"] == "blob":
-            part, stage = None, core.import_network(sections[prefix], device)
+            part, stage = None, core.import_network(sections[prefix], device, limits)
         else:
             part = unpack_network(_take_prefix(prefix, sections))
-            config = {name: value for name, value in row["config"].items() if value is not None}
+            config = {name: value for name, value in row["config"].items() if value is not None and name not in LIMIT_KEYS} | dict(
+                limits
+            )
             stage = core.load_network(part, device, config)
     except Exception as error:
         error.add_note(f"while {prefix} of a blob of HETERO was imported on {device}")
