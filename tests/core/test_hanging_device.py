@@ -188,6 +188,29 @@ def test_innermost_plugin_is_blamed(impatient: Core, hanging: Hanging) -> None:
     assert impatient.get_metric("HETERO:CPU", "DEVICE_ARCHITECTURE")
 
 
+def test_plugin_that_waits_for_another_one_is_not_blamed_for_it(impatient: Core, hanging: Hanging) -> None:
+    class Asking(CpuDevice):
+        @hookimpl
+        def create_device(self, core: Core) -> object:
+            core.get_metric("HANGING", "FULL_DEVICE_NAME")
+            return self
+
+    hanging.question = "create_device"
+    impatient.register_plugin("ASKING", Asking("ASKING"))
+    with pytest.raises(DeviceTimeoutError, match="^device HANGING hangs: ") as caught:
+        impatient.get_metric("ASKING", "FULL_DEVICE_NAME")
+    assert any("while it created device ASKING" in note for note in caught.value.__notes__)
+    hanging.go_on.set()
+
+    def is_back() -> bool:
+        try:
+            return bool(impatient.get_metric("ASKING", "FULL_DEVICE_NAME"))
+        except DeviceTimeoutError:
+            return False
+
+    wait_until(is_back)
+
+
 def test_core_closes_while_a_plugin_hangs(hanging: Hanging, caplog: pytest.LogCaptureFixture) -> None:
     hanging.question = "create_device"
     core = Core(device_timeout=SOON)
