@@ -52,6 +52,7 @@ class InferRequest:
         self._running: Run | None = None
         self._last: Run | None = None
         self._profile: Profile | None = None
+        self._run_device = network.run_measured if network.measures else network.run_host
 
     def infer(self, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Returns the outputs by name, valid until the next run of this request; the callback is not called.
@@ -253,6 +254,11 @@ class InferRequest:
         """The time of every node in the last run, in order of execution; empty unless PERF_COUNT is set."""
         return () if self._profile is None else self._profile.entries
 
+    @property
+    def profile(self) -> Profile | None:
+        """All times of the last run: nodes, subgraphs, transfers, the wait for the device; None unless PERF_COUNT is set."""
+        return self._profile
+
     def _find(self, name: str) -> tuple[ValueSpec, bool]:
         for specs, is_input in ((self._network.inputs, True), (self._network.outputs, False)):
             for spec in specs:
@@ -291,11 +297,11 @@ class InferRequest:
 
     def _compute(self, run: Run) -> Outcome:
         """Runs the device; returns its outputs, or its error."""
-        return self._collect(run, lambda: self._run_device(run))
+        return self._collect(run, lambda: self._run_with_state(run))
 
-    def _run_device(self, run: Run) -> tuple[Any, ...]:
+    def _run_with_state(self, run: Run) -> tuple[Any, ...]:
         self._give_state(run)
-        return self._network.run_host(run.inputs, run.context)
+        return self._run_device(run.inputs, run.context)
 
     def _make_state(self) -> object:
         return self._network.create_state() if self._network.deadline is None else NO_STATE

@@ -25,6 +25,7 @@ from hetero_core import (
     hookimpl,
 )
 from hetero_core.errors import ClosedError, ConfigValueError, DeadlineExceededError, UnsupportedNodesError
+from hetero_core.network.writer import unpack_network
 from hetero_core.runtime.late_runs import MOST_LATE_RUNS
 
 from .conftest import LIMIT, HandDevice
@@ -264,9 +265,9 @@ class StuckDevice(CpuDevice):
         return Noting(network, {})
 
     @hookimpl
-    def import_network(self, device: DeviceName, payload: Payload) -> Executable:
+    def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
         self._stay("import_network")
-        return super().import_network(device, payload)
+        return self.load_network(device, unpack_network(payload.sections))
 
 
 @pytest.fixture

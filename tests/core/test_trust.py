@@ -39,10 +39,10 @@ class NativeDevice(CpuDevice):
         return Payload({**pack_network(executable.network), "kernels": b"\x7fELF"}, code=("kernels",))
 
     @hookimpl
-    def import_network(self, device: DeviceName, payload: Payload) -> Executable:
+    def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
         self.imports += 1
         self.executed.append(bytes(payload.read_code("kernels")))
-        return self.load_network(device, unpack_network(payload.sections))
+        return self.load_network(device, unpack_network(payload.sections), config)
 
 
 @pytest.fixture

@@ -173,9 +173,9 @@ def test_properties_may_be_json_text_and_reach_inner_lists(
         (
             {"A": {"PERF_COUNT": True}},
             ConfigKeyError,
-            "sets PERF_COUNT for A; PERF_COUNT, DEADLINE and MEMORY_LIMIT are for the whole network",
+            "sets PERF_COUNT for A; PERF_COUNT, streams and limits are for the whole network",
         ),
-        ({"A": {"DEADLINE": 1.0}}, ConfigKeyError, "sets DEADLINE for A; PERF_COUNT, DEADLINE and MEMORY_LIMIT are for the whole"),
+        ({"A": {"DEADLINE": 1.0}}, ConfigKeyError, "sets DEADLINE for A; PERF_COUNT, streams and limits are for the whole network"),
         ({"TEMPLATE.1": {"DEVICE_ID": "0"}}, ConfigKeyError, "sets DEVICE_ID for TEMPLATE.1; "),
         ("A=3", ConfigValueError, "expected a mapping of what JSON can hold, or a JSON object as text, got 'A=3'"),
     ],
