@@ -30,7 +30,9 @@ MODULES = (
     "control_flow",
     "convolution",
     "convolution_special",
+    "flex_attention",
     "generation",
+    "images",
     "indexing",
     "layout",
     "legacy_arithmetic",
@@ -60,6 +62,7 @@ MODULES = (
     "slicing",
     "softmax",
     "strings",
+    "training",
     "vision",
 )
 """The modules of kernels, each imported when the table is first read."""
