@@ -62,6 +62,7 @@ MODULES = (
     "slicing",
     "softmax",
     "strings",
+    "tokenizer",
     "training",
     "vision",
 )
