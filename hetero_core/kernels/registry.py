@@ -53,6 +53,7 @@ MODULES = (
     "quantized_linear",
     "random_numbers",
     "recurrent",
+    "recurrent_legacy",
     "reductions",
     "resize",
     "scatter",
@@ -75,6 +76,8 @@ SIGNED: Dtypes = frozenset({"int8", "int16", "int32", "int64"})
 UNSIGNED: Dtypes = frozenset({"uint8", "uint16", "uint32", "uint64"})
 INTEGERS: Dtypes = SIGNED | UNSIGNED
 NUMBERS: Dtypes = FLOATS | INTEGERS
+FLOAT8: Dtypes = frozenset({"float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz"})
+COMPLEX: Dtypes = frozenset({"complex64", "complex128"})
 BOOL: Dtypes = frozenset({"bool"})
 INDEX: Dtypes = frozenset({"int32", "int64"})
 INT64: Dtypes = frozenset({"int64"})
