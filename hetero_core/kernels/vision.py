@@ -84,8 +84,13 @@ def _reflect(xp: Namespace, place: Array, size: int, align_corners: int) -> Arra
 
 
 def _bring_inside(xp: Namespace, place: Array, size: int, padding_mode: str, align_corners: int) -> Array:
+    """Returns reflected positions inside. Those beyond a border stay where they are, as far as a cubic sees a difference.
+
+    What a cubic reads there is the border's element, so it bends within two steps of it: PyTorch and ONNX Runtime have it so, the
+    reference evaluator moves the position to the border first.
+    """
     if padding_mode == "border":
-        return xp.clip(place, 0, size - 1)
+        return xp.clip(place, -3, size + 2)
     return _reflect(xp, place, size, align_corners) if padding_mode == "reflection" else place
 
 
