@@ -15,6 +15,8 @@ import numpy as np
 from hetero_core.kernels.precision import Array, Namespace
 
 _MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
+# A gibibyte of float64: no number in a small file makes the query of a network take more.
+_LARGEST_TABLE = 2**27
 Place = dict[tuple[int, int], int]
 """(tree, node) -> place."""
 
@@ -178,6 +180,14 @@ def _check_lengths(nodes: Nodes, leaves: Leaves, count: int, targets: int) -> No
     for what, values in {"modes": nodes.modes, "splits": nodes.splits, "flags": nodes.missing_is_true}.items():
         if len(values) != count:
             raise ValueError(f"has {len(values)} {what} for {count} nodes")
+    if count and not 0 <= nodes.modes.min() <= nodes.modes.max() < len(_MODES):
+        raise ValueError(f"has a node of mode {int(nodes.modes.max())}")
+    if count and nodes.features.min() < 0:
+        raise ValueError(f"reads feature {int(nodes.features.min())}")
+    if targets < 1 or (len(np.unique(leaves.places)) + 1) * targets > _LARGEST_TABLE:
+        raise ValueError(
+            f"has {targets} targets for {len(leaves.weights)} weights; a table of them may have {_LARGEST_TABLE} elements"
+        )
     if len(leaves.targets) != len(leaves.weights):
         raise ValueError(f"has {len(leaves.targets)} targets for {len(leaves.weights)} weights")
     if len(leaves.targets) and not 0 <= leaves.targets.min() <= leaves.targets.max() < targets:

@@ -26,7 +26,7 @@ class LinearModel:
 def _prepare(
     xp: Namespace, coefficients: tuple[float, ...], intercepts: tuple[float, ...], scores: int, labels: Array, post_transform: str
 ) -> LinearModel:
-    if not coefficients or len(coefficients) % scores or len(intercepts) not in (0, scores):
+    if not coefficients or scores < 1 or len(coefficients) % scores or len(intercepts) not in (0, scores):
         raise ValueError(f"has {len(coefficients)} coefficients and {len(intercepts)} intercepts for {scores} scores")
     table = np.asarray(coefficients, dtype=np.float32).reshape((scores, -1)).T.tolist()
     return LinearModel(

@@ -95,7 +95,7 @@ def _prepare_classifier(
 ) -> Machine:
     labels = read_labels(classlabels_ints, classlabels_strings)
     classes, count = len(labels), sum(vectors_per_class)
-    if not count or len(vectors_per_class) != classes or classes < 2:
+    if min(vectors_per_class, default=0) < 1 or len(vectors_per_class) != classes or classes < 2:
         raise ValueError(f"has vectors_per_class {list(vectors_per_class)} for {classes} classes; it needs vectors of two and more")
     pairs = tuple((first, second) for first in range(classes) for second in range(first + 1, classes))
     if len(rho) != len(pairs) or len(coefficients) != (classes - 1) * count or not len(prob_a) == len(prob_b) in (0, len(pairs)):

@@ -329,6 +329,9 @@ def _refuse_preparation(node: Node, record: Kernel, input_types: tuple[ValueType
         record.prepare(np, input_types, **node.attributes)
     except ValueError as error:
         return f"{node.operator} {error}"
+    except (ArithmeticError, LookupError, TypeError) as error:
+        # What a stranger's attributes can be is not foreseen everywhere; that they fit no formula is reason enough.
+        return f"{node.operator} has attributes that do not fit together: {type(error).__name__}: {error}"
     return None
 
 

@@ -10,11 +10,14 @@ import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from hetero_core.errors import UnsupportedNodesError
 from hetero_core.kernels.program import compile_program
+from hetero_core.kernels.registry import find_refusal
+from hetero_core.network.graph import Node
 from hetero_core.network.reader import read_network
+from hetero_core.network.types import TensorType
 from hetero_core.testing.compare import assert_same
 
 NAN = float("nan")
@@ -268,6 +271,14 @@ def test_attributes_without_one_meaning_are_refused(name: str) -> None:
 def test_label_encoder_with_two_values_for_one_key_is_refused() -> None:
     reason = refuse("LabelEncoder", [WORDS], version=2, keys_strings=["a", "a"], values_int64s=[1, 2])
     assert reason == "LabelEncoder-2 has two values for key 'a'"
+
+
+def test_default_of_another_kind_than_any_value_is_refused() -> None:
+    keys, values = (helper.make_tensor(name, kind, [1], [1]) for name, kind in (("k", TensorProto.INT64), ("v", TensorProto.BOOL)))
+    node = Node("n", "LabelEncoder", ("x",), ("y",), domain="ai.onnx.ml", opset=4, since_version=4,
+                attributes={"keys_tensor": numpy_helper.to_array(keys), "values_tensor": numpy_helper.to_array(values)})  # fmt: skip
+    reason = find_refusal(node, [TensorType("int64")])
+    assert reason == "ai.onnx.ml:LabelEncoder-4 has attributes that do not fit together: KeyError: 'b'"
 
 
 def test_map_for_an_operator_on_tensors_is_refused() -> None:

@@ -288,6 +288,28 @@ def test_regressor_with_weights_twice_is_refused() -> None:
     assert reason == "ai.onnx.ml:TreeEnsembleRegressor-3 has both target_weights and target_weights_as_tensor"
 
 
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"n_targets": 2**40}, "has 1099511627776 targets for 2 weights; a table of them may have 134217728 elements"),
+        ({"n_targets": 0}, "has 0 targets for 2 weights"),
+        ({"nodes_featureids": [-1, 0, 0]}, "reads feature -1"),
+    ],
+    ids=["many", "none", "feature"],
+)
+def test_numbers_that_no_forest_has_are_refused(changes: dict[str, Any], reason: str) -> None:
+    attributes = {**STUMP, "target_treeids": [0, 0], "target_nodeids": [1, 2], "target_ids": [0, 0], "target_weights": [1.0, 2.0]}
+    found = refuse(make_model("TreeEnsembleRegressor", 1, X, {**attributes, **changes}))
+    assert found.startswith(f"ai.onnx.ml:TreeEnsembleRegressor-1 {reason}")
+
+
+def test_unknown_mode_of_tree_ensemble_5_is_refused() -> None:
+    attributes, _ = flatten_forest(np.random.default_rng(0), 1, 1, np.float32)
+    attributes.pop("membership_values", None)
+    attributes["nodes_modes"] = numpy_helper.from_array(np.array([9], np.uint8), "m")
+    assert "has a node of mode 9" in refuse(make_model("TreeEnsemble", 5, X, attributes))
+
+
 def test_members_without_an_end_are_refused() -> None:
     random = np.random.default_rng(0)
     attributes, _ = flatten_forest(random, 1, 1, np.float32)
