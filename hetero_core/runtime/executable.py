@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from hetero_core.contract import Array, ConfigKey, DeviceName, Executable, Payload, Profile, RunContext
@@ -25,6 +24,7 @@ from hetero_core.errors import (
     enumerate_choices,
     suggest,
 )
+from hetero_core.files import replace_file
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.runtime.blob import BlobHeader, write_blob
 from hetero_core.runtime.door import order_inputs, own_outputs
@@ -156,7 +156,7 @@ class ExecutableNetwork:
         )
 
     def export_network(self, target: str | os.PathLike[str] | IO[bytes]) -> None:
-        """Writes the loaded network as a blob, to a path or a binary stream.
+        """Writes the loaded network as a blob, to a path or a binary stream; a file appears complete or not at all.
 
         Raises: NotImplementedByDeviceError when the device cannot export; BlobError when the file cannot be written.
         """
@@ -164,14 +164,13 @@ class ExecutableNetwork:
         if hasattr(target, "write"):
             write_blob(header, payload, target)  # type: ignore[arg-type]  # hasattr does not narrow the union
             return
-        path = Path(target)
-        partial = path.with_name(f"{path.name}.partial")
         try:
-            with partial.open("wb") as stream:
+            with replace_file(target) as stream:
                 write_blob(header, payload, stream)
-            partial.replace(path)
         except OSError as error:
-            raise BlobError(f"cannot write the exported network '{self.name}' to '{path}': {error.strerror or error}") from error
+            raise BlobError(
+                f"cannot write the exported network '{self.name}' to '{os.fspath(target)}': {error.strerror or error}"
+            ) from error
 
     def pack(self) -> tuple[BlobHeader, Payload]:
         """Returns what an exported blob consists of. Raises: NotImplementedByDeviceError, ClosedError."""

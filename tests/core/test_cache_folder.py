@@ -109,18 +109,6 @@ def test_missing_parent_and_a_file_in_place_of_the_folder_are_warnings(
     assert file.read_bytes() == b"precious"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
-def test_read_only_folder_still_gives_hits(load: Callable[..., bool], folder: Path, warned: list[str]) -> None:
-    assert not load()
-    folder.chmod(0o500)
-    try:
-        assert load()
-        assert not load(text=TEXT.replace("g (", "h ("))
-    finally:
-        folder.chmod(0o700)
-    assert warned == [f"the cache folder '{folder}' cannot be used: Permission denied; nothing is kept in it"]
-
-
 def test_many_threads_compile_once(core: Core, count: Any, read: Callable[..., Network], folder: Path) -> None:
     network, loaded = read(TEXT), []
     barrier = threading.Barrier(8)
