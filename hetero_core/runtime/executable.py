@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
-from hetero_core.contract import Array, ConfigKey, DeviceName, Executable, Payload, Profile, RunContext
+from hetero_core.contract import Array, ConfigKey, DeviceName, Done, Executable, Payload, Profile, RunContext
 from hetero_core.devices.provenance import Provenance
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import (
@@ -77,7 +77,7 @@ class ExecutableNetwork:
         is_bare = binding.run == executable.run
         self._is_host = all(spec.memory == HOST for spec in (*self.inputs, *self.outputs))
         # A device that starts runs by itself is only asked to where no wrapper and no transfer stands between.
-        self.start = executable.start if is_bare and self._is_host else None
+        self.start = self._start_run if executable.start is not None and is_bare and self._is_host else None
 
     @property
     def fingerprint(self) -> str:
@@ -119,6 +119,16 @@ class ExecutableNetwork:
         except Exception as error:  # noqa: BLE001  # a device may raise anything; the caller meets one kind
             raise self.blame_device(error) from error.__cause__ if isinstance(error, HeteroError) else error
         return outputs
+
+    def _start_run(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
+        """Raises: as `run_host` does, where the device cannot start the run."""
+        self._require_open()
+        start = self.executable.start
+        assert start is not None
+        try:
+            start(inputs, context, done)
+        except Exception as error:  # noqa: BLE001  # as in run_host
+            raise self.blame_device(error) from error.__cause__ if isinstance(error, HeteroError) else error
 
     def blame_device(self, error: Exception) -> HeteroError:
         """Returns the error of a run as users meet it: a HeteroError with a note, anything else as an InferenceError with its notes."""
