@@ -34,7 +34,6 @@ import onnx.parser
 from hetero_core import Core
 from hetero_core.runtime.blob import read_blob
 
-NETWORKS = 60
 DEVICES = ("CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU")
 SIZE = 1 << 17
 """Elements of each weight: 512 KiB, so that a write takes a moment to be killed in."""
@@ -50,12 +49,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--compiles", type=int, default=500)
+    parser.add_argument("--networks", type=int, default=60, help="how many networks there are, each for three devices")
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--lane", metavar="INDEX:FOLDER", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.lane is not None:
         index, _, folder = arguments.lane.partition(":")
-        run_lane(Random(f"{arguments.seed}:{index}"), arguments.compiles, Path(folder))
+        run_lane(Random(f"{arguments.seed}:{index}"), arguments, Path(folder))
         return 0
     with tempfile.TemporaryDirectory() as folder:
         return storm(arguments, Path(folder) / "cache")
@@ -71,6 +71,7 @@ def storm(arguments: argparse.Namespace, folder: Path) -> int:
     """Runs the lanes, then judges the folder; returns the exit code."""
     share = -(-arguments.compiles // arguments.processes)
     command = [sys.executable, __file__, "--seed", str(arguments.seed), "--compiles", str(share)]
+    command += ["--networks", str(arguments.networks)]
     lanes = [
         subprocess.Popen([*command, "--lane", f"{index}:{folder}"], stdout=subprocess.PIPE, text=True)
         for index in range(arguments.processes)
@@ -86,21 +87,23 @@ def storm(arguments: argparse.Namespace, folder: Path) -> int:
         counts.update(told["counts"])
         findings += told["findings"]
     say(f"storm, seed {arguments.seed}: " + ", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
-    findings += judge(folder)
+    findings += judge(folder, arguments.networks)
     for finding in findings:
         say(f"FINDING: {finding}")
     say(f"{len(findings)} findings")
     return 1 if findings else 0
 
 
-def run_lane(random: Random, compiles: int, folder: Path) -> None:
+def run_lane(random: Random, arguments: argparse.Namespace, folder: Path) -> None:
     """Starts one child after the other, kills each after a random time, and prints counts and findings as JSON."""
     counts: Counter[str] = Counter()
     findings: list[str] = []
     with tempfile.TemporaryDirectory() as apart:
-        undisturbed = min(run_child(Random(f"{number}"), Path(apart), 60.0)[1]["seconds"] for number in range(3))
-    for _ in range(compiles):
-        ending, told = run_child(random, folder, random.uniform(0.0, WHOLE * undisturbed))
+        undisturbed = min(
+            run_child(Random(f"{number}"), arguments.networks, Path(apart), 60.0)[1]["seconds"] for number in range(3)
+        )
+    for _ in range(arguments.compiles):
+        ending, told = run_child(random, arguments.networks, folder, random.uniform(0.0, WHOLE * undisturbed))
         if ending not in (0, -signal.SIGKILL):
             findings.append(f"a child ended with {ending}")
         counts["loads begun"] += 1
@@ -110,9 +113,9 @@ def run_lane(random: Random, compiles: int, folder: Path) -> None:
     say(json.dumps({"counts": counts, "findings": findings}))
 
 
-def run_child(random: Random, folder: Path, patience: float) -> tuple[int, dict[str, Any]]:
+def run_child(random: Random, networks: int, folder: Path, patience: float) -> tuple[int, dict[str, Any]]:
     """Forks a child that loads one network, kills it `patience` seconds into the load; returns how it ended, and what it told."""
-    number, device, is_limited = random.randrange(NETWORKS), random.choice(DEVICES), random.randrange(LIMIT_EVERY) == 0
+    number, device, is_limited = random.randrange(networks), random.choice(DEVICES), random.randrange(LIMIT_EVERY) == 0
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -181,7 +184,7 @@ def load_and_check(
         logger.removeHandler(handler)
 
 
-def judge(folder: Path) -> list[str]:
+def judge(folder: Path, networks: int) -> list[str]:
     """Returns what is wrong with the folder after the storm, and after everything was loaded through it twice."""
     findings = []
     left: Counter[str] = Counter(path.suffix for path in folder.iterdir())
@@ -193,7 +196,7 @@ def judge(folder: Path) -> list[str]:
             findings.append(f"{path.name}: {error}")
     for name in ("first", "second"):
         answers: Counter[str] = Counter()
-        for number in range(NETWORKS):
+        for number in range(networks):
             for device in DEVICES:
                 told = load_and_check(number, device, folder)
                 answers[told["answer"]] += 1
