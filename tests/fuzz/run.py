@@ -4,9 +4,8 @@
     python tests/fuzz/run.py --seed 1 --seconds 600             for ten minutes
     python tests/fuzz/run.py --seed 1 --only model:17           one case, in this process, with its traceback
 
-Cases run in a process of its own with 2 GiB of memory and 10 s each; where it dies or hangs, that case is the finding and a new process
-goes on.
-Ends with 1 where something was found.
+Cases run in a process of its own with 2 GiB of memory and 10 s of the processor each; where it dies or hangs, that case is the finding
+and a new process goes on. Ends with 1 where something was found.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import resource
 import subprocess
 import sys
@@ -27,10 +27,10 @@ from random import Random
 
 MEMORY = 2 << 30
 """Bytes of address space, threads and libraries included; no case needs a tenth of it."""
-HANG = 10.0
-"""Seconds after which a case counts as a hang."""
-START = 60.0
-"""Seconds more that a worker has before its first case."""
+BUSY = 10.0
+"""Seconds of the processor after which a case counts as a hang."""
+IDLE = 60.0
+"""Seconds of the clock after which it does: a machine may be busy with others. Before its first case a worker has twice as many."""
 
 
 def main() -> int:
@@ -150,25 +150,35 @@ class Watch:
     def __init__(self, worker: subprocess.Popen[str]) -> None:
         self._worker = worker
         # The imports are no case.
-        self._last = time.monotonic() + START
+        self._last, self._busy = time.monotonic() + IDLE, float("inf")
         self._stopped = threading.Event()
         self.verdict = ""
         threading.Thread(target=self._look, daemon=True).start()
 
     def note_life(self) -> None:
-        """Starts the clock again."""
-        self._last = time.monotonic()
+        """Starts both clocks again."""
+        self._last, self._busy = time.monotonic(), read_busy_seconds(self._worker.pid)
 
     def stop(self) -> None:
-        """Ends the clock."""
+        """Ends the watch."""
         self._stopped.set()
 
     def _look(self) -> None:
         while not self._stopped.wait(1):
-            if time.monotonic() - self._last > HANG:
-                self.verdict = f": killed, it hung for {HANG:g} s"
+            busy, idle = read_busy_seconds(self._worker.pid) - self._busy, time.monotonic() - self._last
+            if busy > BUSY or idle > IDLE:
+                self.verdict = f": killed, it computed for {busy:.0f} s and was silent for {idle:.0f} s"
                 self._worker.kill()
                 return
+
+
+def read_busy_seconds(process: int) -> float:
+    """Returns what a process has used of the processor so far; 0 where the system does not tell."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":
