@@ -203,3 +203,28 @@ def test_folder_that_goes_during_the_load_is_a_warning(
     assert not load()
     assert len(warned) == 1
     assert f"nothing was kept in the cache folder '{folder}': FileNotFoundError" in warned[0]
+
+
+def test_folder_that_goes_between_two_loads_is_made_again(load: Callable[..., bool], folder: Path, warned: list[str]) -> None:
+    assert [load(), load()] == [False, True]
+    shutil.rmtree(folder)
+    assert [load(), load()] == [False, True]
+    assert warned == []
+
+
+def test_folder_that_goes_while_an_entry_is_written_is_a_warning(
+    load: Callable[..., bool], folder: Path, warned: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_blob = cache_module.write_blob
+
+    def write_nowhere(*arguments: Any) -> None:
+        shutil.rmtree(folder)
+        write_blob(*arguments)
+
+    monkeypatch.setattr(cache_module, "write_blob", write_nowhere)
+    assert not load()
+    assert len(warned) == 1
+    assert f"nothing was kept in the cache folder '{folder}': FileNotFoundError" in warned[0]
+    assert not folder.exists()
+    monkeypatch.undo()
+    assert [load(), load()] == [False, True]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -125,6 +126,16 @@ def test_missing_folder_is_an_error_that_names_the_path_that_was_asked_for(tmp_p
     with pytest.raises(FileNotFoundError) as caught, replace_file(path):
         pytest.fail("there is no folder")
     assert caught.value.filename == str(path)
+
+
+def test_folder_that_vanishes_between_open_and_write_is_an_error_that_names_the_path(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "x"
+    path.parent.mkdir()
+    with pytest.raises(FileNotFoundError) as caught, replace_file(path) as stream:  # noqa: PT012  # the error comes at the end of the block
+        shutil.rmtree(path.parent)
+        stream.write(b"new")
+    assert caught.value.filename == str(path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_writer_that_is_killed_leaves_the_file_as_it_was(tmp_path: Path) -> None:
