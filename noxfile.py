@@ -105,7 +105,9 @@ def endurance(session: nox.Session) -> None:
     """Kills 500 compilations, then lets three devices fail for ten minutes; not among the default sessions."""
     install_workspace(session, PLUGINS)
     session.run("python", "tests/endurance/kill.py", "--seed", "1", env=isolate(session))
-    session.run("python", "tests/endurance/soak.py", *(session.posargs or ("--minutes", "10")), env=isolate(session))
+    # One arena for all threads, so that memory that grows is memory that is held.
+    environment = {**isolate(session), "MALLOC_ARENA_MAX": "1"}
+    session.run("python", "tests/endurance/soak.py", *(session.posargs or ("--minutes", "10")), env=environment)
 
 
 @nox.session
