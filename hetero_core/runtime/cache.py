@@ -1,8 +1,8 @@
 """The cache of compiled networks: a folder of blobs, each named by the digest of all that shaped it.
 
 Rules: an entry appears complete or not at all; it is used only where what it says of itself is, byte for byte, what the load would
-say; whatever is wrong with entry or folder is a warning and a miss, and never fails a load. Warnings go to the log and not through
-`warnings`, which a program may have turned into errors.
+say; whatever is wrong with entry or folder is a warning and a miss, and never fails a load; code is neither kept nor taken. Warnings
+go to the log and not through `warnings`, which a program may have turned into errors.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hetero_core.contract import Payload
-from hetero_core.errors import BlobError, BlobMismatchError, ConfigValueError
-from hetero_core.runtime.blob import BlobHeader, read_blob, write_blob
+from hetero_core.errors import BlobError, BlobMismatchError, ConfigValueError, UntrustedBlobError
+from hetero_core.runtime.blob import BlobHeader, find_code, read_blob, write_blob
 from hetero_core.runtime.locks import FileLock
 
 logger = logging.getLogger(__name__)
@@ -48,11 +48,9 @@ _is_inside: ContextVar[bool] = ContextVar("hetero_cache_is_inside", default=Fals
 def open_cache(config: Mapping[str, Any]) -> NetworkCache | None:
     """Returns the cache that a configuration names; None where it names none, and within a load that is cached as a whole.
 
-    Raises: ConfigValueError for a limit below 0, and for a folder that no path can name.
+    Raises: ConfigValueError for a folder that no path can name.
     """
     limit = config.get("CACHE_SIZE_LIMIT", 0)
-    if limit < 0:
-        raise ConfigValueError(f"configuration key CACHE_SIZE_LIMIT: expected bytes, or 0 for no limit, got {limit}")
     folder = config.get("CACHE_DIR", "")
     if "\0" in folder:
         raise ConfigValueError(f"configuration key CACHE_DIR: expected the path of a folder, got {folder!r}")
@@ -156,7 +154,11 @@ class NetworkCache:
         try:
             self._remove_leftovers(held=path.stem)
             header, payload = pack()
-            entry = Payload({**payload.sections, _IDENTITY: identity}, payload.version)
+            code = find_code(payload)
+            if code:
+                logger.info("network '%s' is not kept in the cache: it holds code, in the sections %s", header.network, code)
+                return
+            entry = Payload({**payload.sections, _IDENTITY: identity}, payload.version, payload.code)
             size = self._write(path, header, entry)
             logger.info("network '%s' was stored as the cache entry '%s', %d bytes", header.network, path, size)
             self._evict(path.name)
@@ -239,6 +241,9 @@ def _read_entry(path: Path, identity: bytes) -> tuple[BlobHeader, Payload]:
     sections = dict(payload.sections)
     if bytes(sections.pop(_IDENTITY, b"")) != identity:
         raise BlobMismatchError(f"'{path}' was made from something else than its name says")
+    code = find_code(payload)
+    if code:
+        raise UntrustedBlobError(f"'{path}' holds code, in the sections {list(code)}; no cache entry may")
     return header, Payload(sections, payload.version)
 
 

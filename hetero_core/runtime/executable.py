@@ -5,13 +5,15 @@ The chain of calls is bound once, at load: `run` is the device's own method unle
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
-from hetero_core.contract import Array, ConfigKey, DeviceName, Done, Executable, Payload, Profile, RunContext
+from hetero_core.contract import Array, ConfigKey, DeviceName, Done, Executable, Payload, Profile, RunContext, freeze_mapping
 from hetero_core.devices.provenance import Provenance
+from hetero_core.devices.threads import STREAMS_KEY, THREAD_KEYS
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import (
     BlobError,
@@ -25,16 +27,23 @@ from hetero_core.errors import (
     suggest,
 )
 from hetero_core.files import replace_file
+from hetero_core.limits import RunLimits
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.runtime.blob import BlobHeader, write_blob
 from hetero_core.runtime.door import order_inputs, own_outputs
 from hetero_core.runtime.forks import FORK_ADVICE, count_forks
+from hetero_core.runtime.late_runs import LateRuns
+from hetero_core.runtime.limits import read_deadline, read_memory_limit
 from hetero_core.runtime.request import InferRequest
+from hetero_core.runtime.transfers import move_value
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+logger = logging.getLogger(__name__)
+
 Run = Callable[[tuple[Array, ...], RunContext], tuple[Array, ...]]
+Start = Callable[[tuple[Array, ...], RunContext, Done], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +78,11 @@ class ExecutableNetwork:
         self.to_host = binding.to_host
         self.from_host = binding.from_host
         self.measures = bool(binding.config.get("PERF_COUNT"))
+        # Seconds; may be set to another time for the runs that begin from then on.
+        self.deadline = read_deadline(binding.config)
+        self._memory_limit = read_memory_limit(binding.config)
+        self.late_runs = LateRuns()
+        self.where = f"network '{name}' on {binding.device}"
         self._fingerprint = fingerprint
         self._binding = binding
         self._is_closed = False
@@ -77,7 +91,11 @@ class ExecutableNetwork:
         is_bare = binding.run == executable.run
         self._is_host = all(spec.memory == HOST for spec in (*self.inputs, *self.outputs))
         # A device that starts runs by itself is only asked to where no wrapper and no transfer stands between.
-        self.start = self._start_run if executable.start is not None and is_bare and self._is_host else None
+        self.start: Callable[[tuple[Any, ...], RunContext, Done], None] | None = (
+            self._start_run if executable.start is not None and is_bare and self._is_host else None
+        )
+        if self.measures and self.start is not None:
+            self.start = _measure_start(self.start)
 
     @property
     def fingerprint(self) -> str:
@@ -90,11 +108,21 @@ class ExecutableNetwork:
         Raises: InputNameError, InputShapeError, InputTypeError; what the device raised.
         """
         ordered = order_inputs(inputs, self.inputs, network=self.name)
+        if self.deadline is not None:
+            # Only a request can leave a device that is late behind.
+            late = InferRequest(self).infer({spec.name: value for spec, value in zip(self.inputs, ordered, strict=True)})
+            return dict(zip(late, own_outputs(tuple(late.values()), ordered), strict=True))
         state = self.create_state()
-        context = RunContext(state, profile=Profile(str(self.device)) if self.measures else None)
-        outputs = self.check_outputs(self.run_host(ordered, context))
+        context = RunContext(state, profile=Profile(str(self.device)) if self.measures else None, limits=self.create_limits())
+        outputs = self.check_outputs(self.run_host(ordered, context), context)
         owned = own_outputs(outputs, ordered)
         return {spec.name: value for spec, value in zip(self.outputs, owned, strict=True)}
+
+    def create_limits(self) -> RunLimits | None:
+        """Returns the limits of one run, None where neither MEMORY_LIMIT nor DEADLINE is set."""
+        if self._memory_limit is None and self.deadline is None:
+            return None
+        return RunLimits(self.where, memory_limit=self._memory_limit)
 
     def create_infer_request(self) -> InferRequest:
         """Returns a request with working memory of its own. Raises: ClosedError."""
@@ -111,11 +139,8 @@ class ExecutableNetwork:
             if self._is_host:
                 outputs = self.run(inputs, context)
             else:
-                placed = tuple(
-                    value if spec.memory == HOST or value is None else self.from_host(value, spec)
-                    for value, spec in zip(inputs, self.inputs, strict=True)
-                )
-                outputs = self._take_home(self.run(placed, context))
+                placed = self._bring_in(inputs, context.profile)
+                outputs = self._take_home(self.run(placed, context), context.profile)
         except Exception as error:  # noqa: BLE001  # a device may raise anything; the caller meets one kind
             raise self.blame_device(error) from error.__cause__ if isinstance(error, HeteroError) else error
         return outputs
@@ -130,6 +155,16 @@ class ExecutableNetwork:
         except Exception as error:  # noqa: BLE001  # as in run_host
             raise self.blame_device(error) from error.__cause__ if isinstance(error, HeteroError) else error
 
+    def run_measured(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        """As `run_host`; records when the device began and when it was done."""
+        profile = context.profile
+        assert profile is not None, "a network that measures runs with a profile"
+        profile.begin_run()
+        try:
+            return self.run_host(inputs, context)
+        finally:
+            profile.end_run()
+
     def blame_device(self, error: Exception) -> HeteroError:
         """Returns the error of a run as users meet it: a HeteroError with a note, anything else as an InferenceError with its notes."""
         where = f"on {self.device} ({self._binding.provenance})"
@@ -139,10 +174,10 @@ class ExecutableNetwork:
         notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
         return InferenceError(f"network '{self.name}' failed {where}: {type(error).__name__}: {error}{notes}")
 
-    def check_outputs(self, outputs: Any) -> tuple[Any, ...]:
+    def check_outputs(self, outputs: Any, context: RunContext) -> tuple[Any, ...]:
         """Returns what a device returned, when it is a tuple of as many values as the network has outputs, of their element types.
 
-        Raises: PluginError that names the plugin.
+        Raises: PluginError that names the plugin; MemoryLimitError where a device that does not count has made too much.
         """
         if not isinstance(outputs, tuple) or len(outputs) != len(self.outputs):
             found = f"{len(outputs)} values" if isinstance(outputs, tuple) else type(outputs).__name__
@@ -155,13 +190,27 @@ class ExecutableNetwork:
                 raise PluginError(
                     f"{self._binding.provenance} returned {found} for output '{spec.name}'; expected an array of {dtype}"
                 )
+        if context.limits is not None:
+            context.limits.enter("")
+            context.limits.hold(outputs)
         return outputs
 
-    def _take_home(self, outputs: Any) -> Any:
+    def _bring_in(self, inputs: tuple[Any, ...], profile: Profile | None) -> tuple[Any, ...]:
+        def place(value: Any, spec: ValueSpec) -> Any:
+            return move_value(value, lambda array: self.from_host(array, spec), profile, spec.name, HOST, (str(self.device),))
+
+        return tuple(
+            value if spec.memory == HOST or value is None else place(value, spec)
+            for value, spec in zip(inputs, self.inputs, strict=True)
+        )
+
+    def _take_home(self, outputs: Any, profile: Profile | None) -> Any:
         if not isinstance(outputs, tuple):
             return outputs
         return tuple(
-            value if spec.memory == HOST or value is None else self.to_host(value)
+            value
+            if spec.memory == HOST or value is None
+            else move_value(value, self.to_host, profile, spec.name, str(self.device), (HOST,))
             for value, spec in zip(outputs, self.outputs, strict=False)
         )
 
@@ -197,7 +246,7 @@ class ExecutableNetwork:
             fingerprint=self.fingerprint,
             inputs=tuple(spec.name for spec in self.inputs),
             outputs=tuple(spec.name for spec in self.outputs),
-            config=self.config,
+            config=freeze_mapping((name, value) for name, value in self.config.items() if name not in THREAD_KEYS),
         )
         return header, payload
 
@@ -219,7 +268,7 @@ class ExecutableNetwork:
     def _metrics(self) -> dict[str, Any]:
         found = {
             "NETWORK_NAME": self.name,
-            "OPTIMAL_NUMBER_OF_INFER_REQUESTS": 1,
+            "OPTIMAL_NUMBER_OF_INFER_REQUESTS": self.config[STREAMS_KEY] * self.executable.pipeline_depth,
             "EXECUTION_DEVICES": (str(self.device),),
             "SUPPORTED_CONFIG_KEYS": tuple(sorted(self.config)),
             "LOADED_FROM_CACHE": self._binding.is_from_cache,
@@ -242,10 +291,15 @@ class ExecutableNetwork:
         return self.config[folded]
 
     def close(self) -> None:
-        """Releases what the device holds for this network; a second call, and one in a forked child, does nothing."""
+        """Releases what the device holds for this network; a second call, and one in a forked child, does nothing.
+
+        A network whose device is still in a run that was set aside is left alone, with a warning: it cannot be told to stop.
+        """
         if not self._is_closed:
             self._is_closed = True
-            if self._forks == count_forks():
+            if self._forks == count_forks() and self.late_runs.count:
+                logger.warning("%r is not closed: %d runs that exceeded DEADLINE have not returned", self, self.late_runs.count)
+            elif self._forks == count_forks():
                 self.executable.close()
 
     def _require_open(self) -> None:
@@ -266,6 +320,23 @@ class ExecutableNetwork:
 
     def __repr__(self) -> str:
         return f"ExecutableNetwork('{self.name}' on {self.device})"
+
+
+def _measure_start(start: Start) -> Start:
+    """Returns the start of a device that works by itself, with a record of when it was told to and when it was done."""
+
+    def start_measured(inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
+        profile = context.profile
+        assert profile is not None, "a network that measures runs with a profile"
+
+        def end_run(outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
+            profile.end_run()
+            done(outputs, error)
+
+        profile.begin_run()
+        start(inputs, context, end_run)
+
+    return start_measured
 
 
 def find_core_version() -> str:

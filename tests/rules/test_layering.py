@@ -29,6 +29,7 @@ LAYERS = (
     "errors",
     "dtypes",
     "files",
+    "limits",
     "network.types",
     "network.affinity",
     "network.graph",
