@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -112,6 +113,12 @@ class FaultyDevice:
         assert not self._is_closed, "a device was used after it was closed"
         return FaultyExecutable(inner, self._faults) if self._pool is None else StartingExecutable(inner, self._faults, self._pool)
 
+    def _ask(self, hook: str, **arguments: Any) -> Any:
+        """Calls a hook of the device inside with what it takes, as pluggy would."""
+        function = getattr(self._inner, hook)
+        taken = inspect.signature(function).parameters
+        return function(**{name: value for name, value in arguments.items() if name in taken})
+
     @hookimpl
     def close_device(self) -> bool:
         """Ends the threads."""
@@ -125,7 +132,7 @@ class FaultyDevice:
     @hookimpl
     def config_keys(self) -> Mapping[str, ConfigKey]:
         """Those of the device inside."""
-        return self._inner.config_keys() if isinstance(self._inner, TemplateDevice) else {}
+        return self._ask("config_keys") if hasattr(self._inner, "config_keys") else {}
 
     @hookimpl
     def metrics(self, device: DeviceName) -> Mapping[str, Any]:
@@ -136,16 +143,14 @@ class FaultyDevice:
     def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
         """What the device inside says."""
         self._faults.strike("query_network")
-        more = (config,) if isinstance(self._inner, TemplateDevice) else ()
-        result: QueryResult = self._inner.query_network(device, network, *more)
+        result: QueryResult = self._ask("query_network", device=device, network=network, config=config)
         return result
 
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
         """What the device inside makes, wrapped."""
         self._faults.strike("load_network")
-        more = (config,) if isinstance(self._inner, TemplateDevice) else ()
-        return self._wrap(self._inner.load_network(device, network, *more))
+        return self._wrap(self._ask("load_network", device=device, network=network, config=config))
 
     @hookimpl
     def export_network(self, executable: FaultyExecutable) -> Payload:
@@ -158,5 +163,4 @@ class FaultyDevice:
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
         """What the device inside makes, wrapped."""
         self._faults.strike("import_network")
-        more = (config,) if isinstance(self._inner, TemplateDevice) else ()
-        return self._wrap(self._inner.import_network(device, payload, *more))
+        return self._wrap(self._ask("import_network", device=device, payload=payload, config=config))
