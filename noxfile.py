@@ -5,7 +5,8 @@ nox -s "plugin(cpu)"        the tests of one plugin, with TEMPLATE and HETERO be
 nox -s flow                 everything together: models, splits, command line, packaging
 nox -s browser              the page of a plan in Chromium; skipped where chromium and chromedriver are not installed
 nox -s models               pipelines of scikit-learn and exports of torch with random weights; downloads both
-nox -s fuzz                 ten minutes of mutated models, blobs and cache entries; -- --seed 7 --seconds 3600 for more
+nox -s fuzz                 20,000 mutated models, blobs and cache entries each; -- --seed 7 --cases 100000 --seconds 7200 for more
+nox -s endurance            twelve minutes of processes that are killed and devices that fail; -- --minutes 60 --seed 7 for more
 nox -s lint types docs      style, types, and every code block of the docs
 """
 
@@ -103,7 +104,19 @@ def soundness(session: nox.Session) -> None:
 def fuzz(session: nox.Session) -> None:
     """Looks for inputs that are neither refused nor answered; not among the default sessions."""
     install_workspace(session, PLUGINS)
-    session.run("python", "tests/fuzz/run.py", *(session.posargs or ("--seconds", "600")), env=isolate(session))
+    session.run(
+        "python", "tests/fuzz/run.py", *(session.posargs or ("--cases", "20000", "--seconds", "7200")), env=isolate(session)
+    )
+
+
+@nox.session
+def endurance(session: nox.Session) -> None:
+    """Kills 500 compilations, then lets three devices fail for ten minutes; not among the default sessions."""
+    install_workspace(session, PLUGINS)
+    session.run("python", "tests/endurance/kill.py", "--seed", "1", env=isolate(session))
+    # One arena for all threads, so that memory that grows is memory that is held.
+    environment = {**isolate(session), "MALLOC_ARENA_MAX": "1"}
+    session.run("python", "tests/endurance/soak.py", *(session.posargs or ("--minutes", "10")), env=environment)
 
 
 @nox.session
