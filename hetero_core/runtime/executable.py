@@ -214,6 +214,7 @@ class ExecutableNetwork:
             "EXECUTION_DEVICES": (str(self.device),),
             "SUPPORTED_CONFIG_KEYS": tuple(sorted(self.config)),
             "LOADED_FROM_CACHE": self._binding.is_from_cache,
+            "REFERENCE_NODES": (),
             **self.executable.metrics(),
         }
         found["SUPPORTED_METRICS"] = tuple(sorted((*found, "SUPPORTED_METRICS")))

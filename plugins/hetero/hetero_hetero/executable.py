@@ -156,6 +156,7 @@ class HeteroExecutable(Executable):
             "HETERO_PLAN": self.plan,
             "HETERO_BOUNDARY_TENSORS": len(inner),
             "HETERO_BOUNDARY_BYTES": sum(boundary.nbytes or 0 for boundary in inner),
+            "REFERENCE_NODES": tuple(name for stage in self.stages for name in stage.get_metric("REFERENCE_NODES")),
             "EXECUTION_DEVICES": tuple(dict.fromkeys(stage.device for stage in self.plan.stages)),
             "OPTIMAL_NUMBER_OF_INFER_REQUESTS": max(
                 (stage.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS") for stage in self.stages), default=1
