@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import cache
 
 from hetero_core.errors import HeteroError, enumerate_choices, suggest
 from hetero_core.testing.conformance import (
@@ -50,12 +51,13 @@ class UnknownCheckError(HeteroError, ValueError):
     """There is no such level or check."""
 
 
-def list_checks(levels: Iterable[str] = ()) -> tuple[Check, ...]:
+@cache
+def list_checks(levels: tuple[str, ...] = ()) -> tuple[Check, ...]:
     """Returns every check of these levels, of all where none is given. The first call for "operators" or "hetero" takes seconds.
 
     Raises: UnknownCheckError for a level that does not exist.
     """
-    wanted = tuple(levels) or tuple(LEVELS)
+    wanted = levels or tuple(LEVELS)
     for level in wanted:
         if level not in LEVELS:
             raise UnknownCheckError(f"no level '{level}'{suggest(level, LEVELS) or ';'} the levels are {enumerate_choices(LEVELS)}")
@@ -80,7 +82,7 @@ def choose_checks(levels: Sequence[str] = (), patterns: Sequence[str] = ()) -> t
 
     Raises: UnknownCheckError for an unknown level, and for a pattern that matches nothing.
     """
-    checks = list_checks(levels)
+    checks = list_checks(tuple(levels))
     if not patterns:
         return checks
     for pattern in patterns:

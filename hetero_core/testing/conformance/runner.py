@@ -80,12 +80,12 @@ def _make_core(device: str, plugin: Any) -> Callable[[], Core]:
 
 def run_checks(checks: Sequence[Check], target: Target, *, limit: float = LIMIT_SECONDS) -> Iterator[Outcome]:
     """Yields the outcome of each check, in order; `limit` is in seconds, for one check."""
-    with _SharedCore(target) as shared:
+    with SharedCore(target) as shared:
         for check in checks:
             yield run_check(check, target, shared=shared, limit=limit)
 
 
-def run_check(check: Check, target: Target, *, shared: _SharedCore | None = None, limit: float = LIMIT_SECONDS) -> Outcome:
+def run_check(check: Check, target: Target, *, shared: SharedCore | None = None, limit: float = LIMIT_SECONDS) -> Outcome:
     """Returns how a check ended."""
     for need in check.needs:
         if need not in target.facts.capabilities:
@@ -106,7 +106,7 @@ def run_check(check: Check, target: Target, *, shared: _SharedCore | None = None
     return ended[0]
 
 
-class _SharedCore:
+class SharedCore:
     """One Core for all checks that change nothing in it, opened when the first one needs it."""
 
     def __init__(self, target: Target) -> None:
@@ -114,14 +114,16 @@ class _SharedCore:
         self._core: Core | None = None
 
     def get(self) -> Core:
+        """Returns the Core."""
         if self._core is None:
             self._core = self._target.make_core()
         return self._core
 
     def abandon(self) -> None:
+        """Leaves the Core to a check that hangs in it; the next one gets a new one."""
         self._core = None
 
-    def __enter__(self) -> _SharedCore:
+    def __enter__(self) -> SharedCore:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -129,7 +131,7 @@ class _SharedCore:
             self._core.close()
 
 
-def _try_check(check: Check, target: Target, shared: _SharedCore | None) -> Outcome:
+def _try_check(check: Check, target: Target, shared: SharedCore | None) -> Outcome:
     try:
         with _open_core(check, target, shared) as core:
             finding = check(CheckContext(core, target.device, target.facts, target.seed, target.reference, target.make_core))
@@ -144,7 +146,7 @@ def _try_check(check: Check, target: Target, shared: _SharedCore | None) -> Outc
 
 
 @contextmanager
-def _open_core(check: Check, target: Target, shared: _SharedCore | None) -> Iterator[Core]:
+def _open_core(check: Check, target: Target, shared: SharedCore | None) -> Iterator[Core]:
     if check.shares_core and shared is not None:
         yield shared.get()
         return

@@ -19,11 +19,12 @@ Arrays = dict[str, Any]
 Formula = Callable[..., Any]
 
 UNARY: Mapping[str, Formula] = {
+    # First those of which two in a row are neither one of them nor none.
+    "Tanh": np.tanh,
+    "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "Neg": np.negative,
     "Relu": lambda x: np.maximum(x, 0),
     "Abs": np.abs,
-    "Tanh": np.tanh,
-    "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "Exp": np.exp,
     "Identity": lambda x: x,
 }
