@@ -74,6 +74,14 @@ def _make_checks(level: str) -> tuple[Check, ...]:
         from hetero_core.testing.conformance.operators import list_operator_checks  # imports onnx
 
         return list_operator_checks()
+    if level == "models":
+        from hetero_core.testing.conformance.models import list_model_checks  # imports onnx when a model is made
+
+        return list_model_checks()
+    if level == "hetero":
+        from hetero_core.testing.conformance.hetero import list_hetero_checks  # imports onnx
+
+        return list_hetero_checks()
     return ()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -94,7 +95,8 @@ class Check:
     @property
     def summary(self) -> str:
         """The first paragraph of the function's docstring, in one line."""
-        return " ".join((inspect.getdoc(self.function) or "").partition("\n\n")[0].split())
+        function = self.function.func if isinstance(self.function, partial) else self.function
+        return " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
 
 
 def check(level: str, *, needs: Sequence[str] = ()) -> Callable[[CheckFunction], Check]:

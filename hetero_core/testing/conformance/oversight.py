@@ -47,5 +47,6 @@ def count_reference_runs() -> Iterator[ReferenceRuns]:
 
 def _list_owners(base: type) -> list[Any]:
     """Returns the class and those derived from it that have a `run` of their own."""
-    derived = [owner for child in base.__subclasses__() for owner in _list_owners(child)]
+    children: list[type] = base.__subclasses__()
+    derived = [owner for child in children for owner in _list_owners(child)]
     return list(dict.fromkeys([*([base] if "run" in vars(base) else []), *derived]))
