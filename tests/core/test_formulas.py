@@ -46,9 +46,13 @@ def test_oracles_that_do_not_agree_are_a_failure(monkeypatch: pytest.MonkeyPatch
     def answer(value: float) -> Any:
         return lambda inputs: [np.full(1, value)]
 
-    monkeypatch.setattr(oracles, "_list_oracles", lambda name, model: {"one": answer(1.0), "two": answer(2.0), "three": answer(3.0)})
+    monkeypatch.setattr(
+        oracles, "_list_oracles", lambda name, model: {"one": answer(1.0), "two": answer(2.0), "three": answer(3.0)}
+    )
     with pytest.raises(CheckFailed, match="the oracles for 'loop' do not agree; relative to one, two: 1, three: 2"):
         oracles.find_expected("loop", 91)
     # Of three, two are enough.
-    monkeypatch.setattr(oracles, "_list_oracles", lambda name, model: {"one": answer(1.0), "two": answer(2.0), "three": answer(1.0)})
+    monkeypatch.setattr(
+        oracles, "_list_oracles", lambda name, model: {"one": answer(1.0), "two": answer(2.0), "three": answer(1.0)}
+    )
     assert oracles.find_expected("loop", 92)[1] == [1.0]

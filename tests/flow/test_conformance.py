@@ -7,6 +7,7 @@ from functools import cache
 import pytest
 
 from hetero_core.testing.conformance.catalogue import choose_checks
+from hetero_core.testing.conformance.check import LEVELS
 from hetero_core.testing.conformance.report import report_to_json
 from hetero_core.testing.conformance.runner import Outcome, Target, make_target, run_checks
 
@@ -19,7 +20,7 @@ def find_target(device: str) -> Target:
     return make_target(device)
 
 
-@pytest.mark.parametrize("level", ["contract", "concurrency", "export", "operators"])
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("device", LEAST)
 def test_device_passes_every_check_of_the_level(device: str, level: str) -> None:
     target = find_target(device)

@@ -30,7 +30,6 @@ CAPABILITIES: Mapping[str, str] = {
     "export": "the device does not export networks",
     "extensions": "the device takes no extensions",
     "ids": "the device has fewer than two ids",
-    "keys": "the device declares no configuration keys of its own",
     "plugin": "the device composes others, so it is not registered anew",
     "single": "the device is made of a list of devices",
     "hetero": "there is no HETERO device, or no reference device beside the one under test",

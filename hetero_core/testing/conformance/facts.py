@@ -33,7 +33,6 @@ def find_facts(make_core: Callable[[], Core], device: str, *, reference: str, pl
             "export": bool(core.get_metric(device, "IMPORT_EXPORT_SUPPORT")),
             "extensions": _takes_extensions(core, device),
             "ids": len(ids) > 1 and not has_list,
-            "keys": any(name not in STANDARD_KEYS for name in keys),
             "plugin": not has_list,
             "single": not has_list,
             "hetero": "HETERO" in core.device_names and reference != "",

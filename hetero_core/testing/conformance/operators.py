@@ -81,7 +81,10 @@ def list_operator_checks() -> tuple[Check, ...]:
 
 
 def check_case(case: BackendCase, context: CheckContext) -> CaseOutcome:
-    """Returns how the device passed a case. Raises: CaseWrong where it is wrong about it, CaseRefused where it refuses it rightly."""
+    """A case of ONNX's backend suite is computed right, or it is refused by query and load alike, with one reason.
+
+    Raises: CaseWrong, CaseRefused.
+    """
     outcome = judge_case(case, context.core, context.device)
     if outcome.status == WRONG:
         raise CaseWrong(outcome)
