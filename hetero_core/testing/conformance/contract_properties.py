@@ -73,12 +73,15 @@ def unknown_key_is_refused_everywhere(context: CheckContext) -> None:
 
 @check("contract")
 def keys_have_their_declared_defaults(context: CheckContext) -> None:
-    """Every key of SUPPORTED_CONFIG_KEYS can be read, before anything is set it has its default, and has a text that explains it."""
+    """Every key of SUPPORTED_CONFIG_KEYS can be read, has a text that explains it, and before it is set its default.
+
+    A key without a default may have a value all the same: that of the machine.
+    """
     keys = context.core.config_keys(context.device)
     require_equal(list(context.core.get_metric(context.device, "SUPPORTED_CONFIG_KEYS")), sorted(keys), "SUPPORTED_CONFIG_KEYS")
     for name, key in keys.items():
         found = context.core.get_config(context.device, name)
-        if not key.is_arguments and name != "DEVICE_ID":
+        if key.default is not None and not key.is_arguments and name != "DEVICE_ID":
             require_equal(found, key.default, f"the value of {name} before it is set")
         require(key.doc.strip(), f"the key {name} has no text")
 
