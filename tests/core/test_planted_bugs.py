@@ -150,6 +150,21 @@ def test_element_type_that_is_not_the_declared_one_is_caught() -> None:
     assert "returned float64 for output 'y'; expected an array of float32" in failed["operators.test_abs"]
 
 
+class TransposedProduct(PlainExecutable):
+    def compute(self, node: Any, inputs: list[Any]) -> Any:
+        inputs = [inputs[0], inputs[1].T.copy()] if node.op_type == "MatMul" else inputs
+        return super().compute(node, inputs)
+
+
+def test_part_of_a_split_that_is_wrong_is_caught_with_the_seed_and_the_nodes() -> None:
+    failed = list_failed(device_with(TransposedProduct), "hetero.each_node_of_if", "hetero.random_parts_of_if")
+    assert list(failed) == ["hetero.each_node_of_if", "hetero.random_parts_of_if"]
+    assert "on the reference: output 'y' is off by" in failed["hetero.each_node_of_if"]
+    assert "seed 0, with" in failed["hetero.random_parts_of_if"]
+    sound = list_failed(PlainDevice(), "hetero.each_node_of_if", "hetero.random_parts_of_if")
+    assert sound == {}
+
+
 def test_refusal_that_loading_forgets_is_caught() -> None:
     class Forgetful(PlainDevice):
         @hookimpl
