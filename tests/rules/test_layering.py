@@ -29,6 +29,7 @@ CORE = ROOT / "hetero_core"
 LAYERS = (
     "errors",
     "dtypes",
+    "limits",
     "network.types",
     "network.affinity",
     "network.graph",

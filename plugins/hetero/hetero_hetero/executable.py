@@ -137,10 +137,9 @@ class HeteroExecutable(Executable):
         stage, step = self.stages[index], self._route.steps[index]
         states: Any = context.state
         profile = None if context.profile is None else context.profile.of_part(str(stage.device), index)
+        inner = RunContext(states[index], profile=profile, token=context.token, limits=context.limits)
         try:
-            results = stage.run(
-                tuple([slots[slot] for slot in step.inputs]), RunContext(states[index], profile=profile, token=context.token)
-            )
+            results = stage.run(tuple([slots[slot] for slot in step.inputs]), inner)
             if context.token.is_set:
                 return  # nobody waits for what a cancelled stage returns
             self._keep_outputs(index, results, slots)
