@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hetero_core import AsyncInferQueue, Core, Network
-from hetero_core.errors import DeviceUnavailableError, HeteroError, RequestCancelledError
+from hetero_core.errors import DeadlineExceededError, DeviceTimeoutError, DeviceUnavailableError, HeteroError, RequestCancelledError
 from hetero_core.testing.faulty_device import FAULTS, Fault, FaultyPlugin, InjectedError
 
 TEXT = "g (float[2] x) => (float[2] y) { a = Neg (x) y = Add (a, a) }"
@@ -119,6 +119,32 @@ def test_run_that_hangs_can_be_waited_for_and_cancelled(core: Core, read: Callab
         request.wait(60)
     plugin.release()
     assert loaded.infer({"x": X})["y"].tolist() == EXPECTED
+
+
+@pytest.mark.parametrize("fault", ["query.hang", "load.hang", "infer.hang"])
+@pytest.mark.parametrize("device", ["FAULTY", "HETERO:FAULTY"])
+def test_device_that_hangs_ends_with_its_deadline(core: Core, read: Callable[..., Network], device: str, fault: str) -> None:
+    plugin = FaultyPlugin(Fault(fault))
+    core.register_plugin("FAULTY", plugin)
+    config, network = {"DEADLINE": 0.3}, read(TEXT)
+    with pytest.raises(DeadlineExceededError, match=f"network 'g' on {device} has not ended within DEADLINE=0.3 s") as caught:
+        core.query_network(network, device, config)
+        core.load_network(network, device, config).infer({"x": X})
+    assert plugin.entered.acquire(timeout=60), "it did hang"
+    plugin.release()
+    # Of a run it is the device that is named: its plugin is not asked for anything while it runs.
+    assert fault == "infer.hang" or "plugin FAULTY (" in tell(caught.value)
+
+
+@pytest.mark.parametrize("device", ["FAULTY", "HETERO:FAULTY"])
+def test_device_that_hangs_while_it_is_made_is_given_up(read: Callable[..., Network], device: str) -> None:
+    plugin = FaultyPlugin(Fault("create.hang"))
+    with Core(device_timeout=0.3) as core:
+        core.register_plugin("FAULTY", plugin)
+        with pytest.raises(DeviceTimeoutError, match=r"plugin FAULTY \(.*create_device"):
+            core.query_network(read(TEXT), device)
+        assert plugin.entered.acquire(timeout=60), "it did hang"
+        plugin.release()
 
 
 def test_device_that_fails_to_be_made_is_unavailable_and_hides_no_other(core: Core, read: Callable[..., Network]) -> None:
