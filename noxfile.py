@@ -4,6 +4,7 @@ nox -s core                 the core's own tests
 nox -s "plugin(cpu)"        the tests of one plugin, with TEMPLATE and HETERO beside it
 nox -s flow                 everything together: models, splits, command line, packaging
 nox -s browser              the page of a plan in Chromium; skipped where chromium and chromedriver are not installed
+nox -s models               pipelines of scikit-learn and exports of torch with random weights; downloads both
 nox -s fuzz                 ten minutes of mutated models, blobs and cache entries; -- --seed 7 --seconds 3600 for more
 nox -s lint types docs      style, types, and every code block of the docs
 """
@@ -60,6 +61,14 @@ def browser(session: nox.Session) -> None:
     """Runs the page of a plan in a real browser; Debian has it as chromium and chromium-driver."""
     install_workspace(session, list(COMPANIONS), "selenium>=4.30,<5")
     session.run("pytest", "tests/browser", *session.posargs, env=isolate(session))
+
+
+@nox.session
+def models(session: nox.Session) -> None:
+    """Runs what other tools export; in the other sessions these tests skip."""
+    tools = ("skl2onnx>=1.20,<2", "scikit-learn>=1.9,<1.10", "torch==2.13.0", "onnxscript>=0.7,<0.8")
+    install_workspace(session, list(COMPANIONS), *tools)
+    session.run("pytest", "tests/models", *session.posargs, env=isolate(session))
 
 
 @nox.session
