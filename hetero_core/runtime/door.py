@@ -120,6 +120,15 @@ def check_shape(shape: tuple[int, ...], wanted: TensorType, where: str, sizes: d
                 raise InputShapeError(f"{message}: '{dimension}' is {size} here and {first[0]} in {first[1]}")
 
 
+def fits_shape(shape: tuple[int, ...], wanted: Sequence[int | str | None]) -> bool:
+    """Says whether a shape has the wanted rank, and the wanted size wherever one is fixed."""
+    if shape == wanted:
+        return True
+    return len(shape) == len(wanted) and all(
+        size == dimension for size, dimension in zip(shape, wanted, strict=True) if isinstance(dimension, int)
+    )
+
+
 def own_outputs(outputs: tuple[Any, ...], inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """Returns outputs that belong to the caller alone: copies of those that are constants, inputs, or repeat one another."""
     owned: list[Any] = []

@@ -30,7 +30,7 @@ from hetero_core.files import replace_file
 from hetero_core.limits import RunLimits
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.runtime.blob import BlobHeader, write_blob
-from hetero_core.runtime.door import order_inputs, own_outputs
+from hetero_core.runtime.door import fits_shape, order_inputs, own_outputs
 from hetero_core.runtime.forks import FORK_ADVICE, count_forks
 from hetero_core.runtime.late_runs import LateRuns
 from hetero_core.runtime.limits import read_deadline, read_memory_limit
@@ -88,6 +88,7 @@ class ExecutableNetwork:
         self._is_closed = False
         self._forks = count_forks()
         self._output_dtypes = tuple(None if spec.dtype is None else numpy_dtype(spec.dtype) for spec in self.outputs)
+        self._output_shapes = tuple(spec.shape if spec.dtype is not None else None for spec in self.outputs)
         is_bare = binding.run == executable.run
         self._is_host = all(spec.memory == HOST for spec in (*self.inputs, *self.outputs))
         # A device that starts runs by itself is only asked to where no wrapper and no transfer stands between.
@@ -175,7 +176,7 @@ class ExecutableNetwork:
         return InferenceError(f"network '{self.name}' failed {where}: {type(error).__name__}: {error}{notes}")
 
     def check_outputs(self, outputs: Any, context: RunContext) -> tuple[Any, ...]:
-        """Returns what a device returned, when it is a tuple of as many values as the network has outputs, of their element types.
+        """Returns what a device returned, when it is a tuple of as many values as the network has outputs, of their types.
 
         Raises: PluginError that names the plugin; MemoryLimitError where a device that does not count has made too much.
         """
@@ -189,6 +190,12 @@ class ExecutableNetwork:
                 found = getattr(value, "dtype", type(value).__name__)
                 raise PluginError(
                     f"{self._binding.provenance} returned {found} for output '{spec.name}'; expected an array of {dtype}"
+                )
+        for value, wanted, spec in zip(outputs, self._output_shapes, self.outputs, strict=True):
+            if wanted is not None and not fits_shape(value.shape, wanted):
+                raise PluginError(
+                    f"{self._binding.provenance} returned shape {list(value.shape)} for output '{spec.name}'; expected {spec.type}, "
+                    "as the model states it"
                 )
         if context.limits is not None:
             context.limits.enter("")
@@ -272,6 +279,7 @@ class ExecutableNetwork:
             "EXECUTION_DEVICES": (str(self.device),),
             "SUPPORTED_CONFIG_KEYS": tuple(sorted(self.config)),
             "LOADED_FROM_CACHE": self._binding.is_from_cache,
+            "REFERENCE_NODES": (),
             **self.executable.metrics(),
         }
         found["SUPPORTED_METRICS"] = tuple(sorted((*found, "SUPPORTED_METRICS")))
