@@ -15,9 +15,11 @@ from hetero_core.devices.provenance import Provenance
 from hetero_core.devices.registry import Registry
 from hetero_core.errors import ClosedError, ExtensionError
 from hetero_core.hookspecs import hookimpl
+from hetero_core.network.border import Border
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import ValueType
 from hetero_core.runtime.blob import read_blob
+from hetero_core.runtime.borders import bare_network, take_border
 from hetero_core.runtime.cache import NetworkCache, open_cache
 from hetero_core.runtime.cache_identity import describe_load
 from hetero_core.runtime.executable import Binding, ExecutableNetwork, Run, find_core_version
@@ -222,15 +224,22 @@ class Core:
         cache = open_cache(complete)
         if cache is not None:
             return self._load_cached(cache, entry, parsed, read, complete)
-        executable = entry.load_network(parsed, read, complete)
-        return self._bind(entry, parsed, executable, complete, read.name, lambda: read.fingerprint)
+        executable = entry.load_network(parsed, bare_network(read), complete)
+        return self._bind(entry, parsed, executable, complete, read.name, lambda: read.fingerprint, border=read.border)
 
     def _load_cached(
         self, cache: NetworkCache, entry: Device, device: DeviceName, network: Network, config: Mapping[str, Any]
     ) -> ExecutableNetwork:
         def bind(executable: Executable, *, is_from_cache: bool) -> ExecutableNetwork:
             return self._bind(
-                entry, device, executable, config, network.name, lambda: network.fingerprint, is_from_cache=is_from_cache
+                entry,
+                device,
+                executable,
+                config,
+                network.name,
+                lambda: network.fingerprint,
+                is_from_cache=is_from_cache,
+                border=network.border,
             )
 
         identity = describe_load(
@@ -246,8 +255,10 @@ class Core:
         names = tuple(spec.name for spec in network.inputs), tuple(spec.name for spec in network.outputs)
         return cache.load(
             identity,
-            take=lambda _, payload: bind(entry.import_network(device, payload, config, names), is_from_cache=True),
-            make=lambda: bind(entry.load_network(device, network, config), is_from_cache=False),
+            take=lambda _, payload: bind(
+                entry.import_network(device, take_border(payload, names)[0], config, names), is_from_cache=True
+            ),
+            make=lambda: bind(entry.load_network(device, bare_network(network), config), is_from_cache=False),
             pack=ExecutableNetwork.pack,
         )
 
@@ -270,8 +281,9 @@ class Core:
         header, payload = read_blob(source)
         check_header(header, entry, None if network is None else self._as_network(network))
         parsed, complete = merge_imported_config(header, parsed, entry, config)
+        payload, border = take_border(payload, (header.inputs, header.outputs))
         executable = entry.import_network(parsed, payload, complete, (header.inputs, header.outputs))
-        return self._bind(entry, parsed, executable, complete, header.network, lambda: header.fingerprint)
+        return self._bind(entry, parsed, executable, complete, header.network, lambda: header.fingerprint, border=border)
 
     def _bind(
         self,
@@ -283,6 +295,7 @@ class Core:
         fingerprint: Callable[[], str],
         *,
         is_from_cache: bool = False,
+        border: Border,
     ) -> ExecutableNetwork:
         binding = Binding(
             device=device,
@@ -295,6 +308,7 @@ class Core:
             export=lambda: entry.call("export_network", device, executable=executable),
             submit=lambda task: self.submit(str(device), task, workers=entry.metric(device, "RANGE_FOR_ASYNC_INFER_REQUESTS")[1]),
             is_from_cache=is_from_cache,
+            border=border,
         )
         loaded = ExecutableNetwork(name, fingerprint, executable, binding)
         self._loaded.add(loaded)

@@ -25,11 +25,14 @@ from hetero_core.errors import (
     enumerate_choices,
     suggest,
 )
+from hetero_core.network.border import EMPTY_BORDER, Border
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.runtime.blob import BlobHeader, write_blob
+from hetero_core.runtime.borders import add_border, drop_specs, find_resident
 from hetero_core.runtime.door import order_inputs, own_outputs
 from hetero_core.runtime.forks import FORK_ADVICE, count_forks
 from hetero_core.runtime.request import InferRequest
+from hetero_core.runtime.states import RequestStates
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -51,6 +54,7 @@ class Binding:
     export: Callable[[], Payload]
     submit: Callable[[Callable[[], Any]], Future[Any]]
     is_from_cache: bool = False
+    border: Border = EMPTY_BORDER
 
 
 class ExecutableNetwork:
@@ -58,8 +62,11 @@ class ExecutableNetwork:
 
     def __init__(self, name: str, fingerprint: Callable[[], str], executable: Executable, binding: Binding) -> None:
         self.name = name
-        self.inputs = executable.inputs
-        self.outputs = executable.outputs
+        self.border = border = binding.border
+        self.all_inputs, self.all_outputs = executable.inputs, executable.outputs
+        # What is tied to a state is the request's affair, not the caller's.
+        self.inputs = drop_specs(self.all_inputs, [state.input for state in border.states])
+        self.outputs = drop_specs(self.all_outputs, [state.output for state in border.states])
         self.device = binding.device
         self.config = binding.config
         self.executable = executable
@@ -73,9 +80,12 @@ class ExecutableNetwork:
         self._binding = binding
         self._is_closed = False
         self._forks = count_forks()
-        self._output_dtypes = tuple(None if spec.dtype is None else numpy_dtype(spec.dtype) for spec in self.outputs)
         is_bare = binding.run == executable.run
-        self._is_host = all(spec.memory == HOST for spec in (*self.inputs, *self.outputs))
+        self._is_host = all(spec.memory == HOST for spec in (*self.all_inputs, *self.all_outputs))
+        self._resident = frozenset() if self._is_host else find_resident(border, self.all_inputs, self.all_outputs)
+        self._output_dtypes = tuple(
+            None if spec.dtype is None or spec.name in self._resident else numpy_dtype(spec.dtype) for spec in self.all_outputs
+        )
         # A device that starts runs by itself is only asked to where no wrapper and no transfer stands between.
         self.start = executable.start if is_bare and self._is_host else None
 
@@ -89,10 +99,11 @@ class ExecutableNetwork:
 
         Raises: InputNameError, InputShapeError, InputTypeError; what the device raised.
         """
-        ordered = order_inputs(inputs, self.inputs, network=self.name)
+        states = RequestStates(self)
+        ordered = states.join(order_inputs(inputs, self.inputs, network=self.name, border=self.border))
         state = self.create_state()
         context = RunContext(state, profile=Profile(str(self.device)) if self.measures else None)
-        outputs = self.check_outputs(self.run_host(ordered, context))
+        outputs = states.keep(self.check_outputs(self.run_host(ordered, context)))
         owned = own_outputs(outputs, ordered)
         return {spec.name: value for spec, value in zip(self.outputs, owned, strict=True)}
 
@@ -112,8 +123,8 @@ class ExecutableNetwork:
                 outputs = self.run(inputs, context)
             else:
                 placed = tuple(
-                    value if spec.memory == HOST or value is None else self.from_host(value, spec)
-                    for value, spec in zip(inputs, self.inputs, strict=True)
+                    value if spec.memory == HOST or value is None or spec.name in self._resident else self.from_host(value, spec)
+                    for value, spec in zip(inputs, self.all_inputs, strict=True)
                 )
                 outputs = self._take_home(self.run(placed, context))
         except Exception as error:  # noqa: BLE001  # a device may raise anything; the caller meets one kind
@@ -134,12 +145,12 @@ class ExecutableNetwork:
 
         Raises: PluginError that names the plugin.
         """
-        if not isinstance(outputs, tuple) or len(outputs) != len(self.outputs):
+        if not isinstance(outputs, tuple) or len(outputs) != len(self.all_outputs):
             found = f"{len(outputs)} values" if isinstance(outputs, tuple) else type(outputs).__name__
             raise PluginError(
-                f"{self._binding.provenance} returned {found} from run; expected a tuple of {len(self.outputs)} outputs"
+                f"{self._binding.provenance} returned {found} from run; expected a tuple of {len(self.all_outputs)} outputs"
             )
-        for value, dtype, spec in zip(outputs, self._output_dtypes, self.outputs, strict=True):
+        for value, dtype, spec in zip(outputs, self._output_dtypes, self.all_outputs, strict=True):
             if dtype is not None and getattr(value, "dtype", None) != dtype:
                 found = getattr(value, "dtype", type(value).__name__)
                 raise PluginError(
@@ -151,8 +162,8 @@ class ExecutableNetwork:
         if not isinstance(outputs, tuple):
             return outputs
         return tuple(
-            value if spec.memory == HOST or value is None else self.to_host(value)
-            for value, spec in zip(outputs, self.outputs, strict=False)
+            value if spec.memory == HOST or value is None or spec.name in self._resident else self.to_host(value)
+            for value, spec in zip(outputs, self.all_outputs, strict=False)
         )
 
     def export_network(self, target: str | os.PathLike[str] | IO[bytes]) -> None:
@@ -176,7 +187,7 @@ class ExecutableNetwork:
     def pack(self) -> tuple[BlobHeader, Payload]:
         """Returns what an exported blob consists of. Raises: NotImplementedByDeviceError, ClosedError."""
         self._require_open()
-        payload = self._binding.export()
+        payload = add_border(self._binding.export(), self.border)
         provenance = self._binding.provenance
         header = BlobHeader(
             device=self.device.name,
@@ -186,8 +197,8 @@ class ExecutableNetwork:
             payload_version=payload.version,
             network=self.name,
             fingerprint=self.fingerprint,
-            inputs=tuple(spec.name for spec in self.inputs),
-            outputs=tuple(spec.name for spec in self.outputs),
+            inputs=tuple(spec.name for spec in self.all_inputs),
+            outputs=tuple(spec.name for spec in self.all_outputs),
             config=self.config,
         )
         return header, payload

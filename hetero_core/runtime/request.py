@@ -16,7 +16,8 @@ import numpy as np
 from hetero_core.contract import CancelToken, NodeTime, Profile, RunContext
 from hetero_core.errors import InferenceError, InputNameError, RequestBusyError, RequestCancelledError, enumerate_choices, suggest
 from hetero_core.network.types import ValueSpec
-from hetero_core.runtime.door import convert_value, order_inputs
+from hetero_core.runtime.door import convert_value, count_copied_bytes, order_inputs
+from hetero_core.runtime.states import RequestStates
 
 if TYPE_CHECKING:
     import asyncio
@@ -57,7 +58,10 @@ class InferRequest:
         self._presets: dict[str, np.ndarray[Any, Any]] = {}
         self._outputs: dict[str, Any] = {}
         self._callback: Callback | None = None
+        self.states = RequestStates(network, require_idle=self._require_idle)
         self._state: object = network.create_state()
+        # What one run reads as states was made in the other working memory; the two are used in turn.
+        self._spare: object = network.create_state() if self.states else None
         self._running: Run | None = None
         self._last: Run | None = None
         self._profile: Profile | None = None
@@ -215,6 +219,11 @@ class InferRequest:
         """The time of every node in the last run, in order of execution; empty unless PERF_COUNT is set."""
         return () if self._profile is None else self._profile.entries
 
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of inputs and states that the last run had to copy on the host; 0 unless PERF_COUNT is set."""
+        return 0 if self._profile is None else self._profile.copied_bytes + self.states.copied_bytes
+
     def _find(self, name: str) -> tuple[ValueSpec, bool]:
         for specs, is_input in ((self._network.inputs, True), (self._network.outputs, False)):
             for spec in specs:
@@ -234,10 +243,12 @@ class InferRequest:
         self._require_idle("start a run")
         # What is no mapping goes on as it is, to the check that says so.
         given = self._inputs if inputs is None else {**self._inputs, **inputs} if isinstance(inputs, Mapping) else inputs
-        ordered = order_inputs(given, self._network.inputs, network=self._network.name)
-        presets = [self._presets.get(spec.name) for spec in self._network.outputs] if self._presets else None
+        ordered = order_inputs(given, self._network.inputs, network=self._network.name, border=self._network.border)
+        presets = [self._presets.get(spec.name) for spec in self._network.all_outputs] if self._presets else None
         profile = Profile(str(self._network.device)) if self._network.measures else None
-        run = Run(ordered, RunContext(self._state, outputs=presets, profile=profile, token=CancelToken()))
+        if profile is not None:
+            profile.copied_bytes = count_copied_bytes(given, ordered, self._network.inputs)
+        run = Run(self.states.join(ordered), RunContext(self._state, outputs=presets, profile=profile, token=CancelToken()))
         with self._lock:
             if self._running is not None:
                 raise RequestBusyError(
@@ -254,7 +265,8 @@ class InferRequest:
 
     def _collect(self, run: Run, compute: Callable[[], Any]) -> _Outcome:
         try:
-            return self._fill(run.context, self._network.check_outputs(compute())), None
+            outputs = self._fill(run.context, self._network.check_outputs(compute()))
+            return self.states.check(run.inputs, outputs), None
         except BaseException as error:  # noqa: BLE001  # kept for the thread that waits, and raised there; interrupts, too
             return (), error
 
@@ -263,7 +275,7 @@ class InferRequest:
         if context.outputs is None or context.token.is_set:
             return outputs
         filled = []
-        for preset, output, spec in zip(context.outputs, outputs, self._network.outputs, strict=True):
+        for preset, output, spec in zip(context.outputs, outputs, self._network.all_outputs, strict=True):
             if preset is not None and preset is not output:
                 if preset.shape != output.shape:
                     raise InferenceError(
@@ -286,6 +298,9 @@ class InferRequest:
             # An error is raised once to whoever ran the request; only that of a detached run stays for `wait`.
             self._running, self._last = None, run if run.is_detached else None
             if error is None:
+                if self.states:
+                    outputs = self.states.keep(outputs)
+                    self._state, self._spare = self._spare, self._state
                 run.outputs = {spec.name: value for spec, value in zip(self._network.outputs, outputs, strict=True)}
                 self._outputs = dict(run.outputs)
         return True
