@@ -296,7 +296,8 @@ def test_default_is_not_described_or_reshaped_behind_its_back(core: Core) -> Non
 @pytest.mark.parametrize("device", DEVICES)
 def test_half_precision_model_runs_in_single_when_that_is_asked_for(core: Core, read: Read, device: str) -> None:
     network = read(
-        "g (float16[2,2] x) => (float16[2,2] y) <float16[2,2] w = {15360, 16384, 16896, 17408}> { a = MatMul(x, w) b = Cast<to=10>(a) y = Relu(b) }"
+        "g (float16[2,2] x) => (float16[2,2] y) <float16[2,2] w = {15360, 16384, 16896, 17408}> "
+        "{ a = MatMul(x, w) b = Cast<to=10>(a) y = Relu(b) }"
     )
     single = network.with_precision("FP16", "FP32")
     assert [str(spec) for spec in (*single.inputs, *single.outputs)] == ["x: float16[2,2]", "y: float16[2,2]"]
