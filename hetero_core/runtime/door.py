@@ -76,6 +76,8 @@ def count_copied_bytes(given: Mapping[str, Any], ordered: Sequence[Any], specs: 
 def _is_same_memory(source: Any, array: np.ndarray[Any, Any]) -> bool:
     if array.size == 0:
         return True
+    if isinstance(source, bytes | bytearray | memoryview):
+        source = np.frombuffer(source, np.uint8)
     found = source if isinstance(source, np.ndarray) else read_foreign(source)
     return found is not None and np.may_share_memory(found, array)
 
