@@ -22,7 +22,7 @@ from hetero_core.errors import (
 from hetero_core.network.border import InputInfo
 from hetero_core.network.reader import read_network
 from hetero_core.network.writer import network_to_bytes, pack_network, unpack_network
-from hetero_core.testing.decoder import HEADS, WIDTH, decoder_model, ties_of_decoder
+from hetero_core.testing.transformers import HEADS, WIDTH, decoder_model, ties_of_decoder
 
 DEVICES = ["CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU"]
 Read = Callable[..., Network]

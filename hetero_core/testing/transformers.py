@@ -1,7 +1,8 @@
-"""A decoder as language models are made of, small and with random weights: for tests of states and for showing generation.
+"""A decoder and an encoder as language models are made of, small and with random weights: for states, for open lengths, for examples.
 
-GPT-2's order: tokens and positions are embedded; each layer has a norm, causal attention over past and present keys, another norm and two
-products with GELU between. Keys and values of the past are inputs, with those of the present behind them outputs.
+The decoder has GPT-2's order: tokens and positions are embedded; each layer has a norm, causal attention over past and present keys,
+another norm and two products with GELU between. Keys and values of the past are inputs, with those of the present behind them outputs.
+The encoder is the same without past and mask.
 """
 
 from __future__ import annotations
@@ -26,6 +27,15 @@ _HEAD = """
     [allowed] allowed = LessOrEqual (key_positions, query_column)
     [embed_tokens] token_vectors = Gather (token_table, tokens)
     [embed_positions] position_vectors = Gather (position_table, query_positions)
+    [embed] hidden_0 = Add (token_vectors, position_vectors)
+"""
+
+_ENCODER_HEAD = """
+    [token_shape] sizes_of_tokens = Shape (tokens)
+    [length] count = Gather (sizes_of_tokens, one)
+    [positions] positions = Range (zero, count, one)
+    [embed_tokens] token_vectors = Gather (token_table, tokens)
+    [embed_positions] position_vectors = Gather (position_table, positions)
     [embed] hidden_0 = Add (token_vectors, position_vectors)
 """
 
@@ -80,19 +90,29 @@ def decoder_model(layers: int = 2, *, seed: int = 0) -> onnx.ModelProto:
     `past_key_i`, `past_value_i` (1, HEADS, past, WIDTH / HEADS) are inputs, `present_key_i`, `present_value_i` (..., past + steps, ...)
     outputs, for each layer i. Positions go on from `past`, up to LONGEST in all.
     """
-    import numpy as np
-    import onnx.parser
-
     cache = f"float[1,{HEADS},past,{_DEPTH}] past_key_@, float[1,{HEADS},past,{_DEPTH}] past_value_@"
     made = f"float[1,{HEADS},total,{_DEPTH}] present_key_@, float[1,{HEADS},total,{_DEPTH}] present_value_@"
     inputs = ", ".join(["int64[1,steps] tokens", *(cache.replace("@", str(layer)) for layer in range(layers))])
     outputs = ", ".join([f"float[1,steps,{VOCABULARY}] logits", *(made.replace("@", str(layer)) for layer in range(layers))])
-    body = "".join(_LAYER.replace("@", str(layer)).replace("#", str(layer + 1)) for layer in range(layers))
+    return _build(f"decoder ({inputs}) => ({outputs})", _HEAD, _LAYER, layers, seed)
+
+
+def encoder_model(layers: int = 1, *, seed: int = 0) -> onnx.ModelProto:
+    """Returns the encoder: tokens int64 (batch, length) to logits (batch, length, VOCABULARY); length up to LONGEST."""
+    layer = "\n".join(line for line in _LAYER.splitlines() if "[join_" not in line and "[mask_" not in line)
+    layer = layer.replace("present_key", "key").replace("present_value", "value").replace("masked_@", "scores_@")
+    border = f"encoder (int64[batch,length] tokens) => (float[batch,length,{VOCABULARY}] logits)"
+    return _build(border, _ENCODER_HEAD, layer, layers, seed)
+
+
+def _build(border: str, head: str, layer_text: str, layers: int, seed: int) -> onnx.ModelProto:
+    import numpy as np
+    import onnx.parser
+
+    body = "".join(layer_text.replace("@", str(layer)).replace("#", str(layer + 1)) for layer in range(layers))
     tail = f"[norm] normed = LayerNormalization <axis = -1> (hidden_{layers}, scale, shift)"
     tail += " [predict] logits = MatMul (normed, weight_logits)"
-    model = onnx.parser.parse_model(
-        f'<ir_version: 10, opset_import: ["": 21]> decoder ({inputs}) => ({outputs}) {{ {_HEAD} {body} {tail} }}'
-    )
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {border} {{ {head} {body} {tail} }}')
     generator = np.random.default_rng(seed)
     shapes = {"token_table": (VOCABULARY, WIDTH), "position_table": (LONGEST, WIDTH), "weight_logits": (WIDTH, VOCABULARY)}
     constants = {name: generator.standard_normal(shape) for name, shape in shapes.items()}
@@ -104,7 +124,8 @@ def decoder_model(layers: int = 2, *, seed: int = 0) -> onnx.ModelProto:
     constants |= {"depth_factor": np.array(_DEPTH**-0.5), "lowest": np.array(-1e9)}
     arrays = {name: array.astype(np.float32) for name, array in constants.items()}
     arrays |= {name: np.array(number, np.int64) for name, number in _NUMBERS.items()}
-    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in arrays.items())
+    read = {value for node in model.graph.node for value in node.input}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in arrays.items() if name in read)
     onnx.checker.check_model(model, full_check=True)
     return model
 
