@@ -20,6 +20,7 @@ from hetero_core.contract import (
 from hetero_core.core import Core
 from hetero_core.errors import HeteroError
 from hetero_core.hookspecs import hookimpl
+from hetero_core.network.border import InputInfo, OutputInfo
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import MapType, OptionalType, SequenceType, TensorType, ValueSpec
 from hetero_core.runtime.executable import ExecutableNetwork
@@ -36,10 +37,12 @@ __all__ = [
     "Extension",
     "HeteroError",
     "InferRequest",
+    "InputInfo",
     "MapType",
     "Network",
     "Node",
     "OptionalType",
+    "OutputInfo",
     "Payload",
     "Plan",
     "QueryResult",
