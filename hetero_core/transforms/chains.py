@@ -22,12 +22,15 @@ _FIRST_OPSET = {"Cast": 6, "Sub": 7, "Div": 7, "Resize": 18, "MatMul": 1, "Trans
 
 
 class Chain:
-    """Steps behind one another, beginning at a value. `type` is what the last one makes; its shape has as many axes as the first."""
+    """Steps behind one another, beginning at a value; names of new nodes and values begin with `base`.
 
-    def __init__(self, network: Network, names: FreshNames, *, value: str, value_type: TensorType) -> None:
+    `type` is what the last step makes; its shape has as many axes as the first value has.
+    """
+
+    def __init__(self, network: Network, names: FreshNames, *, base: str, value: str, value_type: TensorType) -> None:
         self._network = network
         self._names = names
-        self._base = value
+        self._base = base
         self.value = value
         self.dtype = value_type.dtype or "float32"
         self.shape: tuple[Dimension, ...] | None = value_type.shape

@@ -140,7 +140,7 @@ def _describe_steps(
     """Returns the steps from what the model makes to what was asked for, and the layout of that."""
     if not isinstance(spec.type, TensorType) or spec.type.dtype is None:
         raise InvalidNetworkError(f"{where}: expected a tensor of a known element type to describe, it is {spec.type}")
-    chain = Chain(network, names, value=inner, value_type=spec.type)
+    chain = Chain(network, names, base=spec.name, value=inner, value_type=spec.type)
     layout = network.border.layouts.get(spec.name, "")
     if info.layout is not None or info.model_layout is not None:
         source = find_model_layout(spec, layout or None, info.model_layout, where)

@@ -44,10 +44,10 @@ def convert_precision(network: Network, source: str, target: str) -> Network:
     renamed = {spec.name: names.value(f"{spec.name}/{new}") for spec in (*inputs, *outputs)}
     changed = _convert_graph(rename_values(network, renamed), old, new)
     assert isinstance(changed, Network)
-    chains = [_cast(network, names, spec.name, spec.type, renamed[spec.name], new) for spec in inputs]
+    chains = [_cast(network, names, spec.name, spec.name, spec.type, renamed[spec.name], new) for spec in inputs]
     passed = {spec.name for spec in inputs}
     after = [
-        _cast(network, names, renamed[spec.name], TensorType(new, spec.shape), spec.name, old)
+        _cast(network, names, spec.name, renamed[spec.name], TensorType(new, spec.shape), spec.name, old)
         for spec in outputs
         if spec.name not in passed
     ]
@@ -65,9 +65,9 @@ def convert_precision(network: Network, source: str, target: str) -> Network:
     )
 
 
-def _cast(network: Network, names: FreshNames, value: str, value_type: ValueType, made: str, dtype: str) -> Chain:
+def _cast(network: Network, names: FreshNames, base: str, value: str, value_type: ValueType, made: str, dtype: str) -> Chain:
     assert isinstance(value_type, TensorType)
-    chain = Chain(network, names, value=value, value_type=value_type)
+    chain = Chain(network, names, base=base, value=value, value_type=value_type)
     chain.cast(dtype)
     chain.rename_end(made)
     return chain

@@ -106,7 +106,7 @@ def _describe_steps(network: Network, spec: ValueSpec, info: InputInfo, names: F
     dtype = wanted.dtype if info.precision is None else dtype_of_precision(info.precision, where)
     channels = _find_channels(info, model_layout, wanted, where)
     shape = _find_given_shape(info, spec, layout, order, channels, where)
-    chain = Chain(network, names, value=spec.name, value_type=TensorType(dtype, shape))
+    chain = Chain(network, names, base=spec.name, value=spec.name, value_type=TensorType(dtype, shape))
     if channels is not None:
         axis = layout.index("C")
         indices = chain.hold("channels", _array(channels[1], "int64"))
