@@ -65,6 +65,8 @@ class InferRequest:
         self._running: Run | None = None
         self._last: Run | None = None
         self._profile: Profile | None = None
+        self._copied_inputs = 0
+        self._run_device = network.run_measured if network.measures else network.run_host
 
     def infer(self, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Returns the outputs by name, valid until the next run of this request; the callback is not called.
@@ -220,9 +222,14 @@ class InferRequest:
         return () if self._profile is None else self._profile.entries
 
     @property
-    def copied_bytes(self) -> int:
+    def host_copied_bytes(self) -> int:
         """Bytes of inputs and states that the last run had to copy on the host; 0 unless PERF_COUNT is set."""
-        return 0 if self._profile is None else self._profile.copied_bytes + self.states.copied_bytes
+        return 0 if self._profile is None else self._copied_inputs + self.states.copied_bytes
+
+    @property
+    def profile(self) -> Profile | None:
+        """All times of the last run: nodes, subgraphs, transfers, the wait for the device; None unless PERF_COUNT is set."""
+        return self._profile
 
     def _find(self, name: str) -> tuple[ValueSpec, bool]:
         for specs, is_input in ((self._network.inputs, True), (self._network.outputs, False)):
@@ -247,7 +254,7 @@ class InferRequest:
         presets = [self._presets.get(spec.name) for spec in self._network.all_outputs] if self._presets else None
         profile = Profile(str(self._network.device)) if self._network.measures else None
         if profile is not None:
-            profile.copied_bytes = count_copied_bytes(given, ordered, self._network.inputs)
+            self._copied_inputs = count_copied_bytes(given, ordered, self._network.inputs)
         run = Run(self.states.join(ordered), RunContext(self._state, outputs=presets, profile=profile, token=CancelToken()))
         with self._lock:
             if self._running is not None:
@@ -261,7 +268,7 @@ class InferRequest:
 
     def _compute(self, run: Run) -> _Outcome:
         """Runs the device; returns its outputs, or its error."""
-        return self._collect(run, lambda: self._network.run_host(run.inputs, run.context))
+        return self._collect(run, lambda: self._run_device(run.inputs, run.context))
 
     def _collect(self, run: Run, compute: Callable[[], Any]) -> _Outcome:
         try:

@@ -128,19 +128,19 @@ def map_file(folder: Path) -> np.ndarray:
 def test_array_is_taken_and_its_copy_is_counted(load: Load, tmp_path: Path, make: Callable[[Path], Any], copied: int) -> None:
     request = load("float[2,3]").create_infer_request()
     assert request.infer({"x": make(tmp_path)})["y"].tolist() == [[0, 1, 2], [3, 4, 5]]
-    assert request.copied_bytes == copied
+    assert request.host_copied_bytes == copied
 
 
 def test_bytes_are_not_copied(load: Load) -> None:
     request = load("uint8[2]").create_infer_request()
     request.infer({"x": b"ab"})
-    assert request.copied_bytes == 0
+    assert request.host_copied_bytes == 0
 
 
 def test_copies_are_not_counted_unless_times_are_taken(core: Core, read: Callable[..., Network]) -> None:
     request = core.load_network(read("g (float[1] x) => (float[1] y) { y = Identity(x) }"), "CPU").create_infer_request()
     request.infer({"x": [1]})
-    assert request.copied_bytes == 0
+    assert request.host_copied_bytes == 0
 
 
 def test_image_of_pillow_is_its_pixels(load: Load) -> None:

@@ -391,4 +391,4 @@ def test_no_state_is_copied_however_long_the_past(core: Core, decoder: Network) 
     request = loaded.create_infer_request()
     for length in range(1, 40):
         request.infer({"tokens": np.array([[length]])})
-        assert (request.copied_bytes, request.states["past_key_0"].value.shape[2]) == (0, length)
+        assert (request.host_copied_bytes, request.states["past_key_0"].value.shape[2]) == (0, length)

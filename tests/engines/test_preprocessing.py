@@ -149,11 +149,11 @@ def test_tensors_of_torch_are_taken_without_a_copy_and_refused_with_a_reason(cor
     request = loaded.create_infer_request()
     x = torch.arange(6, dtype=torch.float32).reshape(1, 1, 2, 3)
     assert request.infer({"x": x})["y"].tolist() == x.tolist()
-    assert request.copied_bytes == 0
+    assert request.host_copied_bytes == 0
     assert (
         request.infer({"x": x.reshape(1, 1, 3, 2).transpose(2, 3)})["y"].tolist() == x.reshape(1, 1, 3, 2).transpose(2, 3).tolist()
     )
-    assert request.copied_bytes == 24
+    assert request.host_copied_bytes == 24
     with pytest.raises(TypeError, match="input 'x' of network 'g': this Tensor gives no array: Can't call numpy"):
         request.infer({"x": x.clone().requires_grad_()})
     with pytest.raises(TypeError, match="expected float32, got float64"):
