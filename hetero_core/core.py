@@ -19,7 +19,7 @@ from hetero_core.network.border import Border
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import ValueType
 from hetero_core.runtime.blob import read_blob
-from hetero_core.runtime.borders import bare_network, take_border
+from hetero_core.runtime.borders import bare_network, check_border, take_border
 from hetero_core.runtime.cache import NetworkCache, open_cache
 from hetero_core.runtime.cache_identity import describe_load
 from hetero_core.runtime.executable import Binding, ExecutableNetwork, Run, find_core_version
@@ -253,9 +253,7 @@ class Core:
         names = tuple(spec.name for spec in network.inputs), tuple(spec.name for spec in network.outputs)
         return cache.load(
             identity,
-            take=lambda _, payload: bind(
-                entry.import_network(device, take_border(payload, names)[0], config, names), is_from_cache=True
-            ),
+            take=lambda _, payload: bind(entry.import_network(device, take_border(payload)[0], config, names), is_from_cache=True),
             make=lambda: bind(entry.load_network(device, bare_network(network), config), is_from_cache=False),
             pack=ExecutableNetwork.pack,
         )
@@ -279,8 +277,9 @@ class Core:
         header, payload = read_blob(source)
         check_header(header, entry, None if network is None else self._as_network(network))
         parsed, complete = merge_imported_config(header, parsed, entry, config)
-        payload, border = take_border(payload, (header.inputs, header.outputs))
+        payload, border = take_border(payload)
         executable = entry.import_network(parsed, payload, complete, (header.inputs, header.outputs))
+        check_border(border, executable)
         return self._bind(entry, parsed, executable, complete, header.network, lambda: header.fingerprint, border=border)
 
     def _bind(

@@ -17,7 +17,7 @@ from hetero_core.network.assembly import GraphReader, read_opsets
 from hetero_core.network.border import BORDER_KEY, Border, border_of_json, list_defaults
 from hetero_core.network.graph import EMPTY, Graph, Network
 from hetero_core.network.shapes import CustomTypes, infer_types
-from hetero_core.network.soundness import check_text
+from hetero_core.network.soundness import check_text, find_contradiction
 from hetero_core.network.types import ValueSpec, has_known_element
 from hetero_core.network.weights import WeightFiles, WeightSource
 
@@ -120,6 +120,9 @@ def assemble_network(model: onnx.ModelProto, weights: WeightSource, title: str) 
     elif model.ir_version >= _FIRST_WITH_OPTIONAL_INPUTS and listed and not border.replaceable:
         border = replace(border, replaceable=tuple(listed))
     _check_border(graph)
+    contradiction = find_contradiction(border, graph.inputs, graph.outputs)
+    if contradiction is not None:
+        raise InvalidNetworkError(f"the '{BORDER_KEY}' of the model contradicts it: {contradiction}. Remove it from the metadata.")
     return Network(
         graph.name,
         graph.inputs,

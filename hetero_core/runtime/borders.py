@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from hetero_core.contract import Payload
+from hetero_core.contract import Executable, Payload
 from hetero_core.errors import BlobDamagedError, InvalidNetworkError
 from hetero_core.network.border import EMPTY_BORDER, Border, pack_border, unpack_border
 from hetero_core.network.graph import Network
+from hetero_core.network.soundness import find_contradiction
 from hetero_core.network.types import HOST, ValueSpec
 
 _SECTION = "hetero/border"
@@ -41,11 +42,8 @@ def add_border(payload: Payload, border: Border) -> Payload:
     return Payload({**payload.sections, _SECTION: pack_border(border)}, payload.version)
 
 
-def take_border(payload: Payload, names: tuple[tuple[str, ...], tuple[str, ...]]) -> tuple[Payload, Border]:
-    """Returns the payload as the plugin wrote it, and the border; `names` are the inputs and outputs of the network.
-
-    Raises: BlobDamagedError for a border that cannot be read, or that names what the network does not have.
-    """
+def take_border(payload: Payload) -> tuple[Payload, Border]:
+    """Returns the payload as the plugin wrote it, and the border. Raises: BlobDamagedError for a border that cannot be read."""
     if _SECTION not in payload.sections:
         return payload, EMPTY_BORDER
     sections = dict(payload.sections)
@@ -53,9 +51,11 @@ def take_border(payload: Payload, names: tuple[tuple[str, ...], tuple[str, ...]]
         border = unpack_border(bytes(sections.pop(_SECTION)))
     except InvalidNetworkError as error:
         raise BlobDamagedError(str(error)) from error
-    inputs, outputs = names
-    unknown = [state.input for state in border.states if state.input not in inputs or state.output not in outputs]
-    unknown += [name for name in border.defaults if name not in inputs]
-    if unknown:
-        raise BlobDamagedError(f"the border of the blob is about '{unknown[0]}', which its network does not have; export it again")
     return Payload(sections, payload.version), border
+
+
+def check_border(border: Border, executable: Executable) -> None:
+    """Raises BlobDamagedError for a border that contradicts the inputs and outputs of what was imported with it."""
+    contradiction = find_contradiction(border, executable.inputs, executable.outputs)
+    if contradiction is not None:
+        raise BlobDamagedError(f"the border of the blob contradicts its network: {contradiction}; export the network again")
