@@ -36,6 +36,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser = add_command(subparsers, "run", "run one inference and print the outputs", answer_run)
     parser.add_argument("model", metavar="MODEL_OR_BLOB", help="an .onnx file, or what 'hetero compile' wrote")
     add_device_options(parser)
+    parser.add_argument("--trust", action="store_true", help="run code in an exported network as well; not needed for data")
     inputs = parser.add_argument_group("inputs")
     inputs.add_argument(
         "-i",
@@ -86,6 +87,8 @@ def answer_run(options: argparse.Namespace) -> Answer:
     with Core() as core:
         if is_blob(options.model):
             return _run_blob(core, options)
+        if options.trust:
+            raise UsageError(f"--trust has a meaning only for an exported network; '{options.model}' is none")
         network = prepare_network(read_model(core, options.model), options)
         options.shape = []  # the inputs have these shapes now
         inputs = _collect_inputs(options, network.inputs, network.name)
@@ -118,7 +121,7 @@ def _run_blob(core: Core, options: argparse.Namespace) -> Answer:
             raise UsageError(
                 f"{option} needs the ONNX model; '{options.model}' is an exported network, whose devices are chosen already"
             )
-    executable = core.import_network(options.model, options.device, read_config(options))
+    executable = core.import_network(options.model, options.device, read_config(options), trust=options.trust)
     inputs = _collect_inputs(options, executable.inputs, executable.name)
     outputs, fields, text = _infer(executable, inputs)
     return Answer(text + _save(outputs, options, fields), fields)

@@ -5,7 +5,9 @@ Discovery reads entry points and imports nothing; a plugin's module is imported 
 
 from __future__ import annotations
 
+import logging
 import threading
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ import pluggy
 from hetero_core import hookspecs
 from hetero_core.devices.device import Device
 from hetero_core.devices.names import parse_device_name
+from hetero_core.devices.patience import ask_within, describe_hanging
 from hetero_core.devices.provenance import Provenance, describe_object
 from hetero_core.errors import (
     DeviceNameError,
@@ -29,8 +32,14 @@ from hetero_core.errors import (
 if TYPE_CHECKING:
     from hetero_core.core import Core
 
+logger = logging.getLogger(__name__)
+
 DEVICES_GROUP = "hetero_core.devices"
 WRAPPERS_GROUP = "hetero_core.wrappers"
+
+
+# The devices that this thread is creating, one within the other.
+_being_created: ContextVar[tuple[str, ...]] = ContextVar("hetero_being_created", default=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +52,19 @@ class Announcement:
 
 
 class Registry:
-    """The plugins of one Core. Safe for threads: a device is created once."""
+    """The plugins of one Core. Safe for threads: a device is created once, and one that hangs holds up nobody else.
 
-    def __init__(self, core: Core) -> None:
+    `timeout`: the seconds that a plugin has to create its device, and to answer a question for the first time; None for no limit.
+    """
+
+    def __init__(self, core: Core, timeout: float | None = None) -> None:
         self._core = core
-        self._lock = threading.RLock()
+        self._timeout = timeout
+        # Held for moments only; whoever creates a device holds the lock of its name.
+        self._lock = threading.Lock()
+        self._lock_of_name: dict[str, threading.Lock] = {}
+        self._hanging: dict[str, Announcement] = {}
+        self._is_closed = False
         self._announced = _read_entry_points()
         self._devices: dict[str, Device] = {}
         self._retired: list[Device] = []
@@ -81,10 +98,14 @@ class Registry:
         found = self._devices.get(name)
         if found is not None:
             return found
+        if name in _being_created.get():
+            raise PluginError(f"device {name} is asked for while it is being created, by {' -> '.join(_being_created.get())}")
+        announcement = self.announcement(name)
         with self._lock:
-            if name not in self._devices:
-                self._devices[name] = self._create(name, self.announcement(name))
-            return self._devices[name]
+            lock = self._lock_of_name.setdefault(name, threading.Lock())
+        with lock:
+            found = self._devices.get(name)
+            return self._create_in_time(name, announcement) if found is None else found
 
     def created(self, name: str) -> bool:
         """Says whether the device was created already."""
@@ -111,14 +132,21 @@ class Registry:
             if parsed.name not in self._announced:
                 self.announcement(parsed.name)
             del self._announced[parsed.name]
+            self._hanging.pop(parsed.name, None)
+            # Another plugin of this name has nothing to do with the creation of this one.
+            self._lock_of_name.pop(parsed.name, None)
             if parsed.name in self._devices:
                 self._retired.append(self._devices.pop(parsed.name))
 
     def close(self) -> None:
         """Closes every device that was created, the retired ones, too; the first error is raised after all were tried."""
         with self._lock:
+            self._is_closed = True
             devices, self._devices = [*self._retired, *self._devices.values()], {}
             self._retired = []
+            hanging = list(self._hanging.values())
+        for announcement in hanging:
+            logger.warning("device %s is not closed: %s hangs", announcement.provenance.device, announcement.provenance)
         errors = []
         for device in devices:
             try:
@@ -128,13 +156,66 @@ class Registry:
         if errors:
             raise errors[0]
 
+    def _create_in_time(self, name: str, announcement: Announcement) -> Device:
+        """Returns the device, made on a thread of its own where there is anything that could hang.
+
+        Raises: DeviceTimeoutError, also without trying where the creation before has not returned.
+        """
+        if self._hanging.get(name) is announcement:
+            raise describe_hanging(announcement.provenance, "create_device", self._timeout, is_known=True)
+        token = _being_created.set((*_being_created.get(), name))
+        try:
+            if self._timeout is None or not (announcement.entry_point or hasattr(announcement.plugin, "create_device")):
+                return self._keep(name, announcement, self._create(name, announcement))
+            return self._create_within(self._timeout, name, announcement)
+        finally:
+            _being_created.reset(token)
+
+    def _create_within(self, seconds: float, name: str, announcement: Announcement) -> Device:
+        def give_up() -> None:
+            with self._lock:
+                if self._is_announced(name, announcement):
+                    self._hanging[name] = announcement
+
+        def come_back(device: Any, error: BaseException | None) -> None:
+            with self._lock:
+                if self._hanging.get(name) is announcement:
+                    del self._hanging[name]
+            logger.info("%s has returned from create_device after all", announcement.provenance)
+            if device is not None:
+                self._keep(name, announcement, device)
+
+        device = ask_within(
+            seconds,
+            lambda: self._create(name, announcement),
+            question="create_device",
+            provenance=announcement.provenance,
+            on_set_aside=give_up,
+            on_return=come_back,
+        )
+        return self._keep(name, announcement, device)
+
+    def _keep(self, name: str, announcement: Announcement, device: Device) -> Device:
+        """Returns the device that has the name from here on: this one, unless it comes too late for that."""
+        with self._lock:
+            if not self._is_closed:
+                kept = self._devices.setdefault(name, device) if self._is_announced(name, announcement) else device
+                if self._devices.get(name) is not device:
+                    self._retired.append(device)
+                return kept
+        device.close()
+        return device
+
+    def _is_announced(self, name: str, announcement: Announcement) -> bool:
+        return any(one is announcement for one in self._announced.get(name, ()))
+
     def _create(self, name: str, announcement: Announcement) -> Device:
         provenance = announcement.provenance
         plugin = announcement.plugin if announcement.entry_point is None else _load_entry_point(announcement)
         _check_api(plugin, provenance)
         try:
             created = self._call_factory(name, plugin, provenance) if hasattr(plugin, "create_device") else plugin
-            device = Device(provenance, self._manage(created, provenance))
+            device = Device(provenance, self._manage(created, provenance), self._timeout)
         except HeteroError as error:
             error.add_note(f"raised by {provenance} while it created device {name}")
             raise

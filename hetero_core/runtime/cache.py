@@ -1,8 +1,8 @@
 """The cache of compiled networks: a folder of blobs, each named by the digest of all that shaped it.
 
 Rules: an entry appears complete or not at all; it is used only where what it says of itself is, byte for byte, what the load would
-say; whatever is wrong with entry or folder is a warning and a miss, and never fails a load. Warnings go to the log and not through
-`warnings`, which a program may have turned into errors.
+say; whatever is wrong with entry or folder is a warning and a miss, and never fails a load; code is neither kept nor taken. Warnings
+go to the log and not through `warnings`, which a program may have turned into errors.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hetero_core.contract import Payload
-from hetero_core.errors import BlobError, BlobMismatchError, ConfigValueError
-from hetero_core.runtime.blob import BlobHeader, read_blob, write_blob
+from hetero_core.errors import BlobError, BlobMismatchError, ConfigValueError, UntrustedBlobError
+from hetero_core.runtime.blob import BlobHeader, find_code, read_blob, write_blob
 from hetero_core.runtime.locks import FileLock
 
 logger = logging.getLogger(__name__)
@@ -149,7 +149,11 @@ class NetworkCache:
         try:
             self._remove_partials(path.stem)
             header, payload = pack()
-            entry = Payload({**payload.sections, _IDENTITY: identity}, payload.version)
+            code = find_code(payload)
+            if code:
+                logger.info("network '%s' is not kept in the cache: it holds code, in the sections %s", header.network, code)
+                return
+            entry = Payload({**payload.sections, _IDENTITY: identity}, payload.version, payload.code)
             size = self._write(path, header, entry)
             logger.info("network '%s' was stored as the cache entry '%s', %d bytes", header.network, path, size)
             self._evict()
@@ -210,6 +214,9 @@ def _read_entry(path: Path, identity: bytes) -> tuple[BlobHeader, Payload]:
     sections = dict(payload.sections)
     if bytes(sections.pop(_IDENTITY, b"")) != identity:
         raise BlobMismatchError(f"'{path}' was made from something else than its name says")
+    code = find_code(payload)
+    if code:
+        raise UntrustedBlobError(f"'{path}' holds code, in the sections {list(code)}; no cache entry may")
     return header, Payload(sections, payload.version)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.dtypes import dtype_of_numpy, numpy_dtype
-from hetero_core.errors import InputNameError, InputShapeError, InputTypeError, enumerate_choices, suggest
+from hetero_core.errors import InferenceError, InputNameError, InputShapeError, InputTypeError, enumerate_choices, suggest
 from hetero_core.network.border import EMPTY_BORDER, LAYOUT_OF_RANK, Border, precision_of_dtype
 from hetero_core.network.types import MapType, OptionalType, SequenceType, TensorType, ValueSpec, ValueType
 from hetero_core.runtime.untyped import convert_untyped, read_foreign
@@ -175,6 +175,24 @@ def _suggest_shape(where: str, shape: tuple[int, ...], wanted: TensorType) -> st
     if any(isinstance(model[letter], int) and model[letter] != size for letter, size in sizes.items()):
         described += [f"shape={tuple(shape)}", "resize='bilinear'"]
     return f"; network.with_inputs({{'{name}': InputInfo({', '.join(described)})}}) would take it" if described else ""
+
+
+def fill_presets(presets: Sequence[Any], outputs: tuple[Any, ...], specs: Sequence[ValueSpec], *, network: str) -> tuple[Any, ...]:
+    """Returns the outputs with the caller's own arrays, filled, in place of those that the device made itself.
+
+    Raises: InferenceError for an array of another shape.
+    """
+    filled = []
+    for preset, output, spec in zip(presets, outputs, specs, strict=True):
+        if preset is not None and preset is not output:
+            if preset.shape != output.shape:
+                raise InferenceError(
+                    f"output '{spec.name}' of network '{network}' has shape {list(output.shape)}; "
+                    f"the array set for it has {list(preset.shape)}"
+                )
+            np.copyto(preset, output)
+        filled.append(output if preset is None else preset)
+    return tuple(filled)
 
 
 def own_outputs(outputs: tuple[Any, ...], inputs: tuple[Any, ...]) -> tuple[Any, ...]:

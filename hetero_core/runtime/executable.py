@@ -5,6 +5,7 @@ The chain of calls is bound once, at load: `run` is the device's own method unle
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,18 +27,23 @@ from hetero_core.errors import (
     enumerate_choices,
     suggest,
 )
+from hetero_core.limits import RunLimits
 from hetero_core.network.border import EMPTY_BORDER, Border
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.runtime.blob import BlobHeader, write_blob
 from hetero_core.runtime.borders import add_border, drop_specs, find_resident
 from hetero_core.runtime.door import order_inputs, own_outputs
 from hetero_core.runtime.forks import FORK_ADVICE, count_forks
+from hetero_core.runtime.late_runs import LateRuns
+from hetero_core.runtime.limits import read_deadline, read_memory_limit
 from hetero_core.runtime.request import InferRequest
 from hetero_core.runtime.states import RequestStates
 from hetero_core.runtime.transfers import move_value
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
+
+logger = logging.getLogger(__name__)
 
 Run = Callable[[tuple[Array, ...], RunContext], tuple[Array, ...]]
 Start = Callable[[tuple[Array, ...], RunContext, Done], None]
@@ -79,6 +85,11 @@ class ExecutableNetwork:
         self.to_host = binding.to_host
         self.from_host = binding.from_host
         self.measures = bool(binding.config.get("PERF_COUNT"))
+        # Seconds; may be set to another time for the runs that begin from then on.
+        self.deadline = read_deadline(binding.config)
+        self._memory_limit = read_memory_limit(binding.config)
+        self.late_runs = LateRuns()
+        self.where = f"network '{name}' on {binding.device}"
         self._fingerprint = fingerprint
         self._binding = binding
         self._is_closed = False
@@ -104,13 +115,23 @@ class ExecutableNetwork:
 
         Raises: InputNameError, InputShapeError, InputTypeError; what the device raised.
         """
-        states = RequestStates(self)
-        ordered = states.join(order_inputs(inputs, self.inputs, network=self.name, border=self.border))
+        ordered = order_inputs(inputs, self.inputs, network=self.name, border=self.border)
+        if self.deadline is not None:
+            # Only a request can leave a device that is late behind.
+            late = InferRequest(self).infer({spec.name: value for spec, value in zip(self.inputs, ordered, strict=True)})
+            return dict(zip(late, own_outputs(tuple(late.values()), ordered), strict=True))
         state = self.create_state()
-        context = RunContext(state, profile=Profile(str(self.device)) if self.measures else None)
-        outputs = states.keep(self.check_outputs(self.run_host(ordered, context)))
+        context = RunContext(state, profile=Profile(str(self.device)) if self.measures else None, limits=self.create_limits())
+        states = RequestStates(self)
+        outputs = states.keep(self.check_outputs(self.run_host(states.join(ordered), context), context))
         owned = own_outputs(outputs, ordered)
         return {spec.name: value for spec, value in zip(self.outputs, owned, strict=True)}
+
+    def create_limits(self) -> RunLimits | None:
+        """Returns the limits of one run, None where neither MEMORY_LIMIT nor DEADLINE is set."""
+        if self._memory_limit is None and self.deadline is None:
+            return None
+        return RunLimits(self.where, memory_limit=self._memory_limit)
 
     def create_infer_request(self) -> InferRequest:
         """Returns a request with working memory of its own. Raises: ClosedError."""
@@ -152,10 +173,10 @@ class ExecutableNetwork:
         notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
         return InferenceError(f"network '{self.name}' failed {where}: {type(error).__name__}: {error}{notes}")
 
-    def check_outputs(self, outputs: Any) -> tuple[Any, ...]:
+    def check_outputs(self, outputs: Any, context: RunContext) -> tuple[Any, ...]:
         """Returns what a device returned, when it is a tuple of as many values as the network has outputs, of their element types.
 
-        Raises: PluginError that names the plugin.
+        Raises: PluginError that names the plugin; MemoryLimitError where a device that does not count has made too much.
         """
         if not isinstance(outputs, tuple) or len(outputs) != len(self.all_outputs):
             found = f"{len(outputs)} values" if isinstance(outputs, tuple) else type(outputs).__name__
@@ -168,6 +189,9 @@ class ExecutableNetwork:
                 raise PluginError(
                     f"{self._binding.provenance} returned {found} for output '{spec.name}'; expected an array of {dtype}"
                 )
+        if context.limits is not None:
+            context.limits.enter("")
+            context.limits.hold(outputs)
         return outputs
 
     def _bring_in(self, inputs: tuple[Any, ...], profile: Profile | None) -> tuple[Any, ...]:
@@ -244,7 +268,7 @@ class ExecutableNetwork:
     def _metrics(self) -> dict[str, Any]:
         found = {
             "NETWORK_NAME": self.name,
-            "OPTIMAL_NUMBER_OF_INFER_REQUESTS": self.config[STREAMS_KEY],
+            "OPTIMAL_NUMBER_OF_INFER_REQUESTS": self.config[STREAMS_KEY] * self.executable.pipeline_depth,
             "EXECUTION_DEVICES": (str(self.device),),
             "SUPPORTED_CONFIG_KEYS": tuple(sorted(self.config)),
             "LOADED_FROM_CACHE": self._binding.is_from_cache,
@@ -267,10 +291,15 @@ class ExecutableNetwork:
         return self.config[folded]
 
     def close(self) -> None:
-        """Releases what the device holds for this network; a second call, and one in a forked child, does nothing."""
+        """Releases what the device holds for this network; a second call, and one in a forked child, does nothing.
+
+        A network whose device is still in a run that was set aside is left alone, with a warning: it cannot be told to stop.
+        """
         if not self._is_closed:
             self._is_closed = True
-            if self._forks == count_forks():
+            if self._forks == count_forks() and self.late_runs.count:
+                logger.warning("%r is not closed: %d runs that exceeded DEADLINE have not returned", self, self.late_runs.count)
+            elif self._forks == count_forks():
                 self.executable.close()
 
     def _require_open(self) -> None:

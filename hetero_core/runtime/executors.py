@@ -39,16 +39,16 @@ class ExecutorManager:
         self._forks = count_forks()
         _open.add(self)
 
-    def open_executor(self, name: str, config: Mapping[str, Any]) -> Executor:
+    def open_executor(self, name: str, config: Mapping[str, Any], *, depth: int) -> Executor:
         """Returns the executor of a network that is loaded with this configuration on the device of this name.
 
-        It has NUM_STREAMS threads and is the network's own; where EXCLUSIVE_ASYNC_REQUESTS is set it has one, for all such networks
-        of the device.
+        It has NUM_STREAMS times `depth` threads and is the network's own; where EXCLUSIVE_ASYNC_REQUESTS is set it has one, for all such
+        networks of the device.
 
         Raises: ClosedError after `close`.
         """
         if not config[EXCLUSIVE_KEY]:
-            return self.create_executor(name, workers=config[STREAMS_KEY])
+            return self.create_executor(name, workers=config[STREAMS_KEY] * depth)
         with self._lock:
             found = self._shared.get(name)
             if found is None:

@@ -85,7 +85,7 @@ def test_network_that_cannot_be_exported_is_loaded_with_a_warning(
 
 def test_device_without_export_has_no_such_key(core: Core, hand: Any, read: Callable[..., Network]) -> None:
     with pytest.raises(
-        ConfigKeyError, match="device HAND has no configuration key 'CACHE_DIR'; its keys are DEVICE_ID, EXCLUSIVE_ASYNC"
+        ConfigKeyError, match="device HAND has no configuration key 'CACHE_DIR'; its keys are DEADLINE, DEVICE_ID, EXCLUSIVE_ASYNC"
     ):
         core.load_network(read(TEXT), "HAND", {"CACHE_DIR": "x"})
 

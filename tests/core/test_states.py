@@ -1,16 +1,19 @@
-"""States: outputs that a request keeps for the inputs of its next run, on devices of all kinds; and generation with them."""
+"""States: outputs that a request keeps for the inputs of its next run, on devices of all kinds."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import pytest
 
 from hetero_core import Core, Executable, ExecutableNetwork, InferRequest, Network, QueryResult, RunContext, hookimpl
 from hetero_core.errors import (
     BlobMismatchError,
+    DeadlineExceededError,
     InferenceError,
     InputNameError,
     InputShapeError,
@@ -20,14 +23,13 @@ from hetero_core.errors import (
     RequestCancelledError,
 )
 from hetero_core.network.border import InputInfo
-from hetero_core.network.reader import read_network
 from hetero_core.network.writer import network_to_bytes, pack_network, unpack_network
-from hetero_core.testing.transformers import HEADS, WIDTH, decoder_model, ties_of_decoder
 
 DEVICES = ["CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU"]
 Read = Callable[..., Network]
 # A running sum: y is the sum so far, told twice over.
 SUM = "g (float[2] x, float[2] past) => (float[2] y, float[2] present) { present = Add(x, past) y = Add(present, present) }"
+REVERSED = "g (float[4] x, float[4] past) => (float[4] present) { present = Add(x, past) }"
 X = np.array([1, 2], np.float32)
 
 
@@ -165,7 +167,7 @@ class ReusingExecutable(Executable):
 def reusing(core: Core, read: Read) -> tuple[ReusingDevice, ExecutableNetwork]:
     device = ReusingDevice()
     core.register_plugin("REUSE", device)
-    network = read("g (float[4] x, float[4] past) => (float[4] present) { present = Add(x, past) }").with_state({"present": "past"})
+    network = read(REVERSED).with_state({"present": "past"})
     return device, core.load_network(network, "REUSE")
 
 
@@ -218,6 +220,26 @@ def test_states_of_a_running_request_are_left_alone(reusing: tuple[ReusingDevice
         "cannot reset state 'past'",
         "cannot reset the states",
     ]
+
+
+def test_run_that_ends_late_changes_no_state_and_spoils_none(core: Core, reusing: tuple[ReusingDevice, ExecutableNetwork]) -> None:
+    device, _ = reusing
+    network = core.read_network(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {REVERSED}'))
+    loaded = core.load_network(network.with_state({"present": "past"}), "REUSE", {"DEADLINE": 3600.0})
+    request = loaded.create_infer_request()
+    x = np.array([1, 2, 3, 4], np.float32)
+    request.infer({"x": x})
+    goes_on = threading.Event()
+    device.stops = lambda _: None if goes_on.wait(60) else pytest.fail("nobody let the device go on")
+    loaded.deadline = 0.05
+    with pytest.raises(DeadlineExceededError):
+        request.infer({"x": x})
+    goes_on.set()
+    loaded.deadline = 3600.0
+    # By hand: x + reverse(x) = 5 5 5 5, then x + that; the late run counts for nothing.
+    request.infer({"x": x})
+    request.infer({"x": x})
+    assert request.states["past"].value.tolist() == [6, 7, 8, 9]
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -313,8 +335,6 @@ def test_wrong_value_and_wrong_name_of_a_state_are_refused(core: Core, running_s
 
 
 def test_border_of_a_stranger_is_refused(core: Core) -> None:
-    import onnx.parser
-
     for text in (
         "{",
         "[]",
@@ -326,69 +346,3 @@ def test_border_of_a_stranger_is_refused(core: Core) -> None:
         model.metadata_props.add(key="hetero.border", value=text)
         with pytest.raises(InvalidNetworkError, match=r"the 'hetero.border' of a model cannot be read: .*\. Remove it, or export"):
             core.read_network(model)
-
-
-# Generation
-
-ZEROS = {name: np.zeros((1, HEADS, 0, WIDTH // HEADS), np.float32) for name in ties_of_decoder().values()}
-
-
-@pytest.fixture(scope="module")
-def decoder() -> Network:
-    return read_network(decoder_model())
-
-
-@pytest.fixture(scope="module")
-def expected(decoder: Network) -> list[int]:
-    """200 tokens without states: each from the whole sequence so far."""
-    tokens = [1]
-    with Core() as core:
-        loaded = core.load_network(decoder, "CPU")
-        for _ in range(200):
-            tokens.append(int(loaded.infer({"tokens": np.array([tokens]), **ZEROS})["logits"][0, -1].argmax()))
-    assert len(set(tokens)) > 30, "a decoder that repeats itself would prove little"
-    return tokens
-
-
-def generate(request: InferRequest, count: int) -> list[int]:
-    tokens = [1]
-    for _ in range(count):
-        tokens.append(int(request.infer({"tokens": np.array([tokens[-1:]])})["logits"][0, -1].argmax()))
-    return tokens
-
-
-@pytest.mark.parametrize("device", ["CPU", "TEMPLATE"])
-def test_tokens_with_states_are_those_without(core: Core, decoder: Network, expected: list[int], device: str) -> None:
-    loaded = core.load_network(decoder.with_state(ties_of_decoder(), initial=ZEROS), device)
-    assert generate(loaded.create_infer_request(), 200) == expected
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_tokens_of_a_random_split_are_those_without(core: Core, decoder: Network, expected: list[int], seed: int) -> None:
-    generator = np.random.default_rng(seed)
-    pins = {node.name: str(generator.choice(["CPU", "TEMPLATE"])) for node in decoder.nodes}
-    network = decoder.with_state(ties_of_decoder(), initial=ZEROS).with_affinity(pins)
-    loaded = core.load_network(network, "HETERO:CPU,TEMPLATE")
-    assert loaded.get_metric("HETERO_NUMBER_OF_SUBMODELS") > 10
-    assert generate(loaded.create_infer_request(), 200) == expected
-
-
-def test_interleaved_generations_do_not_mix(core: Core, decoder: Network, expected: list[int]) -> None:
-    loaded = core.load_network(decoder.with_state(ties_of_decoder(), initial=ZEROS), "HETERO:TEMPLATE,CPU")
-    requests = [loaded.create_infer_request() for _ in range(2)]
-    sequences: list[list[int]] = [[1], [5]]
-    for _ in range(30):
-        for request, tokens in zip(requests, sequences, strict=True):
-            tokens.append(int(request.infer({"tokens": np.array([tokens[-1:]])})["logits"][0, -1].argmax()))
-    assert sequences[0] == expected[:31]
-    requests[1].states.reset()
-    assert generate(requests[1], 30) == expected[:31]
-    assert sequences[1][1:] != expected[1:31]
-
-
-def test_no_state_is_copied_however_long_the_past(core: Core, decoder: Network) -> None:
-    loaded = core.load_network(decoder.with_state(ties_of_decoder(), initial=ZEROS), "CPU", {"PERF_COUNT": True})
-    request = loaded.create_infer_request()
-    for length in range(1, 40):
-        request.infer({"tokens": np.array([[length]])})
-        assert (request.host_copied_bytes, request.states["past_key_0"].value.shape[2]) == (0, length)

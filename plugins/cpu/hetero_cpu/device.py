@@ -93,7 +93,7 @@ class CpuExecutable(Executable):
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs; a cancelled run ends between two nodes."""
-        return self._program.run(inputs, profile=context.profile, is_cancelled=context.cancelled)
+        return self._program.run(inputs, profile=context.profile, is_cancelled=context.cancelled, limits=context.limits)
 
 
 class LimitedExecutable(CpuExecutable):

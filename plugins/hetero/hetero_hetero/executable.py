@@ -70,6 +70,8 @@ class HeteroExecutable(Executable):
         self.stages = stages = tuple(stage for stage, _ in loaded)
         self._loaded = tuple(loaded)
         lanes = [find_lane(core, str(stage.device)) for stage in stages]
+        # While one request is on its second device, the next one can be on the first.
+        self.pipeline_depth = max(len(set(lanes)), 1)
         self._route = plan_route(inputs, outputs, stages, constants)
         self._schedule = plan_schedule(
             [step.predecessors for step in self._route.steps],
@@ -134,10 +136,9 @@ class HeteroExecutable(Executable):
         stage, step = self.stages[index], self._route.steps[index]
         states: Any = context.state
         profile = None if context.profile is None else context.profile.of_part(str(stage.device), index)
+        inner = RunContext(states[index], profile=profile, token=context.token, limits=context.limits)
         try:
-            results = stage.run(
-                tuple([slots[slot] for slot in step.inputs]), RunContext(states[index], profile=profile, token=context.token)
-            )
+            results = stage.run(tuple([slots[slot] for slot in step.inputs]), inner)
             if context.token.is_set:
                 return  # nobody waits for what a cancelled stage returns
             self._keep_outputs(index, results, slots)

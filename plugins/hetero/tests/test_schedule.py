@@ -270,3 +270,20 @@ def test_cancelled_and_failed_requests_leave_nothing_behind(core: Core) -> None:
         assert request.get_tensor("y").tolist() == [1, 0]
     # Pools grow to their size and no further: 2 requests and 2 devices at 4 helpers at most.
     assert threading.active_count() <= before + 8
+
+
+def test_requests_follow_one_another_through_the_devices_of_a_chain() -> None:
+    meeting = threading.Barrier(2)
+    text = "g (float[2] x) => (float[2] y) { [a] u = Relu(x) [b] y = Neg(u) }"
+    with Core() as core:
+        for name in ("ONE", "TWO"):
+            core.register_plugin(name, Meeting(lambda node: meeting.wait(60)))
+        network = core.read_network(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}'))
+        loaded = core.load_network(network.with_affinity({"a": "ONE", "b": "TWO"}), "HETERO:ONE,TWO", {"NUM_STREAMS": 1})
+        assert loaded.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS") == 2
+        requests = [loaded.create_infer_request() for _ in range(4)]
+        for value, request in enumerate(requests):
+            request.start_async({"x": np.array([value, -1], np.float32)})
+        # Were one request to run at a time, nobody would come to the meeting, and it would break.
+        assert all(request.wait(60) for request in requests)
+        assert [request.get_tensor("y").tolist() for request in requests] == [[-value, 0] for value in range(4)]
