@@ -146,7 +146,7 @@ class Core:
         self._registry.register(name, plugin)
 
     def unregister_plugin(self, name: str) -> None:
-        """Forgets a device name; networks that are loaded on it go on. Raises: DeviceNotFoundError."""
+        """Forgets a device name; networks that are loaded on it go on. Raises: DeviceNotFoundError; what closing the device raises."""
         self._registry.unregister(name)
 
     def add_extension(self, extension: Extension, device: str) -> None:

@@ -53,8 +53,8 @@ def create_device(core: Core, name: str) -> object:
 
 @hookspec(firstresult=True)
 def close_device(device: DeviceName) -> bool:
-    """Frees pools, threads and handles; returns True. Called once, when the Core closes; a name that is unregistered
-    before stays open until then, for the networks that are loaded on it."""
+    """Frees pools, threads and handles; returns True. Called once: when the Core closes, or, for a name that was unregistered
+    before and a device that `create_device` made, some time after the last network is gone that was loaded on it."""
 
 
 @hookspec(firstresult=True)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from hetero_core.cli import bench, demo, devices, inspect, query, run, visualize
 from hetero_core.cli import compile as compile_command
-from hetero_core.cli.answer import BROKEN_PIPE, BUG, INTERRUPTED, Answer, error_to_json, exit_code_of_error, to_json
+from hetero_core.cli.answer import BROKEN_PIPE, BUG, INTERRUPTED, OUTPUT_LOST, Answer, error_to_json, exit_code_of_error, to_json
 from hetero_core.cli.options import Parser
 from hetero_core.errors import HeteroError
 
@@ -39,8 +39,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of the output has left; what is still buffered must not raise again when the interpreter ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return BROKEN_PIPE
+    except OSError as error:
+        _drop_output()
+        print(f"hetero: error: cannot write to the standard output: {error.strerror or error}", file=sys.stderr)
+        return OUTPUT_LOST
+
+
+def _drop_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def build_parser() -> Parser:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,14 @@ class Announcement:
     plugin: Any = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Retired:
+    """A device whose name is gone. `closer` is a second face of the same plugin, so that `device` tells when nobody holds it."""
+
+    device: weakref.ref[Device]
+    closer: Device
+
+
 class Registry:
     """The plugins of one Core. Safe for threads: a device is created once, and one that hangs holds up nobody else.
 
@@ -67,7 +76,9 @@ class Registry:
         self._is_closed = False
         self._announced = _read_entry_points()
         self._devices: dict[str, Device] = {}
-        self._retired: list[Device] = []
+        self._retired: list[_Retired] = []
+        # By name and plugin: objects that are devices themselves belong to whoever registered them, and may come back.
+        self._lent: dict[tuple[str, int], Device] = {}
         self.wrappers = _load_wrappers()
 
     def names(self) -> tuple[str, ...]:
@@ -124,37 +135,53 @@ class Registry:
                 holder = self._announced[parsed.name][0].provenance
                 raise PluginError(f"device name '{parsed.name}' is taken by {holder}; unregister it first or take another name")
             self._announced[parsed.name] = [Announcement(describe_object(parsed.name, plugin), plugin=plugin)]
+        self._close_unused()
 
     def unregister(self, name: str) -> None:
-        """Forgets a name. A device of it that networks are loaded on lives until the Core closes."""
+        """Forgets a name. A device that a factory made for it is closed once no loaded network is left that holds it.
+
+        Raises: DeviceNotFoundError; what a device raises that is closed now.
+        """
         parsed = parse_device_name(name)
         with self._lock:
             if parsed.name not in self._announced:
                 self.announcement(parsed.name)
-            del self._announced[parsed.name]
+            claims = self._announced.pop(parsed.name)
             self._hanging.pop(parsed.name, None)
             # Another plugin of this name has nothing to do with the creation of this one.
             self._lock_of_name.pop(parsed.name, None)
             if parsed.name in self._devices:
-                self._retired.append(self._devices.pop(parsed.name))
+                self._retire(parsed.name, claims[0], self._devices.pop(parsed.name))
+        self._close_unused()
+
+    def _retire(self, name: str, announcement: Announcement, device: Device) -> None:
+        plugin = announcement.plugin if announcement.entry_point is None else _load_entry_point(announcement)
+        if hasattr(plugin, "create_device"):
+            closer = Device(device.provenance, device.manager)
+            closer.patience = device.patience
+            self._retired.append(_Retired(weakref.ref(device), closer))
+        else:
+            self._lent[name, id(plugin)] = device
+
+    def _close_unused(self) -> None:
+        """Closes the retired devices that nobody holds any more. Looked for where names come and go, so that none piles up."""
+        with self._lock:
+            unused = [one for one in self._retired if one.device() is None]
+            self._retired = [one for one in self._retired if one not in unused]
+        _close_all([one.closer for one in unused])
 
     def close(self) -> None:
         """Closes every device that was created, the retired ones, too; the first error is raised after all were tried."""
         with self._lock:
             self._is_closed = True
-            devices, self._devices = [*self._retired, *self._devices.values()], {}
-            self._retired = []
+            for name in self._devices:
+                self._lent.pop((name, id(self._announced[name][0].plugin)), None)
+            devices = [*(one.closer for one in self._retired), *self._lent.values(), *self._devices.values()]
+            self._retired, self._lent, self._devices = [], {}, {}
             hanging = list(self._hanging.values())
         for announcement in hanging:
             logger.warning("device %s is not closed: %s hangs", announcement.provenance.device, announcement.provenance)
-        errors = []
-        for device in devices:
-            try:
-                device.close()
-            except Exception as error:  # noqa: BLE001  # one plugin's failure must not keep the others open; raised below
-                errors.append(error)
-        if errors:
-            raise errors[0]
+        _close_all(devices)
 
     def _create_in_time(self, name: str, announcement: Announcement) -> Device:
         """Returns the device, made on a thread of its own where there is anything that could hang.
@@ -201,7 +228,7 @@ class Registry:
             if not self._is_closed:
                 kept = self._devices.setdefault(name, device) if self._is_announced(name, announcement) else device
                 if self._devices.get(name) is not device:
-                    self._retired.append(device)
+                    self._retire(name, announcement, device)
                 return kept
         device.close()
         return device
@@ -247,6 +274,17 @@ class Registry:
         for wrapper in self.wrappers:
             manager.register(wrapper)
         return manager
+
+
+def _close_all(devices: list[Device]) -> None:
+    errors = []
+    for device in devices:
+        try:
+            device.close()
+        except Exception as error:  # noqa: BLE001  # one plugin's failure must not keep the others open; raised below
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def _read_entry_points() -> dict[str, list[Announcement]]:

@@ -92,8 +92,28 @@ def _convert(value: Any, wanted: ValueType, where: str, sizes: dict[str, tuple[i
     if isinstance(wanted, MapType):
         if not isinstance(value, Mapping):
             raise InputTypeError(f"{where}: expected a dict for {wanted}, got {type(value).__name__}")
-        return value
+        return {_convert_key(key, wanted, where): _convert_entry(key, entry, wanted, where) for key, entry in value.items()}
     return _convert_tensor(value, wanted, where, sizes)
+
+
+def _convert_key(key: Any, wanted: MapType, where: str) -> str | int:
+    """Returns a key as a Python text or integer."""
+    if isinstance(key, str) if wanted.key == "string" else isinstance(key, int | np.integer) and not isinstance(key, bool):
+        return str(key) if isinstance(key, str) else int(key)
+    raise InputTypeError(f"{where}: expected keys of {wanted.key} for {wanted}, got {key!r}")
+
+
+def _convert_entry(key: Any, value: Any, wanted: MapType, where: str) -> Any:
+    """Returns a number or text of a map as a Python one; any other value as it is converted elsewhere."""
+    where = f"{where}, key {key!r}"
+    dtype = wanted.value.dtype if isinstance(wanted.value, TensorType) else None
+    array = np.asarray(value, dtype=object) if isinstance(value, str) else np.asarray(value)
+    if dtype is None or array.shape != ():
+        return _convert(value, wanted.value, where, {})
+    kinds = {"string": "O", "bool": "b"}.get(dtype, "iuf" if "float" in dtype else "iu")
+    if array.dtype.kind not in kinds:
+        raise InputTypeError(f"{where}: expected one {dtype} for {wanted}, got {value!r}")
+    return array.item()
 
 
 def _convert_tensor(value: Any, wanted: TensorType, where: str, sizes: dict[str, tuple[int, str]]) -> Any:

@@ -9,7 +9,6 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from hetero_core.contract import Array, ConfigKey, DeviceName, Done, Executable, Payload, Profile, RunContext, freeze_mapping
@@ -27,6 +26,7 @@ from hetero_core.errors import (
     enumerate_choices,
     suggest,
 )
+from hetero_core.files import replace_file
 from hetero_core.limits import RunLimits
 from hetero_core.network.border import EMPTY_BORDER, Border
 from hetero_core.network.types import HOST, ValueSpec
@@ -101,7 +101,9 @@ class ExecutableNetwork:
             None if spec.dtype is None or spec.name in self._resident else numpy_dtype(spec.dtype) for spec in self.all_outputs
         )
         # A device that starts runs by itself is only asked to where no wrapper and no transfer stands between.
-        self.start = executable.start if is_bare and self._is_host else None
+        self.start: Callable[[tuple[Any, ...], RunContext, Done], None] | None = (
+            self._start_run if executable.start is not None and is_bare and self._is_host else None
+        )
         if self.measures and self.start is not None:
             self.start = _measure_start(self.start)
 
@@ -153,6 +155,16 @@ class ExecutableNetwork:
         except Exception as error:  # noqa: BLE001  # a device may raise anything; the caller meets one kind
             raise self.blame_device(error) from error.__cause__ if isinstance(error, HeteroError) else error
         return outputs
+
+    def _start_run(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
+        """Raises: as `run_host` does, where the device cannot start the run."""
+        self._require_open()
+        start = self.executable.start
+        assert start is not None
+        try:
+            start(inputs, context, done)
+        except Exception as error:  # noqa: BLE001  # as in run_host
+            raise self.blame_device(error) from error.__cause__ if isinstance(error, HeteroError) else error
 
     def run_measured(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """As `run_host`; records when the device began and when it was done."""
@@ -214,7 +226,7 @@ class ExecutableNetwork:
         )
 
     def export_network(self, target: str | os.PathLike[str] | IO[bytes]) -> None:
-        """Writes the loaded network as a blob, to a path or a binary stream.
+        """Writes the loaded network as a blob, to a path or a binary stream; a file appears complete or not at all.
 
         Raises: NotImplementedByDeviceError when the device cannot export; BlobError when the file cannot be written.
         """
@@ -222,14 +234,13 @@ class ExecutableNetwork:
         if hasattr(target, "write"):
             write_blob(header, payload, target)  # type: ignore[arg-type]  # hasattr does not narrow the union
             return
-        path = Path(target)
-        partial = path.with_name(f"{path.name}.partial")
         try:
-            with partial.open("wb") as stream:
+            with replace_file(target) as stream:
                 write_blob(header, payload, stream)
-            partial.replace(path)
         except OSError as error:
-            raise BlobError(f"cannot write the exported network '{self.name}' to '{path}': {error.strerror or error}") from error
+            raise BlobError(
+                f"cannot write the exported network '{self.name}' to '{os.fspath(target)}': {error.strerror or error}"
+            ) from error
 
     def pack(self) -> tuple[BlobHeader, Payload]:
         """Returns what an exported blob consists of. Raises: NotImplementedByDeviceError, ClosedError."""

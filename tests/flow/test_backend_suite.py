@@ -15,7 +15,13 @@ from hetero_core.errors import UnsupportedNodesError
 from hetero_core.testing.backend_cases import BackendCase, iterate_backend_cases
 from hetero_core.testing.compare import describe_mismatch
 
+# The large networks of "real" take seconds each; tests/core/test_kernels_cases.py runs them once.
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
+# What CPU does not pass, and why; the six cases of Bernoulli, whose random draws no engine repeats, are left out before.
+LEFT_OUT = {
+    "test_gradient_of_add": "Gradient differentiates the graph around it, which no kernel can",
+    "test_gradient_of_add_and_mul": "the same",
+}
 # bfloat16 functions written out round after each operator, so two right answers differ by a few units of 2**-8.
 ROUNDING = {"bf16": 2e-2, "bfloat16": 2e-2}
 SHARES = 8
@@ -23,7 +29,12 @@ SHARES = 8
 
 @pytest.fixture(scope="module")
 def cases() -> list[BackendCase]:
-    return [case for case in iterate_backend_cases(kinds=KINDS) if not case.is_random]
+    drawn, fixed = [], []
+    for case in iterate_backend_cases(kinds=KINDS):
+        (drawn if case.is_random else fixed).append(case)
+    assert len(drawn) == 6
+    assert all("bernoulli" in case.name for case in drawn)
+    return fixed
 
 
 @pytest.fixture
@@ -61,10 +72,10 @@ def check_claim(core: Core, case: BackendCase, network: Network, device: str) ->
 
 
 @pytest.mark.parametrize(
-    ("device", "least"), [("CPU", 1750), ("TEMPLATE", 1880), ("HETERO:TEMPLATE,CPU", 2000)], ids=["cpu", "template", "hetero"]
+    ("device", "least"), [("CPU", 2016), ("TEMPLATE", 1880), ("HETERO:TEMPLATE,CPU", 2016)], ids=["cpu", "template", "hetero"]
 )
 def test_claims_hold_and_refusals_are_kept(core: Core, cases: list[BackendCase], device: str, least: int) -> None:
-    wrong, passed = {}, 0
+    wrong, passed, refused = {}, 0, set()
     for case in cases:
         network = core.read_network(case.model)
         problem = check_claim(core, case, network, device)
@@ -72,8 +83,12 @@ def test_claims_hold_and_refusals_are_kept(core: Core, cases: list[BackendCase],
             wrong[case.name] = problem
         elif not core.query_network(network, device).refused:
             passed += 1
+        else:
+            refused.add(case.name)
     assert wrong == {}
     assert passed >= least
+    if "CPU" in device:
+        assert refused == set(LEFT_OUT)
 
 
 @pytest.mark.parametrize("share", range(SHARES))

@@ -28,6 +28,7 @@ CORE = ROOT / "hetero_core"
 LAYERS = (
     "errors",
     "dtypes",
+    "files",
     "limits",
     "network.types",
     "network.affinity",
