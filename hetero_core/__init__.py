@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hetero_core.core import Core
     from hetero_core.errors import HeteroError
     from hetero_core.hookspecs import hookimpl
+    from hetero_core.network.border import InputInfo, OutputInfo
     from hetero_core.network.graph import Network, Node
     from hetero_core.network.types import MapType, OptionalType, SequenceType, TensorType, ValueSpec
     from hetero_core.runtime.executable import ExecutableNetwork
@@ -45,6 +46,7 @@ _HOMES = {
     "hetero_core.core": ("Core",),
     "hetero_core.errors": ("HeteroError",),
     "hetero_core.hookspecs": ("hookimpl",),
+    "hetero_core.network.border": ("InputInfo", "OutputInfo"),
     "hetero_core.network.graph": ("Network", "Node"),
     "hetero_core.network.types": ("MapType", "OptionalType", "SequenceType", "TensorType", "ValueSpec"),
     "hetero_core.runtime.executable": ("ExecutableNetwork",),
@@ -63,10 +65,12 @@ __all__ = [
     "Extension",
     "HeteroError",
     "InferRequest",
+    "InputInfo",
     "MapType",
     "Network",
     "Node",
     "OptionalType",
+    "OutputInfo",
     "Payload",
     "Plan",
     "QueryResult",

@@ -33,6 +33,7 @@ LAYERS = (
     "limits",
     "network.types",
     "network.affinity",
+    "network.border",
     "network.graph",
     "network",
     "transforms",
@@ -53,6 +54,14 @@ LAYERS = (
 BELOW = {
     ("network.graph", "network.fingerprint"): "a network is asked for its fingerprint; the walk over it is an idea of its own",
     ("network.graph", "network.tensors"): "so is the digest of a constant, which only fingerprints ask for",
+    ("network.border", "network.graph"): "the constants of a border are a network's, made when one is read from a blob",
+    ("network.border", "network.tensors"): "so are their bytes",
+    ("network.graph", "transforms.reshaping"): "a network is the user's door to the passes that change its border",
+    ("network.graph", "transforms.preprocessing"): "see reshaping",
+    ("network.graph", "transforms.postprocessing"): "see reshaping",
+    ("network.graph", "transforms.optional_inputs"): "see reshaping",
+    ("network.graph", "transforms.states"): "see reshaping",
+    ("network.graph", "transforms.precision"): "see reshaping",
     ("hookspecs", "core"): "create_device is given the Core; the name is for annotations only",
     ("devices.registry", "core"): "the registry hands the Core to create_device; the name is for annotations only",
 }
