@@ -4,7 +4,11 @@ nox -s core                 the core's own tests
 nox -s "plugin(cpu)"        the tests of one plugin, with TEMPLATE and HETERO beside it
 nox -s flow                 everything together: models, splits, command line, packaging
 nox -s browser              the page of a plan in Chromium; skipped where chromium and chromedriver are not installed
-nox -s fuzz                 ten minutes of mutated models, blobs and cache entries; -- --seed 7 --seconds 3600 for more
+nox -s engines              the steps in front of a network beside OpenVINO's and ONNX Runtime's, tensors of torch
+nox -s shapes               models for many batches and lengths against ONNX Runtime; minutes
+nox -s models               pipelines of scikit-learn and exports of torch with random weights; downloads both
+nox -s fuzz                 20,000 mutated models, blobs and cache entries each; -- --seed 7 --cases 100000 --seconds 7200 for more
+nox -s endurance            twelve minutes of processes that are killed and devices that fail; -- --minutes 60 --seed 7 for more
 nox -s lint types docs      style, types, and every code block of the docs
 """
 
@@ -63,6 +67,14 @@ def browser(session: nox.Session) -> None:
 
 
 @nox.session
+def models(session: nox.Session) -> None:
+    """Runs what other tools export; in the other sessions these tests skip."""
+    tools = ("skl2onnx>=1.20,<2", "scikit-learn>=1.9,<1.10", "torch==2.13.0", "onnxscript>=0.7,<0.8")
+    install_workspace(session, list(COMPANIONS), *tools)
+    session.run("pytest", "tests/models", *session.posargs, env=isolate(session))
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     session.install("ruff>=0.17,<0.18", silent=True)
     session.run("ruff", "check", ".")
@@ -91,10 +103,36 @@ def soundness(session: nox.Session) -> None:
 
 
 @nox.session
+def engines(session: nox.Session) -> None:
+    """Compares the steps in front of a network with other engines, and takes tensors of torch; some 1.5 GB of packages."""
+    install_workspace(session, list(COMPANIONS), "openvino>=2026.4,<2027", "scikit-learn>=1.9,<2", "torch>=2.13,<3")
+    session.run("pytest", "tests/engines", *session.posargs, env=isolate(session))
+
+
+@nox.session
+def shapes(session: nox.Session) -> None:
+    """Checks resnet50 for batches 1 to 8 and an encoder for lengths 1 to 512; takes some ten minutes."""
+    install_workspace(session, list(COMPANIONS))
+    session.run("python", "tests/bench/check_shapes.py", *session.posargs, env=isolate(session))
+
+
+@nox.session
 def fuzz(session: nox.Session) -> None:
     """Looks for inputs that are neither refused nor answered; not among the default sessions."""
     install_workspace(session, PLUGINS)
-    session.run("python", "tests/fuzz/run.py", *(session.posargs or ("--seconds", "600")), env=isolate(session))
+    session.run(
+        "python", "tests/fuzz/run.py", *(session.posargs or ("--cases", "20000", "--seconds", "7200")), env=isolate(session)
+    )
+
+
+@nox.session
+def endurance(session: nox.Session) -> None:
+    """Kills 500 compilations, then lets three devices fail for ten minutes; not among the default sessions."""
+    install_workspace(session, PLUGINS)
+    session.run("python", "tests/endurance/kill.py", "--seed", "1", env=isolate(session))
+    # One arena for all threads, so that memory that grows is memory that is held.
+    environment = {**isolate(session), "MALLOC_ARENA_MAX": "1"}
+    session.run("python", "tests/endurance/soak.py", *(session.posargs or ("--minutes", "10")), env=environment)
 
 
 @nox.session

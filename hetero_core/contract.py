@@ -12,6 +12,8 @@ from time import perf_counter
 from types import MappingProxyType
 from typing import Any
 
+from hetero_core.errors import BlobError
+from hetero_core.limits import RunLimits
 from hetero_core.network.graph import Node
 from hetero_core.network.types import ValueSpec, ValueType
 
@@ -134,10 +136,29 @@ class Payload:
     """What a plugin exports: named byte sections, and the version of their meaning.
 
     The core wraps them in the container (identity, versions, digest) and gives the same sections back, memory-mapped, at import.
+    `code` names the sections that are executed in whatever way; they are imported only where the user trusts the blob.
     """
 
     sections: Mapping[str, Any]
     version: int = 1
+    code: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.code if name not in self.sections]
+        if unknown:
+            raise BlobError(f"a payload marks '{unknown[0]}' as code and has no such section; it has {sorted(self.sections)}")
+
+    def read_code(self, name: str) -> Any:
+        """Returns a section that is about to be executed; to be used for every such section.
+
+        Raises: BlobError for a section that is not there or not marked: a stranger who leaves the mark away was never asked about.
+        """
+        if name not in self.code:
+            raise BlobError(
+                f"section '{name}' is to be executed, but the blob does not mark it as code; it marks {list(self.code)}. "
+                "The blob was changed, or its plugin does not mark what it executes; export the network again"
+            )
+        return self.sections[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,10 +321,11 @@ class RunContext:
     """What belongs to one request and not to the executable; never used by two threads at once.
 
     `state` is what `Executable.create_state` returned for this request. `outputs` holds the caller's arrays to fill, None where there
-    is none; a device may fill them or return arrays of its own. `profile` is None unless times are asked for.
+    is none; a device may fill them or return arrays of its own. `profile` is None unless times are asked for, `limits` unless
+    MEMORY_LIMIT or DEADLINE is set.
     """
 
-    __slots__ = ("outputs", "profile", "state", "token")
+    __slots__ = ("limits", "outputs", "profile", "state", "token")
 
     def __init__(
         self,
@@ -312,7 +334,9 @@ class RunContext:
         outputs: Sequence[Array | None] | None = None,
         profile: Profile | None = None,
         token: CancelToken | None = None,
+        limits: RunLimits | None = None,
     ) -> None:
+        self.limits = limits
         self.state = state
         self.outputs = outputs
         self.profile = profile
@@ -354,7 +378,11 @@ class Executable:
         raise NotImplementedError
 
     def create_state(self) -> object:
-        """Returns the working memory of one request; None says that runs share nothing, so that results are the caller's own."""
+        """Returns the working memory of one request; None says that runs share nothing, so that results are the caller's own.
+
+        A request that ties outputs to inputs has two and takes them in turn: what a run reads was made in the other one. So a device whose
+        results live in its working memory may not return a view of an input, unless that is in the host's memory.
+        """
         return None
 
     def metrics(self) -> Mapping[str, Any]:

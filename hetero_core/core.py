@@ -8,22 +8,26 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, QueryResult, RunContext
+from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
 from hetero_core.devices.device import Device
 from hetero_core.devices.names import parse_device_name, split_device_list
 from hetero_core.devices.provenance import Provenance
 from hetero_core.devices.registry import Registry
-from hetero_core.errors import ClosedError, ExtensionError
-from hetero_core.hookspecs import hookimpl
+from hetero_core.errors import ClosedError, ConfigValueError, ExtensionError
+from hetero_core.network.border import Border
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import ValueType
-from hetero_core.runtime.blob import read_blob
+from hetero_core.runtime.blob import BlobHeader, read_blob
+from hetero_core.runtime.borders import bare_network, check_border, take_border
 from hetero_core.runtime.cache import NetworkCache, open_cache
 from hetero_core.runtime.cache_identity import describe_load
-from hetero_core.runtime.executable import Binding, ExecutableNetwork, Run, find_core_version
+from hetero_core.runtime.executable import Binding, ExecutableNetwork, find_core_version
 from hetero_core.runtime.executors import Executor, ExecutorManager
 from hetero_core.runtime.forks import FORK_ADVICE, count_forks
 from hetero_core.runtime.identity import check_header, merge_imported_config
+from hetero_core.runtime.limits import call_in_time, check_constants, check_sections
+from hetero_core.runtime.trust import require_trust
+from hetero_core.runtime.wrapped_run import bind_run
 
 if TYPE_CHECKING:
     import onnx
@@ -47,8 +51,15 @@ class Core:
     Two Cores share nothing.
     """
 
-    def __init__(self) -> None:
-        self._registry = Registry(self)
+    def __init__(self, *, device_timeout: float | None = 60.0) -> None:
+        """`device_timeout`: the seconds that a plugin has to create its device, and to answer a question (configuration keys, a
+        metric) when it is asked for the first time; None waits for ever. What may rightly take long is limited by DEADLINE.
+
+        Raises: ConfigValueError for a time that is none; PluginError for a broken wrapper.
+        """
+        if device_timeout is not None and not device_timeout > 0:
+            raise ConfigValueError(f"device_timeout: expected seconds above 0, or None for no limit, got {device_timeout!r}")
+        self._registry = Registry(self, device_timeout)
         self._executors = ExecutorManager()
         self._extensions: dict[tuple[str, str], Extension] = {}
         # A network that nobody holds any more needs no closing by us.
@@ -135,7 +146,7 @@ class Core:
         self._registry.register(name, plugin)
 
     def unregister_plugin(self, name: str) -> None:
-        """Forgets a device name; networks that are loaded on it go on. Raises: DeviceNotFoundError."""
+        """Forgets a device name; networks that are loaded on it go on. Raises: DeviceNotFoundError; what closing the device raises."""
         self._registry.unregister(name)
 
     def add_extension(self, extension: Extension, device: str) -> None:
@@ -198,11 +209,18 @@ class Core:
     ) -> QueryResult:
         """Returns which nodes of the network a device takes, and why it refuses the others.
 
-        Raises: errors of reading, device names and configuration; never for a node that the device does not know.
+        Raises: errors of reading, device names and configuration; DeadlineExceededError; never for a node that the device does not
+        know.
         """
         parsed, entry = self._find(device)
         parsed, complete = entry.resolve(parsed, config)
-        return entry.query_network(parsed, self._as_network(network), complete)
+        return call_in_time(
+            lambda: entry.query_network(parsed, self._as_network(network), complete),
+            what=f"a query about {_describe_model(network)}",
+            entry=entry,
+            device=parsed,
+            config=complete,
+        )
 
     def load_network(
         self,
@@ -212,23 +230,48 @@ class Core:
     ) -> ExecutableNetwork:
         """Returns the network compiled for a device.
 
-        Raises: errors of reading, device names and configuration; UnsupportedNodesError with every refused node and its reason.
+        Raises: errors of reading, device names and configuration; UnsupportedNodesError with every refused node and its reason;
+        DeadlineExceededError, MemoryLimitError.
         """
         parsed, entry = self._find(device)
         parsed, complete = entry.resolve(parsed, config)
+        return call_in_time(
+            lambda: self._load(network, entry, parsed, complete),
+            what=f"loading {_describe_model(network)}",
+            entry=entry,
+            device=parsed,
+            config=complete,
+            discard=ExecutableNetwork.close,
+        )
+
+    def _load(
+        self,
+        network: Network | str | os.PathLike[str] | bytes | onnx.ModelProto,
+        entry: Device,
+        parsed: DeviceName,
+        complete: Mapping[str, Any],
+    ) -> ExecutableNetwork:
         read = self._as_network(network)
+        check_constants(read, parsed, complete)
         cache = open_cache(complete)
         if cache is not None:
             return self._load_cached(cache, entry, parsed, read, complete)
-        executable = entry.load_network(parsed, read, complete)
-        return self._bind(entry, parsed, executable, complete, read.name, lambda: read.fingerprint)
+        executable = entry.load_network(parsed, bare_network(read), complete)
+        return self._bind(entry, parsed, executable, complete, read.name, lambda: read.fingerprint, border=read.border)
 
     def _load_cached(
         self, cache: NetworkCache, entry: Device, device: DeviceName, network: Network, config: Mapping[str, Any]
     ) -> ExecutableNetwork:
         def bind(executable: Executable, *, is_from_cache: bool) -> ExecutableNetwork:
             return self._bind(
-                entry, device, executable, config, network.name, lambda: network.fingerprint, is_from_cache=is_from_cache
+                entry,
+                device,
+                executable,
+                config,
+                network.name,
+                lambda: network.fingerprint,
+                is_from_cache=is_from_cache,
+                border=network.border,
             )
 
         identity = describe_load(
@@ -244,8 +287,8 @@ class Core:
         names = tuple(spec.name for spec in network.inputs), tuple(spec.name for spec in network.outputs)
         return cache.load(
             identity,
-            take=lambda _, payload: bind(entry.import_network(device, payload, config, names), is_from_cache=True),
-            make=lambda: bind(entry.load_network(device, network, config), is_from_cache=False),
+            take=lambda _, payload: bind(entry.import_network(device, take_border(payload)[0], config, names), is_from_cache=True),
+            make=lambda: bind(entry.load_network(device, bare_network(network), config), is_from_cache=False),
             pack=ExecutableNetwork.pack,
         )
 
@@ -256,20 +299,38 @@ class Core:
         config: Mapping[str, Any] | None = None,
         *,
         network: Network | str | os.PathLike[str] | bytes | onnx.ModelProto | None = None,
+        trust: bool = False,
     ) -> ExecutableNetwork:
         """Returns a network that was exported from the same device, plugin version and configuration.
 
         `config` may change keys that only steer running; the others must agree with the blob. Where `network` is given, the blob must
-        have been made from it.
+        have been made from it. Code in a blob is used only with `trust`.
 
-        Raises: BlobDamagedError, BlobMismatchError that names what differs, errors of device names and configuration.
+        Raises: BlobDamagedError, BlobMismatchError that names what differs, UntrustedBlobError, errors of device names and
+        configuration.
         """
         parsed, entry = self._find(device)
         header, payload = read_blob(source)
         check_header(header, entry, None if network is None else self._as_network(network))
         parsed, complete = merge_imported_config(header, parsed, entry, config)
-        executable = entry.import_network(parsed, payload, complete, (header.inputs, header.outputs))
-        return self._bind(entry, parsed, executable, complete, header.network, lambda: header.fingerprint)
+        check_sections(payload, header.network, parsed, complete)
+        with require_trust(header, payload, trust=trust):
+            return call_in_time(
+                lambda: self._import(header, payload, entry, parsed, complete),
+                what=f"importing network '{header.network}'",
+                entry=entry,
+                device=parsed,
+                config=complete,
+                discard=ExecutableNetwork.close,
+            )
+
+    def _import(
+        self, header: BlobHeader, payload: Payload, entry: Device, device: DeviceName, config: Mapping[str, Any]
+    ) -> ExecutableNetwork:
+        payload, border = take_border(payload)
+        executable = entry.import_network(device, payload, config, (header.inputs, header.outputs))
+        check_border(border, executable)
+        return self._bind(entry, device, executable, config, header.network, lambda: header.fingerprint, border=border)
 
     def _bind(
         self,
@@ -281,18 +342,20 @@ class Core:
         fingerprint: Callable[[], str],
         *,
         is_from_cache: bool = False,
+        border: Border,
     ) -> ExecutableNetwork:
         binding = Binding(
             device=device,
             provenance=entry.provenance,
             config=config,
             keys=entry.keys(device),
-            run=_bind_run(entry, device, executable),
+            run=bind_run(entry, device, executable),
             to_host=lambda array: entry.call("to_host", device, array=array),
             from_host=lambda array, spec: entry.call("from_host", device, array=array, spec=spec),
             export=lambda: entry.call("export_network", device, executable=executable),
             submit=self._executors.open_executor(str(device), config, depth=executable.pipeline_depth).submit,
             is_from_cache=is_from_cache,
+            border=border,
         )
         loaded = ExecutableNetwork(name, fingerprint, executable, binding)
         self._loaded.add(loaded)
@@ -329,19 +392,8 @@ class Core:
         self.close()
 
 
-def _bind_run(entry: Device, device: DeviceName, executable: Executable) -> Run:
-    """Returns the device's own run, or the chain of the wrappers that stand around `infer`."""
-    if not entry.manager.hook.infer.get_hookimpls():
-        return executable.run
-    if not entry.implements("infer"):
-        entry.manager.register(_InnermostRun())
-    infer = entry.manager.hook.infer
-    return lambda inputs, context: infer(device=device, executable=executable, inputs=inputs, context=context)
-
-
-class _InnermostRun:
-    """What wrappers of `infer` stand around: the device's own run."""
-
-    @hookimpl
-    def infer(self, executable: Executable, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        return executable.run(inputs, context)
+def _describe_model(model: object) -> str:
+    """Returns a model as messages name it before it was read."""
+    if isinstance(model, Network):
+        return f"network '{model.name}'"
+    return f"network '{os.fspath(model)}'" if isinstance(model, (str, os.PathLike)) else "a network"

@@ -42,6 +42,10 @@ class DeviceUnavailableError(HeteroError, RuntimeError):
     """The plugin is installed but cannot work here; the message says why and names the cure."""
 
 
+class DeviceTimeoutError(DeviceUnavailableError, TimeoutError):
+    """A plugin has not answered in time, and may never; the message names it and what it was asked for."""
+
+
 class PluginError(HeteroError, RuntimeError):
     """A plugin broke the contract; the message names its distribution and version."""
 
@@ -107,6 +111,22 @@ class BlobDamagedError(BlobError):
 
 class BlobMismatchError(BlobError):
     """The blob is whole but of another format, device, plugin version, network or configuration."""
+
+
+class UntrustedBlobError(BlobError, PermissionError):
+    """The blob holds code, and nobody has said that it is trusted."""
+
+
+class PrivateFolderError(HeteroError, PermissionError):
+    """A folder that is to be private to the user is not, or cannot be made."""
+
+
+class DeadlineExceededError(HeteroError, TimeoutError):
+    """A load, a query or a run has taken longer than DEADLINE allows."""
+
+
+class MemoryLimitError(HeteroError, MemoryError):
+    """A network, or one run of it, needs more bytes than MEMORY_LIMIT allows."""
 
 
 class InferenceError(HeteroError, RuntimeError):

@@ -53,8 +53,8 @@ def create_device(core: Core, name: str) -> object:
 
 @hookspec(firstresult=True)
 def close_device(device: DeviceName) -> bool:
-    """Frees pools, threads and handles; returns True. Called once, when the Core closes; a name that is unregistered
-    before stays open until then, for the networks that are loaded on it."""
+    """Frees pools, threads and handles; returns True. Called once: when the Core closes, or, for a name that was unregistered
+    before and a device that `create_device` made, some time after the last network is gone that was loaded on it."""
 
 
 @hookspec(firstresult=True)
@@ -95,12 +95,18 @@ def load_network(device: DeviceName, network: Network, config: Mapping[str, Any]
 
 @hookspec(firstresult=True)
 def export_network(device: DeviceName, executable: Executable) -> Payload:
-    """Returns what `import_network` needs to build the executable again, as named byte sections: data, never code."""
+    """Returns what `import_network` needs to build the executable again, as named byte sections.
+
+    Whatever is executed of them, in whatever way, is named in `Payload.code`.
+    """
 
 
 @hookspec(firstresult=True)
 def import_network(device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
-    """Returns the executable that was exported. The core has checked identity, versions and digest; `payload` is as it was written."""
+    """Returns the executable that was exported. The core has checked identity, versions and digest; `payload` is as it was written.
+
+    What is executed is taken with `payload.read_code(name)` and in no other way: of sections with the mark the core has asked.
+    """
 
 
 @hookspec(firstresult=True)

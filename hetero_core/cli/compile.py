@@ -70,12 +70,12 @@ def _describe_blob(header: BlobHeader, payload: Payload) -> dict[str, Any]:
         "inputs": header.inputs,
         "outputs": header.outputs,
         "config": header.config,
-        "sections": [_describe_section(name, view) for name, view in payload.sections.items()],
+        "sections": [_describe_section(name, view, is_code=name in payload.code) for name, view in payload.sections.items()],
     }
 
 
-def _describe_section(name: str, view: Any) -> dict[str, Any]:
-    fields: dict[str, Any] = {"name": name, "bytes": view.nbytes}
+def _describe_section(name: str, view: Any, *, is_code: bool) -> dict[str, Any]:
+    fields: dict[str, Any] = {"name": name, "bytes": view.nbytes, "code": is_code}
     if bytes(view[: len(MAGIC)]) == MAGIC:
         fields["blob"] = _describe_blob(*read_blob(view))
     return fields
@@ -94,7 +94,8 @@ def _format_blob(fields: dict[str, Any], indent: str) -> list[str]:
     ]
     lines = [f"{indent}{name:13}  {value}" for name, value in rows]
     for section in fields["sections"]:
-        lines.append(f"{indent}section        {section['name']}, {section['bytes']} bytes")
+        mark = ", CODE: runs only where it is trusted" if section["code"] else ""
+        lines.append(f"{indent}section        {section['name']}, {section['bytes']} bytes{mark}")
         lines += _format_blob(section["blob"], indent + "    ") if "blob" in section else []
     return lines
 

@@ -21,14 +21,24 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--names", action="store_true", help="print only the names, one a line; loads no device")
     shown.add_argument("--metric", metavar="NAME", help="print one metric of every device")
+    parser.add_argument(
+        "--timeout", type=_read_seconds, default=60.0, metavar="SECONDS", help="how long each device may take to answer (60)"
+    )
     shown.add_argument("-v", "--verbose", action="store_true", help="print all metrics and configuration keys as well")
+
+
+def _read_seconds(text: str) -> float:
+    seconds = float(text)
+    if not seconds > 0:
+        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text}")
+    return seconds
 
 
 def answer_devices(options: argparse.Namespace) -> Answer:
     """Returns the installed devices. A device that cannot be used is a row with its reason, and no error."""
     from hetero_core.core import Core  # reads the installed distributions
 
-    with Core() as core:
+    with Core(device_timeout=options.timeout) as core:
         if options.names:
             return Answer("\n".join(core.device_names), {"names": core.device_names})
         statuses = core.list_devices()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from hetero_core.cli.answer import UsageError
 from hetero_core.cli.tables import format_table
 from hetero_core.dtypes import dtype_of_numpy
+from hetero_core.files import replace_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,22 +101,26 @@ def _to_storable(value: Any) -> np.ndarray[Any, Any]:
 
 def _write_archive(arrays: Mapping[str, np.ndarray[Any, Any]], path: Path) -> list[str]:
     """Not by numpy.savez, which cannot hold an array named "file"."""
-    import numpy as np
-
-    with zipfile.ZipFile(path, "w") as archive:
+    with replace_file(path) as stream, zipfile.ZipFile(stream, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, array, allow_pickle=False)
+                _write_array(array, member)
     return [str(path)]
 
 
 def _write_folder(arrays: Mapping[str, np.ndarray[Any, Any]], folder: Path) -> list[str]:
-    import numpy as np
-
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, array in arrays.items():
         path = folder / f"{quote(name, safe='')}.npy"
-        np.save(path, array, allow_pickle=False)
+        with replace_file(path) as stream:
+            _write_array(array, stream)
         paths.append(str(path))
     return paths
+
+
+def _write_array(array: np.ndarray[Any, Any], stream: IO[bytes]) -> None:
+    """Not to the file itself: NumPy would write to it by a way of its own, which on a full disk tells no reason."""
+    import numpy as np
+
+    np.lib.format.write_array(SimpleNamespace(write=stream.write), array, allow_pickle=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError, to_json
 from hetero_core.cli.options import Parser, add_command, add_device_options, pin_network, read_config, read_model, read_pins
 from hetero_core.errors import enumerate_choices, suggest
+from hetero_core.files import replace_file
 from hetero_core.reports.text import count
 
 if TYPE_CHECKING:
@@ -144,14 +144,9 @@ def _write(target: Path, suffix: str, network: Network, plan: Plan, times: Times
 
 def _write_text(target: Path, text: str) -> None:
     """Writes the text as UTF-8; the file appears complete or not at all."""
-    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
-    try:
+    with replace_file(target) as file:
         # A name may hold half of a surrogate pair, which no encoding has.
-        with partial.open("x", encoding="utf-8", errors="replace", newline="\n") as file:
-            file.write(text if text.endswith("\n") else text + "\n")
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+        file.write((text if text.endswith("\n") else text + "\n").encode("utf-8", "replace"))
 
 
 def _make_page(plan: Plan, times: Times) -> str:

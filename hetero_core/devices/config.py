@@ -16,6 +16,8 @@ STANDARD_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
         "DEVICE_ID": ConfigKey(str, "", "The physical device; the same as NAME.id in the device string.", runtime=True),
         "CACHE_DIR": ConfigKey(str, "", "The folder that keeps compiled networks between loads; empty: none.", runtime=True),
         "CACHE_SIZE_LIMIT": ConfigKey(int, 0, "The bytes that CACHE_DIR may hold; 0: no limit.", runtime=True, least=0),
+        "DEADLINE": ConfigKey(float, None, "The seconds that a query, a load, and each run may take.", runtime=True),
+        "MEMORY_LIMIT": ConfigKey(int, None, "The bytes that constants, and the values of one run, may take.", runtime=True),
         THREADS_KEY: ConfigKey(
             int,
             None,
@@ -46,6 +48,7 @@ STANDARD_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
 """The keys that the core itself answers for, on every device; those of the cache on devices that export and import."""
 
 CACHE_KEYS = ("CACHE_DIR", "CACHE_SIZE_LIMIT")
+LIMIT_KEYS = ("DEADLINE", "MEMORY_LIMIT")
 
 # Names of the Inference Engine 1.x API for keys that stand today under another one.
 ALIASES: Mapping[str, str] = freeze_mapping(

@@ -5,6 +5,7 @@ The core and nothing else talks to it. Every answer that breaks the contract is 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ import pluggy
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult, freeze_mapping
 from hetero_core.devices.config import CACHE_KEYS, convert_config, convert_value, declare_keys, merge_config, resolve_key
 from hetero_core.devices.metrics import collect_metrics
+from hetero_core.devices.patience import Patience
 from hetero_core.devices.processors import count_processors
 from hetero_core.devices.provenance import Provenance
 from hetero_core.devices.query import check_query_result
@@ -31,13 +33,17 @@ from hetero_core.errors import (
 )
 from hetero_core.network.graph import Network
 
+logger = logging.getLogger(__name__)
+
 
 class Device:
     """A created device with its configuration. Physical ids and arguments come with each call, as a DeviceName."""
 
-    def __init__(self, provenance: Provenance, manager: pluggy.PluginManager) -> None:
+    def __init__(self, provenance: Provenance, manager: pluggy.PluginManager, timeout: float | None = None) -> None:
+        """`timeout`: the seconds that the plugin has to answer a question for the first time; None for no limit."""
         self.provenance = provenance
         self.manager = manager
+        self.patience = Patience(provenance, timeout)
         # By id and by what stands behind the colon; an empty one is for all of them.
         self._set: dict[tuple[str, str], dict[str, Any]] = {}
 
@@ -54,10 +60,11 @@ class Device:
     def call(self, hook: str, device: DeviceName, **arguments: Any) -> Any:
         """Returns what the hook returns.
 
-        Raises: NotImplementedByDeviceError when nobody answers; the plugin's own error, with a note that names the plugin, otherwise.
+        Raises: NotImplementedByDeviceError when nobody answers; DeviceTimeoutError when the plugin does not, or has not before; the
+        plugin's own error, with a note that names the plugin, otherwise.
         """
         try:
-            result = getattr(self.manager.hook, hook)(device=device, **arguments)
+            result = self.patience.call(hook, device, lambda: getattr(self.manager.hook, hook)(device=device, **arguments))
         except Exception as error:
             error.add_note(f"raised by {self.provenance} in {hook} for device {device}")
             raise
@@ -170,7 +177,7 @@ class Device:
                 f"device {device} has no metric '{name}'{suggest(folded, found) or ';'} its metrics are {enumerate_choices(found)}"
             )
         value = found[folded]
-        return value() if callable(value) else value
+        return self.patience.ask(f"the metric {folded}", device, value) if callable(value) else value
 
     def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
         """Returns which nodes the device takes, checked to name every node of the network once."""
@@ -224,6 +231,8 @@ class Device:
         return resolve_key(name, self.keys(device), device=str(device))
 
     def close(self) -> None:
-        """Tells the device to free what it holds."""
-        if self.implements("close_device"):
+        """Tells the device to free what it holds; one that hangs is left alone, with a warning."""
+        if self.patience.is_exhausted:
+            logger.warning("device %s is not closed: %s hangs", self.provenance.device, self.provenance)
+        elif self.implements("close_device"):
             self.call("close_device", DeviceName(self.provenance.device))

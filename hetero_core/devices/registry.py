@@ -5,7 +5,10 @@ Discovery reads entry points and imports nothing; a plugin's module is imported 
 
 from __future__ import annotations
 
+import logging
 import threading
+import weakref
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +18,7 @@ import pluggy
 from hetero_core import hookspecs
 from hetero_core.devices.device import Device
 from hetero_core.devices.names import parse_device_name
+from hetero_core.devices.patience import ask_within, describe_hanging
 from hetero_core.devices.provenance import Provenance, describe_object
 from hetero_core.errors import (
     DeviceNameError,
@@ -29,8 +33,14 @@ from hetero_core.errors import (
 if TYPE_CHECKING:
     from hetero_core.core import Core
 
+logger = logging.getLogger(__name__)
+
 DEVICES_GROUP = "hetero_core.devices"
 WRAPPERS_GROUP = "hetero_core.wrappers"
+
+
+# The devices that this thread is creating, one within the other.
+_being_created: ContextVar[tuple[str, ...]] = ContextVar("hetero_being_created", default=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +52,33 @@ class Announcement:
     plugin: Any = None
 
 
-class Registry:
-    """The plugins of one Core. Safe for threads: a device is created once."""
+@dataclass(frozen=True, slots=True)
+class _Retired:
+    """A device whose name is gone. `closer` is a second face of the same plugin, so that `device` tells when nobody holds it."""
 
-    def __init__(self, core: Core) -> None:
+    device: weakref.ref[Device]
+    closer: Device
+
+
+class Registry:
+    """The plugins of one Core. Safe for threads: a device is created once, and one that hangs holds up nobody else.
+
+    `timeout`: the seconds that a plugin has to create its device, and to answer a question for the first time; None for no limit.
+    """
+
+    def __init__(self, core: Core, timeout: float | None = None) -> None:
         self._core = core
-        self._lock = threading.RLock()
+        self._timeout = timeout
+        # Held for moments only; whoever creates a device holds the lock of its name.
+        self._lock = threading.Lock()
+        self._lock_of_name: dict[str, threading.Lock] = {}
+        self._hanging: dict[str, Announcement] = {}
+        self._is_closed = False
         self._announced = _read_entry_points()
         self._devices: dict[str, Device] = {}
-        self._retired: list[Device] = []
+        self._retired: list[_Retired] = []
+        # By name and plugin: objects that are devices themselves belong to whoever registered them, and may come back.
+        self._lent: dict[tuple[str, int], Device] = {}
         self.wrappers = _load_wrappers()
 
     def names(self) -> tuple[str, ...]:
@@ -81,10 +109,14 @@ class Registry:
         found = self._devices.get(name)
         if found is not None:
             return found
+        if name in _being_created.get():
+            raise PluginError(f"device {name} is asked for while it is being created, by {' -> '.join(_being_created.get())}")
+        announcement = self.announcement(name)
         with self._lock:
-            if name not in self._devices:
-                self._devices[name] = self._create(name, self.announcement(name))
-            return self._devices[name]
+            lock = self._lock_of_name.setdefault(name, threading.Lock())
+        with lock:
+            found = self._devices.get(name)
+            return self._create_in_time(name, announcement) if found is None else found
 
     def created(self, name: str) -> bool:
         """Says whether the device was created already."""
@@ -103,30 +135,106 @@ class Registry:
                 holder = self._announced[parsed.name][0].provenance
                 raise PluginError(f"device name '{parsed.name}' is taken by {holder}; unregister it first or take another name")
             self._announced[parsed.name] = [Announcement(describe_object(parsed.name, plugin), plugin=plugin)]
+        self._close_unused()
 
     def unregister(self, name: str) -> None:
-        """Forgets a name. A device of it that networks are loaded on lives until the Core closes."""
+        """Forgets a name. A device that a factory made for it is closed once no loaded network is left that holds it.
+
+        Raises: DeviceNotFoundError; what a device raises that is closed now.
+        """
         parsed = parse_device_name(name)
         with self._lock:
             if parsed.name not in self._announced:
                 self.announcement(parsed.name)
-            del self._announced[parsed.name]
+            claims = self._announced.pop(parsed.name)
+            self._hanging.pop(parsed.name, None)
+            # Another plugin of this name has nothing to do with the creation of this one.
+            self._lock_of_name.pop(parsed.name, None)
             if parsed.name in self._devices:
-                self._retired.append(self._devices.pop(parsed.name))
+                self._retire(parsed.name, claims[0], self._devices.pop(parsed.name))
+        self._close_unused()
+
+    def _retire(self, name: str, announcement: Announcement, device: Device) -> None:
+        plugin = announcement.plugin if announcement.entry_point is None else _load_entry_point(announcement)
+        if hasattr(plugin, "create_device"):
+            closer = Device(device.provenance, device.manager)
+            closer.patience = device.patience
+            self._retired.append(_Retired(weakref.ref(device), closer))
+        else:
+            self._lent[name, id(plugin)] = device
+
+    def _close_unused(self) -> None:
+        """Closes the retired devices that nobody holds any more. Looked for where names come and go, so that none piles up."""
+        with self._lock:
+            unused = [one for one in self._retired if one.device() is None]
+            self._retired = [one for one in self._retired if one not in unused]
+        _close_all([one.closer for one in unused])
 
     def close(self) -> None:
         """Closes every device that was created, the retired ones, too; the first error is raised after all were tried."""
         with self._lock:
-            devices, self._devices = [*self._retired, *self._devices.values()], {}
-            self._retired = []
-        errors = []
-        for device in devices:
-            try:
-                device.close()
-            except Exception as error:  # noqa: BLE001  # one plugin's failure must not keep the others open; raised below
-                errors.append(error)
-        if errors:
-            raise errors[0]
+            self._is_closed = True
+            for name in self._devices:
+                self._lent.pop((name, id(self._announced[name][0].plugin)), None)
+            devices = [*(one.closer for one in self._retired), *self._lent.values(), *self._devices.values()]
+            self._retired, self._lent, self._devices = [], {}, {}
+            hanging = list(self._hanging.values())
+        for announcement in hanging:
+            logger.warning("device %s is not closed: %s hangs", announcement.provenance.device, announcement.provenance)
+        _close_all(devices)
+
+    def _create_in_time(self, name: str, announcement: Announcement) -> Device:
+        """Returns the device, made on a thread of its own where there is anything that could hang.
+
+        Raises: DeviceTimeoutError, also without trying where the creation before has not returned.
+        """
+        if self._hanging.get(name) is announcement:
+            raise describe_hanging(announcement.provenance, "create_device", self._timeout, is_known=True)
+        token = _being_created.set((*_being_created.get(), name))
+        try:
+            if self._timeout is None or not (announcement.entry_point or hasattr(announcement.plugin, "create_device")):
+                return self._keep(name, announcement, self._create(name, announcement))
+            return self._create_within(self._timeout, name, announcement)
+        finally:
+            _being_created.reset(token)
+
+    def _create_within(self, seconds: float, name: str, announcement: Announcement) -> Device:
+        def give_up() -> None:
+            with self._lock:
+                if self._is_announced(name, announcement):
+                    self._hanging[name] = announcement
+
+        def come_back(device: Any, error: BaseException | None) -> None:
+            with self._lock:
+                if self._hanging.get(name) is announcement:
+                    del self._hanging[name]
+            logger.info("%s has returned from create_device after all", announcement.provenance)
+            if device is not None:
+                self._keep(name, announcement, device)
+
+        device = ask_within(
+            seconds,
+            lambda: self._create(name, announcement),
+            question="create_device",
+            provenance=announcement.provenance,
+            on_set_aside=give_up,
+            on_return=come_back,
+        )
+        return self._keep(name, announcement, device)
+
+    def _keep(self, name: str, announcement: Announcement, device: Device) -> Device:
+        """Returns the device that has the name from here on: this one, unless it comes too late for that."""
+        with self._lock:
+            if not self._is_closed:
+                kept = self._devices.setdefault(name, device) if self._is_announced(name, announcement) else device
+                if self._devices.get(name) is not device:
+                    self._retire(name, announcement, device)
+                return kept
+        device.close()
+        return device
+
+    def _is_announced(self, name: str, announcement: Announcement) -> bool:
+        return any(one is announcement for one in self._announced.get(name, ()))
 
     def _create(self, name: str, announcement: Announcement) -> Device:
         provenance = announcement.provenance
@@ -134,7 +242,7 @@ class Registry:
         _check_api(plugin, provenance)
         try:
             created = self._call_factory(name, plugin, provenance) if hasattr(plugin, "create_device") else plugin
-            device = Device(provenance, self._manage(created, provenance))
+            device = Device(provenance, self._manage(created, provenance), self._timeout)
         except HeteroError as error:
             error.add_note(f"raised by {provenance} while it created device {name}")
             raise
@@ -166,6 +274,17 @@ class Registry:
         for wrapper in self.wrappers:
             manager.register(wrapper)
         return manager
+
+
+def _close_all(devices: list[Device]) -> None:
+    errors = []
+    for device in devices:
+        try:
+            device.close()
+        except Exception as error:  # noqa: BLE001  # one plugin's failure must not keep the others open; raised below
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def _read_entry_points() -> dict[str, list[Announcement]]:

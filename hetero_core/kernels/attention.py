@@ -13,9 +13,9 @@ import numpy as np
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
 from hetero_core.kernels.activations import sigmoid_of
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, widen
-from hetero_core.kernels.registry import BOOL, FLOATS, INT64, kernel
+from hetero_core.kernels.registry import BOOL, FLOATS, INT64, NUMBERS, kernel
 
-_QKV = (FLOATS, FLOATS, FLOATS, FLOATS | BOOL, FLOATS, FLOATS, INT64)
+_QKV = (FLOATS, FLOATS, FLOATS, NUMBERS | BOOL, FLOATS, FLOATS, INT64)
 _CHOICES = {"is_causal": (0, 1), "qk_matmul_output_mode": (0, 1, 2, 3), "softmax_precision": (1, 10, 11, 16)}
 
 
@@ -146,11 +146,13 @@ def _bias(xp: Namespace, mask: Array | None, allowed: list[Any] | None, keys: in
     zero, never = (xp.full((), value, dtype=dtype) for value in (0.0, -np.inf))
     bias = xp.zeros((1, 1, 1, keys), dtype=dtype)
     if mask is not None:
+        # A mask of numbers is added in the type of the products, as the operator's function body casts it.
+        mask = mask if mask.dtype.kind == "b" else narrow(mask, dtype)
         missing = keys - mask.shape[-1]
         if missing > 0:
             filler = xp.full((*mask.shape[:-1], missing), False if mask.dtype.kind == "b" else -np.inf, dtype=mask.dtype)
             mask = xp.concatenate([mask, filler], axis=-1)
-        bias = xp.where(mask, zero, never) if mask.dtype.kind == "b" else narrow(mask, dtype)
+        bias = xp.where(mask, zero, never) if mask.dtype.kind == "b" else mask
     if allowed is not None:
         bias = xp.where(xp.asarray(allowed), bias, never)
     return bias

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hetero_core.kernels.precision import Array, Namespace, widen
-from hetero_core.kernels.registry import ANY, BOOL, FLOATS, INTEGERS, NUMBERS, STRING, kernel
+from hetero_core.kernels.registry import ANY, BOOL, FLOAT8, FLOATS, INTEGERS, NUMBERS, STRING, kernel
 
 _ORDERED = (7, 9, 13)
 _BOOL = np.dtype(bool)
@@ -90,13 +90,15 @@ def bitwise_not(xp: Namespace, x: Array) -> Array:
     return xp.invert(x)
 
 
-@kernel("IsNaN", since=(9, 13, 20), dtypes=FLOATS)
+@kernel("IsNaN", since=(9, 13), dtypes=FLOATS)
+@kernel("IsNaN", since=(20,), dtypes=FLOATS | FLOAT8)
 def is_nan(xp: Namespace, x: Array) -> Array:
     """Returns where x is not a number. Source: ONNX IsNaN-20."""
     return xp.isnan(widen(x))
 
 
-@kernel("IsInf", since=(10, 20), dtypes=FLOATS)
+@kernel("IsInf", since=(10,), dtypes=FLOATS)
+@kernel("IsInf", since=(20,), dtypes=FLOATS | FLOAT8)
 def is_inf(xp: Namespace, x: Array, *, detect_negative: int = 1, detect_positive: int = 1) -> Array:
     """Returns where x is an infinity of a wanted sign. Source: ONNX IsInf-20."""
     wide = widen(x)

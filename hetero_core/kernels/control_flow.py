@@ -32,13 +32,17 @@ def loop(xp: Namespace, trip_count: Array | None, cond: Array | None, *carried: 
     limit = None if trip_count is None else int(trip_count.reshape(-1)[0])
     goes_on = True if cond is None else bool(cond.reshape(-1)[0])
     state = tuple(carried)
+    scans = body.outputs[1 + len(carried) :]
     collected: list[tuple[Array, ...]] = []
-    while goes_on and (limit is None or len(collected) < limit):
-        results = body(xp.asarray(len(collected), dtype=np.int64), xp.asarray(goes_on), *state)
+    trips = 0
+    while goes_on and (limit is None or trips < limit):
+        results = body(xp.asarray(trips, dtype=np.int64), xp.asarray(goes_on), *state)
         goes_on = bool(body.to_host(results[0]).reshape(-1)[0])
         state = results[1 : 1 + len(carried)]
-        collected.append(results[1 + len(carried) :])
-    scans = body.outputs[1 + len(carried) :]
+        trips += 1
+        # Nothing grows with the trips of a loop without scan outputs.
+        if scans:
+            collected.append(results[1 + len(carried) :])
     return (*state, *(_stack(xp, [row[index] for row in collected], spec, 0) for index, spec in enumerate(scans)))
 
 

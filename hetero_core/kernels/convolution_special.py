@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, widen
-from hetero_core.kernels.registry import FLOATS, INT64, NUMBERS, kernel
+from hetero_core.kernels.registry import COMPLEX, FLOATS, INT64, NUMBERS, kernel
 from hetero_core.kernels.sampling import count_inside, interpolate, weigh_linear
 from hetero_core.kernels.windows import Windows, lay_windows
 
@@ -67,7 +67,7 @@ def _lay_places(xp: Namespace, windows: Windows) -> list[Array]:
     return places
 
 
-@kernel("Col2Im", since=(18,), dtypes=(NUMBERS, INT64, INT64), host=(1, 2))
+@kernel("Col2Im", since=(18,), dtypes=(NUMBERS | COMPLEX, INT64, INT64), host=(1, 2))
 def col_to_im(
     xp: Namespace,
     x: Array,

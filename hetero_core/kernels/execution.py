@@ -14,6 +14,8 @@ import numpy as np
 
 from hetero_core.errors import RequestCancelledError
 from hetero_core.kernels.precision import Array, Namespace
+from hetero_core.kernels.sizes import require_room
+from hetero_core.limits import RunLimits
 from hetero_core.network.graph import EMPTY, Node
 from hetero_core.network.types import ValueSpec
 
@@ -74,10 +76,14 @@ class BoundBody:
     program: Program
     captured: Mapping[str, Array]
     is_cancelled: Callable[[], bool] | None
+    node: Node
+    limits: RunLimits | None = None
 
     def __call__(self, *inputs: Array) -> tuple[Array, ...]:
-        """Returns the body's outputs."""
-        return self.program.run(inputs, self.captured, is_cancelled=self.is_cancelled)
+        """Returns the body's outputs. Raises: RequestCancelledError between two trips, also of a body without nodes."""
+        if self.is_cancelled is not None and self.is_cancelled():
+            raise RequestCancelledError(f"cancelled before a body of node {self.node.label}")
+        return self.program.run(inputs, self.captured, is_cancelled=self.is_cancelled, limits=self.limits)
 
     @property
     def outputs(self) -> tuple[ValueSpec, ...]:
@@ -113,25 +119,32 @@ class Program:
         *,
         profile: ProfileLike | None = None,
         is_cancelled: Callable[[], bool] | None = None,
+        limits: RunLimits | None = None,
     ) -> tuple[Array, ...]:
         """Returns the outputs by position, C-contiguous.
 
         An output may be an input, a constant or share memory with one. What a body of a node does counts for the node.
 
-        Raises: RequestCancelledError when `is_cancelled()` says so between two steps. Errors of a kernel carry the node as a note.
+        Raises: RequestCancelledError when `is_cancelled()` says so between two steps; MemoryLimitError where `limits` has no room for
+        what a step makes. Errors of a kernel carry the node as a note.
         """
         values = list(self.values)
         for slot, array in zip(self.input_slots, inputs, strict=True):
             values[slot] = array
         for slot, name in zip(self.captured_slots, self.captured, strict=True):
             values[slot] = captured[name]
+        if limits is not None:
+            limits.exempt(values)
         # ONNX lets infinities and NaN arise in silence. The state belongs to the thread, so requests do not disturb each other.
         with np.errstate(all="ignore"):
             for step in self.steps:
                 if is_cancelled is not None and is_cancelled():
                     raise RequestCancelledError(f"cancelled before node {step.node.label}")
                 started = perf_counter() if profile is not None else 0.0
-                _run_step(step, values, is_cancelled)
+                if limits is None:
+                    _run_step(step, values, is_cancelled)
+                else:
+                    _run_limited(step, values, is_cancelled, limits)
                 if profile is not None:
                     _record_time(profile, step, values, perf_counter() - started)
                 for slot in step.releases:
@@ -139,9 +152,21 @@ class Program:
         return tuple(_lay_out(self.memory.xp, values[slot]) for slot in self.output_slots)
 
 
-def _run_step(step: Step, values: list[Any], is_cancelled: Callable[[], bool] | None) -> None:
+def _run_limited(step: Step, values: list[Any], is_cancelled: Callable[[], bool] | None, limits: RunLimits) -> None:
+    """Runs a step that may take only so much; what it has made is counted before the next one begins."""
+    if step.value:
+        limits.enter(step.node.label)
+    else:
+        require_room(limits, step.node, [values[slot] for slot in step.sources])
+    _run_step(step, values, is_cancelled, limits)
+    limits.hold(values[slot] for slot in step.targets if slot != ABSENT)
+
+
+def _run_step(step: Step, values: list[Any], is_cancelled: Callable[[], bool] | None, limits: RunLimits | None = None) -> None:
     bodies = {
-        body.attribute: BoundBody(body.program, {name: values[slot] for name, slot in body.captures}, is_cancelled)
+        body.attribute: BoundBody(
+            body.program, {name: values[slot] for name, slot in body.captures}, is_cancelled, step.node, limits
+        )
         for body in step.bodies
     }
     try:

@@ -51,10 +51,10 @@ def reciprocal(xp: Namespace, x: Array) -> Array:
     return narrow(1 / widen(x), x.dtype)
 
 
-@kernel("Erf", since=(9, 13), dtypes=FLOATS)
+@kernel("Erf", since=(9, 13), dtypes=NUMBERS)
 def erf(xp: Namespace, x: Array) -> Array:
-    """Returns the error function of each element. Source: ONNX Erf-13."""
-    return narrow(erf_of(xp, widen(x)), x.dtype)
+    """Returns the error function of each element; that of an integer is truncated. Source: ONNX Erf-13."""
+    return narrow(erf_of(xp, x.astype(np.float64) if x.dtype.kind in "iu" else widen(x)), x.dtype)
 
 
 # erf(x) / x as a polynomial of 2 x^2 - 1 for |x| <= 1, and erfcx(x) as one of t = 2 / (2 + x) scaled from [1/4, 2/3] to [-1, 1] for

@@ -45,7 +45,13 @@ runs them: `python -m hetero_core.kernels.ops_page docs/reference/ops.md`.
 
 A version is an operator's own: `Softmax-13` serves every opset from 13 on, up to the next version of Softmax. A node is refused, with
 the reason, when its version is not here, when it has an attribute or an attribute value that is not implemented, or another element
-type. Element types are given for each input in order; the last one serves all further inputs. A device may have fewer.
+type. Element types are given for each input in order; the last one serves all further inputs. A device may have fewer. An operator of
+another domain than ONNX's own has the domain before it; version 0 is that of an operator that ONNX has no schema for.
+
+Refused are, too, attributes that together have no one meaning: where ONNX leaves it open and engines differ, as on the scores of a
+classifier that weighs one of two classes, the reason says so. Of ONNX's operators there is no kernel for `Gradient`, which differentiates
+the graph around it. `ImageDecoder` needs Pillow (`pip install hetero-core[images]`), and LSTM's `clip` is not implemented: ONNX's text and
+ONNX Runtime clip in different places.
 
 | types | element types |
 |---|---|
@@ -59,7 +65,10 @@ def format_ops_page() -> str:
     for (domain, op_type, version), record in read_table().items():
         rows.setdefault((domain, op_type, describe_dtypes(record)), []).append(version)
     operators = {(domain, op_type) for domain, op_type, _ in rows}
-    lines = [f"| `{op_type}` | {', '.join(map(str, versions))} | {dtypes} |" for (_, op_type, dtypes), versions in rows.items()]
+    lines = [
+        f"| `{domain + ':' if domain else ''}{op_type}` | {', '.join(map(str, versions))} | {dtypes} |"
+        for (domain, op_type, dtypes), versions in rows.items()
+    ]
     count = (
         f"\n{len(operators)} operators in {len(read_table())} versions.\n\n| operator | versions | element types |\n|---|---|---|\n"
     )

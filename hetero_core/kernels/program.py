@@ -59,13 +59,13 @@ def _keep(array: Array) -> Array:
 
 
 def _map_tensors(copy: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Returns a copy function that takes sequences and absent optionals, too."""
+    """Returns a copy function that takes sequences, maps and absent optionals, too."""
     if copy is _keep:
         return copy
 
     def copy_value(value: Any) -> Any:
-        if value is None:
-            return None
+        if value is None or isinstance(value, dict):
+            return value  # a map lives on the host wherever its tensors are
         return [copy_value(element) for element in value] if isinstance(value, list) else copy(value)
 
     return copy_value
@@ -208,6 +208,8 @@ class _Compiler:
             return partial(self._extensions[node.domain, node.op_type].function, **attributes)
         if record.counts_outputs:
             attributes["output_count"] = max((index + 1 for index, name in enumerate(node.outputs) if name), default=0)
+        if record.prepare is not None:
+            attributes = {"prepared": record.prepare(xp, tuple(self._type_of(name) for name in node.inputs), **attributes)}
         function = partial(record.function, xp, **attributes)
         unknown = tuple(
             index

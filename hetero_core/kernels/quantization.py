@@ -5,6 +5,7 @@ y = saturate(round(x / scale) + zero_point), ties to even; x = (y - zero_point) 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -14,10 +15,20 @@ from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
 from hetero_core.kernels.casts import convert
 from hetero_core.kernels.precision import Array, Namespace, is_small_integer, narrow, normalize_axis, widen
 from hetero_core.kernels.registry import kernel
+from hetero_core.network.graph import Node
+from hetero_core.network.types import TensorType, ValueType
 
 _WIDE = frozenset({"float32", "float16", "bfloat16"})
 _FLOAT8 = frozenset({"float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz"})
 _NARROW = frozenset({"int8", "uint8", "int16", "uint16", "int4", "uint4", "int2", "uint2", "float4e2m1"}) | _FLOAT8
+
+
+def _refuse_power_of_two(node: Node, input_types: tuple[ValueType | None, ...], *, attribute: str) -> str | None:
+    """Refuses a scale that is a power of two, float8e8m0, where nothing names the type to compute in."""
+    scale = input_types[1]
+    if isinstance(scale, TensorType) and scale.dtype == "float8e8m0" and not node.attributes.get(attribute, 0):
+        return f"{node.operator} has a scale of float8e8m0 and no {attribute} that names a wider type"
+    return None
 
 
 @kernel("QuantizeLinear", since=(10,), dtypes=(_WIDE | {"int32"}, _WIDE, _NARROW))
@@ -28,9 +39,16 @@ def quantize_linear_tensor(xp: Namespace, x: Array, y_scale: Array, y_zero_point
 
 @kernel(
     "QuantizeLinear",
-    since=(13, 19, 21, 23, 24, 25, 28),
+    since=(13, 19, 21, 23),
     dtypes=(_WIDE | {"int32"}, _WIDE, _NARROW),
     choices={"saturate": (0, 1), "precision": (0, 1, 10, 16)},
+)
+@kernel(
+    "QuantizeLinear",
+    since=(24, 25, 28),
+    dtypes=(_WIDE | {"int32"}, _WIDE | {"float8e8m0"}, _NARROW),
+    choices={"saturate": (0, 1), "precision": (0, 1, 10, 16)},
+    refuse=partial(_refuse_power_of_two, attribute="precision"),
 )
 def quantize_linear(
     xp: Namespace,
@@ -92,9 +110,16 @@ def dequantize_linear_tensor(xp: Namespace, x: Array, x_scale: Array, x_zero_poi
 
 @kernel(
     "DequantizeLinear",
-    since=(13, 19, 21, 23, 24, 25, 28),
+    since=(13, 19, 21, 23),
     dtypes=(_NARROW | {"int32"}, _WIDE, _NARROW | {"int32"}),
     choices={"output_dtype": (0, 1, 10, 16)},
+)
+@kernel(
+    "DequantizeLinear",
+    since=(24, 25, 28),
+    dtypes=(_NARROW | {"int32"}, _WIDE | {"float8e8m0"}, _NARROW | {"int32"}),
+    choices={"output_dtype": (0, 1, 10, 16)},
+    refuse=partial(_refuse_power_of_two, attribute="output_dtype"),
 )
 def dequantize_linear(
     xp: Namespace,

@@ -11,7 +11,9 @@ import numpy as np
 
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
 from hetero_core.kernels.precision import Array, Namespace, narrow, widen
-from hetero_core.kernels.registry import BOOL, FLOATS, NUMBERS, kernel
+from hetero_core.kernels.registry import ANY, BOOL, FLOAT8, FLOATS, NUMBERS, kernel
+from hetero_core.network.graph import Node
+from hetero_core.network.types import TensorType, ValueType
 
 _FLOAT_DTYPES = {"dtype": (1, 10, 11, 16)}
 
@@ -27,6 +29,15 @@ def _make_generator(xp: Namespace, seed: float | None) -> Any:
 def _target(dtype: int | None, default: Any) -> Any:
     name = None if dtype is None else dtype_of_onnx(dtype)
     return default if name is None else numpy_dtype(name)
+
+
+def _refuse_untold(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+    """Refuses random numbers in the type of the input where that is no float."""
+    found = input_types[0]
+    dtype = found.dtype if isinstance(found, TensorType) else None
+    if "dtype" in node.attributes or dtype is None or dtype in FLOATS:
+        return None
+    return f"{node.operator} draws floats and has no dtype, and its input is {dtype}"
 
 
 @kernel("RandomNormal", since=(1, 22), dtypes=FLOATS, choices=_FLOAT_DTYPES)
@@ -45,7 +56,7 @@ def random_uniform(
     return xp.asarray(_make_generator(xp, seed).uniform(low, high, shape)).astype(_target(dtype, np.float32))
 
 
-@kernel("RandomNormalLike", since=(1, 22), dtypes=FLOATS, choices=_FLOAT_DTYPES)
+@kernel("RandomNormalLike", since=(1, 22), dtypes=ANY, choices=_FLOAT_DTYPES, refuse=_refuse_untold)
 def random_normal_like(
     xp: Namespace, x: Array, *, dtype: int | None = None, mean: float = 0.0, scale: float = 1.0, seed: float | None = None
 ) -> Array:
@@ -53,7 +64,7 @@ def random_normal_like(
     return xp.asarray(_make_generator(xp, seed).normal(mean, scale, x.shape)).astype(_target(dtype, x.dtype))
 
 
-@kernel("RandomUniformLike", since=(1, 22), dtypes=FLOATS, choices=_FLOAT_DTYPES)
+@kernel("RandomUniformLike", since=(1, 22), dtypes=ANY, choices=_FLOAT_DTYPES, refuse=_refuse_untold)
 def random_uniform_like(
     xp: Namespace, x: Array, *, dtype: int | None = None, high: float = 1.0, low: float = 0.0, seed: float | None = None
 ) -> Array:
@@ -78,7 +89,8 @@ def multinomial(xp: Namespace, x: Array, *, dtype: int = 6, sample_size: int = 1
     return xp.sum(totals[:, None, :-1] <= drawn[:, :, None], axis=2).astype(_target(dtype, np.int32))
 
 
-@kernel("Dropout", since=(12, 13, 22), dtypes=(FLOATS, NUMBERS, BOOL), host=(1, 2), outputs=2)
+@kernel("Dropout", since=(12, 13), dtypes=(FLOATS, NUMBERS, BOOL), host=(1, 2), outputs=2)
+@kernel("Dropout", since=(22,), dtypes=(FLOATS | FLOAT8, NUMBERS | FLOAT8, BOOL), host=(1, 2), outputs=2)
 def dropout(
     xp: Namespace, x: Array, ratio: Array | None = None, training_mode: Array | None = None, *, seed: int | None = None
 ) -> tuple[Array, Array]:

@@ -39,7 +39,7 @@ _PARAMETERS: dict[str, tuple[float | None, float | None]] = {
 }
 
 
-def _refuse_activations(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+def refuse_activations(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
     """Refuses activations that do not exist, are too few, or need an alpha or a beta that is not given."""
     names = [str(name).casefold() for name in node.attributes.get("activations", ())]
     wanted = _ACTIVATION_COUNTS[node.op_type] * (2 if node.attributes.get("direction") == "bidirectional" else 1)
@@ -177,7 +177,7 @@ def _name_activations(given: tuple[str, ...] | None, defaults: tuple[str, ...], 
     host=(4,),
     choices=_DIRECTIONS,
     outputs=2,
-    refuse=_refuse_activations,
+    refuse=refuse_activations,
 )
 def rnn(
     xp: Namespace,
@@ -214,12 +214,12 @@ def rnn(
 
 @kernel(
     "GRU",
-    since=(3, 7, 14, 22),
+    since=(7, 14, 22),
     dtypes=(FLOATS, FLOATS, FLOATS, FLOATS, INDEX, FLOATS),
     host=(4,),
     choices=_DIRECTIONS,
     outputs=2,
-    refuse=_refuse_activations,
+    refuse=refuse_activations,
 )
 def gru(
     xp: Namespace,
@@ -280,7 +280,7 @@ def gru(
     dtypes=(FLOATS, FLOATS, FLOATS, FLOATS, INDEX, FLOATS, FLOATS, FLOATS),
     host=(4,),
     choices=_DIRECTIONS,
-    refuse=_refuse_activations,
+    refuse=refuse_activations,
     outputs=3,
 )
 def lstm(
@@ -304,8 +304,7 @@ def lstm(
 ) -> tuple[Array, ...]:
     """Returns Y, Y_h and Y_c of C = f C + i c, H = o h(C), with peepholes p and gates in the order i, o, f, c.
 
-    The attribute clip is missing: the
-    text limits what goes into h, ONNX Runtime does not. Source: ONNX LSTM-22.
+    The attribute clip is missing: the text limits what goes into h, ONNX Runtime does not. Source: ONNX LSTM-22.
     """
     names = _name_activations(activations, ("Sigmoid", "Tanh", "Tanh"), w.shape[0])
     functions = _choose_activations(xp, names, activation_alpha, activation_beta, None)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axes, widen
-from hetero_core.kernels.registry import BOOL, FLOATS, INT64, NUMBERS, Dtypes, kernel
+from hetero_core.kernels.registry import BOOL, INT64, NUMBERS, Dtypes, kernel
 
 Axes = tuple[int, ...]
 Formula = Callable[[Namespace, Array, Axes, bool], Array]
@@ -34,11 +34,13 @@ def _euclidean_norm(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Arra
 
 
 def _log_of_sum(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
-    return xp.log(_sum(xp, x, axes, keepdims))
+    wide = x.astype(np.float64) if x.dtype.kind in "iu" else x
+    return xp.log(_sum(xp, wide, axes, keepdims))
 
 
 def _log_of_sum_of_exponentials(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
     """Returns log(sum(exp(x))), shifted by the maximum so that nothing overflows; an infinite maximum is no shift."""
+    x = x.astype(np.float64) if x.dtype.kind in "iu" else x
     peak = _maximum(xp, x, axes, True)
     peak = xp.where(xp.isfinite(peak), peak, peak.dtype.type(0))
     total = xp.log(_sum(xp, xp.exp(x - peak), axes, True)) + peak
@@ -104,8 +106,8 @@ _REDUCTIONS: tuple[tuple[str, Formula, tuple[int, ...], tuple[int, ...], Dtypes]
     ("ReduceSum", _sum, (1, 11), (13,), NUMBERS),
     ("ReduceL1", _sum_of_magnitudes, (1, 11, 13), (18,), NUMBERS),
     ("ReduceL2", _euclidean_norm, (1, 11, 13), (18,), NUMBERS),
-    ("ReduceLogSum", _log_of_sum, (1, 11, 13), (18, 28), FLOATS),
-    ("ReduceLogSumExp", _log_of_sum_of_exponentials, (1, 11, 13), (18, 28), FLOATS),
+    ("ReduceLogSum", _log_of_sum, (1, 11, 13), (18, 28), NUMBERS),
+    ("ReduceLogSumExp", _log_of_sum_of_exponentials, (1, 11, 13), (18, 28), NUMBERS),
     ("ReduceMax", _maximum, (1, 11, 12, 13), (18, 20), NUMBERS | BOOL),
     ("ReduceMean", _mean, (1, 11, 13), (18,), NUMBERS),
     ("ReduceMin", _minimum, (1, 11, 12, 13), (18, 20), NUMBERS | BOOL),

@@ -3,7 +3,7 @@
 A kernel is one function. Its first parameter is `xp`, the array namespace (NumPy, CuPy or one like them); then come the ONNX inputs
 by position, absent ones as None; ONNX attributes are keyword-only and carry the spec's defaults. It returns one array or a tuple,
 and never writes into its inputs; its result may share their memory. `find_refusal` reads the same record that runs the node, so
-that a claim and its execution cannot drift. Kernel modules are imported on the first question. Imports no array library.
+that a claim and its execution cannot drift. Kernel modules are imported on the first question. Imports no array library at its head.
 """
 
 from __future__ import annotations
@@ -30,13 +30,22 @@ MODULES = (
     "control_flow",
     "convolution",
     "convolution_special",
+    "flex_attention",
     "generation",
+    "images",
     "indexing",
     "layout",
     "legacy_arithmetic",
     "linear",
     "losses",
     "mathematics",
+    "ml_encoders",
+    "ml_features",
+    "ml_linear",
+    "ml_maps",
+    "ml_svm",
+    "ml_tree_classifier",
+    "ml_trees",
     "normalization",
     "padding",
     "pooling",
@@ -44,6 +53,7 @@ MODULES = (
     "quantized_linear",
     "random_numbers",
     "recurrent",
+    "recurrent_legacy",
     "reductions",
     "resize",
     "scatter",
@@ -53,6 +63,8 @@ MODULES = (
     "slicing",
     "softmax",
     "strings",
+    "tokenizer",
+    "training",
     "vision",
 )
 """The modules of kernels, each imported when the table is first read."""
@@ -64,6 +76,8 @@ SIGNED: Dtypes = frozenset({"int8", "int16", "int32", "int64"})
 UNSIGNED: Dtypes = frozenset({"uint8", "uint16", "uint32", "uint64"})
 INTEGERS: Dtypes = SIGNED | UNSIGNED
 NUMBERS: Dtypes = FLOATS | INTEGERS
+FLOAT8: Dtypes = frozenset({"float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz"})
+COMPLEX: Dtypes = frozenset({"complex64", "complex128"})
 BOOL: Dtypes = frozenset({"bool"})
 INDEX: Dtypes = frozenset({"int32", "int64"})
 INT64: Dtypes = frozenset({"int64"})
@@ -82,7 +96,9 @@ class Kernel:
     all further inputs; `choices` limits attribute values; `bodies` are attributes that arrive as callables; `outputs` is the
     largest number of outputs, None for any. A kernel that `reads_shapes` looks at its inputs' shapes only, so it runs on the host
     wherever they are; one that `runs_on_host` is always called with NumPy, on copies in host memory. `refuse` gives the reason for
-    what the other fields cannot say. One that `counts_outputs` is told how many outputs are wanted.
+    what the other fields cannot say. One that `counts_outputs` is told how many outputs are wanted. One that `takes_maps` allows
+    dicts, whose values have the input's dtypes. `prepare(xp, input_types, **attributes)` makes, once for each bound node, what the function
+    gets as `prepared`; the attributes are those of its signature, and a ValueError of it is the reason why the node is refused.
     """
 
     op_type: str
@@ -101,6 +117,8 @@ class Kernel:
     reads_shapes: bool = False
     runs_on_host: bool = False
     refuse: Callable[[Node, tuple[ValueType | None, ...]], str | None] | None = None
+    takes_maps: bool = False
+    prepare: Callable[..., Any] | None = None
 
     def dtypes_of_input(self, index: int) -> Dtypes:
         """Returns the element types that the kernel computes at an input."""
@@ -126,14 +144,19 @@ def kernel(
     reads_shapes: bool = False,
     runs_on_host: bool = False,
     refuse: Callable[[Node, tuple[ValueType | None, ...]], str | None] | None = None,
+    takes_maps: bool = False,
+    prepare: Callable[..., Any] | None = None,
 ) -> Callable[[Function], Function]:
     """Registers a function as the kernel of an operator in the since-versions for which its semantics are right.
 
-    May be stacked. `counts_outputs` demands a keyword `output_count`, which is no attribute.
+    May be stacked. `counts_outputs` demands a keyword `output_count`, and `prepare` one called `prepared`; they are no attributes.
     """
 
     def register(function: Function) -> Function:
         attributes, required, limits = _read_signature(function)
+        if prepare is not None:
+            assert required == ("prepared",), f"{op_type}: the attributes belong to what prepares them"
+            attributes, required, _ = _read_signature(prepare)
         assert counts_outputs == ("output_count" in (*attributes, *required)), (
             f"{op_type}: output_count is declared on one side only"
         )
@@ -155,6 +178,8 @@ def kernel(
             reads_shapes,
             runs_on_host,
             refuse,
+            takes_maps,
+            prepare,
         )
         for version in since:
             assert (domain, op_type, version) not in _TABLE, f"two kernels for {op_type}-{version}"
@@ -210,6 +235,7 @@ def find_refusal(
         or _refuse_inputs(node, record, input_types, dtypes)
         or _refuse_bodies(node, extensions, dtypes, type_of)
         or (record.refuse(node, tuple(input_types)) if record.refuse is not None else None)
+        or _refuse_preparation(node, record, tuple(input_types))
     )
 
 
@@ -279,19 +305,34 @@ def _refuse_inputs(node: Node, record: Kernel, input_types: Sequence[ValueType |
         allowed = record.dtypes_of_input(index)
         # What a kernel reads on the host never enters the device, so only the kernel's own limits hold there.
         allowed = allowed if index in record.host else allowed & dtypes
-        reason = refuse_type(value_type, allowed)
+        reason = refuse_type(value_type, allowed, takes_maps=record.takes_maps)
         if reason is not None:
             return f"input '{name}' of {node.operator} {reason}; implemented: {enumerate_choices(allowed)}"
     return None
 
 
-def refuse_type(value_type: ValueType, allowed: Dtypes) -> str | None:
+def refuse_type(value_type: ValueType, allowed: Dtypes, *, takes_maps: bool = False) -> str | None:
     """Returns what is wrong with a value of this type ("has dtype string"), None when its elements are allowed or unknown."""
     if isinstance(value_type, MapType):
-        return "is a map"
+        return refuse_type(value_type.value, allowed) if takes_maps else "is a map"
     if isinstance(value_type, TensorType):
         return None if value_type.dtype is None or value_type.dtype in allowed else f"has dtype {value_type.dtype}"
-    return refuse_type(value_type.element, allowed)
+    return refuse_type(value_type.element, allowed, takes_maps=takes_maps)
+
+
+def _refuse_preparation(node: Node, record: Kernel, input_types: tuple[ValueType | None, ...]) -> str | None:
+    if record.prepare is None:
+        return None
+    import numpy as np  # on the host, whatever the device: only the reason is wanted
+
+    try:
+        record.prepare(np, input_types, **node.attributes)
+    except ValueError as error:
+        return f"{node.operator} {error}"
+    except (ArithmeticError, LookupError, TypeError) as error:
+        # What a stranger's attributes can be is not foreseen everywhere; that they fit no formula is reason enough.
+        return f"{node.operator} has attributes that do not fit together: {type(error).__name__}: {error}"
+    return None
 
 
 def _refuse_bodies(

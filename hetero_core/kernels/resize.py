@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axes, widen
-from hetero_core.kernels.registry import ANY, FLOATS, INT64, STRING, Dtypes, kernel
+from hetero_core.kernels.registry import ANY, FLOATS, INT64, Dtypes, kernel
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType, ValueType
 
@@ -25,8 +25,7 @@ _CHOICES = {
 _CHOICES_11 = {**_CHOICES, "coordinate_transformation_mode": (*_TRANSFORMATIONS, "tf_half_pixel_for_nn")}
 _CHOICES_18 = {**_CHOICES, "antialias": (0, 1), "keep_aspect_ratio_policy": ("stretch", "not_larger", "not_smaller")}
 _CHOICES_19 = {**_CHOICES_18, "coordinate_transformation_mode": (*_TRANSFORMATIONS, "half_pixel_symmetric")}
-_ANY = ANY - STRING
-_RESIZE_DTYPES: tuple[Dtypes, ...] = (_ANY, FLOATS, FLOATS, INT64)
+_RESIZE_DTYPES: tuple[Dtypes, ...] = (ANY, FLOATS, FLOATS, INT64)
 _Rows = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
@@ -63,6 +62,8 @@ def _refuse_resize(node: Node, input_types: tuple[ValueType | None, ...]) -> str
     crops = node.attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize"
     if crops and len(node.inputs) < 4:
         return f"tf_crop_and_resize of {node.operator} is implemented for sizes, not for scales"
+    if crops and isinstance(x_type, TensorType) and x_type.dtype == "string":
+        return f"tf_crop_and_resize of {node.operator} has no string for what lies outside"
     return None
 
 
@@ -125,8 +126,8 @@ def resize_all(
 _LEGACY = {"mode": ("nearest", "linear")}
 
 
-@kernel("Resize", since=(10,), dtypes=(_ANY, FLOATS), host=(1,), choices=_LEGACY, refuse=_refuse_resize)
-@kernel("Upsample", since=(9,), dtypes=(_ANY, FLOATS), host=(1,), choices=_LEGACY, refuse=_refuse_resize)
+@kernel("Resize", since=(10,), dtypes=(ANY, FLOATS), host=(1,), choices=_LEGACY, refuse=_refuse_resize)
+@kernel("Upsample", since=(9,), dtypes=(ANY, FLOATS), host=(1,), choices=_LEGACY, refuse=_refuse_resize)
 def resize_by_scales(xp: Namespace, x: Array, scales: Array, *, mode: str = "nearest") -> Array:
     """Returns x resampled from coordinates x / scale; nearest rounds down where the axis grows and up where it shrinks.
 
@@ -138,13 +139,13 @@ def resize_by_scales(xp: Namespace, x: Array, scales: Array, *, mode: str = "nea
     return y
 
 
-@kernel("Upsample", since=(7,), dtypes=_ANY, choices=_LEGACY, refuse=_refuse_resize)
+@kernel("Upsample", since=(7,), dtypes=ANY, choices=_LEGACY, refuse=_refuse_resize)
 def upsample_by_attribute(xp: Namespace, x: Array, *, mode: str = "nearest", scales: tuple[float, ...]) -> Array:
     """Returns what Upsample-9 returns. Source: ONNX Upsample-7."""
     return resize_by_scales(xp, x, np.asarray(scales), mode=mode)
 
 
-@kernel("Upsample", since=(1,), dtypes=_ANY, choices={"mode": ("nearest", "bilinear")}, refuse=_refuse_resize)
+@kernel("Upsample", since=(1,), dtypes=ANY, choices={"mode": ("nearest", "bilinear")}, refuse=_refuse_resize)
 def upsample_image(xp: Namespace, x: Array, *, height_scale: float, mode: str = "nearest", width_scale: float) -> Array:
     """Returns images resampled along height and width. Source: ONNX Upsample-1."""
     scales = np.asarray((1.0, 1.0, height_scale, width_scale))

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from hetero_core.kernels.indexing import grid_of
 from hetero_core.kernels.precision import Array, Namespace, narrow, normalize_axis, widen
-from hetero_core.kernels.registry import ANY, BOOL, INDEX, INT64, NUMBERS, kernel
+from hetero_core.kernels.registry import ANY, BOOL, COMPLEX, INDEX, INT64, NUMBERS, STRING, Dtypes, kernel
+from hetero_core.network.graph import Node
+from hetero_core.network.types import TensorType, ValueType
 
 _REDUCTION = ("none", "add", "mul", "max", "min")
+_DATA: Dtypes = NUMBERS | BOOL | COMPLEX | STRING
+
+
+def _refuse_reduction(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+    """Refuses what has no meaning: sums of strings, the greater of two complex numbers."""
+    reduction, found = node.attributes.get("reduction", "none"), input_types[0]
+    dtype = found.dtype if isinstance(found, TensorType) else None
+    if (dtype == "string" and reduction != "none") or (dtype in COMPLEX and reduction in ("max", "min")):
+        return f"reduction '{reduction}' of {node.operator} is not defined for {dtype}"
+    return None
 
 
 @kernel("Scatter", since=(9, 11), dtypes=(ANY, INDEX, ANY))
@@ -18,7 +30,9 @@ def scatter_elements(xp: Namespace, x: Array, indices: Array, updates: Array, *,
     return y
 
 
-@kernel("ScatterElements", since=(16, 18), dtypes=(NUMBERS | BOOL, INDEX, NUMBERS | BOOL), choices={"reduction": _REDUCTION})
+@kernel(
+    "ScatterElements", since=(16, 18), dtypes=(_DATA, INDEX, _DATA), choices={"reduction": _REDUCTION}, refuse=_refuse_reduction
+)
 def scatter_reduced_elements(
     xp: Namespace, x: Array, indices: Array, updates: Array, *, axis: int = 0, reduction: str = "none"
 ) -> Array:
@@ -35,7 +49,7 @@ def scatter_nd(xp: Namespace, x: Array, indices: Array, updates: Array) -> Array
     return y
 
 
-@kernel("ScatterND", since=(16, 18), dtypes=(NUMBERS | BOOL, INT64, NUMBERS | BOOL), choices={"reduction": _REDUCTION})
+@kernel("ScatterND", since=(16, 18), dtypes=(_DATA, INT64, _DATA), choices={"reduction": _REDUCTION}, refuse=_refuse_reduction)
 def scatter_reduced_nd(xp: Namespace, x: Array, indices: Array, updates: Array, *, reduction: str = "none") -> Array:
     """Returns x with the addressed slices replaced, or combined with what lies there. Source: ONNX ScatterND-18."""
     return _write(xp, x, _coordinates(xp, x, indices), updates, reduction)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hetero_core.kernels.precision import Array, Namespace, integers_of, normalize_axis, widen
-from hetero_core.kernels.registry import ANY, BOOL, INT64, NUMBERS, kernel
+from hetero_core.kernels.registry import ANY, BOOL, COMPLEX, INT64, NUMBERS, kernel
 
 
 @kernel("ArgMax", since=(12, 13), dtypes=NUMBERS, choices={"select_last_index": (0, 1)})
@@ -82,7 +82,7 @@ def _sort_top(xp: Namespace, x: Array, k: int, axis: int, largest: int) -> tuple
     return xp.take_along_axis(x, order, axis=resolved), order
 
 
-@kernel("NonZero", since=(9, 13), dtypes=NUMBERS | BOOL)
+@kernel("NonZero", since=(9, 13), dtypes=NUMBERS | BOOL | COMPLEX)
 def non_zero(xp: Namespace, x: Array) -> Array:
     """Returns the positions of all elements that are not zero, one column each, in row-major order. Source: ONNX NonZero-13."""
     flags = (x != 0).reshape(-1)

@@ -7,14 +7,34 @@ from typing import Any
 import numpy as np
 
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, widen
-from hetero_core.kernels.registry import FLOATS, INT64, kernel
+from hetero_core.kernels.registry import BOOL, COMPLEX, FLOATS, INT64, NUMBERS, kernel
 from hetero_core.kernels.sampling import Resolve, count_inside, interpolate, read_elements, weigh_cubic, weigh_linear
+from hetero_core.network.graph import Node
+from hetero_core.network.types import TensorType, ValueType
 
 _PADDING = {"padding_mode": ("zeros", "border", "reflection"), "align_corners": (0, 1)}
 Vector = np.ndarray[tuple[int, ...], np.dtype[Any]]
 
 
-@kernel("GridSample", since=(16,), dtypes=FLOATS, choices={**_PADDING, "mode": ("bilinear", "nearest", "bicubic")})
+def _refuse_interpolation(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+    """Refuses to interpolate what is no float, for which no source says how it is rounded."""
+    mode, found = node.attributes.get("mode", "linear"), input_types[0]
+    dtype = found.dtype if isinstance(found, TensorType) else None
+    if mode == "nearest" or dtype is None or dtype in FLOATS:
+        return None
+    return f"mode '{mode}' of {node.operator} is implemented for floats, not for {dtype}"
+
+
+_GRID = (NUMBERS | BOOL | COMPLEX, FLOATS)
+
+
+@kernel(
+    "GridSample",
+    since=(16,),
+    dtypes=_GRID,
+    choices={**_PADDING, "mode": ("bilinear", "nearest", "bicubic")},
+    refuse=_refuse_interpolation,
+)
 def grid_sample_image(
     xp: Namespace, x: Array, grid: Array, *, align_corners: int = 0, mode: str = "bilinear", padding_mode: str = "zeros"
 ) -> Array:
@@ -23,7 +43,13 @@ def grid_sample_image(
     return grid_sample(xp, x, grid, align_corners=align_corners, mode=general, padding_mode=padding_mode)
 
 
-@kernel("GridSample", since=(20, 22), dtypes=FLOATS, choices={**_PADDING, "mode": ("linear", "nearest", "cubic")})
+@kernel(
+    "GridSample",
+    since=(20, 22),
+    dtypes=_GRID,
+    choices={**_PADDING, "mode": ("linear", "nearest", "cubic")},
+    refuse=_refuse_interpolation,
+)
 def grid_sample(
     xp: Namespace, x: Array, grid: Array, *, align_corners: int = 0, mode: str = "linear", padding_mode: str = "zeros"
 ) -> Array:
@@ -58,8 +84,13 @@ def _reflect(xp: Namespace, place: Array, size: int, align_corners: int) -> Arra
 
 
 def _bring_inside(xp: Namespace, place: Array, size: int, padding_mode: str, align_corners: int) -> Array:
+    """Returns reflected positions inside. Those beyond a border stay where they are, as far as a cubic sees a difference.
+
+    What a cubic reads there is the border's element, so it bends within two steps of it: PyTorch and ONNX Runtime have it so, the
+    reference evaluator moves the position to the border first.
+    """
     if padding_mode == "border":
-        return xp.clip(place, 0, size - 1)
+        return xp.clip(place, -3, size + 2)
     return _reflect(xp, place, size, align_corners) if padding_mode == "reflection" else place
 
 

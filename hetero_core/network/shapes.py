@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_core.errors import ExtensionError, InvalidNetworkError
 from hetero_core.network.assembly import since_version
+from hetero_core.network.border import EMPTY_BORDER
 from hetero_core.network.encoding import GraphWriter, opsets_of_nodes, write_model
 from hetero_core.network.graph import Graph, Initializer, Network, Node, iterate_graphs
 from hetero_core.network.merging import merge_types
 from hetero_core.network.notes import no_notes
+from hetero_core.network.signatures import has_signature, infer_by_signature
 from hetero_core.network.soundness import check_ranks
 from hetero_core.network.tensors import write_tensor
 from hetero_core.network.type_protos import read_type
-from hetero_core.network.types import MapType, TensorType, ValueSpec, ValueType
+from hetero_core.network.types import MapType, TensorType, ValueSpec, ValueType, has_known_element
 
 if TYPE_CHECKING:
     import onnx
@@ -102,7 +104,8 @@ class _Inference:
         for graph in iterate_graphs(network):
             check_ranks(graph)
         writer = GraphWriter(SkeletonWeights(), states_type, notes_of_node=no_notes)
-        model = write_model(network, writer)
+        # The default of an input is not its value.
+        model = write_model(replace(network, border=EMPTY_BORDER), writer)
         for spec, info in zip(network.inputs, model.graph.input, strict=True):
             _state_type(spec, info)
         model.ir_version = onnx.IR_VERSION
@@ -182,9 +185,11 @@ class _Inference:
         return name.startswith("unk__") and name not in self.names_of_sizes
 
     def needs_sweep(self, network: Network) -> bool:
-        """Says whether a node has to be looked at by itself: one of another opset, a custom one, or all."""
+        """Says whether a node has to be looked at by itself: one of another opset, a custom one, one left untyped, or all."""
         return self.failed or any(
-            self._is_foreign(node) or (self.custom_types is not None and node.since_version == 0)
+            self._is_foreign(node)
+            or (self.custom_types is not None and node.since_version == 0)
+            or (has_signature(node) and _is_untyped(node, graph.types))
             for graph in iterate_graphs(network)
             for node in graph.nodes
         )
@@ -224,12 +229,18 @@ class _Inference:
     ) -> tuple[Node, dict[str, ValueType]]:
         """Returns the node, its bodies perhaps with more types, and the types of its outputs that could be learnt now."""
         if node.since_version == 0:
-            return node, self._ask_author(node, scope)
+            found = self._ask_author(node, scope)
+            return node, found or (infer_by_signature(node, ()) if has_signature(node) else {})
         if not node.bodies and all(_is_complete(scope.get(value)) for value in node.writes):
             return node, {}
+        found = {}
         if self.failed or self._is_foreign(node) or not self.fresh.isdisjoint(node.reads):
-            return self._infer_alone(node, scope, constants)
-        return node, {}
+            node, found = self._infer_alone(node, scope, constants)
+        if not all(has_known_element(found.get(value, scope.get(value))) for value in node.writes):
+            inputs = [constants[value].type if value in constants else scope.get(value) for value in node.inputs]
+            for value, signed in infer_by_signature(node, inputs).items():
+                found[value] = merge_types(found.get(value, signed), signed) or signed
+        return node, found
 
     def _ask_author(self, node: Node, scope: Mapping[str, ValueType]) -> dict[str, ValueType]:
         if self.custom_types is None:
@@ -265,6 +276,11 @@ class _Inference:
 def _is_complete(value_type: ValueType | None) -> bool:
     """Says whether a type leaves nothing to learn."""
     return isinstance(value_type, TensorType) and value_type.dtype is not None and not _has_open_size(value_type)
+
+
+def _is_untyped(node: Node, types: Mapping[str, ValueType]) -> bool:
+    """Says whether the element type of some output is unknown."""
+    return any(not has_known_element(types.get(value)) for value in node.writes)
 
 
 def _has_open_size(value_type: TensorType) -> bool:

@@ -7,15 +7,14 @@ it out again. Other engines may ignore such an import: ask `needs_wrappers` firs
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any
 
 from hetero_core.dtypes import onnx_of_dtype
 from hetero_core.errors import InvalidNetworkError, NetworkReadError, enumerate_choices
+from hetero_core.files import replace_file, replace_files
 from hetero_core.network.encoding import GraphWriter, InlineWeights, opsets_of_nodes, write_model
 from hetero_core.network.graph import Initializer, Network, Node, iterate_graphs
 from hetero_core.network.notes import history_of_node, no_notes
@@ -83,6 +82,8 @@ def write_network(
 
     `annotate` may add to the model before it is written. Both files appear complete or not at all, and may replace those that the
     network was read from.
+
+    Raises: InvalidNetworkError above 2 GiB; OSError that names the file.
     """
     path = os.fspath(path)
     if _weights_size(network) <= inline_limit:
@@ -90,27 +91,17 @@ def write_network(
         model = network_to_proto(network)
         annotate(model)
         content = _serialize(model, network)
-        _write_file(path, lambda file: file.write(content))
+        with replace_file(path) as file:
+            file.write(content)
         return
     outside = OutsideWeights(os.path.basename(path) + ".data")
     model = write_model(network, GraphWriter(outside, has_known_element, notes_of_node=no_notes))
     annotate(model)
     content = _serialize(model, network)
-    _write_file(path + ".data", outside.copy_to_file)
-    _write_file(path, lambda file: file.write(content))
-
-
-def _write_file(path: str, fill: Callable[[IO[bytes]], object]) -> None:
-    folder = os.path.dirname(os.path.abspath(path))
-    descriptor, partial = tempfile.mkstemp(dir=folder, prefix=os.path.basename(path), suffix=".partial")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            fill(file)
-        os.replace(partial, path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.remove(partial)
-        raise
+    # The weights first: a model is never without them.
+    with replace_files(path + ".data", path) as (weights, file):
+        outside.copy_to_file(weights)
+        file.write(content)
 
 
 def node_to_proto(node: Node) -> onnx.NodeProto:

@@ -11,7 +11,8 @@ Layout, all numbers little-endian:
     sections      each at a multiple of 64 from the start of the container, gaps filled with zeros
     last 32       SHA-256 over everything before
 
-HETERO's sections hold containers of the same format. A container carries data, never code.
+HETERO's sections hold containers of the same format. A container carries data; what is code is marked as such in the table of
+sections, and is used only where the user trusts it.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class BlobHeader:
 def write_blob(header: BlobHeader, payload: Payload, stream: IO[bytes]) -> None:
     """Writes one container. The stream need not be seekable."""
     views = {name: memoryview(section).cast("B") for name, section in payload.sections.items()}
-    prefix, total = _lay_out(header, views)
+    prefix, total = _lay_out(header, views, payload.code)
     digest = hashlib.sha256()
     position = 0
     for piece in _iterate_pieces(prefix, views):
@@ -67,11 +68,14 @@ def write_blob(header: BlobHeader, payload: Payload, stream: IO[bytes]) -> None:
     stream.write(digest.digest())
 
 
-def _lay_out(header: BlobHeader, views: Mapping[str, memoryview]) -> tuple[bytes, int]:
+def _lay_out(header: BlobHeader, views: Mapping[str, memoryview], code: tuple[str, ...]) -> tuple[bytes, int]:
     """Returns head and header as bytes, and the length of the container. Offsets count from the end of the header."""
-    table, offset = [], 0
+    table: list[dict[str, Any]] = []
+    offset = 0
     for name, view in views.items():
-        table.append({"name": name, "offset": offset, "size": view.nbytes})
+        # Only what is code has the mark, so that a container without code is what it was before there were marks.
+        mark = {"code": True} if name in code else {}
+        table.append({"name": name, "offset": offset, "size": view.nbytes, **mark})
         offset = _align(offset + view.nbytes)
     fields = {field.name: getattr(header, field.name) for field in dataclasses.fields(header)}
     text = json.dumps({**fields, "config": dict(header.config), "sections": table}, sort_keys=True).encode()
@@ -143,13 +147,44 @@ def _parse(name: str, view: memoryview, header_size: int) -> tuple[BlobHeader, P
         header = _read_header(fields)
     except (ValueError, RecursionError) as error:
         raise BlobDamagedError(f"{name} has a header that cannot be read: {error}") from error
-    if len({section for section, _, _ in table}) < len(table):
-        raise BlobDamagedError(f"{name} has two sections of one name: {', '.join(sorted(section for section, _, _ in table))}")
-    for section, offset, size in table:
+    if len({section for section, _, _, _ in table}) < len(table):
+        raise BlobDamagedError(f"{name} has two sections of one name: {', '.join(sorted(section for section, _, _, _ in table))}")
+    end = 0
+    for section, offset, size, _ in table:
         if offset < 0 or size < 0 or offset % ALIGNMENT or offset + size > room:
             raise BlobDamagedError(f"{name}: section '{section}' at {offset} with {size} bytes does not fit into {room} bytes")
-    sections = {section: view[start + offset : start + offset + size] for section, offset, size in table}
-    return header, Payload(sections, header.payload_version)
+        # Sections that share bytes would let a small file stand for containers within containers without end.
+        if offset < end:
+            raise BlobDamagedError(f"{name}: section '{section}' at {offset} begins within the one before, which ends at {end}")
+        end = offset + size
+    sections = {section: view[start + offset : start + offset + size] for section, offset, size, _ in table}
+    return header, Payload(sections, header.payload_version, tuple(section for section, _, _, is_code in table if is_code))
+
+
+def find_code(payload: Payload) -> tuple[str, ...]:
+    """Returns the sections that are code; those of a container within a section as "stage/0: kernels". Costs no digest."""
+    found: list[str] = []
+    left = [("", payload)]
+    while left:
+        where, one = left.pop()
+        found += [where + name for name in one.code]
+        for name, section in one.sections.items():
+            inner = _peek(section)
+            if inner is not None:
+                left.append((f"{where}{name}: ", inner))
+    return tuple(found)
+
+
+def _peek(section: Any) -> Payload | None:
+    """Returns the sections of a container within a section; None for what is none, or damaged, and so can never be imported."""
+    view = memoryview(section).cast("B")
+    if len(view) < _HEAD.size + _DIGEST_SIZE or bytes(view[: len(MAGIC)]) != MAGIC:
+        return None
+    header_size = _HEAD.unpack_from(view)[3]
+    try:
+        return _parse("a section", view, header_size)[1]
+    except BlobDamagedError:
+        return None
 
 
 _KIND_OF_FIELD: Mapping[str, type] = {
@@ -173,8 +208,14 @@ def _read_header(fields: dict[str, Any]) -> BlobHeader:
     return BlobHeader(**{**found, "inputs": tuple(found["inputs"]), "outputs": tuple(found["outputs"])})
 
 
-def _read_row(row: Any) -> tuple[str, int, int]:
-    return _take_field(row, "name", str), _take_field(row, "offset", int), _take_field(row, "size", int)
+def _read_row(row: Any) -> tuple[str, int, int, bool]:
+    fields = dict(row) if isinstance(row, dict) else row
+    name, offset, size = _take_field(fields, "name", str), _take_field(fields, "offset", int), _take_field(fields, "size", int)
+    is_code = fields.pop("code", False)
+    # A mark that is not understood might be one that forbids something.
+    if fields or not isinstance(is_code, bool):
+        raise ValueError(f"its section '{name}' is marked {dict(row)!r:.120}; expected name, offset, size and perhaps code")
+    return name, offset, size, is_code
 
 
 def _take_field(fields: Any, name: str, kind: type) -> Any:

@@ -1,8 +1,8 @@
 """The cache of compiled networks: a folder of blobs, each named by the digest of all that shaped it.
 
 Rules: an entry appears complete or not at all; it is used only where what it says of itself is, byte for byte, what the load would
-say; whatever is wrong with entry or folder is a warning and a miss, and never fails a load. Warnings go to the log and not through
-`warnings`, which a program may have turned into errors.
+say; whatever is wrong with entry or folder is a warning and a miss, and never fails a load; code is neither kept nor taken. Warnings
+go to the log and not through `warnings`, which a program may have turned into errors.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hetero_core.contract import Payload
-from hetero_core.errors import BlobError, BlobMismatchError, ConfigValueError
-from hetero_core.runtime.blob import BlobHeader, read_blob, write_blob
+from hetero_core.errors import BlobError, BlobMismatchError, ConfigValueError, UntrustedBlobError
+from hetero_core.runtime.blob import BlobHeader, find_code, read_blob, write_blob
 from hetero_core.runtime.locks import FileLock
 
 logger = logging.getLogger(__name__)
@@ -34,9 +34,12 @@ LOCK_SECONDS = 300.0
 _IDENTITY = "hetero/cache"
 """The section of an entry that says what it was made from; the plugin that imports the entry does not see it."""
 _ENTRY_NAME = re.compile(r"[0-9a-f]{64}\.blob")
-_PARTIAL_NAME = re.compile(r"[0-9a-f]{64}\.[^.]+\.partial")
-_OLDEST_PARTIAL = 86400.0
-"""Seconds after which nobody can be writing a partial file any more."""
+_LEFTOVER_NAME = re.compile(r"[0-9a-f]{64}\.(lock|[^.]+\.partial)")
+_CLOCK_SKEW = 2_000_000_000
+"""Nanoseconds by which the clocks of two machines may differ that share a folder."""
+
+_tidied: set[Path] = set()
+"""The folders that this process has looked through for what killed processes left."""
 
 # The parts of a split network are loaded within the load of the whole, and are in its entry.
 _is_inside: ContextVar[bool] = ContextVar("hetero_cache_is_inside", default=False)
@@ -56,7 +59,7 @@ def open_cache(config: Mapping[str, Any]) -> NetworkCache | None:
 
 
 class NetworkCache:
-    """A folder of entries. Safe for threads and processes; keeps no state but the folder."""
+    """A folder of entries. Safe for threads and processes; keeps no state but the folder, which a process tidies up on its first use."""
 
     def __init__(self, folder: Path, size_limit: int = 0) -> None:
         self._folder = folder
@@ -93,6 +96,9 @@ class NetworkCache:
                 return made
         finally:
             _is_inside.reset(token)
+            if self._folder not in _tidied:
+                _tidied.add(self._folder)
+                self._remove_leftovers()
 
     def _take_entry(self, path: Path, identity: bytes, take: Callable[[BlobHeader, Payload], Loaded]) -> Loaded | None:
         """Returns what is made of an entry, None where there is none."""
@@ -107,8 +113,7 @@ class NetworkCache:
         except Exception as error:
             # A plugin may raise anything for what it cannot import.
             raise _UnusableEntryError(f"{type(error).__name__}: {error}") from error
-        with suppress(OSError):
-            os.utime(path)  # the time of the last use, for the eviction
+        _note_use(path)
         logger.info("network '%s' was loaded from the cache entry '%s'", header.network, path)
         return taken
 
@@ -147,12 +152,16 @@ class NetworkCache:
     def _store(self, path: Path, identity: bytes, pack: Callable[[], tuple[BlobHeader, Payload]]) -> None:
         """Writes an entry; a failure leaves the folder as it was."""
         try:
-            self._remove_partials(path.stem)
+            self._remove_leftovers(held=path.stem)
             header, payload = pack()
-            entry = Payload({**payload.sections, _IDENTITY: identity}, payload.version)
+            code = find_code(payload)
+            if code:
+                logger.info("network '%s' is not kept in the cache: it holds code, in the sections %s", header.network, code)
+                return
+            entry = Payload({**payload.sections, _IDENTITY: identity}, payload.version, payload.code)
             size = self._write(path, header, entry)
             logger.info("network '%s' was stored as the cache entry '%s', %d bytes", header.network, path, size)
-            self._evict()
+            self._evict(path.name)
         except Exception as error:  # noqa: BLE001  # a full disk, or a plugin that cannot export: the network is loaded all the same
             logger.warning("nothing was kept in the cache folder '%s': %s: %s", self._folder, type(error).__name__, error)
 
@@ -167,6 +176,7 @@ class NetworkCache:
                 size = stream.tell()
             if 0 < self._size_limit < size:
                 raise BlobError(f"the entry has {size} bytes, CACHE_SIZE_LIMIT is {self._size_limit}")
+            _note_use(partial)
             os.replace(partial, path)
         except BaseException:
             with suppress(OSError):
@@ -175,26 +185,47 @@ class NetworkCache:
         _sync_folder(self._folder)
         return size
 
-    def _remove_partials(self, key: str) -> None:
-        """Removes what killed processes left: of this entry, whose lock is held, and of others after a day."""
-        for path in self._list(_PARTIAL_NAME):
-            with suppress(OSError):
-                if path.name.startswith(key) or time.time() - path.stat().st_mtime > _OLDEST_PARTIAL:
-                    path.unlink()
+    def _remove_leftovers(self, held: str = "") -> None:
+        """Removes the partial files and locks of killed processes: those whose lock nobody holds, however old they look.
 
-    def _evict(self) -> None:
-        """Removes the entries that were not used for the longest time, until the rest is within the limit."""
+        `held` is the key whose lock is held by this load.
+        """
+        try:
+            left = self._list(_LEFTOVER_NAME)
+        except OSError:
+            return  # the folder is gone, or not to be read; who needs it says so
+        for key in sorted({path.name.partition(".")[0] for path in left}):
+            partials = [path for path in left if path.name.startswith(key) and path.suffix == ".partial"]
+            # One that cannot be removed says nothing about the next.
+            with suppress(OSError):
+                if key == held:
+                    _unlink_all(partials)
+                    continue
+                lock = FileLock(self._folder / f"{key}.lock")
+                if lock.acquire(0, on_wait=lambda _: None):
+                    try:
+                        _unlink_all(partials)
+                    finally:
+                        lock.release()
+
+    def _evict(self, kept: str) -> None:
+        """Removes the entries that were not used for the longest time, until the rest is within the limit; never the one named `kept`.
+
+        A time ahead of the clock is from before the clock was put back: such entries go first.
+        """
         if self._size_limit == 0:
             return
-        found = []
+        found, latest = [], time.time_ns() + _CLOCK_SKEW
         for path in self._list(_ENTRY_NAME):
             with suppress(OSError):
                 status = path.stat()
-                found.append((status.st_mtime_ns, path.name, status.st_size, path))
-        total = sum(size for _, _, size, _ in found)
-        for _, _, size, path in sorted(found):
+                found.append((status.st_mtime_ns <= latest, status.st_mtime_ns, path.name, status.st_size, path))
+        total = sum(size for *_, size, _ in found)
+        for *_, name, size, path in sorted(found):
             if total <= self._size_limit:
                 return
+            if name == kept:
+                continue
             with suppress(OSError):
                 path.unlink()
             total -= size
@@ -210,7 +241,22 @@ def _read_entry(path: Path, identity: bytes) -> tuple[BlobHeader, Payload]:
     sections = dict(payload.sections)
     if bytes(sections.pop(_IDENTITY, b"")) != identity:
         raise BlobMismatchError(f"'{path}' was made from something else than its name says")
+    code = find_code(payload)
+    if code:
+        raise UntrustedBlobError(f"'{path}' holds code, in the sections {list(code)}; no cache entry may")
     return header, Payload(sections, payload.version)
+
+
+def _unlink_all(paths: list[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+def _note_use(path: str | os.PathLike[str]) -> None:
+    """Writes the time of the last use, for the eviction; of the clock that is asked there, which a file server's is not."""
+    now = time.time_ns()
+    with suppress(OSError):
+        os.utime(path, ns=(now, now))
 
 
 class _UnusableEntryError(Exception):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hetero_core.contract import DeviceName
-from hetero_core.devices.config import convert_config, merge_config
+from hetero_core.devices.config import LIMIT_KEYS, convert_config, merge_config
 from hetero_core.devices.device import Device
 from hetero_core.devices.threads import THREAD_KEYS
 from hetero_core.errors import BlobMismatchError
@@ -61,12 +61,12 @@ def merge_imported_config(
                 f"cannot import network '{header.network}' on {device}: {name} is {_show(value)} in the call and "
                 f"{_show(stored.get(name))} in the blob, and it shaped what was compiled; leave it out, or load the model again"
             )
-    resolved, here = entry.resolve(device, {name: call[name] for name in ("DEVICE_ID", *THREAD_KEYS) if name in call})
+    resolved, here = entry.resolve(device, {name: call[name] for name in ("DEVICE_ID", *THREAD_KEYS, *LIMIT_KEYS) if name in call})
     # A blob of an older core lacks the keys that came later; what only steers running may have any value.
     added = {name: key for name, key in keys.items() if key.runtime}
-    # How a machine is used is said here, whatever the blob says of the one that it comes from.
-    threads = {name: here[name] for name in THREAD_KEYS}
-    config = merge_config(added, stored, said, threads, {"DEVICE_ID": resolved.id})
+    # How a machine is used, and how much of it, is said here, whatever the blob says of the one that it comes from.
+    local = {name: here[name] for name in (*THREAD_KEYS, *LIMIT_KEYS)}
+    config = merge_config(added, stored, said, local, {"DEVICE_ID": resolved.id})
     return DeviceName(device.name, resolved.id, device.arguments), config
 
 

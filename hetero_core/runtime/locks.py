@@ -54,8 +54,10 @@ class FileLock:
             try:
                 is_locked = _lock(descriptor)
                 if is_locked and _is_at(descriptor, self._path):
-                    os.ftruncate(descriptor, 0)
-                    os.write(descriptor, f"process {os.getpid()}".encode())
+                    # A disk may be too full for the name of the holder, and is not for the lock.
+                    with suppress(OSError):
+                        os.ftruncate(descriptor, 0)
+                        os.write(descriptor, f"process {os.getpid()}".encode())
                     self._descriptor, descriptor = descriptor, -1
                     return None
                 if not is_locked:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.errors import ConfigValueError, RequestBusyError
-from hetero_core.runtime.request import InferRequest, Run
+from hetero_core.runtime.request import InferRequest
+from hetero_core.runtime.run import Run
 
 if TYPE_CHECKING:
     from hetero_core.runtime.executable import ExecutableNetwork

@@ -1,7 +1,8 @@
 """InferRequest: one place for inputs, outputs and working memory, run again and again; the same for every device.
 
 States: idle -> running -> idle. Python cannot stop a thread: when a request is cancelled it is idle at once, and the context
-that the device still works on is set aside; the next run gets a new one. Nothing of a failed run stays behind.
+that the device still works on is set aside; the next run gets a new one. Nothing of a failed run stays behind. With DEADLINE the
+device works on a thread that can be left behind, also for the run of a caller who waits.
 """
 
 from __future__ import annotations
@@ -14,37 +15,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_core.contract import CancelToken, NodeTime, Profile, RunContext
-from hetero_core.errors import InferenceError, InputNameError, RequestBusyError, RequestCancelledError, enumerate_choices, suggest
+from hetero_core.devices.watch import LONGEST_WAIT
+from hetero_core.errors import (
+    HeteroError,
+    InputNameError,
+    RequestBusyError,
+    RequestCancelledError,
+    enumerate_choices,
+    suggest,
+)
 from hetero_core.network.types import ValueSpec
-from hetero_core.runtime.door import convert_value, order_inputs
+from hetero_core.runtime.door import convert_value, count_copied_bytes, fill_presets, order_inputs
+from hetero_core.runtime.late_runs import describe_late_run, start_thread, start_timer
+from hetero_core.runtime.run import NO_STATE, Outcome, Run, wake_loop
+from hetero_core.runtime.states import RequestStates
 
 if TYPE_CHECKING:
     import asyncio
 
     from hetero_core.runtime.executable import ExecutableNetwork
 
-_Outcome = tuple[tuple[Any, ...], BaseException | None]
 Callback = Callable[["InferRequest", BaseException | None], None]
-
-
-class Run:
-    """One run in flight: what it needs, how it ended.
-
-    `is_detached` says that nobody is given the error when the run ends: it is called back, and `wait` raises it. `wake` is for an event
-    loop.
-    """
-
-    __slots__ = ("context", "done", "error", "inputs", "is_detached", "is_over", "outputs", "wake")
-
-    def __init__(self, inputs: tuple[Any, ...], context: RunContext) -> None:
-        self.inputs = inputs
-        self.context = context
-        self.done = threading.Event()
-        self.is_over = False
-        self.is_detached = False
-        self.outputs: dict[str, Any] = {}
-        self.error: BaseException | None = None
-        self.wake: Callable[[], None] | None = None
 
 
 class InferRequest:
@@ -57,10 +48,14 @@ class InferRequest:
         self._presets: dict[str, np.ndarray[Any, Any]] = {}
         self._outputs: dict[str, Any] = {}
         self._callback: Callback | None = None
-        self._state: object = network.create_state()
+        self.states = RequestStates(network, require_idle=self._require_idle)
+        self._state: object = self._make_state()
+        # What one run reads as states was made in the other working memory; the two are used in turn.
+        self._spare: object = self._make_state() if self.states else None
         self._running: Run | None = None
         self._last: Run | None = None
         self._profile: Profile | None = None
+        self._copied_inputs = 0
         self._run_device = network.run_measured if network.measures else network.run_host
 
     def infer(self, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -69,7 +64,9 @@ class InferRequest:
         Raises: InputNameError, InputShapeError, InputTypeError, RequestBusyError; what the device raised.
         """
         run = self._begin(inputs)
-        if self._settle(run, *self._compute(run)):
+        if self._network.deadline is not None:
+            self._compute_in_time(run, self._network.deadline)
+        elif self._settle(run, *self._compute(run)):
             self._finish(run)
         if run.error is not None:
             raise run.error
@@ -87,7 +84,7 @@ class InferRequest:
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
         run = self._begin(inputs)
-        run.wake = lambda: _wake(loop, ended)
+        run.wake = lambda: wake_loop(loop, ended)
         self._launch_or_raise(run)
         try:
             await ended
@@ -118,7 +115,13 @@ class InferRequest:
 
     def _launch(self, run: Run) -> None:
         start = self._network.start
+        if self._network.deadline is not None:
+            run.timer = start_timer(
+                self._network.deadline, lambda: self._expire(run), name=f"hetero-{self._network.device} deadline"
+            )
         if start is not None:
+            self._give_state(run)
+            run.is_at_work = self._network.deadline is not None
             start(run.inputs, run.context, lambda outputs, error: self._arrive(run, outputs, error))
             return
         future = self._network.submit(lambda: self._run_async(run))
@@ -126,6 +129,7 @@ class InferRequest:
 
     def _arrive(self, run: Run, outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
         """Ends a run that the device started by itself."""
+        self._leave_work(run)
         if isinstance(error, Exception):
             blamed = self._network.blame_device(error)
             blamed.__cause__ = error.__cause__ if blamed is error else error
@@ -165,12 +169,50 @@ class InferRequest:
             self._cancel_run(run)
 
     def _cancel_run(self, run: Run) -> None:
-        error = RequestCancelledError(f"a request on network '{self._network.name}' was cancelled")
+        self._set_aside(run, RequestCancelledError(f"a request on network '{self._network.name}' was cancelled"))
+
+    def _set_aside(self, run: Run, error: HeteroError) -> None:
+        """Ends a run with an error, whatever the device does; its context stays with the device."""
         # The run is over before its device is told: what the device returns then, at once and half done, must not come first.
         if self._settle(run, (), error, keeps_state=False):
             run.context.token.is_set = True
             self._call_back(run)
             self._finish(run)
+
+    def _compute_in_time(self, run: Run, seconds: float) -> None:
+        """Runs the device on a thread that can be left behind, and waits for it until the deadline."""
+        try:
+            self._start_work(run)
+            if not run.done.wait(min(seconds, LONGEST_WAIT)):
+                self._expire(run)
+            # One that has just ended is about to say so.
+            run.done.wait()
+        except BaseException:
+            self._cancel_run(run)
+            raise
+
+    def _start_work(self, run: Run) -> None:
+        def work() -> None:
+            outcome = self._compute(run)
+            self._leave_work(run)
+            self._conclude(run, *outcome)
+
+        run.is_at_work = True
+        start_thread(work, name=f"hetero-{self._network.device} run")
+
+    def _leave_work(self, run: Run) -> None:
+        """Says that the device has returned from a run."""
+        with self._lock:
+            run.is_at_work = False
+            if run.is_late:
+                self._network.late_runs.add(-1)
+
+    def _expire(self, run: Run) -> None:
+        """Ends a run whose time is over, if it has not ended."""
+        seconds, limits = self._network.deadline, run.context.limits
+        assert seconds is not None
+        node = "" if limits is None else limits.node
+        self._set_aside(run, describe_late_run(self._network.where, seconds, node, has_begun=run.is_at_work))
 
     def set_callback(self, callback: Callback | None) -> None:
         """Sets the function that is called once after each asynchronous run with the request and its error or None."""
@@ -217,6 +259,11 @@ class InferRequest:
         return () if self._profile is None else self._profile.entries
 
     @property
+    def host_copied_bytes(self) -> int:
+        """Bytes of inputs and states that the last run had to copy on the host; 0 unless PERF_COUNT is set."""
+        return 0 if self._profile is None else self._copied_inputs + self.states.copied_bytes
+
+    @property
     def profile(self) -> Profile | None:
         """All times of the last run: nodes, subgraphs, transfers, the wait for the device; None unless PERF_COUNT is set."""
         return self._profile
@@ -240,10 +287,17 @@ class InferRequest:
         self._require_idle("start a run")
         # What is no mapping goes on as it is, to the check that says so.
         given = self._inputs if inputs is None else {**self._inputs, **inputs} if isinstance(inputs, Mapping) else inputs
-        ordered = order_inputs(given, self._network.inputs, network=self._network.name)
-        presets = [self._presets.get(spec.name) for spec in self._network.outputs] if self._presets else None
+        ordered = order_inputs(given, self._network.inputs, network=self._network.name, border=self._network.border)
+        presets = [self._presets.get(spec.name) for spec in self._network.all_outputs] if self._presets else None
         profile = Profile(str(self._network.device)) if self._network.measures else None
-        run = Run(ordered, RunContext(self._state, outputs=presets, profile=profile, token=CancelToken()))
+        if profile is not None:
+            self._copied_inputs = count_copied_bytes(given, ordered, self._network.inputs)
+        if self._network.deadline is not None:
+            self._network.late_runs.require_room(self._network.where)
+        limits = self._network.create_limits()
+        run = Run(
+            self.states.join(ordered), RunContext(self._state, outputs=presets, profile=profile, token=CancelToken(), limits=limits)
+        )
         with self._lock:
             if self._running is not None:
                 raise RequestBusyError(
@@ -254,44 +308,53 @@ class InferRequest:
             self._outputs = {}
         return run
 
-    def _compute(self, run: Run) -> _Outcome:
+    def _compute(self, run: Run) -> Outcome:
         """Runs the device; returns its outputs, or its error."""
-        return self._collect(run, lambda: self._run_device(run.inputs, run.context))
+        return self._collect(run, lambda: self._run_with_state(run))
 
-    def _collect(self, run: Run, compute: Callable[[], Any]) -> _Outcome:
+    def _run_with_state(self, run: Run) -> tuple[Any, ...]:
+        self._give_state(run)
+        return self._run_device(run.inputs, run.context)
+
+    def _make_state(self) -> object:
+        return self._network.create_state() if self._network.deadline is None else NO_STATE
+
+    def _give_state(self, run: Run) -> None:
+        """Has the device make working memory where there is none: with DEADLINE, at first and after a run that was set aside."""
+        if run.context.state is NO_STATE:
+            state = run.context.state = self._network.create_state()
+            with self._lock:
+                if not run.is_over:
+                    self._state = state
+
+    def _collect(self, run: Run, compute: Callable[[], Any]) -> Outcome:
         try:
-            return self._fill(run.context, self._network.check_outputs(compute())), None
+            outputs = self._network.check_outputs(compute(), run.context)
+            if run.context.outputs is not None and not run.context.token.is_set:
+                outputs = fill_presets(run.context.outputs, outputs, self._network.all_outputs, network=self._network.name)
+            return self.states.check(run.inputs, outputs), None
         except BaseException as error:  # noqa: BLE001  # kept for the thread that waits, and raised there; interrupts, too
             return (), error
 
-    def _fill(self, context: RunContext, outputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Returns the outputs with the caller's own arrays, filled, in place of those that the device made itself."""
-        if context.outputs is None or context.token.is_set:
-            return outputs
-        filled = []
-        for preset, output, spec in zip(context.outputs, outputs, self._network.outputs, strict=True):
-            if preset is not None and preset is not output:
-                if preset.shape != output.shape:
-                    raise InferenceError(
-                        f"output '{spec.name}' of network '{self._network.name}' has shape {list(output.shape)}; "
-                        f"the array set for it has {list(preset.shape)}"
-                    )
-                np.copyto(preset, output)
-            filled.append(output if preset is None else preset)
-        return tuple(filled)
-
     def _settle(self, run: Run, outputs: tuple[Any, ...], error: BaseException | None, *, keeps_state: bool = True) -> bool:
         """Makes the request idle; False when that was done before: a cancel wins over a device that comes late."""
-        fresh_state = self._state if keeps_state else self._network.create_state()
+        # With DEADLINE whoever gives up must not have to wait for the device to make working memory.
+        fresh_state = self._state if keeps_state else self._make_state()
         with self._lock:
             if run.is_over:
                 return False
             run.is_over = True
             run.error = error
             self._state = fresh_state
+            if run.is_at_work:
+                run.is_late = True
+                self._network.late_runs.add(1)
             # An error is raised once to whoever ran the request; only that of a detached run stays for `wait`.
             self._running, self._last = None, run if run.is_detached else None
             if error is None:
+                if self.states:
+                    outputs = self.states.keep(outputs)
+                    self._state, self._spare = self._spare, self._state
                 run.outputs = {spec.name: value for spec, value in zip(self._network.outputs, outputs, strict=True)}
                 self._outputs = dict(run.outputs)
         return True
@@ -304,13 +367,21 @@ class InferRequest:
 
     def _finish(self, run: Run) -> None:
         """Lets those go on who wait for a run."""
+        if run.timer is not None:
+            run.timer.cancel()
         run.done.set()
         if run.wake is not None:
             run.wake()
 
     def _run_async(self, run: Run) -> None:
-        if not run.is_over:
+        if run.is_over:
+            return
+        if self._network.deadline is None:
             self._conclude(run, *self._compute(run))
+        else:
+            # The thread of the pool is free again when the run is over, whatever the device does.
+            self._start_work(run)
+            run.done.wait()
 
     def _call_back(self, run: Run) -> None:
         callback = self._callback
@@ -327,13 +398,3 @@ class InferRequest:
         """A task that never began, because the Core closed, ends its run as cancelled."""
         error = RequestCancelledError(f"the Core was closed before a request on network '{self._network.name}' began")
         self._conclude(run, (), error)
-
-
-def _wake(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
-    """Tells an event loop, from any thread, that a run has ended."""
-    try:
-        loop.call_soon_threadsafe(lambda: None if ended.done() else ended.set_result(None))
-    except RuntimeError:
-        # A closed loop has nobody left who awaits.
-        if not loop.is_closed():
-            raise

@@ -63,6 +63,27 @@ def test_every_flipped_byte_is_caught() -> None:
     read_blob(bytes(blob))
 
 
+def test_every_flipped_byte_of_fifty_kilobytes_is_caught() -> None:
+    """Head, header, sections, the zeros between them, and the digest itself: each byte once, changed in one bit or in several."""
+    stream = io.BytesIO()
+    write_blob(HEADER, Payload({"weights": bytes(range(256)) * 190, "rest": b"x" * 900}, version=3), stream)
+    blob = bytearray(stream.getvalue())
+    assert len(blob) > 50_000
+    missed = []
+    for position in range(len(blob)):
+        mask = 1 << position % 8 if position % 3 else position % 255 + 1
+        blob[position] ^= mask
+        try:
+            read_blob(blob)
+        except (BlobDamagedError, BlobMismatchError):
+            pass
+        else:
+            missed.append(position)
+        blob[position] ^= mask
+    assert missed == []
+    read_blob(blob)
+
+
 def test_every_truncation_and_addition_is_caught() -> None:
     blob = make_blob()
     for size in range(len(blob)):

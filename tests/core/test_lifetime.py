@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,46 @@ def test_objects_go_in_every_order_and_nothing_stays(order: tuple[str, ...], dev
         gc.collect()
         if "request" in held:
             assert held["request"].infer({"x": X})["y"].tolist() == [6], f"a request works without its {kind}"
+    assert [kind for kind, one in watched.items() if one() is not None] == []
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(("core", "network", "request", "plugin"))), ids="-".join)
+@pytest.mark.parametrize(("device", "expected"), [("FLIGHT", 6), ("HETERO:FLIGHT,CPU", 9)])
+def test_objects_go_in_every_order_with_a_run_in_flight_which_ends_well(
+    hand: Any, order: tuple[str, ...], device: str, expected: int
+) -> None:
+    before, ended = set(threading.enumerate()), list[Any]()
+    plugin = type(hand)()
+    core = Core()
+    core.register_plugin("FLIGHT", plugin)
+    model = core.read_network(onnx.parser.parse_model(MODEL))
+    network = core.load_network(model.with_affinity({"op:Add": "CPU"} if ":" in device else {}), device)
+    request = network.create_infer_request()
+    request.set_callback(lambda request, error: ended.append(error or request.get_tensor("y").tolist()))
+    request.start_async({"x": X})
+    run = plugin.next_run()
+    threads = [thread for thread in threading.enumerate() if thread not in before]
+    assert {thread.name.rpartition("_")[0] for thread in threads} >= {f"hetero-{device}"}
+    held = {"core": core, "network": network, "request": request, "plugin": plugin}
+    watched = {kind: weakref.ref(one) for kind, one in held.items()}
+    del core, network, request, plugin
+    for kind in order:
+        if kind == "plugin" and "core" in held:
+            held["core"].unregister_plugin("FLIGHT")
+        del held[kind]
+        gc.collect()
+    assert ended == []
+    run.end()
+    del run
+    # A Core and its registry hold each other; the collector finds them once the thread has let go of the run.
+    deadline = monotonic() + 60
+    while any(thread.is_alive() for thread in threads) and monotonic() < deadline:
+        gc.collect()
+        threads[0].join(0.01)
+    # HAND gives twice its input, whatever the operator is.
+    assert ended == [[expected]]
+    assert [thread.name for thread in threads if thread.is_alive()] == []
+    gc.collect()
     assert [kind for kind, one in watched.items() if one() is not None] == []
 
 

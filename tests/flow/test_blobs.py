@@ -92,16 +92,12 @@ def test_import_takes_runtime_keys_and_refuses_unknown_ones(core: Core, read: Ca
         core.load_network(read(TEXT), "CPU").export_network(tmp_path / "no" / "x.blob")
 
 
-def test_failed_export_leaves_the_old_file_as_it_was(core: Core, read: Callable[..., Network], tmp_path: Path) -> None:
+def test_export_to_the_name_of_a_folder_is_an_error_and_leaves_it(core: Core, read: Callable[..., Network], tmp_path: Path) -> None:
     path = tmp_path / "x.blob"
-    path.write_bytes(b"precious")
-
-    network = core.load_network(read(TEXT), "CPU")
-    folder = path.with_name("x.blob.partial")
-    folder.mkdir()
-    with pytest.raises(HeteroError, match="cannot write"):
-        network.export_network(path)
-    assert path.read_bytes() == b"precious"
+    path.mkdir()
+    with pytest.raises(HeteroError, match=f"cannot write the exported network 'g' to '{path}': Is a directory"):
+        core.load_network(read(TEXT), "CPU").export_network(path)
+    assert list(tmp_path.rglob("*")) == [path]
 
 
 def repack(blob: bytes, change: Callable[[dict[str, Any], dict[str, Any]], object]) -> bytes:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -22,7 +24,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     monkeypatch.syspath_prepend(str(FUZZ))
     yield importlib.import_module
-    for name in ("check", "mutate_blobs", "mutate_protos", "seeds"):
+    for name in ("check", "mutate_blobs", "mutate_protos", "run", "seeds"):
         sys.modules.pop(name, None)
 
 
@@ -34,6 +36,27 @@ def test_strangers_models_blobs_and_cache_entries_are_clean_answers_or_errors_of
     # Not everything is refused, and not everything passes: the mutations reach behind the first check.
     for outcome in ("model refused", "model run", "blob refused", "blob run", "cache replaced"):
         assert outcome in counts, counts
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the clock of another process")
+@pytest.mark.parametrize(
+    ("body", "least_busy", "least_silent"),
+    [("while True: pass", 1, 0), ("import threading; threading.Event().wait()", 0, 5)],
+    ids=["computing", "waiting"],
+)
+def test_worker_that_hangs_in_a_case_is_killed_and_named(
+    modules: Any, monkeypatch: pytest.MonkeyPatch, body: str, least_busy: int, least_silent: int
+) -> None:
+    run = modules("run")
+    monkeypatch.setattr(run, "BUSY", 1.0)
+    monkeypatch.setattr(run, "IDLE", 5.0 if least_silent else 100.0)
+    program = f"""import json; print(json.dumps({{"case": "model:7"}}), flush=True)\n{body}"""
+    case, text = run.follow([sys.executable, "-c", program], {}, Counter(), [0.0])
+    assert case == "model:7"
+    told = re.match(r"the process ended with -9: killed, it computed for (\d+) s and was silent for (\d+) s", text)
+    assert told, text
+    assert int(told[1]) >= least_busy
+    assert int(told[2]) >= least_silent
 
 
 def test_mutations_are_the_same_for_the_same_seed(modules: Any) -> None:

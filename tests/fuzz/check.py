@@ -1,6 +1,7 @@
 """What must hold for a stranger's model, blob or cache entry: an error of hetero, or a network that answers; nothing else.
 
-Models may rightly ask for giant computations: only small ones are loaded, and run.
+Each check returns how the case ended and what was changed: bytes as they come, or a field, behind a digest that is right again. Models
+may rightly ask for giant computations: only small ones are loaded, and run.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from hetero_core.network.graph import iterate_graphs
 from hetero_core.network.types import TensorType
 from hetero_core.network.writer import network_to_bytes, pack_network, unpack_network
 
+Mutate = Callable[[Random, bytes], bytes]
+
 DEVICES = ("CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU")
 LARGEST = 1 << 22
 """Bytes of all values together of a network that is loaded and run."""
@@ -36,9 +39,19 @@ X = np.array([3, -4], np.float32)
 def check_model(core: Core, random: Random, folder: Path) -> str:
     """Reads a mutated model, writes and packs it, asks every device, loads and runs it where it is small."""
     content = random.choice(sorted(list_seeds().items()))[1]
-    mutate = mutate_bytes if random.random() < 0.3 else mutate_model
+    change, mutate = pick_mutation(random, mutate_model)
+    return f"{read_and_run(core, mutate(random, content))}, {change} changed"
+
+
+def pick_mutation(random: Random, mutate_field: Mutate) -> tuple[str, Mutate]:
+    """Returns a name and a mutation: a field in most cases, else bytes."""
+    return ("bytes", mutate_bytes) if random.random() < 0.3 else ("field", mutate_field)
+
+
+def read_and_run(core: Core, content: bytes) -> str:
+    """Returns how far a model came."""
     try:
-        network = core.read_network(mutate(random, content))
+        network = core.read_network(content)
     except HeteroError:
         return "refused"
     for write in (network_to_bytes, write_and_pack):
@@ -124,18 +137,21 @@ def list_blobs() -> tuple[tuple[str, bytes], ...]:
 
 
 def check_blob(core: Core, random: Random, folder: Path) -> str:
-    """Imports a blob that was changed behind its digest, and runs what comes of it."""
+    """Imports a blob with changed bytes or with something changed behind its digest, and runs what comes of it."""
     device, blob = random.choice(list_blobs())
-    mutated = mutate_blob(random, blob)
+    change, mutate = pick_mutation(random, mutate_blob)
+    mutated = mutate(random, blob)
     try:
         loaded = core.import_network(mutated, device)
     except HeteroError:
-        return "refused"
+        return f"refused, {change} changed"
+    # Where the digest was not made right again, nothing else may come through.
+    assert change == "field" or mutated == blob, "a blob with changed bytes was imported"
     result = ignore_own_errors(lambda: loaded.infer({"x": X}))
     ignore_own_errors(lambda: loaded.export_network(io.BytesIO()))
     for name in loaded.get_metric("SUPPORTED_METRICS"):
         loaded.get_metric(name)
-    return "loaded" if result is None else "run"
+    return f"{'loaded' if result is None else 'run'}, {change} changed"
 
 
 def check_cache(core: Core, random: Random, folder: Path) -> str:
@@ -146,17 +162,19 @@ def check_cache(core: Core, random: Random, folder: Path) -> str:
     core.load_network(network, device, config)
     (entry,) = (folder / "cache").iterdir()
     content = entry.read_bytes()
-    mutated = mutate_bytes(random, content) if random.random() < 0.3 else mutate_blob(random, content)
+    change, mutate = pick_mutation(random, mutate_blob)
+    mutated = mutate(random, content)
     entry.write_bytes(mutated)
     try:
         loaded = core.load_network(network, device, config)
         if loaded.get_metric("LOADED_FROM_CACHE") and mutated != content:
+            assert change == "field", "an entry with changed bytes was believed"
             # Its digest is right and its identity is right: somebody who may write there may say what he likes.
             ignore_own_errors(lambda: loaded.infer({"x": X}))
-            return "believed"
+            return "believed, field changed"
         outputs = loaded.infer({"x": X})
         assert {name: value.tolist() for name, value in outputs.items()} == {"y": [0, 8], "w": [1, 2]}, outputs
-        return "replaced"
+        return f"replaced, {change} changed"
     finally:
         entry.unlink()
 

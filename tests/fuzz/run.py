@@ -1,11 +1,11 @@
 """Runs mutated models, blobs and cache entries, and reports every case that is no clean answer: another error, a crash, a hang.
 
-    python tests/fuzz/run.py --seed 1 --cases 1000              1000 cases of each kind
+    python tests/fuzz/run.py --seed 1 --cases 1000              1000 cases of each kind, in a minute at most
     python tests/fuzz/run.py --seed 1 --seconds 600             for ten minutes
     python tests/fuzz/run.py --seed 1 --only model:17           one case, in this process, with its traceback
 
-Cases run in a process of its own with a limit on memory; where it dies or hangs, that case is the finding and a new process goes on.
-Ends with 1 where something was found.
+Cases run in a process of its own with 2 GiB of memory and 10 s of the processor each; where it dies or hangs, that case is the finding
+and a new process goes on. Ends with 1 where something was found.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import resource
 import subprocess
 import sys
@@ -24,10 +25,12 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 
-MEMORY = 4 << 30
-"""Bytes of address space; no case needs a tenth of it."""
-HANG = 30.0
-"""Seconds after which a case counts as a hang."""
+MEMORY = 2 << 30
+"""Bytes of address space, threads and libraries included; no case needs a tenth of it."""
+BUSY = 10.0
+"""Seconds of the processor after which a case counts as a hang."""
+IDLE = 60.0
+"""Seconds of the clock after which it does: a machine may be busy with others. Before its first case a worker has twice as many."""
 
 
 def main() -> int:
@@ -40,8 +43,11 @@ def main() -> int:
         kind, _, index = arguments.only.partition(":")
         say(run_case(arguments.seed, kind, int(index)))
         return 0
-    findings, counts, cases = supervise(arguments)
+    findings, counts, slowest = supervise(arguments)
+    cases = sum(counts.values()) + len(findings)
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     say(f"{cases} cases, seed {arguments.seed}: " + ", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
+    say(f"the slowest case took {slowest:.2f} s, the largest process {peak >> 10} MiB; {len(findings)} findings")
     for case, text in findings.items():
         say(f"\n{case}\n{text}")
     return 1 if findings else 0
@@ -68,7 +74,7 @@ def say(text: str) -> None:
 
 def run_case(seed: int, kind: str, index: int) -> str:
     """Returns the outcome of one case. Raises: what the case is a finding for."""
-    from check import CHECKS  # imports onnx and all devices
+    from check import CHECKS
 
     from hetero_core import Core
 
@@ -79,38 +85,43 @@ def run_case(seed: int, kind: str, index: int) -> str:
 
 def work(arguments: argparse.Namespace) -> None:
     """Runs cases and writes one JSON line before and one after each."""
+    from check import list_blobs  # imports onnx and all devices, which is no part of the first case
+
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    list_blobs()
     end = time.monotonic() + arguments.seconds
     for index in range(arguments.first, arguments.cases):
         if time.monotonic() > end:
             return
         for kind in arguments.kinds.split(","):
             say(json.dumps({"case": f"{kind}:{index}"}))
+            began = time.monotonic()
             try:
                 outcome = {"outcome": f"{kind} {run_case(arguments.seed, kind, index)}"}
             except BaseException:  # noqa: BLE001  # that is what is looked for
                 outcome = {"finding": traceback.format_exc(limit=-12)}
-            say(json.dumps(outcome))
+            say(json.dumps({**outcome, "seconds": time.monotonic() - began}))
 
 
-def supervise(arguments: argparse.Namespace) -> tuple[dict[str, str], Counter[str], int]:
-    """Returns case -> what was found, how often each outcome came, and the number of cases."""
+def supervise(arguments: argparse.Namespace) -> tuple[dict[str, str], Counter[str], float]:
+    """Returns case -> what was found, how often each outcome came, and the seconds of the slowest case."""
     findings: dict[str, str] = {}
     counts: Counter[str] = Counter()
+    seconds = [0.0]
     end, first = time.monotonic() + arguments.seconds, 0
     while first < arguments.cases and time.monotonic() < end:
         command = [sys.executable, __file__, "--worker", "--seed", str(arguments.seed), "--cases", str(arguments.cases)]
         command += ["--kinds", arguments.kinds, "--first", str(first), "--seconds", str(end - time.monotonic())]
-        last, error = follow(command, findings, counts)
+        last, error = follow(command, findings, counts, seconds)
         if not error:
             break
         findings[last] = error
         first = int(last.partition(":")[2]) + 1
-    return findings, counts, sum(counts.values()) + len(findings)
+    return findings, counts, seconds[0]
 
 
-def follow(command: list[str], findings: dict[str, str], counts: Counter[str]) -> tuple[str, str]:
-    """Reads what a worker says; returns its last case and how the worker died in it, empty where it ended well."""
+def follow(command: list[str], findings: dict[str, str], counts: Counter[str], seconds: list[float]) -> tuple[str, str]:
+    """Collects what a worker says; returns its last case and how the worker died in it, empty where it ended well."""
     case = ":-1"
     with (
         tempfile.TemporaryFile("w+") as errors,
@@ -122,6 +133,7 @@ def follow(command: list[str], findings: dict[str, str], counts: Counter[str]) -
             watch.note_life()
             said = json.loads(line)
             case = said.get("case", case)
+            seconds[0] = max(seconds[0], said.get("seconds", 0.0))
             if "outcome" in said:
                 counts[said["outcome"]] += 1
             if "finding" in said:
@@ -137,25 +149,36 @@ class Watch:
 
     def __init__(self, worker: subprocess.Popen[str]) -> None:
         self._worker = worker
-        self._last = time.monotonic()
+        # The imports are no case.
+        self._last, self._busy = time.monotonic() + IDLE, float("inf")
         self._stopped = threading.Event()
         self.verdict = ""
         threading.Thread(target=self._look, daemon=True).start()
 
     def note_life(self) -> None:
-        """Starts the clock again."""
-        self._last = time.monotonic()
+        """Starts both clocks again."""
+        self._last, self._busy = time.monotonic(), read_busy_seconds(self._worker.pid)
 
     def stop(self) -> None:
-        """Ends the clock."""
+        """Ends the watch."""
         self._stopped.set()
 
     def _look(self) -> None:
         while not self._stopped.wait(1):
-            if time.monotonic() - self._last > HANG:
-                self.verdict = f": killed, it hung for {HANG:g} s"
+            busy, idle = read_busy_seconds(self._worker.pid) - self._busy, time.monotonic() - self._last
+            if busy > BUSY or idle > IDLE:
+                self.verdict = f": killed, it computed for {busy:.0f} s and was silent for {idle:.0f} s"
                 self._worker.kill()
                 return
+
+
+def read_busy_seconds(process: int) -> float:
+    """Returns what a process has used of the processor so far; 0 where the system does not tell."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from hetero_core.contract import Executable, RunContext
+from hetero_core.kernels.execution import Program
+from hetero_core.kernels.program import compile_program
 from hetero_core.network.graph import Network
 from hetero_cpu.foreign import evaluate_node
 from hetero_cpu.instance import Instance
@@ -32,14 +34,17 @@ class CpuExecutable(Executable):
         self._lock = threading.Lock()
         self._plans: OrderedDict[Signature, tuple[Plan, list[Instance]]] = OrderedDict()
         self._plan_count = 0
+        self._program: Program | None = None
         signature = read_static_signature(self._transformed)
         if signature is not None:
-            _, free = self._find_plan(signature)
-            free.append(Instance(_))
+            self._find_plan(signature)
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs; a cancelled run ends between two steps."""
         plan, free = self._find_plan(tuple(getattr(array, "shape", None) for array in inputs))
+        limits = context.limits
+        if limits is not None and limits.memory_limit is not None and limits.held + plan.arena_bytes > limits.memory_limit:
+            return self._run_frugally(inputs, context)
         try:
             instance = free.pop()
         except IndexError:
@@ -48,6 +53,12 @@ class CpuExecutable(Executable):
             return instance.run(inputs, context)
         finally:
             free.append(instance)
+
+    def _run_frugally(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        """Runs node by node, where a value is freed when it is read for the last time; names the node for which there is no room."""
+        if self._program is None:
+            self._program = compile_program(self._transformed, extensions=self._extensions)
+        return self._program.run(inputs, profile=context.profile, is_cancelled=context.cancelled, limits=context.limits)
 
     def metrics(self) -> Mapping[str, Any]:
         """How many plans were made and may be kept, what they hold, and how many steps of the last one are the toolkit's."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from hetero_core.contract import RunContext
 from hetero_core.errors import RequestCancelledError
+from hetero_core.limits import RunLimits
 from hetero_core.network.graph import Node
 from hetero_cpu.arena import ALIGNMENT
 from hetero_cpu.plan import Block, Derived, Foreign, Plan, PlannedStep
@@ -28,7 +29,7 @@ class BoundStep:
 class Instance:
     """Not safe for threads: whoever runs it has it alone."""
 
-    __slots__ = ("_arrays", "_cancelled", "_inputs", "_memory", "_outputs", "_passed", "_steps")
+    __slots__ = ("_arrays", "_cancelled", "_inputs", "_limits", "_memory", "_outputs", "_passed", "_steps")
 
     def __init__(self, plan: Plan) -> None:
         self._memory = _allocate(plan.arena_bytes)
@@ -36,6 +37,7 @@ class Instance:
         # What has no place in the arena, by name: for the length of a run.
         self._passed: dict[str, Any] = {}
         self._cancelled: Callable[[], bool] = bool
+        self._limits: RunLimits | None = None
         self._steps = tuple(self._bind(step) for step in plan.steps)
         self._inputs = plan.inputs
         self._outputs = plan.outputs
@@ -49,7 +51,9 @@ class Instance:
 
     def _bind_foreign(self, work: Foreign, writes: Sequence[str]) -> Call:
         def call() -> None:
-            found = work.program.run(tuple(self._read(value) for value in work.reads), is_cancelled=self._cancelled)
+            found = work.program.run(
+                tuple(self._read(value) for value in work.reads), is_cancelled=self._cancelled, limits=self._limits
+            )
             for value, place, result in zip(writes, work.placed, found, strict=True):
                 if place is None:
                     self._passed[value] = result
@@ -66,7 +70,7 @@ class Instance:
 
         Raises: RequestCancelledError when the context is cancelled between two steps. Errors carry the node as a note.
         """
-        self._cancelled = context.cancelled
+        self._cancelled, self._limits = context.cancelled, context.limits
         try:
             # ONNX lets infinities and NaN arise in silence. The state belongs to the thread, so requests do not disturb each other.
             with np.errstate(all="ignore"):
@@ -82,12 +86,14 @@ class Instance:
             self._passed.clear()
 
     def _run_steps(self, context: RunContext) -> None:
-        cancelled, profile = context.cancelled, context.profile
+        cancelled, profile, limits = context.cancelled, context.profile, context.limits
         step: BoundStep | None = None
         try:
             for step in self._steps:
                 if cancelled():
                     raise RequestCancelledError(f"cancelled before node {step.node.label}")
+                if limits is not None:
+                    limits.enter(step.node.label)
                 began = 0.0 if profile is None else perf_counter()
                 for call in step.calls:
                     call()

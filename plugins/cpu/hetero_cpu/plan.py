@@ -286,9 +286,7 @@ class _Builder:
         # Whoever shares the block must see it as it is: a reshaped or turned view could not follow.
         followers = [name for name in self.places if self._find_root(name) == root]
         laid = self.prototypes[root]
-        same = all(
-            (self.prototypes[name].shape, self.prototypes[name].strides) == (laid.shape, laid.strides) for name in followers
-        )
+        same = all((self.prototypes[name].shape, self.prototypes[name].strides) == (laid.shape, laid.strides) for name in followers)
         target = self.places[output]
         return same and isinstance(target, Block) and target.order == place.order and target.dtype == place.dtype
 

@@ -14,6 +14,8 @@ Signature = tuple[tuple[int, ...] | None, ...]
 """The shape of each input; None for a sequence or an absent optional."""
 
 _MOST_ROUNDS = 4
+# Bytes; what is larger gets no place in an arena, and fails, if it does, in the run that makes it.
+_LARGEST_VALUE = 1 << 31
 
 
 def read_static_signature(network: Network) -> Signature | None:
@@ -55,4 +57,5 @@ def read_static_type(network: Network, value: str) -> TensorType | None:
     found = network.type_of(value)
     if not isinstance(found, TensorType) or found.shape is None or found.dtype in (None, "string"):
         return None
-    return found if all(isinstance(size, int) for size in found.shape) else None
+    nbytes = found.nbytes
+    return found if nbytes is not None and nbytes <= _LARGEST_VALUE else None

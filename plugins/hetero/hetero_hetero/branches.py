@@ -97,7 +97,7 @@ class BranchExecutable(Executable):
         chosen = 0 if bool(np.asarray(condition).reshape(-1)[0]) else 1
         branch = self._branches[chosen]
         states: Any = context.state
-        inner = RunContext(states[chosen], profile=context.profile, token=context.token)
+        inner = RunContext(states[chosen], profile=context.profile, token=context.token, limits=context.limits)
         results = branch.loaded.run(tuple(inputs[place] for place in branch.inputs), inner)
         return tuple(results[place] for place in branch.outputs)
 

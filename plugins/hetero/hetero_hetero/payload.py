@@ -15,6 +15,7 @@ import numpy as np
 
 from hetero_core.contract import Boundary, Conflict, Payload, Plan, PlanStage, freeze_mapping
 from hetero_core.core import Core
+from hetero_core.devices.config import LIMIT_KEYS
 from hetero_core.devices.threads import STREAMS_KEY, THREAD_KEYS, THREADS_KEY
 from hetero_core.errors import BlobDamagedError, BlobMismatchError, NotImplementedByDeviceError
 from hetero_core.network.graph import Initializer, Network
@@ -84,7 +85,8 @@ def import_stages(
         raise BlobDamagedError(f"the blob of HETERO has {len(rows)} parts and a plan of {len(plan.stages)} stages")
     borders = [(stage.device, stage.inputs, stage.outputs) for stage in plan.stages]
     shares = configure_stages(core, borders, config[THREADS_KEY], configs)
-    loaded = [_import_stage(core, row, f"stage/{index}", sections, shares[index]) for index, row in enumerate(rows)]
+    limits = {name: config[name] for name in LIMIT_KEYS if config[name] is not None}
+    loaded = [_import_stage(core, row, f"stage/{index}", sections, {**shares[index], **limits}) for index, row in enumerate(rows)]
     held = _take_prefix(_CONSTANTS, sections)
     constants = {name: one.array for name, one in unpack_network(held).initializers.items()} if held else {}
     return HeteroExecutable(
@@ -93,7 +95,7 @@ def import_stages(
 
 
 def _import_stage(
-    core: Core, row: Mapping[str, Any], prefix: str, sections: Mapping[str, Any], share: Mapping[str, int]
+    core: Core, row: Mapping[str, Any], prefix: str, sections: Mapping[str, Any], share: Mapping[str, Any]
 ) -> tuple[ExecutableNetwork, Network | None]:
     device, fingerprint = str(row["device"]), row["fingerprint"]
     try:
@@ -101,7 +103,7 @@ def _import_stage(
             part, stage = None, core.import_network(sections[prefix], device, share)
         else:
             part = unpack_network(_take_prefix(prefix, sections))
-            config = {name: value for name, value in row["config"].items() if value is not None}
+            config = {name: value for name, value in row["config"].items() if value is not None and name not in LIMIT_KEYS}
             stage = core.load_network(part, device, {**config, **share})
     except Exception as error:
         error.add_note(f"while {prefix} of a blob of HETERO was imported on {device}")

@@ -7,13 +7,13 @@ from typing import Any
 
 from hetero_core.contract import DeviceName
 from hetero_core.core import Core
-from hetero_core.devices.config import STANDARD_KEYS, convert_config
+from hetero_core.devices.config import LIMIT_KEYS, STANDARD_KEYS, convert_config
 from hetero_core.devices.names import parse_device_name, split_device_list
 from hetero_core.devices.threads import EXCLUSIVE_KEY, HINT_KEY, STREAMS_KEY, THREADS_KEY
 from hetero_core.errors import ConfigKeyError, ConfigValueError, enumerate_choices, suggest
 
 PROPERTIES_KEY = "DEVICE_PROPERTIES"
-_KEYS_OF_THE_WHOLE = ("PERF_COUNT", "DEVICE_ID", EXCLUSIVE_KEY, STREAMS_KEY, HINT_KEY)
+_KEYS_OF_THE_WHOLE = ("PERF_COUNT", "DEVICE_ID", EXCLUSIVE_KEY, STREAMS_KEY, HINT_KEY, *LIMIT_KEYS)
 
 
 def configure_children(
@@ -42,7 +42,7 @@ def _select_flat(core: Core, child: str, config: Mapping[str, Any]) -> dict[str,
         for name, value in config.items()
         if value is not None
         and name in keys
-        and name not in STANDARD_KEYS
+        and (name not in STANDARD_KEYS or name in LIMIT_KEYS)
         and name != PROPERTIES_KEY
         and not keys[name].is_arguments
     }
@@ -84,7 +84,7 @@ def _convert_properties(core: Core, device: DeviceName, child: str, values: Mapp
     for name in converted:
         if name in _KEYS_OF_THE_WHOLE or keys[name].is_arguments:
             raise ConfigKeyError(
-                f"{PROPERTIES_KEY} of device {device} sets {name} for {child}; PERF_COUNT and streams are for the whole network, an id or "
-                f"a list is a part of the device's name, as in 'HETERO:GPU.1,CPU'"
+                f"{PROPERTIES_KEY} of device {device} sets {name} for {child}; PERF_COUNT, streams and limits are for the whole network, "
+                f"an id or a list is a part of the device's name, as in 'HETERO:GPU.1,CPU'"
             )
     return converted

@@ -259,9 +259,13 @@ def test_two_sides_run_at_once_with_two_threads_and_take_turns_with_one(core: Co
             "DEVICE_PROPERTIES of device HETERO:ONE,TWO give TWO INFERENCE_NUM_THREADS=5; one run of the whole has 4, which is "
             "INFERENCE_NUM_THREADS of HETERO:ONE,TWO divided by its streams",
         ),
-        ({"NUM_STREAMS": 2}, ConfigKeyError, "sets NUM_STREAMS for TWO; PERF_COUNT and streams are for the whole network"),
-        ({"PERFORMANCE_HINT": "LATENCY"}, ConfigKeyError, "sets PERFORMANCE_HINT for TWO; PERF_COUNT and streams"),
-        ({"EXCLUSIVE_ASYNC_REQUESTS": True}, ConfigKeyError, "sets EXCLUSIVE_ASYNC_REQUESTS for TWO; PERF_COUNT and streams"),
+        ({"NUM_STREAMS": 2}, ConfigKeyError, "sets NUM_STREAMS for TWO; PERF_COUNT, streams and limits are for the whole network"),
+        ({"PERFORMANCE_HINT": "LATENCY"}, ConfigKeyError, "sets PERFORMANCE_HINT for TWO; PERF_COUNT, streams and limits"),
+        (
+            {"EXCLUSIVE_ASYNC_REQUESTS": True},
+            ConfigKeyError,
+            "sets EXCLUSIVE_ASYNC_REQUESTS for TWO; PERF_COUNT, streams and limits",
+        ),
     ],
 )
 def test_properties_that_do_not_fit_the_whole_are_refused(

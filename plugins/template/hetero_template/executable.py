@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from hetero_core.contract import Executable, RunContext
+from hetero_core.kernels.sizes import require_room
 from hetero_core.network.graph import Network
 from hetero_template.evaluator import ExtensionTable, build_evaluator
 
@@ -27,10 +29,14 @@ class TemplateExecutable(Executable):
         """Returns the outputs; a value is dropped after its last reader, so memory does not grow with depth."""
         values: dict[str, Any] = dict(self._constants)
         values.update((spec.name, value) for spec, value in zip(self.inputs, inputs, strict=True))
-        profile = context.profile
+        profile, limits = context.profile, context.limits
+        if limits is not None:
+            limits.exempt(values.values())
         for index, (node, evaluate) in enumerate(self._steps):
             if context.cancelled():
                 break
+            if limits is not None:
+                require_room(limits, node, [values.get(name) for name in node.inputs])
             began = perf_counter()
             try:
                 # ONNX defines the results of overflow and of division by zero; NumPy would warn about them.
@@ -41,9 +47,15 @@ class TemplateExecutable(Executable):
                 raise
             if profile is not None:
                 profile.add(node, perf_counter() - began)
+            if limits is not None:
+                limits.hold(values[name] for name in node.writes)
             for dead in self._dead_after[index]:
                 del values[dead]
         return tuple(values.get(spec.name) for spec in self.outputs)
+
+    def metrics(self) -> Mapping[str, Any]:
+        """Every node runs through the reference evaluator; a device with kernels of its own lists the nodes that do."""
+        return {"REFERENCE_NODES": tuple(node.name for node in self.network.nodes)}
 
 
 def _as_array(value: Any) -> Any:

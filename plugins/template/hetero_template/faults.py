@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import OptionalType, SequenceType, TensorType
+from hetero_template.ml_faults import find_ml_fault
 
 
 def find_fault(node: Node, network: Network) -> str | None:
     """Returns why the evaluator's answer for this node could not be trusted, or None."""
+    if node.domain == "ai.onnx.ml":
+        return find_ml_fault(node, network)
     if node.domain:
+        return None
+    if node.op_type == "GridSample" and node.attributes.get("padding_mode") == "border":
+        if node.attributes.get("mode") in ("cubic", "bicubic"):
+            return f"{node.operator} with a cubic and the padding mode border: onnx.reference moves positions to the border first"
         return None
     if node.op_type == "BatchNormalization" and 7 <= node.since_version < 14 and _is_training(node):
         return f"{node.operator} is supported for inference with one output and spatial = 1"

@@ -1,0 +1,114 @@
+"""Files that appear complete or not at all: new content stands beside its name until all of it is on the disk.
+
+Rules: what had the name before is as it was until then; a failure leaves nothing behind; a link leads to the same file as before. What is
+no file (a pipe, a terminal, /dev/null) is written to and never replaced.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from typing import IO
+
+_LONGEST_PREFIX = 200
+"""Bytes of a name that its partial file repeats; file systems take 255 in all."""
+
+
+@contextmanager
+def replace_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """Gives a stream for the new content of a file, which gets its name when the block ends without an error.
+
+    The permissions of the file before are kept; a new one has those that the process gives to new files.
+
+    Raises: OSError that names `path`, at the beginning or at the end of the block.
+    """
+    with replace_files(path) as (stream,):
+        yield stream
+
+
+@contextmanager
+def replace_files(*paths: str | os.PathLike[str]) -> Iterator[tuple[IO[bytes], ...]]:
+    """Gives a stream for each path, as `replace_file` does; no file gets its name before all of them are on the disk.
+
+    They are named in the order of the arguments. Raises: OSError that names the path; the first one where a write failed.
+    """
+    with ExitStack() as stack, _name_in_errors(os.fspath(paths[0])):
+        writings = []
+        for path in paths:
+            writings.append(_begin(path))
+            stack.callback(_discard, writings[-1])
+        yield tuple(writing.stream for writing in writings)
+        for writing in writings:
+            _complete(writing)
+        for writing in writings:
+            if writing.partial:
+                with _name_in_errors(writing.path, writing.partial):
+                    os.replace(writing.partial, writing.target)
+
+
+@dataclass(frozen=True, slots=True)
+class _Writing:
+    """One file that is being written: `path` as it was given, `target` behind its links; no `partial` for what is no file."""
+
+    path: str
+    target: str
+    partial: str
+    stream: IO[bytes]
+
+
+def _begin(path: str | os.PathLike[str]) -> _Writing:
+    given = os.fspath(path)
+    try:
+        found = os.stat(given)
+    except FileNotFoundError:
+        found = None
+    if found is not None:
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), given)
+        if not stat.S_ISREG(found.st_mode):
+            return _Writing(given, given, "", open(given, "wb"))  # closed by whoever began it
+        # A folder that may be written to would let a protected file be replaced.
+        os.close(os.open(given, os.O_WRONLY))
+    target = os.path.realpath(given)
+    folder, name = os.path.split(target)
+    prefix = os.fsdecode(os.fsencode(name)[:_LONGEST_PREFIX])
+    partial = os.path.join(folder, f"{prefix}.{secrets.token_hex(8)}.partial")
+    with _name_in_errors(given, partial):
+        stream = open(partial, "xb")  # noqa: SIM115  # as above
+    if found is not None:
+        with suppress(OSError):
+            os.chmod(partial, stat.S_IMODE(found.st_mode))
+    return _Writing(given, target, partial, stream)
+
+
+def _complete(writing: _Writing) -> None:
+    with _name_in_errors(writing.path):
+        writing.stream.flush()
+        if writing.partial:
+            os.fsync(writing.stream.fileno())
+        writing.stream.close()
+
+
+def _discard(writing: _Writing) -> None:
+    """Closes and removes what is still there; after a replacement that is nothing."""
+    with suppress(OSError):
+        writing.stream.close()
+    if writing.partial:
+        with suppress(OSError):
+            os.unlink(writing.partial)
+
+
+@contextmanager
+def _name_in_errors(path: str, partial: str = "") -> Iterator[None]:
+    """Puts the path that was asked for into errors that name none, or only the partial file, which the caller does not know."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename not in (None, partial):
+            raise
+        raise OSError(error.errno, error.strerror, path) from error

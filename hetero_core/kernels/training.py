@@ -1,0 +1,109 @@
+"""Adagrad, Adam and Momentum: one step of an optimizer on any number of tensors.
+
+Inputs are the learning rate, the number of steps done, then all tensors, all gradients and all states, kind by kind; outputs are the new
+tensors, then the new states. Gradient is no kernel: it differentiates the graph around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import sqrt
+
+from hetero_core.kernels.precision import Array, Namespace
+from hetero_core.kernels.registry import INT64, Dtypes, kernel
+
+_DOMAIN = "ai.onnx.preview.training"
+_FLOATS: Dtypes = frozenset({"float32", "float64"})
+_DTYPES = (_FLOATS, INT64, _FLOATS)
+
+
+def _step_all(tensors: tuple[Array, ...], kinds: int, step: Callable[..., tuple[Array, ...]]) -> tuple[Array, ...]:
+    """Returns the results of one step on each group of tensor, gradient and states, kind by kind.
+
+    Raises: ValueError when the inputs are not `kinds` lists of one length.
+    """
+    count, rest = divmod(len(tensors), kinds)
+    if rest or not count:
+        raise ValueError(f"{len(tensors)} tensors are given; expected a multiple of {kinds}: tensors, gradients and states")
+    results = [step(*tensors[index::count]) for index in range(count)]
+    return tuple(value for kind in zip(*results, strict=True) for value in kind)
+
+
+def _scalar(value: Array) -> float:
+    return float(value.reshape(-1)[0])
+
+
+@kernel("Adagrad", domain=_DOMAIN, since=(1,), dtypes=_DTYPES, host=(0, 1), outputs=None)
+def adagrad(
+    xp: Namespace,
+    r: Array,
+    t: Array,
+    *tensors: Array,
+    decay_factor: float = 0.0,
+    epsilon: float = 1e-6,
+    norm_coefficient: float = 0.0,
+) -> tuple[Array, ...]:
+    """Returns x - r / (1 + t decay) g / (sqrt(h) + epsilon) with h the sum of squared gradients, and h. Source: ONNX Adagrad-1."""
+    rate = _scalar(r) / (1 + _scalar(t) * decay_factor)
+
+    def step(x: Array, g: Array, h: Array) -> tuple[Array, ...]:
+        regularized = norm_coefficient * x + g
+        total = h + regularized * regularized
+        return x - rate * regularized / (xp.sqrt(total) + epsilon), total
+
+    return _step_all(tensors, 3, step)
+
+
+@kernel("Adam", domain=_DOMAIN, since=(1,), dtypes=_DTYPES, host=(0, 1), outputs=None)
+def adam(
+    xp: Namespace,
+    r: Array,
+    t: Array,
+    *tensors: Array,
+    alpha: float = 0.9,
+    beta: float = 0.999,
+    epsilon: float = 1e-6,
+    norm_coefficient: float = 0.0,
+    norm_coefficient_post: float = 0.0,
+) -> tuple[Array, ...]:
+    """Returns x - r' v / (sqrt(h) + epsilon) with both running means, of gradients and of their squares. Source: ONNX Adam-1.
+
+    From the first step on the rate r' corrects the bias of the means: r sqrt(1 - beta^t) / (1 - alpha^t).
+    """
+    rate, steps = _scalar(r), _scalar(t)
+    if steps > 0:
+        rate *= sqrt(1 - beta**steps) / (1 - alpha**steps)
+
+    def step(x: Array, g: Array, v: Array, h: Array) -> tuple[Array, ...]:
+        regularized = norm_coefficient * x + g
+        mean = alpha * v + (1 - alpha) * regularized
+        square = beta * h + (1 - beta) * (regularized * regularized)
+        moved = x - rate * (mean / (xp.sqrt(square) + epsilon))
+        return (1 - norm_coefficient_post) * moved, mean, square
+
+    return _step_all(tensors, 4, step)
+
+
+@kernel(
+    "Momentum",
+    domain=_DOMAIN,
+    since=(1,),
+    dtypes=_DTYPES,
+    host=(0, 1),
+    choices={"mode": ("standard", "nesterov")},
+    outputs=None,
+)
+def momentum(
+    xp: Namespace, r: Array, t: Array, *tensors: Array, alpha: float, beta: float, mode: str, norm_coefficient: float
+) -> tuple[Array, ...]:
+    """Returns x - r v with v = alpha v + beta g; nesterov looks ahead: x - r (g + alpha v). Source: ONNX Momentum-1."""
+    rate = _scalar(r)
+    weight = beta if _scalar(t) > 0 else 1.0
+
+    def step(x: Array, g: Array, v: Array) -> tuple[Array, ...]:
+        regularized = norm_coefficient * x + g
+        velocity = alpha * v + weight * regularized
+        direction = regularized + alpha * velocity if mode == "nesterov" else velocity
+        return x - rate * direction, velocity
+
+    return _step_all(tensors, 3, step)

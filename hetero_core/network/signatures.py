@@ -1,0 +1,70 @@
+"""What an operator's signature says of the element types of its outputs, where onnx has no rule of inference for it.
+
+Most operators of ai.onnx.ml have none; their outputs are of one fixed type or of the type of an input. Shapes stay unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+from hetero_core.network.graph import Node
+from hetero_core.network.types import TensorType, ValueType
+
+# Operators of other domains that the kernels know; onnx has no schema for them.
+_FOREIGN: dict[tuple[str, str], tuple[str, ...]] = {("com.microsoft", "Tokenizer"): ("string",)}
+# Spellings of onnx.defs that differ from the names of element types.
+_SPELLINGS = {"float": "float32", "double": "float64"}
+
+
+def has_signature(node: Node) -> bool:
+    """Says whether the operator is one that onnx or this module knows."""
+    return node.since_version != 0 or (node.domain, node.op_type) in _FOREIGN
+
+
+def infer_by_signature(node: Node, input_types: Sequence[ValueType | None]) -> dict[str, ValueType]:
+    """Returns output -> tensor type, with the element type alone, for the outputs whose signature decides it."""
+    found: dict[str, ValueType] = {}
+    for value, source in zip(node.outputs, _read_signature(node.op_type, node.since_version, node.domain), strict=False):
+        if not value or source is None:
+            continue
+        if isinstance(source, str):
+            found[value] = TensorType(source)
+            continue
+        for position in source:
+            read = input_types[position] if position < len(input_types) else None
+            if isinstance(read, TensorType) and read.dtype is not None:
+                found[value] = TensorType(read.dtype)
+                break
+    return found
+
+
+@cache
+def _read_signature(op_type: str, since_version: int, domain: str) -> tuple[str | tuple[int, ...] | None, ...]:
+    """Returns for each output its element type, or the inputs that have the same one, or None; nothing behind a variadic one."""
+    if not since_version:
+        return _FOREIGN[domain, op_type]
+    import onnx.defs  # heavy
+
+    schema = onnx.defs.get_schema(op_type, since_version, domain)
+    allowed = {constraint.type_param_str: constraint.allowed_type_strs for constraint in schema.type_constraints}
+    variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
+    inputs = [parameter.type_str for parameter in schema.inputs if parameter.option != variadic or parameter.is_homogeneous]
+    sources: list[str | tuple[int, ...] | None] = []
+    for output in schema.outputs:
+        if output.option == variadic:
+            break
+        types = allowed.get(output.type_str, [output.type_str])
+        if len(types) == 1:
+            sources.append(_dtype_of(types[0]))
+        else:
+            sources.append(tuple(index for index, name in enumerate(inputs) if name == output.type_str) or None)
+    return tuple(sources)
+
+
+def _dtype_of(text: str) -> str | None:
+    """Returns the element type of "tensor(float)", None for what is no tensor."""
+    if not text.startswith("tensor("):
+        return None
+    name = text.removeprefix("tensor(").removesuffix(")")
+    return _SPELLINGS.get(name, name)

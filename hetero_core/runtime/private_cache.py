@@ -1,0 +1,125 @@
+"""Folders for compiled kernels: code that is loaded again later, kept where nobody but the user can write.
+
+The folders are below XDG_CACHE_HOME, or ~/.cache where it is not set, and never below CACHE_DIR, which may be shared. Each is opened
+without following links and judged by what was opened, so that there is nothing to win by changing it in between.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+from pathlib import Path
+
+from hetero_core.errors import PrivateFolderError
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_ADVICE = "set XDG_CACHE_HOME to a folder of your own"
+
+
+def open_private_folder(name: str) -> Path:
+    """Returns the user's folder of this name, made where there is none: his own, of mode 0700, below folders nobody else can change.
+
+    `name`: small letters, digits, "_", "." and "-", as "cupy-kernels". Safe for threads and processes.
+
+    Raises: PrivateFolderError for a folder that is a link, belongs to somebody else, or can be written by others, and where it cannot
+    be made.
+    """
+    if not _NAME.fullmatch(name):
+        raise PrivateFolderError(
+            f"cannot open a private folder named {name!r}; expected small letters, digits, '_', '.' and '-', at most 100"
+        )
+    base = _find_base()
+    try:
+        base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        resolved = Path(os.path.realpath(base, strict=True))
+    except OSError as error:
+        raise PrivateFolderError(f"cannot make the folder '{base}': {error.strerror or error}; {_ADVICE}") from error
+    if sys.platform == "win32":  # what is below a user's own folder is private by its access list
+        folder = resolved / "hetero" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+    for parent in (resolved, *resolved.parents):
+        _check_parent(parent, parent.stat())
+    descriptor = os.open(resolved, os.O_RDONLY | os.O_DIRECTORY)
+    path = resolved
+    for piece in ("hetero", name):
+        path = path / piece
+        try:
+            inner = _open_own(descriptor, piece, path)
+        finally:
+            os.close(descriptor)
+        descriptor = inner
+    os.close(descriptor)
+    return path
+
+
+def _find_base() -> Path:
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    # The specification of these folders has relative ones ignored.
+    if os.path.isabs(given):
+        return Path(given)
+    home = os.path.expanduser("~")
+    if not os.path.isabs(home):
+        raise PrivateFolderError(f"cannot find a private folder: the user has no home; {_ADVICE}")
+    return Path(home) / ".cache"
+
+
+def _check_parent(path: Path, status: os.stat_result) -> None:
+    """Raises PrivateFolderError for a folder above ours in which somebody else could put another one in its place."""
+    if status.st_uid not in (0, os.geteuid()):
+        raise PrivateFolderError(
+            f"cannot keep code below '{path}': the folder belongs to user {status.st_uid}, expected {os.geteuid()} or root; {_ADVICE}"
+        )
+    if status.st_mode & _OTHERS_WRITE and not status.st_mode & stat.S_ISVTX:
+        raise PrivateFolderError(
+            f"cannot keep code below '{path}': others may write to it (mode {stat.S_IMODE(status.st_mode):04o}); "
+            f"run chmod go-w on it, or {_ADVICE}"
+        )
+
+
+def _open_own(parent: int, name: str, path: Path) -> int:
+    """Returns a descriptor of a folder in an open one, made where there is none, and checked after it was opened."""
+    try:
+        os.mkdir(name, 0o700, dir_fd=parent)
+    except FileExistsError:
+        pass  # whose it is, and what, is looked at below
+    except OSError as error:
+        raise PrivateFolderError(f"cannot make the folder '{path}': {error.strerror or error}; {_ADVICE}") from error
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+    except OSError as error:
+        found = "a link" if _is_link(parent, name) else f"no folder that can be opened ({error.strerror or error})"
+        raise PrivateFolderError(
+            f"cannot keep code in '{path}': it is {found}; expected a folder of your own. Remove it"
+        ) from error
+    try:
+        _make_private(descriptor, path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _make_private(descriptor: int, path: Path) -> None:
+    status = os.fstat(descriptor)
+    if status.st_uid != os.geteuid():
+        raise PrivateFolderError(
+            f"cannot keep code in '{path}': the folder belongs to user {status.st_uid}, expected {os.geteuid()}; remove it, or {_ADVICE}"
+        )
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & _OTHERS_WRITE:
+        raise PrivateFolderError(
+            f"cannot keep code in '{path}': others may write to it (mode {mode:04o}, expected 0700), and may have; remove it"
+        )
+    if mode != 0o700:
+        os.fchmod(descriptor, 0o700)
+
+
+def _is_link(parent: int, name: str) -> bool:
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
+    except OSError:
+        return False

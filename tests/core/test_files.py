@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from hetero_core.files import replace_file, replace_files
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="permissions, links and pipes of POSIX")
+
+
+def list_contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_name_has_the_old_content_until_the_new_one_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"old")
+    with replace_file(path) as stream:
+        stream.write(b"new")
+        stream.flush()
+        assert path.read_bytes() == b"old"
+        assert len(list_contents(tmp_path)) == 2
+    assert list_contents(tmp_path) == {"x": b"new"}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("of the content")], ids=["interrupt", "error"])
+def test_block_that_does_not_end_changes_and_leaves_nothing(tmp_path: Path, error: BaseException) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"old")
+
+    def write_half() -> None:
+        with replace_file(path) as stream:
+            stream.write(b"half")
+            raise error
+
+    with pytest.raises(type(error)) as caught:
+        write_half()
+    assert caught.value is error
+    assert list_contents(tmp_path) == {"x": b"old"}
+
+
+def test_several_files_appear_together_or_not_at_all(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_bytes(b"old")
+    # The second one cannot get its name: a folder has it.
+    second.mkdir()
+    with pytest.raises(IsADirectoryError, match=f"Is a directory: '{second}'"), replace_files(first, second):
+        pytest.fail("a folder was opened")
+    second.rmdir()
+
+    def write_half() -> None:
+        with replace_files(first, second) as (one, other):
+            one.write(b"new")
+            other.write(b"new")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_half()
+    assert list_contents(tmp_path) == {"first": b"old"}
+    with replace_files(first, second) as (one, other):
+        one.write(b"1")
+        other.write(b"2")
+    assert list_contents(tmp_path) == {"first": b"1", "second": b"2"}
+
+
+def test_permissions_of_the_file_before_are_kept_and_a_new_file_has_the_usual_ones(tmp_path: Path) -> None:
+    old, new, usual = tmp_path / "old", tmp_path / "new", tmp_path / "usual"
+    old.touch()
+    old.chmod(0o640)
+    usual.touch()
+    for path in (old, new):
+        with replace_file(path) as stream:
+            stream.write(b"x")
+    assert stat.S_IMODE(old.stat().st_mode) == 0o640
+    assert new.stat().st_mode == usual.stat().st_mode
+
+
+def test_link_leads_to_the_same_file_as_before(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    target, link = tmp_path / "folder" / "target", tmp_path / "link"
+    link.symlink_to(target)
+    for content in (b"first", b"second"):
+        with replace_file(link) as stream:
+            stream.write(content)
+        assert link.is_symlink()
+        assert list_contents(tmp_path / "folder") == {"target": content}
+
+
+def test_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append(path.read_bytes()), daemon=True)
+    reader.start()
+    with replace_file(path) as stream:
+        stream.write(b"through")
+    reader.join(60)
+    assert read == [b"through"]
+    assert stat.S_ISFIFO(path.stat().st_mode)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is a device of Linux")
+def test_device_without_room_is_named_in_the_error_and_stays_a_device() -> None:
+    with pytest.raises(OSError, match=re.escape("No space left on device: '/dev/full'")), replace_file("/dev/full") as stream:
+        stream.write(b"x")
+    assert stat.S_ISCHR(Path("/dev/full").stat().st_mode)
+
+
+def test_longest_name_that_a_folder_takes_can_be_written(tmp_path: Path) -> None:
+    path = tmp_path / ("ü" * 127 + "x")
+    with replace_file(path) as stream:
+        stream.write(b"x")
+    assert list_contents(tmp_path) == {path.name: b"x"}
+
+
+def test_missing_folder_is_an_error_that_names_the_path_that_was_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "no" / "x"
+    with pytest.raises(FileNotFoundError) as caught, replace_file(path):
+        pytest.fail("there is no folder")
+    assert caught.value.filename == str(path)
+
+
+def test_folder_that_vanishes_between_open_and_write_is_an_error_that_names_the_path(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "x"
+    path.parent.mkdir()
+    with pytest.raises(FileNotFoundError) as caught, replace_file(path) as stream:  # noqa: PT012  # the error comes at the end of the block
+        shutil.rmtree(path.parent)
+        stream.write(b"new")
+    assert caught.value.filename == str(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_writer_that_is_killed_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"old")
+    program = (
+        "import os, signal, sys\nfrom hetero_core.files import replace_file\n"
+        "with replace_file(sys.argv[1]) as stream:\n"
+        "    stream.write(b'half'); stream.flush(); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, str(path)], check=False, timeout=60)
+    assert ended.returncode == -9
+    assert path.read_bytes() == b"old"
+    (left,) = set(tmp_path.iterdir()) - {path}
+    assert re.fullmatch(r"x\.[0-9a-f]{16}\.partial", left.name), "its name says whose it was"

@@ -1,0 +1,316 @@
+"""Plugins that do not answer: named after the Core's time, left alone from then on, and in nobody else's way."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hetero_cpu.device import CpuDevice
+
+from hetero_core import ConfigKey, Core, DeviceName, Network, hookimpl
+from hetero_core.errors import ConfigValueError, DeviceTimeoutError, DeviceUnavailableError, PluginError
+
+ADD = "g (float[1] x) => (float[1] y) { y = Add(x, x) }"
+X = np.array([3], np.float32)
+LIMIT = 60
+"""Seconds after which something that never happens fails a test."""
+SOON = 1.0
+"""Seconds that a plugin has which hangs; the others need a hundredth of it."""
+
+
+class Hanging(CpuDevice):
+    """Its own factory. Stays in one question until the test lets it go, and counts how often it was asked."""
+
+    def __init__(self, question: str = "") -> None:
+        super().__init__("HANGING")
+        self.question = question
+        self.go_on = threading.Event()
+        self.asked: dict[str, int] = {}
+        self.threads: list[str] = []
+        self.is_closed = False
+
+    def _stay(self, question: str) -> None:
+        self.asked[question] = self.asked.get(question, 0) + 1
+        self.threads.append(threading.current_thread().name)
+        if question == self.question:
+            assert self.go_on.wait(LIMIT)
+
+    @hookimpl
+    def create_device(self) -> object:
+        self._stay("create_device")
+        return self
+
+    @hookimpl
+    def config_keys(self) -> Mapping[str, ConfigKey]:
+        self._stay("config_keys")
+        return {}
+
+    @hookimpl
+    def metrics(self, device: DeviceName) -> Mapping[str, Any]:
+        self._stay("metrics")
+
+        def read_name() -> str:
+            self._stay("the metric FULL_DEVICE_NAME")
+            return "a device that may hang"
+
+        return {"FULL_DEVICE_NAME": read_name}
+
+    @hookimpl
+    def close_device(self) -> bool:
+        self._stay("close_device")
+        self.is_closed = True
+        return True
+
+
+@pytest.fixture
+def hanging() -> Iterator[Hanging]:
+    device = Hanging()
+    yield device
+    device.go_on.set()
+
+
+@pytest.fixture
+def impatient(hanging: Hanging) -> Iterator[Core]:
+    """A Core that waits for a moment only; HANGING is registered, as itself and as its own factory."""
+    core = Core(device_timeout=SOON)
+    core.register_plugin("HANGING", hanging)
+    # What the others import, they import here: a slow machine may need longer than a moment for it.
+    with Core() as patient:
+        patient.list_devices()
+    yield core
+    hanging.go_on.set()
+    core.close()
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    moment = threading.Event()
+    for _ in range(LIMIT * 100):
+        if is_true():
+            return
+        moment.wait(0.01)
+    raise AssertionError("it never became true")
+
+
+@pytest.mark.parametrize("question", ["create_device", "config_keys", "metrics", "the metric FULL_DEVICE_NAME"])
+def test_plugin_that_does_not_answer_is_named_and_hides_no_other(impatient: Core, hanging: Hanging, question: str) -> None:
+    hanging.question = question
+    rows = {row.name: row for row in impatient.list_devices()}
+    reason = rows["HANGING"].reason
+    assert reason.startswith("device HANGING hangs: plugin HANGING (")
+    assert f"has not returned from {question} within 1 s; it was set aside, its thread goes on" in reason
+    assert "update or uninstall the plugin, or give it more time with Core(device_timeout=...)" in reason
+    assert rows["CPU"].reason == ""
+    assert rows["TEMPLATE"].reason == ""
+    assert [thread.daemon for thread in threading.enumerate() if thread.name == f"hetero-HANGING {question}"] == [True]
+
+
+def test_error_is_the_one_of_a_device_that_cannot_be_used_and_a_timeout(impatient: Core, hanging: Hanging) -> None:
+    hanging.question = "create_device"
+    with pytest.raises(DeviceTimeoutError) as caught:
+        impatient.get_metric("HANGING", "FULL_DEVICE_NAME")
+    assert isinstance(caught.value, DeviceUnavailableError)
+    assert isinstance(caught.value, TimeoutError)
+
+
+@pytest.mark.parametrize("question", ["create_device", "config_keys"])
+def test_plugin_that_hangs_is_asked_once(impatient: Core, hanging: Hanging, read: Callable[..., Network], question: str) -> None:
+    hanging.question = question
+    network = read(ADD)
+    with pytest.raises(DeviceTimeoutError):
+        impatient.load_network(network, "HANGING")
+    for call in (
+        lambda: impatient.load_network(network, "HANGING"),
+        lambda: impatient.query_network(network, "HANGING"),
+        lambda: impatient.get_metric("HANGING", "FULL_DEVICE_NAME"),
+        lambda: impatient.load_network(network, "HETERO:HANGING,CPU"),
+    ):
+        with pytest.raises(DeviceTimeoutError, match="it has not answered before and is not asked again until it does"):
+            call()
+    assert hanging.asked[question] == 1
+
+
+@pytest.mark.parametrize("question", ["create_device", "config_keys", "the metric FULL_DEVICE_NAME"])
+def test_plugin_that_answers_after_all_is_used_again(
+    impatient: Core, hanging: Hanging, read: Callable[..., Network], question: str
+) -> None:
+    hanging.question = question
+    with pytest.raises(DeviceTimeoutError):
+        impatient.get_metric("HANGING", "FULL_DEVICE_NAME")
+    hanging.go_on.set()
+
+    def is_back() -> bool:
+        try:
+            return bool(impatient.load_network(read(ADD), "HANGING").infer({"x": X})["y"].tolist() == [6])
+        except DeviceTimeoutError:
+            return False
+
+    wait_until(is_back)
+    assert hanging.asked["create_device"] == 1
+
+
+def test_other_devices_are_created_while_one_hangs(hanging: Hanging, read: Callable[..., Network]) -> None:
+    hanging.question = "create_device"
+    with Core() as core:
+        core.register_plugin("HANGING", hanging)
+        errors: list[BaseException] = []
+
+        def ask() -> None:
+            try:
+                core.get_metric("HANGING", "FULL_DEVICE_NAME")
+            except BaseException as error:  # noqa: BLE001  # shown below
+                errors.append(error)
+
+        asking = [threading.Thread(target=ask) for _ in range(3)]
+        for thread in asking:
+            thread.start()
+        wait_until(lambda: hanging.asked.get("create_device") == 1)
+        assert core.load_network(read(ADD), "CPU").infer({"x": X})["y"].tolist() == [6]
+        core.register_plugin("OTHER", CpuDevice("OTHER"))
+        core.unregister_plugin("OTHER")
+        hanging.go_on.set()
+        for thread in asking:
+            thread.join(LIMIT)
+    assert errors == []
+    assert hanging.asked["create_device"] == 1, "the others waited for the first one"
+
+
+def test_innermost_plugin_is_blamed(impatient: Core, hanging: Hanging) -> None:
+    hanging.question = "create_device"
+    with pytest.raises(DeviceTimeoutError, match="device HANGING hangs"):
+        impatient.get_metric("HETERO:HANGING,CPU", "DEVICE_ARCHITECTURE")
+    assert impatient.get_metric("HETERO:CPU", "DEVICE_ARCHITECTURE")
+
+
+def test_plugin_that_waits_for_another_one_is_not_blamed_for_it(impatient: Core, hanging: Hanging) -> None:
+    class Asking(CpuDevice):
+        @hookimpl
+        def create_device(self, core: Core) -> object:
+            core.get_metric("HANGING", "FULL_DEVICE_NAME")
+            return self
+
+    hanging.question = "create_device"
+    impatient.register_plugin("ASKING", Asking("ASKING"))
+    with pytest.raises(DeviceTimeoutError, match="^device HANGING hangs: ") as caught:
+        impatient.get_metric("ASKING", "FULL_DEVICE_NAME")
+    assert any("while it created device ASKING" in note for note in caught.value.__notes__)
+    hanging.go_on.set()
+
+    def is_back() -> bool:
+        try:
+            return bool(impatient.get_metric("ASKING", "FULL_DEVICE_NAME"))
+        except DeviceTimeoutError:
+            return False
+
+    wait_until(is_back)
+
+
+def test_core_closes_while_a_plugin_hangs(hanging: Hanging, caplog: pytest.LogCaptureFixture) -> None:
+    hanging.question = "create_device"
+    core = Core(device_timeout=SOON)
+    core.register_plugin("HANGING", hanging)
+    with pytest.raises(DeviceTimeoutError):
+        core.get_metric("HANGING", "FULL_DEVICE_NAME")
+    core.close()
+    assert "device HANGING is not closed: plugin HANGING" in caplog.text
+    hanging.go_on.set()
+    wait_until(lambda: hanging.is_closed)
+
+
+def test_plugin_that_hangs_when_it_is_closed_is_left(hanging: Hanging) -> None:
+    hanging.question = "close_device"
+    core = Core(device_timeout=SOON)
+    core.register_plugin("HANGING", hanging)
+    wait_until(lambda: "HANGING" in core.device_names)
+    core.register_plugin("PLAIN", CpuDevice("PLAIN"))
+    assert core.get_metric("PLAIN", "FULL_DEVICE_NAME")
+    hanging_row = {row.name: row for row in core.list_devices()}["HANGING"]
+    assert hanging_row.reason == ""
+    with pytest.raises(DeviceTimeoutError, match="has not returned from close_device within 1 s"):
+        core.close()
+
+
+def test_name_can_be_given_to_another_plugin_while_the_first_one_hangs(impatient: Core, hanging: Hanging) -> None:
+    hanging.question = "create_device"
+    with pytest.raises(DeviceTimeoutError):
+        impatient.get_metric("HANGING", "FULL_DEVICE_NAME")
+    impatient.unregister_plugin("HANGING")
+    impatient.register_plugin("HANGING", CpuDevice("HANGING"))
+    assert "NumPy" in impatient.get_metric("HANGING", "FULL_DEVICE_NAME")
+    hanging.go_on.set()
+    assert "NumPy" in impatient.get_metric("HANGING", "FULL_DEVICE_NAME")
+
+
+def test_questions_after_the_first_are_asked_on_the_callers_thread(hanging: Hanging) -> None:
+    with Core() as core:
+        core.register_plugin("HANGING", hanging)
+        for _ in range(3):
+            core.get_metric("HANGING", "FULL_DEVICE_NAME")
+    own = threading.current_thread().name
+    assert hanging.threads[0] == "hetero-HANGING create_device"
+    assert hanging.threads.count("hetero-HANGING metrics") == 1
+    assert hanging.threads.count("hetero-HANGING the metric FULL_DEVICE_NAME") == 1
+    assert hanging.threads.count(own) >= 4
+
+
+def test_without_a_time_everything_is_on_the_callers_thread(hanging: Hanging) -> None:
+    with Core(device_timeout=None) as core:
+        core.register_plugin("HANGING", hanging)
+        core.get_metric("HANGING", "FULL_DEVICE_NAME")
+    assert set(hanging.threads) == {threading.current_thread().name}
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan")])
+def test_time_that_is_none_is_refused(seconds: float) -> None:
+    with pytest.raises(ConfigValueError, match="device_timeout: expected seconds above 0, or None for no limit, got"):
+        Core(device_timeout=seconds)
+
+
+def test_device_that_asks_for_itself_while_it_is_created_is_an_error(core: Core) -> None:
+    class Circular:
+        @hookimpl
+        def create_device(self, core: Core, name: str) -> object:
+            return core.get_metric(name, "FULL_DEVICE_NAME")
+
+    core.register_plugin("CIRCULAR", Circular())
+    with pytest.raises(PluginError, match="device CIRCULAR is asked for while it is being created, by CIRCULAR"):
+        core.get_metric("CIRCULAR", "FULL_DEVICE_NAME")
+
+
+PLUGIN = """
+    import threading
+    from hetero_core import hookimpl
+
+    @hookimpl
+    def create_device(core, name):
+        threading.Event().wait()
+"""
+
+
+def test_hetero_devices_lists_the_others_and_ends_when_one_hangs(tmp_path: Path) -> None:
+    (tmp_path / "acme_stuck.py").write_text(textwrap.dedent(PLUGIN))
+    folder = tmp_path / "acme_stuck-1.5.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-stuck\nVersion: 1.5\n")
+    (folder / "entry_points.txt").write_text("[hetero_core.devices]\nSTUCK = acme_stuck\n")
+    script = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from hetero_core.cli.main import main; sys.exit(main())"
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script, "devices", "--timeout", "5"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ended.returncode == 0, ended.stderr
+    rows = {line.split()[0]: line for line in ended.stdout.splitlines()}
+    assert "CANNOT BE USED: device STUCK hangs: plugin STUCK (acme-stuck 1.5) has not returned from create_device" in rows["STUCK"]
+    assert "within 5 s" in rows["STUCK"]
+    assert "CANNOT BE USED" not in rows["CPU"]
+    assert "CANNOT BE USED" not in rows["TEMPLATE"]
+    assert ended.stderr == "device STUCK is not closed: plugin STUCK (acme-stuck 1.5) hangs\n"

@@ -1,0 +1,355 @@
+"""Operators with shapes and attributes that hypothesis draws, against ONNX Runtime; where it refuses a drawing, nothing is compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from onnx import helper
+
+from hetero_core.kernels.program import compile_program
+from hetero_core.network.reader import read_network
+from hetero_core.testing.compare import assert_same
+
+Array = np.ndarray[Any, Any]
+SEEDS = st.integers(0, 2**32 - 1)
+AUTO_PADS = st.sampled_from(["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"])
+
+
+def lists(low: int, high: int, size: int) -> st.SearchStrategy[list[int]]:
+    return st.lists(st.integers(low, high), min_size=size, max_size=size)
+
+
+def check(op_type: str, opset: int, inputs: list[Array | None], attributes: dict[str, Any], *, outputs: int = 1) -> None:
+    """Compares the kernels' results with ONNX Runtime's."""
+    names = ["" if value is None else f"x{index}" for index, value in enumerate(inputs)]
+    node = helper.make_node(op_type, names, [f"y{index}" for index in range(outputs)], **attributes)
+    given_inputs = {name: value for name, value in zip(names, inputs, strict=True) if value is not None}
+    specs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+        for name, value in given_inputs.items()
+    ]
+    graph = helper.make_graph([node], "g", specs, [onnx.ValueInfoProto(name=name) for name in node.output])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        expected = session.run(None, given_inputs)
+    except Exception:  # noqa: BLE001  # it has many kinds of errors for what it refuses
+        assume(False)
+    found = compile_program(read_network(model)).run(tuple(given_inputs.values()))
+    for value, wanted in zip(found, expected, strict=True):
+        assert_same(value, wanted)
+
+
+def draw_array(seed: int, *shape: int) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def draw_windows(data: st.DataObject, rank: int) -> dict[str, Any]:
+    """Returns strides, dilations, and either pads or a rule for them."""
+    auto_pad = data.draw(AUTO_PADS)
+    attributes: dict[str, Any] = {
+        "strides": data.draw(lists(1, 3, rank)),
+        # ONNX Runtime and ONNX disagree on dilated windows under SAME.
+        "dilations": data.draw(lists(1, 2, rank)) if auto_pad in ("NOTSET", "VALID") else [1] * rank,
+        "auto_pad": auto_pad,
+    }
+    if auto_pad == "NOTSET":
+        attributes["pads"] = data.draw(lists(0, 2, 2 * rank))
+    return attributes
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data(), st.integers(1, 3), SEEDS)
+def test_conv(data: st.DataObject, rank: int, seed: int) -> None:
+    group, into, out = (data.draw(st.integers(1, 2)) for _ in range(3))
+    sizes, kernel_shape = data.draw(lists(3, 7, rank)), data.draw(lists(1, 3, rank))
+    x = draw_array(seed, 2, group * into, *sizes)
+    w = draw_array(seed + 1, group * out, into, *kernel_shape)
+    bias = draw_array(seed + 2, group * out) if data.draw(st.booleans()) else None
+    attributes = {**draw_windows(data, rank), "group": group, "kernel_shape": kernel_shape}
+    check("Conv", 22, [x, w, bias][: 3 if bias is not None else 2], attributes)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data(), st.integers(1, 2), SEEDS)
+def test_conv_transpose(data: st.DataObject, rank: int, seed: int) -> None:
+    group, into, out = (data.draw(st.integers(1, 2)) for _ in range(3))
+    sizes, kernel_shape = data.draw(lists(2, 5, rank)), data.draw(lists(1, 3, rank))
+    x = draw_array(seed, 2, group * into, *sizes)
+    w = draw_array(seed + 1, group * into, out, *kernel_shape)
+    strides, dilations = data.draw(lists(1, 3, rank)), data.draw(lists(1, 2, rank))
+    attributes: dict[str, Any] = {"strides": strides, "dilations": dilations, "group": group, "kernel_shape": kernel_shape}
+    match data.draw(st.sampled_from(["pads", "output_shape", "auto_pad"])):
+        case "pads":
+            attributes["pads"] = data.draw(lists(0, 2, 2 * rank))
+            attributes["output_padding"] = [data.draw(st.integers(0, stride - 1)) for stride in strides]
+        case "output_shape":
+            attributes["output_shape"] = [size * stride for size, stride in zip(sizes, strides, strict=True)]
+        case _:
+            attributes["auto_pad"] = data.draw(st.sampled_from(["SAME_UPPER", "SAME_LOWER", "VALID"]))
+            # Where a step is longer than the window, ONNX Runtime makes less than size * stride elements.
+            extents = [(size - 1) * dilation + 1 for size, dilation in zip(kernel_shape, dilations, strict=True)]
+            assume(all(extent >= stride for extent, stride in zip(extents, strides, strict=True)))
+    check("ConvTranspose", 11, [x, w], attributes)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data(), st.integers(1, 3), st.sampled_from(["MaxPool", "AveragePool", "LpPool"]), SEEDS)
+def test_pool(data: st.DataObject, rank: int, op_type: str, seed: int) -> None:
+    kernel_shape = data.draw(lists(1, 3, rank))
+    attributes = {**draw_windows(data, rank), "kernel_shape": kernel_shape}
+    attributes["pads"] = [
+        min(pad, kernel_shape[index % rank] - 1) for index, pad in enumerate(attributes.get("pads", [0] * 2 * rank))
+    ]
+    if attributes["auto_pad"] != "NOTSET":
+        del attributes["pads"]
+    attributes["ceil_mode"] = data.draw(st.integers(0, 1))
+    if op_type == "AveragePool":
+        attributes["count_include_pad"] = data.draw(st.integers(0, 1))
+    if op_type == "LpPool":
+        attributes["p"] = data.draw(st.integers(1, 3))
+        del attributes["ceil_mode"]
+    x = draw_array(seed, 2, 2, *data.draw(lists(4, 7, rank)))
+    extents = [(size - 1) * step + 1 for size, step in zip(kernel_shape, attributes["dilations"], strict=True)]
+    assume(all(extent <= size for extent, size in zip(extents, x.shape[2:], strict=True)))
+    # Where a step is longer than the window, ONNX Runtime's AveragePool leaves out elements under SAME; its MaxPool does not.
+    is_same = attributes["auto_pad"].startswith("SAME")
+    assume(not is_same or all(extent >= step for extent, step in zip(extents, attributes["strides"], strict=True)))
+    check(op_type, 22 if op_type != "LpPool" else 18, [x], attributes)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.data(), SEEDS)
+def test_gemm(data: st.DataObject, seed: int) -> None:
+    m, k, n = (data.draw(st.integers(1, 4)) for _ in range(3))
+    trans_a, trans_b = data.draw(st.integers(0, 1)), data.draw(st.integers(0, 1))
+    shape = data.draw(st.sampled_from([(m, n), (1, n), (m, 1), (n,), (1,), ()]))
+    a = draw_array(seed, *((k, m) if trans_a else (m, k)))
+    b = draw_array(seed + 1, *((n, k) if trans_b else (k, n)))
+    attributes = {
+        "alpha": data.draw(st.sampled_from([1.0, 0.5, -2.0])),
+        "beta": data.draw(st.sampled_from([1.0, 0.0, 0.25])),
+        "transA": trans_a,
+        "transB": trans_b,
+    }
+    check("Gemm", 13, [a, b, draw_array(seed + 2, *shape)], attributes)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.data(), SEEDS)
+def test_mat_mul(data: st.DataObject, seed: int) -> None:
+    m, k, n = (data.draw(st.integers(1, 4)) for _ in range(3))
+    stacks = data.draw(st.sampled_from([((), ()), ((2,), ()), ((), (3,)), ((2, 1), (1, 3)), ((2, 3), (3,))]))
+    left = (k,) if data.draw(st.booleans()) and not stacks[0] else (*stacks[0], m, k)
+    right = (k,) if data.draw(st.booleans()) and not stacks[1] else (*stacks[1], k, n)
+    check("MatMul", 13, [draw_array(seed, *left), draw_array(seed + 1, *right)], {})
+
+
+REDUCTIONS = ["Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare"]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data(), st.sampled_from(REDUCTIONS), SEEDS)
+def test_reduction(data: st.DataObject, name: str, seed: int) -> None:
+    shape = data.draw(lists(1, 4, data.draw(st.integers(1, 4))))
+    axes = data.draw(
+        st.lists(st.integers(-len(shape), len(shape) - 1), unique_by=lambda axis: axis % len(shape), max_size=len(shape))
+    )
+    x = np.abs(draw_array(seed, *shape)) + np.float32(0.1)
+    attributes = {"keepdims": data.draw(st.integers(0, 1)), "noop_with_empty_axes": data.draw(st.integers(0, 1))}
+    # What an empty list of axes does to the other reductions was open before opset 28.
+    assume(axes or not attributes["noop_with_empty_axes"] or name in ("Sum", "Mean", "Max", "Min", "Prod"))
+    check(f"Reduce{name}", 18, [x, np.array(axes, np.int64)], attributes)
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.data(), SEEDS)
+def test_resize(data: st.DataObject, seed: int) -> None:
+    mode = data.draw(st.sampled_from(["nearest", "linear", "cubic"]))
+    attributes: dict[str, Any] = {
+        "mode": mode,
+        # align_corners and half_pixel_symmetric are read in another way by ONNX Runtime where lengths are rounded.
+        "coordinate_transformation_mode": data.draw(st.sampled_from(["half_pixel", "pytorch_half_pixel", "asymmetric"])),
+    }
+    if mode == "nearest":
+        attributes["nearest_mode"] = data.draw(st.sampled_from(["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]))
+    if mode == "cubic":
+        attributes["cubic_coeff_a"] = data.draw(st.sampled_from([-0.75, -0.5]))
+        attributes["exclude_outside"] = data.draw(st.integers(0, 1))
+    x = draw_array(seed, 1, 2, *data.draw(lists(2, 6, 2)))
+    if data.draw(st.booleans()):
+        # Powers of two, so that no coordinate lies a rounding error beside a border.
+        scales = [1.0, 1.0, *(data.draw(st.sampled_from([0.5, 1.0, 2.0, 4.0])) for _ in range(2))]
+        inputs = [x, None, np.array(scales, np.float32)]
+    else:
+        factors = [data.draw(st.sampled_from([1, 2, 4])) for _ in range(2)]
+        inputs = [x, None, None, np.array([1, 2, x.shape[2] * factors[0], x.shape[3] * factors[1]], np.int64)]
+    check("Resize", 18, inputs, attributes)
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.data(), st.sampled_from(["RNN", "GRU", "LSTM"]), SEEDS)
+def test_recurrent(data: st.DataObject, op_type: str, seed: int) -> None:
+    gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[op_type]
+    steps, batch, size, hidden = (data.draw(st.integers(1, 4)) for _ in range(4))
+    direction = data.draw(st.sampled_from(["forward", "reverse", "bidirectional"]))
+    directions = 2 if direction == "bidirectional" else 1
+    state = [draw_array(seed + 4, directions, batch, hidden) if data.draw(st.booleans()) else None]
+    lengths = np.array(data.draw(lists(1, steps, batch)), np.int32) if data.draw(st.booleans()) else None
+    inputs: list[Array | None] = [
+        draw_array(seed, steps, batch, size),
+        draw_array(seed + 1, directions, gates * hidden, size),
+        draw_array(seed + 2, directions, gates * hidden, hidden),
+        draw_array(seed + 3, directions, 2 * gates * hidden) if data.draw(st.booleans()) else None,
+        lengths,
+        *state,
+    ]
+    attributes: dict[str, Any] = {"direction": direction, "hidden_size": hidden}
+    if op_type == "GRU":
+        attributes["linear_before_reset"] = data.draw(st.integers(0, 1))
+    if op_type == "LSTM":
+        inputs.append(draw_array(seed + 5, directions, batch, hidden) if data.draw(st.booleans()) else None)
+        inputs.append(draw_array(seed + 6, directions, 3 * hidden) if data.draw(st.booleans()) else None)
+        attributes["input_forget"] = data.draw(st.integers(0, 1))
+    elif data.draw(st.booleans()):
+        attributes["clip"] = 0.5
+    functions = {"RNN": [["Tanh"], ["Relu"], ["Sigmoid"]], "GRU": [["Sigmoid", "Tanh"], ["HardSigmoid", "Softsign"]],
+                 "LSTM": [["Sigmoid", "Tanh", "Tanh"], ["Sigmoid", "Relu", "Softsign"]]}[op_type]  # fmt: skip
+    attributes["activations"] = data.draw(st.sampled_from(functions)) * directions
+    if "HardSigmoid" in attributes["activations"]:
+        attributes["activation_alpha"], attributes["activation_beta"] = [0.25] * directions, [0.5] * directions
+    while inputs[-1] is None:
+        inputs.pop()
+    check(op_type, 14, inputs, attributes, outputs=3 if op_type == "LSTM" else 2)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data(), SEEDS)
+def test_attention(data: st.DataObject, seed: int) -> None:
+    batch, heads, group, queries, size = (data.draw(st.integers(1, 3)) for _ in range(5))
+    present, past = data.draw(st.integers(1, 4)), data.draw(st.integers(0, 3))
+    causal = data.draw(st.integers(0, 1))
+    # ONNX Runtime wants as many queries as keys where the mask is causal and there is no past.
+    queries = present if causal else queries
+    inputs: list[Array | None] = [
+        draw_array(seed, batch, heads * group, queries, size),
+        draw_array(seed + 1, batch, heads, present, size),
+        draw_array(seed + 2, batch, heads, present, size),
+    ]
+    keys = present + past
+    mask = data.draw(st.sampled_from(["none", "bool", "float"]))
+    inputs.append({
+        "none": None,
+        "bool": np.random.default_rng(seed).random((batch, 1, queries, keys)) < 0.8,
+        "float": draw_array(seed + 3, queries, keys),
+    }[mask])  # fmt: skip
+    if mask == "bool":
+        inputs[3][..., 0] = True  # type: ignore[index]  # no query is left without a key, whose answer is open
+    if past:
+        inputs += [draw_array(seed + 4, batch, heads, past, size), draw_array(seed + 5, batch, heads, past, size)]
+    while inputs[-1] is None:
+        inputs.pop()
+    attributes = {
+        "is_causal": causal,
+        "softcap": data.draw(st.sampled_from([0.0, 2.0])),
+        "scale": data.draw(st.sampled_from([0.25, 1.0])),
+    }
+    check("Attention", 23, inputs, attributes, outputs=3 if past else 1)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data(), SEEDS)
+def test_pad(data: st.DataObject, seed: int) -> None:
+    shape = data.draw(lists(2, 4, data.draw(st.integers(1, 3))))
+    mode = data.draw(st.sampled_from(["constant", "reflect", "edge", "wrap"]))
+    axes = data.draw(st.lists(st.integers(0, len(shape) - 1), unique=True, min_size=1))
+    low = -1 if mode == "constant" else 0
+    pads = [data.draw(st.integers(low, shape[axis] - 1)) for _ in range(2) for axis in axes]
+    value = np.array(1.5, np.float32) if mode == "constant" else None
+    check("Pad", 19, [draw_array(seed, *shape), np.array(pads, np.int64), value, np.array(axes, np.int64)], {"mode": mode})
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data(), SEEDS)
+def test_top_k(data: st.DataObject, seed: int) -> None:
+    shape = data.draw(lists(1, 5, data.draw(st.integers(1, 3))))
+    axis = data.draw(st.integers(-len(shape), len(shape) - 1))
+    x = np.random.default_rng(seed).integers(0, 4, shape).astype(np.float32)
+    k = np.array([data.draw(st.integers(0, shape[axis]))])
+    check("TopK", 11, [x, k], {"axis": axis, "largest": data.draw(st.integers(0, 1))}, outputs=2)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data(), SEEDS)
+def test_grid_sample(data: st.DataObject, seed: int) -> None:
+    sizes, outputs = data.draw(lists(1, 5, 2)), data.draw(lists(1, 4, 2))
+    attributes = {
+        "mode": data.draw(st.sampled_from(["linear", "cubic"])),
+        "padding_mode": data.draw(st.sampled_from(["zeros", "border", "reflection"])),
+        "align_corners": data.draw(st.integers(0, 1)),
+    }
+    assume(min(sizes) > 1 or attributes["padding_mode"] != "reflection")
+    check("GridSample", 20, [draw_array(seed, 2, 2, *sizes), 2 * draw_array(seed + 1, 2, *outputs, 2)], attributes)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data(), st.sampled_from(["LayerNormalization", "InstanceNormalization", "BatchNormalization", "LRN"]), SEEDS)
+def test_normalization(data: st.DataObject, op_type: str, seed: int) -> None:
+    shape = [2, *data.draw(lists(2, 5, data.draw(st.integers(2, 3))))]
+    x, channels = draw_array(seed, *shape), shape[1]
+    scale, bias = draw_array(seed + 1, channels), draw_array(seed + 2, channels)
+    if op_type == "LRN":
+        attributes = {"size": data.draw(st.sampled_from([1, 3, 5])), "alpha": 0.5, "bias": data.draw(st.sampled_from([1.0, 2.0]))}
+        check(op_type, 13, [x], attributes)
+    elif op_type == "LayerNormalization":
+        axis = data.draw(st.integers(-len(shape) + 1, len(shape) - 1))
+        inner = shape[axis:]
+        check(
+            op_type, 17, [x, draw_array(seed + 1, *inner), draw_array(seed + 2, *inner)], {"axis": axis, "epsilon": 1e-3}, outputs=3
+        )
+    elif op_type == "InstanceNormalization":
+        check(op_type, 22, [x, scale, bias], {"epsilon": 1e-3})
+    else:
+        mean, variance = draw_array(seed + 3, channels), np.abs(draw_array(seed + 4, channels)) + np.float32(0.1)
+        check(op_type, 15, [x, scale, bias, mean, variance], {"epsilon": 1e-3})
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data(), SEEDS)
+def test_quantize_and_back(data: st.DataObject, seed: int) -> None:
+    shape = data.draw(lists(1, 5, data.draw(st.integers(1, 3))))
+    axis = data.draw(st.integers(-len(shape), len(shape) - 1))
+    dtype = data.draw(st.sampled_from([np.uint8, np.int8]))
+    count = () if data.draw(st.booleans()) else (shape[axis],)
+    # Powers of two: a quotient is exact, and a tie is one in both engines.
+    scale = np.float32(2.0) ** np.random.default_rng(seed).integers(-6, 2, count).astype(np.float32)
+    zero = np.random.default_rng(seed + 1).integers(0, 20, count).astype(dtype)
+    check("QuantizeLinear", 19, [draw_array(seed, *shape), np.asarray(scale), np.asarray(zero)], {"axis": axis})
+    quantized = np.random.default_rng(seed).integers(0, 120, shape).astype(dtype)
+    check("DequantizeLinear", 19, [quantized, np.asarray(scale), np.asarray(zero)], {"axis": axis})
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data(), st.sampled_from(["Gather", "GatherElements", "GatherND"]), SEEDS)
+def test_gather(data: st.DataObject, op_type: str, seed: int) -> None:
+    shape = data.draw(lists(1, 4, data.draw(st.integers(1, 3))))
+    x, random = draw_array(seed, *shape), np.random.default_rng(seed)
+    axis = data.draw(st.integers(-len(shape), len(shape) - 1))
+    if op_type == "Gather":
+        indices = random.integers(-shape[axis], shape[axis], data.draw(lists(1, 3, data.draw(st.integers(0, 2)))))
+        check(op_type, 13, [x, np.asarray(indices, np.int64)], {"axis": axis})
+    elif op_type == "GatherElements":
+        wanted = [data.draw(st.integers(1, size)) for size in shape]
+        check(op_type, 13, [x, random.integers(-shape[axis], shape[axis], wanted)], {"axis": axis})
+    else:
+        stacks = data.draw(st.integers(0, len(shape) - 1))
+        depth = data.draw(st.integers(1, len(shape) - stacks))
+        columns = [random.integers(-size, size, (*shape[:stacks], 3)) for size in shape[stacks : stacks + depth]]
+        check(op_type, 13, [x, np.stack(columns, axis=-1)], {"batch_dims": stacks})

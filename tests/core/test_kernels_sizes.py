@@ -1,0 +1,222 @@
+"""Room for results: the rules against what onnx's own cases make, and operators that would make more than any machine has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import pytest
+
+from hetero_core.errors import InvalidNetworkError, MemoryLimitError
+from hetero_core.kernels.program import compile_program
+from hetero_core.kernels.registry import read_table
+from hetero_core.kernels.size_rules import broadcast_sizes
+from hetero_core.kernels.sizes import SIZE_RULES, estimate_bytes
+from hetero_core.limits import RunLimits
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.reader import read_network
+from hetero_core.testing.backend_cases import iterate_backend_cases
+
+Case = tuple[str, Node, list[Any], list[Any]]
+
+
+def count_bytes(values: Any) -> int:
+    if isinstance(values, list):
+        return sum(count_bytes(value) for value in values)
+    return 0 if values is None else int(np.asarray(values).nbytes)
+
+
+@pytest.fixture(scope="module")
+def cases() -> list[Case]:
+    return list(read_cases())
+
+
+def read_cases() -> Iterator[Case]:
+    """Yields the official cases of one node: name, node, its inputs, the outputs that the standard expects."""
+    for case in iterate_backend_cases(kinds=["node"]):
+        try:
+            network = read_network(case.model)
+        except InvalidNetworkError:
+            continue
+        if len(network.nodes) != 1:
+            continue
+        (node,) = network.nodes
+        constants = {name: constant.array for name, constant in network.initializers.items()}
+        for inputs, outputs in case.runs:
+            values = {**constants, **{spec.name: value for spec, value in zip(network.inputs, inputs, strict=True)}}
+            yield case.name, node, [values.get(name) if name else None for name in node.inputs], list(outputs)
+
+
+def has_rule(node: Node) -> bool:
+    return not node.domain and node.op_type in SIZE_RULES
+
+
+def test_rules_give_at_least_the_first_output_of_every_official_case(cases: list[Case]) -> None:
+    wrong = [
+        (name, estimate_bytes(node, inputs), count_bytes(outputs[0]))
+        for name, node, inputs, outputs in cases
+        if has_rule(node) and estimate_bytes(node, inputs) < count_bytes(outputs[0])
+    ]
+    assert wrong == []
+    assert sum(has_rule(node) for _, node, _, _ in cases) > 500
+
+
+def test_rules_give_no_more_than_a_run_of_an_official_case_moves(cases: list[Case]) -> None:
+    # RoiAlign is asked for its samples, four for each output and more; 200 bytes are texts and lists.
+    wrong = [
+        (name, estimate_bytes(node, inputs), count_bytes(inputs), count_bytes(outputs))
+        for name, node, inputs, outputs in cases
+        if estimate_bytes(node, inputs)
+        > (8 if node.op_type.endswith("Integer") or node.op_type.startswith("QLinear") else 2)
+        * max(count_bytes(inputs), count_bytes(outputs))
+        + 200
+        and node.op_type != "RoiAlign"
+    ]
+    assert wrong == []
+
+
+def test_operators_without_a_rule_grow_no_more_than_their_types_do(cases: list[Case]) -> None:
+    # If, whose body counts for itself; a decoder; indices of a few elements; the bool of an absent optional.
+    growing = Counter(
+        node.op_type for _, node, inputs, outputs in cases if not has_rule(node) and count_bytes(outputs) > 8 * count_bytes(inputs)
+    )
+    assert dict(growing) == {"If": 3, "ImageDecoder": 1, "NonZero": 1, "OptionalHasElement": 5, "Unique": 1}
+
+
+def test_every_rule_is_of_an_operator_that_has_kernels() -> None:
+    known = {op_type for domain, op_type, _ in read_table() if not domain}
+    assert set(SIZE_RULES) - known == set()
+
+
+def read(text: str, opset: int = 22) -> Network:
+    return read_network(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]> {text}'))
+
+
+BIG = 2**40
+X = np.ones((1, 1, 2, 2), np.float32)
+SIZE = "g (int64[N] s, float[1,1,2,2] x) => (y) { [grow] "
+# Text, the values of s, opset: each asks for far more than 2^40 bytes, from a few bytes.
+GROWING = {
+    "Expand": ("y = Expand (x, s)", [BIG, 1, 1, 1], 22),
+    "Tile": ("y = Tile (x, s)", [BIG, 1, 1, BIG], 22),
+    "ConstantOfShape": ("y = ConstantOfShape (s)", [BIG, 2**22], 22),
+    "Range": (
+        "one = Constant <value_int = 1> () zero = Constant <value_int = 0> () t = Squeeze (s) y = Range (zero, t, one)",
+        [2**62],
+        22,
+    ),
+    "OneHot": ("v = Constant <value_floats = [0.0, 1.0]> () y = OneHot (s, s, v)", [BIG], 22),
+    "Pad": ("y = Pad (x, s)", [0, 0, 0, 0, 0, 0, BIG, BIG], 22),
+    "Pad-edge": ('y = Pad <mode = "edge"> (x, s)', [0, 0, 0, 0, 0, 0, 0, BIG], 22),
+    "CenterCropPad": ("y = CenterCropPad (x, s)", [1, 1, BIG, 2], 22),
+    "Resize": ("y = Resize (x, , , s)", [1, 1, BIG, 2], 22),
+    "Upsample": ("y = Upsample <height_scale = 1e12, width_scale = 1.0> (x)", [], 6),
+    "RandomNormal": ("y = RandomNormal <shape = [1099511627776, 2]> ()", [], 22),
+    "RandomUniform": ("y = RandomUniform <shape = [1099511627776]> ()", [], 22),
+    "Multinomial": ("f = Flatten (x) y = Multinomial <sample_size = 2000000000000> (f)", [], 22),
+    "ConvTranspose": (
+        "w = Constant <value = float[1,1,1,1] {1.0}> () y = ConvTranspose <strides = [1099511627776, 1]> (x, w)",
+        [],
+        22,
+    ),
+    "MaxUnpool": (
+        "i = Constant <value = int64[1,1,2,2] {0,1,2,3}> () y = MaxUnpool <kernel_shape = [1, 1], strides = [1099511627776, 1]> (x, i)",
+        [],
+        22,
+    ),
+    "MaxUnpool-shape": (
+        "i = Constant <value = int64[1,1,2,2] {0,1,2,3}> () y = MaxUnpool <kernel_shape = [1, 1]> (x, i, s)",
+        [1, 1, BIG, 2],
+        22,
+    ),
+    "Conv": ("w = Constant <value = float[1,1,1,1] {1.0}> () y = Conv <pads = [0, 0, 1099511627776, 0]> (x, w)", [], 22),
+    "AveragePool": ("y = AveragePool <kernel_shape = [1, 1], pads = [0, 0, 1099511627776, 0]> (x)", [], 22),
+    "Col2Im": ("b = Constant <value_ints = [1, 1]> () f = Reshape <allowzero = 0> (x, k) y = Col2Im (f, s, b)", [BIG, 2], 22),
+    "AffineGrid": ("t = Constant <value = float[1,2,3] {1,0,0,0,1,0}> () y = AffineGrid (t, s)", [1, 1, BIG, 2], 22),
+    "RoiAlign": (
+        "r = Constant <value = float[1,4] {0,0,1,1}> () b = Constant <value_ints = [0]> () "
+        "y = RoiAlign <output_height = 1099511627776> (x, r, b)",
+        [],
+        22,
+    ),
+    "MaxRoiPool": (
+        "r = Constant <value = float[1,5] {0,0,0,1,1}> () y = MaxRoiPool <pooled_shape = [1099511627776, 1]> (x, r)",
+        [],
+        22,
+    ),
+    "DFT": ("n = Squeeze (s) a = Constant <value_int = 2> () y = DFT (x, n, a)", [BIG], 22),
+    "HannWindow": ("n = Squeeze (s) y = HannWindow (n)", [BIG], 22),
+    "Gather": (
+        "b = Constant <value_ints = [1048576]> () z = ConstantOfShape <value = int64[1] {0}> (b) "
+        "e = Constant <value_ints = [1, 1048576]> () w = ConstantOfShape (e) y = Gather (w, z)",
+        [],
+        22,
+    ),
+    "Add": (
+        "b = Constant <value_ints = [1048576, 1]> () p = ConstantOfShape (b) e = Constant <value_ints = [1, 1048576]> () "
+        "q = ConstantOfShape (e) y = Add (p, q)",
+        [],
+        22,
+    ),
+    "Equal": (
+        "b = Constant <value_ints = [1048576, 1]> () p = ConstantOfShape (b) e = Constant <value_ints = [1, 1048576]> () "
+        "q = ConstantOfShape (e) y = Equal (p, q)",
+        [],
+        22,
+    ),
+    "MatMul": (
+        "b = Constant <value_ints = [1048576, 1]> () p = ConstantOfShape (b) e = Constant <value_ints = [1, 1048576]> () "
+        "q = ConstantOfShape (e) y = MatMul (p, q)",
+        [],
+        22,
+    ),
+    "Gemm": (
+        "b = Constant <value_ints = [1048576, 1]> () p = ConstantOfShape (b) y = Gemm <transB = 1> (p, p)",
+        [],
+        22,
+    ),
+    "Einsum": (
+        'b = Constant <value_ints = [1048576]> () p = ConstantOfShape (b) y = Einsum <equation = "i,j->ij"> (p, p)',
+        [],
+        22,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_operator_that_would_make_too_much_is_refused_before_it_does(name: str) -> None:
+    nodes, sizes, opset = GROWING[name]
+    text = f"g (int64[N] s, float[1,1,2,2] x) => (y) <int64[3] k = {{1, 1, 4}}> {{ {nodes} }}"
+    program = compile_program(read(text, opset))
+    limits = RunLimits("network 'g' on X", memory_limit=10**8)
+    operator = name.partition("-")[0]
+    with pytest.raises(
+        MemoryLimitError, match=rf"network 'g' on X: node '.*' \({operator}-\d+\) needs \d{{12,}} bytes, beside \d+ that are"
+    ) as caught:
+        program.run((np.array(sizes, np.int64), X), limits=limits)
+    assert "MEMORY_LIMIT is 100000000. Raise the limit, or give smaller inputs" in str(caught.value)
+    assert isinstance(caught.value, MemoryError)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "expected"),
+    [(((), ()), ()), (((2, 1), (3,)), (2, 3)), (((0,), (1,)), (0,)), (((2**62, 1), (1, 2**62)), (2**62, 2**62))],
+)
+def test_broadcast_sizes_know_shapes_that_no_array_has(shapes: tuple[tuple[int, ...], ...], expected: tuple[int, ...]) -> None:
+    assert broadcast_sizes(*shapes) == expected
+
+
+def test_rule_leaves_inputs_that_do_not_fit_to_the_kernel() -> None:
+    program = compile_program(read("g (float[N] x, int64[M] s) => (y) { [tile] y = Tile (x, s) }"))
+    for limits in (None, RunLimits("X", memory_limit=10**6)):
+        with pytest.raises(ValueError, match="negative"):
+            program.run((np.ones(2, np.float32), np.array([-1], np.int64)), limits=limits)
+
+
+@pytest.mark.parametrize(("attributes", "expected"), [({}, 2 * 3 * 4), ({"axis": 0, "broadcast": 1}, 2 * 3 * 4)])
+def test_arithmetic_of_old_opsets_has_the_shape_of_its_first_input(attributes: Mapping[str, Any], expected: int) -> None:
+    x, b = np.ones((2, 3), np.float32), np.ones(2 if attributes else 3, np.float32)
+    assert SIZE_RULES["Add"]([x, b], attributes) == expected

@@ -1,0 +1,142 @@
+"""Folders for compiled kernels: made private, and refused where anybody else could have put something into them. Real modes."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from hetero_core.errors import PrivateFolderError
+from hetero_core.runtime.private_cache import open_private_folder
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has access lists instead of modes")
+NOBODY = 65534
+needs_root = pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give a folder to somebody else"
+)
+
+
+@pytest.fixture
+def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    found = tmp_path / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(found))
+    return found
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o277])
+def test_folder_is_made_for_the_user_alone_whatever_the_umask(base: Path, umask: int) -> None:
+    base.mkdir(mode=0o700)
+    before = os.umask(umask)
+    try:
+        folder = open_private_folder("kernels")
+    finally:
+        os.umask(before)
+    assert folder == base.resolve() / "hetero" / "kernels"
+    assert (mode_of(folder), mode_of(folder.parent)) == (0o700, 0o700)
+
+
+def test_folder_that_is_there_is_opened_with_what_is_in_it(base: Path) -> None:
+    (open_private_folder("kernels") / "one.so").write_bytes(b"code")
+    assert (open_private_folder("kernels") / "one.so").read_bytes() == b"code"
+
+
+def test_readable_folder_of_ones_own_is_made_private(base: Path) -> None:
+    open_private_folder("kernels").chmod(0o755)
+    assert mode_of(open_private_folder("kernels")) == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o720, 0o702, 0o777, 0o1777])
+@pytest.mark.parametrize("place", ["hetero/kernels", "hetero"])
+def test_folder_that_others_may_write_to_is_refused(base: Path, mode: int, place: str) -> None:
+    open_private_folder("kernels")
+    (base / place).chmod(mode)
+    with pytest.raises(
+        PrivateFolderError, match=rf"others may write to it \(mode {mode:04o}, expected 0700\), and may have; remove it"
+    ):
+        open_private_folder("kernels")
+
+
+@pytest.mark.parametrize("place", ["hetero/kernels", "hetero"])
+def test_link_is_refused_wherever_it_leads(base: Path, tmp_path: Path, place: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    (base / place).parent.mkdir(mode=0o700, parents=True)
+    (base / place).symlink_to(elsewhere)
+    with pytest.raises(PrivateFolderError, match="it is a link; expected a folder of your own"):
+        open_private_folder("kernels")
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_file_in_the_place_of_the_folder_is_refused(base: Path) -> None:
+    (base / "hetero").mkdir(mode=0o700, parents=True)
+    (base / "hetero" / "kernels").write_bytes(b"")
+    with pytest.raises(PrivateFolderError, match="it is no folder that can be opened"):
+        open_private_folder("kernels")
+
+
+@needs_root
+@pytest.mark.parametrize("place", ["hetero/kernels", "hetero"])
+def test_folder_of_another_user_is_refused(base: Path, place: str) -> None:
+    open_private_folder("kernels")
+    os.chown(base / place, NOBODY, NOBODY)
+    with pytest.raises(PrivateFolderError, match=f"the folder belongs to user {NOBODY}, expected {os.geteuid()}"):
+        open_private_folder("kernels")
+
+
+@needs_root
+def test_folder_below_one_of_another_user_is_refused(base: Path) -> None:
+    base.mkdir()
+    os.chown(base, NOBODY, NOBODY)
+    with pytest.raises(PrivateFolderError, match=f"cannot keep code below '.*cache': the folder belongs to user {NOBODY}"):
+        open_private_folder("kernels")
+
+
+def test_folder_below_one_that_others_may_change_is_refused(base: Path, tmp_path: Path) -> None:
+    base.mkdir(mode=0o700)
+    tmp_path.chmod(0o777)
+    with pytest.raises(
+        PrivateFolderError, match=r"others may write to it \(mode 0777\); run chmod go-w on it, or set XDG_CACHE_HOME"
+    ):
+        open_private_folder("kernels")
+
+
+def test_relative_base_is_ignored_as_the_specification_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert open_private_folder("kernels") == tmp_path.resolve() / ".cache" / "hetero" / "kernels"
+
+
+@pytest.mark.parametrize("name", ["", "..", "../x", "a/b", "A", ".hidden", "a" * 101])
+def test_name_that_could_lead_elsewhere_is_refused(base: Path, name: str) -> None:
+    with pytest.raises(PrivateFolderError, match="cannot open a private folder named"):
+        open_private_folder(name)
+    assert not base.exists()
+
+
+def test_threads_that_open_one_folder_at_once_all_get_it(base: Path) -> None:
+    barrier, found = threading.Barrier(8), []
+
+    def open_at_once() -> None:
+        barrier.wait(60)
+        found.append(open_private_folder("kernels"))
+
+    threads = [threading.Thread(target=open_at_once) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == [base.resolve() / "hetero" / "kernels"] * 8
+
+
+def test_base_that_cannot_be_made_is_an_error_with_advice(base: Path) -> None:
+    base.write_bytes(b"")
+    with pytest.raises(PrivateFolderError, match=r"cannot make the folder .*set XDG_CACHE_HOME to a folder of your own"):
+        open_private_folder("kernels")

@@ -1,0 +1,378 @@
+"""Eight threads use three devices that fail now and then, in every way at once, for minutes; looks for hangs, leaks and wrong numbers.
+
+    python tests/endurance/soak.py --minutes 10 --seed 1
+
+One request in a hundred to a device, whatever it asks for, fails. Ends with 1 where a result was wrong, where an error was neither one of
+hetero nor ordered, or where memory or threads went on growing after the first tenth; with 3, and the stacks of all threads, for a hang.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ctypes
+import faulthandler
+import gc
+import io
+import logging
+import os
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import onnx.helper
+import onnx.parser
+from faulty_device import Faults, FaultyFactory, InjectedError
+
+from hetero_core import AsyncInferQueue, Core, ExecutableNetwork, HeteroError
+from hetero_core.errors import DeviceNotFoundError, PluginError, RequestCancelledError
+
+THREADS = 8
+HANG = 60.0
+"""Seconds after which an operation counts as a hang."""
+NETWORKS = 40
+SIZE = 256
+TEXT = f"""<ir_version: 8, opset_import: ["": 17]> NAME (float[{SIZE}] x) => (float[{SIZE}] y) {{
+    a = Mul(x, w) b = Neg(a) c = Add(b, x) y = Relu(c) }}"""
+KINDS = {"FIRST": "cpu", "SECOND": "template", "THIRD": "starting"}
+DEVICES = (*KINDS, "HETERO:FIRST,SECOND,THIRD")
+LARGEST_GROWTH = 24 << 20
+"""Bytes of memory that may come and go after the first tenth of the time."""
+
+
+class Soak:
+    """What the threads share."""
+
+    def __init__(self, core: Core, folder: Path, seed: int, rate: float) -> None:
+        self.core, self.folder, self.seed = core, folder, seed
+        self.faults = Faults(seed, rate)
+        self.factories = {name: FaultyFactory(kind, self.faults) for name, kind in KINDS.items()}
+        for name, factory in self.factories.items():
+            core.register_plugin(name, factory)
+        self.models = [make_model(number) for number in range(NETWORKS)]
+        self.loaded: deque[tuple[int, ExecutableNetwork]] = deque(maxlen=16)
+        self.lock = threading.Lock()
+        self.done: Counter[str] = Counter()
+        self.errors: Counter[str] = Counter()
+        self.findings: list[str] = []
+        self.is_over = threading.Event()
+        self.last = [time.monotonic()] * THREADS
+
+    def work(self, index: int) -> None:
+        """Does one thing after the other until the end."""
+        random = Random(f"{self.seed}:{index}")
+        while not self.is_over.is_set() and not self.findings:
+            self.last[index] = time.monotonic()
+            kind = random.choices(list(OPERATIONS), [weight for _, weight in OPERATIONS.values()])[0]
+            outcome = self.attempt(lambda kind=kind: OPERATIONS[kind][0](self, random))
+            with self.lock:
+                if outcome:
+                    self.errors[f"{kind}: {outcome}"] += 1
+                else:
+                    self.done[kind] += 1
+        self.last[index] = float("inf")
+
+    def attempt(self, action: Callable[[], object]) -> str:
+        """Returns how the action failed, empty where it did not; keeps as a finding what may not happen."""
+        try:
+            action()
+        except (InjectedError, HeteroError) as error:
+            is_ordered = is_injected(error)
+            if not is_ordered and not isinstance(error, RequestCancelledError | DeviceNotFoundError) and not is_race(error):
+                self.findings.append("an error that nobody ordered\n" + traceback.format_exc())
+            return type(error).__name__ + (" (injected)" if is_ordered else "")
+        except BaseException as error:  # noqa: BLE001  # that is what is looked for
+            self.findings.append(traceback.format_exc())
+            return type(error).__name__
+        return ""
+
+    def pick(self, random: Random) -> tuple[int, ExecutableNetwork]:
+        """Returns the number of a network and the network loaded, an earlier one where there is one."""
+        with self.lock:
+            if len(self.loaded) > 4:
+                return random.choice(self.loaded)
+        return self.load(random)
+
+    def load(self, random: Random) -> tuple[int, ExecutableNetwork]:
+        """Loads a network on some device, in one of three cases through the cache, and keeps it for others."""
+        number, device = random.randrange(NETWORKS), random.choice(DEVICES)
+        config = {"CACHE_DIR": str(self.folder), "CACHE_SIZE_LIMIT": 60_000} if random.random() < 0.3 else {}
+        network = self.core.read_network(self.models[number])
+        if ":" in device:
+            network = network.with_affinity(
+                {"op:Neg": random.choice(list(KINDS)), "op:Add": random.choice(list(KINDS)), "op:Relu": random.choice(list(KINDS))}
+            )
+        found = number, self.core.load_network(network, device, config)
+        with self.lock:
+            self.loaded.append(found)
+        return found
+
+
+def is_injected(error: BaseException | None) -> bool:
+    """Says whether an ordered fault is behind an error."""
+    while error is not None:
+        if isinstance(error, InjectedError) or "injected in" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def is_race(error: HeteroError) -> bool:
+    """Says whether an error comes of two threads that register one name."""
+    return isinstance(error, PluginError) and "is taken by" in str(error)
+
+
+def make_model(number: int) -> bytes:
+    """Returns y = max(x - x * w, 0) with w = number - 20, number - 19, ..."""
+    model = onnx.parser.parse_model(TEXT.replace("NAME", f"network{number}"))
+    weights = (np.arange(SIZE) % 5 + number - 20).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    return model.SerializeToString()
+
+
+def make_input(random: Random) -> np.ndarray[Any, Any]:
+    """Returns whole numbers, so that float32 is exact."""
+    return (np.arange(SIZE) % random.randrange(2, 30) - 7).astype(np.float32)
+
+
+def check(number: int, x: np.ndarray[Any, Any], outputs: Any) -> None:
+    """Raises AssertionError where the outputs are not what the formula says."""
+    wide = x.astype(np.int64)
+    expected = np.maximum(wide - wide * (np.arange(SIZE) % 5 + number - 20), 0)
+    assert list(outputs) == ["y"], f"network{number} gave {list(outputs)}"
+    assert np.array_equal(outputs["y"], expected), f"network{number} computed wrong numbers"
+
+
+def load(soak: Soak, random: Random) -> None:
+    """Loads a network."""
+    number, network = soak.load(random)
+    x = make_input(random)
+    check(number, x, network.infer({"x": x}))
+
+
+def infer(soak: Soak, random: Random) -> None:
+    """Runs a network that others run, too."""
+    number, network = soak.pick(random)
+    request = network.create_infer_request() if random.random() < 0.5 else network
+    for _ in range(3):
+        x = make_input(random)
+        check(number, x, request.infer({"x": x}))
+
+
+def run_async(soak: Soak, random: Random) -> None:
+    """Starts runs, waits for them; a request that failed works on."""
+    number, network = soak.pick(random)
+    request = network.create_infer_request()
+    for _ in range(3):
+        x = make_input(random)
+        request.start_async({"x": x})
+        try:
+            assert request.wait(HANG), "a run did not end"
+        except (HeteroError, InjectedError) as error:
+            if not is_injected(error):
+                raise
+            continue
+        check(number, x, {"y": request.get_tensor("y")})
+
+
+def run_queue(soak: Soak, random: Random) -> None:
+    """Runs a queue of requests; each success is called back with its own input."""
+    number, network = soak.pick(random)
+    with AsyncInferQueue(network, 3) as queue:
+        queue.set_callback(lambda request, x: check(number, x, {"y": request.get_tensor("y")}))
+        for _ in range(6):
+            x = make_input(random)
+            queue.start_async({"x": x}, x)
+
+
+def run_loop(soak: Soak, random: Random) -> None:
+    """Awaits several runs in an event loop of its own."""
+    number, network = soak.pick(random)
+
+    async def run() -> None:
+        requests = [network.create_infer_request() for _ in range(3)]
+        inputs = [make_input(random) for _ in requests]
+        ended = await asyncio.gather(
+            *(request.infer_async({"x": x}) for request, x in zip(requests, inputs, strict=True)), return_exceptions=True
+        )
+        for x, outputs in zip(inputs, ended, strict=True):
+            if isinstance(outputs, BaseException):
+                raise outputs
+            check(number, x, outputs)
+
+    asyncio.run(run())
+
+
+def cancel(soak: Soak, random: Random) -> None:
+    """Cancels a run at some moment; the request then runs again and is right."""
+    number, network = soak.pick(random)
+    request, x = network.create_infer_request(), make_input(random)
+    request.start_async({"x": x})
+    request.wait(random.choice((0, 0, 0.0005, 0.002)))
+    request.cancel()
+    cancelled = False
+    try:
+        assert request.wait(HANG), "a cancelled run did not end"
+    except RequestCancelledError:
+        cancelled = True
+    if not cancelled:
+        check(number, x, {"y": request.get_tensor("y")})
+    check(number, x, request.infer({"x": x}))
+
+
+def export(soak: Soak, random: Random) -> None:
+    """Exports to a file and imports it."""
+    number, network = soak.pick(random)
+    if random.random() < 0.5:
+        target: Any = io.BytesIO()
+        network.export_network(target)
+        source: Any = target.getvalue()
+    else:
+        source = target = soak.folder.parent / f"{threading.get_ident()}.blob"
+        network.export_network(target)
+    imported = soak.core.import_network(source, network.device.name)
+    x = make_input(random)
+    check(number, x, imported.infer({"x": x}))
+
+
+def register_again(soak: Soak, random: Random) -> None:
+    """Takes a device away that others use, and gives it back."""
+    name = random.choice(list(KINDS))
+    soak.core.unregister_plugin(name)
+    soak.core.register_plugin(name, soak.factories[name])
+
+
+def ask(soak: Soak, random: Random) -> None:
+    """Asks what there is."""
+    soak.core.query_network(soak.models[random.randrange(NETWORKS)], random.choice(DEVICES))
+    soak.core.get_metric(random.choice(list(KINDS)), "SUPPORTED_METRICS")
+
+
+Operation = Callable[[Soak, Random], None]
+OPERATIONS: dict[str, tuple[Operation, int]] = {
+    "load": (load, 15),
+    "infer": (infer, 30),
+    "async": (run_async, 20),
+    "queue": (run_queue, 8),
+    "loop": (run_loop, 5),
+    "cancel": (cancel, 20),
+    "import": (export, 10),
+    "register": (register_again, 3),
+    "ask": (ask, 4),
+}
+
+
+def measure() -> dict[str, int]:
+    """Returns bytes of memory, objects of Python, threads and open files of this process."""
+    gc.collect()
+    # What the allocator keeps for later is no leak.
+    with suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return {
+        "memory": pages * os.sysconf("SC_PAGE_SIZE"),
+        "objects": len(gc.get_objects()),
+        "threads": len(os.listdir("/proc/self/task")),
+        "files": len(os.listdir("/proc/self/fd")),
+    }
+
+
+def watch(soak: Soak) -> None:
+    """Ends the process with the stacks of all threads where one makes no progress."""
+    while not soak.is_over.wait(1.0) or any(last != float("inf") for last in soak.last):
+        stuck = [index for index, last in enumerate(soak.last) if time.monotonic() - last > HANG]
+        if stuck:
+            sys.stdout.write(f"FINDING: threads {stuck} have been in one operation for {HANG:g} s\n")
+            sys.stdout.flush()
+            faulthandler.dump_traceback(all_threads=True)
+            os._exit(3)
+
+
+def run(soak: Soak, seconds: float, samples: int) -> list[dict[str, int]]:
+    """Lets the threads work; returns what was measured after each part of the time."""
+    workers = [threading.Thread(target=soak.work, args=(index,), name=f"soak-{index}", daemon=True) for index in range(THREADS)]
+    threading.Thread(target=watch, args=(soak,), daemon=True).start()
+    began, measured = time.monotonic(), []
+    for worker in workers:
+        worker.start()
+    for part in range(1, samples + 1):
+        soak.is_over.wait(max(began + seconds * part / samples - time.monotonic(), 0))
+        measured.append(measure())
+        print_sample(part, soak, measured[-1])
+        if soak.findings:
+            break
+    soak.is_over.set()
+    for worker in workers:
+        worker.join()
+    return measured
+
+
+def print_sample(part: int, soak: Soak, sample: dict[str, int]) -> None:
+    """Prints one line about a part of the time."""
+    with soak.lock:
+        done, failed = sum(soak.done.values()), sum(soak.errors.values())
+    memory = sample["memory"] / 2**20
+    sys.stdout.write(
+        f"part {part}: {memory:.1f} MiB, {sample['objects']} objects, {sample['threads']} threads, {sample['files']} files, "
+        f"{done} done, {failed} failed\n"
+    )
+    sys.stdout.flush()
+
+
+def find_growth(measured: list[dict[str, int]]) -> list[str]:
+    """Returns what went on growing after the first part: the last third of the time against the second part."""
+    if len(measured) < 6:
+        return []
+    later = measured[-len(measured) // 3 :]
+    limits = {"memory": LARGEST_GROWTH, "objects": measured[0]["objects"] // 10, "threads": THREADS, "files": THREADS}
+    grown = {key: min(sample[key] for sample in later) - measured[0][key] for key in limits}
+    return [f"{key} grew by {grown[key]}" for key, limit in limits.items() if grown[key] > limit]
+
+
+def main() -> int:
+    """Returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--rate", type=float, default=0.01, help="the share of requests to a device that fail")
+    arguments = parser.parse_args()
+    faulthandler.enable()
+    # Faults in a load through the cache are warnings, many of them.
+    logging.getLogger("hetero_core").setLevel(logging.CRITICAL)
+    with tempfile.TemporaryDirectory() as folder:
+        core = Core()
+        soak = Soak(core, Path(folder) / "cache", arguments.seed, arguments.rate)
+        measured = run(soak, arguments.minutes * 60, max(round(arguments.minutes), 10))
+        soak.loaded.clear()
+        core.close()
+    findings = [*soak.findings, *find_growth(measured)]
+    for title, counts in (("done", soak.done), ("injected", soak.faults.counts), ("errors", soak.errors)):
+        print_counts(title, counts)
+    for name, factory in soak.factories.items():
+        made, closed = factory.made[name], factory.closed[name]
+        sys.stdout.write(f"{name}: {made} devices made, {closed} closed\n")
+        if made != closed:
+            findings.append(f"of {made} devices {name} {closed} were closed")
+    for finding in findings:
+        sys.stdout.write(f"FINDING: {finding}\n")
+    sys.stdout.write(f"{len(findings)} findings\n")
+    return 1 if findings else 0
+
+
+def print_counts(title: str, counts: Counter[str]) -> None:
+    """Prints a sum and its parts."""
+    parts = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+    sys.stdout.write(f"{title}, {sum(counts.values())}: {parts}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,179 @@
+"""A program for test_disk.py: writes all that hetero writes while something is wrong with the disk, and prints what came of it as JSON.
+
+    python disk_trouble.py TROUBLE FOLDER
+
+Everything is written once while all is well; then the trouble begins, and something else is to be written over it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import io
+import json
+import logging
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx.parser
+
+from hetero_core import Core
+from hetero_core.cli.main import main
+from hetero_core.network.writer import write_network
+
+TEXT = '<ir_version: 8, opset_import: ["": 17]> NAME (float[2048] x) => (float[2048] y) { a = Mul(x, w) y = Neg(a) }'
+CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 1, 2
+
+
+def make_model(name: str, factor: float) -> onnx.ModelProto:
+    """Returns y = -(factor * x), with a weight of 8 KiB."""
+    model = onnx.parser.parse_model(TEXT.replace("NAME", name))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.full(2048, factor, np.float32), "w"))
+    return model
+
+
+def drop_power_over_files() -> None:
+    """Makes permissions hold for root, too; a user who is none has nothing to drop."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    head, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    assert libc.capget(head, sets) == 0, os.strerror(ctypes.get_errno())
+    for which in range(3):
+        sets[which] &= ~((1 << CAP_DAC_OVERRIDE) | (1 << CAP_DAC_READ_SEARCH))
+    assert libc.capset(head, sets) == 0, os.strerror(ctypes.get_errno())
+
+
+def mount(folder: Path) -> None:
+    """Gives the folder a small disk of its own; the namespace that it lives in is this process's."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)], check=True)
+
+
+def fill(folder: Path) -> None:
+    with contextlib.suppress(OSError), (folder / "filler").open("wb", buffering=0) as filler:
+        while True:
+            filler.write(bytes(4096))
+
+
+def protect(folder: Path) -> None:
+    drop_power_over_files()
+    for path in folder.rglob("*"):
+        path.chmod(0o500 if path.is_dir() else 0o400)
+
+
+def lock_up(folder: Path) -> None:
+    drop_power_over_files()
+    for path in (*folder.rglob("*"), folder):
+        if path.is_dir():
+            path.chmod(0o500)
+
+
+# Trouble -> (before the first writing, before the second one).
+TROUBLES: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
+    "full": (mount, fill),
+    "limit": (lambda _: None, lambda _: resource.setrlimit(resource.RLIMIT_FSIZE, (700, 700))),
+    "read-only": (mount, lambda folder: subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)),
+    "locked": (lambda _: None, lock_up),
+    "protected": (lambda _: None, protect),
+    "vanished": (lambda _: None, shutil.rmtree),
+}
+
+
+class Writer:
+    """Writes one network in every way; `folder` is where."""
+
+    def __init__(self, core: Core, folder: Path, model: onnx.ModelProto) -> None:
+        self.core, self.folder, self.network = core, folder, core.read_network(model)
+        self.model = str(folder.with_name(f"{folder.name}-{model.graph.name}.onnx"))
+        self.x = folder.with_name(f"{folder.name}-x.npy")
+        onnx.save(model, self.model)
+        np.save(self.x, np.ones(2048, np.float32))
+
+    def export(self) -> None:
+        self.core.load_network(self.network, "CPU").export_network(self.folder / "export.blob")
+
+    def write_inside(self) -> None:
+        write_network(self.network, self.folder / "inside.onnx")
+
+    def write_outside(self) -> None:
+        write_network(self.network, self.folder / "outside.onnx", inline_limit=0)
+
+    def cache(self) -> str:
+        """The weight is 2 and 3 in turn: a load must never give another network's answer."""
+        loaded = self.core.load_network(self.network, "CPU", {"CACHE_DIR": str(self.folder / "cache")})
+        expected = -float(self.network.initializers["w"].array[0])
+        assert (loaded.infer({"x": np.ones(2048, np.float32)})["y"] == expected).all()
+        return "hit" if loaded.get_metric("LOADED_FROM_CACHE") else "miss"
+
+    def run_command(self, *arguments: str) -> None:
+        errors = io.StringIO()
+        with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
+            code = main([*arguments])
+        if code:
+            raise RuntimeError(f"{code}: {errors.getvalue().strip()}")
+
+    def compile(self) -> None:
+        self.run_command("compile", self.model, "-d", "CPU", "-o", str(self.folder / "compile.blob"))
+
+    def visualize(self) -> None:
+        self.run_command("visualize", self.model, "-d", "CPU", "-o", str(self.folder / "plan.svg"))
+
+    def visualize_model(self) -> None:
+        self.run_command("visualize", self.model, "-d", "CPU", "-o", str(self.folder / "plan.onnx"))
+
+    def save_archive(self) -> None:
+        self.run_command("run", self.model, "-d", "CPU", "-i", str(self.x), "--save-outputs", str(self.folder / "y.npz"))
+
+    def save_folder(self) -> None:
+        self.run_command("run", self.model, "-d", "CPU", "-i", str(self.x), "--save-outputs", str(self.folder / "outputs"))
+
+
+WAYS = [name for name in vars(Writer) if not name.startswith("_") and name != "run_command"]
+
+
+def attempt(writer: Writer, way: str) -> str:
+    """Returns what a way of writing gave, or its error."""
+    try:
+        return str(getattr(writer, way)())
+    except BaseException as error:  # noqa: BLE001  # what it is, is for the test to judge
+        return f"{type(error).__name__}: {error}"
+
+
+def list_contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def report(trouble: str, folder: Path) -> dict[str, object]:
+    """Returns the answers before, during and at a second load through the cache; which files are lost, changed or left over."""
+    begin, strike = TROUBLES[trouble]
+    folder.mkdir()
+    begin(folder)
+    warnings: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: warnings.append(record.getMessage())  # type: ignore[method-assign]  # a handler of three lines
+    logging.getLogger("hetero_core").addHandler(handler)
+    with Core() as core:
+        old, new = (Writer(core, folder, make_model(name, factor)) for name, factor in (("old", 2), ("new", 3)))
+        first = {way: attempt(old, way) for way in WAYS}
+        before = list_contents(folder)
+        strike(folder)
+        answers = {way: attempt(new, way) for way in WAYS}
+        after = list_contents(folder)
+        after.pop("filler", None)
+        return {
+            "first": first,
+            "answers": answers,
+            "old entry": attempt(old, "cache"),
+            "warnings": warnings,
+            "lost": sorted(set(before) - set(after)),
+            "changed": sorted(name for name in before if name in after and before[name] != after[name]),
+            "left": sorted(set(after) - set(before)),
+        }
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(report(sys.argv[1], Path(sys.argv[2])), indent=2))

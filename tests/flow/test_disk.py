@@ -1,0 +1,118 @@
+"""Full, read-only, locked, vanished: a write that fails is a clear error, what was there before is whole, and nothing is left over."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="capabilities, limits and small disks are those of Linux")
+
+PROGRAM = Path(__file__).with_name("disk_trouble.py")
+NAMESPACE = ("unshare", "--map-root-user", "--mount")
+"""Root over mounts of its own, which end with it; most systems let any user have that."""
+REASON_OF_TROUBLE = {
+    "full": "No space left on device",
+    "limit": "File too large",
+    "read-only": "Read-only file system",
+    "locked": "Permission denied",
+    "protected": "Permission denied",
+    "vanished": "No such file or directory",
+}
+FILE_OF_WAY = {
+    "export": "export.blob",
+    "write_inside": "inside.onnx",
+    "write_outside": "outside.onnx.data",
+    "compile": "compile.blob",
+    "visualize": "plan.svg",
+    "visualize_model": "plan.onnx",
+    "save_archive": "y.npz",
+    "save_folder": "outputs",
+}
+MESSAGE_OF_WAY = {
+    "export": "BlobError: cannot write the exported network 'new' to '{path}': {reason}",
+    "write_inside": r"(OS|Permission|FileNotFound)Error: \[Errno \d+\] {reason}: '{path}'",
+    "write_outside": r"(OS|Permission|FileNotFound)Error: \[Errno \d+\] {reason}: '{path}'",
+    "compile": "RuntimeError: 2: hetero: error: cannot write the exported network 'new' to '{path}': {reason}",
+    "visualize": "RuntimeError: 2: hetero: error: cannot write '{path}': {reason}",
+    "visualize_model": "RuntimeError: 2: hetero: error: cannot write '{path}': {reason}",
+    "save_archive": "RuntimeError: 2: hetero: error: cannot save outputs to '{path}': {reason}",
+    "save_folder": "RuntimeError: 2: hetero: error: cannot save outputs to '{path}': {reason}",
+}
+
+
+@cache
+def is_mounting_possible() -> bool:
+    try:
+        tried = subprocess.run([*NAMESPACE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, check=False, timeout=60)
+    except FileNotFoundError:
+        return False
+    return tried.returncode == 0
+
+
+def write_in_trouble(trouble: str, folder: Path) -> dict[str, Any]:
+    """Runs the program; returns what it reports."""
+    needs_disk = trouble in ("full", "read-only")
+    if needs_disk and not is_mounting_possible():
+        pytest.skip("this system lets nobody mount a disk of their own")
+    command = [*(NAMESPACE if needs_disk else ()), sys.executable, str(PROGRAM), trouble, str(folder)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    # The folder can be removed again.
+    for path in (folder, *folder.rglob("*")) if folder.exists() else ():
+        if path.is_dir():
+            path.chmod(0o700)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    reported: dict[str, Any] = json.loads(ended.stdout)
+    assert {way: answer for way, answer in reported["first"].items() if answer not in ("None", "miss")} == {}
+    return reported
+
+
+@pytest.mark.parametrize("trouble", REASON_OF_TROUBLE)
+def test_trouble_with_the_disk_is_a_clear_error_and_nothing_is_lost_or_left(trouble: str, tmp_path: Path) -> None:
+    folder = tmp_path / "disk"
+    reported = write_in_trouble(trouble, folder)
+    answers = reported["answers"]
+    # Outputs go to a folder that is made, with all above it.
+    expected_ways = set(FILE_OF_WAY) - ({"save_folder"} if trouble == "vanished" else set())
+    for way in sorted(expected_ways):
+        path = re.escape(str(folder / FILE_OF_WAY[way]))
+        message = MESSAGE_OF_WAY[way].format(path=path, reason=re.escape(REASON_OF_TROUBLE[trouble]))
+        assert re.fullmatch(message, answers[way]), f"{way}: {answers[way]}"
+    assert reported["left"] == []
+    if trouble != "vanished":
+        assert (reported["lost"], reported["changed"]) == ([], [])
+
+
+@pytest.mark.parametrize("trouble", REASON_OF_TROUBLE)
+def test_trouble_with_the_folder_of_the_cache_is_a_miss_with_a_warning(trouble: str, tmp_path: Path) -> None:
+    reported = write_in_trouble(trouble, tmp_path / "disk")
+    assert reported["answers"]["cache"] == "miss"
+    if trouble != "vanished":
+        assert reported["old entry"] == "hit", "what can be read is used"
+    folder, reason = tmp_path / "disk" / "cache", REASON_OF_TROUBLE[trouble]
+    assert set(reported["warnings"]) <= {
+        f"the cache folder '{folder}' cannot be used: {reason}; nothing is kept in it",
+        f"nothing was kept in the cache folder '{folder}': OSError: [Errno 27] {reason}",
+        f"nothing was kept in the cache folder '{folder}': OSError: [Errno 28] {reason}",
+    }
+    assert reported["warnings"] != []
+
+
+def test_standard_output_on_a_full_disk_is_an_error_with_its_own_exit_code() -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "hetero_core", "devices", "--names"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert ended.returncode == 74
+    assert ended.stderr == "hetero: error: cannot write to the standard output: No space left on device\n"

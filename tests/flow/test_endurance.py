@@ -1,0 +1,37 @@
+"""Slices of the endurance runs with fixed seeds; the long ones are `nox -s endurance`."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ENDURANCE = Path(__file__).parents[1] / "endurance"
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, kills and /proc")
+
+
+def run_script(name: str, *arguments: str) -> str:
+    command = [sys.executable, str(ENDURANCE / name), *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.endswith("\n0 findings\n")
+    return ended.stdout
+
+
+def test_processes_killed_in_compilations_leave_no_wrong_entry_and_nothing_that_stays() -> None:
+    printed = run_script("kill.py", "--seed", "5", "--compiles", "32", "--networks", "10")
+    killed = re.search(r"(\d+) killed,", printed)
+    assert killed
+    assert int(killed[1]) >= 10
+    assert "second clean run: 30 hits, 0 misses, then {'.blob': 30}" in printed
+
+
+def test_devices_that_fail_hang_nothing_and_give_no_wrong_number() -> None:
+    printed = run_script("soak.py", "--seed", "5", "--minutes", "0.2", "--rate", "0.02")
+    for kind in ("async", "cancel", "import", "infer", "load", "loop", "queue", "register"):
+        assert re.search(rf"^done, \d+:.* \d+ {kind}\b", printed, re.MULTILINE), f"nothing of {kind} succeeded:\n{printed}"
+    assert re.search(r"^injected, [1-9]", printed, re.MULTILINE)
