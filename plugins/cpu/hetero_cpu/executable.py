@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -12,11 +13,13 @@ from hetero_core.kernels.execution import Program
 from hetero_core.kernels.program import compile_program
 from hetero_core.network.graph import Network
 from hetero_cpu.foreign import evaluate_node
-from hetero_cpu.instance import Instance
+from hetero_cpu.instance import Instance, WrongTypeError
 from hetero_cpu.passes import transform_network
 from hetero_cpu.plan import Plan, build_plan
 from hetero_cpu.signature import Signature, read_static_signature, specialize_network
 from hetero_cpu.weights import PackedWeights
+
+logger = logging.getLogger(__name__)
 
 MOST_PLANS = 16
 
@@ -34,6 +37,7 @@ class CpuExecutable(Executable):
         self._lock = threading.Lock()
         self._plans: OrderedDict[Signature, tuple[Plan, list[Instance]]] = OrderedDict()
         self._plan_count = 0
+        self._refuted: set[Signature] = set()
         self._program: Program | None = None
         signature = read_static_signature(self._transformed)
         if signature is not None:
@@ -41,9 +45,12 @@ class CpuExecutable(Executable):
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs; a cancelled run ends between two steps."""
-        plan, free = self._find_plan(tuple(getattr(array, "shape", None) for array in inputs))
+        signature = tuple(getattr(array, "shape", None) for array in inputs)
+        plan, free = self._find_plan(signature)
         limits = context.limits
         if limits is not None and limits.memory_limit is not None and limits.held + plan.arena_bytes > limits.memory_limit:
+            return self._run_frugally(inputs, context)
+        if signature in self._refuted:
             return self._run_frugally(inputs, context)
         try:
             instance = free.pop()
@@ -51,8 +58,12 @@ class CpuExecutable(Executable):
             instance = Instance(plan)
         try:
             return instance.run(inputs, context)
+        except WrongTypeError as error:
+            logger.info("network '%s': %s; it runs without a plan for these shapes", self.network.name, error)
+            self._refuted.add(signature)
         finally:
             free.append(instance)
+        return self._run_frugally(inputs, context)
 
     def _run_frugally(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Runs node by node, where a value is freed when it is read for the last time; names the node for which there is no room."""

@@ -18,6 +18,10 @@ from hetero_cpu.plan import Block, Derived, Foreign, Plan, PlannedStep
 from hetero_cpu.recipe import Array, Call
 
 
+class WrongTypeError(Exception):
+    """A kernel made another type than was inferred, so that the plan does not hold; never leaves the device."""
+
+
 @dataclass(frozen=True, slots=True)
 class BoundStep:
     """The node that a profile and errors name, and what is called."""
@@ -68,7 +72,7 @@ class Instance:
     def run(self, inputs: Sequence[Any], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs in arrays of their own, or in those that the context brings.
 
-        Raises: RequestCancelledError when the context is cancelled between two steps. Errors carry the node as a note.
+        Raises: RequestCancelledError when the context is cancelled between two steps; WrongTypeError. Errors carry the node as a note.
         """
         self._cancelled, self._limits = context.cancelled, context.limits
         try:
@@ -142,9 +146,7 @@ def _lay_arrays(plan: Plan, memory: Array) -> dict[str, Array]:
 
 def _copy_result(target: Array, result: Any, value: str) -> None:
     if result.shape != target.shape or result.dtype != target.dtype:
-        raise ValueError(
-            f"value '{value}' is {result.dtype}{list(result.shape)}; the network says {target.dtype}{list(target.shape)}"
-        )
+        raise WrongTypeError(f"value '{value}' is {result.dtype}{list(result.shape)}, not {target.dtype}{list(target.shape)}")
     np.copyto(target, result)
 
 
