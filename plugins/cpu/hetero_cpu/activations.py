@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.kernels.mathematics import erf_of
 from hetero_core.network.graph import Node
+from hetero_cpu.error_function import write_erf
 from hetero_cpu.recipe import Array, Call
 
 ZERO, ONE, HALF = (np.float32(number) for number in (0, 1, 0.5))
@@ -108,12 +108,9 @@ def _bind_gelu(node: Node, constants: Mapping[str, Array], x: Array, out: Array,
             partial(np.multiply, x, spare, out),
         ]
 
-    def write_erf() -> None:
-        np.copyto(spare, erf_of(np, spare))
-
     return [
         partial(np.multiply, x, np.float32(np.sqrt(0.5)), spare),
-        write_erf,
+        partial(write_erf, spare),
         partial(np.add, spare, ONE, spare),
         partial(np.multiply, spare, HALF, spare),
         partial(np.multiply, x, spare, out),

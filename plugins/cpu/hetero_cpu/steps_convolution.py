@@ -33,7 +33,8 @@ def plan_convolution(site: Site) -> Choice | None:
     if convolution is None:
         return None
     windows, channels = convolution.windows, convolution.channels
-    if convolution.group == channels == convolution.outputs and channels > 1:
+    is_even = windows.dilations[1] == 1 or windows.strides[1] == 1
+    if convolution.group == channels == convolution.outputs and channels > 1 and is_even:
         return _plan_depthwise(convolution)
     if prod(windows.kernel) == 1 and not any(end for pad in windows.pads for end in pad):
         return _plan_pointwise(convolution)
@@ -78,30 +79,56 @@ def _is_matrix(x: Array) -> bool:
 
 
 def _plan_depthwise(convolution: Convolution) -> Recipe:
-    """One sum of products over the kernel's positions, for each channel; einsum holds no intermediate image."""
+    """Sums of products over the kernel's positions, channel by channel; einsum holds no image in between.
+
+    Pixels of a padded row are sorted by their remainder in the stride, the phase, so that what one position of the kernel meets for
+    all outputs of a row is one run of width * channels numbers, whose weights are repeated for each pixel.
+    """
     windows, channels = convolution.windows, convolution.channels
-    weight = convolution.pack(("depthwise",), lambda w: np.ascontiguousarray(w[:, 0].transpose(1, 2, 0)))
-    padded = (*windows.reach, channels)
+    height, width = windows.outputs
+    stride, dilation = windows.strides[1], windows.dilations[1]
+    taps = [divmod(j * dilation, stride) for j in range(windows.kernel[1])]
+    phases = sorted({phase for _, phase in taps})
+    long = max(first for first, _ in taps) + width
+    tall = windows.reach[0]
+    # One einsum for each phase: its positions must lie at equal distances.
+    columns = [[j for j, (_, own) in enumerate(taps) if own == phase] for phase in phases]
+
+    def pack(w: Array) -> Array:
+        rows = w[:, 0].transpose(1, 2, 0)[:, :, None]
+        shape = (*windows.kernel, width, channels)
+        return np.ascontiguousarray(np.broadcast_to(rows, shape)).reshape(*windows.kernel, width * channels)
+
+    weight = convolution.pack(("depthwise", width), pack)
 
     def bind_image(x: Array, y: Array, arrays: Sequence[Array]) -> Parts:
-        offsets = (-windows.pads[0][0], -windows.pads[1][0])
-        calls = bind_shifted_copy(arrays[0], x, offsets, (1, 1))
-        down, right, deep = arrays[0].strides
-        view = as_strided(
-            arrays[0],
-            (*windows.outputs, *windows.kernel, channels),
-            (
-                down * windows.strides[0],
-                right * windows.strides[1],
-                down * windows.dilations[0],
-                right * windows.dilations[1],
-                deep,
-            ),
-        )
-        calls.append(partial(np.einsum, "hwklc,klc->hwc", view, weight, out=y))
+        padded, spare = arrays[:2]
+        calls: list[Call] = []
+        for index, phase in enumerate(phases):
+            offsets = (-windows.pads[0][0], phase - windows.pads[1][0])
+            calls += bind_shifted_copy(padded[index], x, offsets, (1, stride))
+        _, down, right, deep = padded.strides
+        # Beside other channels in a Concat rows are no runs: they are made elsewhere and copied.
+        is_dense = y.flags.c_contiguous
+        made = (y if is_dense else spare[0]).reshape(height, -1)
+        other = spare[1].reshape(height, -1)
+        for index, own in enumerate(columns):
+            firsts = [taps[j][0] for j in own]
+            step = firsts[1] - firsts[0] if len(own) > 1 else 1
+            view = as_strided(
+                padded[index, :, firsts[0] :],
+                (height, windows.kernel[0], len(own), width * channels),
+                (down * windows.strides[0], down * windows.dilations[0], right * step, deep),
+            )
+            target = made if index == 0 else other
+            calls.append(partial(np.einsum, "hkln,kln->hn", view, weight[:, own], out=target))
+            if index:
+                calls.append(partial(np.add, made, other, made))
+        if not is_dense:
+            calls.append(partial(np.copyto, y, spare[0].reshape(y.shape)))
         return [(calls, slice(None))]
 
-    return convolution.make_image_recipe(bind_image, [padded])
+    return convolution.make_image_recipe(bind_image, [(len(phases), tall, long, channels), (2, height * width, channels)])
 
 
 def _plan_columns(convolution: Convolution) -> Recipe:
@@ -147,24 +174,34 @@ def _plan_plain_columns(convolution: Convolution) -> Recipe:
     weight = convolution.pack(("plain columns",), lambda w: np.ascontiguousarray(w.reshape(outputs, -1).T))
 
     def bind_image(x: Array, y: Array, arrays: Sequence[Array]) -> Parts:
+        padded, buffer = arrays[:2]
+        calls: list[Call] = []
+        for channel in range(channels):
+            calls += bind_shifted_copy(padded[channel], x[:, :, channel], (-windows.pads[0][0], -windows.pads[1][0]), (1, 1))
+        deep, down, right = padded.strides
+        view = as_strided(
+            padded,
+            (channels, *windows.kernel, height, width),
+            (
+                deep,
+                down * windows.dilations[0],
+                right * windows.dilations[1],
+                down * windows.strides[0],
+                right * windows.strides[1],
+            ),
+        )
         parts: Parts = []
         for begin in range(0, height, rows):
             count = min(rows, height - begin)
-            columns = arrays[0].reshape(-1)[: depth * count * width].reshape(channels, *windows.kernel, count, width)
-            calls: list[Call] = []
-            for i, j in np.ndindex(*windows.kernel):
-                # The channels go one by one, so that the inner loop of a copy is a row.
-                for channel in range(channels):
-                    offsets = convolution.offsets(i, j, begin)
-                    calls += bind_shifted_copy(
-                        columns[channel, i, j], x[:, :, channel], offsets, (windows.strides[0], windows.strides[1])
-                    )
+            columns = buffer.reshape(-1)[: depth * count * width].reshape(channels, *windows.kernel, count, width)
+            calls.append(partial(np.copyto, columns, view[:, :, :, begin : begin + count]))
             made = y[begin : begin + count].reshape(-1, outputs)
             calls.append(partial(np.matmul, columns.reshape(depth, -1).T, weight, made))
             parts.append((calls, slice(begin, begin + count)))
+            calls = []
         return parts
 
-    return convolution.make_image_recipe(bind_image, [(depth, rows, width)])
+    return convolution.make_image_recipe(bind_image, [(channels, *windows.reach), (depth, rows, width)])
 
 
 def _plan_rows(convolution: Convolution) -> Recipe:
