@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -288,7 +289,9 @@ class _Builder:
         laid = self.prototypes[root]
         same = all((self.prototypes[name].shape, self.prototypes[name].strides) == (laid.shape, laid.strides) for name in followers)
         target = self.places[output]
-        return same and isinstance(target, Block) and target.order == place.order and target.dtype == place.dtype
+        # In C order only what stays one piece may move: steps see such arrays as rows of any length.
+        is_whole = join.is_channels_last or prod(place.shape[: join.axis]) == 1
+        return is_whole and same and isinstance(target, Block) and target.order == place.order and target.dtype == place.dtype
 
     def finish(self) -> Plan:
         """Returns the plan with every block placed."""

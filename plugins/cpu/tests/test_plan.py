@@ -82,11 +82,12 @@ def test_branches_computed_in_their_places_equal_the_engine(core: Core) -> None:
         "g (float[2, 6] x) => (float[2, 6] y) { a = Exp (x) b = Relu (a) c = Neg (b) d = Abs (a) y = Add (c, d) }",
         """g (float[6] x) => (float[1] y) {
            a = Neg (x) f = Gather (a, last) g = Exp (a) h = Gather (g, last) s = Sub (f, h) y = Reshape (s, one) }""",
+        "g (float[2, 3, 4] x) => (float[2, 6, 4] y) { a = LayerNormalization (x, s) b = Softmax (x) y = Concat <axis = 1> (a, b) }",
         "g (float[2, 8, 3, 3] x) => (float[2, 72] y) { a = Conv (x, w) b = Flatten (a) c = Relu (b) d = Flatten (a) y = Sub (c, d) }",
     ],
 )
 def test_values_that_share_memory_equal_the_engine(core: Core, text: str) -> None:
-    constants = {"three": [3, 4], "last": 5, "one": [1], "w": draw_array(1, 8, 8, 1, 1)}
+    constants = {"three": [3, 4], "last": 5, "one": [1], "s": draw_array(2, 4), "w": draw_array(1, 8, 8, 1, 1)}
     check(core, parse(text, **{name: np.asarray(value) for name, value in constants.items() if f" {name})" in text}))
 
 
