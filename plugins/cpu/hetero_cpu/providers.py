@@ -17,6 +17,7 @@ _NUMPY_STEPS = (
     "steps_linear",
     "steps_normalization",
     "steps_pooling",
+    "steps_transposed",
 )
 
 

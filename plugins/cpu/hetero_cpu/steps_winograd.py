@@ -21,8 +21,10 @@ from hetero_cpu.shifted_copy import bind_shifted_copy
 _POINTS = (0.0, 0.75, -0.75, 1.5, -1.5)
 _TILE = 4
 _WINDOW = 6
-_SMALLEST_IMAGE = 24 * 24
-_FEWEST_CHANNELS = 32
+# Measured with one thread: from 14x14 pixels and 16 channels on it takes 0.5 to 0.8 of the time of the direct way.
+_SMALLEST_IMAGE = 14 * 14
+_FEWEST_CHANNELS = 16
+_FEWEST_OUTPUTS = 32
 # Bytes of transformed tiles at a time.
 _STRIP_BYTES = 4 << 20
 
@@ -32,7 +34,7 @@ def wants_winograd(convolution: Convolution) -> bool:
     windows = convolution.windows
     is_3x3 = windows.kernel == (3, 3) and windows.strides == windows.dilations == (1, 1) and convolution.group == 1
     is_large = windows.outputs[0] * windows.outputs[1] >= _SMALLEST_IMAGE
-    return is_3x3 and is_large and min(convolution.channels, convolution.outputs) >= _FEWEST_CHANNELS
+    return is_3x3 and is_large and convolution.channels >= _FEWEST_CHANNELS and convolution.outputs >= _FEWEST_OUTPUTS
 
 
 @cache
@@ -106,7 +108,11 @@ def plan_winograd(convolution: Convolution) -> Recipe:
 
 def _bind_placement(result: Array, y: Array, begin: int) -> list[Call]:
     """Returns the calls that put results (4, 4, tile rows, tile columns, outputs) into their pixels; what hangs over is left out."""
-    height, width = y.shape[:2]
+    height, width, outputs = y.shape
+    rows, columns = result.shape[2:4]
+    if (begin + rows) * _TILE <= height and columns * _TILE == width:
+        pixels = y[begin * _TILE : (begin + rows) * _TILE].reshape(rows, _TILE, columns, _TILE, outputs)
+        return [partial(np.copyto, pixels, result.transpose(2, 0, 3, 1, 4))]
     calls: list[Call] = []
     for i, j in np.ndindex(_TILE, _TILE):
         target = y[begin * _TILE + i : min((begin + result.shape[2]) * _TILE, height) : _TILE, j:width:_TILE]
