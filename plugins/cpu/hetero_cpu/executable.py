@@ -14,6 +14,7 @@ from hetero_core.kernels.program import compile_program
 from hetero_core.network.graph import Network
 from hetero_cpu.foreign import evaluate_node
 from hetero_cpu.instance import Instance, WrongTypeError
+from hetero_cpu.kernel_set import warn_of_slow_kernels
 from hetero_cpu.passes import transform_network
 from hetero_cpu.plan import Plan, build_plan
 from hetero_cpu.signature import Signature, read_static_signature, specialize_network
@@ -28,6 +29,7 @@ class CpuExecutable(Executable):
     """Safe for threads. Results are the caller's own."""
 
     def __init__(self, network: Network, extensions: Mapping[tuple[str, str], Any]) -> None:
+        warn_of_slow_kernels()
         self.network = network
         self.inputs = network.inputs
         self.outputs = network.outputs
@@ -72,10 +74,11 @@ class CpuExecutable(Executable):
         return self._program.run(inputs, profile=context.profile, is_cancelled=context.cancelled, limits=context.limits)
 
     def metrics(self) -> Mapping[str, Any]:
-        """How many plans were made and may be kept, what they hold, and how many steps of the last one are the toolkit's."""
+        """How many plans were made and may be kept, what they hold, and how many steps are the toolkit's."""
         return {
             "CPU_PLANS": lambda: (self._plan_count, MOST_PLANS),
             "CPU_ARENA_BYTES": lambda: max((plan.arena_bytes for plan, _ in list(self._plans.values())), default=0),
+            "CPU_WEIGHT_BYTES": lambda: self._weights.nbytes,
             "CPU_FOREIGN_STEPS": lambda: max((plan.foreign_count for plan, _ in list(self._plans.values())), default=0),
         }
 

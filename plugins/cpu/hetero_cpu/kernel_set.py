@@ -1,0 +1,53 @@
+"""Whether BLAS runs the kernels of this processor or those of an older one, which costs half of the speed."""
+
+from __future__ import annotations
+
+import logging
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+# Kernel sets of OpenBLAS that use no more than AVX2. Those with AVX-512 are SkylakeX, Cooperlake and SapphireRapids.
+_WITHOUT_AVX512 = frozenset(
+    {"barcelona", "bulldozer", "core2", "excavator", "haswell", "nehalem", "prescott", "sandybridge", "zen"}
+)
+
+
+@cache
+def warn_of_slow_kernels() -> None:
+    """Logs a warning when the processor has AVX-512 and OpenBLAS does not use it; once in a process."""
+    # Looks at every loaded library, about 1 ms.
+    from threadpoolctl import threadpool_info  # type: ignore[import-untyped]  # threadpoolctl 3 ships none
+
+    message = describe_slow_kernels(threadpool_info(), read_processor_flags(), os.environ.get("OPENBLAS_CORETYPE"))
+    if message is not None:
+        logger.warning("%s", message)
+
+
+def describe_slow_kernels(libraries: list[dict[str, Any]], flags: frozenset[str], variable: str | None) -> str | None:
+    """Returns what is wrong with the kernels of a BLAS, as threadpoolctl describes it; None when nothing is known to be."""
+    for library in libraries:
+        architecture = str(library.get("architecture", ""))
+        if library.get("internal_api") != "openblas" or architecture.lower() not in _WITHOUT_AVX512 or "avx512f" not in flags:
+            continue
+        cause = (
+            f"OPENBLAS_CORETYPE is '{variable}'; unset it"
+            if variable
+            else "it does not know the processor; set OPENBLAS_CORETYPE=SkylakeX before Python starts"
+        )
+        return f"OpenBLAS runs its kernels for {architecture}, and the processor has AVX-512, which is about twice as fast: {cause}"
+    return None
+
+
+def read_processor_flags() -> frozenset[str]:
+    """Returns the abilities that Linux lists of the first processor; nothing elsewhere."""
+    path = Path("/proc/cpuinfo")
+    if not path.exists():
+        return frozenset()
+    for line in path.read_text(errors="replace").splitlines():
+        if line.startswith("flags"):
+            return frozenset(line.partition(":")[2].split())
+    return frozenset()
