@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +12,8 @@ import onnx.parser
 import onnxruntime
 import pytest
 
-from hetero_core import Core
+from hetero_core import Core, Extension
+from hetero_core.errors import MemoryLimitError
 from hetero_core.testing.compare import assert_same
 from hetero_core.testing.larger_models import bert_model, gpt2_step_model, mobilenet_v2_model, u_net_model, vit_tiny_model
 from hetero_core.testing.models import dynamic_batch_model, light_inputs, light_model
@@ -166,6 +168,39 @@ def test_profile_names_the_nodes_of_the_model(core: Core) -> None:
         ("conv+norm+relu", "Conv-11"),
         ("last", "Softmax-13"),
     ]
+
+
+def test_value_of_another_shape_than_inferred_is_computed_without_the_plan(core: Core, caplog: pytest.LogCaptureFixture) -> None:
+    calls: list[int] = []
+
+    def shorten(x: Any) -> Any:
+        calls.append(x.size)
+        return x[:2].copy()
+
+    core.add_extension(Extension("com.acme", "Shorten", 1, shorten, lambda types, attributes: types), "CPU")
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17, "com.acme": 1]>
+           g (float[4] x) => (float[1] y) { a = com.acme.Shorten (x) b = Neg (a) y = ReduceMax (b) }"""
+    )
+    loaded = core.load_network(model, "CPU")
+    with caplog.at_level(logging.INFO, "hetero_cpu.executable"):
+        for _ in range(2):
+            assert loaded.infer({"x": np.array([3, 2, 1, 0], np.float32)})["y"].tolist() == [-2]
+    assert calls == [4, 4, 4]
+    (record,) = caplog.records
+    assert record.getMessage() == "network 'g': value 'a' is float32[2], not float32[4]; it runs without a plan for these shapes"
+
+
+def test_run_whose_memory_limit_is_less_than_the_arena_names_the_node_without_room(core: Core) -> None:
+    model = parse("g (float[1000] x) => (float[1000] y) { a = Neg (x) b = Exp (a) y = Neg (b) }")
+    x = draw_array(1, 1000)
+    plain = core.load_network(model, "CPU")
+    wanted = plain.infer({"x": x})["y"]
+    arena = plain.get_metric("CPU_ARENA_BYTES")
+    assert 4000 <= arena < 4100
+    np.testing.assert_array_equal(core.load_network(model, "CPU", {"MEMORY_LIMIT": arena}).infer({"x": x})["y"], wanted)
+    with pytest.raises(MemoryLimitError, match="node 'Neg_0'"):
+        core.load_network(model, "CPU", {"MEMORY_LIMIT": 3999}).infer({"x": x})
 
 
 def test_random_nodes_draw_anew_in_every_run(core: Core) -> None:
