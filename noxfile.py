@@ -4,6 +4,8 @@ nox -s core                 the core's own tests
 nox -s "plugin(cpu)"        the tests of one plugin, with TEMPLATE and HETERO beside it
 nox -s flow                 everything together: models, splits, command line, packaging
 nox -s browser              the page of a plan in Chromium; skipped where chromium and chromedriver are not installed
+nox -s engines              the steps in front of a network beside OpenVINO's and ONNX Runtime's, tensors of torch
+nox -s shapes               models for many batches and lengths against ONNX Runtime; minutes
 nox -s models               pipelines of scikit-learn and exports of torch with random weights; downloads both
 nox -s fuzz                 20,000 mutated models, blobs and cache entries each; -- --seed 7 --cases 100000 --seconds 7200 for more
 nox -s endurance            twelve minutes of processes that are killed and devices that fail; -- --minutes 60 --seed 7 for more
@@ -98,6 +100,20 @@ def soundness(session: nox.Session) -> None:
     """Checks subgraph selection on 20,000 random graphs; takes some minutes."""
     install_workspace(session, PLUGINS)
     session.run("python", "tests/bench/check_partition.py", *session.posargs)
+
+
+@nox.session
+def engines(session: nox.Session) -> None:
+    """Compares the steps in front of a network with other engines, and takes tensors of torch; some 1.5 GB of packages."""
+    install_workspace(session, list(COMPANIONS), "openvino>=2026.4,<2027", "scikit-learn>=1.9,<2", "torch>=2.13,<3")
+    session.run("pytest", "tests/engines", *session.posargs, env=isolate(session))
+
+
+@nox.session
+def shapes(session: nox.Session) -> None:
+    """Checks resnet50 for batches 1 to 8 and an encoder for lengths 1 to 512; takes some ten minutes."""
+    install_workspace(session, list(COMPANIONS))
+    session.run("python", "tests/bench/check_shapes.py", *session.posargs, env=isolate(session))
 
 
 @nox.session

@@ -4,27 +4,56 @@
     network = core.load_network("model.onnx", "HETERO:GPU,CPU")
     outputs = network.infer({"x": array})
 
-Imports no plugin, no onnx and no driver.
+Imports no plugin, no onnx and no driver, and what is named here when it is first used: pytest imports this package in every run on
+a machine that has it.
 """
 
-from hetero_core.contract import (
-    ConfigKey,
-    DeviceName,
-    Executable,
-    Extension,
-    Payload,
-    Plan,
-    QueryResult,
-    RunContext,
-)
-from hetero_core.core import Core
-from hetero_core.errors import HeteroError
-from hetero_core.hookspecs import hookimpl
-from hetero_core.network.graph import Network, Node
-from hetero_core.network.types import MapType, OptionalType, SequenceType, TensorType, ValueSpec
-from hetero_core.runtime.executable import ExecutableNetwork
-from hetero_core.runtime.queue import AsyncInferQueue
-from hetero_core.runtime.request import InferRequest
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hetero_core.contract import (
+        ConfigKey,
+        DeviceName,
+        Executable,
+        Extension,
+        Payload,
+        Plan,
+        QueryResult,
+        RunContext,
+    )
+    from hetero_core.core import Core
+    from hetero_core.errors import HeteroError
+    from hetero_core.hookspecs import hookimpl
+    from hetero_core.network.border import InputInfo, OutputInfo
+    from hetero_core.network.graph import Network, Node
+    from hetero_core.network.types import MapType, OptionalType, SequenceType, TensorType, ValueSpec
+    from hetero_core.runtime.executable import ExecutableNetwork
+    from hetero_core.runtime.queue import AsyncInferQueue
+    from hetero_core.runtime.request import InferRequest
+
+_HOMES = {
+    "hetero_core.contract": (
+        "ConfigKey",
+        "DeviceName",
+        "Executable",
+        "Extension",
+        "Payload",
+        "Plan",
+        "QueryResult",
+        "RunContext",
+    ),
+    "hetero_core.core": ("Core",),
+    "hetero_core.errors": ("HeteroError",),
+    "hetero_core.hookspecs": ("hookimpl",),
+    "hetero_core.network.border": ("InputInfo", "OutputInfo"),
+    "hetero_core.network.graph": ("Network", "Node"),
+    "hetero_core.network.types": ("MapType", "OptionalType", "SequenceType", "TensorType", "ValueSpec"),
+    "hetero_core.runtime.executable": ("ExecutableNetwork",),
+    "hetero_core.runtime.queue": ("AsyncInferQueue",),
+    "hetero_core.runtime.request": ("InferRequest",),
+}
+_HOME_OF_NAME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "AsyncInferQueue",
@@ -36,10 +65,12 @@ __all__ = [
     "Extension",
     "HeteroError",
     "InferRequest",
+    "InputInfo",
     "MapType",
     "Network",
     "Node",
     "OptionalType",
+    "OutputInfo",
     "Payload",
     "Plan",
     "QueryResult",
@@ -49,3 +80,15 @@ __all__ = [
     "ValueSpec",
     "hookimpl",
 ]
+
+if not TYPE_CHECKING:  # a type checker would take every name for one that is there
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOME_OF_NAME:
+            raise AttributeError(f"module 'hetero_core' has no attribute '{name}'; it has {', '.join(__all__)}")
+        found = getattr(import_module(_HOME_OF_NAME[name]), name)
+        globals()[name] = found
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

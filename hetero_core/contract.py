@@ -378,7 +378,11 @@ class Executable:
         raise NotImplementedError
 
     def create_state(self) -> object:
-        """Returns the working memory of one request; None says that runs share nothing, so that results are the caller's own."""
+        """Returns the working memory of one request; None says that runs share nothing, so that results are the caller's own.
+
+        A request that ties outputs to inputs has two and takes them in turn: what a run reads was made in the other one. So a device whose
+        results live in its working memory may not return a view of an input, unless that is in the host's memory.
+        """
         return None
 
     def metrics(self) -> Mapping[str, Any]:

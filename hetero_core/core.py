@@ -14,9 +14,11 @@ from hetero_core.devices.names import parse_device_name, split_device_list
 from hetero_core.devices.provenance import Provenance
 from hetero_core.devices.registry import Registry
 from hetero_core.errors import ClosedError, ConfigValueError, ExtensionError
+from hetero_core.network.border import Border
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import ValueType
 from hetero_core.runtime.blob import BlobHeader, read_blob
+from hetero_core.runtime.borders import bare_network, check_border, take_border
 from hetero_core.runtime.cache import NetworkCache, open_cache
 from hetero_core.runtime.cache_identity import describe_load
 from hetero_core.runtime.executable import Binding, ExecutableNetwork, find_core_version
@@ -254,15 +256,22 @@ class Core:
         cache = open_cache(complete)
         if cache is not None:
             return self._load_cached(cache, entry, parsed, read, complete)
-        executable = entry.load_network(parsed, read, complete)
-        return self._bind(entry, parsed, executable, complete, read.name, lambda: read.fingerprint)
+        executable = entry.load_network(parsed, bare_network(read), complete)
+        return self._bind(entry, parsed, executable, complete, read.name, lambda: read.fingerprint, border=read.border)
 
     def _load_cached(
         self, cache: NetworkCache, entry: Device, device: DeviceName, network: Network, config: Mapping[str, Any]
     ) -> ExecutableNetwork:
         def bind(executable: Executable, *, is_from_cache: bool) -> ExecutableNetwork:
             return self._bind(
-                entry, device, executable, config, network.name, lambda: network.fingerprint, is_from_cache=is_from_cache
+                entry,
+                device,
+                executable,
+                config,
+                network.name,
+                lambda: network.fingerprint,
+                is_from_cache=is_from_cache,
+                border=network.border,
             )
 
         identity = describe_load(
@@ -278,8 +287,8 @@ class Core:
         names = tuple(spec.name for spec in network.inputs), tuple(spec.name for spec in network.outputs)
         return cache.load(
             identity,
-            take=lambda _, payload: bind(entry.import_network(device, payload, config, names), is_from_cache=True),
-            make=lambda: bind(entry.load_network(device, network, config), is_from_cache=False),
+            take=lambda _, payload: bind(entry.import_network(device, take_border(payload)[0], config, names), is_from_cache=True),
+            make=lambda: bind(entry.load_network(device, bare_network(network), config), is_from_cache=False),
             pack=ExecutableNetwork.pack,
         )
 
@@ -318,8 +327,10 @@ class Core:
     def _import(
         self, header: BlobHeader, payload: Payload, entry: Device, device: DeviceName, config: Mapping[str, Any]
     ) -> ExecutableNetwork:
+        payload, border = take_border(payload)
         executable = entry.import_network(device, payload, config, (header.inputs, header.outputs))
-        return self._bind(entry, device, executable, config, header.network, lambda: header.fingerprint)
+        check_border(border, executable)
+        return self._bind(entry, device, executable, config, header.network, lambda: header.fingerprint, border=border)
 
     def _bind(
         self,
@@ -331,6 +342,7 @@ class Core:
         fingerprint: Callable[[], str],
         *,
         is_from_cache: bool = False,
+        border: Border,
     ) -> ExecutableNetwork:
         binding = Binding(
             device=device,
@@ -343,6 +355,7 @@ class Core:
             export=lambda: entry.call("export_network", device, executable=executable),
             submit=self._executors.open_executor(str(device), config, depth=executable.pipeline_depth).submit,
             is_from_cache=is_from_cache,
+            border=border,
         )
         loaded = ExecutableNetwork(name, fingerprint, executable, binding)
         self._loaded.add(loaded)

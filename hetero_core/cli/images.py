@@ -30,6 +30,15 @@ def read_image(path: Path, spec: ValueSpec) -> np.ndarray[Any, Any]:
     return _convert_type(_lay_out(pixels, path, spec), path, spec)
 
 
+def measure_image(path: Path) -> tuple[int, int, int]:
+    """Returns height, width and channels of an image file. Raises: UsageError."""
+    try:
+        height, width, channels = _read_pixels(path).shape
+    except OSError as error:
+        raise UsageError(f"cannot read the image '{path}': {error.strerror or error}") from error
+    return height, width, channels
+
+
 def _read_pixels(path: Path) -> np.ndarray[Any, Any]:
     """Returns uint8 (height, width, channels)."""
     import numpy as np

@@ -19,6 +19,7 @@ from hetero_core.cli.options import (
     read_pins,
     read_shapes,
 )
+from hetero_core.cli.preparation import add_preparation_options, find_given, prepare_network
 from hetero_core.cli.tables import format_seconds
 
 if TYPE_CHECKING:
@@ -48,9 +49,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     )
     inputs.add_argument("--random", action="store_true", help="random values for inputs that are not given")
     inputs.add_argument("--seed", type=_read_seed, metavar="N", help="the seed of --random (0)")
-    inputs.add_argument(
-        "--shape", action="append", default=[], metavar="NAME=SIZE,...", help="the shape of a random input with open dimensions"
-    )
+    add_preparation_options(parser)
     outputs = parser.add_argument_group("outputs")
     outputs.add_argument(
         "--save-outputs", metavar="TARGET", help="write the outputs to TARGET.npz, or as .npy files to the folder TARGET"
@@ -90,7 +89,8 @@ def answer_run(options: argparse.Namespace) -> Answer:
             return _run_blob(core, options)
         if options.trust:
             raise UsageError(f"--trust has a meaning only for an exported network; '{options.model}' is none")
-        network = read_model(core, options.model)
+        network = prepare_network(read_model(core, options.model), options)
+        options.shape = []  # the inputs have these shapes now
         inputs = _collect_inputs(options, network.inputs, network.name)
         pinned = pin_network(core, network, options.device, read_pins(options))
         outputs, fields, text = _infer(core.load_network(pinned, options.device, read_config(options)), inputs)
@@ -102,14 +102,17 @@ def answer_run(options: argparse.Namespace) -> Answer:
 
 def _check_options(options: argparse.Namespace) -> None:
     """An option that would have no effect is an error."""
-    for name, needed in (("seed", "random"), ("shape", "random"), ("rtol", "compare"), ("atol", "compare")):
+    for name, needed in (("seed", "random"), ("rtol", "compare"), ("atol", "compare")):
         is_given = getattr(options, name) not in (None, [])
         if is_given and not getattr(options, needed):
             raise UsageError(f"--{name} has a meaning only with --{needed}")
 
 
 def _run_blob(core: Core, options: argparse.Namespace) -> Answer:
+    if options.shape and not options.random:
+        raise UsageError("--shape has a meaning for an exported network only with --random; its shapes are compiled in")
     for option, is_given in (
+        *((option, True) for option in find_given(options)),
         ("--pin", bool(options.pin)),
         ("--affinity", options.affinity is not None),
         ("--compare", options.compare is not None),

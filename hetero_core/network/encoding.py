@@ -13,6 +13,7 @@ from hetero_core.errors import InvalidNetworkError
 from hetero_core.network import attributes as kinds
 from hetero_core.network.affinity import AFFINITY_KEY
 from hetero_core.network.assembly import since_version
+from hetero_core.network.border import BORDER_KEY, border_to_json
 from hetero_core.network.graph import EMPTY, Graph, Initializer, Network, Node
 from hetero_core.network.notes import OPSET_KEY, no_notes
 from hetero_core.network.scopes import OPSET_DOMAIN
@@ -71,6 +72,11 @@ class GraphWriter:
                 write_type(value_type, info.type)
         for node in graph.nodes:
             self._write_node_or_wrapper(node, proto.node.add(), opsets, affinity.get(node.name))
+
+    def write_defaults(self, defaults: Mapping[str, Initializer], proto: onnx.GraphProto) -> None:
+        """Adds the values of inputs that may be left out, as initializers of the inputs' names. Source: ONNX IR 4."""
+        for name, constant in defaults.items():
+            self._weights.write(name, constant, proto.initializer.add())
 
     def _write_specs(self, specs: tuple[ValueSpec, ...], protos: Any) -> None:
         for spec in specs:
@@ -180,7 +186,9 @@ def write_model(network: Network, writer: GraphWriter) -> onnx.ModelProto:
         opsets[OPSET_DOMAIN] = 1
     for domain, version in opsets.items():
         model.opset_import.add(domain=domain, version=version)
-    for key, text in network.metadata.items():
+    writer.write_defaults(network.border.defaults, model.graph)
+    described = border_to_json(network.border)
+    for key, text in (network.metadata if described == "{}" else {**network.metadata, BORDER_KEY: described}).items():
         model.metadata_props.add(key=key, value=text)
     standard = [entry for entry in model.opset_import if entry.domain in _VERSIONED_DOMAINS]
     needed = int(onnx.helper.find_min_ir_version_for(standard, ignore_unknown=True))

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from hetero_core.network.border import Border
 from hetero_core.network.graph import Graph, Network, Node
 
 if TYPE_CHECKING:
@@ -29,7 +30,19 @@ def fingerprint_network(network: Network) -> str:
     """
     digest = sha256(_FORMAT)
     _feed_graph(digest, network)
+    if network.border.shapes_runs:
+        _feed_border(digest, network.border)
     return digest.hexdigest()
+
+
+def _feed_border(digest: _Hash, border: Border) -> None:
+    for state in border.states:
+        _feed_texts(digest, "state", (state.output, state.input))
+        _feed(digest, "d", state.initial.digest)
+    for name, constant in border.defaults.items():
+        _feed_texts(digest, "default", [name])
+        _feed(digest, "d", constant.digest)
+    _feed_texts(digest, "bounds", (f"{name}={border.bounds[name]}" for name in sorted(border.bounds)))
 
 
 def _feed(digest: _Hash, kind: str, content: bytes) -> None:

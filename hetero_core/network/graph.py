@@ -6,7 +6,7 @@ is an absent optional input or an unused output. Imports neither onnx nor an arr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from hetero_core.dtypes import bits_of_dtype
 from hetero_core.errors import InvalidNetworkError, suggest
 from hetero_core.network.affinity import resolve_pins
-from hetero_core.network.types import TensorType, ValueSpec, ValueType
+from hetero_core.network.border import EMPTY_BORDER, LAYOUT_OF_RANK, Border, InputInfo, OutputInfo, precision_of_dtype
+from hetero_core.network.types import Dimension, TensorType, ValueSpec, ValueType
 
 if TYPE_CHECKING:
     import numpy as np
@@ -196,13 +197,15 @@ class Graph:
 class Network(Graph):
     """A whole model: the root graph with its opsets, its metadata and its affinity.
 
-    `affinity` maps node names to the device that they are pinned to; it is stored in the ONNX file.
+    `affinity` maps node names to the device that they are pinned to; it is stored in the ONNX file. `border` is what is said about inputs
+    and outputs beyond their types; a part has none of it.
     """
 
     opsets: Mapping[str, int] = field(default_factory=_empty)
     ir_version: int = 10
     metadata: Mapping[str, str] = field(default_factory=_empty)
     affinity: Mapping[str, str] = field(default_factory=_empty)
+    border: Border = EMPTY_BORDER
 
     @cached_property
     def index_of_node(self) -> Mapping[str, int]:
@@ -229,6 +232,94 @@ class Network(Graph):
         """
         resolved = resolve_pins([(node.name, node.op_type) for node in self.nodes], pins)
         return replace(self, affinity=MappingProxyType({**self.affinity, **resolved}))
+
+    def with_shapes(self, shapes: Mapping[str, Any]) -> Network:
+        """Returns this network for other shapes: by input ({"x": (1, 3, 160, 160)}) or by the name of a size ({"batch": 4}).
+
+        A size is an int, a name, None (open) or a range (open, within bounds: range(1, 9) is 1 to 8). All types are inferred again.
+
+        Raises: InvalidNetworkError for unknown names, another rank, and a model that cannot take the shapes: it names the node.
+        """
+        from hetero_core.transforms.reshaping import reshape_network  # below in the tree, as all passes
+
+        return reshape_network(self, shapes)
+
+    def with_batch(self, size: int | str | range | None) -> Network:
+        """Returns this network for another batch size: that of axis N of each input whose layout is known, else of the first axis.
+
+        Raises: InvalidNetworkError as `with_shapes`, and where inputs have different batch sizes now.
+        """
+        from hetero_core.transforms.reshaping import rebatch_network
+
+        return rebatch_network(self, size)
+
+    def with_inputs(self, inputs: Mapping[str, InputInfo]) -> Network:
+        """Returns this network taking its inputs as they are described; what has to be done with them becomes nodes of it.
+
+        Raises: InvalidNetworkError for what is unknown or does not fit together.
+        """
+        from hetero_core.transforms.preprocessing import add_preprocessing
+
+        return add_preprocessing(self, inputs)
+
+    def with_outputs(
+        self,
+        outputs: Mapping[str, OutputInfo] | None = None,
+        *,
+        add: Sequence[str] = (),
+        only: Sequence[str] | None = None,
+    ) -> Network:
+        """Returns this network with other outputs: converted, inner values added, or just those of `only` and what they need.
+
+        Raises: InvalidNetworkError for unknown names, values without element type, and conversions that would lose values.
+        """
+        from hetero_core.transforms.postprocessing import change_outputs
+
+        return change_outputs(self, {} if outputs is None else outputs, add=add, only=only)
+
+    def with_optional_inputs(self, names: Sequence[str]) -> Network:
+        """Returns this network with constants as inputs that may be left out; the model must list them among its inputs.
+
+        Raises: InvalidNetworkError for other names.
+        """
+        from hetero_core.transforms.optional_inputs import free_constants
+
+        return free_constants(self, names)
+
+    def with_state(self, ties: Mapping[str, str], *, initial: Mapping[str, Any] | None = None) -> Network:
+        """Returns this network with outputs tied to inputs: what {output: input} names is kept by each request from run to run.
+
+        The first run reads `initial` (input: array), zeros where it says nothing.
+
+        Raises: InvalidNetworkError for unknown names, types that differ, and an open size without an initial value.
+        """
+        from hetero_core.transforms.states import tie_states
+
+        return tie_states(self, ties, {} if initial is None else initial)
+
+    def with_precision(self, source: str, target: str) -> Network:
+        """Returns this network computing in `target` ("FP32") what is `source` ("FP16") in it; inputs and outputs stay as they are.
+
+        Raises: InvalidNetworkError for precisions that are no floats, and for nodes that name the type in a way that is not known.
+        """
+        from hetero_core.transforms.precision import convert_precision
+
+        return convert_precision(self, source, target)
+
+    @cached_property
+    def input_info(self) -> Mapping[str, InputInfo]:
+        """Input -> name, precision, layout and shape."""
+        return MappingProxyType({spec.name: InputInfo(*self._describe(spec), name=spec.name) for spec in self.inputs})
+
+    @cached_property
+    def output_info(self) -> Mapping[str, OutputInfo]:
+        """Output -> name, precision, layout and shape."""
+        return MappingProxyType({spec.name: OutputInfo(*self._describe(spec), name=spec.name) for spec in self.outputs})
+
+    def _describe(self, spec: ValueSpec) -> tuple[str | None, str | None, tuple[Dimension, ...] | None]:
+        shape = spec.shape
+        layout = self.border.layouts.get(spec.name, None if shape is None else LAYOUT_OF_RANK.get(len(shape)))
+        return precision_of_dtype(spec.dtype), layout, shape
 
     @cached_property
     def fingerprint(self) -> str:

@@ -7,15 +7,18 @@ functions.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hetero_core.errors import InvalidNetworkError, NetworkNotFoundError, NetworkReadError
 from hetero_core.network.assembly import GraphReader, read_opsets
+from hetero_core.network.border import BORDER_KEY, Border, border_of_json, list_defaults
 from hetero_core.network.graph import EMPTY, Graph, Network
 from hetero_core.network.shapes import CustomTypes, infer_types
-from hetero_core.network.soundness import check_text
-from hetero_core.network.types import has_known_element
+from hetero_core.network.soundness import check_text, find_contradiction
+from hetero_core.network.types import ValueSpec, has_known_element
 from hetero_core.network.weights import WeightFiles, WeightSource
 
 if TYPE_CHECKING:
@@ -108,7 +111,18 @@ def assemble_network(model: onnx.ModelProto, weights: WeightSource, title: str) 
     graph, pins = GraphReader(model, weights).read_root(opsets)
     metadata = {entry.key: entry.value for entry in model.metadata_props}
     check_text(*metadata, *metadata.values())
+    text = metadata.pop(BORDER_KEY, "{}")
+    listed = [spec.name for spec in model.graph.input if spec.name in graph.initializers]
+    optional = list_defaults(text)
+    border = border_of_json(text, {name: graph.initializers[name] for name in listed if name in optional})
+    if optional:
+        graph = _restore_inputs(graph, {spec.name: index for index, spec in enumerate(model.graph.input)}, border)
+    elif model.ir_version >= _FIRST_WITH_OPTIONAL_INPUTS and listed and not border.replaceable:
+        border = replace(border, replaceable=tuple(listed))
     _check_border(graph)
+    contradiction = find_contradiction(border, graph.inputs, graph.outputs)
+    if contradiction is not None:
+        raise InvalidNetworkError(f"the '{BORDER_KEY}' of the model contradicts it: {contradiction}. Remove it from the metadata.")
     return Network(
         graph.name,
         graph.inputs,
@@ -120,6 +134,21 @@ def assemble_network(model: onnx.ModelProto, weights: WeightSource, title: str) 
         ir_version=model.ir_version,
         metadata=MappingProxyType(metadata) if metadata else EMPTY,
         affinity=MappingProxyType(dict(pins)) if pins else EMPTY,
+        border=border,
+    )
+
+
+_FIRST_WITH_OPTIONAL_INPUTS = 4
+"""Before it every initializer has to be listed among the inputs, which says nothing."""
+
+
+def _restore_inputs(graph: Graph, place_of_input: Mapping[str, int], border: Border) -> Graph:
+    """Returns the graph with the constants that are defaults of inputs back among its inputs, in the order of the file."""
+    freed = [ValueSpec(name, constant.type) for name, constant in border.defaults.items()]
+    return replace(
+        graph,
+        inputs=tuple(sorted((*graph.inputs, *freed), key=lambda spec: place_of_input[spec.name])),
+        initializers=MappingProxyType({k: v for k, v in graph.initializers.items() if k not in border.defaults}),
     )
 
 

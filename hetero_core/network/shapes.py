@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_core.errors import ExtensionError, InvalidNetworkError
 from hetero_core.network.assembly import since_version
+from hetero_core.network.border import EMPTY_BORDER
 from hetero_core.network.encoding import GraphWriter, opsets_of_nodes, write_model
 from hetero_core.network.graph import Graph, Initializer, Network, Node, iterate_graphs
 from hetero_core.network.merging import merge_types
@@ -103,7 +104,8 @@ class _Inference:
         for graph in iterate_graphs(network):
             check_ranks(graph)
         writer = GraphWriter(SkeletonWeights(), states_type, notes_of_node=no_notes)
-        model = write_model(network, writer)
+        # The default of an input is not its value.
+        model = write_model(replace(network, border=EMPTY_BORDER), writer)
         for spec, info in zip(network.inputs, model.graph.input, strict=True):
             _state_type(spec, info)
         model.ir_version = onnx.IR_VERSION

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hetero_core.errors import InvalidNetworkError, NetworkReadError
+from hetero_core.network.border import Border
 from hetero_core.network.graph import Graph, Node
+from hetero_core.network.merging import merge_types
 from hetero_core.network.topology import find_free_values
-from hetero_core.network.types import TensorType
+from hetero_core.network.types import TensorType, ValueSpec
 
 
 def check_text(*texts: object) -> None:
@@ -80,3 +84,25 @@ def _find_reader(node: Node, value: str) -> str:
             if value in inner.reads and value in find_free_values(body):
                 return f"{_find_reader(inner, value)}, in body '{key}' of node {node.label},"
     return f"node {node.label}"
+
+
+def find_contradiction(border: Border, inputs: Sequence[ValueSpec], outputs: Sequence[ValueSpec]) -> str | None:
+    """Returns what a border says that inputs and outputs deny, or None: a file may have been changed by others since it was written."""
+    spec_of_input, spec_of_output = {spec.name: spec for spec in inputs}, {spec.name: spec for spec in outputs}
+    tied = [name for state in border.states for name in (f"output {state.output}", f"input {state.input}")]
+    if len(set(tied)) < len(tied):
+        return "an input or an output is tied twice"
+    for state in border.states:
+        given, made = spec_of_input.get(state.input), spec_of_output.get(state.output)
+        if given is None or made is None:
+            return f"output '{state.output}' is tied to input '{state.input}', and one of them is not there"
+        if merge_types(given.type, made.type) is None or merge_types(given.type, state.initial.type) is None:
+            return f"output {made} and the first value {state.initial.type} are tied to input {given}"
+    for name, constant in border.defaults.items():
+        if name not in spec_of_input or merge_types(spec_of_input[name].type, constant.type) is None:
+            return f"the default of input '{name}' is {constant.type}, which the input does not take"
+    for name, layout in border.layouts.items():
+        spec = spec_of_input.get(name, spec_of_output.get(name))
+        if spec is not None and spec.shape is not None and len(layout) != len(spec.shape):
+            return f"the layout of {spec} is '{layout}'"
+    return None

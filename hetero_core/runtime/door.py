@@ -1,6 +1,7 @@
-"""The door between the user's arrays and a device: names, element types and shapes are checked here and nowhere else.
+"""The door between the user's values and a device: names, element types and shapes are checked here and nowhere else.
 
-Arrays pass uncopied where they can; an array is copied only to make it contiguous or to bring its bytes into the machine's order.
+Arrays pass uncopied where they can; an array is copied only to make it contiguous or to bring its bytes into the machine's order. What has
+no element type of its own (numbers, lists, bytes, images) is converted where its values are kept.
 """
 
 from __future__ import annotations
@@ -11,15 +12,19 @@ from typing import Any
 import numpy as np
 
 from hetero_core.dtypes import dtype_of_numpy, numpy_dtype
-from hetero_core.errors import InputNameError, InputShapeError, InputTypeError, enumerate_choices, suggest
+from hetero_core.errors import InferenceError, InputNameError, InputShapeError, InputTypeError, enumerate_choices, suggest
+from hetero_core.network.border import EMPTY_BORDER, LAYOUT_OF_RANK, Border, precision_of_dtype
 from hetero_core.network.types import HOST, MapType, OptionalType, SequenceType, TensorType, ValueSpec, ValueType
+from hetero_core.runtime.untyped import convert_untyped, read_foreign
 
 # DLPack's numbers of memories that a device may have; 12 is for devices that DLPack does not know.
 _MEMORIES = {2: "cuda", 10: "rocm", 12: "ext"}
 
 
-def order_inputs(given: Mapping[str, Any], specs: Sequence[ValueSpec], *, network: str) -> tuple[Any, ...]:
-    """Returns the values in the order of the specs, each checked and as the device wants it.
+def order_inputs(
+    given: Mapping[str, Any], specs: Sequence[ValueSpec], *, network: str, border: Border = EMPTY_BORDER
+) -> tuple[Any, ...]:
+    """Returns the values in the order of the specs, each checked and as the device wants it; defaults for those that are left out.
 
     Raises: InputNameError for unknown and missing names, InputTypeError, InputShapeError.
     """
@@ -30,11 +35,30 @@ def order_inputs(given: Mapping[str, Any], specs: Sequence[ValueSpec], *, networ
         if name not in names:
             hint = suggest(str(name), names) or ";"
             raise InputNameError(f"network '{network}' has no input '{name}'{hint} its inputs are {enumerate_choices(names)}")
-    missing = [spec for spec in specs if spec.name not in given and not isinstance(spec.type, OptionalType)]
+    missing = [
+        spec
+        for spec in specs
+        if spec.name not in given and not isinstance(spec.type, OptionalType) and spec.name not in border.defaults
+    ]
     if missing:
         raise InputNameError(f"network '{network}' misses the inputs " + "; ".join(str(spec) for spec in missing))
     sizes: dict[str, tuple[int, str]] = {}
-    return tuple(convert_value(given.get(spec.name), spec, network=network, sizes=sizes) for spec in specs)
+    ordered = tuple(
+        border.defaults[spec.name].array
+        if spec.name not in given and spec.name in border.defaults
+        else convert_value(given.get(spec.name), spec, network=network, sizes=sizes)
+        for spec in specs
+    )
+    if border.bounds:
+        _check_bounds(sizes, border.bounds)
+    return ordered
+
+
+def _check_bounds(sizes: Mapping[str, tuple[int, str]], bounds: Mapping[str, tuple[int, int]]) -> None:
+    for name, (size, where) in sizes.items():
+        lowest, highest = bounds.get(name, (size, size))
+        if not lowest <= size <= highest:
+            raise InputShapeError(f"{where}: '{name}' is {size}, and its bounds are {lowest} to {highest}")
 
 
 def convert_value(value: Any, spec: ValueSpec, *, network: str, sizes: dict[str, tuple[int, str]] | None = None) -> Any:
@@ -63,6 +87,25 @@ def _check_in_place(value: Any, wanted: TensorType, where: str, sizes: dict[str,
         raise InputTypeError(f"{where}: expected {wanted.dtype}, got {found}; convert it where it lies")
     check_shape(tuple(value.shape), wanted, where, sizes)
     return value
+
+
+def count_copied_bytes(given: Mapping[str, Any], ordered: Sequence[Any], specs: Sequence[ValueSpec]) -> int:
+    """Returns the bytes of tensors that the door had to copy, lists and other values without memory of their own included."""
+    copied = 0
+    for spec, value in zip(specs, ordered, strict=True):
+        source = given.get(spec.name)
+        if isinstance(value, np.ndarray) and source is not None and not _is_same_memory(source, value):
+            copied += value.nbytes
+    return copied
+
+
+def _is_same_memory(source: Any, array: np.ndarray[Any, Any]) -> bool:
+    if array.size == 0:
+        return True
+    if isinstance(source, bytes | bytearray | memoryview):
+        source = np.frombuffer(source, np.uint8)
+    found = source if isinstance(source, np.ndarray) else read_foreign(source)
+    return found is not None and np.may_share_memory(found, array)
 
 
 def _convert(value: Any, wanted: ValueType, where: str, sizes: dict[str, tuple[int, str]]) -> Any:
@@ -105,6 +148,7 @@ def _convert_tensor(value: Any, wanted: TensorType, where: str, sizes: dict[str,
     if wanted.dtype is not None and found != wanted.dtype:
         raise InputTypeError(
             f"{where}: expected {wanted.dtype}, got {found or array.dtype}; convert it with array.astype('{_spell(wanted.dtype)}')"
+            + _suggest_precision(where, found)
         )
     check_shape(array.shape, wanted, where, sizes)
     if found == "string" and array.dtype != object:
@@ -116,18 +160,30 @@ def _spell(dtype: str) -> str:
     return numpy_dtype(dtype).name
 
 
+def _suggest_precision(where: str, found: str | None) -> str:
+    """Returns the call that would let the network take arrays of this type, where there is one."""
+    if found is None or found == "string" or not where.startswith("input '"):
+        return ""
+    name = where.removeprefix("input '").partition("'")[0]
+    return f", or let the network take it: network.with_inputs({{'{name}': InputInfo(precision='{precision_of_dtype(found)}')}})"
+
+
 def _as_array(value: Any, wanted: TensorType, where: str) -> np.ndarray[Any, Any]:
     if isinstance(value, np.ndarray):
         return value
-    if isinstance(value, np.generic | str | bool | int | float) and wanted.shape == ():
-        return np.asarray(value, dtype=None if isinstance(value, np.generic) or wanted.dtype is None else numpy_dtype(wanted.dtype))
-    if hasattr(value, "__array__"):
-        return np.asarray(value)
-    if hasattr(value, "__dlpack__"):
-        return np.from_dlpack(value)
-    raise InputTypeError(
-        f"{where}: expected an array for {wanted}, got {type(value).__name__}; give anything with __array__ or __dlpack__"
-    )
+    untyped = convert_untyped(value, wanted, where)
+    if untyped is not None:
+        return untyped
+    try:
+        array = read_foreign(value)
+    except (RuntimeError, TypeError, BufferError, ValueError) as error:
+        raise InputTypeError(f"{where}: this {type(value).__name__} gives no array: {error}") from error
+    if array is None:
+        raise InputTypeError(
+            f"{where}: expected an array for {wanted}, got {type(value).__name__}; give anything with __array__ or __dlpack__, "
+            "numbers or lists of them"
+        )
+    return array
 
 
 def check_shape(shape: tuple[int, ...], wanted: TensorType, where: str, sizes: dict[str, tuple[int, str]]) -> None:
@@ -139,11 +195,59 @@ def check_shape(shape: tuple[int, ...], wanted: TensorType, where: str, sizes: d
         raise InputShapeError(f"{message}: {len(shape)} dimensions instead of {len(wanted.shape)}")
     for axis, (size, dimension) in enumerate(zip(shape, wanted.shape, strict=True)):
         if isinstance(dimension, int) and size != dimension:
-            raise InputShapeError(f"{message}: axis {axis} has {size} instead of {dimension}")
+            raise InputShapeError(f"{message}: axis {axis} has {size} instead of {dimension}{_suggest_shape(where, shape, wanted)}")
         if isinstance(dimension, str):
             first = sizes.setdefault(dimension, (size, where))
             if first[0] != size:
                 raise InputShapeError(f"{message}: '{dimension}' is {size} here and {first[0]} in {first[1]}")
+
+
+def fits_shape(shape: tuple[int, ...], wanted: Sequence[int | str | None]) -> bool:
+    """Says whether a shape has the wanted rank, and the wanted size wherever one is fixed."""
+    if shape == wanted:
+        return True
+    return len(shape) == len(wanted) and all(
+        size == dimension for size, dimension in zip(shape, wanted, strict=True) if isinstance(dimension, int)
+    )
+
+
+def _suggest_shape(where: str, shape: tuple[int, ...], wanted: TensorType) -> str:
+    """Returns the call that would let the network take images of this size, or in this order of axes; an empty text for others."""
+    expected = wanted.shape or ()
+    rank = len(shape)
+    if rank not in (3, 4) or not where.startswith("input '"):
+        return ""
+    name = where.removeprefix("input '").partition("'")[0]
+    layout = LAYOUT_OF_RANK[rank]
+    last = "NHWC" if rank == 4 else "HWC"
+    channels = expected[layout.index("C")]
+    described = []
+    if isinstance(channels, int) and channels in (1, 3, 4) and shape[layout.index("C")] != channels == shape[-1]:
+        described.append(f"layout='{last}'")
+        layout = last
+    sizes = {letter: size for letter, size in zip(layout, shape, strict=True) if letter in "HW"}
+    model = dict(zip(LAYOUT_OF_RANK[rank], expected, strict=True))
+    if any(isinstance(model[letter], int) and model[letter] != size for letter, size in sizes.items()):
+        described += [f"shape={tuple(shape)}", "resize='bilinear'"]
+    return f"; network.with_inputs({{'{name}': InputInfo({', '.join(described)})}}) would take it" if described else ""
+
+
+def fill_presets(presets: Sequence[Any], outputs: tuple[Any, ...], specs: Sequence[ValueSpec], *, network: str) -> tuple[Any, ...]:
+    """Returns the outputs with the caller's own arrays, filled, in place of those that the device made itself.
+
+    Raises: InferenceError for an array of another shape.
+    """
+    filled = []
+    for preset, output, spec in zip(presets, outputs, specs, strict=True):
+        if preset is not None and preset is not output:
+            if preset.shape != output.shape:
+                raise InferenceError(
+                    f"output '{spec.name}' of network '{network}' has shape {list(output.shape)}; "
+                    f"the array set for it has {list(preset.shape)}"
+                )
+            np.copyto(preset, output)
+        filled.append(output if preset is None else preset)
+    return tuple(filled)
 
 
 def own_outputs(outputs: tuple[Any, ...], inputs: tuple[Any, ...]) -> tuple[Any, ...]:

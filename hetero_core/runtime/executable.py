@@ -28,13 +28,16 @@ from hetero_core.errors import (
 )
 from hetero_core.files import replace_file
 from hetero_core.limits import RunLimits
+from hetero_core.network.border import EMPTY_BORDER, Border
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.runtime.blob import BlobHeader, write_blob
-from hetero_core.runtime.door import order_inputs, own_outputs
+from hetero_core.runtime.borders import add_border, drop_specs, find_resident
+from hetero_core.runtime.door import fits_shape, order_inputs, own_outputs
 from hetero_core.runtime.forks import FORK_ADVICE, count_forks
 from hetero_core.runtime.late_runs import LateRuns
 from hetero_core.runtime.limits import read_deadline, read_memory_limit
 from hetero_core.runtime.request import InferRequest
+from hetero_core.runtime.states import RequestStates
 from hetero_core.runtime.transfers import move_value
 
 if TYPE_CHECKING:
@@ -60,6 +63,7 @@ class Binding:
     export: Callable[[], Payload]
     submit: Callable[[Callable[[], Any]], Future[Any]]
     is_from_cache: bool = False
+    border: Border = EMPTY_BORDER
 
 
 class ExecutableNetwork:
@@ -67,8 +71,11 @@ class ExecutableNetwork:
 
     def __init__(self, name: str, fingerprint: Callable[[], str], executable: Executable, binding: Binding) -> None:
         self.name = name
-        self.inputs = executable.inputs
-        self.outputs = executable.outputs
+        self.border = border = binding.border
+        self.all_inputs, self.all_outputs = executable.inputs, executable.outputs
+        # What is tied to a state is the request's affair, not the caller's.
+        self.inputs = drop_specs(self.all_inputs, [state.input for state in border.states])
+        self.outputs = drop_specs(self.all_outputs, [state.output for state in border.states])
         self.device = binding.device
         self.config = binding.config
         self.executable = executable
@@ -87,9 +94,15 @@ class ExecutableNetwork:
         self._binding = binding
         self._is_closed = False
         self._forks = count_forks()
-        self._output_dtypes = tuple(None if spec.dtype is None else numpy_dtype(spec.dtype) for spec in self.outputs)
         is_bare = binding.run == executable.run
-        self._is_host = all(spec.memory == HOST for spec in (*self.inputs, *self.outputs))
+        self._is_host = all(spec.memory == HOST for spec in (*self.all_inputs, *self.all_outputs))
+        self._resident = frozenset() if self._is_host else find_resident(border, self.all_inputs, self.all_outputs)
+        self._output_dtypes = tuple(
+            None if spec.dtype is None or spec.name in self._resident else numpy_dtype(spec.dtype) for spec in self.all_outputs
+        )
+        self._output_shapes = tuple(
+            None if spec.dtype is None or spec.name in self._resident else spec.shape for spec in self.all_outputs
+        )
         # A device that starts runs by itself is only asked to where no wrapper and no transfer stands between.
         self.start: Callable[[tuple[Any, ...], RunContext, Done], None] | None = (
             self._start_run if executable.start is not None and is_bare and self._is_host else None
@@ -107,14 +120,15 @@ class ExecutableNetwork:
 
         Raises: InputNameError, InputShapeError, InputTypeError; what the device raised.
         """
-        ordered = order_inputs(inputs, self.inputs, network=self.name)
+        ordered = order_inputs(inputs, self.inputs, network=self.name, border=self.border)
         if self.deadline is not None:
             # Only a request can leave a device that is late behind.
             late = InferRequest(self).infer({spec.name: value for spec, value in zip(self.inputs, ordered, strict=True)})
             return dict(zip(late, own_outputs(tuple(late.values()), ordered), strict=True))
         state = self.create_state()
         context = RunContext(state, profile=Profile(str(self.device)) if self.measures else None, limits=self.create_limits())
-        outputs = self.check_outputs(self.run_host(ordered, context), context)
+        states = RequestStates(self)
+        outputs = states.keep(self.check_outputs(self.run_host(states.join(ordered), context), context))
         owned = own_outputs(outputs, ordered)
         return {spec.name: value for spec, value in zip(self.outputs, owned, strict=True)}
 
@@ -175,20 +189,26 @@ class ExecutableNetwork:
         return InferenceError(f"network '{self.name}' failed {where}: {type(error).__name__}: {error}{notes}")
 
     def check_outputs(self, outputs: Any, context: RunContext) -> tuple[Any, ...]:
-        """Returns what a device returned, when it is a tuple of as many values as the network has outputs, of their element types.
+        """Returns what a device returned, when it is a tuple of as many values as the network has outputs, of their types.
 
         Raises: PluginError that names the plugin; MemoryLimitError where a device that does not count has made too much.
         """
-        if not isinstance(outputs, tuple) or len(outputs) != len(self.outputs):
+        if not isinstance(outputs, tuple) or len(outputs) != len(self.all_outputs):
             found = f"{len(outputs)} values" if isinstance(outputs, tuple) else type(outputs).__name__
             raise PluginError(
-                f"{self._binding.provenance} returned {found} from run; expected a tuple of {len(self.outputs)} outputs"
+                f"{self._binding.provenance} returned {found} from run; expected a tuple of {len(self.all_outputs)} outputs"
             )
-        for value, dtype, spec in zip(outputs, self._output_dtypes, self.outputs, strict=True):
+        for value, dtype, spec in zip(outputs, self._output_dtypes, self.all_outputs, strict=True):
             if dtype is not None and getattr(value, "dtype", None) != dtype:
                 found = getattr(value, "dtype", type(value).__name__)
                 raise PluginError(
                     f"{self._binding.provenance} returned {found} for output '{spec.name}'; expected an array of {dtype}"
+                )
+        for value, wanted, spec in zip(outputs, self._output_shapes, self.all_outputs, strict=True):
+            if wanted is not None and not fits_shape(value.shape, wanted):
+                raise PluginError(
+                    f"{self._binding.provenance} returned shape {list(value.shape)} for output '{spec.name}'; expected {spec.type}, "
+                    "as the model states it"
                 )
         if context.limits is not None:
             context.limits.enter("")
@@ -200,8 +220,8 @@ class ExecutableNetwork:
             return move_value(value, lambda array: self.from_host(array, spec), profile, spec.name, HOST, (str(self.device),))
 
         return tuple(
-            value if spec.memory == HOST or value is None else place(value, spec)
-            for value, spec in zip(inputs, self.inputs, strict=True)
+            value if spec.memory == HOST or value is None or spec.name in self._resident else place(value, spec)
+            for value, spec in zip(inputs, self.all_inputs, strict=True)
         )
 
     def _take_home(self, outputs: Any, profile: Profile | None) -> Any:
@@ -209,9 +229,9 @@ class ExecutableNetwork:
             return outputs
         return tuple(
             value
-            if spec.memory == HOST or value is None
+            if spec.memory == HOST or value is None or spec.name in self._resident
             else move_value(value, self.to_host, profile, spec.name, str(self.device), (HOST,))
-            for value, spec in zip(outputs, self.outputs, strict=False)
+            for value, spec in zip(outputs, self.all_outputs, strict=False)
         )
 
     def export_network(self, target: str | os.PathLike[str] | IO[bytes]) -> None:
@@ -234,7 +254,7 @@ class ExecutableNetwork:
     def pack(self) -> tuple[BlobHeader, Payload]:
         """Returns what an exported blob consists of. Raises: NotImplementedByDeviceError, ClosedError."""
         self._require_open()
-        payload = self._binding.export()
+        payload = add_border(self._binding.export(), self.border)
         provenance = self._binding.provenance
         header = BlobHeader(
             device=self.device.name,
@@ -244,8 +264,8 @@ class ExecutableNetwork:
             payload_version=payload.version,
             network=self.name,
             fingerprint=self.fingerprint,
-            inputs=tuple(spec.name for spec in self.inputs),
-            outputs=tuple(spec.name for spec in self.outputs),
+            inputs=tuple(spec.name for spec in self.all_inputs),
+            outputs=tuple(spec.name for spec in self.all_outputs),
             config=freeze_mapping((name, value) for name, value in self.config.items() if name not in THREAD_KEYS),
         )
         return header, payload
@@ -272,6 +292,7 @@ class ExecutableNetwork:
             "EXECUTION_DEVICES": (str(self.device),),
             "SUPPORTED_CONFIG_KEYS": tuple(sorted(self.config)),
             "LOADED_FROM_CACHE": self._binding.is_from_cache,
+            "REFERENCE_NODES": (),
             **self.executable.metrics(),
         }
         found["SUPPORTED_METRICS"] = tuple(sorted((*found, "SUPPORTED_METRICS")))

@@ -18,7 +18,6 @@ from hetero_core.contract import CancelToken, NodeTime, Profile, RunContext
 from hetero_core.devices.watch import LONGEST_WAIT
 from hetero_core.errors import (
     HeteroError,
-    InferenceError,
     InputNameError,
     RequestBusyError,
     RequestCancelledError,
@@ -26,9 +25,10 @@ from hetero_core.errors import (
     suggest,
 )
 from hetero_core.network.types import ValueSpec
-from hetero_core.runtime.door import convert_value, order_inputs
+from hetero_core.runtime.door import convert_value, count_copied_bytes, fill_presets, order_inputs
 from hetero_core.runtime.late_runs import describe_late_run, start_thread, start_timer
 from hetero_core.runtime.run import NO_STATE, Outcome, Run, wake_loop
+from hetero_core.runtime.states import RequestStates
 
 if TYPE_CHECKING:
     import asyncio
@@ -48,10 +48,14 @@ class InferRequest:
         self._presets: dict[str, np.ndarray[Any, Any]] = {}
         self._outputs: dict[str, Any] = {}
         self._callback: Callback | None = None
+        self.states = RequestStates(network, require_idle=self._require_idle)
         self._state: object = self._make_state()
+        # What one run reads as states was made in the other working memory; the two are used in turn.
+        self._spare: object = self._make_state() if self.states else None
         self._running: Run | None = None
         self._last: Run | None = None
         self._profile: Profile | None = None
+        self._copied_inputs = 0
         self._run_device = network.run_measured if network.measures else network.run_host
 
     def infer(self, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -255,6 +259,11 @@ class InferRequest:
         return () if self._profile is None else self._profile.entries
 
     @property
+    def host_copied_bytes(self) -> int:
+        """Bytes of inputs and states that the last run had to copy on the host; 0 unless PERF_COUNT is set."""
+        return 0 if self._profile is None else self._copied_inputs + self.states.copied_bytes
+
+    @property
     def profile(self) -> Profile | None:
         """All times of the last run: nodes, subgraphs, transfers, the wait for the device; None unless PERF_COUNT is set."""
         return self._profile
@@ -278,13 +287,17 @@ class InferRequest:
         self._require_idle("start a run")
         # What is no mapping goes on as it is, to the check that says so.
         given = self._inputs if inputs is None else {**self._inputs, **inputs} if isinstance(inputs, Mapping) else inputs
-        ordered = order_inputs(given, self._network.inputs, network=self._network.name)
-        presets = [self._presets.get(spec.name) for spec in self._network.outputs] if self._presets else None
+        ordered = order_inputs(given, self._network.inputs, network=self._network.name, border=self._network.border)
+        presets = [self._presets.get(spec.name) for spec in self._network.all_outputs] if self._presets else None
         profile = Profile(str(self._network.device)) if self._network.measures else None
+        if profile is not None:
+            self._copied_inputs = count_copied_bytes(given, ordered, self._network.inputs)
         if self._network.deadline is not None:
             self._network.late_runs.require_room(self._network.where)
         limits = self._network.create_limits()
-        run = Run(ordered, RunContext(self._state, outputs=presets, profile=profile, token=CancelToken(), limits=limits))
+        run = Run(
+            self.states.join(ordered), RunContext(self._state, outputs=presets, profile=profile, token=CancelToken(), limits=limits)
+        )
         with self._lock:
             if self._running is not None:
                 raise RequestBusyError(
@@ -316,25 +329,12 @@ class InferRequest:
 
     def _collect(self, run: Run, compute: Callable[[], Any]) -> Outcome:
         try:
-            return self._fill(run.context, self._network.check_outputs(compute(), run.context)), None
+            outputs = self._network.check_outputs(compute(), run.context)
+            if run.context.outputs is not None and not run.context.token.is_set:
+                outputs = fill_presets(run.context.outputs, outputs, self._network.all_outputs, network=self._network.name)
+            return self.states.check(run.inputs, outputs), None
         except BaseException as error:  # noqa: BLE001  # kept for the thread that waits, and raised there; interrupts, too
             return (), error
-
-    def _fill(self, context: RunContext, outputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Returns the outputs with the caller's own arrays, filled, in place of those that the device made itself."""
-        if context.outputs is None or context.token.is_set:
-            return outputs
-        filled = []
-        for preset, output, spec in zip(context.outputs, outputs, self._network.outputs, strict=True):
-            if preset is not None and preset is not output:
-                if preset.shape != output.shape:
-                    raise InferenceError(
-                        f"output '{spec.name}' of network '{self._network.name}' has shape {list(output.shape)}; "
-                        f"the array set for it has {list(preset.shape)}"
-                    )
-                np.copyto(preset, output)
-            filled.append(output if preset is None else preset)
-        return tuple(filled)
 
     def _settle(self, run: Run, outputs: tuple[Any, ...], error: BaseException | None, *, keeps_state: bool = True) -> bool:
         """Makes the request idle; False when that was done before: a cancel wins over a device that comes late."""
@@ -352,6 +352,9 @@ class InferRequest:
             # An error is raised once to whoever ran the request; only that of a detached run stays for `wait`.
             self._running, self._last = None, run if run.is_detached else None
             if error is None:
+                if self.states:
+                    outputs = self.states.keep(outputs)
+                    self._state, self._spare = self._spare, self._state
                 run.outputs = {spec.name: value for spec, value in zip(self._network.outputs, outputs, strict=True)}
                 self._outputs = dict(run.outputs)
         return True

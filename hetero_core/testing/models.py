@@ -38,6 +38,9 @@ LIGHT_MODELS: tuple[str, ...] = tuple(_LIGHT_FILES)
 LRN_MODELS: frozenset[str] = frozenset({"alexnet", "inception_v1", "zfnet512"})
 """The light models with LRN, which the reference evaluator of onnx 1.23 computes wrongly: compare these with another engine."""
 
+SMALL_MODELS: tuple[str, ...] = ("if", "loop", "lstm", "dynamic_batch", "residual")
+"""The names that `small_model` takes."""
+
 SYMBOLIC_SIZE = 3
 """The size that `light_inputs` gives to a symbolic axis."""
 
@@ -101,6 +104,14 @@ def light_inputs(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]
         # A bool is drawn as true for 4 and 5, so that seeds give both.
         arrays[value.name] = np.asarray(drawn > 3 if dtype.kind == "b" else drawn, dtype)
     return arrays
+
+
+def small_model(name: str) -> onnx.ModelProto:
+    """Returns the small model of a name of `SMALL_MODELS`. Raises: ValueError for any other name."""
+    if name not in SMALL_MODELS:
+        raise ValueError(f"no small model '{name}'{suggest(name, SMALL_MODELS) or ';'} there are {enumerate_choices(SMALL_MODELS)}")
+    makers = (if_model, loop_model, lstm_model, dynamic_batch_model, residual_model)
+    return dict(zip(SMALL_MODELS, makers, strict=True))[name]()
 
 
 def if_model() -> onnx.ModelProto:
@@ -208,6 +219,44 @@ def dynamic_batch_model() -> onnx.ModelProto:
     )
 
 
+def residual_model() -> onnx.ModelProto:
+    """Returns a block with a residual sum, a gated branch and a concatenation: images (batch, 3, 8, 8) to probabilities (batch, 5)."""
+    return _parse_with_weights(
+        """
+        <ir_version: 10, opset_import: ["": 21]>
+        residual_model (float[batch, 3, 8, 8] images) => (float[batch, 5] probabilities) {
+            [stem] s1 = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (images, stem_weight)
+            [stem_relu] stem = Relu (s1)
+            [left] l1 = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (stem, left_weight)
+            [normalize] l2 = BatchNormalization (l1, scale, shift, mean, variance)
+            [left_relu] l3 = Relu (l2)
+            [right] r1 = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (stem, right_weight)
+            [gate] r2 = Sigmoid (r1)
+            [sum] l4 = Add (l3, stem)
+            [product] r3 = Mul (r2, stem)
+            [join] joined = Concat <axis = 1> (l4, r3)
+            [pool] pooled = GlobalAveragePool (joined)
+            [flatten] flat = Flatten (pooled)
+            [gemm] scores = Gemm <transB = 1> (flat, gemm_weight, gemm_bias)
+            [softmax] probabilities = Softmax (scores)
+        }
+        """,
+        {
+            "stem_weight": (6, 3, 3, 3),
+            "left_weight": (6, 6, 3, 3),
+            "right_weight": (6, 6, 3, 3),
+            "gemm_weight": (5, 12),
+            "gemm_bias": (5,),
+        },
+        {
+            "scale": [0.5, 1.5, 1, 0.75, 1.25, 1],
+            "shift": [0.1, -0.1, 0, 0.2, -0.2, 0],
+            "mean": [0, 0.5, -0.5, 0.25, -0.25, 0],
+            "variance": [1, 0.5, 1.5, 1.25, 0.75, 1],
+        },
+    )
+
+
 def _parse_with_weights(
     text: str, shapes: Mapping[str, tuple[int, ...]], constants: Mapping[str, Any] | None = None
 ) -> onnx.ModelProto:
@@ -219,7 +268,10 @@ def _parse_with_weights(
     for name, shape in shapes.items():
         model.graph.initializer.append(onnx.numpy_helper.from_array(_draw(name, shape, "weight"), name))
     for name, value in ({} if constants is None else constants).items():
-        model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(value), name))
+        array = np.array(value)
+        model.graph.initializer.append(
+            onnx.numpy_helper.from_array(array.astype(np.float32) if array.dtype.kind == "f" else array, name)
+        )
     onnx.checker.check_model(model, full_check=True)
     return model
 

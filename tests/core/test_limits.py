@@ -165,7 +165,7 @@ def test_result_of_a_device_that_does_not_count_is_checked_by_the_core(core: Cor
             return Careless(network)
 
     core.register_plugin("CARELESS", Device())
-    network = core.load_network(read("g (float[1] x) => (float[N] y) { y = Neg (x) }"), "CARELESS", {"MEMORY_LIMIT": MIB})
+    network = core.load_network(read("g (float[N] x) => (float[N] y) { y = Neg (x) }"), "CARELESS", {"MEMORY_LIMIT": MIB})
     for run in (network.infer, network.create_infer_request().infer):
         with pytest.raises(MemoryLimitError, match=f"'g' on CARELESS: its outputs need {4 * MIB} bytes, beside 0 that are held"):
             run({"x": ONE})

@@ -14,35 +14,13 @@ from hetero_core.errors import (
     DeviceUnavailableError,
     PluginError,
 )
+from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
 ADD = "g (float[2] x) => (float[2] y) { y = Add(x, x) }"
 
 
-class Doubler(Executable):
-    def __init__(self, network: Network) -> None:
-        self.inputs, self.outputs = network.inputs, network.outputs
-
-    def run(self, inputs: tuple[Any, ...], context: Any) -> tuple[Any, ...]:
-        return (inputs[0] * 2,)
-
-
-class Device:
-    """A device that takes everything and doubles its first input."""
-
-    config: Mapping[str, Any] = {}
-
-    @hookimpl
-    def query_network(self, device: Any, network: Network) -> QueryResult:
-        return QueryResult({node.name: str(device) for node in network.nodes})
-
-    @hookimpl
-    def load_network(self, network: Network, config: Mapping[str, Any]) -> Executable:
-        self.config = config
-        return Doubler(network)
-
-
 def test_metric_of_a_wrong_type_blames_the_plugin(core: Core) -> None:
-    class Wrong(Device):
+    class Wrong(PlainDevice):
         @hookimpl
         def metrics(self) -> Mapping[str, Any]:
             return {"AVAILABLE_DEVICES": ["0"]}
@@ -54,8 +32,8 @@ def test_metric_of_a_wrong_type_blames_the_plugin(core: Core) -> None:
         core.get_metric("WRONG", "AVAILABLE_DEVICES")
 
 
-def break_query(answer: Callable[[Network], Any]) -> Device:
-    class Broken(Device):
+def break_query(answer: Callable[[Network], Any]) -> PlainDevice:
+    class Broken(PlainDevice):
         @hookimpl
         def query_network(self, network: Network) -> Any:
             return answer(network)
@@ -87,10 +65,10 @@ def test_broken_answer_of_a_query_blames_the_plugin(
 def test_executable_of_another_network_blames_the_plugin(core: Core, read: Callable[..., Network]) -> None:
     other = read("g (float[2] a) => (float[2] b) { b = Add(a, a) }")
 
-    class Confused(Device):
+    class Confused(PlainDevice):
         @hookimpl
         def load_network(self) -> Executable:
-            return Doubler(other)
+            return PlainExecutable(other)
 
     core.register_plugin("CONFUSED", Confused())
     with pytest.raises(PluginError, match=r"executable with inputs \('a',\) and outputs \('b',\); expected inputs \('x',\)"):
@@ -98,11 +76,11 @@ def test_executable_of_another_network_blames_the_plugin(core: Core, read: Calla
 
 
 def test_wrong_number_of_outputs_blames_the_plugin(core: Core, read: Callable[..., Network]) -> None:
-    class Short(Doubler):
+    class Short(PlainExecutable):
         def run(self, inputs: tuple[Any, ...], context: Any) -> tuple[Any, ...]:
             return ()
 
-    class Forgetful(Device):
+    class Forgetful(PlainDevice):
         @hookimpl
         def load_network(self, network: Network) -> Executable:
             return Short(network)
@@ -113,7 +91,7 @@ def test_wrong_number_of_outputs_blames_the_plugin(core: Core, read: Callable[..
 
 
 def test_error_of_a_plugin_carries_its_name_as_a_note(core: Core, read: Callable[..., Network]) -> None:
-    class Failing(Device):
+    class Failing(PlainDevice):
         @hookimpl
         def load_network(self) -> Executable:
             raise ZeroDivisionError("driver fell over")
@@ -141,11 +119,11 @@ def test_plugin_that_is_no_device_is_refused(core: Core, plugin: object, kind: t
 
 
 def test_hook_with_a_wrong_name_or_argument_is_refused(core: Core) -> None:
-    class Misspelt(Device):
+    class Misspelt(PlainDevice):
         @hookimpl
         def qery_network(self, network: Network) -> None: ...
 
-    class Greedy(Device):
+    class Greedy(PlainDevice):
         @hookimpl
         def export_network(self, everything: object) -> None: ...
 

@@ -250,7 +250,7 @@ def test_times_of_every_node_are_there_when_asked_for(core: Core, read: Callable
         ({"x": ONES, "w": ONES, "v": ONES}, InputNameError, "network 'g' has no input 'v'"),
         ({"X": ONES, "w": ONES}, InputNameError, "has no input 'X', did you mean 'x'?"),
         ([ONES], InputTypeError, "inputs are a mapping of name to array; got list"),
-        ({"x": [1.0, 2.0], "w": ONES}, InputTypeError, "input 'x' of network 'g': expected an array for float32[N,2], got list"),
+        ({"x": {1.0, 2.0}, "w": ONES}, InputTypeError, "input 'x' of network 'g': expected an array for float32[N,2], got set"),
         (
             {"x": ONES.astype(np.float64), "w": ONES},
             InputTypeError,

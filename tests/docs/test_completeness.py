@@ -17,6 +17,7 @@ from hetero_core import Core, Network, contract, errors, hookspecs
 from hetero_core.cli.main import build_parser
 from hetero_core.devices.config import ALIASES, STANDARD_KEYS
 from hetero_core.runtime import blob
+from hetero_core.testing.conformance.page import format_conformance_page
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -96,6 +97,12 @@ def test_command_line_page_has_every_command() -> None:
     assert [command for command in commands if f"hetero {command}" not in text] == []
 
 
+def test_conformance_page_is_what_the_checks_say() -> None:
+    page = "docs/reference/conformance.md"
+    is_fresh = (ROOT / page).read_text() == format_conformance_page()
+    assert is_fresh, f"{page} is out of date: python -m hetero_core.testing.conformance.page {page}"
+
+
 def test_tutorial_ends_in_the_files_of_the_example() -> None:
     tutorial = (ROOT / "docs" / "tutorial" / "first-device.md").read_text()
     example = ROOT / "docs" / "examples" / "hetero_echo"
@@ -112,6 +119,6 @@ def test_example_passes_its_own_tests() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=400,
     )
     assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"

@@ -119,3 +119,36 @@ def test_engine_is_a_part_of_a_split(core: Core, read: Callable[..., Network], d
     loaded = core.load_network(network, device)
     assert len(loaded.get_metric("EXECUTION_DEVICES")) == (1 if device == "HETERO:ENGINE,CPU" else 2)
     np.testing.assert_array_equal(loaded.infer({"x": X})["y"], ZERO)
+
+
+def test_state_stays_in_the_memory_of_a_device_from_run_to_run(core: Core, read: Callable[..., Network]) -> None:
+    device = probes.FakeDevice("F")
+    core.register_plugin("FAKE", device)
+    network = read("g (float[4] x, float[4] past) => (float[4] y, float[4] present) { present = Add(x, past) y = Neg(present) }")
+    request = core.load_network(network.with_state({"present": "past"}), "FAKE").create_infer_request()
+    for turn in (1, 2, 3):
+        np.testing.assert_array_equal(request.infer({"x": X})["y"], -turn * X)
+    assert device.moved == ["from_host past", "from_host x", "to_host", "from_host x", "to_host", "from_host x", "to_host"]
+    np.testing.assert_array_equal(request.states["past"].value, 3 * X)
+
+
+def test_state_of_a_split_crosses_the_host_once_in_and_once_out_of_a_run(core: Core, read: Callable[..., Network]) -> None:
+    device = probes.FakeDevice("F")
+    core.register_plugin("FAKE", device)
+    network = read("g (float[4] x, float[4] past) => (float[4] y, float[4] present) { present = Add(x, past) y = Abs(present) }")
+    request = core.load_network(network.with_state({"present": "past"}), "HETERO:FAKE,CPU").create_infer_request()
+    for turn in (1, 2):
+        np.testing.assert_array_equal(request.infer({"x": X})["y"], np.abs(turn * X))
+    assert device.moved == ["from_host x", "from_host past", "to_host"] * 2
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_states_go_through_an_engine_that_works_by_itself(core: Core, read: Callable[..., Network], threads: int) -> None:
+    core.register_plugin("ENGINE", probes.EngineDevice(threads))
+    network = read("g (float[4] x, float[4] past) => (float[4] y, float[4] present) { present = Add(x, past) y = Neg(present) }")
+    request = core.load_network(network.with_state({"present": "past"}), "ENGINE").create_infer_request()
+    request.set_tensor("y", np.zeros(4, np.float32))
+    for turn in (1, 2, 3):
+        request.start_async({"x": X})
+        request.wait()
+        np.testing.assert_array_equal(request.get_tensor("y"), -turn * X)

@@ -74,7 +74,10 @@ def test_wheel_of_the_core_holds_type_marker_demo_and_licence_and_no_second_pack
     )
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"hetero_core"}
     assert read_metadata(wheels["hetero-core"], "licenses/LICENSE").lstrip().startswith("Apache License")
-    assert "hetero = hetero_core.cli.main:main" in read_metadata(wheels["hetero-core"], "entry_points.txt")
+    announced = read_metadata(wheels["hetero-core"], "entry_points.txt")
+    assert "hetero = hetero_core.cli.main:main" in announced
+    assert "hetero_core.conformance.options = hetero_core.conformance.options" in announced
+    assert "hetero_core/conformance/test_device.py" in names
 
 
 @pytest.mark.parametrize("folder", DEVICE_PROJECTS, ids=lambda path: path.name)

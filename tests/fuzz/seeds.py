@@ -10,6 +10,9 @@ import onnx
 import onnx.numpy_helper
 import onnx.parser
 
+from hetero_core import InputInfo
+from hetero_core.network.reader import read_network
+from hetero_core.network.writer import network_to_proto
 from hetero_core.testing.models import dynamic_batch_model, if_model, loop_model, lstm_model
 
 TEXTS = {
@@ -44,6 +47,7 @@ def list_seeds() -> dict[str, bytes]:
     """Returns name -> model file, in a fixed order."""
     models = {name: parse_text(text) for name, text in TEXTS.items()}
     models |= {"function": onnx.parser.parse_model(FUNCTION), "weights": make_external(), "sparse": make_sparse()}
+    models |= {"border": make_border()}
     models |= {"if": if_model(), "loop": loop_model(), "lstm": lstm_model(), "dynamic": dynamic_batch_model()}
     seeds = {name: model.SerializeToString(deterministic=True) for name, model in models.items()}
     folder = Path(onnx.__file__).parent / "backend" / "test" / "data"
@@ -51,6 +55,15 @@ def list_seeds() -> dict[str, bytes]:
         if path.stat().st_size < 4000:
             seeds[path.parent.name] = path.read_bytes()
     return seeds
+
+
+def make_border() -> onnx.ModelProto:
+    """Returns a model with a state, a default, bounds and a layout, as hetero writes them."""
+    text = """g (float[n] x, float[2] w, float[2] past) => (float[n] y, float[2] present) <float[2] w = {1, 2}> {
+        y = Neg(x) present = Add(past, w) }"""
+    network = read_network(parse_text(text)).with_optional_inputs(["w"]).with_shapes({"n": range(1, 9)})
+    network = network.with_state({"present": "past"}, initial={"past": np.ones(2, np.float32)})
+    return network_to_proto(network.with_inputs({"x": InputInfo("U8", scale=2)}))
 
 
 def parse_text(text: str) -> onnx.ModelProto:

@@ -5,8 +5,9 @@ What is decided here:
   circle.
 - Inside a function the same holds: lateness is for weight (onnx, drivers), not for turning the order round.
 - The few imports of something below are in BELOW with their reason, and stand inside a function or under TYPE_CHECKING.
-- `kernels`, `testing` and `cli` are users of the core. The core imports none of them, not even late; kernels is for plugins,
-  for the conformance kit and for the command line.
+- `kernels`, `testing`, `conformance` and `cli` are users of the core. The core imports none of them, not even late; kernels is for
+  plugins, for the conformance kit and for the command line.
+- pytest is imported by `conformance` alone.
 - No file of hetero_core imports a plugin; a plugin imports the core and itself.
 """
 
@@ -32,6 +33,7 @@ LAYERS = (
     "limits",
     "network.types",
     "network.affinity",
+    "network.border",
     "network.graph",
     "network",
     "transforms",
@@ -43,6 +45,7 @@ LAYERS = (
     "reports",
     "kernels",
     "testing",
+    "conformance",
     "cli",
     "__main__",
 )
@@ -51,12 +54,20 @@ LAYERS = (
 BELOW = {
     ("network.graph", "network.fingerprint"): "a network is asked for its fingerprint; the walk over it is an idea of its own",
     ("network.graph", "network.tensors"): "so is the digest of a constant, which only fingerprints ask for",
+    ("network.border", "network.graph"): "the constants of a border are a network's, made when one is read from a blob",
+    ("network.border", "network.tensors"): "so are their bytes",
+    ("network.graph", "transforms.reshaping"): "a network is the user's door to the passes that change its border",
+    ("network.graph", "transforms.preprocessing"): "see reshaping",
+    ("network.graph", "transforms.postprocessing"): "see reshaping",
+    ("network.graph", "transforms.optional_inputs"): "see reshaping",
+    ("network.graph", "transforms.states"): "see reshaping",
+    ("network.graph", "transforms.precision"): "see reshaping",
     ("hookspecs", "core"): "create_device is given the Core; the name is for annotations only",
     ("devices.registry", "core"): "the registry hands the Core to create_device; the name is for annotations only",
 }
 
 # Modules and folders that only stand on the core; who may import them apart from themselves and what is named.
-USERS = {"kernels": ("testing", "cli"), "testing": ("cli",), "cli": ("__main__",), "__main__": ()}
+USERS = {"kernels": ("testing", "cli"), "testing": ("conformance", "cli"), "conformance": (), "cli": ("__main__",), "__main__": ()}
 
 PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/hetero_*/__init__.py"))
 
@@ -173,6 +184,16 @@ def test_core_imports_none_of_its_users() -> None:
         user, importer = target.partition(".")[0], found.importer.partition(".")[0]
         if user in USERS and importer != user and importer not in USERS[user]:
             wrong.append(describe(found, target))
+    assert wrong == []
+
+
+def test_pytest_is_imported_by_its_own_folder_alone() -> None:
+    wrong = [
+        describe(found, found.imported)
+        for module, file in MODULES.items()
+        for found in read_imports(file, module)
+        if found.imported.partition(".")[0] in ("pytest", "_pytest") and not module.startswith("conformance")
+    ]
     assert wrong == []
 
 

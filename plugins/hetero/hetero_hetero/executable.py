@@ -18,6 +18,7 @@ from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import PluginError
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
+from hetero_core.runtime.door import fits_shape
 from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_core.runtime.transfers import move_value
 from hetero_hetero.routing import Transfer, find_dead_slots, plan_route
@@ -172,6 +173,7 @@ class HeteroExecutable(Executable):
             "HETERO_PLAN": self.plan,
             "HETERO_BOUNDARY_TENSORS": len(inner),
             "HETERO_BOUNDARY_BYTES": sum(boundary.nbytes or 0 for boundary in inner),
+            "REFERENCE_NODES": tuple(name for stage in self.stages for name in stage.get_metric("REFERENCE_NODES")),
             "EXECUTION_DEVICES": tuple(dict.fromkeys(stage.device for stage in self.plan.stages)),
         }
 
@@ -186,11 +188,17 @@ def _find_host_dtype(spec: ValueSpec) -> np.dtype[Any] | None:
 
 
 def _check_tensor(value: Any, dtype: np.dtype[Any] | None, stage: ExecutableNetwork, position: int) -> Any:
-    """Returns the value C-contiguous. Raises: PluginError when it is no array of the element type."""
+    """Returns the value C-contiguous. Raises: PluginError when it is no array of the element type and shape."""
     if not isinstance(value, np.ndarray) or value.dtype != dtype:
         found = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
         raise PluginError(
             f"device {stage.device} returned {found} for '{stage.outputs[position].name}'; expected an array of {dtype}"
+        )
+    spec = stage.outputs[position]
+    if spec.shape is not None and not fits_shape(value.shape, spec.shape):
+        # The next device compiled for this shape; what it would do with another one, nobody knows.
+        raise PluginError(
+            f"device {stage.device} returned shape {list(value.shape)} for '{spec.name}'; expected {spec.type}, as the model states it"
         )
     # A device may return a transposed view; what enters the next device is C-contiguous.
     return value if value.flags.c_contiguous else np.ascontiguousarray(value)

@@ -1,0 +1,102 @@
+"""`hetero conformance`: runs the checks of the conformance kit on a device, without pytest."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError
+from hetero_core.cli.options import Parser, add_command
+from hetero_core.cli.tables import format_table
+
+if TYPE_CHECKING:
+    from hetero_core.testing.conformance.check import Check
+    from hetero_core.testing.conformance.runner import Outcome, Target
+
+SHOWN_FAILURES = 40
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
+    """Adds the command."""
+    parser = add_command(subparsers, "conformance", "check that a device does what every device owes", answer_conformance)
+    parser.add_argument("device", nargs="?", metavar="DEVICE", help="for example CPU, GPU.1 or HETERO:GPU,CPU")
+    parser.add_argument(
+        "--level", action="append", default=[], metavar="LEVEL", help="only checks of this level; may be repeated (default: all)"
+    )
+    parser.add_argument(
+        "--check", action="append", default=[], metavar="GLOB", help="only checks whose names match, as 'cancel.*'; may be repeated"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="what random inputs and cuts are drawn from (default 0)")
+    parser.add_argument("--reference", metavar="DEVICE", help="the device beside it in the level hetero (default TEMPLATE, or CPU)")
+    parser.add_argument("--html", metavar="FILE", help="write the report, with the support matrix, as an HTML page")
+    parser.add_argument("--markdown", metavar="FILE", help="write it as Markdown")
+    parser.add_argument("--list", action="store_true", help="list the checks and run none")
+    parser.add_argument("-v", "--verbose", action="store_true", help=f"show every failure, not only the first {SHOWN_FAILURES}")
+
+
+def answer_conformance(options: argparse.Namespace) -> Answer:
+    """Returns the report; exit code 1 where a check failed."""
+    from hetero_core.testing.conformance.catalogue import UnknownCheckError, choose_checks  # import the checks, and onnx
+    from hetero_core.testing.conformance.runner import make_target, run_checks
+
+    try:
+        checks = choose_checks(options.level, options.check)
+    except UnknownCheckError as error:
+        raise UsageError(str(error)) from error
+    if options.list:
+        return _list_checks(checks)
+    if options.device is None:
+        raise UsageError("give the device that is to be checked, as in 'hetero conformance CPU'; --list names the checks")
+    target = make_target(options.device, seed=options.seed, reference=options.reference)
+    outcomes = tuple(run_checks(checks, target))
+    return _answer_outcomes(target, outcomes, options)
+
+
+def _list_checks(checks: Sequence[Check]) -> Answer:
+    written = [check for check in checks if check.level not in ("operators", "hetero") or check.summary]
+    rows = [(check.name, check.level, check.summary) for check in written]
+    fields = {"checks": [{"name": check.name, "level": check.level, "needs": check.needs} for check in checks]}
+    return Answer(format_table(("CHECK", "LEVEL", "CLAIM"), rows), fields)
+
+
+def _answer_outcomes(target: Target, outcomes: Sequence[Outcome], options: argparse.Namespace) -> Answer:
+    from hetero_core.testing.conformance.report import report_to_json
+    from hetero_core.testing.conformance.report_pages import report_to_html, report_to_markdown
+
+    with target.make_core() as core:
+        report = report_to_json(target, outcomes, core.get_versions(target.device))
+    for path, write in ((options.html, report_to_html), (options.markdown, report_to_markdown)):
+        if path is not None:
+            _write(path, write(report))
+    return Answer(_describe(report, options), report, WRONG_RESULT if report["checks"]["failed"] else OK)
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write the report to '{path}': {error.strerror or error}") from error
+
+
+def _describe(report: Mapping[str, Any], options: argparse.Namespace) -> str:
+    from hetero_core.testing.conformance.report_pages import describe_operators
+
+    rows = [(level, *(str(count) for count in counts.values())) for level, counts in report["levels"].items()]
+    parts = [f"{report['device']}, seed {report['seed']}", format_table(("LEVEL", "PASSED", "FAILED", "SKIPPED"), rows)]
+    if report["operators"] is not None:
+        parts.append(describe_operators(report["operators"]))
+    failures = report["failures"]
+    if failures:
+        shown = failures if options.verbose else failures[:SHOWN_FAILURES]
+        rest = f"\n... and {len(failures) - len(shown)} more; -v shows all" if len(failures) > len(shown) else ""
+        parts.append(format_table(("FAILED", "REASON"), [(one["name"], _shorten(one["reason"])) for one in shown]) + rest)
+    if report["skips"]:
+        parts.append(format_table(("SKIPPED", "REASON"), [(one["name"], one["reason"]) for one in report["skips"]]))
+    return "\n\n".join(parts)
+
+
+def _shorten(reason: str) -> str:
+    line = " ".join(reason.split())
+    return line if len(line) <= 400 else f"{line[:400]} ..."

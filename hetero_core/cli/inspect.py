@@ -1,0 +1,136 @@
+"""`hetero inspect`: what is in a model, and how much of it a device takes; nothing is loaded."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hetero_core.cli.answer import Answer
+from hetero_core.cli.options import Parser, add_command, read_model
+from hetero_core.cli.tables import format_table
+
+if TYPE_CHECKING:
+    from hetero_core.core import Core
+    from hetero_core.network.graph import Network
+    from hetero_core.network.types import ValueSpec
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
+    """Adds the command."""
+    parser = add_command(subparsers, "inspect", "show what is in a model, and what a device takes of it", answer_inspect)
+    parser.add_argument("model", metavar="MODEL", help="an .onnx file")
+    parser.add_argument(
+        "-d", "--device", action="append", default=[], metavar="DEVICE", help="ask this device about the nodes; may be repeated"
+    )
+
+
+def answer_inspect(options: argparse.Namespace) -> Answer:
+    """Returns what the model holds. Raises: errors of reading and of devices."""
+    from hetero_core.core import Core  # reads the installed distributions
+
+    with Core() as core:
+        network = read_model(core, options.model)
+        fields = _describe_network(network, options.model)
+        if options.device:
+            fields["devices"] = [_ask_device(core, network, device) for device in options.device]
+    return Answer(_format(fields), fields)
+
+
+def _describe_network(network: Network, path: str) -> dict[str, Any]:
+    from hetero_core.network.graph import iterate_graphs
+
+    graphs = list(iterate_graphs(network))
+    operators = Counter(node.operator for graph in graphs for node in graph.nodes)
+    constants = {id(constant): constant for graph in graphs for constant in graph.initializers.values()}.values()
+    open_sizes = dict.fromkeys(
+        size if isinstance(size, str) else f"{spec.name}[{axis}]"
+        for spec in network.inputs
+        for axis, size in enumerate(spec.shape or ())
+        if not isinstance(size, int)
+    )
+    return {
+        "network": network.name,
+        "file": path,
+        "ir_version": network.ir_version,
+        "opsets": {domain or "ai.onnx": version for domain, version in network.opsets.items()},
+        "inputs": [_describe_value(network, spec, is_input=True) for spec in network.inputs],
+        "outputs": [_describe_value(network, spec, is_input=False) for spec in network.outputs],
+        "replaceable": list(network.border.replaceable),
+        "states": {state.input: state.output for state in network.border.states},
+        "dynamic_dimensions": list(open_sizes),
+        "nodes": len(network.nodes),
+        "operators": dict(sorted(operators.items())),
+        "functions": _list_functions(path),
+        "parameters": sum(prod(constant.shape) for constant in constants),
+        "bytes": sum(constant.nbytes for constant in constants),
+    }
+
+
+def _describe_value(network: Network, spec: ValueSpec, *, is_input: bool) -> dict[str, Any]:
+    info = (network.input_info if is_input else network.output_info)[spec.name]
+    return {
+        "name": spec.name,
+        "type": str(spec.type),
+        "precision": info.precision,
+        "layout": info.layout,
+        "shape": None if info.shape is None else list(info.shape),
+    }
+
+
+def _list_functions(path: str) -> dict[str, int]:
+    """Returns the functions of the model, which reading puts in place of their calls, with the number of their nodes."""
+    import onnx  # heavy
+
+    model = onnx.ModelProto.FromString(Path(path).read_bytes())
+    return {f"{function.domain}:{function.name}": len(function.node) for function in model.functions}
+
+
+def _ask_device(core: Core, network: Network, device: str) -> dict[str, Any]:
+    """Returns how many nodes a device takes, and each operator that it refuses with the number of nodes and the first reason."""
+    result = core.query_network(network, device)
+    refused: dict[str, dict[str, Any]] = {}
+    for name, reason in result.refused.items():
+        row = refused.setdefault(network.node(name).operator, {"nodes": 0, "node": name, "reason": reason})
+        row["nodes"] += 1
+    taken = Counter(result.supported.values())
+    return {"device": device, "taken": len(result.supported), "by_device": dict(sorted(taken.items())), "refused": refused}
+
+
+def _format(fields: Mapping[str, Any]) -> str:
+    opsets = ", ".join(f"{domain} {version}" for domain, version in fields["opsets"].items())
+    operators = ", ".join(f"{name} {count}" for name, count in fields["operators"].items())
+    functions = ", ".join(f"{name} ({count} nodes)" for name, count in fields["functions"].items())
+    rows = [
+        ("network", f"{fields['network']}, IR version {fields['ir_version']}, opsets {opsets or 'none'}"),
+        ("parameters", f"{fields['parameters']:,} in {fields['bytes']:,} bytes"),
+        ("open sizes", ", ".join(fields["dynamic_dimensions"]) or "none"),
+        ("functions", functions or "none"),
+        ("nodes", f"{fields['nodes']}: {operators}" if operators else "none"),
+    ]
+    if fields["replaceable"]:
+        rows.insert(3, ("replaceable", ", ".join(fields["replaceable"])))
+    if fields["states"]:
+        rows.insert(3, ("states", ", ".join(f"{output} -> {name}" for name, output in fields["states"].items())))
+    width = max(len(title) for title, _ in rows)
+    parts = ["\n".join(f"{title.ljust(width)}  {text}" for title, text in rows)]
+    for kind in ("inputs", "outputs"):
+        header = (kind[:-1].upper(), "TYPE", "PRECISION", "LAYOUT")
+        cells = [(one["name"], one["type"], one["precision"] or "-", one["layout"] or "-") for one in fields[kind]]
+        parts.append(format_table(header, cells))
+    parts += [_format_device(row, fields["nodes"]) for row in fields.get("devices", ())]
+    return "\n\n".join(parts)
+
+
+def _format_device(row: Mapping[str, Any], nodes: int) -> str:
+    lines = [f"{row['device']}: takes {row['taken']} of {nodes} nodes"]
+    if len(row["by_device"]) > 1:
+        lines[0] += " (" + ", ".join(f"{device} {count}" for device, count in row["by_device"].items()) + ")"
+    lines += [
+        f"  refuses {operator}, {one['nodes']} of them, as '{one['node']}': {one['reason']}"
+        for operator, one in row["refused"].items()
+    ]
+    return "\n".join(lines)

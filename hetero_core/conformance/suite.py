@@ -1,0 +1,128 @@
+"""DeviceConformance: the checks of the conformance kit as one test class, to be derived from.
+
+    class TestMine(DeviceConformance):
+        device = "MINE"
+
+Every check is run. One that is known to fail is named in `xfail`, with the reason, and has to fail. There is no other way to leave one
+out: a class that replaces or takes away what runs the checks is an error.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import pytest
+
+from hetero_core.testing.conformance.catalogue import UnknownCheckError, choose_checks
+from hetero_core.testing.conformance.check import Check, CheckFailed
+from hetero_core.testing.conformance.runner import FAILED, PASSED, SKIPPED, Outcome, SharedCore, Target, make_target, run_check
+
+GUARDED = ("test_check", "pytest_generate_tests", "opened_target", "__init_subclass__")
+"""What a class that derives from DeviceConformance must leave as it is."""
+
+
+class _GuardedClass(type):
+    """A class whose guarded names cannot be set or deleted afterwards either."""
+
+    def __setattr__(cls, name: str, value: object) -> None:
+        cls._refuse(name)
+        super().__setattr__(name, value)
+
+    def __delattr__(cls, name: str) -> None:
+        cls._refuse(name)
+        super().__delattr__(name)
+
+    def _refuse(cls, name: str) -> None:
+        if name in GUARDED:
+            raise TypeError(_explain(cls.__name__, name))
+
+
+def _explain(cls: str, name: str) -> str:
+    return (
+        f"{cls} replaces or deletes {name}, which runs the conformance checks; no check may be left out in silence. "
+        "Name the checks that are known to fail in xfail = {check: reason}"
+    )
+
+
+class DeviceConformance(metaclass=_GuardedClass):
+    """Runs every check on `device`.
+
+    `plugin` is registered under the device's name, where it is not installed or another one is to be tested. `reference` and `seed` are
+    those of the command line unless set. `xfail` maps names of checks to reasons.
+    """
+
+    device: ClassVar[str] = ""
+    plugin: ClassVar[Any] = None
+    reference: ClassVar[str | None] = None
+    seed: ClassVar[int] = 0
+    xfail: ClassVar[Mapping[str, str]] = {}
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Raises TypeError for a class in which a guarded name is not this class's own."""
+        super().__init_subclass__(**keywords)
+        for name in GUARDED:
+            if inspect.getattr_static(cls, name) is not DeviceConformance.__dict__[name]:
+                raise TypeError(_explain(cls.__name__, name))
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Makes one test of each check; a wrong name in `xfail` or on the command line ends the collection."""
+        if "check" not in metafunc.fixturenames:
+            return
+        option = metafunc.config.getoption
+        if not (self.device or option("--hetero-device", None)):
+            raise pytest.Collector.CollectError(
+                f"{type(self).__name__} has no device; set device = 'NAME', or give --hetero-device NAME"
+            )
+        try:
+            _require_known_xfail(self.xfail)
+            checks = choose_checks(option("--hetero-level", None) or (), option("--hetero-check", None) or ())
+        except UnknownCheckError as error:
+            raise pytest.Collector.CollectError(f"{type(self).__name__}: {error}") from error
+        metafunc.parametrize("check", checks, ids=[check.name for check in checks])
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def opened_target(cls, request: pytest.FixtureRequest) -> Iterator[tuple[Target, SharedCore]]:
+        """The device with its facts, and the Core that checks share which change nothing in it."""
+        option = request.config.getoption
+        seed, reference = option("--hetero-seed", None), option("--hetero-reference", None)
+        target = make_target(
+            cls.device or option("--hetero-device"),
+            plugin=cls.plugin,
+            seed=cls.seed if seed is None else seed,
+            reference=cls.reference if reference is None else reference,
+        )
+        with SharedCore(target) as shared:
+            yield target, shared
+
+    def test_check(self, check: Check, opened_target: tuple[Target, SharedCore]) -> None:
+        """Runs one check."""
+        target, shared = opened_target
+        outcome = run_check(check, target, shared=shared)
+        expected = self.xfail.get(check.name)
+        if expected is None:
+            _report(outcome)
+        elif outcome.status == FAILED:
+            pytest.xfail(f"{expected}: {outcome.reason}")
+        else:
+            ended = "passes" if outcome.status == PASSED else f"does not apply ({outcome.reason})"
+            pytest.fail(f"{check.name} is expected to fail ({expected}) and {ended}; take it out of xfail", pytrace=False)
+
+
+def _report(outcome: Outcome) -> None:
+    if outcome.status == SKIPPED:
+        pytest.skip(outcome.reason)
+    if outcome.status == FAILED and (outcome.error is None or isinstance(outcome.error, CheckFailed)):
+        pytest.fail(f"{outcome.check.name}: {outcome.reason}", pytrace=False)
+    if outcome.error is not None:
+        raise outcome.error
+
+
+def _require_known_xfail(xfail: Mapping[str, str]) -> None:
+    """Raises UnknownCheckError for a name that is no check, and for one without a reason."""
+    for name, reason in xfail.items():
+        choose_checks((), [name])
+        if not isinstance(reason, str) or not reason.strip():
+            raise UnknownCheckError(f"xfail['{name}'] has no reason; say why the check fails")

@@ -1,0 +1,9 @@
+"""The checks on the device that `--hetero-device` names, for `pytest --pyargs hetero_core.conformance`."""
+
+from __future__ import annotations
+
+from hetero_core.conformance.suite import DeviceConformance
+
+
+class TestDevice(DeviceConformance):
+    """Every check, on a device of the command line."""

@@ -1,0 +1,236 @@
+"""What is said about the border of a network beyond names and types: states, defaults, bounds, layouts; and how users describe it.
+
+A part that is cut out of a network has a border of its own, which says nothing of this. Imports neither onnx nor an array library.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from hetero_core.dtypes import DTYPES, numpy_dtype
+from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
+from hetero_core.network.types import Dimension
+
+if TYPE_CHECKING:
+    from hetero_core.network.graph import Initializer
+
+BORDER_KEY = "hetero.border"
+"""The key of the border in `metadata_props` of an ONNX file."""
+
+_DTYPE_OF_PRECISION = {
+    "FP64": "float64",
+    "FP32": "float32",
+    "FP16": "float16",
+    "BF16": "bfloat16",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "I4": "int4",
+    "U64": "uint64",
+    "U32": "uint32",
+    "U16": "uint16",
+    "U8": "uint8",
+    "U4": "uint4",
+    "BOOL": "bool",
+}
+_PRECISION_OF_DTYPE = {dtype: precision for precision, dtype in _DTYPE_OF_PRECISION.items()}
+
+LAYOUT_OF_RANK: Mapping[int, str] = {1: "C", 2: "NC", 3: "CHW", 4: "NCHW", 5: "NCDHW"}
+"""The layout that a value of a rank is taken to have where nobody says. Source: the Inference Engine's default layouts."""
+
+
+def precision_of_dtype(dtype: str | None) -> str | None:
+    """Returns the Inference Engine's name of an element type ("FP32", "U8"); the ONNX name in capitals where it has none."""
+    return None if dtype is None else _PRECISION_OF_DTYPE.get(dtype, dtype.upper())
+
+
+def dtype_of_precision(precision: str, where: str) -> str:
+    """Returns the element type that a precision ("U8") or an ONNX name ("uint8") means.
+
+    Raises: InvalidNetworkError with the near misses.
+    """
+    text = str(precision)
+    dtype = _DTYPE_OF_PRECISION.get(text.upper(), text.lower())
+    if dtype not in DTYPES:
+        known = (*_DTYPE_OF_PRECISION, *DTYPES)
+        raise InvalidNetworkError(
+            f"{where}: there is no precision '{precision}'{suggest(text, known) or ';'} expected one of {enumerate_choices(known)}"
+        )
+    return dtype
+
+
+@dataclass(frozen=True, slots=True)
+class InputInfo:
+    """An input as its user gives it; what is None stays as it is.
+
+    `precision` ("U8", "FP32", or an ONNX name), `layout` ("NHWC": the order of the axes, one letter each) and `shape` (in that layout)
+    are those of the arrays that will be given. `color` is "BGR->RGB" and the like; `resize` ("nearest", "bilinear", "area") brings
+    `shape` to the height and width of the model; `mean` and `scale` give (x - mean) / scale, one number or one for each channel.
+    `model_layout` is the model's own order of axes.
+    """
+
+    precision: str | None = None
+    layout: str | None = None
+    shape: Sequence[Dimension] | None = None
+    mean: float | Sequence[float] | None = None
+    scale: float | Sequence[float] | None = None
+    resize: str | None = None
+    color: str | None = None
+    model_layout: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputInfo:
+    """An output as its user wants it; what is None stays as it is. `layout` and `model_layout` as for `InputInfo`."""
+
+    precision: str | None = None
+    layout: str | None = None
+    shape: Sequence[Dimension] | None = None
+    model_layout: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """A tie: the value of `output` is what `input` reads in the next run of the same request; the first run reads `initial`."""
+
+    output: str
+    input: str
+    initial: Initializer
+
+
+def _empty() -> Mapping[str, Any]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Border:
+    """All that is said. `defaults` belong to inputs that may be left out; `replaceable` are constants that may become such inputs.
+
+    `bounds` maps the name of a size to the smallest and the largest that it may have. `layouts` maps inputs and outputs to theirs.
+    """
+
+    states: tuple[State, ...] = ()
+    defaults: Mapping[str, Initializer] = field(default_factory=_empty)
+    replaceable: tuple[str, ...] = ()
+    bounds: Mapping[str, tuple[int, int]] = field(default_factory=_empty)
+    layouts: Mapping[str, str] = field(default_factory=_empty)
+
+    @property
+    def shapes_runs(self) -> bool:
+        """Says whether runs differ from those of the bare network."""
+        return bool(self.states or self.defaults or self.bounds)
+
+
+EMPTY_BORDER = Border()
+
+
+def border_to_json(border: Border) -> str:
+    """Returns the border as text; of defaults the names alone, since a file has their values as initializers."""
+    fields = {
+        "states": [[state.output, state.input, _constant_to_json(state.initial)] for state in border.states],
+        "defaults": list(border.defaults),
+        "replaceable": list(border.replaceable),
+        "bounds": {name: list(bounds) for name, bounds in border.bounds.items()},
+        "layouts": dict(border.layouts),
+    }
+    return json.dumps({key: value for key, value in fields.items() if value})
+
+
+def border_of_json(text: str, defaults: Mapping[str, Initializer]) -> Border:
+    """Returns the border that `border_to_json` wrote; `defaults` holds the values of the inputs that it names.
+
+    Raises: InvalidNetworkError for anything else.
+    """
+    try:
+        fields = json.loads(text)
+        if not isinstance(fields, dict) or set(fields) - {"states", "defaults", "replaceable", "bounds", "layouts"}:
+            raise ValueError("it is no object of the known fields")  # one kind for all that a stranger may get wrong
+        return Border(
+            tuple(State(_text(output), _text(name), _constant_of_json(row)) for output, name, row in fields.get("states", [])),
+            MappingProxyType({_text(name): defaults[name] for name in fields.get("defaults", [])}),
+            tuple(_text(name) for name in fields.get("replaceable", [])),
+            MappingProxyType({name: (_size(low), _size(high)) for name, (low, high) in fields.get("bounds", {}).items()}),
+            MappingProxyType({name: _text(layout) for name, layout in fields.get("layouts", {}).items()}),
+        )
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise InvalidNetworkError(
+            f"the '{BORDER_KEY}' of a model cannot be read: {type(error).__name__}: {error}. Remove it, or export the model again."
+        ) from error
+
+
+def list_defaults(text: str) -> tuple[str, ...]:
+    """Returns the names of the inputs that have defaults; none where the text is not what `border_to_json` wrote."""
+    try:
+        names = json.loads(text)["defaults"]
+    except (ValueError, TypeError, KeyError):
+        return ()
+    return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
+
+
+def pack_border(border: Border) -> bytes:
+    """Returns the border as the bytes of a section of a blob, with the values of defaults."""
+    defaults = {name: _constant_to_json(constant) for name, constant in border.defaults.items()}
+    return json.dumps({"border": border_to_json(border), "defaults": defaults}).encode()
+
+
+def unpack_border(content: bytes) -> Border:
+    """Returns the border that `pack_border` wrote. Raises: InvalidNetworkError."""
+    try:
+        fields = json.loads(content)
+        defaults = {_text(name): _constant_of_json(row) for name, row in fields["defaults"].items()}
+        text = _text(fields["border"])
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise InvalidNetworkError(
+            f"the '{BORDER_KEY}' of a blob cannot be read: {type(error).__name__}: {error}. Export the network again."
+        ) from error
+    return border_of_json(text, defaults)
+
+
+def _constant_to_json(constant: Initializer) -> list[Any]:
+    from hetero_core.network.tensors import bytes_of_array  # below in the tree; asked for by files and blobs only
+
+    if constant.dtype == "string":
+        raise InvalidNetworkError(
+            "a state or a default that holds strings cannot be written into a blob; ONNX gives strings no bytes."
+        )
+    raw = bytes_of_array(constant.array)
+    # Most states begin at zeros, of which the shape is enough.
+    return [constant.dtype, list(constant.shape), base64.b64encode(raw.tobytes()).decode() if raw.any() else ""]
+
+
+def _constant_of_json(row: Any) -> Initializer:
+    import numpy as np
+
+    from hetero_core.network.graph import Initializer
+    from hetero_core.network.tensors import array_of_bytes
+
+    dtype, shape, encoded = row
+    if dtype not in DTYPES or dtype == "string":
+        raise ValueError(f"a constant of type {dtype!r}")
+    sizes = tuple(_size(size) for size in shape)
+    raw = base64.b64decode(_text(encoded), validate=True)
+    if not raw:
+        # Made when it is used: what a stranger's few bytes ask for need not fit into memory.
+        return Initializer(dtype, sizes, lambda: np.zeros(sizes, numpy_dtype(dtype)))
+    array = array_of_bytes(raw, dtype, sizes)
+    return Initializer(dtype, sizes, lambda: array)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected a text, got {value!r:.40}")
+    return value
+
+
+def _size(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise TypeError(f"expected a size, got {value!r:.40}")
+    return value

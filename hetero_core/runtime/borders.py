@@ -1,0 +1,61 @@
+"""The border of a loaded network: which values are the caller's, which stay in the device's memory, and its section of a blob."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from hetero_core.contract import Executable, Payload
+from hetero_core.errors import BlobDamagedError, InvalidNetworkError
+from hetero_core.network.border import EMPTY_BORDER, Border, pack_border, unpack_border
+from hetero_core.network.graph import Network
+from hetero_core.network.soundness import find_contradiction
+from hetero_core.network.types import HOST, ValueSpec
+
+_SECTION = "hetero/border"
+"""The section of a blob that holds the border; the plugin that imports the blob does not see it."""
+
+
+def bare_network(network: Network) -> Network:
+    """Returns the network as a device is given it: states and defaults are the core's affair, so that every device has them."""
+    border = network.border
+    return replace(network, border=Border(bounds=border.bounds, layouts=border.layouts)) if border is not EMPTY_BORDER else network
+
+
+def drop_specs(specs: tuple[ValueSpec, ...], names: Collection[str]) -> tuple[ValueSpec, ...]:
+    """Returns the specs without those of these names."""
+    return tuple(spec for spec in specs if spec.name not in names) if names else specs
+
+
+def find_resident(border: Border, inputs: tuple[ValueSpec, ...], outputs: tuple[ValueSpec, ...]) -> frozenset[str]:
+    """Returns the inputs and outputs of states that are made and read in one memory of the device, so that they never leave it."""
+    memory_in = {spec.name: spec.memory for spec in inputs}
+    memory_out = {spec.name: spec.memory for spec in outputs}
+    ties = [state for state in border.states if HOST != memory_in[state.input] == memory_out[state.output]]
+    return frozenset(name for state in ties for name in (state.input, state.output))
+
+
+def add_border(payload: Payload, border: Border) -> Payload:
+    """Returns the payload with the border, where that says anything about runs."""
+    if not border.shapes_runs:
+        return payload
+    return Payload({**payload.sections, _SECTION: pack_border(border)}, payload.version)
+
+
+def take_border(payload: Payload) -> tuple[Payload, Border]:
+    """Returns the payload as the plugin wrote it, and the border. Raises: BlobDamagedError for a border that cannot be read."""
+    if _SECTION not in payload.sections:
+        return payload, EMPTY_BORDER
+    sections = dict(payload.sections)
+    try:
+        border = unpack_border(bytes(sections.pop(_SECTION)))
+    except InvalidNetworkError as error:
+        raise BlobDamagedError(str(error)) from error
+    return Payload(sections, payload.version), border
+
+
+def check_border(border: Border, executable: Executable) -> None:
+    """Raises BlobDamagedError for a border that contradicts the inputs and outputs of what was imported with it."""
+    contradiction = find_contradiction(border, executable.inputs, executable.outputs)
+    if contradiction is not None:
+        raise BlobDamagedError(f"the border of the blob contradicts its network: {contradiction}; export the network again")

@@ -1,0 +1,201 @@
+"""The states of one request: values that an output gives to an input of the next run, kept where the device has them.
+
+Rules: a state is never copied between two runs unless it shares memory with something that may change. A device's outputs stay valid until
+the next run of the same context; so a request with states has two contexts and takes them in turn, and what one run reads was made
+in the other. A failed or cancelled run changes no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_core.errors import InferenceError, InputNameError, enumerate_choices, suggest
+from hetero_core.network.border import State
+from hetero_core.network.types import HOST, TensorType, ValueSpec
+from hetero_core.runtime.door import convert_value
+
+if TYPE_CHECKING:
+    from hetero_core.runtime.executable import ExecutableNetwork
+
+
+class RequestState:
+    """One state of a request, by the name of the input that reads it."""
+
+    def __init__(
+        self, network: ExecutableNetwork, tie: State, *, position_in: int, position_out: int, require_idle: Callable[[str], None]
+    ) -> None:
+        self._network = network
+        self._require_idle = require_idle
+        self._tie = tie
+        self.position_in = position_in
+        self.position_out = position_out
+        self.spec: ValueSpec = network.all_inputs[position_in]
+        self.is_resident = self.spec.memory != HOST and network.all_outputs[position_out].memory == self.spec.memory
+        self._array: Any = None
+
+    @property
+    def name(self) -> str:
+        """The input that reads the state."""
+        return self._tie.input
+
+    @property
+    def output(self) -> str:
+        """The output that makes it."""
+        return self._tie.output
+
+    @property
+    def value(self) -> np.ndarray[Any, Any]:
+        """A copy of what the next run reads. Raises: RequestBusyError while the request runs, for reading and for setting."""
+        self._require_idle(f"read state '{self.name}'")
+        array = self.array
+        return np.array(array if self.spec.memory == HOST else self._network.to_host(array))
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        self._require_idle(f"set state '{self.name}'")
+        array = convert_value(value, ValueSpec(self.name, self.spec.type), network=self._network.name)
+        # The caller may write to it later.
+        self._array = self._place(np.array(array))
+
+    def reset(self) -> None:
+        """Lets the next run read the initial value again. Raises: RequestBusyError."""
+        self._require_idle(f"reset state '{self.name}'")
+        self._array = None
+
+    @property
+    def array(self) -> Any:
+        """The array itself, in the memory of the input."""
+        if self._array is None:
+            self._array = self._place(self._tie.initial.array)
+        return self._array
+
+    def _place(self, array: np.ndarray[Any, Any]) -> Any:
+        return array if self.spec.memory == HOST else self._network.from_host(array, self.spec)
+
+    def check(self, made: Any, *, is_shared: bool) -> Any:
+        """Returns what a run made as the next value, copied where its memory is not the state's alone.
+
+        Raises: InferenceError where its shape is not one that the input takes.
+        """
+        if self.is_resident:
+            return made
+        wanted = self.spec.type
+        assert isinstance(wanted, TensorType)
+        if not _fits(made.shape, wanted):
+            raise InferenceError(
+                f"output '{self.output}' of network '{self._network.name}' has shape {list(made.shape)}, and as state '{self.name}' the "
+                f"next run takes {wanted}; open the size with with_shapes before with_state"
+            )
+        kept = made.copy() if is_shared else made
+        return self._place(np.ascontiguousarray(kept) if kept.ndim else kept)
+
+    def keep(self, array: Any) -> None:
+        """Makes an array the value that the next run reads."""
+        self._array = array
+
+
+def _fits(shape: tuple[int, ...], wanted: TensorType) -> bool:
+    sizes = shape if wanted.shape is None else wanted.shape
+    return len(shape) == len(sizes) and all(
+        not isinstance(size, int) or size == found for found, size in zip(shape, sizes, strict=True)
+    )
+
+
+def _find_shared(values: tuple[Any, ...]) -> set[int]:
+    """Returns the positions of the arrays whose memory overlaps with that of another one; what is no NumPy array is left out."""
+    spans = []
+    for index, value in enumerate(values):
+        if isinstance(value, np.ndarray) and value.size:
+            low, high = np.lib.array_utils.byte_bounds(value)
+            spans.append((low, high, index))
+    spans.sort()
+    shared: set[int] = set()
+    reach, last = 0, -1
+    for low, high, index in spans:
+        if low < reach:
+            shared.update((last, index))
+        if high > reach:
+            reach, last = high, index
+    return shared
+
+
+class RequestStates(Mapping[str, RequestState]):
+    """All states of a request, by the name of the input, in the order in which they were tied."""
+
+    def __init__(self, network: ExecutableNetwork, *, require_idle: Callable[[str], None] = lambda _: None) -> None:
+        self._network = network
+        self._require_idle = require_idle
+        self._states: dict[str, RequestState] = {}
+        if network.border.states:
+            position_in = {spec.name: index for index, spec in enumerate(network.all_inputs)}
+            position_out = {spec.name: index for index, spec in enumerate(network.all_outputs)}
+            for tie in network.border.states:
+                self._states[tie.input] = RequestState(
+                    network,
+                    tie,
+                    position_in=position_in[tie.input],
+                    position_out=position_out[tie.output],
+                    require_idle=require_idle,
+                )
+        self._tied_out = frozenset(state.position_out for state in self._states.values())
+        self.copied_bytes = 0
+        """What the last run copied of states."""
+
+    def reset(self) -> None:
+        """Lets the next run read all initial values again. Raises: RequestBusyError."""
+        self._require_idle("reset the states")
+        for state in self._states.values():
+            state.reset()
+
+    def join(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Returns what the device is given: the caller's inputs, in their order, with the states at their places."""
+        if not self._states:
+            return given
+        rest = iter(given)
+        arrays = {state.position_in: state.array for state in self._states.values()}
+        return tuple(arrays[index] if index in arrays else next(rest) for index in range(len(self._network.all_inputs)))
+
+    def check(self, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Returns the outputs of a run with those that are states as the next run may read them.
+
+        A state that shares memory with an input or another output, or that is a constant, is copied; `copied_bytes` counts it.
+
+        Raises: InferenceError.
+        """
+        if not self._states:
+            return outputs
+        shared = _find_shared((*outputs, *inputs))
+        checked = list(outputs)
+        copied = 0
+        for state in self._states.values():
+            made = outputs[state.position_out]
+            is_shared = state.position_out in shared or not getattr(getattr(made, "flags", None), "writeable", True)
+            checked[state.position_out] = state.check(made, is_shared=is_shared)
+            copied += made.nbytes if is_shared and not state.is_resident else 0
+        self.copied_bytes = copied
+        return tuple(checked)
+
+    def keep(self, outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Takes the new states out of checked outputs; returns the others, which are the caller's."""
+        if not self._states:
+            return outputs
+        for state in self._states.values():
+            state.keep(outputs[state.position_out])
+        return tuple(value for index, value in enumerate(outputs) if index not in self._tied_out)
+
+    def __getitem__(self, name: str) -> RequestState:
+        if name not in self._states:
+            raise InputNameError(
+                f"network '{self._network.name}' has no state '{name}'{suggest(name, self._states) or ';'} its states are "
+                f"{enumerate_choices(self._states)}"
+            )
+        return self._states[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._states)
+
+    def __len__(self) -> int:
+        return len(self._states)

@@ -1,0 +1,150 @@
+"""Check: a plain function with a name, a level and what it needs of a device; and how it says that something is wrong.
+
+A check takes one CheckContext. It fails with CheckFailed, or any other error; it raises Skip where it does not apply. Checks are kept
+in tuples at the end of the files that define them: there is no registry.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hetero_core.contract import ConfigKey
+    from hetero_core.core import Core
+
+LEVELS: Mapping[str, str] = {
+    "contract": "what every device owes the core: names, properties, query, load, tensors, requests, lifetime",
+    "concurrency": "the same by several threads at once",
+    "export": "blobs and the cache; for devices that export",
+    "operators": "every case of ONNX's backend suite: computed right, or refused with the reason",
+    "models": "whole networks against two independent oracles",
+    "hetero": "parts of a split network, beside a reference device",
+}
+"""The levels, in the order in which they run, with what they are about."""
+
+CAPABILITIES: Mapping[str, str] = {
+    "export": "the device does not export networks",
+    "extensions": "the device takes no extensions",
+    "ids": "the device has fewer than two ids",
+    "plugin": "the device composes others, so it is not registered anew",
+    "single": "the device is made of a list of devices",
+    "hetero": "there is no HETERO device, or no reference device beside the one under test",
+}
+"""What a check may need, with what is said where a device has it not."""
+
+
+class CheckFailed(AssertionError):
+    """A check found that the device breaks a promise."""
+
+
+class Skip(Exception):  # not an error: the check says that it does not apply
+    """A check does not apply to this device; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """What is known of a device before it is checked: its name without id and list, its ids, own keys and capabilities."""
+
+    name: str
+    ids: tuple[str, ...]
+    keys: Mapping[str, ConfigKey]
+    capabilities: tuple[str, ...]
+    plugin: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckContext:
+    """What a check is given: an open Core, the device string, facts about it, the seed, the reference device.
+
+    `make_core` opens one more Core that knows the same devices; whoever calls it closes it.
+    """
+
+    core: Core
+    device: str
+    facts: DeviceFacts
+    seed: int
+    reference: str
+    make_core: Callable[[], Core]
+
+
+CheckFunction = Callable[[CheckContext], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check. `name` is "subject.claim"; `needs` names CAPABILITIES.
+
+    Checks with `shares_core` get one Core after another's: they set no configuration and register nothing.
+    """
+
+    name: str
+    level: str
+    function: CheckFunction
+    needs: tuple[str, ...] = ()
+    shares_core: bool = False
+
+    def __call__(self, context: CheckContext) -> object:
+        """Returns what the check found, for reports; most find nothing. Raises: CheckFailed, Skip, whatever the device raises."""
+        return self.function(context)
+
+    @property
+    def summary(self) -> str:
+        """The first paragraph of the function's docstring, in one line."""
+        function = self.function.func if isinstance(self.function, partial) else self.function
+        return " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
+
+
+def check(level: str, *, needs: Sequence[str] = ()) -> Callable[[CheckFunction], Check]:
+    """Returns a decorator that makes a Check of a function; its subject is the file's name without "contract_"."""
+    assert level in LEVELS, level
+    assert set(needs) <= set(CAPABILITIES), needs
+
+    def make_check(function: CheckFunction) -> Check:
+        subject = function.__module__.rpartition(".")[2].removeprefix("contract_")
+        return Check(f"{subject}.{function.__name__}", level, function, tuple(needs))
+
+    return make_check
+
+
+def require(condition: object, message: str) -> None:
+    """Raises CheckFailed with the message unless the condition holds."""
+    if not condition:
+        raise CheckFailed(message)
+
+
+def require_equal(found: object, expected: object, what: str) -> None:
+    """Raises CheckFailed that says what was expected and found, unless the two are equal."""
+    if found != expected:
+        raise CheckFailed(f"{what}: expected {expected!r}, got {found!r}")
+
+
+def require_error(
+    kind: type[BaseException] | tuple[type[BaseException], ...], action: Callable[..., object], what: str, *arguments: object
+) -> BaseException:
+    """Returns the error of this kind that the action raises when it is called with these arguments.
+
+    Raises: CheckFailed where it raises none, or one of another kind.
+    """
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    wanted = " or ".join(one.__name__ for one in kinds)
+    try:
+        result = action(*arguments)
+    except kinds as error:
+        require(str(error).strip(), f"{what}: {type(error).__name__} has no text; say what failed, on what, and what to do next")
+        return error
+    except Exception as error:
+        raise CheckFailed(f"{what}: expected {wanted}, got {type(error).__name__}: {error}") from error
+    raise CheckFailed(f"{what}: expected {wanted}, got no error but {result!r:.200}")
+
+
+def require_same(found: Any, expected: Any, what: str) -> None:
+    """Raises CheckFailed that says where two results differ by more than their element type allows."""
+    from hetero_core.testing.compare import describe_mismatch  # imports NumPy
+
+    mismatch = describe_mismatch(found, expected, name=what)
+    if mismatch is not None:
+        raise CheckFailed(mismatch)

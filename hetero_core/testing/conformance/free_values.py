@@ -1,0 +1,90 @@
+"""Free values: what can be said of outputs that are drawn, so that the standard gives them no values.
+
+The suite draws in Bernoulli, also written out as a function, and in Dropout for training. Facts that hold for every right answer take
+the place of values: shape, element type, the values that there may be, and shares within six standard deviations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_core.testing.backend_cases import RANDOM_OPERATORS
+
+if TYPE_CHECKING:
+    from hetero_core.network.graph import Network
+    from hetero_core.runtime.executable import ExecutableNetwork
+
+DEVIATIONS = 6.0
+
+
+def draws_freely(network: Network, feeds: Mapping[str, Any]) -> bool:
+    """Says whether some output of a run with these inputs is drawn."""
+    return any(node.op_type in RANDOM_OPERATORS or _is_dropping(node, network, feeds) for node in network.nodes if not node.domain)
+
+
+def _is_dropping(node: Any, network: Network, feeds: Mapping[str, Any]) -> bool:
+    """Says whether a node is Dropout for training, which drops something."""
+    if node.op_type != "Dropout" or node.since_version < 12 or len(node.inputs) < 3:
+        return False
+    ratio = 0.5 if not node.inputs[1] else float(_find_value(node.inputs[1], network, feeds))
+    return bool(_find_value(node.inputs[2], network, feeds)) and ratio > 0
+
+
+def _find_value(name: str, network: Network, feeds: Mapping[str, Any]) -> Any:
+    return feeds[name] if name in feeds else network.initializers[name].array
+
+
+def describe_free_mismatch(
+    network: Network, loaded: ExecutableNetwork, feeds: Mapping[str, Any], expected: Sequence[Any]
+) -> str | None:
+    """Returns which fact about drawn outputs does not hold, or None; runs the network with these inputs, and with its extremes."""
+    found = loaded.infer(feeds)
+    for (name, value), wanted in zip(found.items(), expected, strict=True):
+        if value.shape != wanted.shape or value.dtype != wanted.dtype:
+            return f"{name}: expected {wanted.dtype}{list(wanted.shape)}, got {value.dtype}{list(value.shape)}"
+    if any(node.op_type == "Dropout" for node in network.nodes):
+        return _judge_dropout(network, feeds, list(found.values()))
+    if len(found) == 1 and len(feeds) == 1:
+        return _judge_bernoulli(network, loaded, feeds, next(iter(found.values())))
+    return None
+
+
+def _judge_bernoulli(network: Network, loaded: ExecutableNetwork, feeds: Mapping[str, Any], drawn: Any) -> str | None:
+    """Each value is 1 with the probability that the input gives, else 0.
+
+    Written out as a function, ONNX has it the other way round: 1 where a uniform number is greater than the input.
+    """
+    (name, given), *_ = feeds.items()
+    is_inverted = any(node.op_type == "Greater" for node in network.nodes)
+    if not np.isin(drawn, (0, 1)).all():
+        return f"Bernoulli gave {sorted(set(drawn.tolist()))[:4]}; expected 0 and 1 alone"
+    for chance in (0, 1):
+        certain = next(iter(loaded.infer({name: np.full_like(given, chance)}).values()))
+        if not (certain == (1 - chance if is_inverted else chance)).all():
+            return f"Bernoulli of an input of {chance} gave {certain.tolist()}"
+    chances = given.astype(np.float64)
+    return _judge_share(int(drawn.astype(np.float64).sum()), 1 - chances if is_inverted else chances)
+
+
+def _judge_dropout(network: Network, feeds: Mapping[str, Any], found: list[Any]) -> str | None:
+    """Each element is dropped, or kept and scaled by 1 / (1 - ratio); the mask, where there is one, says which."""
+    (node,) = [one for one in network.nodes if one.op_type == "Dropout"]
+    x = feeds[node.inputs[0]].astype(np.float64)
+    ratio = float(_find_value(node.inputs[1], network, feeds)) if node.inputs[1] else 0.5
+    y = found[0].astype(np.float64)
+    kept = ~np.isclose(y, 0) if ratio >= 1 else np.isclose(y, x / (1 - ratio), rtol=1e-4) & (x != 0)
+    if not (kept | (y == 0)).all():
+        return f"Dropout gave elements that are neither 0 nor x / (1 - {ratio:g})"
+    if len(found) > 1 and not (found[1] == kept)[x != 0].all():
+        return "the mask of Dropout does not say what was kept"
+    return _judge_share(int(kept.sum()), np.full(x.shape, 1 - ratio))
+
+
+def _judge_share(count: int, chances: np.ndarray[Any, Any]) -> str | None:
+    wanted, deviation = float(chances.sum()), float(np.sqrt((chances * (1 - chances)).sum()))
+    if abs(count - wanted) <= DEVIATIONS * deviation + 1e-9:
+        return None
+    return f"{count} of {chances.size} elements were drawn; expected {wanted:g}, give or take {DEVIATIONS * deviation:.3g}"

@@ -1,0 +1,52 @@
+"""Oversight of claims: whether onnx's reference evaluator computes while a device under test runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(slots=True)
+class ReferenceRuns:
+    """How often the evaluator, or one of its operators, was run."""
+
+    count: int = 0
+
+
+@contextmanager
+def count_reference_runs() -> Iterator[ReferenceRuns]:
+    """Counts the runs of onnx's reference evaluator in this process, in all threads.
+
+    It stands in front of two methods of onnx while it counts: a device's word for what it runs on is not enough to count native
+    kernels by.
+    """
+    from onnx.reference import ReferenceEvaluator  # heavy
+    from onnx.reference.op_run import OpRun
+
+    counted = ReferenceRuns()
+    # Groups of operators override `run`; whichever is called first counts.
+    kept = {owner: owner.run for owner in (ReferenceEvaluator, *_list_owners(OpRun))}
+
+    def watch(run: Any) -> Any:
+        def run_counted(*arguments: Any, **keywords: Any) -> Any:
+            counted.count += 1
+            return run(*arguments, **keywords)
+
+        return run_counted
+
+    for owner, run in kept.items():
+        owner.run = watch(run)
+    try:
+        yield counted
+    finally:
+        for owner, run in kept.items():
+            owner.run = run
+
+
+def _list_owners(base: type) -> list[Any]:
+    """Returns the class and those derived from it that have a `run` of their own."""
+    children: list[type] = base.__subclasses__()
+    derived = [owner for child in children for owner in _list_owners(child)]
+    return list(dict.fromkeys([*([base] if "run" in vars(base) else []), *derived]))

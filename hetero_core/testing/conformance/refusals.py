@@ -1,0 +1,34 @@
+"""Refusals: whether what a query refuses is refused by loading, for the same nodes and the same reasons."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hetero_core.errors import UnsupportedNodesError
+
+if TYPE_CHECKING:
+    from hetero_core.contract import QueryResult
+    from hetero_core.core import Core
+    from hetero_core.network.graph import Network
+
+
+def find_broken_refusal(core: Core, network: Network, device: str, result: QueryResult) -> str | None:
+    """Returns what is wrong with the way a network that the query refuses is refused by loading; None where it is as was said."""
+    try:
+        core.load_network(network, device).close()
+    except UnsupportedNodesError as error:
+        return _compare(result, error)
+    except Exception as error:  # noqa: BLE001  # a device may raise anything; it is what is wrong
+        return f"load_network of a refused network raised {type(error).__name__}: {error}; expected UnsupportedNodesError"
+    return f"load_network loads it, though query_network refuses {sorted(result.refused)}"
+
+
+def _compare(result: QueryResult, error: UnsupportedNodesError) -> str | None:
+    if sorted(error.refusals) != sorted(result.refused):
+        return f"query_network refuses {sorted(result.refused)}, load_network {sorted(error.refusals)}"
+    for name, reason in result.refused.items():
+        # A device that is made of others has a reason of each of them.
+        told = error.refusals[name].values()
+        if not told or not all(one in reason for one in told):
+            return f"node '{name}': query_network says {reason!r}, load_network says {' and '.join(map(repr, told))}"
+    return None

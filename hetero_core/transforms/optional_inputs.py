@@ -1,0 +1,38 @@
+"""Constants that a model lists among its inputs, so that they may be replaced: as inputs with a default. Source: ONNX IR 4."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
+from hetero_core.network.graph import Network
+from hetero_core.network.types import ValueSpec
+
+
+def free_constants(network: Network, names: Sequence[str]) -> Network:
+    """Returns the network with these constants as inputs behind the others, each with the constant as its default.
+
+    Raises: InvalidNetworkError for names that the model does not list among its inputs.
+    """
+    border = network.border
+    left = [name for name in border.replaceable if name in network.initializers]
+    for name in names:
+        if name not in left:
+            hint = suggest(name, left) or ";"
+            raise InvalidNetworkError(
+                f"network '{network.name}' has no replaceable constant '{name}'{hint} the model lists "
+                f"{enumerate_choices(left)} among its inputs"
+            )
+    freed = list(dict.fromkeys(names))
+    return replace(
+        network,
+        inputs=(*network.inputs, *(ValueSpec(name, network.initializers[name].type) for name in freed)),
+        initializers=MappingProxyType({name: one for name, one in network.initializers.items() if name not in freed}),
+        border=replace(
+            border,
+            defaults=MappingProxyType({**border.defaults, **{name: network.initializers[name] for name in freed}}),
+            replaceable=tuple(name for name in border.replaceable if name not in freed),
+        ),
+    )

@@ -1,0 +1,153 @@
+"""Other outputs: converted to another precision or layout, inner values added, or just some, with what nobody needs then left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
+from hetero_core.network.border import OutputInfo, dtype_of_precision
+from hetero_core.network.graph import Network
+from hetero_core.network.renaming import FreshNames, rename_values
+from hetero_core.network.shapes import infer_types
+from hetero_core.network.types import TensorType, ValueSpec, has_known_element
+from hetero_core.transforms.chains import Chain
+from hetero_core.transforms.conversions import check_conversion
+from hetero_core.transforms.layouts import find_model_layout, order_axes, read_layout
+
+
+def change_outputs(
+    network: Network, outputs: Mapping[str, OutputInfo], *, add: Sequence[str], only: Sequence[str] | None
+) -> Network:
+    """Returns the network with these outputs: first `add`, then `only`, then the conversions.
+
+    Raises: InvalidNetworkError.
+    """
+    changed = _add_outputs(network, add)
+    if only is not None:
+        changed = _select_outputs(changed, only)
+    return _convert_outputs(changed, outputs) if outputs else changed
+
+
+def _add_outputs(network: Network, values: Sequence[str]) -> Network:
+    known = {value for node in network.nodes for value in node.writes}
+    specs = list(network.outputs)
+    for value in values:
+        if value in network.names_of_outputs:
+            raise InvalidNetworkError(f"'{value}' is an output of network '{network.name}' already; leave it out")
+        if value not in known:
+            hint = suggest(value, known)
+            raise InvalidNetworkError(
+                f"network '{network.name}' has no inner value '{value}'{hint or ';'} a value is what a node makes outside of bodies, as "
+                f"{', '.join(sorted(known)[:3]) or 'none'}"
+            )
+        found = network.type_of(value)
+        if found is None or not has_known_element(found):
+            raise InvalidNetworkError(
+                f"value '{value}' of network '{network.name}' cannot be an output: its element type is not known"
+            )
+        specs.append(ValueSpec(value, found))
+    return replace(network, outputs=tuple(specs)) if values else network
+
+
+def _select_outputs(network: Network, names: Sequence[str]) -> Network:
+    """Returns the network with these outputs, in this order, and the nodes and inputs that they need."""
+    specs = {spec.name: spec for spec in network.outputs}
+    _require_outputs(network, names)
+    if not names:
+        raise InvalidNetworkError(f"network '{network.name}' would have no output; name at least one of {enumerate_choices(specs)}")
+    tied = [state for state in network.border.states if state.output not in names]
+    if tied:
+        raise InvalidNetworkError(
+            f"output '{tied[0].output}' of network '{network.name}' is the state of input '{tied[0].input}'; keep it"
+        )
+    needed = set(names)
+    kept = []
+    for node in reversed(network.nodes):
+        if not needed.isdisjoint(node.writes):
+            kept.append(node)
+            needed.update(node.reads)
+    was_read = {value for node in network.nodes for value in node.reads} | network.names_of_outputs
+    # An input that nothing read before is part of the model's signature; one that nothing reads any more is not asked for.
+    inputs = tuple(spec for spec in network.inputs if spec.name in needed or spec.name not in was_read)
+    left = {spec.name for spec in inputs}
+    present = {node.name for node in kept}
+    border = network.border
+    return replace(
+        network,
+        inputs=inputs,
+        outputs=tuple(specs[name] for name in dict.fromkeys(names)),
+        nodes=tuple(reversed(kept)),
+        initializers=MappingProxyType({name: value for name, value in network.initializers.items() if name in needed}),
+        affinity=MappingProxyType({name: device for name, device in network.affinity.items() if name in present}),
+        border=replace(
+            border,
+            defaults=MappingProxyType({name: value for name, value in border.defaults.items() if name in left}),
+            replaceable=tuple(name for name in border.replaceable if name in needed),
+        ),
+    )
+
+
+def _require_outputs(network: Network, names: Sequence[str]) -> None:
+    known = [spec.name for spec in network.outputs]
+    for name in names:
+        if name not in known:
+            raise InvalidNetworkError(
+                f"network '{network.name}' has no output '{name}'{suggest(name, known) or ';'} its outputs are {enumerate_choices(known)}"
+            )
+
+
+def _convert_outputs(network: Network, outputs: Mapping[str, OutputInfo]) -> Network:
+    _require_outputs(network, list(outputs))
+    names = FreshNames(network)
+    specs = {spec.name: spec for spec in network.outputs}
+    layouts = dict(network.border.layouts)
+    renamed: dict[str, str] = {}
+    chains: list[Chain] = []
+    for name, info in outputs.items():
+        where = f"output '{name}' of network '{network.name}'"
+        inner = names.value(f"{name}/model")
+        chain, layout = _describe_steps(network, specs[name], info, inner, names, where)
+        if layout:
+            layouts[name] = layout
+        if not chain.nodes:
+            continue
+        if name in network.index_of_input or any(state.output == name for state in network.border.states):
+            raise InvalidNetworkError(f"{where} is an input or a state, too, whose form is the model's; it cannot be converted")
+        renamed[name] = inner
+        chain.rename_end(name)
+        specs[name] = ValueSpec(name, chain.type)
+        chains.append(chain)
+    changed = rename_values(network, renamed)
+    types = dict(changed.types)
+    for chain in chains:
+        types.update(chain.types)
+    changed = replace(
+        changed,
+        outputs=tuple(specs.values()),
+        nodes=(*changed.nodes, *(node for chain in chains for node in chain.nodes)),
+        types=MappingProxyType(types),
+        opsets=MappingProxyType({"": 18, **changed.opsets}) if chains else changed.opsets,
+        border=replace(network.border, layouts=MappingProxyType(layouts)),
+    )
+    return infer_types(changed)
+
+
+def _describe_steps(
+    network: Network, spec: ValueSpec, info: OutputInfo, inner: str, names: FreshNames, where: str
+) -> tuple[Chain, str]:
+    """Returns the steps from what the model makes to what was asked for, and the layout of that."""
+    if not isinstance(spec.type, TensorType) or spec.type.dtype is None:
+        raise InvalidNetworkError(f"{where}: expected a tensor of a known element type to describe, it is {spec.type}")
+    chain = Chain(network, names, base=spec.name, value=inner, value_type=spec.type)
+    layout = network.border.layouts.get(spec.name, "")
+    if info.layout is not None or info.model_layout is not None:
+        source = find_model_layout(spec, layout or None, info.model_layout, where)
+        layout = source if info.layout is None else read_layout(info.layout, len(source), where)
+        chain.transpose(order_axes(source, layout, where))
+    if info.precision is not None:
+        dtype = dtype_of_precision(info.precision, where)
+        check_conversion(spec.type.dtype, dtype, where)
+        chain.cast(dtype)
+    return chain, layout

@@ -1,0 +1,132 @@
+"""ConvertPrecision: a network that computes in another float type, with Casts at its border. Source: the plugin guide's TransformNetwork.
+
+It is asked for by name, never done on the way: another precision gives other last digits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from hetero_core.dtypes import FLOAT_DTYPES, numpy_dtype, onnx_of_dtype
+from hetero_core.errors import InvalidNetworkError
+from hetero_core.network.border import dtype_of_precision, precision_of_dtype
+from hetero_core.network.graph import EMPTY, Graph, Initializer, Network, Node
+from hetero_core.network.renaming import FreshNames, rename_values
+from hetero_core.network.shapes import infer_types
+from hetero_core.network.types import MapType, TensorType, ValueSpec, ValueType
+from hetero_core.transforms.chains import Chain
+
+_NAMES_TYPE = frozenset(
+    {"Cast", "EyeLike", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
+)
+"""Operators with an attribute, `to` or `dtype`, that is the number of an element type."""
+
+
+def convert_precision(network: Network, source: str, target: str) -> Network:
+    """Returns the network that computes in `target` what was in `source`; its inputs and outputs keep their types.
+
+    Raises: InvalidNetworkError.
+    """
+    where = f"network '{network.name}'"
+    old, new = dtype_of_precision(source, where), dtype_of_precision(target, where)
+    for dtype in (old, new):
+        if dtype not in FLOAT_DTYPES:
+            raise InvalidNetworkError(
+                f"{where}: {precision_of_dtype(dtype)} is no float precision; a network is converted between those"
+            )
+    if old == new:
+        return network
+    names = FreshNames(network)
+    inputs = [spec for spec in network.inputs if spec.dtype == old]
+    outputs = [spec for spec in network.outputs if spec.dtype == old]
+    renamed = {spec.name: names.value(f"{spec.name}/{new}") for spec in (*inputs, *outputs)}
+    changed = _convert_graph(rename_values(network, renamed), old, new)
+    assert isinstance(changed, Network)
+    chains = [_cast(network, names, spec.name, spec.name, spec.type, renamed[spec.name], new) for spec in inputs]
+    passed = {spec.name for spec in inputs}
+    after = [
+        _cast(network, names, spec.name, renamed[spec.name], TensorType(new, spec.shape), spec.name, old)
+        for spec in outputs
+        if spec.name not in passed
+    ]
+    types = dict(changed.types)
+    for chain in (*chains, *after):
+        types.update(chain.types)
+    return infer_types(
+        replace(
+            changed,
+            inputs=network.inputs,
+            outputs=network.outputs,
+            nodes=(*(chain.nodes[0] for chain in chains), *changed.nodes, *(chain.nodes[0] for chain in after)),
+            types=MappingProxyType(types),
+        )
+    )
+
+
+def _cast(network: Network, names: FreshNames, base: str, value: str, value_type: ValueType, made: str, dtype: str) -> Chain:
+    assert isinstance(value_type, TensorType)
+    chain = Chain(network, names, base=base, value=value, value_type=value_type)
+    chain.cast(dtype)
+    chain.rename_end(made)
+    return chain
+
+
+def _convert_graph(graph: Graph, old: str, new: str) -> Graph:
+    return replace(
+        graph,
+        inputs=tuple(_convert_spec(spec, old, new) for spec in graph.inputs),
+        outputs=tuple(_convert_spec(spec, old, new) for spec in graph.outputs),
+        nodes=tuple(_convert_node(node, graph, old, new) for node in graph.nodes),
+        initializers=MappingProxyType({name: _convert_constant(one, old, new) for name, one in graph.initializers.items()}),
+        types=MappingProxyType({name: _convert_type(one, old, new) for name, one in graph.types.items()}),
+    )
+
+
+def _convert_spec(spec: ValueSpec, old: str, new: str) -> ValueSpec:
+    return replace(spec, type=_convert_type(spec.type, old, new))
+
+
+def _convert_type(value_type: ValueType, old: str, new: str) -> ValueType:
+    if isinstance(value_type, TensorType):
+        return TensorType(new, value_type.shape) if value_type.dtype == old else value_type
+    if isinstance(value_type, MapType):
+        return MapType(value_type.key, _convert_type(value_type.value, old, new))
+    return type(value_type)(_convert_type(value_type.element, old, new))
+
+
+def _convert_constant(constant: Initializer, old: str, new: str) -> Initializer:
+    if constant.dtype != old:
+        return constant
+    return Initializer(new, constant.shape, lambda: constant.array.astype(numpy_dtype(new)))
+
+
+def _convert_node(node: Node, graph: Graph, old: str, new: str) -> Node:
+    if node.since_version == 0 and _touches(node, graph, old):
+        raise InvalidNetworkError(
+            f"node {node.label} reads or makes {precision_of_dtype(old)}, and what it does with another precision is not known; "
+            "convert the model where it was made"
+        )
+    attributes = {key: _convert_attribute(node, key, value, old, new) for key, value in node.attributes.items()}
+    if all(attributes[key] is value for key, value in node.attributes.items()):
+        return node
+    return replace(node, attributes=MappingProxyType(attributes) if attributes else EMPTY)
+
+
+def _touches(node: Node, graph: Graph, dtype: str) -> bool:
+    return any(
+        isinstance(found := graph.type_of(value), TensorType) and found.dtype == dtype for value in (*node.reads, *node.writes)
+    )
+
+
+def _convert_attribute(node: Node, key: str, value: Any, old: str, new: str) -> Any:
+    import numpy as np
+
+    if isinstance(value, Graph):
+        return _convert_graph(value, old, new)
+    if node.op_type in _NAMES_TYPE and key in ("to", "dtype") and value == onnx_of_dtype(old):
+        return onnx_of_dtype(new)
+    if isinstance(value, np.ndarray) and value.dtype == numpy_dtype(old):
+        return value.astype(numpy_dtype(new))
+    return value

@@ -1,0 +1,223 @@
+"""What is done to an input before the model reads it, as nodes of the network: color, layout, precision, resize, mean, scale.
+
+In this order, which is that of the Inference Engine's own preprocessing; its nodes stand in front of all others, so that every device
+runs them, a split may place them and a device may fuse them. Formula: y = (resize(x) - mean) / scale.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from hetero_core.dtypes import FLOAT_DTYPES, numpy_dtype
+from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
+from hetero_core.network.border import InputInfo, dtype_of_precision, precision_of_dtype
+from hetero_core.network.graph import Network
+from hetero_core.network.renaming import FreshNames, rename_values
+from hetero_core.network.shapes import infer_types
+from hetero_core.network.types import Dimension, TensorType, ValueSpec
+from hetero_core.transforms.chains import Chain
+from hetero_core.transforms.conversions import check_conversion
+from hetero_core.transforms.layouts import find_model_layout, order_axes, read_layout
+from hetero_core.transforms.resampling import MODES, add_resize
+
+if TYPE_CHECKING:
+    import numpy as np
+
+CHANNELS_OF_COLOR: Mapping[str, tuple[int, tuple[int, ...]]] = MappingProxyType(
+    {
+        "BGR->RGB": (3, (2, 1, 0)),
+        "RGB->BGR": (3, (2, 1, 0)),
+        "RGBX->RGB": (4, (0, 1, 2)),
+        "RGBX->BGR": (4, (2, 1, 0)),
+        "BGRX->BGR": (4, (0, 1, 2)),
+        "BGRX->RGB": (4, (2, 1, 0)),
+        "GRAY->RGB": (1, (0, 0, 0)),
+        "GRAY->BGR": (1, (0, 0, 0)),
+    }
+)
+"""Change of colors -> the channels that are given, and which of them each channel of the model is."""
+
+
+def add_preprocessing(network: Network, inputs: Mapping[str, InputInfo]) -> Network:
+    """Returns the network that takes its inputs as they are described.
+
+    Raises: InvalidNetworkError.
+    """
+    names = FreshNames(network)
+    chains: list[Chain] = []
+    specs = {spec.name: spec for spec in network.inputs}
+    renamed: dict[str, str] = {}
+    layouts = dict(network.border.layouts)
+    for name, info in inputs.items():
+        if name not in specs:
+            raise InvalidNetworkError(
+                f"network '{network.name}' has no input '{name}'{suggest(name, specs) or ';'} its inputs are {enumerate_choices(specs)}"
+            )
+        chain, layouts[name] = _describe_steps(network, specs[name], info, names)
+        specs[name] = ValueSpec(name, chain.types[name])
+        if chain.nodes:
+            _require_plain(network, name)
+            renamed[name] = names.value(f"{name}/model")
+            chain.rename_end(renamed[name])
+            chains.append(chain)
+    changed = rename_values(network, renamed)
+    types = {**changed.types, **{name: spec.type for name, spec in specs.items()}}
+    initializers = dict(changed.initializers)
+    for chain in chains:
+        types.update(chain.types)
+        initializers.update(chain.initializers)
+    changed = replace(
+        changed,
+        inputs=tuple(specs.values()),
+        nodes=(*(node for chain in chains for node in chain.nodes), *changed.nodes),
+        initializers=MappingProxyType(initializers),
+        types=MappingProxyType(types),
+        opsets=MappingProxyType({"": 18, **changed.opsets}) if chains else changed.opsets,
+        border=replace(network.border, layouts=MappingProxyType(layouts)),
+    )
+    return infer_types(changed)
+
+
+def _require_plain(network: Network, name: str) -> None:
+    where = f"input '{name}' of network '{network.name}'"
+    if name in network.names_of_outputs:
+        raise InvalidNetworkError(
+            f"{where} is an output, too, and would be returned as it was given; take it out with with_outputs"
+        )
+    if name in network.border.defaults or any(state.input == name for state in network.border.states):
+        raise InvalidNetworkError(
+            f"{where} has a value of its own, a default or a state, which is in the model's form; describe it before it gets one"
+        )
+
+
+def _describe_steps(network: Network, spec: ValueSpec, info: InputInfo, names: FreshNames) -> tuple[Chain, str]:
+    """Returns the steps from the described array to what the model reads, and the layout of the array."""
+    where = f"input '{spec.name}' of network '{network.name}'"
+    if not isinstance(spec.type, TensorType) or spec.type.dtype is None:
+        raise InvalidNetworkError(f"{where}: expected a tensor to describe, it is {spec.type}")
+    wanted = spec.type
+    model_layout = find_model_layout(spec, network.border.layouts.get(spec.name), info.model_layout, where)
+    layout = model_layout if info.layout is None else read_layout(info.layout, len(model_layout), where)
+    order = order_axes(layout, model_layout, where)
+    dtype = wanted.dtype if info.precision is None else dtype_of_precision(info.precision, where)
+    channels = _find_channels(info, model_layout, wanted, where)
+    shape = _find_given_shape(info, spec, layout, order, channels, where)
+    chain = Chain(network, names, base=spec.name, value=spec.name, value_type=TensorType(dtype, shape))
+    if channels is not None:
+        axis = layout.index("C")
+        indices = chain.hold("channels", _array(channels[1], "int64"))
+        chain.add("Gather", indices, shape=_with_size(shape, axis, len(channels[1])), attributes={"axis": axis})
+    chain.transpose(order)
+    _add_arithmetic(chain, info, model_layout, wanted, where)
+    return chain, layout
+
+
+def _add_arithmetic(chain: Chain, info: InputInfo, layout: str, wanted: TensorType, where: str) -> None:
+    """Adds the steps that compute: in the model's type, or in float32 where that is a smaller float."""
+    assert wanted.dtype is not None
+    assert wanted.shape is not None
+    computes = info.mean is not None or info.scale is not None or info.resize in ("bilinear", "area")
+    if computes and wanted.dtype not in FLOAT_DTYPES:
+        raise InvalidNetworkError(
+            f"{where}: mean, scale and interpolation make fractions, and the model takes {precision_of_dtype(wanted.dtype)}; expected a "
+            "model with a float input"
+        )
+    check_conversion(chain.dtype, wanted.dtype, where)
+    if computes:
+        chain.cast("float64" if wanted.dtype == "float64" else "float32")
+    if info.resize is not None:
+        add_resize(chain, info.resize, layout, wanted.shape, where)
+    for op_type, numbers in (("Sub", info.mean), ("Div", info.scale)):
+        if numbers is not None:
+            purpose = "mean" if op_type == "Sub" else "scale"
+            array = _read_numbers(numbers, purpose, layout, wanted.shape, where)
+            chain.add(op_type, chain.hold(purpose, array.astype(numpy_dtype(chain.dtype))))
+    chain.cast(wanted.dtype)
+
+
+def _find_channels(info: InputInfo, layout: str, wanted: TensorType, where: str) -> tuple[int, tuple[int, ...]] | None:
+    if info.color is None:
+        return None
+    key = info.color.upper().replace(" ", "")
+    channels = CHANNELS_OF_COLOR.get(key)
+    if channels is None:
+        raise InvalidNetworkError(
+            f"{where}: there is no change of colors '{info.color}'{suggest(key, CHANNELS_OF_COLOR) or ';'} expected one of "
+            f"{enumerate_choices(CHANNELS_OF_COLOR)}"
+        )
+    size = wanted.shape[layout.index("C")] if wanted.shape is not None and "C" in layout else None
+    if "C" not in layout or (size not in (3, None) and not isinstance(size, str)):
+        raise InvalidNetworkError(f"{where}: '{info.color}' needs 3 channels in the model's axis C; it takes {wanted} as {layout}")
+    return channels
+
+
+def _find_given_shape(
+    info: InputInfo,
+    spec: ValueSpec,
+    layout: str,
+    order: tuple[int, ...],
+    channels: tuple[int, tuple[int, ...]] | None,
+    where: str,
+) -> tuple[Dimension, ...]:
+    """Returns the shape of the array, in its layout: the one that was said, or the model's with what resize leaves open."""
+    assert spec.shape is not None
+    model: list[Dimension] = [None] * len(order)
+    for axis, source in enumerate(order):
+        model[source] = spec.shape[axis]
+    free = {axis for axis, letter in enumerate(layout) if letter in "HW"} if info.resize is not None else set()
+    if info.resize is not None and info.resize not in MODES:
+        raise InvalidNetworkError(
+            f"{where}: there is no resize '{info.resize}'{suggest(info.resize, MODES) or ';'} expected one of {enumerate_choices(MODES)}"
+        )
+    if channels is not None:
+        model[layout.index("C")] = channels[0]
+    if info.shape is None:
+        return tuple(None if axis in free else size for axis, size in enumerate(model))
+    shape = tuple(info.shape)
+    problem = "" if len(shape) == len(model) else f"it has {len(shape)} axes instead of {len(model)}"
+    for axis, (size, expected) in enumerate(zip(shape, model, strict=False)):
+        if axis not in free and isinstance(size, int) and isinstance(expected, int) and size != expected:
+            problem = problem or f"axis {layout[axis]} has {size} instead of {expected}"
+    if problem:
+        advice = "; resize='bilinear' would bring height and width to the model's" if info.resize is None and "H" in layout else ""
+        raise InvalidNetworkError(
+            f"{where}: an array of shape {list(shape)} in layout {layout} does not fit the model's {TensorType(None, tuple(model))}: "
+            f"{problem}{advice}".replace("unknown[", "[")
+        )
+    return tuple(
+        expected if size is None and axis not in free else size
+        for axis, (size, expected) in enumerate(zip(shape, model, strict=True))
+    )
+
+
+def _read_numbers(
+    numbers: float | Sequence[float], purpose: str, layout: str, shape: Sequence[Dimension], where: str
+) -> np.ndarray[Any, Any]:
+    """Returns one number, or one for each channel shaped to stand at axis C."""
+    array = _array(numbers, "float64")
+    if not all(math.isfinite(number) for number in array.reshape(-1).tolist()) or (purpose == "scale" and not array.all()):
+        limits = ", none of them 0" if purpose == "scale" else ""
+        raise InvalidNetworkError(f"{where}: {purpose} is {numbers}; expected finite numbers{limits}")
+    if array.ndim == 0:
+        return array
+    size = shape[layout.index("C")] if "C" in layout else None
+    if array.ndim != 1 or (isinstance(size, int) and size != array.size) or "C" not in layout:
+        raise InvalidNetworkError(
+            f"{where}: {purpose} has the shape {list(array.shape)}; expected one number, or one for each channel of {layout} "
+            f"{list(shape)}"
+        )
+    return array.reshape(-1, *(1,) * (len(layout) - layout.index("C") - 1))
+
+
+def _array(numbers: Any, dtype: str) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    return np.asarray(numbers, dtype)
+
+
+def _with_size(shape: tuple[Dimension, ...], axis: int, size: Dimension) -> tuple[Dimension, ...]:
+    return (*shape[:axis], size, *shape[axis + 1 :])

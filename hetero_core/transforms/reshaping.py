@@ -1,0 +1,324 @@
+"""Other shapes at the inputs of a network: all types are inferred again, and a node that cannot take its new inputs is named.
+
+onnx's own inference lets some such nodes pass (a convolution of other channels, a window larger than its image); `windows` finds them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
+from hetero_core.network.border import EMPTY_BORDER, Border
+from hetero_core.network.encoding import GraphWriter, write_model
+from hetero_core.network.graph import Graph, Initializer, Network, Node, iterate_graphs
+from hetero_core.network.notes import no_notes
+from hetero_core.network.shapes import SkeletonWeights, infer_types
+from hetero_core.network.types import Dimension, MapType, TensorType, ValueSpec, ValueType
+from hetero_core.transforms.windows import find_misfit
+
+Size = int | str | range | None
+
+
+def reshape_network(network: Network, shapes: Mapping[str, Any]) -> Network:
+    """Returns the network whose inputs have these shapes; by input or by the name of a size.
+
+    Raises: InvalidNetworkError.
+    """
+    specs = {spec.name: spec for spec in network.inputs}
+    sizes: dict[str, Size] = {}
+    bounds = dict(network.border.bounds)
+    for key, value in shapes.items():
+        if isinstance(value, Sequence) and not isinstance(value, str | range):
+            specs[key] = _reshape_input(network, key, tuple(value), bounds)
+        else:
+            sizes[key] = value
+    named = _bind_sizes(network, sizes, bounds)
+    specs = {name: replace(spec, type=_rename_sizes(spec.type, named)) for name, spec in specs.items()}
+    return _rebuild(network, tuple(specs.values()), replace(network.border, bounds=_keep_bounds(specs.values(), bounds)))
+
+
+def rebatch_network(network: Network, size: Size) -> Network:
+    """Returns the network with another batch size. Raises: InvalidNetworkError."""
+    shapes: dict[str, Any] = {}
+    found: dict[str, Dimension] = {}
+    for spec in network.inputs:
+        axis = _find_batch_axis(network, spec)
+        if axis is None or spec.shape is None:
+            continue
+        found[spec.name] = spec.shape[axis]
+        shapes[spec.name] = (*spec.shape[:axis], size, *spec.shape[axis + 1 :])
+    fixed = {name: one for name, one in found.items() if isinstance(one, int)}
+    if len(set(fixed.values())) > 1:
+        shown = ", ".join(f"'{name}' {one}" for name, one in fixed.items())
+        raise InvalidNetworkError(
+            f"the inputs of network '{network.name}' have different batch sizes: {shown}; say the shape of each with with_shapes"
+        )
+    if not shapes:
+        raise InvalidNetworkError(f"no input of network '{network.name}' has a batch axis; say the shapes with with_shapes")
+    named = {one: size for one in found.values() if isinstance(one, str)}
+    # A named size is the batch of every input that has it, on whatever axis.
+    network = reshape_network(network, named) if named else network
+    left = {name: shape for name, shape in shapes.items() if not isinstance(found[name], str)}
+    if not left:
+        return network
+    old = next(iter(fixed.values()), None)
+    return reshape_network(network if old is None else free_batch(network, old), left)
+
+
+def free_batch(network: Network, batch: int) -> Network:
+    """Returns the network whose Reshape nodes copy the batch from what they read, where their constants repeat it.
+
+    A constant whose first element is the batch, before data whose first size is the batch as well, gets a 0 there: the size of the data.
+    Source: ONNX Reshape, allowzero = 0.
+    """
+    initializers = dict(network.initializers)
+    nodes = []
+    for node in network.nodes:
+        constant = network.initializers.get(node.inputs[1]) if _is_plain_reshape(node) else None
+        given = network.type_of(node.inputs[0]) if constant is not None else None
+        if constant is None or not isinstance(given, TensorType) or not given.shape or given.shape[0] != batch:
+            nodes.append(node)
+            continue
+        if constant.shape == (0,) or constant.array[0] != batch:
+            nodes.append(node)
+            continue
+        name = f"{node.inputs[1]}/any_batch"
+        array = constant.array.copy()
+        array[0] = 0
+        initializers[name] = Initializer.of_array(array)
+        nodes.append(replace(node, inputs=(node.inputs[0], name)))
+    if len(initializers) == len(network.initializers):
+        return network
+    types = {**network.types, **{name: constant.type for name, constant in initializers.items()}}
+    return replace(network, nodes=tuple(nodes), initializers=MappingProxyType(initializers), types=MappingProxyType(types))
+
+
+def _is_plain_reshape(node: Node) -> bool:
+    return (
+        node.op_type == "Reshape"
+        and not node.domain
+        and len(node.inputs) == 2
+        and node.since_version >= 5
+        and node.attributes.get("allowzero", 0) == 0
+    )
+
+
+def _find_batch_axis(network: Network, spec: ValueSpec) -> int | None:
+    if not spec.shape or any(state.input == spec.name for state in network.border.states):
+        return None
+    layout = network.border.layouts.get(spec.name)
+    return 0 if layout is None else layout.index("N") if "N" in layout else None
+
+
+def _reshape_input(network: Network, name: str, shape: tuple[Any, ...], bounds: dict[str, tuple[int, int]]) -> ValueSpec:
+    spec = next((spec for spec in network.inputs if spec.name == name), None)
+    if spec is None:
+        names = [spec.name for spec in network.inputs]
+        raise InvalidNetworkError(
+            f"network '{network.name}' has no input '{name}'{suggest(name, names) or ';'} its inputs are {enumerate_choices(names)}"
+        )
+    where = f"input '{name}' of network '{network.name}'"
+    if not isinstance(spec.type, TensorType) or (spec.shape is not None and len(spec.shape) != len(shape)):
+        raise InvalidNetworkError(f"{where} is {spec.type}; a shape of {len(shape)} axes cannot be given to it")
+    if name in network.border.defaults:
+        raise InvalidNetworkError(f"{where} has a default of {spec.type}; another shape would not fit it")
+    state = next((state for state in network.border.states if state.input == name), None)
+    if state is not None:
+        raise InvalidNetworkError(f"{where} is a state, which begins as {state.initial.type}; reshape before with_state")
+    sizes = tuple(_read_size(size, f"{name}_{axis}", where, bounds) for axis, size in enumerate(shape))
+    return replace(spec, type=TensorType(spec.type.dtype, sizes))
+
+
+def _read_size(size: Any, name: str, where: str, bounds: dict[str, tuple[int, int]]) -> Dimension:
+    """Returns one size; a range becomes a named size with bounds."""
+    if size is None or isinstance(size, str):
+        return size
+    if isinstance(size, range):
+        if size.step != 1 or not size or size.start < 0:
+            raise InvalidNetworkError(
+                f"{where}: bounds are {size}; expected a range of sizes from 0 on in steps of 1, as range(1, 9)"
+            )
+        bounds[name] = (size.start, size.stop - 1)
+        return name
+    if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+        raise InvalidNetworkError(f"{where}: a size is {size!r}; expected an int of 0 or more, a name, None or a range")
+    return size
+
+
+def _bind_sizes(network: Network, sizes: Mapping[str, Any], bounds: dict[str, tuple[int, int]]) -> dict[str, Dimension]:
+    """Returns named size -> what it becomes."""
+    known = {size for spec in network.inputs for size in spec.shape or () if isinstance(size, str)}
+    inputs = [spec.name for spec in network.inputs]
+    bound: dict[str, Dimension] = {}
+    for name, size in sizes.items():
+        if name not in known:
+            advice = (
+                "an input takes a shape, as in (1, 3, 224, 224)"
+                if name in inputs
+                else suggest(name, [*known, *inputs]).lstrip(", ")
+            )
+            raise InvalidNetworkError(
+                f"network '{network.name}' has no size '{name}'; its named sizes are {enumerate_choices(known)}"
+                + (f"; {advice}" if advice else "")
+            )
+        bounds.pop(name, None)
+        bound[name] = _read_size(size, name, f"size '{name}' of network '{network.name}'", bounds)
+    return bound
+
+
+def _rename_sizes(value_type: ValueType, named: Mapping[str, Dimension]) -> ValueType:
+    if isinstance(value_type, TensorType):
+        if value_type.shape is None or not named:
+            return value_type
+        return TensorType(
+            value_type.dtype, tuple(named.get(size, size) if isinstance(size, str) else size for size in value_type.shape)
+        )
+    if isinstance(value_type, MapType):
+        return MapType(value_type.key, _rename_sizes(value_type.value, named))
+    return type(value_type)(_rename_sizes(value_type.element, named))
+
+
+def _keep_bounds(specs: Any, bounds: Mapping[str, tuple[int, int]]) -> Mapping[str, tuple[int, int]]:
+    used = {size for spec in specs for size in spec.shape or () if isinstance(size, str)}
+    return MappingProxyType({name: pair for name, pair in bounds.items() if name in used})
+
+
+def _rebuild(network: Network, inputs: tuple[ValueSpec, ...], border: Border) -> Network:
+    """Returns the network with these inputs and all other types inferred again from them."""
+    if inputs == network.inputs:
+        return replace(network, border=border)
+    given = {spec.name: spec.type for spec in inputs}
+    cleared = _forget_shapes(replace(network, inputs=inputs, border=border), given)
+    assert isinstance(cleared, Network)
+    try:
+        reshaped = infer_types(cleared)
+    except InvalidNetworkError as error:
+        raise InvalidNetworkError(f"network '{network.name}' cannot take {_list(inputs)}: {error}") from error
+    reshaped = infer_types(_restore_ranks(reshaped, network))
+    problem = _find_failure(network, reshaped)
+    if problem is not None:
+        raise InvalidNetworkError(
+            f"network '{network.name}' cannot take {_list(inputs)}: {problem}. Its weights or constants are made for other sizes; "
+            "export the model with these sizes open."
+        )
+    return reshaped
+
+
+def _list(specs: Sequence[ValueSpec]) -> str:
+    return "; ".join(map(str, specs))
+
+
+def _forget_shapes(graph: Graph, given: Mapping[str, ValueType]) -> Graph:
+    """Returns the graph with the element types alone of all values that are neither given nor constants."""
+
+    def forget(name: str, value_type: ValueType) -> ValueType:
+        return given[name] if name in given else value_type if name in graph.initializers else _drop_shape(value_type)
+
+    nodes = tuple(
+        replace(
+            node,
+            attributes=MappingProxyType(
+                {**node.attributes, **{key: _forget_shapes(body, {}) for key, body in node.bodies.items()}}
+            ),
+        )
+        if node.bodies
+        else node
+        for node in graph.nodes
+    )
+    return replace(
+        graph,
+        nodes=nodes,
+        inputs=tuple(replace(spec, type=forget(spec.name, spec.type)) for spec in graph.inputs),
+        outputs=tuple(replace(spec, type=forget(spec.name, spec.type)) for spec in graph.outputs),
+        types=MappingProxyType({name: forget(name, value_type) for name, value_type in graph.types.items()}),
+    )
+
+
+def _drop_shape(value_type: ValueType) -> ValueType:
+    if isinstance(value_type, TensorType):
+        return TensorType(value_type.dtype)
+    if isinstance(value_type, MapType):
+        return MapType(value_type.key, _drop_shape(value_type.value))
+    return type(value_type)(_drop_shape(value_type.element))
+
+
+def _restore_ranks(reshaped: Network, before: Network) -> Network:
+    """Returns the network with the old number of axes for values of which nothing but the element type could be inferred.
+
+    What only the model's author knew, as the result of a custom operator, still has its rank, unless Squeeze drops axes by their size.
+    """
+    if any(node.op_type == "Squeeze" and len(node.inputs) < 2 and "axes" not in node.attributes for node in _iterate_nodes(before)):
+        return reshaped
+    restored = _restore_in_graph(reshaped, before)
+    assert isinstance(restored, Network)
+    return restored
+
+
+def _restore_in_graph(graph: Graph, before: Graph) -> Graph:
+    def restore(name: str, value_type: ValueType) -> ValueType:
+        old = before.types.get(name)
+        if not isinstance(value_type, TensorType) or not isinstance(old, TensorType):
+            return value_type
+        if value_type.shape is not None or old.shape is None:
+            return value_type
+        return TensorType(value_type.dtype, (None,) * len(old.shape))
+
+    nodes = []
+    for node, old_node in zip(graph.nodes, before.nodes, strict=True):
+        bodies = {key: _restore_in_graph(body, old_node.bodies[key]) for key, body in node.bodies.items()}
+        nodes.append(replace(node, attributes=MappingProxyType({**node.attributes, **bodies})) if bodies else node)
+    return replace(
+        graph,
+        nodes=tuple(nodes),
+        inputs=tuple(replace(spec, type=restore(spec.name, spec.type)) for spec in graph.inputs),
+        outputs=tuple(replace(spec, type=restore(spec.name, spec.type)) for spec in graph.outputs),
+        types=MappingProxyType({name: restore(name, value_type) for name, value_type in graph.types.items()}),
+    )
+
+
+def _iterate_nodes(network: Network) -> Iterator[Node]:
+    for graph in iterate_graphs(network):
+        yield from graph.nodes
+
+
+def _find_failure(before: Network, reshaped: Network) -> str | None:
+    """Returns what onnx says in its strict mode about the network, unless it said the same before, or what the windows say."""
+    problem = _ask_strictly(reshaped)
+    if problem is not None and _ask_strictly(before) is None:
+        found = re.search(r"node name: (.*?)\)(?:: )?(.*)", problem, re.DOTALL)
+        node = None if found is None else reshaped.index_of_node.get(found[1])
+        if found is not None and node is not None:
+            return f"node {reshaped.nodes[node].label}: {_shorten(found[2])}"
+        return _shorten(problem)
+    for node_ in reshaped.nodes:
+        misfit = find_misfit(node_, reshaped)
+        if misfit is not None and find_misfit(node_, before) is None:
+            return f"node {node_.label}: {misfit}"
+    return None
+
+
+def _shorten(text: str) -> str:
+    return " ".join(text.split()).removeprefix("[ShapeInferenceError] ").rstrip(".")
+
+
+def _ask_strictly(network: Network) -> str | None:
+    import onnx.shape_inference  # heavy
+
+    states_nothing: Callable[[ValueType], bool] = lambda _: False  # noqa: E731  # one word for an argument
+    model = write_model(
+        replace(network, border=EMPTY_BORDER), GraphWriter(SkeletonWeights(), states_nothing, notes_of_node=no_notes)
+    )
+    from hetero_core.network.type_protos import write_spec
+
+    for spec, info in zip(network.inputs, model.graph.input, strict=True):
+        if not info.HasField("type"):
+            write_spec(spec, info)
+    try:
+        onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+    except (RuntimeError, ValueError, onnx.shape_inference.InferenceError) as error:
+        return str(error)
+    return None

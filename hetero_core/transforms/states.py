@@ -1,0 +1,88 @@
+"""Ties of outputs to inputs: which pairs can be one, and what the first run reads. The nodes of the network stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from hetero_core.dtypes import numpy_dtype
+from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
+from hetero_core.network.border import State
+from hetero_core.network.graph import Initializer, Network
+from hetero_core.network.merging import merge_types
+from hetero_core.network.types import TensorType, ValueSpec
+
+
+def tie_states(network: Network, ties: Mapping[str, str], initial: Mapping[str, Any]) -> Network:
+    """Returns the network with these ties added to those that it has.
+
+    Raises: InvalidNetworkError.
+    """
+    inputs = {spec.name: spec for spec in network.inputs}
+    outputs = {spec.name: spec for spec in network.outputs}
+    states = list(network.border.states)
+    for name in initial:
+        if name not in ties.values():
+            raise InvalidNetworkError(
+                f"network '{network.name}': there is an initial value for '{name}'{suggest(name, ties.values()) or ';'} the inputs "
+                f"that are tied are {enumerate_choices(ties.values())}"
+            )
+    for output, name in ties.items():
+        for kind, wanted, known in (("output", output, outputs), ("input", name, inputs)):
+            if wanted not in known:
+                raise InvalidNetworkError(
+                    f"network '{network.name}' has no {kind} '{wanted}'{suggest(wanted, known) or ';'} "
+                    f"its {kind}s are {enumerate_choices(known)}"
+                )
+        where = f"output '{output}' of network '{network.name}' cannot be the state of input '{name}'"
+        taken = [state for state in states if state.output == output or state.input == name]
+        if taken:
+            raise InvalidNetworkError(f"{where}: '{taken[0].output}' is tied to '{taken[0].input}' already")
+        if name in network.border.defaults:
+            raise InvalidNetworkError(
+                f"{where}: the input has a default; give it as the initial value, and tie the input before it gets one"
+            )
+        _check_types(outputs[output], inputs[name], where)
+        states.append(State(output, name, _read_initial(inputs[name], initial.get(name), network)))
+    return replace(network, border=replace(network.border, states=tuple(states)))
+
+
+def _check_types(output: ValueSpec, given: ValueSpec, where: str) -> None:
+    if not isinstance(given.type, TensorType) or not isinstance(output.type, TensorType):
+        raise InvalidNetworkError(f"{where}: a state is a tensor; these are {output} and {given}")
+    if merge_types(output.type, given.type) is None or output.dtype is None:
+        advice = ""
+        if (
+            output.dtype == given.dtype
+            and output.shape is not None
+            and given.shape is not None
+            and len(output.shape) == len(given.shape)
+        ):
+            sizes = tuple(size if size == other else None for size, other in zip(given.shape, output.shape, strict=True))
+            advice = f"; a state that grows needs an open size, as with_shapes({{'{given.name}': {sizes}}}) gives"
+        raise InvalidNetworkError(f"{where}: the output is {output.type}, the input {given.type}{advice}")
+
+
+def _read_initial(spec: ValueSpec, value: Any, network: Network) -> Initializer:
+    import numpy as np
+
+    assert isinstance(spec.type, TensorType)
+    assert spec.dtype is not None
+    where = f"state '{spec.name}' of network '{network.name}'"
+    dtype, shape = numpy_dtype(spec.dtype), spec.shape
+    if value is None:
+        sizes = None if shape is None else tuple(size for size in shape if isinstance(size, int))
+        if shape is None or sizes is None or len(sizes) < len(shape):
+            example = "(...)" if shape is None else tuple(size if isinstance(size, int) else 0 for size in shape)
+            raise InvalidNetworkError(
+                f"{where} is {spec.type}, which has open sizes; say what the first run reads, as in "
+                f"initial={{'{spec.name}': np.zeros({example}, np.{dtype.name})}}"
+            )
+        return Initializer(spec.dtype, sizes, lambda: np.zeros(sizes, dtype))
+    array = np.asarray(value)
+    if array.dtype != dtype or merge_types(spec.type, TensorType(spec.dtype, tuple(array.shape))) is None:
+        raise InvalidNetworkError(
+            f"{where}: expected an initial value of {spec.type}, got {TensorType(array.dtype.name, array.shape)}"
+        )
+    return Initializer.of_array(array.copy())

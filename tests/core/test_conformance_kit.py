@@ -1,0 +1,138 @@
+"""The kit itself: its catalogue, its choice of checks, its report, and facts about values that are drawn."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hetero_core import Core
+from hetero_core.testing.backend_cases import iterate_backend_cases
+from hetero_core.testing.conformance import catalogue, check, free_values, report, report_pages
+from hetero_core.testing.conformance.operators import CaseOutcome, judge_case
+from hetero_core.testing.conformance.runner import Outcome, make_target, run_checks
+
+
+def test_every_check_of_a_file_is_in_its_tuple_and_says_what_it_claims() -> None:
+    for subject in catalogue.SUBJECTS:
+        written = [one for one in vars(subject).values() if isinstance(one, check.Check)]
+        assert [one.name for one in subject.CHECKS] == [one.name for one in written], subject.__name__
+        assert all(one.summary.endswith(".") for one in written)
+    names = [one.name for one in catalogue.STATIC_CHECKS]
+    assert len(set(names)) == len(names) >= 90
+
+
+def test_levels_have_checks_and_every_case_has_one() -> None:
+    checks = catalogue.list_checks()
+    levels = list(dict.fromkeys(one.level for one in checks))
+    assert levels == list(check.LEVELS)
+    names = {one.name for one in checks}
+    assert len(names) == len(checks)
+    assert {f"operators.{case.name}" for case in iterate_backend_cases()} <= names
+
+
+def test_choice_by_level_and_pattern() -> None:
+    assert [one.name for one in catalogue.choose_checks(["contract"], ["cancel.cancel_of_an*"])] == [
+        "cancel.cancel_of_an_idle_request_does_nothing"
+    ]
+    with pytest.raises(catalogue.UnknownCheckError, match="no check 'cancle.\\*'.*looked in the levels contract"):
+        catalogue.choose_checks(["contract"], ["cancle.*"])
+    with pytest.raises(catalogue.UnknownCheckError, match="no level 'modles', did you mean 'models'"):
+        catalogue.choose_checks(["modles"])
+
+
+def test_error_of_the_wrong_kind_or_none_fails_a_check() -> None:
+    with pytest.raises(check.CheckFailed, match="this: expected KeyError, got ValueError: no"):
+        check.require_error(KeyError, _raise, "this", ValueError("no"))
+    with pytest.raises(check.CheckFailed, match="this: expected KeyError, got no error but 5"):
+        check.require_error(KeyError, int, "this", 5)
+    with pytest.raises(check.CheckFailed, match="this: ValueError has no text"):
+        check.require_error(ValueError, _raise, "this", ValueError(" "))
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def make_report(*outcomes: Outcome) -> dict[str, Any]:
+    return report.report_to_json(make_target("CPU"), outcomes, {"CPU": "hetero-cpu 0.1.0"})
+
+
+def make_outcome(name: str, status: str, case_status: str, *operators: tuple[str, str, bool], **more: bool) -> Outcome:
+    finding = CaseOutcome(name, "node", case_status, "" if case_status == "passed" else "because | of it", operators, **more)
+    made = check.Check(f"operators.{name}", "operators", lambda context: None)
+    return Outcome(made, status, finding.reason, finding=finding)
+
+
+def test_matrix_counts_what_ran_and_what_was_refused() -> None:
+    found = make_report(
+        make_outcome("a", "passed", "passed", ("Abs-13", "float32", True), ("Abs-13", "float32", True), is_native=True),
+        make_outcome("b", "passed", "passed", ("Abs-13", "float32", True), is_free=True),
+        make_outcome("c", "skipped", "refused", ("Abs-13", "float32", True), ("Det-11", "float32", False)),
+        make_outcome("d", "failed", "wrong", ("Abs-13", "int8", True)),
+        Outcome(check.Check("operators.e", "operators", lambda context: None), "failed", "did not end within 1 seconds"),
+    )
+    assert found["matrix"] == [
+        {"operator": "Abs-13", "dtype": "float32", "passed": 2, "native": 1, "refused": 0, "wrong": 0},
+        {"operator": "Abs-13", "dtype": "int8", "passed": 0, "native": 0, "refused": 0, "wrong": 1},
+        {"operator": "Det-11", "dtype": "float32", "passed": 0, "native": 0, "refused": 1, "wrong": 0},
+    ]
+    operators = found["operators"]
+    assert [operators[key] for key in ("cases", "passed", "native", "judged_by_facts", "refused", "wrong")] == [5, 2, 1, 1, 1, 2]
+    assert operators["through_the_reference"] == ["b"]
+    assert operators["refusals"] == [{"case": "c", "reason": "because | of it"}]
+    assert [one["case"] for one in operators["errors"]] == ["d", "e"]
+    assert found["checks"] == {"passed": 2, "failed": 2, "skipped": 1}
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_pages_of_a_report_hold_counts_failures_and_matrix() -> None:
+    found = make_report(
+        make_outcome("a", "passed", "passed", ("Abs-13", "float32", True), is_native=True),
+        make_outcome("<d>", "failed", "wrong", ("Abs-13", "int8", True)),
+    )
+    markdown, html = report_pages.report_to_markdown(found), report_pages.report_to_html(found)
+    assert "| operators | 1 | 1 | 0 |" in markdown
+    assert "| `operators.<d>` | because \\| of it |" in markdown
+    assert "| `Abs-13` | float32 1 | float32 1 |  | int8 1 |" in markdown
+    assert "<code>operators.&lt;d&gt;</code>" in html
+    assert '<td class="count wrong">1</td>' in html
+    assert "<script" not in html
+    assert "Of 2 cases of ONNX's backend suite 1 passed, 1 of them on the device's own kernels" in markdown
+
+
+def test_report_without_cases_has_no_matrix() -> None:
+    target = make_target("CPU")
+    found = report.report_to_json(target, tuple(run_checks(catalogue.choose_checks(["contract"], ["cancel.*"]), target)), {})
+    assert (found["operators"], found["matrix"]) == (None, [])
+    assert "Support matrix" not in report_pages.report_to_markdown(found)
+
+
+def test_case_that_runs_through_the_reference_is_not_native(core: Core) -> None:
+    [case] = iterate_backend_cases("^test_abs$", kinds=("node",))
+    assert judge_case(case, core, "CPU").is_native
+    outcome = judge_case(case, core, "TEMPLATE")
+    assert (outcome.status, outcome.is_native) == ("passed", False)
+    split = judge_case(case, core, "HETERO:TEMPLATE,CPU")
+    assert (split.status, split.is_native) == ("passed", False)
+
+
+@pytest.mark.parametrize(
+    ("count", "chances", "is_right"),
+    [(50, [0.5] * 100, True), (90, [0.5] * 100, False), (0, [0.0] * 10, True), (1, [0.0] * 10, False), (10, [1.0] * 10, True)],
+)
+def test_share_of_drawn_elements_is_judged_by_its_deviation(count: int, chances: list[float], is_right: bool) -> None:
+    assert (free_values._judge_share(count, np.array(chances)) is None) == is_right
+
+
+def test_only_cases_that_draw_are_judged_by_facts(core: Core) -> None:
+    free = set()
+    for case in iterate_backend_cases("bernoulli|dropout", kinds=("node",)):
+        if judge_case(case, core, "CPU").is_free:
+            free.add(case.name)
+    assert free == {
+        *(f"test_bernoulli{kind}{form}" for kind in ("", "_double", "_seed") for form in ("", "_expanded")),
+        *(f"test_training_dropout{kind}" for kind in ("", "_default", "_default_mask", "_mask")),
+    }

@@ -1,0 +1,188 @@
+"""with_shapes and with_batch: other sizes at the inputs, inferred through the network, and what a model cannot take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hetero_core import Core, Network
+from hetero_core.errors import InputShapeError, InvalidNetworkError
+from hetero_core.network.reader import read_network
+from hetero_core.network.writer import network_to_bytes, pack_network, unpack_network
+from hetero_core.testing.models import dynamic_batch_model, if_model, light_model, loop_model, lstm_model
+
+ZEROS = ", ".join(["0"] * 108)
+RELU = "g (float[1,2] x) => (float[1,2] y) { y = Relu(x) }"
+OPEN = "g (float[n,2] x) => (float[n,2] y) { y = Relu(x) }"
+Read = Callable[..., Network]
+
+
+def describe(network: Network) -> list[str]:
+    return [str(spec) for spec in (*network.inputs, *network.outputs)]
+
+
+def test_shape_of_an_input_reaches_the_outputs_and_inner_values(read: Read) -> None:
+    network = read(
+        "g (float[1,3,8,8] x) => (float[1,4,3,3] y) "
+        "<float[4,3,3,3] w = {" + ZEROS + "}> { a = Conv(x, w) "
+        "y = MaxPool<kernel_shape=[2,2], strides=[2,2]>(a) }"
+    )
+    reshaped = network.with_shapes({"x": (2, 3, 16, 12)})
+    assert describe(reshaped) == ["x: float32[2,3,16,12]", "y: float32[2,4,7,5]"]
+    assert str(reshaped.types["a"]) == "float32[2,4,14,10]"
+    assert describe(network) == ["x: float32[1,3,8,8]", "y: float32[1,4,3,3]"]
+
+
+def test_named_size_is_set_on_every_input_that_has_it(read: Read) -> None:
+    network = read("g (float[n,2] x, float[n] w) => (float[m,2] y) { a = Identity(w) y = Identity(x) }")
+    assert describe(network.with_shapes({"n": 4})) == ["x: float32[4,2]", "w: float32[4]", "y: float32[4,2]"]
+
+
+def test_sizes_may_be_opened_again(read: Read) -> None:
+    network = read(RELU)
+    assert describe(network.with_shapes({"x": ("rows", 2)})) == ["x: float32[rows,2]", "y: float32[rows,2]"]
+    assert describe(network.with_shapes({"x": (None, 2)})) == ["x: float32[?,2]", "y: float32[?,2]"]
+
+
+def test_body_of_a_branch_follows_the_new_shape() -> None:
+    network = read_network(if_model()).with_shapes({"x": (6, 8)})
+    assert describe(network)[-1] == "y: float32[6,8]"
+
+
+def test_network_without_a_change_is_the_same_nodes(read: Read) -> None:
+    network = read(RELU)
+    assert network.with_shapes({"x": (1, 2)}).nodes is network.nodes
+
+
+@pytest.mark.parametrize("device", ["CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU"])
+def test_bounds_are_kept_by_every_device_and_by_files_and_blobs(core: Core, read: Read, device: str, tmp_path: Any) -> None:
+    network = read(OPEN).with_shapes({"n": range(1, 5)})
+    for one in (network, core.read_network(network_to_bytes(network)), unpack_network(pack_network(network))):
+        assert dict(one.border.bounds) == {"n": (1, 4)}
+    loaded = core.load_network(network, device)
+    loaded.export_network(tmp_path / "blob")
+    for one in (loaded, core.import_network(tmp_path / "blob", device)):
+        assert one.infer({"x": np.ones((4, 2), np.float32)})["y"].shape == (4, 2)
+        with pytest.raises(InputShapeError, match=r"input 'x' of network 'g': 'n' is 5, and its bounds are 1 to 4"):
+            one.infer({"x": np.ones((5, 2), np.float32)})
+
+
+def test_range_on_an_axis_of_an_input_becomes_a_named_size(read: Read) -> None:
+    network = read(RELU).with_shapes({"x": (range(1, 9), 2)})
+    assert (describe(network), dict(network.border.bounds)) == (["x: float32[x_0,2]", "y: float32[x_0,2]"], {"x_0": (1, 8)})
+
+
+def test_bounds_go_with_the_size_that_they_were_of(read: Read) -> None:
+    network = read(OPEN).with_shapes({"n": range(1, 5)})
+    assert dict(network.with_shapes({"n": 3}).border.bounds) == {}
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    (
+        "g (float[1,2] image) => (float[1,2] y) { y = Relu(image) }",
+        {"imag": (1, 2)},
+        "has no input 'imag', did you mean 'image'? its inputs are image",
+    ),
+    (OPEN, {"m": 3}, "has no size 'm'; its named sizes are n"),
+    (OPEN, {"x": 3}, "has no size 'x'; its named sizes are n; an input takes a shape, as in (1, 3, 224, 224)"),
+    (RELU, {"x": (1, 2, 3)}, "input 'x' of network 'g' is float32[1,2]; a shape of 3 axes cannot be given to it"),
+    (RELU, {"x": (-1, 2)}, "input 'x' of network 'g': a size is -1; expected an int of 0 or more, a name, None or a range"),
+    (RELU, {"x": (range(4, 1), 2)}, "bounds are range(4, 1); expected a range of sizes from 0 on in steps of 1, as range(1, 9)"),
+    (
+        "g (float[1,2] x) => (float[1,2] y) <float[2,2] w = {0,0,0,0}> { [m] y = MatMul(x, w) }",
+        {"x": (1, 3)},
+        "network 'g' cannot take x: float32[1,3]: node 'm' (MatMul-13): ",
+    ),
+    (
+        "g (float[1,3,8,8] x) => (float[1,4,6,6] y) <float[4,3,3,3] w = {" + ZEROS + "}> { [conv] y = Conv(x, w) }",
+        {"x": (1, 4, 8, 8)},
+        "node 'conv' (Conv-11): its input 'x' has 4 channels, its weights 'w' are for 3",
+    ),
+    (
+        "g (float[1,3,8,8] x) => (y) { [pool] y = AveragePool<kernel_shape=[7,7]>(x) }",
+        {"x": (1, 3, 5, 8)},
+        "node 'pool' (AveragePool-11): its window reaches over 7 elements, its input 'x' has 5 on axis 2",
+    ),
+    (
+        "g (float[1,8] x) => (y) <int64[2] s = {2,4}> { [r] y = Reshape(x, s) }",
+        {"x": (2, 8)},
+        "node 'r' (Reshape-14): its input 'x' has the shape [2, 8], 16 elements, which cannot become [2, 4]",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "shapes", "message"), REFUSED, ids=[row[2][:40] for row in REFUSED])
+def test_shape_that_cannot_be_is_refused_by_name(read: Read, text: str, shapes: dict[str, Any], message: str) -> None:
+    network = read(text)
+    with pytest.raises(InvalidNetworkError) as caught:
+        network.with_shapes(shapes)
+    assert message in str(caught.value)
+
+
+def test_recurrence_names_the_state_of_another_batch() -> None:
+    message = (
+        r"node 'lstm' \(LSTM-\d+\): its state 'initial_h' has the shape \[2, 2, 4\], "
+        r"its other inputs are for \[2, 3, 4\]"
+    )
+    with pytest.raises(InvalidNetworkError, match=message):
+        read_network(lstm_model()).with_shapes({"x": (5, 3, 6)})
+
+
+def test_batch_is_the_first_axis_of_every_input_unless_a_layout_says_otherwise(read: Read) -> None:
+    from hetero_core.network.border import InputInfo
+
+    network = read("g (float[1,2] x, float[1,3] w, float[4,1] z) => (float[1,2] y) { y = Relu(x) }")
+    network = network.with_inputs({"z": InputInfo(model_layout="CN")})
+    assert describe(network.with_batch(5)) == ["x: float32[5,2]", "w: float32[5,3]", "z: float32[4,5]", "y: float32[5,2]"]
+
+
+def test_inputs_of_different_batch_sizes_are_left_to_the_user(read: Read) -> None:
+    network = read("g (float[1,2] x, float[3] w) => (float[1,2] y) { y = Relu(x) }")
+    message = "inputs of network 'g' have different batch sizes: 'x' 1, 'w' 3; say the shape of each with with_shapes"
+    with pytest.raises(InvalidNetworkError, match=message):
+        network.with_batch(2)
+
+
+def test_network_without_a_batch_says_so(read: Read) -> None:
+    with pytest.raises(InvalidNetworkError, match="no input of network 'g' has a batch axis; say the shapes with with_shapes"):
+        read("g (float x) => (float y) { y = Relu(x) }").with_batch(2)
+
+
+def test_constant_of_a_reshape_that_repeats_the_batch_follows_it(core: Core, read: Read) -> None:
+    network = read("g (float[1,2,3] x) => (float[1,6] y) <int64[2] s = {1,6}> { y = Reshape(x, s) }").with_batch(4)
+    assert describe(network) == ["x: float32[4,2,3]", "y: float32[4,6]"]
+    x = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
+    assert core.load_network(network, "CPU").infer({"x": x})["y"].tolist() == x.reshape(4, 6).tolist()
+
+
+def test_reshape_of_something_else_than_a_batch_stays_and_is_named(read: Read) -> None:
+    network = read(
+        "g (float[1,2,3] x) => (float[1,6] y) <int64[2] s = {1,6}> { a = Transpose<perm=[1,0,2]>(x) [r] y = Reshape(a, s) }"
+    )
+    with pytest.raises(InvalidNetworkError, match=r"node 'r' \(Reshape-14\): .* 12 elements, which cannot become \[1, 6\]"):
+        network.with_batch(2)
+
+
+def test_model_of_a_light_network_names_the_window_that_a_small_image_does_not_fill() -> None:
+    network = read_network(light_model("resnet50"))
+    message = r"node 'n172' \(AveragePool-19\): its window reaches over 7 elements, its input 'r171' has 5"
+    with pytest.raises(InvalidNetworkError, match=message):
+        network.with_shapes({network.inputs[0].name: (1, 3, 160, 160)})
+
+
+@pytest.mark.parametrize("build", [loop_model, dynamic_batch_model])
+def test_reshaped_model_runs_as_the_model_does(core: Core, build: Callable[[], Any]) -> None:
+    network = read_network(build())
+    name = network.inputs[-1].name
+    shape = (6, *(network.inputs[-1].shape or ())[1:])
+    feeds: dict[str, Any] = {name: np.random.default_rng(1).standard_normal(shape).astype(np.float32)}
+    if build is loop_model:
+        feeds["trip_count"] = np.array(3)
+    reshaped = network.with_shapes({name: shape})
+    outputs = [core.load_network(reshaped, device).infer(feeds) for device in ("CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU")]
+    for one in outputs:
+        for key, value in one.items():
+            np.testing.assert_allclose(value, outputs[1][key], rtol=1e-4, atol=1e-5)

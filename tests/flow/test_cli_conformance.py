@@ -1,0 +1,65 @@
+"""`hetero conformance`: what it prints, what it writes, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hetero_core.cli.main import main
+
+SOME = ("--check", "cancel.*", "--check", "operators.test_softmax_axis_*", "--check", "operators.test_det*")
+
+
+def test_report_has_counts_and_a_sentence_about_the_cases(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    html, markdown = tmp_path / "report.html", tmp_path / "report.md"
+    assert main(["conformance", "TEMPLATE", *SOME, "--seed", "3", "--html", str(html), "--markdown", str(markdown)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("TEMPLATE, seed 3\n")
+    assert "contract   4       0       0" in shown
+    assert "0 were refused, and 0 are wrong." in shown
+    assert "| `Softmax-13` | float32" in markdown.read_text()
+    assert html.read_text().startswith("<!doctype html>")
+
+
+def test_json_has_the_matrix_and_what_is_native(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["conformance", "CPU", *SOME, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    operators = report["operators"]
+    assert operators["native"] == operators["passed"] == operators["cases"] > 5
+    assert report["levels"]["contract"] == {"passed": 4, "failed": 0, "skipped": 0}
+    assert {row["operator"] for row in report["matrix"]} >= {"Softmax-13", "Det-22"}
+
+
+def test_failure_is_exit_code_1_with_the_name_and_the_reason(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The nodes of TEMPLATE are the evaluator's; one that keeps it to itself is what the kit is there to find.
+    monkeypatch.setattr("hetero_template.executable.TemplateExecutable.metrics", lambda self: {})
+    assert main(["conformance", "TEMPLATE", "--check", "operators.test_abs"]) == 1
+    shown = capsys.readouterr().out
+    assert "operators.test_abs  onnx's reference evaluator ran, and the device does not say so" in shown
+
+
+def test_list_names_the_checks_and_runs_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["conformance", "--list", "--level", "contract", "--level", "export"]) == 0
+    shown = capsys.readouterr().out
+    assert "cancel.cancelled_run_is_cancelled_or_done" in shown
+    assert "exporting.garbage_is_refused" in shown
+    assert "operators." not in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "complaint"),
+    [
+        (["CPU", "--level", "contrct"], 2, "no level 'contrct', did you mean 'contract'?"),
+        (["CPU", "--check", "cancel.cancl*"], 2, "no check 'cancel.cancl*'"),
+        (["--check", "cancel.*"], 2, "give the device that is to be checked"),
+        (["CPUX", "--check", "cancel.*"], 3, "did you mean 'CPU'?"),
+        (["CPU", "--check", "cancel.cancel_of_an*", "--html", "no/such/folder/x.html"], 2, "cannot write the report to"),
+    ],
+)
+def test_wrong_usage_is_told(capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, complaint: str) -> None:
+    assert main(["conformance", *arguments]) == code
+    assert complaint in capsys.readouterr().err
