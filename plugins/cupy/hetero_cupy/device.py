@@ -29,7 +29,7 @@ _IDENTITY = "gpu identity"
 
 
 def transform_network(network: Network) -> Network:
-    """Returns the network as it is queried; loading may fuse what is then left, which refuses nothing."""
+    """Returns the network as it is loaded; fusion may follow."""
     return run_passes(network, PASSES)
 
 
@@ -74,9 +74,12 @@ class GpuDevice:
 
     @hookimpl
     def query_network(self, device: DeviceName, network: Network) -> QueryResult:
-        """Takes what the kernels table has and what a card can do."""
-        reasons = find_card_refusals(transform_network(network), self._extensions)
-        return query_by_transform(device, network, transform_network, lambda node, _: reasons.get(node.name))
+        """Takes what the kernels table has and what a card can do.
+
+        Asks about the network as it is: the passes of loading only take nodes away, and what they take away here may stay in a part.
+        """
+        reasons = find_card_refusals(network, self._extensions)
+        return query_by_transform(device, network, lambda same: same, lambda node, _: reasons.get(node.name))
 
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
@@ -86,6 +89,7 @@ class GpuDevice:
             network,
             transform_network(network),
             self._card(device),
+            extensions=self._extensions,
             where=f"network '{network.name}' on {device}",
             fuses=config[FUSION_KEY],
             records=config[GRAPHS_KEY],
@@ -115,7 +119,7 @@ class GpuDevice:
 
     @hookimpl
     def add_extension(self, extension: Extension) -> bool:
-        """Takes note of it, so that a HETERO list may have it; the query refuses it, as it is a function on host arrays."""
+        """Takes any operator that is given as a function on host arrays; it runs there, between counted copies."""
         self._extensions[extension.domain, extension.op_type] = extension
         return True
 

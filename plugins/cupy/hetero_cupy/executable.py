@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from hetero_core.contract import Executable, RunContext
+import numpy as np
+
+from hetero_core.contract import Executable, Extension, RunContext
 from hetero_core.dtypes import dtype_of_numpy
 from hetero_core.errors import DeviceMemoryError
 from hetero_core.kernels.execution import Program
@@ -30,6 +32,28 @@ from hetero_cupy.traffic import Traffic
 GIVES_UP = "free memory on the card, use smaller inputs, or give a part of the network to another device, as in HETERO:GPU,CPU"
 
 
+class HostOperator:
+    """A custom operator: a function on host arrays, between counted copies."""
+
+    def __init__(self, extension: Extension, read: Callable[[Any], Any], write: Callable[[Any], Any]) -> None:
+        self._extension = extension
+        self._read = read
+        self._write = write
+
+    def function(self, *inputs: Any, **attributes: Any) -> Any:
+        """Returns what the operator makes, on the card."""
+        results = self._extension.function(*(_map_tensors(self._read, value) for value in inputs), **attributes)
+        if isinstance(results, tuple):
+            return tuple(_map_tensors(self._write, value) for value in results)
+        return _map_tensors(self._write, results)
+
+
+def _map_tensors(copy: Callable[[Any], Any], value: Any) -> Any:
+    if isinstance(value, list):
+        return [_map_tensors(copy, element) for element in value]
+    return copy(np.asarray(value) if isinstance(value, np.generic) else value) if hasattr(value, "dtype") else value
+
+
 class GpuState:
     """What belongs to one request: its stream, and the runs that were recorded for it."""
 
@@ -43,7 +67,17 @@ class GpuState:
 class GpuExecutable(Executable):
     """A compiled program on one card. `transform` is what query and load do to the network before."""
 
-    def __init__(self, network: Network, transformed: Network, card: Card, *, where: str, fuses: bool, records: bool) -> None:
+    def __init__(
+        self,
+        network: Network,
+        transformed: Network,
+        card: Card,
+        *,
+        extensions: Mapping[tuple[str, str], Extension],
+        where: str,
+        fuses: bool,
+        records: bool,
+    ) -> None:
         """Writes the weights to the card. Raises: DeviceMemoryError."""
         self.network = network
         self.card = card
@@ -51,6 +85,7 @@ class GpuExecutable(Executable):
         self.weights = Traffic()
         self._where = where
         self._records = records
+        self._extensions = {key: HostOperator(extension, self._read, self._write) for key, extension in extensions.items()}
         self._stream = card.create_stream()
         fused = fuse_elementwise(transformed) if fuses else transformed
         self._fused = sum(node.domain == FUSED[0] for node in fused.nodes)
@@ -73,7 +108,7 @@ class GpuExecutable(Executable):
                 xp=CardNamespace(self.card, self.traffic),
                 to_host=self._read,
                 from_host=self._write,
-                extensions={FUSED: FusedOperator(self.card)},
+                extensions={**self._extensions, FUSED: FusedOperator(self.card)},
                 dtypes=DTYPES,
                 host_inputs=host_inputs,
             )

@@ -16,20 +16,14 @@ from hetero_cupy.namespace import ATOMIC_DTYPES, ATOMIC_REDUCTIONS
 DTYPES = INTEGERS | COMPLEX | BOOL | {"float16", "float32", "float64"}
 """The element types that live on a card. CuPy 14.2 has bfloat16 in some functions only, and none of the 8-bit and 4-bit ones."""
 
-_FUSED_DOMAIN = "hetero.gpu"
-
 
 def find_card_refusals(network: Network, extensions: Mapping[tuple[str, str], Any]) -> dict[str, str]:
     """Returns node name -> reason for each node of the root graph that the card does not run.
 
-    `extensions` are custom operators that the Core knows; they are functions on NumPy arrays.
+    `extensions` are custom operators that the Core knows, functions on host arrays: they run there, between counted copies.
     """
-    fused = {(node.domain, node.op_type): None for node in network.nodes if node.domain == _FUSED_DOMAIN}
-    reasons = find_refusals(network, extensions=fused, dtypes=DTYPES)
+    reasons = find_refusals(network, extensions=extensions, dtypes=DTYPES)
     for node in network.nodes:
-        if (node.domain, node.op_type) in extensions:
-            reasons[node.name] = f"custom operator {node.operator} is a function on host arrays; HETERO:GPU,CPU runs it on CPU"
-            continue
         reason = reasons.get(node.name) or _refuse_node(node, network)
         if reason is not None:
             reasons[node.name] = reason
@@ -40,10 +34,11 @@ def _refuse_node(node: Node, graph: Graph) -> str | None:
     record = find_kernel(node)
     if record is not None and record.runs_on_host:
         return f"{node.operator} is computed on the host; HETERO:GPU,CPU runs it on CPU"
-    for value in node.writes:
+    # What a kernel reads was looked at with the table; of a custom operator nothing was.
+    for value in (*(node.inputs if record is None else ()), *node.writes):
         found = graph.type_of(value)
         if isinstance(found, TensorType) and found.dtype is not None and found.dtype not in DTYPES:
-            return f"output '{value}' of {node.operator} has dtype {found.dtype}; a card has {', '.join(sorted(DTYPES))}"
+            return f"value '{value}' of {node.operator} has dtype {found.dtype}; a card has {', '.join(sorted(DTYPES))}"
     reduction = node.attributes.get("reduction", "none")
     if node.op_type in ("ScatterElements", "ScatterND") and not node.domain and reduction != "none":
         found = graph.type_of(node.inputs[0])
