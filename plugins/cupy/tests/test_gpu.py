@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -230,3 +231,12 @@ def test_metrics_tell_the_card(core: Core) -> None:
     }
     assert {name: core.get_metric("GPU.1", name) for name in wanted} == wanted
     assert core.get_metric("GPU", "GPU_FREE_MEMORY_BYTES") > 0
+
+
+def test_reference_pages_name_every_key_and_metric(core: Core, read: Callable[..., Network]) -> None:
+    reference = Path(__file__).parents[3] / "docs" / "reference"
+    keys = [name for name in core.config_keys("GPU") if name.startswith("GPU_")]
+    metrics = (*core.get_metric("GPU", "SUPPORTED_METRICS"), *core.load_network(read(CHAIN), "GPU").get_metric("SUPPORTED_METRICS"))
+    assert len(keys) == 2
+    assert [name for name in keys if f"| `{name}` |" not in (reference / "configuration.md").read_text()] == []
+    assert [name for name in metrics if f"`{name}`" not in (reference / "metrics.md").read_text()] == []
