@@ -1,11 +1,35 @@
-"""A pass that takes out what only copies: Identity."""
+"""Passes that take out what only copies: Identity, and Dropout, which does nothing when nobody trains."""
 
 from __future__ import annotations
 
-from hetero_core.network.graph import Network
-from hetero_core.transforms.rewrite import eliminate_nodes
+from hetero_core.network.assembly import since_version
+from hetero_core.network.graph import Network, Node
+from hetero_core.transforms.rewrite import Replacement, eliminate_nodes, replace_nodes
 
 
 def eliminate_copies(network: Network) -> Network:
     """Returns the network without Identity nodes; those stay that give a network output its name or that a body reads."""
     return eliminate_nodes(network, lambda node: node.op_type == "Identity" and not node.domain and not node.attributes)
+
+
+def eliminate_dropout(network: Network) -> Network:
+    """Returns the network with Identity in place of each Dropout that copies: its mask is not read, and it is not told to train.
+
+    Versions before 7 had an attribute for training; they are left alone. Source: ONNX Dropout-22.
+    """
+    read = {value for node in network.nodes for value in node.reads} | network.names_of_outputs
+
+    def find(node: Node) -> Replacement | None:
+        if node.op_type != "Dropout" or node.domain or node.since_version < 7 or not set(node.attributes) <= {"ratio", "seed"}:
+            return None
+        if not node.inputs or not node.inputs[0] or not node.outputs or read.intersection(node.outputs[1:]):
+            return None
+        training = node.inputs[2] if len(node.inputs) > 2 else ""
+        if training and (training not in network.initializers or network.initializers[training].array.any()):
+            return None
+        version = since_version("Identity", "", node.opset)
+        return Replacement(
+            (Node(node.name, "Identity", node.inputs[:1], node.outputs[:1], opset=node.opset, since_version=version),)
+        )
+
+    return replace_nodes(network, find)

@@ -12,20 +12,12 @@ from hetero_core.contract import DeviceName, Executable, Extension, Payload, Que
 from hetero_core.devices.query import query_by_transform, require_all_supported
 from hetero_core.devices.threads import THREADS_KEY
 from hetero_core.hookspecs import hookimpl
-from hetero_core.kernels.program import compile_program
 from hetero_core.kernels.registry import find_refusals
 from hetero_core.network.graph import Network
 from hetero_core.network.writer import pack_network, unpack_network
-from hetero_core.transforms.copies import eliminate_copies
-from hetero_core.transforms.rewrite import run_passes
 from hetero_cpu.blas import begin_limit, end_limit, needs_limit
-
-PASSES = (eliminate_copies,)
-
-
-def transform_network(network: Network) -> Network:
-    """Returns the network as it is compiled."""
-    return run_passes(network, PASSES)
+from hetero_cpu.executable import CpuExecutable
+from hetero_cpu.passes import transform_network
 
 
 class CpuDevice:
@@ -80,20 +72,6 @@ class CpuDevice:
         """Forgets the extensions; there is nothing else to give back."""
         self._extensions.clear()
         return True
-
-
-class CpuExecutable(Executable):
-    """A compiled program. Immutable, so that threads share it; each run has its own values."""
-
-    def __init__(self, network: Network, extensions: Mapping[tuple[str, str], Extension]) -> None:
-        self.network = network
-        self.inputs = network.inputs
-        self.outputs = network.outputs
-        self._program = compile_program(transform_network(network), extensions=extensions)
-
-    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        """Returns the outputs; a cancelled run ends between two nodes."""
-        return self._program.run(inputs, profile=context.profile, is_cancelled=context.cancelled, limits=context.limits)
 
 
 class LimitedExecutable(CpuExecutable):

@@ -1,0 +1,95 @@
+"""A pass that computes what depends on constants alone, and one that drops what nobody reads.
+
+The pass computes nothing itself: the device gives the function, so that a folded value is what the device would have computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from hetero_core.network.graph import Initializer, Network, Node
+from hetero_core.network.types import TensorType
+
+Evaluate = Callable[[Node, tuple[Any, ...]], tuple[Any, ...] | None]
+"""Computes a node from the arrays of its inputs, None for an absent one; returns None where it cannot, arrays by position else."""
+
+RANDOM_OPERATORS = frozenset(
+    {"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+)
+"""Operators whose results differ from run to run, so that none is ever computed ahead."""
+
+_LARGEST_GROWTH = 1 << 20
+
+
+def fold_constants(network: Network, evaluate: Evaluate) -> Network:
+    """Returns the network with nodes that read nothing but constants replaced by their results; one sweep.
+
+    A node stays when it is random, has a body, makes an output of the network, or makes more than 1 MiB out of less: the file is
+    small where it says how to make a large constant, and so stays the network. The shape of a value that is known counts as constant.
+    """
+    constants: dict[str, Initializer] = dict(network.initializers)
+    types = dict(network.types)
+    nodes: list[Node] = []
+    for node in network.nodes:
+        results = None if _is_kept(node, network) else _evaluate_node(node, network, constants, evaluate)
+        if results is None:
+            nodes.append(node)
+            continue
+        for value, array in results.items():
+            constants[value] = Initializer.of_array(array)
+            types[value] = constants[value].type
+    if len(nodes) == len(network.nodes):
+        return network
+    folded = replace(network, nodes=tuple(nodes), initializers=MappingProxyType(constants), types=MappingProxyType(types))
+    return drop_unread(folded)
+
+
+def _is_kept(node: Node, network: Network) -> bool:
+    is_random = node.op_type in RANDOM_OPERATORS and not node.domain
+    return is_random or bool(node.bodies) or not network.names_of_outputs.isdisjoint(node.writes)
+
+
+def _evaluate_node(node: Node, network: Network, constants: Mapping[str, Initializer], evaluate: Evaluate) -> dict[str, Any] | None:
+    if node.op_type in ("Shape", "Size") and not node.domain and len(node.inputs) == 1 and node.inputs[0] not in constants:
+        inputs: tuple[Any, ...] | None = _stand_in(network.type_of(node.inputs[0]))
+    elif all(not name or name in constants for name in node.inputs):
+        inputs = tuple(constants[name].array if name else None for name in node.inputs)
+    else:
+        inputs = None
+    results = None if inputs is None else evaluate(node, inputs)
+    if results is None or inputs is None:
+        return None
+    made = {name: array for name, array in zip(node.outputs, results, strict=False) if name}
+    # Sequences and absent optionals are no constants; a kernel that returned less than it was asked for is for the device to report.
+    if set(made) != set(node.writes) or any(not hasattr(array, "dtype") for array in made.values()):
+        return None
+    read = sum(array.nbytes for array in inputs if array is not None)
+    return made if sum(array.nbytes for array in made.values()) <= max(read, _LARGEST_GROWTH) else None
+
+
+def _stand_in(value_type: Any) -> tuple[Any, ...] | None:
+    """Returns an array without elements in memory that has the shape of a value, None where the shape is not known."""
+    import numpy as np  # only networks with shape arithmetic need it here
+
+    if not isinstance(value_type, TensorType) or value_type.shape is None:
+        return None
+    sizes = [size for size in value_type.shape if isinstance(size, int)]
+    return (np.broadcast_to(np.zeros((), np.bool_), sizes),) if len(sizes) == len(value_type.shape) else None
+
+
+def drop_unread(network: Network) -> Network:
+    """Returns the network without the nodes and constants that no output depends on; random nodes go, too."""
+    read = set(network.names_of_outputs)
+    kept: list[Node] = []
+    for node in reversed(network.nodes):
+        if read.isdisjoint(node.writes):
+            continue
+        kept.append(node)
+        read.update(node.reads)
+    initializers = {name: value for name, value in network.initializers.items() if name in read}
+    if len(kept) == len(network.nodes) and len(initializers) == len(network.initializers):
+        return network
+    return replace(network, nodes=tuple(reversed(kept)), initializers=MappingProxyType(initializers))

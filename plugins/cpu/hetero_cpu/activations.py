@@ -1,0 +1,132 @@
+"""Activations as calls on arrays that are there: out = f(x), x and out may be the same memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hetero_core.network.graph import Node
+from hetero_cpu.error_function import write_erf
+from hetero_cpu.recipe import Array, Call
+
+ZERO, ONE, HALF = (np.float32(number) for number in (0, 1, 0.5))
+
+Binder = Callable[[Node, Mapping[str, Array], Array, Array, Array], list[Call]]
+"""Takes the node, the constants, x, out, and a spare array like them."""
+
+
+def _bind_relu(node: Node, constants: Mapping[str, Array], x: Array, out: Array, spare: Array) -> list[Call]:
+    return [partial(np.maximum, x, ZERO, out=out)]
+
+
+def _bind_clip(node: Node, constants: Mapping[str, Array], x: Array, out: Array, spare: Array) -> list[Call]:
+    low, high = read_clip(node, constants)
+    calls: list[Call] = []
+    for function, bound in ((np.maximum, low), (np.minimum, high)):
+        if bound is not None:
+            calls.append(partial(function, x, np.float32(bound), out=out))
+            x = out
+    return calls if calls or x is out else [partial(np.copyto, out, x)]
+
+
+def read_clip(node: Node, constants: Mapping[str, Array]) -> tuple[Any, Any]:
+    """Returns the two bounds, None where there is none. Source: ONNX Clip-6 has attributes, Clip-11 inputs."""
+    if node.since_version < 11:
+        return node.attributes.get("min"), node.attributes.get("max")
+    bounds = [constants[name].reshape(-1)[0] if name else None for name in node.inputs[1:3]]
+    low, high = (*bounds, None, None)[:2]
+    return low, high
+
+
+def _bind_leaky_relu(node: Node, constants: Mapping[str, Array], x: Array, out: Array, spare: Array) -> list[Call]:
+    alpha = np.float32(node.attributes.get("alpha", 0.01))
+    pick = np.maximum if alpha <= 1 else np.minimum
+    return [partial(np.multiply, x, alpha, spare), partial(pick, x, spare, out=out)]
+
+
+def _bind_sigmoid(node: Node, constants: Mapping[str, Array], x: Array, out: Array, spare: Array) -> list[Call]:
+    # exp(-x) overflows to infinity for x < -88, and 1 / infinity is the right 0.
+    return [
+        partial(np.negative, x, out),
+        partial(np.exp, out, out),
+        partial(np.add, out, ONE, out),
+        partial(np.reciprocal, out, out),
+    ]
+
+
+def _bind_hard_sigmoid(node: Node, constants: Mapping[str, Array], x: Array, out: Array, spare: Array) -> list[Call]:
+    alpha, beta = (np.float32(node.attributes.get(name, default)) for name, default in (("alpha", 0.2), ("beta", 0.5)))
+    return [
+        partial(np.multiply, x, alpha, out),
+        partial(np.add, out, beta, out),
+        partial(np.maximum, out, ZERO, out=out),
+        partial(np.minimum, out, ONE, out=out),
+    ]
+
+
+def _bind_hard_swish(node: Node, constants: Mapping[str, Array], x: Array, out: Array, spare: Array) -> list[Call]:
+    return [
+        partial(np.multiply, x, np.float32(1 / 6), spare),
+        partial(np.add, spare, HALF, spare),
+        partial(np.maximum, spare, ZERO, out=spare),
+        partial(np.minimum, spare, ONE, out=spare),
+        partial(np.multiply, x, spare, out),
+    ]
+
+
+def _bind_elu(node: Node, constants: Mapping[str, Array], x: Array, out: Array, spare: Array) -> list[Call]:
+    alpha = np.float32(node.attributes.get("alpha", 1.0))
+    # alpha (exp(min(x, 0)) - 1) is 0 where x is positive, so that the parts add up.
+    return [
+        partial(np.minimum, x, ZERO, out=spare),
+        partial(np.expm1, spare, spare),
+        partial(np.multiply, spare, alpha, spare),
+        partial(np.maximum, x, ZERO, out=out),
+        partial(np.add, out, spare, out),
+    ]
+
+
+def _bind_tanh(node: Node, constants: Mapping[str, Array], x: Array, out: Array, spare: Array) -> list[Call]:
+    return [partial(np.tanh, x, out)]
+
+
+def _bind_gelu(node: Node, constants: Mapping[str, Array], x: Array, out: Array, spare: Array) -> list[Call]:
+    """x (1 + erf(x / sqrt 2)) / 2, or with tanh. Source: ONNX Gelu-20."""
+    if node.attributes.get("approximate", "none") == "tanh":
+        return [
+            partial(np.multiply, x, x, spare),
+            partial(np.multiply, spare, np.float32(0.044715), spare),
+            partial(np.add, spare, ONE, spare),
+            partial(np.multiply, spare, x, spare),
+            partial(np.multiply, spare, np.float32(np.sqrt(2 / np.pi)), spare),
+            partial(np.tanh, spare, spare),
+            partial(np.add, spare, ONE, spare),
+            partial(np.multiply, spare, HALF, spare),
+            partial(np.multiply, x, spare, out),
+        ]
+
+    return [
+        partial(np.multiply, x, np.float32(np.sqrt(0.5)), spare),
+        partial(write_erf, spare),
+        partial(np.add, spare, ONE, spare),
+        partial(np.multiply, spare, HALF, spare),
+        partial(np.multiply, x, spare, out),
+    ]
+
+
+BINDERS: Mapping[str, Binder] = {
+    "Clip": _bind_clip,
+    "Elu": _bind_elu,
+    "Gelu": _bind_gelu,
+    "HardSigmoid": _bind_hard_sigmoid,
+    "HardSwish": _bind_hard_swish,
+    "LeakyRelu": _bind_leaky_relu,
+    "Relu": _bind_relu,
+    "Sigmoid": _bind_sigmoid,
+    "Tanh": _bind_tanh,
+}
+NEEDS_SPARE = frozenset({"Elu", "Gelu", "HardSwish", "LeakyRelu"})
+"""The activations that use the spare array."""

@@ -1,0 +1,44 @@
+"""Nodes that have no step of their own: one call of the toolkit's kernel each, bodies and extensions included."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hetero_core.errors import HeteroError
+from hetero_core.kernels.execution import Program
+from hetero_core.kernels.program import compile_program
+from hetero_core.kernels.registry import NO_EXTENSIONS, find_kernel
+from hetero_core.network.graph import Graph, Initializer, Node
+from hetero_core.network.types import TensorType, ValueSpec, ValueType
+
+_UNKNOWN = TensorType(None, None)
+
+
+def compile_node(
+    node: Node,
+    types: Mapping[str, ValueType],
+    initializers: Mapping[str, Initializer],
+    extensions: Mapping[tuple[str, str], Any] = NO_EXTENSIONS,
+) -> Program:
+    """Returns a program of one node: its inputs are what the node reads and is no constant, its outputs what it writes."""
+    constants = {name: initializers[name] for name in node.reads if name in initializers}
+    inputs = tuple(ValueSpec(name, types.get(name, _UNKNOWN)) for name in node.reads if name not in constants)
+    outputs = tuple(ValueSpec(name, types.get(name, _UNKNOWN)) for name in node.writes)
+    known = {name: types[name] for name in (*node.reads, *node.writes) if name in types}
+    return compile_program(Graph(node.name, inputs, outputs, (node,), constants, known), extensions=extensions)
+
+
+def evaluate_node(node: Node, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Returns the outputs of a node by position, None where it has no kernel or fails: the run will then say why."""
+    if find_kernel(node) is None:
+        return None
+    constants = {name: Initializer.of_array(np.asarray(array)) for name, array in zip(node.inputs, inputs, strict=True) if name}
+    try:
+        found = compile_node(node, {name: constant.type for name, constant in constants.items()}, constants).run(())
+    except (HeteroError, ArithmeticError, LookupError, TypeError, ValueError):
+        return None
+    made = dict(zip(node.writes, found, strict=True))
+    return tuple(made.get(name) for name in node.outputs)

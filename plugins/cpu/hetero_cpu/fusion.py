@@ -1,0 +1,107 @@
+"""Groups: a node with what follows it, computed by one step.
+
+A product (Conv, MatMul, Gemm) takes along the additions and the activation that are the only readers of its result. A group stands where
+its last node stood, so everything that it reads is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from hetero_core.network.graph import Graph, Node
+from hetero_core.network.types import TensorType
+
+ANCHORS = frozenset({"Conv", "MatMul", "Gemm"})
+ADDITIONS = frozenset({"Add", "Sum"})
+ACTIVATIONS = frozenset({"Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Tanh"})
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """One node of an epilogue: y = node(y), or y + value where it adds one."""
+
+    node: Node
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A node, its epilogue, and the value that comes out; other outputs only a node without an epilogue has."""
+
+    node: Node
+    epilogue: tuple[Extra, ...] = ()
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The values that the group makes, absent ones as ""."""
+        return self.epilogue[-1].node.outputs[:1] if self.epilogue else self.node.outputs
+
+    @property
+    def members(self) -> tuple[Node, ...]:
+        """The nodes, in order."""
+        return (self.node, *(extra.node for extra in self.epilogue))
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The values that come in."""
+        inner = {value for node in self.members for value in node.writes}
+        return tuple(dict.fromkeys(value for node in self.members for value in node.reads if value not in inner))
+
+    def name_profile(self) -> Node:
+        """Returns a node that stands for the group in a profile: its name joins those of the nodes of the model."""
+        origins = tuple(dict.fromkeys(origin for node in self.members for origin in node.origins))
+        return self.node if origins == (self.node.name,) else replace(self.node, name="+".join(origins), origins=origins)
+
+
+def form_groups(graph: Graph, types: Mapping[str, TensorType], constants: Mapping[str, object]) -> tuple[Group, ...]:
+    """Returns the nodes of a graph as groups, in an order in which they can run."""
+    groups: list[Group | None] = []
+    made: dict[str, int] = {}
+    for node in graph.nodes:
+        joined = _join(node, groups, made, graph, types, constants)
+        for value in joined.outputs:
+            if value:
+                made[value] = len(groups)
+        groups.append(joined)
+    return tuple(group for group in groups if group is not None)
+
+
+def _join(
+    node: Node,
+    groups: list[Group | None],
+    made: Mapping[str, int],
+    graph: Graph,
+    types: Mapping[str, TensorType],
+    constants: Mapping[str, object],
+) -> Group:
+    # Of a sum of two products the later one takes the addition: the other is there by then.
+    for value in sorted(dict.fromkeys(node.inputs), key=lambda name: -made.get(name, -1)):
+        position = made.get(value)
+        group = None if position is None else groups[position]
+        if position is None or group is None or group.node.op_type not in ANCHORS or group.node.domain:
+            continue
+        if value in graph.names_of_outputs or len(graph.index_of_consumers.get(value, ())) != 1:
+            continue
+        extra = _read_extra(node, value, types, constants, group)
+        if extra is not None:
+            groups[position] = None
+            return Group(group.node, (*group.epilogue, extra))
+    return Group(node)
+
+
+def _read_extra(
+    node: Node, value: str, types: Mapping[str, TensorType], constants: Mapping[str, object], group: Group
+) -> Extra | None:
+    if node.domain or len(node.writes) != 1 or value not in types:
+        return None
+    if any(extra.node.op_type in ACTIVATIONS for extra in group.epilogue):
+        return None
+    if node.op_type in ACTIVATIONS and node.inputs[0] == value:
+        return Extra(node) if all(not name or name in constants for name in node.inputs[1:]) else None
+    if node.op_type in ADDITIONS and len(node.inputs) == 2 and node.since_version >= 6 and node.inputs[0] != node.inputs[1]:
+        other = node.inputs[1] if node.inputs[0] == value else node.inputs[0]
+        # The result must have the shape of the product: the other side broadcasts, or is equal.
+        if other in types and node.outputs[0] in types and types[node.outputs[0]] == types[value]:
+            return Extra(node, other)
+    return None

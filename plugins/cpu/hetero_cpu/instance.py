@@ -1,0 +1,161 @@
+"""A plan with memory: the arena, the arrays in it, and the calls of a run. Used by one run at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from hetero_core.contract import RunContext
+from hetero_core.errors import RequestCancelledError
+from hetero_core.limits import RunLimits
+from hetero_core.network.graph import Node
+from hetero_cpu.arena import ALIGNMENT
+from hetero_cpu.plan import Block, Derived, Foreign, Plan, PlannedStep
+from hetero_cpu.recipe import Array, Call
+
+
+class WrongTypeError(Exception):
+    """A kernel made another type than was inferred, so that the plan does not hold; never leaves the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundStep:
+    """The node that a profile and errors name, and what is called."""
+
+    node: Node
+    calls: tuple[Call, ...]
+
+
+class Instance:
+    """Not safe for threads: whoever runs it has it alone."""
+
+    __slots__ = ("_arrays", "_cancelled", "_inputs", "_limits", "_memory", "_outputs", "_passed", "_steps")
+
+    def __init__(self, plan: Plan) -> None:
+        self._memory = _allocate(plan.arena_bytes)
+        self._arrays = _lay_arrays(plan, self._memory)
+        # What has no place in the arena, by name: for the length of a run.
+        self._passed: dict[str, Any] = {}
+        self._cancelled: Callable[[], bool] = bool
+        self._limits: RunLimits | None = None
+        self._steps = tuple(self._bind(step) for step in plan.steps)
+        self._inputs = plan.inputs
+        self._outputs = plan.outputs
+
+    def _bind(self, step: PlannedStep) -> BoundStep:
+        if isinstance(step.work, Foreign):
+            return BoundStep(step.node, (self._bind_foreign(step.work, step.writes),))
+        scratch = self._memory[step.scratch_offset : step.scratch_offset + step.work.scratch]
+        reads = [self._arrays[value] for value in step.work.reads]
+        return BoundStep(step.node, tuple(step.work.bind(reads, [self._arrays[value] for value in step.writes], scratch)))
+
+    def _bind_foreign(self, work: Foreign, writes: Sequence[str]) -> Call:
+        def call() -> None:
+            found = work.program.run(
+                tuple(self._read(value) for value in work.reads), is_cancelled=self._cancelled, limits=self._limits
+            )
+            for value, place, result in zip(writes, work.placed, found, strict=True):
+                if place is None:
+                    self._passed[value] = result
+                else:
+                    _copy_result(self._arrays[place], result, value)
+
+        return call
+
+    def _read(self, value: str) -> Any:
+        return self._arrays[value] if value in self._arrays else self._passed[value]
+
+    def run(self, inputs: Sequence[Any], context: RunContext) -> tuple[Any, ...]:
+        """Returns the outputs in arrays of their own, or in those that the context brings.
+
+        Raises: RequestCancelledError when the context is cancelled between two steps; WrongTypeError. Errors carry the node as a note.
+        """
+        self._cancelled, self._limits = context.cancelled, context.limits
+        try:
+            # ONNX lets infinities and NaN arise in silence. The state belongs to the thread, so requests do not disturb each other.
+            with np.errstate(all="ignore"):
+                for value, array in zip(self._inputs, inputs, strict=True):
+                    if value in self._arrays:
+                        np.copyto(self._arrays[value], array)
+                    else:
+                        self._passed[value] = array
+                self._run_steps(context)
+                presets = (None,) * len(self._outputs) if context.outputs is None else context.outputs
+                return tuple(self._take_out(value, preset) for value, preset in zip(self._outputs, presets, strict=True))
+        finally:
+            self._passed.clear()
+
+    def _run_steps(self, context: RunContext) -> None:
+        cancelled, profile, limits = context.cancelled, context.profile, context.limits
+        step: BoundStep | None = None
+        try:
+            for step in self._steps:
+                if cancelled():
+                    raise RequestCancelledError(f"cancelled before node {step.node.label}")
+                if limits is not None:
+                    limits.enter(step.node.label)
+                began = 0.0 if profile is None else perf_counter()
+                for call in step.calls:
+                    call()
+                if profile is not None:
+                    profile.add(step.node, perf_counter() - began)
+        except Exception as error:
+            if step is not None and not isinstance(error, RequestCancelledError) and not getattr(error, "__notes__", ()):
+                error.add_note(f"while running node {step.node.label}")
+            raise
+
+    def _take_out(self, value: str, preset: Array | None) -> Any:
+        found = self._read(value)
+        if value not in self._arrays:
+            return _own(found, self._memory)
+        is_fit = preset is not None and preset.shape == found.shape and preset.dtype == found.dtype
+        taken = preset if is_fit and preset is not None else np.empty(found.shape, found.dtype)
+        np.copyto(taken, found)
+        return taken
+
+
+def _allocate(nbytes: int) -> Array:
+    """Returns bytes that begin at a multiple of the alignment."""
+    memory = np.empty(nbytes + ALIGNMENT, np.uint8)
+    begin = -memory.ctypes.data % ALIGNMENT
+    aligned: Array = memory[begin : begin + nbytes]
+    return aligned
+
+
+def _lay_arrays(plan: Plan, memory: Array) -> dict[str, Array]:
+    arrays = dict(plan.constants)
+
+    def find(value: str) -> Array:
+        if value not in arrays:
+            place = plan.places[value]
+            if isinstance(place, Derived):
+                arrays[value] = place.make(find(place.source))
+            else:
+                assert isinstance(place, Block)
+                arrays[value] = place.lay(memory[plan.offsets[value] :])
+        return arrays[value]
+
+    for value in plan.places:
+        find(value)
+    return arrays
+
+
+def _copy_result(target: Array, result: Any, value: str) -> None:
+    if result.shape != target.shape or result.dtype != target.dtype:
+        raise WrongTypeError(f"value '{value}' is {result.dtype}{list(result.shape)}, not {target.dtype}{list(target.shape)}")
+    np.copyto(target, result)
+
+
+def _own(value: Any, memory: Array) -> Any:
+    """Returns a value that was passed on by name, copied where it lies in the arena, which the next run writes."""
+    if isinstance(value, list):
+        return [_own(element, memory) for element in value]
+    if not isinstance(value, np.ndarray):
+        return value
+    if np.may_share_memory(value, memory):
+        return np.array(value, order="C")
+    return np.ascontiguousarray(value) if value.ndim else value

@@ -1,0 +1,51 @@
+"""Who computes a group: the providers of recipes, asked in order."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from functools import cache
+
+from hetero_cpu.recipe import STEP_FUNCTIONS, Choice, Site
+
+Provider = Callable[[Site], Choice | None]
+
+_NUMPY_STEPS = (
+    "steps_convolution",
+    "steps_elementwise",
+    "steps_layout",
+    "steps_linear",
+    "steps_normalization",
+    "steps_pooling",
+    "steps_transposed",
+)
+
+
+@cache
+def _load_numpy_steps() -> None:
+    for module in _NUMPY_STEPS:
+        importlib.import_module(f"hetero_cpu.{module}")
+
+
+def provide_numpy(site: Site) -> Choice | None:
+    """Returns what the first step function makes that takes the group; None when none does."""
+    _load_numpy_steps()
+    if site.node.domain:
+        return None
+    for function in STEP_FUNCTIONS.get(site.node.op_type, ()):
+        choice = function(site)
+        if choice is not None:
+            return choice
+    return None
+
+
+PROVIDERS: tuple[Provider, ...] = (provide_numpy,)
+
+
+def choose_step(site: Site) -> Choice | None:
+    """Returns what the first provider makes that takes the group; None leaves it to the toolkit."""
+    for provide in PROVIDERS:
+        choice = provide(site)
+        if choice is not None:
+            return choice
+    return None

@@ -1,0 +1,61 @@
+"""A network for one set of input shapes: all types, and what follows from the shapes as constants."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+
+from hetero_core.network.graph import Network
+from hetero_core.network.shapes import infer_types
+from hetero_core.network.types import TensorType
+from hetero_core.transforms.constants import Evaluate, fold_constants
+
+Signature = tuple[tuple[int, ...] | None, ...]
+"""The shape of each input; None for a sequence or an absent optional."""
+
+_MOST_ROUNDS = 4
+# Bytes; what is larger gets no place in an arena, and fails, if it does, in the run that makes it.
+_LARGEST_VALUE = 1 << 31
+
+
+def read_static_signature(network: Network) -> Signature | None:
+    """Returns the shapes that the network declares for its inputs; None when a size is open, or an input is no tensor."""
+    shapes: list[tuple[int, ...]] = []
+    for spec in network.inputs:
+        if spec.shape is None or any(not isinstance(size, int) for size in spec.shape):
+            return None
+        shapes.append(tuple(size for size in spec.shape if isinstance(size, int)))
+    return tuple(shapes)
+
+
+def specialize_network(network: Network, signature: Signature, evaluate: Evaluate) -> Network:
+    """Returns the network with these input shapes, its types inferred and its shape arithmetic computed."""
+    inputs = []
+    for spec, shape in zip(network.inputs, signature, strict=True):
+        is_open = isinstance(spec.type, TensorType) and shape is not None and spec.type.shape != shape
+        inputs.append(replace(spec, type=TensorType(spec.dtype, shape)) if is_open else spec)
+    if all(new is old for new, old in zip(inputs, network.inputs, strict=True)):
+        special = network
+    else:
+        types = {**network.types, **{spec.name: spec.type for spec in inputs}}
+        special = infer_types(replace(network, inputs=tuple(inputs), types=MappingProxyType(types)))
+    for _ in range(_MOST_ROUNDS):
+        folded = fold_constants(special, evaluate)
+        if folded is special:
+            break
+        # What became constant, as the shape of a Reshape, tells more types.
+        special = infer_types(folded) if _has_open_types(folded) else folded
+    return special
+
+
+def _has_open_types(network: Network) -> bool:
+    return any(read_static_type(network, value) is None for node in network.nodes for value in node.writes)
+
+
+def read_static_type(network: Network, value: str) -> TensorType | None:
+    """Returns the type of a value whose every size is known and whose elements are numbers; None otherwise."""
+    found = network.type_of(value)
+    if not isinstance(found, TensorType) or found.shape is None or found.dtype in (None, "string"):
+        return None
+    nbytes = found.nbytes
+    return found if nbytes is not None and nbytes <= _LARGEST_VALUE else None

@@ -1,0 +1,106 @@
+"""Arithmetic and activations element by element; the result keeps the order in memory of what is read, and may lie over it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hetero_cpu.activations import BINDERS, NEEDS_SPARE
+from hetero_cpu.recipe import Array, Call, Choice, Recipe, Site, step
+
+_BINARY: dict[str, Any] = {
+    "Add": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "Div": np.divide,
+    "Max": np.maximum,
+    "Min": np.minimum,
+}
+_UNARY: dict[str, Any] = {
+    "Abs": np.abs,
+    "Exp": np.exp,
+    "Log": np.log,
+    "Neg": np.negative,
+    "Sqrt": np.sqrt,
+    "Reciprocal": np.reciprocal,
+}
+# Elements that an activation of several calls works on at a time, so that they stay in the nearest cache.
+_STRIP = 1 << 14
+
+
+def _order_of(site: Site, values: Sequence[str]) -> bool | None:
+    """Says whether the result is to lie channels last; None where it has another shape than all that is read."""
+    shape = site.types[site.node.outputs[0]].shape
+    full = [value for value in values if site.shape(value) == shape and value not in site.constants]
+    return any(site.is_channels_last(value) for value in full) if full else None
+
+
+@step(*_BINARY, "Sum")
+def plan_binary(site: Site) -> Choice | None:
+    """Returns the recipe of arithmetic on two or more inputs."""
+    node, values = site.node, site.node.inputs
+    is_old = node.since_version < (8 if node.op_type in ("Sum", "Max", "Min") else 7)
+    if is_old or len(values) < 2 or not site.is_float32(*values) or node.attributes:
+        return None
+    is_last = _order_of(site, values)
+    shape = site.types[node.outputs[0]].shape
+    function = _BINARY.get(node.op_type, np.add)
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Call]:
+        (y,) = writes
+        calls: list[Call] = [partial(function, reads[0], reads[1], out=y)]
+        return calls + [partial(function, y, array, out=y) for array in reads[2:]]
+
+    # Of more than two, the third is read when the first sum is there: only the first two may be written over.
+    overwrites = tuple(position for position, value in enumerate(values[:2]) if site.shape(value) == shape)
+    return Recipe(tuple(values), bind, is_channels_last=bool(is_last), overwrites=overwrites)
+
+
+@step(*_UNARY)
+def plan_unary(site: Site) -> Choice | None:
+    """Returns the recipe of one function of NumPy."""
+    (value,) = site.node.inputs
+    if not site.is_float32(value) or site.node.attributes:
+        return None
+    function = _UNARY[site.node.op_type]
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Call]:
+        return [partial(function, reads[0], writes[0])]
+
+    return Recipe((value,), bind, is_channels_last=site.is_channels_last(value), overwrites=(0,))
+
+
+@step(*BINDERS)
+def plan_activation(site: Site) -> Choice | None:
+    """Returns the recipe of an activation, in strips where it is made of several calls."""
+    node = site.node
+    value = node.inputs[0]
+    if not site.is_float32(value) or any(name and name not in site.constants for name in node.inputs[1:]):
+        return None
+    needs_spare = node.op_type in NEEDS_SPARE
+    size = site.prototypes[value].size
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Call]:
+        x, y = (_flatten(array) for array in (reads[0], writes[0]))
+        spare = scratch.view(np.float32) if needs_spare else y
+        if x.ndim != 1 or y.ndim != 1 or reads[0].strides != writes[0].strides:
+            x, y = reads[0], writes[0]
+            return BINDERS[node.op_type](node, site.constants, x, y, spare[:size].reshape(x.shape) if needs_spare else y)
+        strip = _STRIP if node.op_type not in ("Relu", "Clip") else size
+        calls: list[Call] = []
+        for begin in range(0, size, strip):
+            part, made = x[begin : begin + strip], y[begin : begin + strip]
+            calls += BINDERS[node.op_type](node, site.constants, part, made, spare[: part.size] if needs_spare else made)
+        return calls
+
+    scratch = size * 4 if needs_spare else 0
+    return Recipe((value,), bind, scratch, is_channels_last=site.is_channels_last(value), overwrites=(0,))
+
+
+def _flatten(array: Array) -> Array:
+    """Returns the elements in the order in which they lie in memory; the array itself where they do not lie side by side."""
+    laid = array.transpose(sorted(range(array.ndim), key=lambda axis: -array.strides[axis]))
+    return laid.reshape(-1) if laid.flags.c_contiguous else array

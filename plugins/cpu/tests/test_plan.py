@@ -1,0 +1,182 @@
+"""Plans: what shares memory stays right, how many there are, and what the outside sees of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import onnxruntime
+import pytest
+
+from hetero_core import Core
+from hetero_core.testing.compare import assert_same
+from hetero_core.testing.larger_models import bert_model, gpt2_step_model, mobilenet_v2_model, u_net_model, vit_tiny_model
+from hetero_core.testing.models import dynamic_batch_model, light_inputs, light_model
+
+RELATIVE = 1e-4
+
+
+@pytest.fixture
+def core() -> Iterator[Core]:
+    with Core() as opened:
+        yield opened
+
+
+def parse(text: str, **constants: Any) -> onnx.ModelProto:
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}')
+    for name, array in constants.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), name))
+    return model
+
+
+def draw_array(seed: int, *shape: int) -> Any:
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
+
+
+def run_engine(model: onnx.ModelProto, inputs: dict[str, Any]) -> list[Any]:
+    """The oracle: ONNX Runtime with its optimisations off."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return list(session.run(None, inputs))
+
+
+def check(core: Core, model: onnx.ModelProto, *, foreign: int = 0) -> None:
+    inputs = light_inputs(model)
+    loaded = core.load_network(model, "CPU")
+    request = loaded.create_infer_request()
+    wanted = run_engine(model, inputs)
+    for _ in range(2):
+        for value, expected in zip(request.infer(inputs).values(), wanted, strict=True):
+            assert_same(value, expected, rtol=RELATIVE)
+    assert loaded.get_metric("CPU_FOREIGN_STEPS") <= foreign
+
+
+BRANCHES = """g (float[2, 12, 9, 7] x) => (float[2, 48, 9, 7] y, float[2, 12, 9, 7] kept) {
+    a = Conv <pads = [1, 1, 1, 1], group = 12> (x, deep)
+    b = Conv (x, point)
+    r = Relu (b)
+    c = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x)
+    left = Concat <axis = 1> (a, r)
+    kept = Sigmoid (c)
+    s = Add (c, r)
+    y = Concat <axis = 1> (left, c, s)
+}"""
+
+
+def test_branches_computed_in_their_places_equal_the_engine(core: Core) -> None:
+    check(core, parse(BRANCHES, deep=draw_array(1, 12, 1, 3, 3), point=draw_array(2, 12, 12, 1, 1)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # One value twice in a Concat; a turned square beside itself; a view that is read after its source was written over.
+        "g (float[3, 3] x) => (float[9, 3] y) { a = Neg (x) b = Transpose (a) y = Concat <axis = 0> (a, b, a) }",
+        "g (float[4, 4] x) => (float[4, 4] y) { a = Neg (x) b = Transpose (a) c = MatMul (a, b) d = Add (a, b) y = Mul (c, d) }",
+        "g (float[2, 6] x) => (float[3, 4] y) { a = Neg (x) b = Reshape (a, three) c = Exp (a) d = Reshape (c, three) y = Sub (b, d) }",
+        "g (float[2, 6] x) => (float[2, 6] y) { a = Exp (x) b = Relu (a) c = Neg (b) d = Abs (a) y = Add (c, d) }",
+        """g (float[6] x) => (float[1] y) {
+           a = Neg (x) f = Gather (a, last) g = Exp (a) h = Gather (g, last) s = Sub (f, h) y = Reshape (s, one) }""",
+        "g (float[2, 3, 4] x) => (float[2, 6, 4] y) { a = LayerNormalization (x, s) b = Softmax (x) y = Concat <axis = 1> (a, b) }",
+        "g (float[2, 8, 3, 3] x) => (float[2, 72] y) { a = Conv (x, w) b = Flatten (a) c = Relu (b) d = Flatten (a) y = Sub (c, d) }",
+    ],
+)
+def test_values_that_share_memory_equal_the_engine(core: Core, text: str) -> None:
+    constants = {"three": [3, 4], "last": 5, "one": [1], "s": draw_array(2, 4), "w": draw_array(1, 8, 8, 1, 1)}
+    check(core, parse(text, **{name: np.asarray(value) for name, value in constants.items() if f" {name})" in text}))
+
+
+@pytest.mark.parametrize(
+    ("model", "foreign"),
+    [
+        (lambda: bert_model(layers=1, length=16), 0),
+        (lambda: bert_model(batch=2, layers=1, length=5), 0),
+        (lambda: gpt2_step_model(batch=2, layers=1, past=7), 1),
+        (lambda: vit_tiny_model(batch=2, layers=1), 0),
+        (lambda: mobilenet_v2_model(batch=2), 0),
+        (lambda: u_net_model(batch=2, size=64, width=8), 0),
+    ],
+    ids=["bert", "bert-odd", "gpt2", "vit", "mobilenet", "u-net"],
+)
+def test_architecture_equals_the_engine(core: Core, model: Any, foreign: int) -> None:
+    check(core, model(), foreign=foreign)
+
+
+def test_outputs_stay_valid_whatever_runs_next(core: Core) -> None:
+    model = light_model("squeezenet")
+    loaded = core.load_network(model, "CPU")
+    (first,) = loaded.infer(light_inputs(model, 0)).values()
+    copy = first.copy()
+    (second,) = loaded.infer(light_inputs(model, 1)).values()
+    assert not np.array_equal(first, second)
+    np.testing.assert_array_equal(first, copy)
+    first[...] = 0
+    np.testing.assert_array_equal(next(iter(loaded.infer(light_inputs(model, 1)).values())), second)
+
+
+def test_requests_at_the_same_time_have_memory_of_their_own(core: Core) -> None:
+    model = light_model("squeezenet")
+    loaded = core.load_network(model, "CPU")
+    draws = [light_inputs(model, seed) for seed in range(3)]
+    expected = [next(iter(loaded.infer(draw).values())) for draw in draws]
+    wrong: list[int] = []
+
+    def run(index: int) -> None:
+        request = loaded.create_infer_request()
+        found = [next(iter(request.infer(draws[index]).values())).copy() for _ in range(4)]
+        wrong.extend(index for value in found if not np.array_equal(value, expected[index]))
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_plans_are_made_once_for_each_set_of_shapes_and_only_the_last_are_kept(core: Core) -> None:
+    model = dynamic_batch_model()
+    loaded = core.load_network(model, "CPU")
+    assert loaded.get_metric("CPU_PLANS") == (0, 16)
+    for batch in (*range(1, 19), 18, 17):
+        images = draw_array(batch, batch, 3, 16, 16)
+        assert_same(loaded.infer({"images": images})["scores"], run_engine(model, {"images": images})[0], rtol=RELATIVE)
+    assert loaded.get_metric("CPU_PLANS") == (18, 16)
+    loaded.infer({"images": draw_array(1, 1, 3, 16, 16)})
+    assert loaded.get_metric("CPU_PLANS") == (19, 16)
+    assert loaded.get_metric("CPU_FOREIGN_STEPS") == 0
+
+
+def test_profile_names_the_nodes_of_the_model(core: Core) -> None:
+    model = parse(
+        """g (float[1, 8, 4, 4] x) => (float[1, 8, 4, 4] y) {
+            [conv] a = Conv (x, w) [norm] b = BatchNormalization (a, s, s, s, v) [relu] c = Relu (b) [last] y = Softmax <axis = 1> (c) }""",
+        w=draw_array(1, 8, 8, 1, 1),
+        s=draw_array(2, 8),
+        v=np.ones(8, np.float32),
+    )
+    request = core.load_network(model, "CPU", {"PERF_COUNT": True}).create_infer_request()
+    request.infer(light_inputs(model))
+    assert [(entry.node, entry.operator) for entry in request.profile.entries] == [
+        ("conv+norm+relu", "Conv-11"),
+        ("last", "Softmax-13"),
+    ]
+
+
+def test_random_nodes_draw_anew_in_every_run(core: Core) -> None:
+    model = parse("g (float[4] x) => (float[4] y) { r = RandomNormal <shape = [4]> () y = Add (x, r) }")
+    loaded = core.load_network(model, "CPU")
+    first, second = (loaded.infer({"x": np.zeros(4, np.float32)})["y"] for _ in range(2))
+    assert not np.array_equal(first, second)
+
+
+def test_same_network_gives_the_same_numbers_every_time(core: Core) -> None:
+    model = light_model("squeezenet")
+    inputs = light_inputs(model)
+    found = [next(iter(core.load_network(model, "CPU").infer(inputs).values())) for _ in range(2)]
+    np.testing.assert_array_equal(*found)
