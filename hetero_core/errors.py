@@ -129,6 +129,15 @@ class MemoryLimitError(HeteroError, MemoryError):
     """A network, or one run of it, needs more bytes than MEMORY_LIMIT allows."""
 
 
+class DeviceMemoryError(HeteroError, MemoryError):
+    """A device has not the room that a network, or a run of it, needs; `needed` and `free` are bytes, None where nobody knows."""
+
+    def __init__(self, message: str, *, needed: int | None = None, free: int | None = None) -> None:
+        super().__init__(message)
+        self.needed = needed
+        self.free = free
+
+
 class InferenceError(HeteroError, RuntimeError):
     """A device failed while it ran a network; the cause is chained."""
 

@@ -8,7 +8,7 @@ programs, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from math import prod
 from typing import Any
@@ -36,11 +36,13 @@ def compile_program(
     from_host: Callable[[Any], Array] | None = None,
     extensions: Mapping[tuple[str, str], Any] = NO_EXTENSIONS,
     dtypes: Dtypes = ANY,
+    host_inputs: Collection[str] = (),
 ) -> Program:
     """Returns the program of a graph.
 
     `to_host` and `from_host` copy one tensor; with NumPy they are not needed. `extensions` maps (domain, op_type) to an object with
-    a `function(*inputs, **attributes)`, used where no kernel exists. `dtypes` are the element types of the device.
+    a `function(*inputs, **attributes)`, used where no kernel exists. `dtypes` are the element types of the device. `host_inputs` are
+    inputs of the graph that are given in host memory.
 
     Raises: UnsupportedNodesError naming each node that the toolkit cannot run, with the reason.
     """
@@ -51,7 +53,7 @@ def compile_program(
             f"cannot compile network '{graph.name}': {listed}", {name: {"kernels": reason} for name, reason in refusals.items()}
         )
     memory = Memory(xp, _map_tensors(to_host or _keep), _map_tensors(from_host or (_keep if xp is np else xp.asarray)))
-    return _Compiler(graph, memory, extensions, EMPTY, {}, lambda _: None).compile()
+    return _Compiler(graph, memory, extensions, EMPTY, {}, lambda _: None).compile(host_inputs)
 
 
 def _keep(array: Array) -> Array:
@@ -97,8 +99,8 @@ class _Compiler:
         self._shape_values: set[str] = set()
         self._steps: list[Step] = []
 
-    def compile(self) -> Program:
-        input_slots = tuple(self._add_slot(spec.name, on_host=False) for spec in self._graph.inputs)
+    def compile(self, host_inputs: Collection[str] = ()) -> Program:
+        input_slots = tuple(self._add_slot(spec.name, on_host=spec.name in host_inputs) for spec in self._graph.inputs)
         for node in self._graph.nodes:
             self._add_node(node)
         output_slots = tuple(

@@ -14,8 +14,11 @@ import numpy as np
 from hetero_core.dtypes import dtype_of_numpy, numpy_dtype
 from hetero_core.errors import InferenceError, InputNameError, InputShapeError, InputTypeError, enumerate_choices, suggest
 from hetero_core.network.border import EMPTY_BORDER, LAYOUT_OF_RANK, Border, precision_of_dtype
-from hetero_core.network.types import MapType, OptionalType, SequenceType, TensorType, ValueSpec, ValueType
+from hetero_core.network.types import HOST, MapType, OptionalType, SequenceType, TensorType, ValueSpec, ValueType
 from hetero_core.runtime.untyped import convert_untyped, read_foreign
+
+# DLPack's numbers of memories that a device may have; 12 is for devices that DLPack does not know.
+_MEMORIES = {2: "cuda", 10: "rocm", 12: "ext"}
 
 
 def order_inputs(
@@ -59,8 +62,31 @@ def _check_bounds(sizes: Mapping[str, tuple[int, str]], bounds: Mapping[str, tup
 
 
 def convert_value(value: Any, spec: ValueSpec, *, network: str, sizes: dict[str, tuple[int, str]] | None = None) -> Any:
-    """Returns one value checked against its spec. `sizes` collects the named dimensions, so that they agree between inputs."""
+    """Returns one value checked against its spec. `sizes` collects the named dimensions, so that they agree between inputs.
+
+    An array that lies in the device's own memory already stays there; it is for the device to take it as it is.
+    """
+    if spec.memory != HOST and isinstance(spec.type, TensorType) and _find_memory(value) == spec.memory:
+        where = f"input '{spec.name}' of network '{network}'"
+        return _check_in_place(value, spec.type, where, {} if sizes is None else sizes)
     return _convert(value, spec.type, f"input '{spec.name}' of network '{network}'", {} if sizes is None else sizes)
+
+
+def _find_memory(value: Any) -> str | None:
+    """Returns the memory that an array lies in, by the name that devices give it; None for the host's and for what does not say."""
+    if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack_device__"):
+        return None
+    kind, index = value.__dlpack_device__()
+    return f"{_MEMORIES[int(kind)]}:{index}" if int(kind) in _MEMORIES else None
+
+
+def _check_in_place(value: Any, wanted: TensorType, where: str, sizes: dict[str, tuple[int, str]]) -> Any:
+    """Returns an array of any library, checked by what it says of itself: PyTorch writes "torch.float32" where NumPy has "float32"."""
+    found = str(value.dtype).rpartition(".")[2]
+    if wanted.dtype is not None and found != _spell(wanted.dtype):
+        raise InputTypeError(f"{where}: expected {wanted.dtype}, got {found}; convert it where it lies")
+    check_shape(tuple(value.shape), wanted, where, sizes)
+    return value
 
 
 def count_copied_bytes(given: Mapping[str, Any], ordered: Sequence[Any], specs: Sequence[ValueSpec]) -> int:

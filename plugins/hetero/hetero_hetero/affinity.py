@@ -9,7 +9,7 @@ split is made anew. A device is never asked twice for a node that it has refused
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -30,7 +30,8 @@ from hetero_hetero.units import find_quantized_units, find_shape_nodes
 class Task:
     """What is to be split and how. `configs` maps the devices, in order of priority, to their configuration.
 
-    `itself` is the device string of this HETERO, which runs branches that no device takes whole, with `own_config`.
+    `itself` is the device string of this HETERO, which runs branches that no device takes whole, with `own_config`. `unavailable` maps
+    the devices of the list that cannot work here, and that the user allows to pass over, to the reason.
     """
 
     core: Core
@@ -40,6 +41,7 @@ class Task:
     configs: Mapping[str, Mapping[str, Any]]
     policy: str
     smallest: int = 1
+    unavailable: Mapping[str, str] = field(default_factory=dict)
 
     def config_of(self, device: str) -> Mapping[str, Any]:
         """Returns the configuration of a device of the list, or of this HETERO."""
@@ -64,12 +66,18 @@ class Task:
 def begin_assignment(task: Task) -> Assignment:
     """Returns the assignment before any device was asked, with the network's pins under canonical device names.
 
-    Raises: AffinityError for a pin to a device outside the list.
+    Every node is refused by the devices that cannot work here, for that reason.
+
+    Raises: AffinityError for a pin to a device that is outside the list, or cannot work here.
     """
     priorities = tuple(task.configs)
     pins = {}
     for name, device in task.network.affinity.items():
         canonical = str(parse_device_name(device))
+        if canonical in task.unavailable:
+            raise AffinityError(
+                f"node {task.network.node(name).label} is pinned to {device}, which cannot be used: {task.unavailable[canonical]}"
+            )
         # A plan that was written as pins says so where HETERO runs an If itself.
         if canonical not in priorities and not (canonical == task.itself and is_branching(task.network.node(name))):
             hint = suggest(canonical, priorities) or ";"
@@ -78,7 +86,11 @@ def begin_assignment(task: Task) -> Assignment:
                 f"{enumerate_choices(priorities)}"
             )
         pins[name] = canonical
-    return Assignment(priorities, pins)
+    assignment = Assignment(priorities, pins)
+    for device, reason in task.unavailable.items():
+        for node in task.network.nodes:
+            assignment.refuse(node.name, device, f"cannot be used: {reason}")
+    return assignment
 
 
 def complete_assignment(task: Task, assignment: Assignment) -> None:

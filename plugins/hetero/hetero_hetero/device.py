@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,7 @@ from hetero_core.core import Core
 from hetero_core.devices.config import STANDARD_KEYS
 from hetero_core.devices.names import parse_device_name, split_device_list
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
-from hetero_core.errors import DeviceNameError
+from hetero_core.errors import DeviceNameError, DeviceUnavailableError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
 from hetero_core.network.writer import pack_network, unpack_network
@@ -21,8 +22,10 @@ from hetero_hetero.branches import BranchExecutable, cut_branches
 from hetero_hetero.executable import HeteroExecutable
 from hetero_hetero.loading import load_stages, require_complete
 from hetero_hetero.payload import export_stages, import_stages
-from hetero_hetero.properties import PROPERTIES_KEY, configure_children
+from hetero_hetero.properties import PROPERTIES_KEY, configure_children, find_unavailable
 from hetero_hetero.stages import build_plan, cut_stages
+
+logger = logging.getLogger(__name__)
 
 PRIORITIES_KEY = "TARGET_FALLBACK"
 POLICY_KEY = "HETERO_SUBGRAPH_POLICY"
@@ -40,7 +43,7 @@ OWN_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
         FALLBACK_KEY: ConfigKey(
             str,
             FALLBACKS[0],
-            "What follows when a device fails to load a part that it has taken: an error, or the next device.",
+            "What follows when a device cannot be used, or fails to load a part that it has taken: an error, or the next device.",
             choices=FALLBACKS,
         ),
         SMALLEST_KEY: ConfigKey(int, 1, "Subgraphs of fewer nodes are folded into a neighbour whose device takes them.", least=1),
@@ -57,9 +60,12 @@ class HeteroDevice:
 
     @hookimpl
     def config_keys(self, device: DeviceName) -> Mapping[str, ConfigKey]:
-        """The device's own keys, and those of its children: a flat key goes to every child that knows it."""
+        """The device's own keys, and those of its children: a flat key goes to every child that knows it.
+
+        A child that cannot be used has none; whether that is an error is said when a network is queried or loaded.
+        """
         own = dict(OWN_KEYS)
-        for child in self._children(device):
+        for child in self._usable_children(device):
             for name, key in self._core.config_keys(child).items():
                 if name not in own and name not in STANDARD_KEYS:
                     own[name] = replace(key, default=None, doc=f"{key.doc} (of {child})", is_arguments=False)
@@ -68,7 +74,7 @@ class HeteroDevice:
     @hookimpl
     def metrics(self, device: DeviceName) -> Mapping[str, Any]:
         """HETERO is no physical device: it has no ids, and its architecture is that of its children."""
-        children = self._children(device)
+        children = self._usable_children(device)
         return {
             "AVAILABLE_DEVICES": (),
             "FULL_DEVICE_NAME": "HETERO: one network over several devices",
@@ -146,12 +152,20 @@ class HeteroDevice:
         return True
 
     def _describe_task(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Task:
-        configs = configure_children(self._core, device, self._require_children(device), config)
+        children = self._require_children(device)
+        unavailable = find_unavailable(self._core, children) if config[FALLBACK_KEY] == "NEXT" else {}
+        for child, reason in unavailable.items():
+            logger.warning("%s goes on without %s: %s", device, child, reason)
+        try:
+            configs = configure_children(self._core, device, children, config, unavailable=unavailable)
+        except DeviceUnavailableError as error:
+            error.add_note(f"{FALLBACK_KEY}=NEXT would let {device} go on without it")
+            raise
         keys = self.config_keys(device)
         own = {name: value for name, value in config.items() if value is not None and name in keys}
         # A branch is run within one run of the whole.
         own |= {THREADS_KEY: config[THREADS_KEY], STREAMS_KEY: 1}
-        return Task(self._core, network, str(device), own, configs, config[POLICY_KEY], config[SMALLEST_KEY])
+        return Task(self._core, network, str(device), own, configs, config[POLICY_KEY], config[SMALLEST_KEY], unavailable)
 
     def _load_branches(self, task: Task, plan: Plan) -> BranchExecutable:
         """Loads the branches of a network of one If, each as a network of its own."""
@@ -175,6 +189,11 @@ class HeteroDevice:
         if not device.arguments:
             return ()
         return tuple(dict.fromkeys(str(parse_device_name(text)) for text in split_device_list(device.arguments)))
+
+    def _usable_children(self, device: DeviceName) -> tuple[str, ...]:
+        children = self._children(device)
+        unavailable = find_unavailable(self._core, children)
+        return tuple(child for child in children if child not in unavailable)
 
     def _require_children(self, device: DeviceName) -> tuple[str, ...]:
         children = self._children(device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from hetero_core.contract import DeviceName
@@ -10,28 +10,32 @@ from hetero_core.core import Core
 from hetero_core.devices.config import LIMIT_KEYS, STANDARD_KEYS, convert_config
 from hetero_core.devices.names import parse_device_name, split_device_list
 from hetero_core.devices.threads import EXCLUSIVE_KEY, HINT_KEY, STREAMS_KEY, THREADS_KEY
-from hetero_core.errors import ConfigKeyError, ConfigValueError, enumerate_choices, suggest
+from hetero_core.errors import ConfigKeyError, ConfigValueError, DeviceUnavailableError, enumerate_choices, suggest
 
 PROPERTIES_KEY = "DEVICE_PROPERTIES"
 _KEYS_OF_THE_WHOLE = ("PERF_COUNT", "DEVICE_ID", EXCLUSIVE_KEY, STREAMS_KEY, HINT_KEY, *LIMIT_KEYS)
 
 
 def configure_children(
-    core: Core, device: DeviceName, children: Sequence[str], config: Mapping[str, Any]
+    core: Core, device: DeviceName, children: Sequence[str], config: Mapping[str, Any], *, unavailable: Container[str] = ()
 ) -> dict[str, dict[str, Any]]:
     """Returns device -> configuration, in the order of `children`: the flat keys that it knows, its own properties over them.
+
+    Those of the `children` that are `unavailable` are left out, with their properties: nobody can say what keys they have.
 
     Raises: ConfigValueError for properties of a device that is not in the list; ConfigKeyError, ConfigValueError for a key or value
     that the device does not take.
     """
-    properties = _read_properties(core, device, children, config.get(PROPERTIES_KEY))
+    properties = _read_properties(core, device, children, config.get(PROPERTIES_KEY), unavailable)
     for child, values in properties.items():
         if values.get(THREADS_KEY, 0) > config[THREADS_KEY]:
             raise ConfigValueError(
                 f"{PROPERTIES_KEY} of device {device} give {child} {THREADS_KEY}={values[THREADS_KEY]}; one run of the whole has "
                 f"{config[THREADS_KEY]}, which is {THREADS_KEY} of {device} divided by its streams"
             )
-    return {child: {**_select_flat(core, child, config), **properties.get(child, {})} for child in children}
+    return {
+        child: {**_select_flat(core, child, config), **properties.get(child, {})} for child in children if child not in unavailable
+    }
 
 
 def _select_flat(core: Core, child: str, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,18 +53,31 @@ def _select_flat(core: Core, child: str, config: Mapping[str, Any]) -> dict[str,
 
 
 def _read_properties(
-    core: Core, device: DeviceName, children: Sequence[str], given: Mapping[str, Any] | None
+    core: Core, device: DeviceName, children: Sequence[str], given: Mapping[str, Any] | None, unavailable: Container[str]
 ) -> dict[str, dict[str, Any]]:
     """Returns device -> properties in their types."""
     properties: dict[str, dict[str, Any]] = {}
     for name, values in (given or {}).items():
         child = _find_child(name, device, children)
+        if child in unavailable:
+            continue
         if child in properties:
             raise ConfigValueError(f"{PROPERTIES_KEY} of device {device} names {child} twice; write all of its keys in one entry")
         if not isinstance(values, Mapping):
             raise ConfigValueError(f"{PROPERTIES_KEY} of device {device}: expected keys and values for {child}, got {values!r}")
         properties[child] = _convert_properties(core, device, child, values)
     return properties
+
+
+def find_unavailable(core: Core, children: Sequence[str]) -> dict[str, str]:
+    """Returns device -> reason for those that are installed and cannot work here, in order."""
+    found: dict[str, str] = {}
+    for child in children:
+        try:
+            core.config_keys(child)
+        except DeviceUnavailableError as error:
+            found[child] = " ".join(str(error).split())
+    return found
 
 
 def _find_child(name: str, device: DeviceName, children: Sequence[str]) -> str:

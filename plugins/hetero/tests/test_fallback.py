@@ -9,8 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hetero_core import Core, Network
-from hetero_core.errors import ConfigValueError, DeviceUnavailableError, LoadError, UnsupportedNodesError
+from hetero_core import Core, Network, hookimpl
+from hetero_core.errors import (
+    AffinityError,
+    ConfigValueError,
+    DeviceNotFoundError,
+    DeviceUnavailableError,
+    LoadError,
+    UnsupportedNodesError,
+)
 
 SANDWICH = """g (float[4] x) => (float[4] y) { [first] a = Relu (x) [middle] b = Exp (a) [last] y = Neg (b) }"""
 X = np.array([0.5, -1, 2, -3], np.float32)
@@ -114,6 +121,65 @@ def test_pinned_nodes_do_not_move_on(core: Core, read: Callable[..., Network], a
         core.load_network(read(SANDWICH).with_affinity({"last": "A"}), "HETERO:A,TEMPLATE", NEXT)
     # At first A has all nodes; those that are free to go have gone before the pinned one is tried alone.
     assert device.loaded == [("first", "middle", "last"), ("last",)]
+
+
+class GoneFactory:
+    """A plugin whose driver is not there; counts nothing and takes nothing."""
+
+    @hookimpl
+    def create_device(self) -> object:
+        raise DeviceUnavailableError("device GONE is not available: no driver; install one")
+
+
+def test_device_that_cannot_be_used_is_an_error_unless_next_was_asked_for(core: Core, read: Callable[..., Network]) -> None:
+    core.register_plugin("GONE", GoneFactory())
+    for call in (core.load_network, core.query_network):
+        with pytest.raises(DeviceUnavailableError, match="device GONE is not available: no driver; install one") as caught:
+            call(read(SANDWICH), "HETERO:GONE,CPU")
+        assert "HETERO_FALLBACK=NEXT would let HETERO:GONE,CPU go on without it" in caught.value.__notes__
+
+
+@pytest.mark.parametrize("devices", ["HETERO:GONE,CPU", "HETERO:CPU,GONE", "HETERO:(HETERO:GONE,CPU),CPU"])
+def test_next_goes_on_without_a_device_that_cannot_be_used(
+    core: Core, read: Callable[..., Network], caplog: pytest.LogCaptureFixture, devices: str
+) -> None:
+    core.register_plugin("GONE", GoneFactory())
+    with caplog.at_level(logging.WARNING):
+        loaded = core.load_network(read(SANDWICH), devices, NEXT)
+    assert "goes on without GONE: device GONE is not available: no driver; install one" in caplog.text
+    np.testing.assert_allclose(loaded.infer({"x": X})["y"], compute_sandwich(), rtol=1e-6)
+    if "(" not in devices:
+        assert loaded.get_metric("EXECUTION_DEVICES") == ("CPU",)
+        reason = "cannot be used: device GONE is not available: no driver; install one"
+        assert loaded.get_metric("HETERO_PLAN").refusals == {name: {"GONE": reason} for name in ("first", "middle", "last")}
+
+
+def test_properties_of_a_device_that_cannot_be_used_wait_for_it(core: Core, read: Callable[..., Network]) -> None:
+    core.register_plugin("GONE", GoneFactory())
+    config = {**NEXT, "DEVICE_PROPERTIES": {"GONE": {"GONE_LEVEL": 3}}}
+    assert core.load_network(read(SANDWICH), "HETERO:GONE,CPU", config).get_metric("EXECUTION_DEVICES") == ("CPU",)
+
+
+def test_pin_to_a_device_that_cannot_be_used_is_an_error_under_next(core: Core, read: Callable[..., Network]) -> None:
+    core.register_plugin("GONE", GoneFactory())
+    network = read(SANDWICH).with_affinity({"middle": "GONE"})
+    with pytest.raises(
+        AffinityError,
+        match=r"node 'middle' \(Exp-13\) is pinned to GONE, which cannot be used: device GONE is not available: no driver",
+    ):
+        core.load_network(network, "HETERO:GONE,CPU", NEXT)
+
+
+def test_list_of_which_no_device_can_be_used_is_refused_with_every_reason(core: Core, read: Callable[..., Network]) -> None:
+    core.register_plugin("GONE", GoneFactory())
+    with pytest.raises(UnsupportedNodesError, match="3 of 3 nodes are refused") as caught:
+        core.load_network(read(SANDWICH), "HETERO:GONE", NEXT)
+    assert caught.value.refusals["first"] == {"GONE": "cannot be used: device GONE is not available: no driver; install one"}
+
+
+def test_device_that_is_not_installed_is_an_error_under_next_too(core: Core, read: Callable[..., Network]) -> None:
+    with pytest.raises(DeviceNotFoundError, match="no plugin announces device 'CPUX', did you mean 'CPU'"):
+        core.load_network(read(SANDWICH), "HETERO:CPUX,CPU", NEXT)
 
 
 def test_inner_list_moves_on_by_itself(core: Core, read: Callable[..., Network], add_device: Callable[..., Any]) -> None:

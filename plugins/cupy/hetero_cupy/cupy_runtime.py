@@ -1,0 +1,220 @@
+"""The seam implemented with CuPy. Nothing of this file has run on a card so far: docs/explanation/gpu-device.md says what was.
+
+CuPy is imported when the device is created. Kernels that it compiles go to a folder that only the user can write to.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from hetero_core.errors import DeviceUnavailableError
+from hetero_core.runtime.private_cache import open_private_folder
+from hetero_cupy.probe import explain_facts, explain_import, find_facts
+from hetero_cupy.runtime import CardFacts
+
+_CACHE_VARIABLE = "CUPY_CACHE_DIR"
+_KEPT_STAGING_BYTES = 64 << 20
+
+
+def open_cupy(name: str) -> CupyRuntime:
+    """Returns CuPy with its cards, after a kernel has run on each of them.
+
+    Raises: DeviceUnavailableError that says what is missing, and the cure; PrivateFolderError.
+    """
+    if not os.environ.get(_CACHE_VARIABLE):
+        os.environ[_CACHE_VARIABLE] = str(open_private_folder("cupy-kernels"))
+    try:
+        import cupy  # heavy, and not a dependency: which distribution fits depends on the driver
+    except ImportError as error:
+        raise DeviceUnavailableError(f"device {name} is not available: {explain_import(error)}") from error
+    reason = explain_facts(find_facts(cupy, lambda: _run_first_kernel(cupy)))
+    if reason is not None:
+        raise DeviceUnavailableError(f"device {name} is not available: {reason}")
+    return CupyRuntime(cupy)
+
+
+def _run_first_kernel(cupy: Any) -> None:
+    double = cupy.ElementwiseKernel("float32 x", "float32 y", "y = x + x", "hetero_first_kernel")
+    for index in range(cupy.cuda.runtime.getDeviceCount()):
+        with cupy.cuda.Device(index):
+            found = double(cupy.arange(4, dtype=np.float32)).get().tolist()
+        if found != [0.0, 2.0, 4.0, 6.0]:
+            raise RuntimeError(f"card {index} answered {found}, expected [0.0, 2.0, 4.0, 6.0]")
+
+
+class CupyRuntime:
+    """CuPy."""
+
+    def __init__(self, cupy: Any) -> None:
+        self.version = str(cupy.__version__)
+        self.name = f"CuPy {self.version}"
+        self._cards = tuple(CupyCard(cupy, index) for index in range(cupy.cuda.runtime.getDeviceCount()))
+
+    def cards(self) -> tuple[CupyCard, ...]:
+        """Returns the cards, always the same."""
+        return self._cards
+
+
+class CupyReplay:
+    """A CUDA graph, with the pool that its arrays lie in and nobody else uses."""
+
+    def __init__(self, stream: Any, graph: Any, pool: Any) -> None:
+        self._stream = stream
+        self._graph = graph
+        self._pool = pool
+
+    def launch(self) -> None:
+        """Runs the graph on its stream, and waits."""
+        self._graph.launch(stream=self._stream)
+        self._stream.synchronize()
+
+
+class CupyCard:
+    """One card."""
+
+    def __init__(self, cupy: Any, index: int) -> None:
+        self.xp = cupy
+        self.memory = f"cuda:{index}"
+        self._index = index
+        properties = cupy.cuda.runtime.getDeviceProperties(index)
+        full_name = properties["name"]
+        self.facts = CardFacts(
+            full_name.decode() if isinstance(full_name, bytes) else str(full_name),
+            f"{properties['major']}.{properties['minor']}",
+            int(properties["totalGlobalMem"]),
+        )
+        # Page-locked memory of the host, through which copies go; one copy at a time uses it.
+        self._staging: Any = None
+        self._staging_lock = threading.Lock()
+        with cupy.cuda.Device(index):
+            self._copy_stream = cupy.cuda.Stream(non_blocking=True)
+
+    def to_host(self, array: Any) -> np.ndarray[Any, Any]:
+        """Returns a copy on the host, by way of page-locked memory."""
+        with self.xp.cuda.Device(self._index):
+            # What the thread has sent to its stream so far is what makes the array.
+            self.xp.cuda.get_current_stream().synchronize()
+            array = self.xp.ascontiguousarray(array).reshape(array.shape)
+            self.xp.cuda.get_current_stream().synchronize()
+            result = np.empty(array.shape, array.dtype)
+            if not array.nbytes:
+                return result
+            with self._staging_lock, self._copy_stream:
+                staged = self._stage(array.nbytes, array.dtype, array.shape)
+                array.get(out=staged, stream=self._copy_stream)
+                self._copy_stream.synchronize()
+                np.copyto(result, staged)
+        return result
+
+    def from_host(self, array: Any) -> Any:
+        """Returns a copy on the card; what lies there already, of another library, is taken as it is by DLPack."""
+        with self.xp.cuda.Device(self._index):
+            if not isinstance(array, np.ndarray):
+                return self._adopt(array)
+            result = self.xp.empty(array.shape, array.dtype)
+            if not array.nbytes:
+                return result
+            with self._staging_lock, self._copy_stream:
+                staged = self._stage(array.nbytes, array.dtype, array.shape)
+                np.copyto(staged, array)
+                # The memory may have been in use on this thread's stream before.
+                self._copy_stream.wait_event(self.xp.cuda.get_current_stream().record())
+                result.set(staged, stream=self._copy_stream)
+                self._copy_stream.synchronize()
+        return result
+
+    def _adopt(self, array: Any) -> Any:
+        found = self.xp.from_dlpack(array)
+        self.xp.cuda.Device(self._index).synchronize()
+        return found if found.flags.c_contiguous else self.xp.ascontiguousarray(found)
+
+    def _stage(self, nbytes: int, dtype: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        """Returns page-locked memory as an array; keeps it for the next copy where it is small enough."""
+        staging = self._staging
+        if staging is None or staging.mem.size < nbytes:
+            staging = self.xp.cuda.alloc_pinned_memory(nbytes)
+            if nbytes <= _KEPT_STAGING_BYTES:
+                self._staging = staging
+        count = int(np.prod(shape, dtype=np.int64))
+        return np.frombuffer(staging, dtype, count).reshape(shape)
+
+    def owns(self, value: Any) -> bool:
+        """Says whether a value is an array of CuPy on this card."""
+        return isinstance(value, self.xp.ndarray) and value.device.id == self._index
+
+    def count_nonzero_positions(self, flags: Any, count_read: Callable[[str, int], None]) -> Any:
+        """Returns the positions of what is true; CuPy reads their number and waits for it."""
+        count_read("number of elements", 8)
+        return self.xp.nonzero(flags)[0]
+
+    def create_stream(self) -> Any:
+        """Returns a stream that does not wait for the default one."""
+        with self.xp.cuda.Device(self._index):
+            return self.xp.cuda.Stream(non_blocking=True)
+
+    @contextmanager
+    def use(self, stream: Any) -> Iterator[None]:
+        """Makes card and stream this thread's own, and waits at the end."""
+        with self.xp.cuda.Device(self._index), stream:
+            try:
+                yield
+            finally:
+                stream.synchronize()
+
+    def record(self, stream: Any, work: Callable[[], None]) -> CupyReplay:
+        """Returns the work as a CUDA graph.
+
+        While a stream is recorded nothing may be taken from the driver, so the work runs once before with a pool of its own, which then
+        has every piece that the same work needs again, and which the graph keeps.
+        """
+        pool = self.xp.cuda.MemoryPool()
+        with self.xp.cuda.Device(self._index), self.xp.cuda.using_allocator(pool.malloc), stream:
+            work()
+            stream.synchronize()
+            stream.begin_capture()
+            try:
+                work()
+            except BaseException:
+                # A stream that is left in this state would refuse everything after; the graph is thrown away.
+                stream.end_capture()
+                raise
+            graph = stream.end_capture()
+        return CupyReplay(stream, graph, pool)
+
+    def compile_elementwise(
+        self, name: str, inputs: tuple[str, ...], outputs: tuple[str, ...], body: str, preamble: str
+    ) -> Callable[..., Any]:
+        """Returns CuPy's elementwise kernel, which broadcasts and compiles when it is first called."""
+        kernel: Callable[..., Any] = self.xp.ElementwiseKernel(", ".join(inputs), ", ".join(outputs), body, name, preamble=preamble)
+        return kernel
+
+    def read_memory(self) -> tuple[int, int]:
+        """Returns what the driver has free and what the pool has in reserve together, and all there is."""
+        with self.xp.cuda.Device(self._index):
+            free, total = self.xp.cuda.runtime.memGetInfo()
+            return int(free) + int(self.xp.get_default_memory_pool().free_bytes()), int(total)
+
+    def read_utilisation(self) -> int | None:
+        """CuPy does not say it."""
+        return None
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        """Knows the error of CuPy's pool, and the driver's own."""
+        return isinstance(error, self.xp.cuda.memory.OutOfMemoryError) or "cudaErrorMemoryAllocation" in str(error)
+
+    def wanted_bytes(self, error: BaseException) -> int | None:
+        """Returns the first number of "Out of memory allocating 1,024 bytes (...)", None where the text is another one."""
+        words = str(error).replace(",", "").split("allocating", 1)[-1].split()
+        return int(words[0]) if words and words[0].isdigit() else None
+
+    def free_unused(self) -> None:
+        """Gives the pools' free blocks back to the driver."""
+        with self.xp.cuda.Device(self._index):
+            self.xp.get_default_memory_pool().free_all_blocks()
+            self.xp.get_default_pinned_memory_pool().free_all_blocks()

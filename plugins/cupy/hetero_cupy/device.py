@@ -1,0 +1,156 @@
+"""The GPU device: the kernels toolkit on a card's arrays. One table answers the query and runs the network.
+
+Knows cards through `runtime` alone, so that the same code runs with CuPy and on cards of make-believe.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
+from hetero_core.devices.query import query_by_transform, require_all_supported
+from hetero_core.errors import BlobMismatchError
+from hetero_core.hookspecs import hookimpl
+from hetero_core.network.graph import Network
+from hetero_core.network.types import ValueSpec
+from hetero_core.network.writer import pack_network, unpack_network
+from hetero_core.transforms.copies import eliminate_copies
+from hetero_core.transforms.rewrite import run_passes
+from hetero_cupy.executable import GpuExecutable
+from hetero_cupy.refusals import find_card_refusals
+from hetero_cupy.runtime import Card, Runtime
+
+FUSION_KEY = "GPU_FUSION"
+GRAPHS_KEY = "GPU_GRAPHS"
+PASSES = (eliminate_copies,)
+_IDENTITY = "gpu identity"
+
+
+def transform_network(network: Network) -> Network:
+    """Returns the network as it is loaded; fusion may follow."""
+    return run_passes(network, PASSES)
+
+
+class GpuDevice:
+    """One object per Core and registered name; the cards of its runtime are its ids."""
+
+    def __init__(self, name: str, runtime: Runtime) -> None:
+        self._name = name
+        self._runtime = runtime
+        self._extensions: dict[tuple[str, str], Extension] = {}
+
+    def _card(self, device: DeviceName) -> Card:
+        return self._runtime.cards()[int(device.id or 0)]
+
+    @hookimpl
+    def config_keys(self) -> Mapping[str, ConfigKey]:
+        """Two ways to fewer launches; off, because no card has run them yet."""
+        return {
+            FUSION_KEY: ConfigKey(
+                bool, False, "Join neighbouring elementwise operators on float32 into one generated CUDA kernel."
+            ),
+            GRAPHS_KEY: ConfigKey(
+                bool, False, "Record runs that stay on the card as CUDA graphs, one for each signature of inputs."
+            ),
+        }
+
+    @hookimpl
+    def metrics(self, device: DeviceName) -> Mapping[str, Any]:
+        """Facts about the card, and what is free on it."""
+        card = self._card(device)
+        return {
+            "AVAILABLE_DEVICES": tuple(str(index) for index in range(len(self._runtime.cards()))),
+            "FULL_DEVICE_NAME": f"{card.facts.full_name} with {self._runtime.name}",
+            "OPTIMIZATION_CAPABILITIES": ("FP32", "FP64", "FP16", "INT8"),
+            "DEVICE_ARCHITECTURE": f"compute capability {card.facts.capability}",
+            "GPU_COMPUTE_CAPABILITY": card.facts.capability,
+            "GPU_MEMORY_BYTES": card.facts.memory_bytes,
+            "GPU_FREE_MEMORY_BYTES": lambda: card.read_memory()[0],
+            # -1 where nobody can say.
+            "GPU_UTILISATION": lambda: _find_utilisation(card),
+        }
+
+    @hookimpl
+    def query_network(self, device: DeviceName, network: Network) -> QueryResult:
+        """Takes what the kernels table has and what a card can do.
+
+        Asks about the network as it is: the passes of loading only take nodes away, and what they take away here may stay in a part.
+        """
+        reasons = find_card_refusals(network, self._extensions)
+        return query_by_transform(device, network, lambda same: same, lambda node, _: reasons.get(node.name))
+
+    @hookimpl
+    def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
+        """Writes the weights to the card and binds the kernels."""
+        require_all_supported(device, network, self.query_network(device, network))
+        return GpuExecutable(
+            network,
+            transform_network(network),
+            self._card(device),
+            extensions=self._extensions,
+            where=f"network '{network.name}' on {device}",
+            fuses=config[FUSION_KEY],
+            records=config[GRAPHS_KEY],
+        )
+
+    @hookimpl
+    def export_network(self, device: DeviceName, executable: GpuExecutable) -> Payload:
+        """The network, and which card and library it ran on. Compiled kernels stay in the user's own folder."""
+        identity = json.dumps(self._identify(executable.card)).encode()
+        return Payload({**pack_network(executable.network), _IDENTITY: identity})
+
+    @hookimpl
+    def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
+        """Loads the network anew. Raises: BlobMismatchError for a blob of another library or of another kind of card."""
+        sections = dict(payload.sections)
+        found = json.loads(bytes(sections.pop(_IDENTITY)))
+        here = self._identify(self._card(device))
+        if found != here:
+            raise BlobMismatchError(
+                f"cannot import the blob on {device}: it was exported with {_show(found)}, here is {_show(here)}; load the model again "
+                "and export it"
+            )
+        return self.load_network(device, unpack_network(sections), config)
+
+    def _identify(self, card: Card) -> dict[str, str]:
+        return {"library": self._runtime.name, "compute capability": card.facts.capability}
+
+    @hookimpl
+    def add_extension(self, extension: Extension) -> bool:
+        """Takes any operator that is given as a function on host arrays; it runs there, between counted copies."""
+        self._extensions[extension.domain, extension.op_type] = extension
+        return True
+
+    @hookimpl
+    def to_host(self, device: DeviceName, array: Any) -> Any:
+        """Returns a copy on the host; of a sequence, a list of copies."""
+        if isinstance(array, list):
+            return [self.to_host(device, element) for element in array]
+        return array if array is None else self._card(device).to_host(array)
+
+    @hookimpl
+    def from_host(self, device: DeviceName, array: Any, spec: ValueSpec) -> Any:
+        """Returns a copy on the card; an array that lies there already is taken as it is."""
+        card = self._card(device)
+        if isinstance(array, list):
+            return [self.from_host(device, element, spec) for element in array]
+        return array if array is None or card.owns(array) else card.from_host(array)
+
+    @hookimpl
+    def close_device(self) -> bool:
+        """Forgets the extensions, and gives back what the library keeps."""
+        self._extensions.clear()
+        for card in self._runtime.cards():
+            card.free_unused()
+        return True
+
+
+def _find_utilisation(card: Card) -> int:
+    found = card.read_utilisation()
+    return -1 if found is None else found
+
+
+def _show(identity: Mapping[str, Any]) -> str:
+    return ", ".join(f"{subject} {value}" for subject, value in identity.items()) if isinstance(identity, dict) else repr(identity)

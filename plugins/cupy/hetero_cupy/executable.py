@@ -1,0 +1,197 @@
+"""A network on a card: weights written once, intermediate values stay, every copy inside is counted.
+
+A run goes to the stream of its request and is complete when it returns, so that whoever reads its arrays next, on whatever stream,
+needs to wait for nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from hetero_core.contract import Executable, Extension, RunContext
+from hetero_core.dtypes import dtype_of_numpy
+from hetero_core.errors import DeviceMemoryError
+from hetero_core.kernels.execution import Program
+from hetero_core.kernels.program import compile_program
+from hetero_core.network.graph import Network, iterate_graphs
+from hetero_core.network.types import HOST, ValueSpec
+from hetero_cupy.fusion import FUSED, FusedOperator, fuse_elementwise
+from hetero_cupy.namespace import CardNamespace
+from hetero_cupy.placement import find_host_inputs, place_value
+from hetero_cupy.recording import Recordings
+from hetero_cupy.refusals import DTYPES
+from hetero_cupy.runtime import Card
+from hetero_cupy.traffic import Traffic
+
+GIVES_UP = "free memory on the card, use smaller inputs, or give a part of the network to another device, as in HETERO:GPU,CPU"
+
+
+class HostOperator:
+    """A custom operator: a function on host arrays, between counted copies."""
+
+    def __init__(self, extension: Extension, read: Callable[[Any], Any], write: Callable[[Any], Any]) -> None:
+        self._extension = extension
+        self._read = read
+        self._write = write
+
+    def function(self, *inputs: Any, **attributes: Any) -> Any:
+        """Returns what the operator makes, on the card."""
+        results = self._extension.function(*(_map_tensors(self._read, value) for value in inputs), **attributes)
+        if isinstance(results, tuple):
+            return tuple(_map_tensors(self._write, value) for value in results)
+        return _map_tensors(self._write, results)
+
+
+def _map_tensors(copy: Callable[[Any], Any], value: Any) -> Any:
+    if isinstance(value, list):
+        return [_map_tensors(copy, element) for element in value]
+    return copy(np.asarray(value) if isinstance(value, np.generic) else value) if hasattr(value, "dtype") else value
+
+
+class GpuState:
+    """What belongs to one request: its stream, and the runs that were recorded for it."""
+
+    __slots__ = ("recordings", "stream")
+
+    def __init__(self, stream: Any, recordings: Recordings | None) -> None:
+        self.stream = stream
+        self.recordings = recordings
+
+
+class GpuExecutable(Executable):
+    """A compiled program on one card. `transform` is what query and load do to the network before."""
+
+    def __init__(
+        self,
+        network: Network,
+        transformed: Network,
+        card: Card,
+        *,
+        extensions: Mapping[tuple[str, str], Extension],
+        where: str,
+        fuses: bool,
+        records: bool,
+    ) -> None:
+        """Writes the weights to the card. Raises: DeviceMemoryError."""
+        self.network = network
+        self.card = card
+        self.traffic = Traffic()
+        self.weights = Traffic()
+        self._where = where
+        self._records = records
+        self._extensions = {key: HostOperator(extension, self._read, self._write) for key, extension in extensions.items()}
+        self._stream = card.create_stream()
+        fused = fuse_elementwise(transformed) if fuses else transformed
+        self._fused = sum(node.domain == FUSED[0] for node in fused.nodes)
+        host_inputs = find_host_inputs(fused)
+        self.inputs = tuple(
+            ValueSpec(spec.name, spec.type, HOST) if spec.name in host_inputs else place_value(spec, card.memory)
+            for spec in network.inputs
+        )
+        self.outputs = tuple(place_value(spec, card.memory) for spec in network.outputs)
+        require_room_for_weights(card, fused, where)
+        self._counted = self.weights
+        with self._watch_memory("while the weights were written"):
+            self._program = self._compile(fused, host_inputs)
+        self._counted = self.traffic
+
+    def _compile(self, network: Network, host_inputs: frozenset[str]) -> Program:
+        with self.card.use(self._stream):
+            return compile_program(
+                network,
+                xp=CardNamespace(self.card, self.traffic),
+                to_host=self._read,
+                from_host=self._write,
+                extensions={**self._extensions, FUSED: FusedOperator(self.card)},
+                dtypes=DTYPES,
+                host_inputs=host_inputs,
+            )
+
+    def _read(self, array: Any) -> Any:
+        if not self.card.owns(array):
+            return array
+        self._counted.count_read(array.nbytes)
+        return self.card.to_host(array)
+
+    def _write(self, array: Any) -> Any:
+        if dtype_of_numpy(array.dtype) not in DTYPES:
+            return array  # a text: it is an output as it is, since no kernel of the card reads one
+        self._counted.count_write(array.nbytes)
+        return self.card.from_host(array)
+
+    def create_state(self) -> GpuState:
+        """Returns a stream, and a place for recorded runs where they are asked for."""
+        return GpuState(self.card.create_stream(), Recordings(self.card, self.traffic) if self._records else None)
+
+    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        """Returns the outputs, complete. Raises: DeviceMemoryError; the card can be used afterwards."""
+        state = context.state
+        assert isinstance(state, GpuState)
+        run = self._bind(context)
+        with self._watch_memory("while it ran"), self.card.use(state.stream):
+            if state.recordings is None or context.profile is not None or context.limits is not None:
+                return run(inputs)
+            return state.recordings.run(run, inputs, state.stream)
+
+    def _bind(self, context: RunContext) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+        return lambda inputs: self._program.run(
+            inputs, profile=context.profile, is_cancelled=context.cancelled, limits=context.limits
+        )
+
+    @contextmanager
+    def _watch_memory(self, when: str) -> Iterator[None]:
+        """Turns the library's error for a full card into ours, and gives back what is kept for later."""
+        try:
+            yield
+        except Exception as error:
+            if not self.card.is_out_of_memory(error):
+                raise
+            needed, notes = self.card.wanted_bytes(error), getattr(error, "__notes__", [])
+            # The frames of the error hold the arrays of the run, for as long as somebody keeps the error.
+            traceback.clear_frames(error.__traceback__)
+            # Those of earlier errors are often a part of a cycle.
+            gc.collect()
+            self.card.free_unused()
+            raise describe_full_card(self.card, self._where, when, needed, notes) from error
+
+    def metrics(self) -> Mapping[str, Any]:
+        """What is on the card, and what has crossed since the network was loaded."""
+        return {
+            "GPU_WEIGHT_BYTES": self.weights.written_bytes,
+            "GPU_HOST_READS": lambda: self.traffic.snapshot()[0],
+            "GPU_HOST_READ_BYTES": lambda: self.traffic.snapshot()[1],
+            "GPU_HOST_WRITES": lambda: self.traffic.snapshot()[2],
+            "GPU_HOST_WRITTEN_BYTES": lambda: self.traffic.snapshot()[3],
+            "GPU_FUSED_KERNELS": self._fused,
+        }
+
+
+def require_room_for_weights(card: Card, network: Network, where: str) -> None:
+    """Raises DeviceMemoryError where the constants of a network take more than is free on the card."""
+    found = {id(constant): constant.nbytes for graph in iterate_graphs(network) for constant in graph.initializers.values()}
+    needed = sum(found.values())
+    free, _ = card.read_memory()
+    if needed > free:
+        raise DeviceMemoryError(
+            f"cannot load {where}: its constants take {needed} bytes, {free} are free on {card.facts.full_name}; {GIVES_UP}",
+            needed=needed,
+            free=free,
+        )
+
+
+def describe_full_card(card: Card, where: str, when: str, needed: int | None, notes: list[str]) -> DeviceMemoryError:
+    """Returns the error for a card without room."""
+    free, total = card.read_memory()
+    wanted = "more memory was needed than there is" if needed is None else f"{needed} bytes more were needed"
+    error = DeviceMemoryError(
+        f"{where}: {wanted} {when}, {free} of {total} are free on {card.facts.full_name}; {GIVES_UP}", needed=needed, free=free
+    )
+    for note in notes:
+        error.add_note(note)
+    return error

@@ -1,0 +1,193 @@
+"""Cards of make-believe: the seam implemented with NumPy, for machines without a card and for tests. Proves where values are, no speed.
+
+What runs here is the plugin's own code; only what stands behind `runtime.Card` is another one.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from hetero_cupy.fake_array import FakeArray, FakeNamespace, Home, HostAccessError
+from hetero_cupy.runtime import CardFacts
+
+
+class FakeOutOfMemoryError(MemoryError):
+    """The card has no room."""
+
+    def __init__(self, nbytes: int) -> None:
+        super().__init__(f"out of memory allocating {nbytes} bytes")
+        self.nbytes = nbytes
+
+
+class FakeReplay:
+    """A recorded run: does it again, and puts the results where the recording had them."""
+
+    def __init__(self, card: FakeCard, work: Callable[[], None]) -> None:
+        self._card = card
+        self._work = work
+        self.launches = 0
+
+    def launch(self) -> None:
+        """Runs it."""
+        self.launches += 1
+        self._work()
+
+
+class FakeCard:
+    """A card with a memory of its own; `memory_bytes` limits what may be in it at once, None for no limit."""
+
+    def __init__(self, index: int, *, memory_bytes: int | None = None, capability: str = "0.0") -> None:
+        self.memory = f"ext:{index}"
+        self.facts = CardFacts(f"card of make-believe {index}", capability, memory_bytes or 0)
+        self.used_bytes = 0
+        self.copies: list[tuple[str, int]] = []
+        self.is_recording = False
+        self._limit = memory_bytes
+        self._lock = threading.RLock()
+        self._home = Home(self.memory, self._allocate)
+        self.xp = FakeNamespace(self._home)
+
+    def _allocate(self, array: np.ndarray[Any, Any]) -> None:
+        if self._limit is None or array.base is not None:
+            return
+        with self._lock:
+            if self.used_bytes + array.nbytes > self._limit:
+                raise FakeOutOfMemoryError(array.nbytes)
+            self.used_bytes += array.nbytes
+        weakref.finalize(array, self._free, array.nbytes)
+
+    def _free(self, nbytes: int) -> None:
+        with self._lock:
+            self.used_bytes -= nbytes
+
+    def to_host(self, array: FakeArray) -> np.ndarray[Any, Any]:
+        """Returns a copy."""
+        if not isinstance(array, FakeArray):
+            raise HostAccessError(f"{type(array).__name__} is not in {self.memory}")
+        self._refuse_while_recording("read")
+        self.copies.append(("to_host", array.nbytes))
+        found: np.ndarray[Any, Any] = np.array(self._home.unwrap(array))
+        return found
+
+    def from_host(self, array: np.ndarray[Any, Any]) -> FakeArray:
+        """Returns a copy."""
+        if not isinstance(array, np.ndarray):
+            raise HostAccessError(f"{type(array).__name__} is no host array")
+        self._refuse_while_recording("write")
+        self.copies.append(("from_host", array.nbytes))
+        return FakeArray(self._home, np.array(array))
+
+    def _refuse_while_recording(self, what: str) -> None:
+        if self.is_recording:
+            raise HostAccessError(f"a {what} cannot be recorded")
+
+    def owns(self, value: Any) -> bool:
+        """Says whether a value is in this card's memory."""
+        return isinstance(value, FakeArray) and value.home is self._home
+
+    def count_nonzero_positions(self, flags: FakeArray, count_read: Callable[[str, int], None]) -> FakeArray:
+        """Returns the positions of what is true."""
+        self._refuse_while_recording("read")
+        count_read("number of elements", 8)
+        return FakeArray(self._home, np.flatnonzero(self._home.unwrap(flags)).astype(np.int64))
+
+    def create_stream(self) -> object:
+        """Returns something that is one."""
+        return object()
+
+    @contextmanager
+    def use(self, stream: Any) -> Iterator[None]:
+        """Does nothing: everything is done at once."""
+        yield
+
+    def record(self, stream: Any, work: Callable[[], None]) -> FakeReplay:
+        """Returns the work, after it has run once without any copy."""
+        self.is_recording = True
+        try:
+            work()
+        finally:
+            self.is_recording = False
+        return FakeReplay(self, work)
+
+    def compile_elementwise(
+        self, name: str, inputs: tuple[str, ...], outputs: tuple[str, ...], body: str, preamble: str
+    ) -> Callable[..., Any]:
+        """Returns the function that the statements of the body describe, by NumPy's functions of the same meaning."""
+        arguments = [declaration.split()[1] for declaration in inputs]
+        results = [declaration.split()[1] for declaration in outputs]
+        source = compile(_translate(body), name, "exec")
+
+        def call(*arrays: FakeArray) -> Any:
+            values: dict[str, Any] = dict(zip(arguments, (self._home.unwrap(array) for array in arrays), strict=True))
+            with np.errstate(all="ignore"):
+                exec(source, {"__builtins__": {}, **_FUNCTIONS}, values)  # the plugin's own text
+            found = [FakeArray(self._home, np.asarray(values[result])) for result in results]
+            return found[0] if len(found) == 1 else tuple(found)
+
+        return call
+
+    def read_memory(self) -> tuple[int, int]:
+        """Returns what is free of the limit; of no limit, a large number."""
+        total = (1 << 40) if self._limit is None else self._limit
+        return total - self.used_bytes, total
+
+    def read_utilisation(self) -> int | None:
+        """Nobody can say."""
+        return None
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        """Knows its own error."""
+        return isinstance(error, FakeOutOfMemoryError)
+
+    def wanted_bytes(self, error: BaseException) -> int | None:
+        """Returns what the error says."""
+        return error.nbytes if isinstance(error, FakeOutOfMemoryError) else None
+
+    def free_unused(self) -> None:
+        """Has nothing to give back."""
+
+
+class FakeRuntime:
+    """A library with cards of make-believe."""
+
+    def __init__(self, cards: int = 1, *, memory_bytes: int | None = None, version: str = "0", capability: str = "0.0") -> None:
+        self.version = version
+        self.name = f"make-believe {version}"
+        self._cards = tuple(FakeCard(index, memory_bytes=memory_bytes, capability=capability) for index in range(cards))
+
+    def cards(self) -> tuple[FakeCard, ...]:
+        """Returns the cards, always the same."""
+        return self._cards
+
+
+def _clip_positive(x: Any) -> Any:
+    return np.where((x > 0) | np.isnan(x), x, np.float32(0))
+
+
+# CUDA's name, or that of the preamble -> the same in NumPy.
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "fabsf": np.abs,
+    "expf": np.exp,
+    "logf": np.log,
+    "sqrtf": np.sqrt,
+    "tanhf": np.tanh,
+    "floorf": np.floor,
+    "ceilf": np.ceil,
+    "hetero_relu": _clip_positive,
+    "hetero_sigmoid": lambda x: np.where(x < 0, np.exp(-np.abs(x)), np.float32(1)) / (1 + np.exp(-np.abs(x))),
+    "hetero_leaky": lambda x, alpha: np.where(x < 0, x * np.float32(alpha), x),
+    "hetero_clip": lambda x, least, most: np.minimum(np.maximum(x, np.float32(least)), np.float32(most)),
+}
+
+
+def _translate(body: str) -> str:
+    """Returns statements of C as statements of Python: without types and semicolons, numbers as float32 has them."""
+    lines = [line.strip() for line in body.split(";") if line.strip()]
+    return "\n".join(re.sub(r"(?<=[\d.])f\b", "", re.sub(r"^float\s+", "", line)) for line in lines)

@@ -1,0 +1,83 @@
+"""The divergences: where a card's library is not NumPy, said once, with the reason. Kernels get this namespace as `xp`.
+
+Everything else is the library's own. Each entry can go when the library does what NumPy does, without a wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hetero_cupy.runtime import Card
+from hetero_cupy.traffic import Traffic
+
+# CuPy 14.2 writes at repeated indices by atomic instructions. There is none for products, and none for the other element types.
+ATOMIC_REDUCTIONS = frozenset({"none", "add", "max", "min"})
+ATOMIC_DTYPES = frozenset({"float16", "float32", "float64", "int32", "uint32", "uint64"})
+
+
+class CardNamespace:
+    """The namespace of a card, with the copies that kernels ask for counted in `traffic`."""
+
+    def __init__(self, card: Card, traffic: Traffic) -> None:
+        self._card = card
+        self._traffic = traffic
+        self.random = HostRandom(self)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._card.xp, name)
+        setattr(self, name, found)
+        return found
+
+    def asarray(self, value: Any, dtype: Any = None, order: str | None = None) -> Any:
+        """Returns an array on the card.
+
+        CuPy would write a Python number or a list through a buffer of the host, without a word: a number is filled in by a kernel that
+        has it as its argument, a list or a host array is a counted copy.
+        """
+        if self._card.owns(value):
+            # An array without elements or with one axis of one is laid out as C has it, whatever its strides say.
+            array = value if dtype is None or value.dtype == dtype else value.astype(dtype)
+            return array if order is None else self._card.xp.ascontiguousarray(array).reshape(array.shape)
+        if isinstance(value, bool | int | float | complex | np.generic):
+            return self._card.xp.full((), value, dtype=np.asarray(value).dtype if dtype is None else dtype)
+        if isinstance(value, list | tuple) and _holds_arrays(value):
+            return self._card.xp.stack([self.asarray(element, dtype) for element in value])
+        host = np.asarray(value, dtype=dtype)
+        self._traffic.count_write(host.nbytes)
+        return self._card.from_host(host)
+
+    def nonzero(self, flags: Any) -> tuple[Any, ...]:
+        """Returns the positions in a vector. Their number must be known on the host before anything else can be: one counted read."""
+        return (self._card.count_nonzero_positions(flags, lambda _, nbytes: self._traffic.count_read(nbytes)),)
+
+
+def _holds_arrays(value: Any) -> bool:
+    return any(
+        hasattr(element, "dtype") and getattr(element, "ndim", 0) >= 0 and not isinstance(element, np.generic) for element in value
+    )
+
+
+class HostRandom:
+    """Random numbers are drawn on the host and written to the card: with a seed they are the same wherever a network runs."""
+
+    def __init__(self, namespace: CardNamespace) -> None:
+        self._namespace = namespace
+
+    def RandomState(self, seed: int | None = None) -> HostGenerator:  # noqa: N802  # NumPy's name
+        """Returns a generator."""
+        return HostGenerator(self._namespace, np.random.RandomState(seed))
+
+
+class HostGenerator:
+    """NumPy's generator; what it draws is an array on the card."""
+
+    def __init__(self, namespace: CardNamespace, generator: np.random.RandomState) -> None:
+        self._namespace = namespace
+        self._generator = generator
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        draw = getattr(self._generator, name)
+        return lambda *arguments, **keywords: self._namespace.asarray(np.asarray(draw(*arguments, **keywords)))

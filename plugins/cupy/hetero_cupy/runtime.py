@@ -1,0 +1,100 @@
+"""The seam: what the device needs of a library for cards. CuPy implements it, and a card of make-believe for machines without one.
+
+Everything else of the plugin knows cards through these protocols only, so that the same code runs on both. Imports no array library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+Array = Any
+"""An array in a card's memory."""
+HostArray = Any
+"""A NumPy array."""
+
+
+@dataclass(frozen=True, slots=True)
+class CardFacts:
+    """What is known of a card before anything runs. `capability` is the compute capability, as "9.0"; `memory_bytes` all it has."""
+
+    full_name: str
+    capability: str
+    memory_bytes: int
+
+
+class Replay(Protocol):
+    """A run that was recorded once; running it again reads and writes the arrays that it was recorded with."""
+
+    def launch(self) -> None:
+        """Runs it, and waits for its end."""
+
+
+class Card(Protocol):
+    """One card. Safe for threads; what belongs to one request is made by `create_stream`."""
+
+    facts: CardFacts
+    memory: str
+    """The name of its memory in a ValueSpec: two cards share arrays where it is the same."""
+    xp: Any
+    """The array namespace. It never reads from the card or writes to it by itself."""
+
+    def to_host(self, array: Array) -> HostArray:
+        """Returns a copy in host memory; the array is complete by then."""
+
+    def from_host(self, array: HostArray) -> Array:
+        """Returns a copy on the card, complete when this returns."""
+
+    def owns(self, value: Any) -> bool:
+        """Says whether a value is an array in this card's memory."""
+
+    def count_nonzero_positions(self, flags: Array, count_read: Callable[[str, int], None]) -> Array:
+        """Returns the positions of what is true in a vector, int64; reads their number, 8 bytes, and says so."""
+
+    def create_stream(self) -> Any:
+        """Returns a queue of work for one request."""
+
+    def use(self, stream: Any) -> AbstractContextManager[None]:
+        """Sends what this thread calls meanwhile to a stream of the card; at its end all of it is done."""
+
+    def record(self, stream: Any, work: Callable[[], None]) -> Replay:
+        """Returns what `work` did as something to run again; every array that it made stays where it is.
+
+        Raises: whatever the library raises where something in it cannot be recorded.
+        """
+
+    def compile_elementwise(
+        self, name: str, inputs: tuple[str, ...], outputs: tuple[str, ...], body: str, preamble: str
+    ) -> Callable[..., Any]:
+        """Returns a function of arrays that broadcast, computed element by element by `body`, CUDA C++ over the names.
+
+        `inputs` and `outputs` are declarations as "float32 x"; `preamble` defines functions that the body calls.
+        """
+
+    def read_memory(self) -> tuple[int, int]:
+        """Returns the bytes that are free and all bytes; what only the library's pool holds counts as free."""
+
+    def read_utilisation(self) -> int | None:
+        """Returns per cent of the time that the card was busy, None where nobody can say."""
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        """Says whether an error is the library's for a card without room."""
+
+    def wanted_bytes(self, error: BaseException) -> int | None:
+        """Returns how many bytes were asked for when there was no room, None where the error does not say."""
+
+    def free_unused(self) -> None:
+        """Gives back what the library keeps for later."""
+
+
+class Runtime(Protocol):
+    """A library for cards."""
+
+    name: str
+    """With its version, as "CuPy 14.2.0"."""
+    version: str
+
+    def cards(self) -> Sequence[Card]:
+        """Returns the cards, by number; always the same objects."""

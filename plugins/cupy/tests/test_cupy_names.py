@@ -1,0 +1,58 @@
+"""Every function that kernels call on their namespace exists in CuPy and takes these arguments; needs CuPy, and no card."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hetero_core.kernels
+
+# The namespace of the plugin answers for these itself.
+OWN = ("random.RandomState", "asarray", "nonzero")
+# What CuPy's ufuncs take apart from arrays.
+UFUNC_KEYWORDS = {"out", "dtype", "casting"}
+
+
+def iterate_calls() -> Iterator[tuple[str, str, set[str]]]:
+    """Yields the place, the name behind `xp.`, and the keywords of each call."""
+    for path in sorted(Path(hetero_core.kernels.__path__[0]).glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call):
+                continue
+            name = ast.unparse(node.func)
+            if name.startswith("xp.") and all(part.isidentifier() for part in name.split(".")):
+                yield f"{path.name}, line {node.lineno}", name[3:], {word.arg for word in node.keywords if word.arg is not None}
+
+
+def find_problem(cupy: Any, name: str, keywords: set[str]) -> str | None:
+    found = cupy
+    for part in name.split("."):
+        found = getattr(found, part, None)
+        if found is None:
+            return "does not exist"
+    if isinstance(found, cupy.ufunc):
+        return f"takes no {sorted(keywords - UFUNC_KEYWORDS)}" if keywords - UFUNC_KEYWORDS else None
+    try:
+        parameters = inspect.signature(found).parameters
+    except ValueError:
+        return None  # compiled, and silent about its arguments
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return None
+    return f"takes no {sorted(keywords - parameters.keys())}" if keywords - parameters.keys() else None
+
+
+def test_kernels_call_what_there_is() -> None:
+    if importlib.util.find_spec("cupy") is None:
+        pytest.skip("CuPy is not installed")
+    import cupy
+
+    calls = [call for call in iterate_calls() if call[1] not in OWN]
+    problems = {f"{place}: {name}": problem for place, name, keywords in calls if (problem := find_problem(cupy, name, keywords))}
+    assert problems == {}
+    assert len({name for _, name, _ in calls}) > 60

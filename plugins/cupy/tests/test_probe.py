@@ -1,0 +1,139 @@
+"""What the user reads where CuPy cannot work: one sentence with the cure for each thing that may be missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hetero_cupy.probe import Facts, explain_facts, explain_import, find_facts
+
+from hetero_core import Core
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason", "cure"),
+    [
+        (Facts(0, 12090), "CuPy finds no NVIDIA driver", "docker run --gpus all"),
+        (Facts(11080, 12090), "the driver is too old: it is for CUDA 11.8 and this CuPy for CUDA 12.9", "hetero-cupy[cuda12]"),
+        (Facts(12040, 12090, 0, "CUDARuntimeError: no device"), "no card (CUDARuntimeError: no device)", "CUDA_VISIBLE_DEVICES"),
+        (
+            Facts(12040, 12090, 1, nvrtc_error="RuntimeError: libnvrtc.so.12"),
+            "NVRTC, with which CuPy compiles kernels, cannot be loaded (RuntimeError: libnvrtc.so.12)",
+            "pip install nvidia-cuda-nvrtc-cu12",
+        ),
+        (
+            Facts(12040, 12090, 1, kernel_error="CompileException: bad"),
+            "the card did not run a first kernel (CompileException: bad)",
+            "nvidia-smi",
+        ),
+    ],
+)
+def test_each_thing_that_is_missing_has_its_sentence(facts: Facts, reason: str, cure: str) -> None:
+    text = explain_facts(facts)
+    assert text is not None
+    assert reason in text
+    assert cure in text
+
+
+def test_nothing_missing_says_nothing() -> None:
+    # A driver of the same major version serves a runtime of a later minor one.
+    assert explain_facts(Facts(12020, 12090, 2)) is None
+    assert explain_facts(Facts(13000, 12090, 1)) is None
+
+
+def test_missing_and_broken_cupy_are_told_apart() -> None:
+    assert explain_import(ModuleNotFoundError("No module named 'cupy'", name="cupy")).startswith(
+        "CuPy is not installed; pip install"
+    )
+    broken = explain_import(ImportError("libcublas.so.12: cannot open\nshared object file"))
+    assert broken.startswith(
+        "CuPy is installed and cannot be imported (libcublas.so.12: cannot open shared object file); uninstall"
+    )
+
+
+def make_library(driver: int, count: Any, nvrtc: Any) -> Any:
+    """Returns an object in the shape of CuPy; its answers are those of machines that are not here."""
+    runtime = SimpleNamespace(driverGetVersion=lambda: driver, runtimeGetVersion=lambda: 12090, getDeviceCount=count)
+    return SimpleNamespace(cuda=SimpleNamespace(runtime=runtime, nvrtc=SimpleNamespace(getVersion=nvrtc)))
+
+
+def fail(text: str) -> Any:
+    raise RuntimeError(text)
+
+
+def test_facts_stop_at_the_first_thing_that_is_missing() -> None:
+    assert find_facts(make_library(0, lambda: fail("a"), lambda: fail("b")), lambda: fail("c")) == Facts(0, 12090)
+    found = find_facts(make_library(12080, lambda: fail("no device"), lambda: fail("b")), lambda: fail("c"))
+    assert found == Facts(12080, 12090, 0, "RuntimeError: no device")
+    found = find_facts(make_library(12080, lambda: 2, lambda: fail("no file")), lambda: fail("c"))
+    assert found == Facts(12080, 12090, 2, nvrtc_error="RuntimeError: no file")
+    found = find_facts(make_library(12080, lambda: 2, lambda: (12, 9)), lambda: fail("bad"))
+    assert found == Facts(12080, 12090, 2, kernel_error="RuntimeError: bad")
+    assert find_facts(make_library(12080, lambda: 2, lambda: (12, 9)), lambda: None) == Facts(12080, 12090, 2)
+
+
+ASK = """
+import hetero_cupy, os, sys
+from hetero_core import Core
+from hetero_core.errors import DeviceUnavailableError
+with Core() as core:
+    if "GPU" in core.device_names:
+        core.unregister_plugin("GPU")
+    core.register_plugin("GPU", hetero_cupy)
+    try:
+        core.get_metric("GPU", "FULL_DEVICE_NAME")
+    except DeviceUnavailableError as error:
+        sys.stdout.write(str(error) + "\\n" + os.environ["CUPY_CACHE_DIR"])
+"""
+
+
+def ask_device(home: Any) -> list[str]:
+    """Returns what a fresh process says of the device, and where kernels would go."""
+    environment = {key: value for key, value in os.environ.items() if key != "CUPY_CACHE_DIR"}
+    ended = subprocess.run(
+        [sys.executable, "-c", ASK],
+        env={**environment, "XDG_CACHE_HOME": str(home), "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    return ended.stdout.splitlines()
+
+
+def test_device_says_what_is_missing_here(tmp_path: Any) -> None:
+    if importlib.util.find_spec("cupy") is not None:
+        pytest.skip("CuPy is installed")
+    reason, folder = ask_device(tmp_path)
+    assert reason.startswith("device GPU is not available: CuPy is not installed; pip install 'hetero-cupy[cuda12]'")
+    assert folder == str(tmp_path / "hetero" / "cupy-kernels")
+
+
+def test_real_cupy_without_a_driver_says_so(tmp_path: Any) -> None:
+    if importlib.util.find_spec("cupy") is None:
+        pytest.skip("CuPy is not installed")
+    if os.path.exists("/proc/driver/nvidia/version"):
+        pytest.skip("there is a driver")
+    reason, folder = ask_device(tmp_path)
+    assert reason.startswith("device GPU is not available: CuPy finds no NVIDIA driver; install the driver of the card")
+    assert folder == str(tmp_path / "hetero" / "cupy-kernels")
+
+
+def test_list_goes_on_without_the_card_where_that_is_asked_for() -> None:
+    import hetero_cupy
+    import onnx.parser
+
+    if importlib.util.find_spec("cupy") is not None:
+        pytest.skip("CuPy is installed")
+    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Neg (x) }')
+    with Core() as core:
+        core.register_plugin("NOCARD", hetero_cupy)
+        loaded = core.load_network(model, "HETERO:NOCARD,CPU", {"HETERO_FALLBACK": "NEXT"})
+        assert loaded.get_metric("EXECUTION_DEVICES") == ("CPU",)
+        ((reason,),) = [refusals.values() for refusals in loaded.get_metric("HETERO_PLAN").refusals.values()]
+    assert reason.startswith("cannot be used: device NOCARD is not available: CuPy is not installed; pip install")
