@@ -89,9 +89,8 @@ def test_growing_node_is_named_on_every_device(
             run({"x": ONE, "s": np.array([2**60])})
         title, _, held = str(caught.value).partition(" bytes, beside ")
         assert title == f"network 'g' on {device}: node 'grow' (Expand-13) needs {4 * 2**60}"
-        # The value of 4 bytes before it; CPU has that in its arena, for which it asked before it began.
-        assert held.partition(" that are held")[0] == ("0" if device == "CPU" else held[:1])
-        assert held[:1] in "04"
+        # The value of 4 bytes before it; CPU may have that in its arena, for which it asked before it began.
+        assert int(held.partition(" that are held")[0]) in (0, 4)
     request = network.create_infer_request()
     request.start_async({"x": ONE, "s": np.array([2**60])})
     with pytest.raises(MemoryLimitError):
