@@ -1,28 +1,17 @@
 """Which nodes the engine takes: one session on each distinct node, kept for as long as the device lives.
 
-The engine's table of kernels knows operators and element types, but not what a kernel's constructor says to attributes and
-constants; making a session of one node asks it all, in about 0.2 ms. The table words the reason where there is no kernel.
+Making a session of one node takes about 0.2 ms. The engine's table of kernels words the reason where there is no kernel.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
-import threading
-from collections.abc import Mapping
-from dataclasses import replace
-from types import MappingProxyType
-from typing import Any
+from functools import cache
 
-from hetero_core.errors import InvalidNetworkError
-from hetero_core.network.graph import Graph, Initializer, Network, Node
-from hetero_core.network.subnetwork import cut_subnetwork
-from hetero_core.network.types import MapType, OptionalType, SequenceType, TensorType, ValueSpec, ValueType
+from hetero_core.devices.probing import NodeProber, list_element_types
+from hetero_core.network.graph import Network, Node
 from hetero_core.network.writer import network_to_bytes
 from hetero_onnxruntime.engine import CPU_PROVIDER, Engine, make_options, open_session
-
-_LARGEST_CONSTANT = 1024
-"""Bytes; a kernel may look at small constants when it is made, weights are only a type to it."""
 
 _PACKED = frozenset({"int4", "uint4", "float4e2m1", "int2", "uint2"})
 """Types that the engine packs, several elements to a byte; arrays at its border have one element a byte."""
@@ -34,35 +23,20 @@ class Prober:
     def __init__(self, engine: Engine, provider: str) -> None:
         self._engine = engine
         self._provider = provider
-        self._lock = threading.Lock()
-        self._reason_of_signature: dict[bytes, str] = {}
+        self._nodes = NodeProber(self._ask, keeps_weights=False)
 
     def find_refusal(self, node: Node, network: Network) -> str | None:
         """Returns why the engine does not take a node of a stamped network, or None when it does."""
-        for value in (*node.reads, *node.writes):
-            reason = _refuse_type(value, network)
-            if reason is not None:
-                return reason
-        signature = _sign(node, network)
-        with self._lock:
-            known = None if signature is None else self._reason_of_signature.get(signature)
-        reason = self._probe(node, network) if known is None else known
-        if signature is not None:
-            with self._lock:
-                self._reason_of_signature[signature] = reason
-        return reason or None
+        reasons = (_refuse_type(value, network) for value in (*node.reads, *node.writes))
+        return next(filter(None, reasons), None) or self._nodes.find_refusal(node, network)
 
-    def _probe(self, node: Node, network: Network) -> str:
-        """Returns the reason, an empty text where there is none."""
-        try:
-            model = network_to_bytes(_isolate(node, network))
-        except InvalidNetworkError as error:
-            return f"it cannot be asked about by itself: {error}"
+    def _ask(self, node: Node, network: Network) -> str:
+        """Returns the reason, an empty text where there is none; `network` is the node alone."""
         options = make_options(self._engine.module, self._provider)
         options.graph_optimization_level = self._engine.module.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads = 1
         try:
-            open_session(self._engine.module, model, options, self._provider)
+            open_session(self._engine.module, network_to_bytes(network), options, self._provider)
         except Exception as error:  # noqa: BLE001  # whatever the engine raises is its answer
             return self._word_reason(node, network, error)
         return ""
@@ -94,7 +68,7 @@ def _refuse_type(value: str, network: Network) -> str | None:
     found = network.type_of(value)
     if found is None:
         return f"the type of '{value}' is not known"
-    dtypes = _element_dtypes(found)
+    dtypes = list_element_types(found)
     if None in dtypes:
         return f"the element type of '{value}' is not known"
     if value not in network.initializers and (packed := sorted(set(map(str, dtypes)) & _PACKED)):
@@ -102,63 +76,21 @@ def _refuse_type(value: str, network: Network) -> str | None:
     return None
 
 
-def _element_dtypes(found: ValueType) -> tuple[str | None, ...]:
-    if isinstance(found, TensorType):
-        return (found.dtype,)
-    if isinstance(found, SequenceType | OptionalType):
-        return _element_dtypes(found.element)
-    assert isinstance(found, MapType)
-    return (found.key, *_element_dtypes(found.value))
-
-
-def _isolate(node: Node, network: Network) -> Network:
-    """Returns the network of one node, with its large constants as inputs."""
-    part = cut_subnetwork(network, [node.name])
-    large = {name: constant for name, constant in part.initializers.items() if constant.nbytes > _LARGEST_CONSTANT}
-    if not large:
-        return part
-    return replace(
-        part,
-        inputs=(*part.inputs, *(ValueSpec(name, constant.type) for name, constant in large.items())),
-        initializers=MappingProxyType({name: constant for name, constant in part.initializers.items() if name not in large}),
-    )
-
-
-def _sign(node: Node, network: Network) -> bytes | None:
-    """Returns a digest of all that the answer depends on; None for nodes with bodies, which are each asked about."""
-    if node.bodies:
-        return None
-    digest = hashlib.sha256(repr((node.domain, node.op_type, node.opset, len(node.outputs))).encode())
-    for key in sorted(node.attributes):
-        digest.update(f"{key}={_describe_attribute(node.attributes[key])};".encode())
-    for value in node.inputs:
-        constant = network.initializers.get(value) if value else None
-        content = constant.digest if constant is not None and constant.nbytes <= _LARGEST_CONSTANT else b""
-        digest.update(f"{network.type_of(value) if value else ''}|".encode() + content)
-    for value in node.outputs:
-        digest.update(f"{network.type_of(value) if value else ''}|".encode())
-    return digest.digest()
-
-
-def _describe_attribute(value: Any) -> str:
-    assert not isinstance(value, Graph)
-    if isinstance(value, Initializer):
-        return value.digest.hex()
-    if hasattr(value, "tobytes"):
-        return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
-    return repr(value)
-
-
 def _list_kernel_versions(node: Node, provider: str) -> set[tuple[int, int]]:
     """Returns the ranges of versions of an operator for which the engine has a kernel of any element type."""
-    if provider != CPU_PROVIDER:
-        return set()
+    # The engine lists the kernels of its own CPU provider only.
+    return _kernel_versions().get((node.domain, node.op_type), set()) if provider == CPU_PROVIDER else set()
+
+
+@cache
+def _kernel_versions() -> dict[tuple[str, str], set[tuple[int, int]]]:
     from onnxruntime.capi import onnxruntime_pybind11_state as state  # the engine; loaded already
 
-    newest = 2**31 - 1
-    found: Mapping[tuple[str, str], set[tuple[int, int]]] = {}
-    found = {}
+    found: dict[tuple[str, str], set[tuple[int, int]]] = {}
     for kernel in state.get_all_opkernel_def():
         low, high = kernel.version_range
-        found.setdefault((kernel.domain, kernel.op_name), set()).add((low, low if high == newest else high))
-    return found.get((node.domain, node.op_type), set())
+        found.setdefault((kernel.domain, kernel.op_name), set()).add((low, low if high == _OPEN_END else high))
+    return found
+
+
+_OPEN_END = 2**31 - 1
