@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -21,37 +21,54 @@ from hetero_core.network.types import MapType, OptionalType, SequenceType, Tenso
 LARGEST_CONSTANT = 1024
 """Bytes; engines look at the values of small constants when they make a kernel, weights are mostly a type to them."""
 
+_UNIQUE = b"node "
+"""How the signature of a node begins that is alike to none but itself; such answers are not kept."""
+
 
 class NodeProber:
-    """Keeps what `ask` answered about networks of one node: the reason of a refusal, an empty text where it takes the node.
+    """Keeps what `ask` answered about networks of one node each: the reason of a refusal, an empty text where the engine takes the node.
 
     `keeps_weights` hands over constants above `LARGEST_CONSTANT` bytes as constants, for engines that need them so; otherwise they
     become inputs. Safe for threads.
     """
 
-    def __init__(self, ask: Callable[[Node, Network], str], *, keeps_weights: bool) -> None:
+    def __init__(self, ask: Callable[[Sequence[Network]], Sequence[str]], *, keeps_weights: bool) -> None:
         self._ask = ask
         self._keeps_weights = keeps_weights
         self._lock = threading.Lock()
         self._reason_of_signature: dict[bytes, str] = {}
 
-    def find_refusal(self, node: Node, network: Network) -> str | None:
-        """Returns why the engine does not take a node, or None when it does."""
-        signature = _sign(node, network)
+    def find_refusals(self, nodes: Iterable[Node], network: Network) -> dict[str, str]:
+        """Returns why the engine does not take nodes of a network, by name; nodes that it takes are not in it."""
+        names_of_signature: dict[bytes, list[str]] = {}
+        for node in nodes:
+            names_of_signature.setdefault(_sign(node, network), []).append(node.name)
         with self._lock:
-            known = None if signature is None else self._reason_of_signature.get(signature)
-        reason = self._ask_alone(node, network) if known is None else known
-        if signature is not None:
-            with self._lock:
-                self._reason_of_signature[signature] = reason
-        return reason or None
+            known = {signature: self._reason_of_signature.get(signature) for signature in names_of_signature}
+        open_signatures = [signature for signature, reason in known.items() if reason is None]
+        answers = self._ask_alone([names_of_signature[signature][0] for signature in open_signatures], network)
+        known.update(zip(open_signatures, answers, strict=True))
+        with self._lock:
+            self._reason_of_signature.update(
+                (signature, answer)
+                for signature, answer in zip(open_signatures, answers, strict=True)
+                if not signature.startswith(_UNIQUE)
+            )
+        return {name: reason for signature, names in names_of_signature.items() if (reason := known[signature]) for name in names}
 
-    def _ask_alone(self, node: Node, network: Network) -> str:
-        try:
-            alone = cut_subnetwork(network, [node.name])
-        except InvalidNetworkError as error:
-            return f"it cannot be asked about by itself: {error}"
-        return self._ask(node, alone if self._keeps_weights else _open_weights(alone))
+    def _ask_alone(self, names: Sequence[str], network: Network) -> list[str]:
+        answers: dict[str, str] = {}
+        alone: dict[str, Network] = {}
+        for name in names:
+            try:
+                part = cut_subnetwork(network, [name])
+            except InvalidNetworkError as error:
+                answers[name] = f"it cannot be asked about by itself: {error}"
+            else:
+                alone[name] = part if self._keeps_weights else _open_weights(part)
+        if alone:
+            answers.update(zip(alone, self._ask(list(alone.values())), strict=True))
+        return [answers[name] for name in names]
 
 
 def list_element_types(found: ValueType) -> tuple[str | None, ...]:
@@ -76,10 +93,10 @@ def _open_weights(network: Network) -> Network:
     )
 
 
-def _sign(node: Node, network: Network) -> bytes | None:
-    """Returns a digest of all that the answer depends on; None for nodes with bodies, which are each asked about."""
+def _sign(node: Node, network: Network) -> bytes:
+    """Returns a digest of all that the answer depends on; a node with bodies is alike to none but itself."""
     if node.bodies:
-        return None
+        return _UNIQUE + node.name.encode()
     digest = hashlib.sha256(repr((node.domain, node.op_type, node.opset, len(node.outputs))).encode())
     for key in sorted(node.attributes):
         digest.update(f"{key}={_describe_attribute(node.attributes[key])};".encode())

@@ -17,7 +17,7 @@ from hetero_onnxruntime.executable import OrtExecutable
 from hetero_onnxruntime.known_errors import find_known_error
 from hetero_onnxruntime.probing import Prober
 from hetero_onnxruntime.session import CONFIG_KEYS, Settings
-from hetero_onnxruntime.stamping import Stamps, apply_stamps, choose_stamps
+from hetero_core.devices.stamping import Stamps, apply_stamps, choose_stamps
 
 _CAPABILITIES = ("FP32", "FP64", "FP16", "INT8")
 
@@ -53,13 +53,14 @@ class OrtDevice:
         """Stamps the network, then asks the engine about each distinct node."""
         stamps = choose_stamps(network, self._newest_of_domain(network))
         stamped = apply_stamps(network, stamps, self._engine.newest_ir_version)
-        prober = self._prober(device)
         reasons = dict(stamps.refusals)
-        for node, original in zip(stamped.nodes, network.nodes, strict=True):
-            if node.name not in reasons:
-                reason = find_known_error(original, network) or prober.find_refusal(node, stamped)
-                if reason is not None:
-                    reasons[node.name] = reason
+        reasons.update(
+            (node.name, reason)
+            for node in network.nodes
+            if node.name not in reasons and (reason := find_known_error(node, network))
+        )
+        asked = [node for node in stamped.nodes if node.name not in reasons]
+        reasons.update(self._prober(device).find_refusals(asked, stamped))
         return QueryResult(
             supported=freeze_mapping((node.name, str(device)) for node in network.nodes if node.name not in reasons),
             refused=freeze_mapping((node.name, reasons[node.name]) for node in network.nodes if node.name in reasons),

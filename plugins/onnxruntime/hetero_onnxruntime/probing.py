@@ -6,6 +6,7 @@ Making a session of one node takes about 0.2 ms. The engine's table of kernels w
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 from hetero_core.devices.probing import NodeProber, list_element_types
@@ -25,20 +26,30 @@ class Prober:
         self._provider = provider
         self._nodes = NodeProber(self._ask, keeps_weights=False)
 
-    def find_refusal(self, node: Node, network: Network) -> str | None:
-        """Returns why the engine does not take a node of a stamped network, or None when it does."""
-        reasons = (_refuse_type(value, network) for value in (*node.reads, *node.writes))
-        return next(filter(None, reasons), None) or self._nodes.find_refusal(node, network)
+    def find_refusals(self, nodes: Iterable[Node], network: Network) -> dict[str, str]:
+        """Returns why the engine does not take nodes of a stamped network, by name; nodes that it takes are not in it."""
+        reasons = {}
+        asked = []
+        for node in nodes:
+            reason = next(filter(None, (_refuse_type(value, network) for value in (*node.reads, *node.writes))), None)
+            if reason is None:
+                asked.append(node)
+            else:
+                reasons[node.name] = reason
+        return reasons | self._nodes.find_refusals(asked, network)
 
-    def _ask(self, node: Node, network: Network) -> str:
-        """Returns the reason, an empty text where there is none; `network` is the node alone."""
+    def _ask(self, networks: Sequence[Network]) -> list[str]:
+        return [self._ask_one(network) for network in networks]
+
+    def _ask_one(self, network: Network) -> str:
+        """Returns the reason why the network's one node is refused, an empty text where it is not."""
         options = make_options(self._engine.module, self._provider)
         options.graph_optimization_level = self._engine.module.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads = 1
         try:
             open_session(self._engine.module, network_to_bytes(network), options, self._provider)
         except Exception as error:  # noqa: BLE001  # whatever the engine raises is its answer
-            return self._word_reason(node, network, error)
+            return self._word_reason(network.nodes[0], network, error)
         return ""
 
     def _word_reason(self, node: Node, network: Network, error: Exception) -> str:

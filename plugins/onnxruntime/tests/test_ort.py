@@ -83,7 +83,7 @@ def test_operator_that_changed_its_meaning_after_the_newest_opset_is_refused(cor
     )
     result = core.query_network(core.read_network(model), "ORT")
     assert dict(result.supported) == {"Identity_1": "ORT"}
-    assert "BitShift-28 is newer than the opsets of ai.onnx that ONNX Runtime accepts" in result.refused["BitShift_0"]
+    assert "BitShift-28 is newer than the opsets of ai.onnx that the engine accepts" in result.refused["BitShift_0"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Opset stamps: a network of newer opsets than the engine accepts, stamped with older ones where that changes no operator.
+"""Opset stamps, for devices that wrap an engine: newer opsets than the engine accepts become older ones where no operator changes.
 
 An operator keeps its version until a newer one replaces it: Relu-14 is the same in opset 14 and in opset 28. Two versions that differ
 in nothing but the element types that they allow mean the same, too: their text, attributes, inputs and outputs are word for word
@@ -94,12 +94,12 @@ def _describe_misfit(node: Node, chosen: Mapping[str, int], newest_of_domain: Ma
     low, high = _range_of_node(node, newest_of_domain)
     if low > high:
         newest = newest_of_domain.get(node.domain, 0)
-        return f"{node.operator} is newer than the opsets of {node.domain or 'ai.onnx'} that ONNX Runtime accepts, up to {newest}"
+        return f"{node.operator} is newer than the opsets of {node.domain or 'ai.onnx'} that the engine accepts, up to {newest}"
     if low <= chosen[node.domain] <= high:
         return None
     return (
         f"{node.operator} needs an opset of {node.domain or 'ai.onnx'} from {low} to {high}; "
-        f"most nodes of the network need {chosen[node.domain]}, and ONNX Runtime takes one for all"
+        f"most nodes of the network need {chosen[node.domain]}, and the engine takes one for all"
     )
 
 

@@ -1,0 +1,68 @@
+"""Networks as the engine reads them, and element types as it names them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from hetero_core.network.graph import Network
+from hetero_core.network.types import TensorType
+from hetero_core.network.writer import network_to_bytes, network_to_proto, write_network
+
+_LARGEST_IN_MEMORY = 2**30
+"""Bytes of weights; a larger model goes through a file, as one protobuf message ends at 2 GiB."""
+
+TYPE_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "float32": "f32",
+        "float16": "f16",
+        "bfloat16": "bf16",
+        "bool": "boolean",
+        **{f"{sign}int{bits}": f"{sign or 'i'}{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    }
+)
+"""Element types whose arrays go in and out, and the engine's names of them. float64 is missing: it is computed in float32 there."""
+
+
+def read_model(core: Any, network: Network) -> Any:
+    """Returns the engine's model of a network. Raises: what the engine raises."""
+    if sum(constant.nbytes for constant in network.initializers.values()) <= _LARGEST_IN_MEMORY:
+        return core.read_model(network_to_bytes(network))
+    with tempfile.TemporaryDirectory(prefix="hetero-openvino-") as folder:
+        path = os.path.join(folder, "model.onnx")
+        write_network(network, path, inline_limit=0)
+        return core.read_model(path)
+
+
+def join_networks(networks: Sequence[Network]) -> bytes:
+    """Returns one model in which each network stands by itself; what belongs to the one at index i has names that begin with "i/"."""
+    import onnx  # heavy, and loaded already where there is a network
+
+    joined = onnx.ModelProto()
+    for index, network in enumerate(networks):
+        model = onnx.compose.add_prefix(network_to_proto(network), f"{index}/", inplace=True)
+        if index == 0:
+            joined.CopyFrom(model)
+            continue
+        for field in ("node", "input", "output", "initializer", "value_info"):
+            getattr(joined.graph, field).extend(getattr(model.graph, field))
+        present = {opset.domain for opset in joined.opset_import}
+        joined.opset_import.extend(opset for opset in model.opset_import if opset.domain not in present)
+        joined.ir_version = max(joined.ir_version, model.ir_version)
+    content: bytes = joined.SerializeToString()
+    return content
+
+
+def find_type_fault(network: Network) -> str | None:
+    """Returns why the values at the border of a network cannot be handed over, or None when they can."""
+    for spec in (*network.inputs, *network.outputs):
+        if not isinstance(spec.type, TensorType):
+            return f"'{spec.name}' is {spec.type}; OpenVINO takes and gives tensors"
+        if spec.dtype == "float64":
+            return f"'{spec.name}' is float64, which OpenVINO computes in float32"
+        if spec.dtype not in TYPE_NAMES:
+            return f"'{spec.name}' is {spec.dtype}, which OpenVINO does not take or give as an array"
+    return None

@@ -1,0 +1,96 @@
+"""Which nodes the engine takes: all distinct nodes of a network side by side in one model, and one query about it.
+
+A query takes more than 10 ms however small the model is. Nodes that do not touch each other are answered as if each were alone; what
+the frontend cannot convert at all is found by halves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from hetero_core.devices.probing import NodeProber
+from hetero_core.network.graph import Network, Node
+from hetero_openvino.conversion import TYPE_NAMES, find_type_fault, join_networks
+from hetero_openvino.engine import Engine
+
+
+class Prober:
+    """Answers for one device of the engine. Safe for threads."""
+
+    def __init__(self, engine: Engine, device: str) -> None:
+        self._engine = engine
+        self._device = device
+        self._nodes = NodeProber(self._ask, keeps_weights=True)
+
+    def find_refusals(self, nodes: Iterable[Node], network: Network) -> dict[str, str]:
+        """Returns why the engine does not take nodes of a stamped network, by name; nodes that it takes are not in it."""
+        return self._nodes.find_refusals(nodes, network)
+
+    def _ask(self, networks: Sequence[Network]) -> list[str]:
+        reasons = [find_type_fault(network) or "" for network in networks]
+        asked = [index for index, reason in enumerate(reasons) if not reason]
+        for index, reason in zip(asked, self._ask_together([networks[index] for index in asked]), strict=True):
+            reasons[index] = reason
+        return reasons
+
+    def _ask_together(self, networks: Sequence[Network]) -> list[str]:
+        if not networks:
+            return []
+        try:
+            model = self._engine.core.read_model(join_networks(networks))
+            supported = set(self._engine.core.query_model(model, self._device))
+        except Exception as error:  # noqa: BLE001  # whatever the engine raises is its answer
+            if len(networks) == 1:
+                return [f"OpenVINO {self._engine.version}: {shorten_message(str(error))}"]
+            half = len(networks) // 2
+            return self._ask_together(networks[:half]) + self._ask_together(networks[half:])
+        results = _group_results(model)
+        return [
+            self._judge(network, results.get(index, {}), supported) for index, network in enumerate(networks)
+        ]
+
+    def _judge(self, network: Network, results: dict[str, Any], supported: set[str]) -> str:
+        for spec in network.outputs:
+            result = results.get(spec.name)
+            if result is None:
+                return f"OpenVINO {self._engine.version} loses its output '{spec.name}'"
+            found, wanted = result.get_element_type().get_type_name(), TYPE_NAMES[str(spec.dtype)]
+            if found != wanted:
+                return f"OpenVINO {self._engine.version} makes '{spec.name}' {found}; the model says {wanted}"
+        missing = sorted({op.get_type_name() for op in _walk_up(results.values()) if op.get_friendly_name() not in supported})
+        return f"OpenVINO {self._engine.version} has nothing on {self._device} for {', '.join(missing)}" if missing else ""
+
+
+def _group_results(model: Any) -> dict[int, dict[str, Any]]:
+    """Returns the results of each network by the names of its outputs."""
+    grouped: dict[int, dict[str, Any]] = {}
+    for output in model.outputs:
+        for name in output.get_names():
+            index, _, own = name.partition("/")
+            if index.isdecimal():
+                grouped.setdefault(int(index), {})[own] = output
+    return grouped
+
+
+def _walk_up(outputs: Iterable[Any]) -> Iterable[Any]:
+    """Yields the operations that some outputs need, constants and parameters aside."""
+    waiting = [output.get_node() for output in outputs]
+    seen = set()
+    while waiting:
+        operation = waiting.pop()
+        if operation.get_friendly_name() in seen:
+            continue
+        seen.add(operation.get_friendly_name())
+        waiting += [operation.input_value(index).get_node() for index in range(operation.get_input_size())]
+        if operation.get_type_name() not in ("Parameter", "Constant", "Result"):
+            yield operation
+
+
+def shorten_message(text: str) -> str:
+    """Returns an engine's message without the places in its source, on one line."""
+    kept = [line for line in text.splitlines() if line.strip() and not line.startswith(("Exception from", "Check '"))]
+    line = " ".join(" ".join(kept if kept else [text]).split())
+    line = re.sub(r"(?:Exception from )?src/\S+:\d+:?\s*", "", line)
+    return line if len(line) <= 300 else line[:297] + "..."
