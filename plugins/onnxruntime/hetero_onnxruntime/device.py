@@ -8,6 +8,7 @@ from typing import Any
 
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Payload, QueryResult, freeze_mapping
 from hetero_core.devices.query import require_all_supported
+from hetero_core.devices.stamping import Stamps, apply_stamps, choose_stamps
 from hetero_core.errors import BlobMismatchError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
@@ -17,7 +18,6 @@ from hetero_onnxruntime.executable import OrtExecutable
 from hetero_onnxruntime.known_errors import find_known_error
 from hetero_onnxruntime.probing import Prober
 from hetero_onnxruntime.session import CONFIG_KEYS, Settings
-from hetero_core.devices.stamping import Stamps, apply_stamps, choose_stamps
 
 _CAPABILITIES = ("FP32", "FP64", "FP16", "INT8")
 

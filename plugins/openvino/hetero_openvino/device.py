@@ -52,7 +52,9 @@ class OpenvinoDevice:
         own = device.id or "CPU"
         return {
             "AVAILABLE_DEVICES": lambda: self._engine.ids,
-            "FULL_DEVICE_NAME": lambda: f"{self._engine.core.get_property(own, 'FULL_DEVICE_NAME')} with OpenVINO {self._engine.version}",
+            "FULL_DEVICE_NAME": lambda: (
+                f"{self._engine.core.get_property(own, 'FULL_DEVICE_NAME')} with OpenVINO {self._engine.version}"
+            ),
             "OPTIMIZATION_CAPABILITIES": lambda: tuple(self._engine.core.get_property(own, "OPTIMIZATION_CAPABILITIES")),
             "DEVICE_ARCHITECTURE": lambda: str(self._engine.core.get_property(own, "DEVICE_ARCHITECTURE")) or "openvino",
         }
@@ -64,7 +66,9 @@ class OpenvinoDevice:
         stamped = apply_stamps(network, stamps, NEWEST_IR_VERSION)
         reasons = dict(stamps.refusals)
         reasons.update(
-            (node.name, reason) for node in network.nodes if node.name not in reasons and (reason := find_known_error(node, network))
+            (node.name, reason)
+            for node in network.nodes
+            if node.name not in reasons and (reason := find_known_error(node, network))
         )
         asked = [node for node in stamped.nodes if node.name not in reasons]
         reasons.update(self._prober(device).find_refusals(asked, stamped))

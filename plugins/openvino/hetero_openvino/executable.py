@@ -37,11 +37,13 @@ class OpenvinoExecutable(Executable):
         # The engine drops inputs that nothing reads.
         self._input_ports = [position_of_input.get(spec.name) for spec in self.inputs]
         self._output_ports = [position_of_output[spec.name] for spec in self.outputs]
-        self._shapes = [_find_static_shape(spec, compiled.outputs[port]) for spec, port in zip(self.outputs, self._output_ports, strict=True)]
+        self._shapes = [
+            _find_static_shape(spec, compiled.outputs[port]) for spec, port in zip(self.outputs, self._output_ports, strict=True)
+        ]
         self._dtypes = [numpy_dtype(str(spec.dtype)) for spec in self.outputs]
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        """Returns the outputs, in arrays of their own or in those that the caller preset; the engine runs without the interpreter's lock."""
+        """Returns the outputs, in arrays of their own or in the caller's; the engine runs without the interpreter's lock."""
         try:
             request = self._requests.pop()
         except IndexError:
@@ -63,9 +65,7 @@ class OpenvinoExecutable(Executable):
         # start and wait: `infer` of the binding builds a mapping of all results, which costs more than a small network.
         request.start_async()
         request.wait()
-        outputs = tuple(
-            self._take(request, index) if array is None else array for index, array in enumerate(results)
-        )
+        outputs = tuple(self._take(request, index) if array is None else array for index, array in enumerate(results))
         if context.profile is not None:
             self._record(request, context.profile)
         self._requests.append(request)
@@ -102,7 +102,9 @@ class OpenvinoExecutable(Executable):
         self._requests.clear()
 
 
-def compile_network(engine: Engine, network: Network, stamped: Network, device: str, properties: Mapping[str, Any]) -> OpenvinoExecutable:
+def compile_network(
+    engine: Engine, network: Network, stamped: Network, device: str, properties: Mapping[str, Any]
+) -> OpenvinoExecutable:
     """Returns the network compiled. Raises: LoadError with the engine's own words."""
     try:
         compiled = engine.core.compile_model(read_model(engine.core, stamped), device, dict(properties))

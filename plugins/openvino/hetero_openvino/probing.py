@@ -47,9 +47,7 @@ class Prober:
             half = len(networks) // 2
             return self._ask_together(networks[:half]) + self._ask_together(networks[half:])
         results = _group_results(model)
-        return [
-            self._judge(network, results.get(index, {}), supported) for index, network in enumerate(networks)
-        ]
+        return [self._judge(network, results.get(index, {}), supported) for index, network in enumerate(networks)]
 
     def _judge(self, network: Network, results: dict[str, Any], supported: set[str]) -> str:
         for spec in network.outputs:
