@@ -21,10 +21,15 @@ TYPE_NAMES: Mapping[str, str] = MappingProxyType(
         "float16": "f16",
         "bfloat16": "bf16",
         "bool": "boolean",
+        "float8e4m3fn": "f8e4m3",
+        "float8e5m2": "f8e5m2",
         **{f"{sign}int{bits}": f"{sign or 'i'}{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
     }
 )
 """Element types whose arrays go in and out, and the engine's names of them. float64 is missing: it is computed in float32 there."""
+
+CARRIERS: Mapping[str, str] = MappingProxyType({"bfloat16": "uint16", "float8e4m3fn": "uint8", "float8e5m2": "uint8"})
+"""Element types that NumPy lacks, and the NumPy type of the same size that carries their bytes to the engine and back."""
 
 
 def read_model(core: Any, network: Network) -> Any:

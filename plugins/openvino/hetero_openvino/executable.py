@@ -13,13 +13,10 @@ from hetero_core.contract import Executable, Profile, RunContext
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import LoadError
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.types import TensorType, ValueSpec
-from hetero_openvino.conversion import TYPE_NAMES, read_model
+from hetero_core.network.types import ValueSpec
+from hetero_openvino.conversion import CARRIERS, TYPE_NAMES, read_model
 from hetero_openvino.engine import Engine
 from hetero_openvino.probing import shorten_message
-
-# NumPy's own types go over as they are; the engine is told the type of others.
-_FOREIGN = frozenset({"bfloat16"})
 
 
 class OpenvinoExecutable(Executable):
@@ -33,12 +30,13 @@ class OpenvinoExecutable(Executable):
         self._module = engine.module
         self._requests: deque[Any] = deque()
         position_of_input = {name: index for index, port in enumerate(compiled.inputs) for name in port.get_names()}
-        position_of_output = {name: index for index, port in enumerate(compiled.outputs) for name in port.get_names()}
         # The engine drops inputs that nothing reads.
         self._input_ports = [position_of_input.get(spec.name) for spec in self.inputs]
-        self._output_ports = [position_of_output[spec.name] for spec in self.outputs]
+        # By position: two outputs that turn out to be one value share its names.
+        self._output_ports = range(len(self.outputs))
+        bindable = _list_bindable(compiled)
         self._shapes = [
-            _find_static_shape(spec, compiled.outputs[port]) for spec, port in zip(self.outputs, self._output_ports, strict=True)
+            _find_static_shape(compiled.outputs[port]) if port in bindable else None for port in self._output_ports
         ]
         self._dtypes = [numpy_dtype(str(spec.dtype)) for spec in self.outputs]
 
@@ -76,13 +74,14 @@ class OpenvinoExecutable(Executable):
         if not array.flags.writeable:
             raw = (ctypes.c_char * array.nbytes).from_address(array.ctypes.data) if array.nbytes else b""
             array = np.frombuffer(raw, array.dtype).reshape(array.shape)
-        if spec.dtype in _FOREIGN:
-            return self._module.Tensor(array.view(np.uint16), array.shape, getattr(self._module.Type, TYPE_NAMES[spec.dtype]))
+        carrier = CARRIERS.get(str(spec.dtype))
+        if carrier is not None:
+            return self._module.Tensor(array.view(carrier), array.shape, getattr(self._module.Type, TYPE_NAMES[str(spec.dtype)]))
         return self._module.Tensor(array, shared_memory=True)
 
     def _take(self, request: Any, index: int) -> np.ndarray[Any, Any]:
-        array = request.get_output_tensor(self._output_ports[index]).data
-        return np.array(array).view(self._dtypes[index]) if self.outputs[index].dtype in _FOREIGN else np.array(array)
+        array = np.array(request.get_output_tensor(self._output_ports[index]).data)
+        return array.view(self._dtypes[index]) if self.outputs[index].dtype in CARRIERS else array
 
     def _record(self, request: Any, profile: Profile) -> None:
         """Adds the times of what ran; the engine fuses nodes, and names the group after the last of them."""
@@ -115,8 +114,12 @@ def compile_network(
     return OpenvinoExecutable(engine, network, compiled)
 
 
-def _find_static_shape(spec: ValueSpec, port: Any) -> tuple[int, ...] | None:
+def _list_bindable(compiled: Any) -> set[int]:
+    """Returns the outputs that the engine writes into an array that it is given: OpenVINO 2026.4 forgets those that are inputs."""
+    results = compiled.get_runtime_model().get_results()
+    return {index for index, result in enumerate(results) if result.input_value(0).get_node().get_type_name() != "Parameter"}
+
+
+def _find_static_shape(port: Any) -> tuple[int, ...] | None:
     """Returns the shape that every run's output has; None where it depends on the run."""
-    if not isinstance(spec.type, TensorType) or port.get_partial_shape().is_dynamic:
-        return None
-    return tuple(port.get_shape())
+    return None if port.get_partial_shape().is_dynamic else tuple(port.get_shape())

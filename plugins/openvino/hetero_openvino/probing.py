@@ -12,8 +12,8 @@ from typing import Any
 
 from hetero_core.devices.probing import NodeProber
 from hetero_core.network.graph import Network, Node
-from hetero_openvino.conversion import TYPE_NAMES, find_type_fault, join_networks
-from hetero_openvino.engine import Engine
+from hetero_openvino.conversion import TYPE_NAMES, find_type_fault, join_networks, read_model
+from hetero_openvino.engine import Engine, exact_precision
 
 
 class Prober:
@@ -58,7 +58,15 @@ class Prober:
             if found != wanted:
                 return f"OpenVINO {self._engine.version} makes '{spec.name}' {found}; the model says {wanted}"
         missing = sorted({op.get_type_name() for op in _walk_up(results.values()) if op.get_friendly_name() not in supported})
-        return f"OpenVINO {self._engine.version} has nothing on {self._device} for {', '.join(missing)}" if missing else ""
+        if not missing:
+            return ""
+        # A query leaves out what its own passes take away, as it leaves out what it cannot run; only compiling tells them apart.
+        try:
+            self._engine.core.compile_model(read_model(self._engine.core, network), self._device, dict(exact_precision()))
+        except Exception as error:  # noqa: BLE001  # whatever the engine raises is its answer
+            listed = ", ".join(missing)
+            return f"OpenVINO {self._engine.version} has nothing on {self._device} for {listed}: {shorten_message(str(error))}"
+        return ""
 
 
 def _group_results(model: Any) -> dict[int, dict[str, Any]]:
