@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 from types import MappingProxyType
 from typing import Any
 
@@ -36,7 +37,8 @@ class ConfigKey:
 
     `type` is bool, int, float, str, tuple (of texts, written with commas) or dict (of what JSON can hold, written as a JSON object).
     `default` None means "not set". `runtime` keys only steer running, so an import may change them; all others shape what was compiled.
-    The key marked `is_arguments`, a text, is another way to give what stands behind the colon of a device string.
+    The key marked `is_arguments`, a text, is another way to give what stands behind the colon of a device string. A number may have a
+    `least` value, and `words` that may stand in its place.
     """
 
     type: type
@@ -45,6 +47,8 @@ class ConfigKey:
     choices: tuple[Any, ...] = ()
     runtime: bool = False
     is_arguments: bool = False
+    least: float | None = None
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +157,13 @@ class Extension:
 
 @dataclass(frozen=True, slots=True)
 class NodeTime:
-    """The time that one node, or one transfer, took in one run. `seconds` is wall-clock time on the host."""
+    """The time that one node, or one transfer, took in one run. Times are in seconds, `begin` on the clock of `time.perf_counter`.
+
+    `path` leads to the subgraph: (1, 0) is subgraph 0 of the split network that is subgraph 1, () what belongs to no subgraph;
+    `subgraph` is its first index, 0 where there is none. `thread` is the one that measured, as `threading.get_ident` names it; 0 where
+    the beginning was told. Only a transfer has `nbytes`; one at the border of a subgraph has a `source` and `targets`: devices, or
+    "host" for the caller.
+    """
 
     node: str
     operator: str
@@ -161,42 +171,120 @@ class NodeTime:
     subgraph: int
     seconds: float
     nbytes: int = 0
+    begin: float = 0.0
+    path: tuple[int, ...] = ()
+    thread: int = 0
+    source: str = ""
+    targets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StageTime:
+    """When one subgraph ran in one run, on which device and thread, and the values that it reads and writes. Fields as in NodeTime."""
+
+    path: tuple[int, ...]
+    device: str
+    begin: float
+    seconds: float
+    thread: int
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
 
 
 class Profile:
-    """The times of one run, in execution order; entries of parts that run in several threads are kept apart by lock.
+    """The times of one run, in the order in which they were recorded; safe for threads.
 
-    A device calls `add` once per node, or per group of nodes that it cannot tell apart.
+    A device calls `add` once per node, or per group of nodes that it cannot tell apart. `requested`, `began` and `ended` say when the
+    run was asked for, when the device began and when it was done: seconds of `time.perf_counter`, None before that happened.
     """
 
-    __slots__ = ("_device", "_entries", "_lock", "_subgraph", "copied_bytes")
+    __slots__ = ("_entries", "_lock", "_stages", "began", "device", "ended", "path", "requested", "subgraph", "thread")
 
     def __init__(self, device: str, subgraph: int = 0, parent: Profile | None = None) -> None:
-        self._device = device
-        self._subgraph = subgraph
+        self.device = device
+        self.path: tuple[int, ...] = () if parent is None else (*parent.path, subgraph)
+        self.subgraph = self.path[0] if self.path else subgraph
+        self.thread = threading.get_ident()
+        self.began: float | None = None
+        self.ended: float | None = None
         self._entries: list[NodeTime] = [] if parent is None else parent._entries
+        self._stages: list[StageTime] = [] if parent is None else parent._stages
         self._lock: threading.Lock = threading.Lock() if parent is None else parent._lock
-        self.copied_bytes = 0
+        self.requested = perf_counter()
 
-    def add(self, node: Node, seconds: float) -> None:
-        """Records that a node took this many seconds."""
-        with self._lock:
-            self._entries.append(NodeTime(node.name, node.operator, self._device, self._subgraph, seconds))
+    def add(self, node: Node, seconds: float, *, begin: float | None = None) -> None:
+        """Records that a node took this many seconds, until now unless `begin` says when it began."""
+        self._append(node.name, node.operator, seconds, begin)
 
-    def add_transfer(self, value: str, nbytes: int, seconds: float) -> None:
-        """Records that a value was copied between two memories."""
+    def add_transfer(
+        self,
+        value: str,
+        nbytes: int,
+        seconds: float,
+        *,
+        begin: float | None = None,
+        source: str = "",
+        targets: tuple[str, ...] = (),
+    ) -> None:
+        """Records that a value was copied between two memories; `begin` as in `add`."""
+        self._append(value, "transfer", seconds, begin, nbytes, source, targets)
+
+    def _append(
+        self,
+        name: str,
+        operator: str,
+        seconds: float,
+        begin: float | None,
+        nbytes: int = 0,
+        source: str = "",
+        targets: tuple[str, ...] = (),
+    ) -> None:
+        start, thread = (perf_counter() - seconds, threading.get_ident()) if begin is None else (begin, 0)
+        entry = NodeTime(name, operator, self.device, self.subgraph, seconds, nbytes, start, self.path, thread, source, targets)
         with self._lock:
-            self._entries.append(NodeTime(value, "transfer", self._device, self._subgraph, seconds, nbytes))
+            self._entries.append(entry)
 
     def of_part(self, device: str, subgraph: int) -> Profile:
-        """Returns a profile that writes into this one, for a part that another device runs."""
+        """Returns a profile that writes into this one, for a part that another device runs; `end_part` records when it ran."""
         return Profile(device, subgraph, self)
+
+    def end_part(self, reads: tuple[str, ...], writes: tuple[str, ...]) -> None:
+        """Records that this part ran from when its profile was made until now, and the values that it reads and writes."""
+        seconds = perf_counter() - self.requested
+        stage = StageTime(self.path, self.device, self.requested, seconds, threading.get_ident(), reads, writes)
+        with self._lock:
+            self._stages.append(stage)
+
+    def begin_run(self) -> None:
+        """Records that the run begins now, on this thread. The core calls it; a device with a queue of its own may call it again."""
+        self.thread = threading.get_ident()
+        self.began = perf_counter()
+
+    def end_run(self) -> None:
+        """Records that the run is done; the core calls it."""
+        self.ended = perf_counter()
 
     @property
     def entries(self) -> tuple[NodeTime, ...]:
-        """What was recorded so far."""
+        """The nodes and transfers that were recorded so far."""
         with self._lock:
             return tuple(self._entries)
+
+    @property
+    def stages(self) -> tuple[StageTime, ...]:
+        """The subgraphs that have ended so far; none of a network that is not split."""
+        with self._lock:
+            return tuple(self._stages)
+
+    @property
+    def queue_seconds(self) -> float:
+        """How long the run waited for its device to begin; 0 where it has not begun."""
+        return 0.0 if self.began is None else self.began - self.requested
+
+    @property
+    def copied_bytes(self) -> int:
+        """The bytes of all transfers so far."""
+        return sum(entry.nbytes for entry in self.entries)
 
 
 class CancelToken:
@@ -252,6 +340,10 @@ class Executable:
     start: Callable[[tuple[Array, ...], RunContext, Done], None] | None = None
     """For devices that work asynchronously: begins a run, returns at once and calls `done` from any thread. Where it is None, the core
     runs `run` on a thread of its own."""
+
+    pipeline_depth: int = 1
+    """How many runs of one stream may be under way at once: more than 1 where a run passes several devices one after the other, so
+    that the next one can begin on the first of them. The core runs NUM_STREAMS times as many asynchronous requests at once."""
 
     def run(self, inputs: tuple[Array, ...], context: RunContext) -> tuple[Array, ...]:
         """Returns the outputs by position.

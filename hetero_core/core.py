@@ -21,13 +21,11 @@ from hetero_core.runtime.blob import read_blob
 from hetero_core.runtime.cache import NetworkCache, open_cache
 from hetero_core.runtime.cache_identity import describe_load
 from hetero_core.runtime.executable import Binding, ExecutableNetwork, Run, find_core_version
-from hetero_core.runtime.executors import Executors
+from hetero_core.runtime.executors import Executor, ExecutorManager
 from hetero_core.runtime.forks import FORK_ADVICE, count_forks
 from hetero_core.runtime.identity import check_header, merge_imported_config
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     import onnx
 
 
@@ -51,7 +49,7 @@ class Core:
 
     def __init__(self) -> None:
         self._registry = Registry(self)
-        self._executors = Executors()
+        self._executors = ExecutorManager()
         self._extensions: dict[tuple[str, str], Extension] = {}
         # A network that nobody holds any more needs no closing by us.
         self._loaded: WeakSet[ExecutableNetwork] = WeakSet()
@@ -293,19 +291,19 @@ class Core:
             to_host=lambda array: entry.call("to_host", device, array=array),
             from_host=lambda array, spec: entry.call("from_host", device, array=array, spec=spec),
             export=lambda: entry.call("export_network", device, executable=executable),
-            submit=lambda task: self.submit(str(device), task, workers=entry.metric(device, "RANGE_FOR_ASYNC_INFER_REQUESTS")[1]),
+            submit=self._executors.open_executor(str(device), config, depth=executable.pipeline_depth).submit,
             is_from_cache=is_from_cache,
         )
         loaded = ExecutableNetwork(name, fingerprint, executable, binding)
         self._loaded.add(loaded)
         return loaded
 
-    def submit(self, pool: str, task: Callable[[], Any], *, workers: int) -> Future[Any]:
-        """Returns the future of a task that a thread of a named pool runs; for plugins that need threads of the Core.
+    def create_executor(self, name: str, *, workers: int) -> Executor:
+        """Returns threads of the Core for a plugin that needs some besides those that requests run on; it ends with its last holder.
 
         Raises: ClosedError after `close`.
         """
-        return self._executors.submit(pool, task, workers=workers)
+        return self._executors.create_executor(name, workers=workers)
 
     # Lifetime
 

@@ -67,9 +67,9 @@ def metrics(device: DeviceName) -> Mapping[str, Any]:
     """Returns metrics of the device with this id: a value, or a function without arguments for what costs time.
 
     They go over the core's standard ones: AVAILABLE_DEVICES (tuple of ids), FULL_DEVICE_NAME, OPTIMIZATION_CAPABILITIES,
-    DEVICE_ARCHITECTURE, RANGE_FOR_ASYNC_INFER_REQUESTS (lowest, highest, step; the highest is the number of threads that the core runs
-    requests with), HOLDS_INTERPRETER_LOCK (True: HETERO runs no two such devices at once). SUPPORTED_METRICS, SUPPORTED_CONFIG_KEYS and
-    IMPORT_EXPORT_SUPPORT are derived by the core.
+    DEVICE_ARCHITECTURE, RANGE_FOR_ASYNC_INFER_REQUESTS (lowest, highest, step), RANGE_FOR_STREAMS (lowest, highest; how many runs
+    of a network may be under way at once on the Core's threads), HOLDS_INTERPRETER_LOCK (True: HETERO runs no two such devices at
+    once). SUPPORTED_METRICS, SUPPORTED_CONFIG_KEYS and IMPORT_EXPORT_SUPPORT are derived by the core.
     """
 
 
@@ -85,7 +85,9 @@ def query_network(device: DeviceName, network: Network, config: Mapping[str, Any
 def load_network(device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
     """Returns the network compiled for the device.
 
-    `config` is complete, typed and read-only: defaults, overridden by `set_config`, overridden by the call.
+    `config` is complete, typed and read-only: defaults, overridden by `set_config`, overridden by the call. A run may use
+    `config["INFERENCE_NUM_THREADS"]` processors, an int: the part of one of the `config["NUM_STREAMS"]` runs that may be under way at
+    once. A device that starts its runs by itself keeps to both.
 
     Raises: UnsupportedNodesError for nodes that the query refuses, with the same reasons.
     """

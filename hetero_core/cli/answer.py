@@ -31,11 +31,12 @@ class UsageError(HeteroError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of one command: `fields` is what --json prints, `text` what is printed otherwise."""
+    """The result of one command: `fields` is what --json prints, `text` what is printed otherwise, `remarks` on standard error."""
 
     text: str
     fields: Mapping[str, Any]
     exit_code: int = OK
+    remarks: tuple[str, ...] = ()
 
 
 def exit_code_of_error(error: HeteroError) -> int:

@@ -150,8 +150,8 @@ def _infer(executable: ExecutableNetwork, inputs: Mapping[str, Any]) -> tuple[di
         f"network '{executable.name}' on {executable.device}: one inference in {format_seconds(seconds)}",
         format_outputs(described),
     ]
-    if executable.measures:
-        sums = sum_times(request.perf_counts)
+    if request.profile is not None:
+        sums = sum_times(request.profile)
         fields["subgraphs"] = sums
         parts.append(format_times(sums))
     return outputs, fields, "\n\n".join(parts)

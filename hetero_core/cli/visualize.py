@@ -102,17 +102,20 @@ def read_timings(path: str, plan: Plan) -> dict[int, float]:
     """
     try:
         fields = json.loads(Path(path).read_text(encoding="utf-8"))
-        rows = [(int(row["subgraph"]), str(row["device"]), float(row["seconds"]), int(row["steps"])) for row in fields["subgraphs"]]
+        rows = [
+            (int(row["subgraph"]), str(row.get("stage_device", row["device"])), float(row["seconds"]), int(row["steps"]))
+            for row in fields["subgraphs"]
+        ]
         network = str(fields["network"])
     except OSError as error:
         raise UsageError(f"--timings {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
             f"--timings {path}: expected what 'hetero run --json -c PERF_COUNT=YES' prints, with the times of subgraphs"
         ) from error
     if network != plan.network:
         raise UsageError(f"--timings {path}: times of network '{network}'; this is network '{plan.network}'")
-    times = {}
+    times: dict[int, float] = {}
     for index, device, seconds, steps in rows:
         if not steps:
             continue  # what was copied before the first subgraph
@@ -125,7 +128,8 @@ def read_timings(path: str, plan: Plan) -> dict[int, float]:
                     else f"{len(plan.stages)} subgraphs"
                 )
             )
-        times[index] = seconds
+        # A subgraph that is a split network itself has several rows.
+        times[index] = times.get(index, 0.0) + seconds
     return times
 
 

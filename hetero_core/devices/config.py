@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hetero_core.contract import ConfigKey, freeze_mapping
+from hetero_core.devices.threads import AUTO, EXCLUSIVE_KEY, HINT_KEY, STREAMS_KEY, THREADS_KEY, THROUGHPUT
 from hetero_core.errors import ConfigKeyError, ConfigValueError, PluginError, enumerate_choices, suggest
 
 STANDARD_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
@@ -14,7 +15,32 @@ STANDARD_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
         "PERF_COUNT": ConfigKey(bool, False, "Record the time of every node in each run.", runtime=True),
         "DEVICE_ID": ConfigKey(str, "", "The physical device; the same as NAME.id in the device string.", runtime=True),
         "CACHE_DIR": ConfigKey(str, "", "The folder that keeps compiled networks between loads; empty: none.", runtime=True),
-        "CACHE_SIZE_LIMIT": ConfigKey(int, 0, "The bytes that CACHE_DIR may hold; 0: no limit.", runtime=True),
+        "CACHE_SIZE_LIMIT": ConfigKey(int, 0, "The bytes that CACHE_DIR may hold; 0: no limit.", runtime=True, least=0),
+        THREADS_KEY: ConfigKey(
+            int,
+            None,
+            "The processors that the runs of a network may use at once, in all; not set: all there are.",
+            runtime=True,
+            least=1,
+        ),
+        STREAMS_KEY: ConfigKey(
+            int,
+            None,
+            "How many asynchronous runs of a network may be under way at once; not set: as PERFORMANCE_HINT has it.",
+            runtime=True,
+            least=1,
+            words=(AUTO,),
+        ),
+        HINT_KEY: ConfigKey(
+            str,
+            "LATENCY",
+            "LATENCY: one stream with all threads; THROUGHPUT: as many streams as there are threads for.",
+            choices=("LATENCY", THROUGHPUT),
+            runtime=True,
+        ),
+        EXCLUSIVE_KEY: ConfigKey(
+            bool, False, "Asynchronous runs of all networks of the device that have this key take turns.", runtime=True
+        ),
     }
 )
 """The keys that the core itself answers for, on every device; those of the cache on devices that export and import."""
@@ -49,6 +75,8 @@ def declare_keys(declared: Mapping[str, ConfigKey], *, blame: str) -> Mapping[st
             )
         if key.is_arguments and key.type is not str:
             raise PluginError(f"{blame} declares '{name}' as the text behind the colon; its type must be str")
+        if (key.least is not None or key.words) and key.type not in (int, float):
+            raise PluginError(f"{blame} declares '{name}' with a least value or words; its type must be int or float")
         if key.default is not None:
             convert_value(name, key, key.default, device=blame)
     return freeze_mapping({**STANDARD_KEYS, **declared})
@@ -73,11 +101,21 @@ def convert_value(name: str, key: ConfigKey, value: Any, *, device: str) -> Any:
 
     Raises: ConfigValueError with what was expected and what was found.
     """
+    if isinstance(value, str) and value.strip().upper() in key.words:
+        return value.strip().upper()
     converted = _convert_text(key.type, value) if isinstance(value, str) else _convert_object(key.type, value)
-    if converted is not None and (not key.choices or converted in key.choices):
+    # Written so that what is no number, as NaN, is below every number.
+    is_large_enough = key.least is None or (converted is not None and converted >= key.least)
+    if converted is not None and is_large_enough and (not key.choices or converted in key.choices):
         return converted
-    wanted = "one of " + enumerate_choices(str(choice) for choice in key.choices) if key.choices else _WANTED[key.type]
-    raise ConfigValueError(f"configuration key {name} of device {device}: expected {wanted}, got {value!r}")
+    raise ConfigValueError(f"configuration key {name} of device {device}: expected {_describe_wanted(key)}, got {value!r}")
+
+
+def _describe_wanted(key: ConfigKey) -> str:
+    if key.choices:
+        return "one of " + enumerate_choices(str(choice) for choice in key.choices)
+    least = "" if key.least is None else f" of {key.least} or more"
+    return " or ".join((f"{_WANTED[key.type]}{least}", *key.words))
 
 
 _WANTED = {

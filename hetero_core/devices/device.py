@@ -13,8 +13,10 @@ import pluggy
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult, freeze_mapping
 from hetero_core.devices.config import CACHE_KEYS, convert_config, convert_value, declare_keys, merge_config, resolve_key
 from hetero_core.devices.metrics import collect_metrics
+from hetero_core.devices.processors import count_processors
 from hetero_core.devices.provenance import Provenance
 from hetero_core.devices.query import check_query_result
+from hetero_core.devices.threads import resolve_threads, share_threads
 from hetero_core.errors import (
     BlobError,
     ConfigValueError,
@@ -104,7 +106,16 @@ class Device:
         for name, key in keys.items():
             if key.is_arguments and device.arguments:
                 config[name] = device.arguments
-        return device, merge_config({}, config)
+        return device, self.resolve_threads(device, merge_config({}, config))
+
+    def resolve_threads(self, device: DeviceName, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns the configuration with the number of threads and streams for this process. Raises: ConfigValueError."""
+        return resolve_threads(
+            config,
+            device=str(device),
+            processors=count_processors(),
+            find_range=lambda: self.metric(device, "RANGE_FOR_STREAMS"),
+        )
 
     def _with_arguments(self, device: DeviceName, given: Mapping[str, Any]) -> DeviceName:
         keys = self.keys(device)
@@ -163,12 +174,12 @@ class Device:
 
     def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
         """Returns which nodes the device takes, checked to name every node of the network once."""
-        result = self.call("query_network", device, network=network, config=config)
+        result = self.call("query_network", device, network=network, config=share_threads(config))
         return check_query_result(result, network, blame=str(self.provenance))
 
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
         """Returns the compiled network, checked to have the network's inputs and outputs."""
-        executable = self.call("load_network", device, network=network, config=config)
+        executable = self.call("load_network", device, network=network, config=share_threads(config))
         expected = tuple(spec.name for spec in network.inputs), tuple(spec.name for spec in network.outputs)
         return self._check_executable(executable, expected, "load_network")
 
@@ -180,7 +191,7 @@ class Device:
         Raises: BlobError for whatever the plugin raises that is no error of hetero: a stranger's blob may hold anything.
         """
         try:
-            executable = self.call("import_network", device, payload=payload, config=config)
+            executable = self.call("import_network", device, payload=payload, config=share_threads(config))
         except (HeteroError, MemoryError):
             raise
         except Exception as error:

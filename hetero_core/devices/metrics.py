@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from hetero_core.contract import ConfigKey, DeviceName, freeze_mapping
+from hetero_core.devices.processors import count_processors
 from hetero_core.errors import PluginError
 
 
@@ -18,6 +18,11 @@ def _is_range(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 3 and all(isinstance(item, int) for item in value)
 
 
+def _is_stream_range(value: Any) -> bool:
+    is_pair = isinstance(value, tuple) and len(value) == 2 and all(isinstance(item, int) for item in value)
+    return is_pair and 1 <= value[0] <= value[1]
+
+
 # Metric -> (what it must be, in words; the check).
 _TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "AVAILABLE_DEVICES": ("a tuple of ids, ('',) for one device without id", _is_texts),
@@ -26,6 +31,7 @@ _TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "DEVICE_ARCHITECTURE": ("a text", lambda value: isinstance(value, str)),
     "HOLDS_INTERPRETER_LOCK": ("a bool", lambda value: isinstance(value, bool)),
     "RANGE_FOR_ASYNC_INFER_REQUESTS": ("a tuple (lowest, highest, step)", _is_range),
+    "RANGE_FOR_STREAMS": ("a tuple (lowest, highest) with 1 <= lowest <= highest", _is_stream_range),
 }
 _DERIVED = ("SUPPORTED_METRICS", "SUPPORTED_CONFIG_KEYS", "IMPORT_EXPORT_SUPPORT")
 
@@ -46,9 +52,11 @@ def collect_metrics(
         "OPTIMIZATION_CAPABILITIES": ("FP32",),
         "DEVICE_ARCHITECTURE": device.name,
         "HOLDS_INTERPRETER_LOCK": False,
-        "RANGE_FOR_ASYNC_INFER_REQUESTS": (1, os.cpu_count() or 1, 1),
+        "RANGE_FOR_ASYNC_INFER_REQUESTS": lambda: (1, count_processors(), 1),
+        **own,
     }
-    found.update(own)
+    # A device that says how many requests it works on has said how many streams it has.
+    found.setdefault("RANGE_FOR_STREAMS", lambda: (1, max(found["RANGE_FOR_ASYNC_INFER_REQUESTS"]()[1], 1)))
     for name, (wanted, is_right) in _TYPES.items():
         found[name] = _check_when_read(found[name], name, wanted, is_right, blame)
     found["IMPORT_EXPORT_SUPPORT"] = can_export

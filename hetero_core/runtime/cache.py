@@ -45,11 +45,9 @@ _is_inside: ContextVar[bool] = ContextVar("hetero_cache_is_inside", default=Fals
 def open_cache(config: Mapping[str, Any]) -> NetworkCache | None:
     """Returns the cache that a configuration names; None where it names none, and within a load that is cached as a whole.
 
-    Raises: ConfigValueError for a limit below 0, and for a folder that no path can name.
+    Raises: ConfigValueError for a folder that no path can name.
     """
     limit = config.get("CACHE_SIZE_LIMIT", 0)
-    if limit < 0:
-        raise ConfigValueError(f"configuration key CACHE_SIZE_LIMIT: expected bytes, or 0 for no limit, got {limit}")
     folder = config.get("CACHE_DIR", "")
     if "\0" in folder:
         raise ConfigValueError(f"configuration key CACHE_DIR: expected the path of a folder, got {folder!r}")

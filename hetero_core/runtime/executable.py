@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from hetero_core.contract import Array, ConfigKey, DeviceName, Executable, Payload, Profile, RunContext
+from hetero_core.contract import Array, ConfigKey, DeviceName, Done, Executable, Payload, Profile, RunContext, freeze_mapping
 from hetero_core.devices.provenance import Provenance
+from hetero_core.devices.threads import STREAMS_KEY, THREAD_KEYS
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import (
     BlobError,
@@ -30,11 +31,13 @@ from hetero_core.runtime.blob import BlobHeader, write_blob
 from hetero_core.runtime.door import order_inputs, own_outputs
 from hetero_core.runtime.forks import FORK_ADVICE, count_forks
 from hetero_core.runtime.request import InferRequest
+from hetero_core.runtime.transfers import move_value
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
 Run = Callable[[tuple[Array, ...], RunContext], tuple[Array, ...]]
+Start = Callable[[tuple[Array, ...], RunContext, Done], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,8 @@ class ExecutableNetwork:
         self._is_host = all(spec.memory == HOST for spec in (*self.inputs, *self.outputs))
         # A device that starts runs by itself is only asked to where no wrapper and no transfer stands between.
         self.start = executable.start if is_bare and self._is_host else None
+        if self.measures and self.start is not None:
+            self.start = _measure_start(self.start)
 
     @property
     def fingerprint(self) -> str:
@@ -111,14 +116,21 @@ class ExecutableNetwork:
             if self._is_host:
                 outputs = self.run(inputs, context)
             else:
-                placed = tuple(
-                    value if spec.memory == HOST or value is None else self.from_host(value, spec)
-                    for value, spec in zip(inputs, self.inputs, strict=True)
-                )
-                outputs = self._take_home(self.run(placed, context))
+                placed = self._bring_in(inputs, context.profile)
+                outputs = self._take_home(self.run(placed, context), context.profile)
         except Exception as error:  # noqa: BLE001  # a device may raise anything; the caller meets one kind
             raise self.blame_device(error) from error.__cause__ if isinstance(error, HeteroError) else error
         return outputs
+
+    def run_measured(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        """As `run_host`; records when the device began and when it was done."""
+        profile = context.profile
+        assert profile is not None, "a network that measures runs with a profile"
+        profile.begin_run()
+        try:
+            return self.run_host(inputs, context)
+        finally:
+            profile.end_run()
 
     def blame_device(self, error: Exception) -> HeteroError:
         """Returns the error of a run as users meet it: a HeteroError with a note, anything else as an InferenceError with its notes."""
@@ -147,11 +159,22 @@ class ExecutableNetwork:
                 )
         return outputs
 
-    def _take_home(self, outputs: Any) -> Any:
+    def _bring_in(self, inputs: tuple[Any, ...], profile: Profile | None) -> tuple[Any, ...]:
+        def place(value: Any, spec: ValueSpec) -> Any:
+            return move_value(value, lambda array: self.from_host(array, spec), profile, spec.name, HOST, (str(self.device),))
+
+        return tuple(
+            value if spec.memory == HOST or value is None else place(value, spec)
+            for value, spec in zip(inputs, self.inputs, strict=True)
+        )
+
+    def _take_home(self, outputs: Any, profile: Profile | None) -> Any:
         if not isinstance(outputs, tuple):
             return outputs
         return tuple(
-            value if spec.memory == HOST or value is None else self.to_host(value)
+            value
+            if spec.memory == HOST or value is None
+            else move_value(value, self.to_host, profile, spec.name, str(self.device), (HOST,))
             for value, spec in zip(outputs, self.outputs, strict=False)
         )
 
@@ -188,7 +211,7 @@ class ExecutableNetwork:
             fingerprint=self.fingerprint,
             inputs=tuple(spec.name for spec in self.inputs),
             outputs=tuple(spec.name for spec in self.outputs),
-            config=self.config,
+            config=freeze_mapping((name, value) for name, value in self.config.items() if name not in THREAD_KEYS),
         )
         return header, payload
 
@@ -210,7 +233,7 @@ class ExecutableNetwork:
     def _metrics(self) -> dict[str, Any]:
         found = {
             "NETWORK_NAME": self.name,
-            "OPTIMAL_NUMBER_OF_INFER_REQUESTS": 1,
+            "OPTIMAL_NUMBER_OF_INFER_REQUESTS": self.config[STREAMS_KEY] * self.executable.pipeline_depth,
             "EXECUTION_DEVICES": (str(self.device),),
             "SUPPORTED_CONFIG_KEYS": tuple(sorted(self.config)),
             "LOADED_FROM_CACHE": self._binding.is_from_cache,
@@ -257,6 +280,23 @@ class ExecutableNetwork:
 
     def __repr__(self) -> str:
         return f"ExecutableNetwork('{self.name}' on {self.device})"
+
+
+def _measure_start(start: Start) -> Start:
+    """Returns the start of a device that works by itself, with a record of when it was told to and when it was done."""
+
+    def start_measured(inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
+        profile = context.profile
+        assert profile is not None, "a network that measures runs with a profile"
+
+        def end_run(outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
+            profile.end_run()
+            done(outputs, error)
+
+        profile.begin_run()
+        start(inputs, context, end_run)
+
+    return start_measured
 
 
 def find_core_version() -> str:

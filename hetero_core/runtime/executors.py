@@ -1,4 +1,5 @@
-"""The threads of one Core: a pool for each device, made on first use, ended when the Core closes or nobody holds it any more.
+"""The threads of one Core: an executor for each loaded network, its threads started on first use, ended when the Core closes or nobody
+holds it any more.
 
 Threads are daemons: one that is stuck in a driver does not keep the interpreter from ending. At its exit runs that are queued are
 dropped, and those in flight get `EXIT_SECONDS` to end. The pools of the standard library wait for both without a limit.
@@ -9,13 +10,14 @@ from __future__ import annotations
 import atexit
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any
 
+from hetero_core.devices.threads import EXCLUSIVE_KEY, STREAMS_KEY
 from hetero_core.errors import ClosedError
 from hetero_core.runtime.forks import FORK_ADVICE, count_forks
 
@@ -25,33 +27,50 @@ EXIT_SECONDS = 10.0
 _Tasks = SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]
 
 
-class Executors:
-    """Thread pools by name. Threads are named `hetero-<name>_<index>`. Safe for threads; of no use in a forked child."""
+class ExecutorManager:
+    """Makes the executors of one Core and ends them. Safe for threads; of no use in a forked child."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._pools: dict[str, _Pool] = {}
+        # Whoever submits holds an executor; what nobody holds has nothing to do.
+        self._executors: weakref.WeakSet[Executor] = weakref.WeakSet()
+        self._shared: weakref.WeakValueDictionary[str, Executor] = weakref.WeakValueDictionary()
         self._is_closed = False
         self._forks = count_forks()
         _open.add(self)
 
-    def submit(self, name: str, task: Callable[[], Any], *, workers: int) -> Future[Any]:
-        """Returns the future of a task that a thread of a pool runs; the first call for a name sets its `workers`.
+    def open_executor(self, name: str, config: Mapping[str, Any], *, depth: int) -> Executor:
+        """Returns the executor of a network that is loaded with this configuration on the device of this name.
 
-        Raises: ClosedError after `close`, and in a forked child.
+        It has NUM_STREAMS times `depth` threads and is the network's own; where EXCLUSIVE_ASYNC_REQUESTS is set it has one, for all such
+        networks of the device.
+
+        Raises: ClosedError after `close`.
         """
-        if self._forks != count_forks():
-            raise ClosedError(f"cannot start a request on {name}: its Core cannot be used here: {FORK_ADVICE}")
+        if not config[EXCLUSIVE_KEY]:
+            return self.create_executor(name, workers=config[STREAMS_KEY] * depth)
         with self._lock:
-            if self._is_closed:
-                raise ClosedError(f"cannot start a request on {name}: its Core is closed")
-            pool = self._pools.get(name)
-            if pool is None:
-                pool = self._pools[name] = _Pool(f"hetero-{name}", max(workers, 1))
-            return pool.submit(task)
+            found = self._shared.get(name)
+            if found is None:
+                found = self._shared[name] = self._create(f"{name}-exclusive", 1)
+            return found
+
+    def create_executor(self, name: str, *, workers: int) -> Executor:
+        """Returns a new executor of up to this many threads, 1 or more. Raises: ClosedError after `close`."""
+        with self._lock:
+            return self._create(name, workers)
+
+    def _create(self, name: str, workers: int) -> Executor:
+        if self._forks != count_forks():
+            raise ClosedError(f"cannot make threads for {name}: its Core cannot be used here: {FORK_ADVICE}")
+        if self._is_closed:
+            raise ClosedError(f"cannot make threads for {name}: its Core is closed")
+        executor = Executor(name, workers, self)
+        self._executors.add(executor)
+        return executor
 
     def close(self, timeout: float | None = None) -> None:
-        """Drops what is queued, waits for what is running, and ends the threads; `timeout` in seconds.
+        """Drops what is queued everywhere, waits for what is running, and ends the threads; `timeout` in seconds.
 
         Does nothing in a forked child: the threads are not there.
         """
@@ -59,38 +78,54 @@ class Executors:
             return
         with self._lock:
             self._is_closed = True
-            pools, self._pools = list(self._pools.values()), {}
+            executors = list(self._executors)
         deadline = None if timeout is None else monotonic() + timeout
-        for pool in pools:
-            pool.drop_queued()
-        for pool in pools:
-            pool.join(deadline)
+        for executor in executors:
+            executor.drop_queued()
+        for executor in executors:
+            executor.join(deadline)
 
 
-class _Pool:
-    """Up to `workers` threads, each started when no other one is idle."""
+class Executor:
+    """Up to `workers` threads, each started when no other one is idle. They are named `hetero-<name>_<index>`."""
 
-    def __init__(self, name: str, workers: int) -> None:
+    def __init__(self, name: str, workers: int, manager: ExecutorManager) -> None:
+        self.workers = workers
         self._name = name
-        self._workers = workers
+        # Held, so that the exit of the interpreter finds the manager of executors in use.
+        self._manager = manager
+        self._lock = threading.Lock()
         self._tasks: _Tasks = SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._threads: list[threading.Thread] = []
-        # A thread holds the queue, not the pool: a pool that nobody holds any more ends its threads.
+        self._is_closed = False
+        self._forks = count_forks()
+        # A thread holds the queue, not the executor: one that nobody holds any more ends its threads.
         weakref.finalize(self, _dismiss, self._tasks, self._threads).atexit = False
 
     def submit(self, task: Callable[[], Any]) -> Future[Any]:
+        """Returns the future of a task that one of the threads runs, in the order in which they come.
+
+        Raises: ClosedError after the Core was closed, and in a forked child.
+        """
+        if self._forks != count_forks():
+            raise ClosedError(f"cannot start a request on {self._name}: its Core cannot be used here: {FORK_ADVICE}")
         future: Future[Any] = Future()
-        self._tasks.put((future, task))
-        if not self._idle.acquire(blocking=False) and len(self._threads) < self._workers:
-            name = f"{self._name}_{len(self._threads)}"
-            thread = threading.Thread(target=_work, args=(self._tasks, self._idle), name=name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        with self._lock:
+            if self._is_closed:
+                raise ClosedError(f"cannot start a request on {self._name}: its Core is closed")
+            self._tasks.put((future, task))
+            if not self._idle.acquire(blocking=False) and len(self._threads) < self.workers:
+                name = f"hetero-{self._name}_{len(self._threads)}"
+                thread = threading.Thread(target=_work, args=(self._tasks, self._idle), name=name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
         return future
 
     def drop_queued(self) -> None:
-        """Cancels what no thread has begun, and tells the threads to end."""
+        """Cancels what no thread has begun, takes nothing more, and tells the threads to end."""
+        with self._lock:
+            self._is_closed = True
         with suppress(Empty):
             while True:
                 dropped = self._tasks.get_nowait()
@@ -135,12 +170,12 @@ def _run_task(future: Future[Any], task: Callable[[], Any]) -> None:
         future.set_result(result)
 
 
-_open: weakref.WeakSet[Executors] = weakref.WeakSet()
+_open: weakref.WeakSet[ExecutorManager] = weakref.WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
     """Ends the threads of Cores that were not closed."""
     deadline = monotonic() + EXIT_SECONDS
-    for executors in list(_open):
-        executors.close(max(deadline - monotonic(), 0))
+    for manager in list(_open):
+        manager.close(max(deadline - monotonic(), 0))

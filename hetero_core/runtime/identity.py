@@ -8,6 +8,7 @@ from typing import Any
 from hetero_core.contract import DeviceName
 from hetero_core.devices.config import convert_config, merge_config
 from hetero_core.devices.device import Device
+from hetero_core.devices.threads import THREAD_KEYS
 from hetero_core.errors import BlobMismatchError
 from hetero_core.network.graph import Network
 from hetero_core.runtime.blob import BlobHeader
@@ -60,12 +61,12 @@ def merge_imported_config(
                 f"cannot import network '{header.network}' on {device}: {name} is {_show(value)} in the call and "
                 f"{_show(stored.get(name))} in the blob, and it shaped what was compiled; leave it out, or load the model again"
             )
-    resolved, _ = entry.resolve(
-        DeviceName(device.name, device.id), {"DEVICE_ID": call["DEVICE_ID"]} if "DEVICE_ID" in call else None
-    )
+    resolved, here = entry.resolve(device, {name: call[name] for name in ("DEVICE_ID", *THREAD_KEYS) if name in call})
     # A blob of an older core lacks the keys that came later; what only steers running may have any value.
     added = {name: key for name, key in keys.items() if key.runtime}
-    config = merge_config(added, stored, said, {"DEVICE_ID": resolved.id})
+    # How a machine is used is said here, whatever the blob says of the one that it comes from.
+    threads = {name: here[name] for name in THREAD_KEYS}
+    config = merge_config(added, stored, said, threads, {"DEVICE_ID": resolved.id})
     return DeviceName(device.name, resolved.id, device.arguments), config
 
 

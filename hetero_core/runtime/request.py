@@ -61,6 +61,7 @@ class InferRequest:
         self._running: Run | None = None
         self._last: Run | None = None
         self._profile: Profile | None = None
+        self._run_device = network.run_measured if network.measures else network.run_host
 
     def infer(self, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Returns the outputs by name, valid until the next run of this request; the callback is not called.
@@ -215,6 +216,11 @@ class InferRequest:
         """The time of every node in the last run, in order of execution; empty unless PERF_COUNT is set."""
         return () if self._profile is None else self._profile.entries
 
+    @property
+    def profile(self) -> Profile | None:
+        """All times of the last run: nodes, subgraphs, transfers, the wait for the device; None unless PERF_COUNT is set."""
+        return self._profile
+
     def _find(self, name: str) -> tuple[ValueSpec, bool]:
         for specs, is_input in ((self._network.inputs, True), (self._network.outputs, False)):
             for spec in specs:
@@ -250,7 +256,7 @@ class InferRequest:
 
     def _compute(self, run: Run) -> _Outcome:
         """Runs the device; returns its outputs, or its error."""
-        return self._collect(run, lambda: self._network.run_host(run.inputs, run.context))
+        return self._collect(run, lambda: self._run_device(run.inputs, run.context))
 
     def _collect(self, run: Run, compute: Callable[[], Any]) -> _Outcome:
         try:

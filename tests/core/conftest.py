@@ -99,7 +99,7 @@ def hand(core: Core) -> Iterator[HandDevice]:
 @pytest.fixture
 def by_hand(core: Core, hand: HandDevice, read: Callable[[str], Network]) -> ExecutableNetwork:
     """A network on HAND: y is twice x."""
-    return core.load_network(read("g (float[1] x) => (float[1] y) { y = Add(x, x) }"), "HAND")
+    return core.load_network(read("g (float[1] x) => (float[1] y) { y = Add(x, x) }"), "HAND", {"NUM_STREAMS": 4})
 
 
 @pytest.fixture

@@ -85,7 +85,7 @@ def test_network_that_cannot_be_exported_is_loaded_with_a_warning(
 
 def test_device_without_export_has_no_such_key(core: Core, hand: Any, read: Callable[..., Network]) -> None:
     with pytest.raises(
-        ConfigKeyError, match="device HAND has no configuration key 'CACHE_DIR'; its keys are DEVICE_ID, PERF_COUNT"
+        ConfigKeyError, match="device HAND has no configuration key 'CACHE_DIR'; its keys are DEVICE_ID, EXCLUSIVE_ASYNC"
     ):
         core.load_network(read(TEXT), "HAND", {"CACHE_DIR": "x"})
 
@@ -182,7 +182,7 @@ def test_entry_above_the_limit_is_not_kept(load: Callable[..., bool], folder: Pa
 
 
 def test_limit_below_zero_is_refused(load: Callable[..., bool]) -> None:
-    with pytest.raises(ConfigValueError, match="CACHE_SIZE_LIMIT: expected bytes, or 0 for no limit, got -1"):
+    with pytest.raises(ConfigValueError, match="CACHE_SIZE_LIMIT of device COUNT: expected an int of 0 or more, got -1"):
         load(CACHE_SIZE_LIMIT=-1)
 
 

@@ -74,7 +74,7 @@ def test_unknown_key_lists_near_misses_and_all_keys() -> None:
     with pytest.raises(ConfigKeyError) as caught:
         convert_config({"NUM_STREAM": 1}, KEYS, device="X")
     assert "no configuration key 'NUM_STREAM', did you mean 'NUM_STREAMS'?" in str(caught.value)
-    assert "DEVICE_ID, LIMITS, NUM_STREAMS, OPERATORS, PERF_COUNT, POLICY, RATIO" in str(caught.value)
+    assert "INFERENCE_NUM_THREADS, LIMITS, NUM_STREAMS, OPERATORS, PERFORMANCE_HINT, PERF_COUNT, POLICY, RATIO" in str(caught.value)
 
 
 def test_old_name_of_a_key_is_accepted() -> None:

@@ -196,7 +196,7 @@ def list_unclear():
         "wait_all": lambda: queue.wait_all(),
         "load": lambda: core.load_network(MODEL, "CPU"),
         "metric": lambda: core.get_metric("CPU", "FULL_DEVICE_NAME"),
-        "submit": lambda: core.submit("CPU", print, workers=1),
+        "submit": lambda: core.create_executor("CPU", workers=1).submit(print),
     }.items():
         try:
             action()

@@ -210,3 +210,20 @@ def test_unknown_node_to_explain_ends_with_2_and_a_near_miss(model: str, capsys:
     assert "network 'diamond' has no node 'secnd', did you mean 'second'?" in capsys.readouterr().err
     assert main(["query", model, *SPLIT, "--explain", "second", "--dot"]) == 2
     assert "--dot draws the split and --explain tells about nodes" in capsys.readouterr().err
+
+
+def test_times_of_a_split_inside_a_split_are_drawn(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nested = ["-d", "HETERO:(HETERO:TEMPLATE,CPU),CPU", "--pin", "far=CPU", "-c", "TEMPLATE_REFUSED_OPERATORS=Neg"]
+    assert main(["run", model, *nested, "-c", "PERF_COUNT=YES", "--random", "--json"]) == 0
+    times = tmp_path / "times.json"
+    times.write_text(capsys.readouterr().out)
+    rows = json.loads(times.read_text())["subgraphs"]
+    assert [(row["path"], row["subgraph"], row["device"], row["stage_device"]) for row in rows] == [
+        ("0/0", 0, "TEMPLATE", "HETERO:TEMPLATE,CPU"),
+        ("1", 1, "CPU", "CPU"),
+        ("2/0", 2, "CPU", "HETERO:TEMPLATE,CPU"),
+        ("2/1", 2, "TEMPLATE", "HETERO:TEMPLATE,CPU"),
+    ]
+    text = draw(model, tmp_path / "plan.svg", *nested, "--timings", str(times))
+    third = sum(row["seconds"] for row in rows if row["subgraph"] == 2)
+    assert f"{third * 1000:.3f} ms" in text

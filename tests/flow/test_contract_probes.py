@@ -43,8 +43,26 @@ def test_each_crossing_is_one_counted_transfer(core: Core, read: Callable[..., N
     # x in, b out to CPU, c in, y out; b stays on the device for its second reader.
     assert device.moved == ["from_host x", "to_host", "from_host c", "to_host"]
     transfers = [entry for entry in request.perf_counts if entry.operator == "transfer"]
-    assert [(entry.node, entry.nbytes) for entry in transfers if entry.nbytes] == [("b", 16), ("y", 16)]
-    assert [entry.node for entry in transfers] == ["x", "b", "c", "y"]
+    # Four floats each, known on the side of the host whichever way they went.
+    assert [(entry.node, entry.nbytes, entry.source, entry.targets, entry.path) for entry in transfers] == [
+        ("x", 16, "host", ("FAKE",), ()),
+        ("b", 16, "FAKE", ("CPU",), (0,)),
+        ("c", 16, "CPU", ("FAKE",), (1,)),
+        ("y", 16, "FAKE", ("host",), (2,)),
+    ]
+    assert request.profile is not None
+    assert request.profile.copied_bytes == 64
+
+
+def test_copies_of_a_device_that_runs_a_whole_network_are_in_its_times(core: Core, read: Callable[..., Network]) -> None:
+    core.register_plugin("FAKE", probes.FakeDevice("F"))
+    text = "g (float[4] x) => (float[4] y) { a = Relu(x) b = Neg(a) y = Add(b, a) }"
+    request = core.load_network(read(text), "FAKE", {"PERF_COUNT": True}).create_infer_request()
+    np.testing.assert_array_equal(request.infer({"x": X})["y"], ZERO)
+    assert [(entry.node, entry.nbytes, entry.source, entry.targets) for entry in request.perf_counts] == [
+        ("x", 16, "host", ("FAKE",)),
+        ("y", 16, "FAKE", ("host",)),
+    ]
 
 
 def test_value_for_two_stages_in_one_memory_is_moved_once(core: Core, read: Callable[..., Network]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from hetero_core.contract import DeviceName, Executable, Extension, Payload, QueryResult, RunContext
 from hetero_core.devices.query import query_by_transform, require_all_supported
+from hetero_core.devices.threads import THREADS_KEY
 from hetero_core.hookspecs import hookimpl
 from hetero_core.kernels.program import compile_program
 from hetero_core.kernels.registry import find_refusals
@@ -18,6 +18,7 @@ from hetero_core.network.graph import Network
 from hetero_core.network.writer import pack_network, unpack_network
 from hetero_core.transforms.copies import eliminate_copies
 from hetero_core.transforms.rewrite import run_passes
+from hetero_cpu.blas import begin_limit, end_limit, needs_limit
 
 PASSES = (eliminate_copies,)
 
@@ -41,7 +42,6 @@ class CpuDevice:
             "FULL_DEVICE_NAME": f"{platform.processor() or platform.machine()} with NumPy {np.__version__}",
             "OPTIMIZATION_CAPABILITIES": ("FP32", "FP64", "FP16", "BF16", "INT8"),
             "DEVICE_ARCHITECTURE": platform.machine(),
-            "RANGE_FOR_ASYNC_INFER_REQUESTS": (1, os.cpu_count() or 1, 1),
         }
 
     @hookimpl
@@ -51,9 +51,12 @@ class CpuDevice:
         return query_by_transform(device, network, transform_network, lambda node, _: reasons.get(node.name))
 
     @hookimpl
-    def load_network(self, device: DeviceName, network: Network) -> Executable:
+    def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
         """Compiles the network into bound kernels."""
         require_all_supported(device, network, self.query_network(device, network))
+        threads = config[THREADS_KEY]
+        if needs_limit(threads):
+            return LimitedExecutable(network, self._extensions, threads)
         return CpuExecutable(network, self._extensions)
 
     @hookimpl
@@ -62,9 +65,9 @@ class CpuDevice:
         return Payload(pack_network(executable.network))
 
     @hookimpl
-    def import_network(self, device: DeviceName, payload: Payload) -> Executable:
+    def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
         """Compiles the exported network; its weights stay in the blob's memory."""
-        return self.load_network(device, unpack_network(payload.sections))
+        return self.load_network(device, unpack_network(payload.sections), config)
 
     @hookimpl
     def add_extension(self, extension: Extension) -> bool:
@@ -91,3 +94,19 @@ class CpuExecutable(Executable):
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs; a cancelled run ends between two nodes."""
         return self._program.run(inputs, profile=context.profile, is_cancelled=context.cancelled)
+
+
+class LimitedExecutable(CpuExecutable):
+    """A program whose runs may take fewer threads than BLAS has; a class of its own, so that others pay nothing for it."""
+
+    def __init__(self, network: Network, extensions: Mapping[tuple[str, str], Extension], threads: int) -> None:
+        super().__init__(network, extensions)
+        self._threads = threads
+
+    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        """Returns the outputs, with BLAS limited meanwhile."""
+        begin_limit(self._threads)
+        try:
+            return super().run(inputs, context)
+        finally:
+            end_limit(self._threads)

@@ -43,8 +43,8 @@ def explain_splits(predecessors: OneOf[Sequence[int]], subgraphs: Sequence[Subgr
     """Yields, for every subgraph of the device and every node of the device next to it, the path that keeps the node out.
 
     Where no path in the graph does, the other subgraphs count as single nodes. What no path keeps out is not yielded: a larger
-    subgraph had it first, and then its own members are named, or the policy is not LARGEST_FIRST. Cost: O(V + E) for each node
-    looked at; `explain_within` has a bound.
+    subgraph had it first, and then its own members are named; a rollback of LARGEST_FIRST in a small part of the graph rejected it;
+    or the policy is another one. Cost: O(V + E) for each node looked at; `explain_within` has a bound.
     """
     split = _place_split(predecessors, subgraphs)
     for number, part in enumerate(subgraphs):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, Plan, QueryResult, freeze_mapping
 from hetero_core.core import Core
 from hetero_core.devices.config import STANDARD_KEYS
 from hetero_core.devices.names import parse_device_name, split_device_list
-from hetero_core.errors import ConfigValueError, DeviceNameError
+from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
+from hetero_core.errors import DeviceNameError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
 from hetero_core.network.writer import pack_network, unpack_network
@@ -41,7 +43,7 @@ OWN_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
             "What follows when a device fails to load a part that it has taken: an error, or the next device.",
             choices=FALLBACKS,
         ),
-        SMALLEST_KEY: ConfigKey(int, 1, "Subgraphs of fewer nodes are folded into a neighbour whose device takes them."),
+        SMALLEST_KEY: ConfigKey(int, 1, "Subgraphs of fewer nodes are folded into a neighbour whose device takes them.", least=1),
         PROPERTIES_KEY: ConfigKey(dict, None, "Keys for one device of the list alone: {device: {key: value}}."),
     }
 )
@@ -60,7 +62,7 @@ class HeteroDevice:
         for child in self._children(device):
             for name, key in self._core.config_keys(child).items():
                 if name not in own and name not in STANDARD_KEYS:
-                    own[name] = ConfigKey(key.type, None, f"{key.doc} (of {child})", key.choices, key.runtime)
+                    own[name] = replace(key, default=None, doc=f"{key.doc} (of {child})", is_arguments=False)
         return own
 
     @hookimpl
@@ -72,6 +74,10 @@ class HeteroDevice:
             "FULL_DEVICE_NAME": "HETERO: one network over several devices",
             "OPTIMIZATION_CAPABILITIES": ("EXPORT_IMPORT",),
             "RANGE_FOR_ASYNC_INFER_REQUESTS": lambda: (1, self._count_requests(children), 1),
+            "RANGE_FOR_STREAMS": lambda: (
+                1,
+                max((self._core.get_metric(child, "RANGE_FOR_STREAMS")[1] for child in children), default=1),
+            ),
             "HOLDS_INTERPRETER_LOCK": lambda: (
                 bool(children) and all(self._core.get_metric(c, "HOLDS_INTERPRETER_LOCK") for c in children)
             ),
@@ -106,7 +112,16 @@ class HeteroDevice:
         stages, loaded = load_stages(task, assignment, may_move=config[FALLBACK_KEY] == "NEXT")
         plan = build_plan(network, assignment, stages)
         parts = [(executable, stage.part) for executable, stage in zip(loaded, stages, strict=True)]
-        return HeteroExecutable(network.inputs, network.outputs, plan, parts, _find_constants(network), core=self._core)
+        return HeteroExecutable(
+            network.inputs,
+            network.outputs,
+            plan,
+            parts,
+            _find_constants(network),
+            core=self._core,
+            threads=config[THREADS_KEY],
+            streams=config[STREAMS_KEY],
+        )
 
     @hookimpl
     def export_network(self, executable: HeteroExecutable | BranchExecutable) -> Payload:
@@ -120,7 +135,8 @@ class HeteroDevice:
         """Imports each part on the device that the plan names; loads an If with split branches anew."""
         if "index" not in payload.sections:
             return self.load_network(device, unpack_network(payload.sections), config)
-        return import_stages(self._core, payload)
+        configs = configure_children(self._core, device, self._children(device), config)
+        return import_stages(self._core, payload, config, configs)
 
     @hookimpl
     def add_extension(self, device: DeviceName, extension: Extension) -> bool:
@@ -130,15 +146,12 @@ class HeteroDevice:
         return True
 
     def _describe_task(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Task:
-        smallest = config[SMALLEST_KEY]
-        if smallest < 1:
-            raise ConfigValueError(
-                f"configuration key {SMALLEST_KEY} of device {device}: expected an int of 1 or more, got {smallest}"
-            )
         configs = configure_children(self._core, device, self._require_children(device), config)
         keys = self.config_keys(device)
         own = {name: value for name, value in config.items() if value is not None and name in keys}
-        return Task(self._core, network, str(device), own, configs, config[POLICY_KEY], smallest)
+        # A branch is run within one run of the whole.
+        own |= {THREADS_KEY: config[THREADS_KEY], STREAMS_KEY: 1}
+        return Task(self._core, network, str(device), own, configs, config[POLICY_KEY], config[SMALLEST_KEY])
 
     def _load_branches(self, task: Task, plan: Plan) -> BranchExecutable:
         """Loads the branches of a network of one If, each as a network of its own."""

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from hetero_core.contract import Executable, Plan, Profile, RunContext
 from hetero_core.core import Core
+from hetero_core.devices.threads import THREADS_KEY
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import PluginError
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.runtime.executable import ExecutableNetwork
+from hetero_core.runtime.transfers import move_value
 from hetero_hetero.routing import Transfer, find_dead_slots, plan_route
 from hetero_hetero.schedule import Flow, plan_schedule
+from hetero_hetero.shares import find_lane
 
 Submit = Callable[[Callable[[], None]], object]
 
@@ -57,23 +59,36 @@ class HeteroExecutable(Executable):
         constants: Mapping[str, Any],
         *,
         core: Core,
+        threads: int,
+        streams: int,
     ) -> None:
+        """`threads` is the budget of one run, of which each stage has its own part; `streams` is how many runs are to be expected."""
         self.inputs = inputs
         self.outputs = outputs
         self.plan = plan
         self.constants = constants
         self.stages = stages = tuple(stage for stage, _ in loaded)
         self._loaded = tuple(loaded)
-        lanes = [_find_lane(core, str(stage.device)) for stage in stages]
-        pool = f"HETERO:{','.join(dict.fromkeys(lanes))}"
-        self._submit: Submit = lambda task: core.submit(pool, task, workers=max(len(set(lanes)), 4))
+        lanes = [find_lane(core, str(stage.device)) for stage in stages]
+        # While one request is on its second device, the next one can be on the first.
+        self.pipeline_depth = max(len(set(lanes)), 1)
         self._route = plan_route(inputs, outputs, stages, constants)
-        self._schedule = plan_schedule([step.predecessors for step in self._route.steps], lanes)
+        self._schedule = plan_schedule(
+            [step.predecessors for step in self._route.steps],
+            lanes,
+            threads=[stage.config[THREADS_KEY] for stage in stages],
+            budget=threads,
+        )
+        if self._schedule.is_parallel:
+            # Besides the thread that a run is on, which works, too.
+            helpers = streams * (min(len(set(lanes)), threads) - 1)
+            self._submit: Submit = core.create_executor(f"HETERO:{','.join(dict.fromkeys(lanes))}", workers=helpers).submit
         self._dead = find_dead_slots(self._route)
         # A run starts from a copy: constants in their slots, everything else empty.
         self._empty: list[Any] = [None] * len(self._route.readers)
         for slot, value in self._route.constants:
             self._empty[slot] = value
+        self._names = [(tuple(spec.name for spec in stage.inputs), tuple(spec.name for spec in stage.outputs)) for stage in stages]
         # A stage's outputs are checked against these: the NumPy type of host tensors, None for anything else.
         self._wanted = [tuple(_find_host_dtype(spec) for spec in stage.outputs) for stage in stages]
 
@@ -128,6 +143,8 @@ class HeteroExecutable(Executable):
             if context.token.is_set:
                 return  # nobody waits for what a cancelled stage returns
             self._keep_outputs(index, results, slots)
+            if profile is not None:
+                profile.end_part(*self._names[index])
             if step.transfers:
                 _move(step.transfers, slots, profile)
         except Exception as error:
@@ -157,20 +174,12 @@ class HeteroExecutable(Executable):
             "HETERO_BOUNDARY_TENSORS": len(inner),
             "HETERO_BOUNDARY_BYTES": sum(boundary.nbytes or 0 for boundary in inner),
             "EXECUTION_DEVICES": tuple(dict.fromkeys(stage.device for stage in self.plan.stages)),
-            "OPTIMAL_NUMBER_OF_INFER_REQUESTS": max(
-                (stage.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS") for stage in self.stages), default=1
-            ),
         }
 
     def close(self) -> None:
         """Closes every stage."""
         for stage in self.stages:
             stage.close()
-
-
-def _find_lane(core: Core, device: str) -> str:
-    """Returns what runs one stage at a time: the device, or "interpreter" for all devices that hold the interpreter's lock."""
-    return "interpreter" if core.get_metric(device, "HOLDS_INTERPRETER_LOCK") else device
 
 
 def _find_host_dtype(spec: ValueSpec) -> np.dtype[Any] | None:
@@ -190,10 +199,8 @@ def _check_tensor(value: Any, dtype: np.dtype[Any] | None, stage: ExecutableNetw
 
 def _move(transfers: Sequence[Transfer], slots: list[Any], profile: Profile | None) -> None:
     for transfer in transfers:
-        began = perf_counter()
-        moved = slots[transfer.target] = transfer.move(slots[transfer.source])
-        if profile is not None:
-            profile.add_transfer(transfer.value, getattr(moved, "nbytes", 0), perf_counter() - began)
+        value = slots[transfer.source]
+        slots[transfer.target] = move_value(value, transfer.move, profile, transfer.value, transfer.origin, transfer.readers)
 
 
 def _shorten(names: Sequence[str]) -> str:

@@ -1,16 +1,22 @@
 """Policy LARGEST_FIRST: grow a candidate from every root, take the largest, contract it, go on with the rest.
 
-The result is that of growing all candidates anew after each one taken. Only those that it changed are grown again,
-and their number is bounded, so that the work stays near-linear in practice.
+Small parts of the graph follow the procedure to the letter. In larger ones each node is tested at once instead of being rolled back
+later. The result there is that of growing all candidates anew after each one taken; only those that it changed are grown again, and
+their number is bounded, so that the work stays near-linear in practice.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 
 from hetero_hetero.contraction import ContractedGraph
 from hetero_hetero.digraph import Digraph, label_components
 from hetero_hetero.growth import Growth
+from hetero_hetero.literal import select_literally
+
+LITERAL_UP_TO = 64
+"""Up to this many nodes, a part of the graph without edges to the rest is selected to the letter, rollbacks included."""
 
 CREDIT_PER_NODE = 4
 """How many members candidates may count together, per free node, before a round makes do with those that it has."""
@@ -23,22 +29,32 @@ EVERY_ROOT_UP_TO = 64
 
 
 def select_largest_first(graph: Digraph) -> list[list[int]]:
-    """Returns the subgraphs as positions, device after device, in the order in which they were taken."""
+    """Returns the subgraphs as positions; those of one part and one device in the order in which they were taken."""
+    positions_of_component: dict[int, list[int]] = {}
+    for position, component in enumerate(label_components((graph.producers, graph.consumers), len(graph))):
+        positions_of_component.setdefault(component, []).append(position)
+    # Parts without any edge between them are selected apart: neither rounds nor the credit of one depend on another.
+    parts = positions_of_component.values()
+    taken = [subgraph for part in parts if len(part) <= LITERAL_UP_TO for subgraph in select_literally(graph, part)]
+    return taken + select_without_rollback(graph, [part for part in parts if len(part) > LITERAL_UP_TO])
+
+
+def select_without_rollback(graph: Digraph, parts: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Returns the subgraphs of some parts of the graph, none of which has an edge to the rest, with one test for each node."""
     contracted = ContractedGraph(graph.producers, graph.consumers)
-    component_of_position = label_components((graph.producers, graph.consumers), len(graph))
     taken: list[list[int]] = []
     for device in range(len(graph.priorities)):
-        nodes_of_component: dict[int, list[int]] = {}
-        for position, rank in enumerate(graph.device_of_position):
-            if rank == device:
-                nodes_of_component.setdefault(component_of_position[position], []).append(position)
-        if not nodes_of_component:
+        nodes_of_part = [[position for position in part if graph.device_of_position[position] == device] for part in parts]
+        if not any(nodes_of_part):
             continue
-        is_free = bytearray(rank == device for rank in graph.device_of_position)
+        is_free = bytearray(len(graph))
+        for nodes in nodes_of_part:
+            for node in nodes:
+                is_free[node] = 1
         growth = Growth(contracted, is_free)
-        for nodes in nodes_of_component.values():
-            # Parts without any edge between them are selected apart: the credit of one must not run out on another.
-            taken += _Candidates(growth, nodes).take_all()
+        for nodes in nodes_of_part:
+            if nodes:
+                taken += _Candidates(growth, nodes).take_all()
     return taken
 
 

@@ -7,20 +7,23 @@ to the devices behind it, and loading goes on; parts that stay as they are stay 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from hetero_core.devices.query import describe_refusals
+from hetero_core.devices.threads import THREADS_KEY
 from hetero_core.errors import HeteroError, LoadError, UnsupportedNodesError
 from hetero_core.network.graph import Network
 from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_hetero.affinity import Task, complete_assignment
 from hetero_hetero.assignment import Assignment
+from hetero_hetero.shares import configure_stages
 from hetero_hetero.stages import Stage, cut_stages
 
 logger = logging.getLogger(__name__)
 
-_Key = tuple[str, tuple[str, ...]]
+_Key = tuple[str, tuple[str, ...], int]
+"""A part that is loaded: its device, its nodes, its number of threads."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +53,12 @@ def load_stages(task: Task, assignment: Assignment, *, may_move: bool) -> tuple[
     try:
         while True:
             stages = cut_stages(task.network, assignment)
-            _close_all_but(loaded, {_key_of(stage) for stage in stages})
-            failed = _load_missing(task, stages, loaded)
+            configs = _configure_stages(task, stages)
+            keys = [_key_of(stage, config) for stage, config in zip(stages, configs, strict=True)]
+            _close_all_but(loaded, keys)
+            failed = _load_missing(task, stages, configs, loaded)
             if failed is None:
-                return stages, tuple(loaded[_key_of(stage)] for stage in stages)
+                return stages, tuple(loaded[key] for key in keys)
             movable = [node.name for node in failed.stage.part.nodes if node.name not in assignment.pins] if may_move else []
             if not movable:
                 raise _describe_failure(task.network, failed, may_move=may_move) from failed.error
@@ -72,8 +77,15 @@ def require_complete(task: Task, assignment: Assignment) -> None:
         raise UnsupportedNodesError(describe_refusals(task.network, refusals, headline), refusals)
 
 
-def _key_of(stage: Stage) -> _Key:
-    return stage.device, tuple(node.name for node in stage.part.nodes)
+def _configure_stages(task: Task, stages: Sequence[Stage]) -> tuple[dict[str, int], ...]:
+    borders = [
+        (stage.device, [spec.name for spec in stage.part.inputs], [spec.name for spec in stage.part.outputs]) for stage in stages
+    ]
+    return configure_stages(task.core, borders, task.own_config[THREADS_KEY], task.configs)
+
+
+def _key_of(stage: Stage, config: Mapping[str, int]) -> _Key:
+    return stage.device, tuple(node.name for node in stage.part.nodes), config[THREADS_KEY]
 
 
 def _close_all_but(loaded: dict[_Key, ExecutableNetwork], needed: Collection[_Key]) -> None:
@@ -81,14 +93,16 @@ def _close_all_but(loaded: dict[_Key, ExecutableNetwork], needed: Collection[_Ke
         loaded.pop(key).close()
 
 
-def _load_missing(task: Task, stages: Sequence[Stage], loaded: dict[_Key, ExecutableNetwork]) -> FailedStage | None:
+def _load_missing(
+    task: Task, stages: Sequence[Stage], configs: Sequence[Mapping[str, int]], loaded: dict[_Key, ExecutableNetwork]
+) -> FailedStage | None:
     """Loads the stages that are not loaded yet, in order; returns the first that fails."""
     for index, stage in enumerate(stages):
-        key = _key_of(stage)
+        key = _key_of(stage, configs[index])
         if key in loaded:
             continue
         try:
-            loaded[key] = task.core.load_network(stage.part, stage.device, task.config_of(stage.device))
+            loaded[key] = task.core.load_network(stage.part, stage.device, {**task.config_of(stage.device), **configs[index]})
         except Exception as error:  # noqa: BLE001  # whatever a device raises is reported, or recorded where NEXT was asked for
             return FailedStage(index, len(stages), stage, error)
     return None

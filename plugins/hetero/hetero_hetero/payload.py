@@ -15,14 +15,18 @@ import numpy as np
 
 from hetero_core.contract import Boundary, Conflict, Payload, Plan, PlanStage, freeze_mapping
 from hetero_core.core import Core
+from hetero_core.devices.threads import STREAMS_KEY, THREAD_KEYS, THREADS_KEY
 from hetero_core.errors import BlobDamagedError, BlobMismatchError, NotImplementedByDeviceError
 from hetero_core.network.graph import Initializer, Network
 from hetero_core.network.types import ValueSpec, type_of_json, type_to_json
 from hetero_core.network.writer import pack_network, unpack_network
 from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_hetero.executable import HeteroExecutable
+from hetero_hetero.shares import configure_stages
 
 _CONSTANTS = "constants"
+_OF_THE_PLACE = ("DEVICE_ID", *THREAD_KEYS)
+"""Keys that say where and with how much of a machine a part runs, which no blob does."""
 
 
 def export_stages(executable: HeteroExecutable) -> Payload:
@@ -52,13 +56,19 @@ def _export_stage(stage: ExecutableNetwork, part: Network | None, prefix: str, s
         if part is None:
             raise
         sections |= _add_prefix(prefix, pack_network(part))
-        return {**row, "kind": "network", "config": {name: value for name, value in stage.config.items() if name != "DEVICE_ID"}}
+        return {
+            **row,
+            "kind": "network",
+            "config": {name: value for name, value in stage.config.items() if name not in _OF_THE_PLACE},
+        }
     sections[prefix] = stream.getbuffer()
     return {**row, "kind": "blob"}
 
 
-def import_stages(core: Core, payload: Payload) -> HeteroExecutable:
-    """Returns the split network of a payload, each part imported on its own device.
+def import_stages(
+    core: Core, payload: Payload, config: Mapping[str, Any], configs: Mapping[str, Mapping[str, Any]]
+) -> HeteroExecutable:
+    """Returns the split network of a payload, each part imported on its own device with its part of the threads.
 
     Raises: BlobDamagedError, BlobMismatchError; what a device raises for its part, with a note that names the stage.
     """
@@ -72,23 +82,27 @@ def import_stages(core: Core, payload: Payload) -> HeteroExecutable:
         raise BlobDamagedError(f"the blob of HETERO has an index that cannot be read: {type(error).__name__}: {error}") from error
     if len(rows) != len(plan.stages):
         raise BlobDamagedError(f"the blob of HETERO has {len(rows)} parts and a plan of {len(plan.stages)} stages")
-    loaded = [_import_stage(core, row, f"stage/{index}", sections) for index, row in enumerate(rows)]
+    borders = [(stage.device, stage.inputs, stage.outputs) for stage in plan.stages]
+    shares = configure_stages(core, borders, config[THREADS_KEY], configs)
+    loaded = [_import_stage(core, row, f"stage/{index}", sections, shares[index]) for index, row in enumerate(rows)]
     held = _take_prefix(_CONSTANTS, sections)
     constants = {name: one.array for name, one in unpack_network(held).initializers.items()} if held else {}
-    return HeteroExecutable(inputs, outputs, plan, loaded, constants, core=core)
+    return HeteroExecutable(
+        inputs, outputs, plan, loaded, constants, core=core, threads=config[THREADS_KEY], streams=config[STREAMS_KEY]
+    )
 
 
 def _import_stage(
-    core: Core, row: Mapping[str, Any], prefix: str, sections: Mapping[str, Any]
+    core: Core, row: Mapping[str, Any], prefix: str, sections: Mapping[str, Any], share: Mapping[str, int]
 ) -> tuple[ExecutableNetwork, Network | None]:
     device, fingerprint = str(row["device"]), row["fingerprint"]
     try:
         if row["kind"] == "blob":
-            part, stage = None, core.import_network(sections[prefix], device)
+            part, stage = None, core.import_network(sections[prefix], device, share)
         else:
             part = unpack_network(_take_prefix(prefix, sections))
             config = {name: value for name, value in row["config"].items() if value is not None}
-            stage = core.load_network(part, device, config)
+            stage = core.load_network(part, device, {**config, **share})
     except Exception as error:
         error.add_note(f"while {prefix} of a blob of HETERO was imported on {device}")
         raise

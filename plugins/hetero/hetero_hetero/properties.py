@@ -9,10 +9,11 @@ from hetero_core.contract import DeviceName
 from hetero_core.core import Core
 from hetero_core.devices.config import STANDARD_KEYS, convert_config
 from hetero_core.devices.names import parse_device_name, split_device_list
+from hetero_core.devices.threads import EXCLUSIVE_KEY, HINT_KEY, STREAMS_KEY, THREADS_KEY
 from hetero_core.errors import ConfigKeyError, ConfigValueError, enumerate_choices, suggest
 
 PROPERTIES_KEY = "DEVICE_PROPERTIES"
-_KEYS_OF_THE_WHOLE = ("PERF_COUNT", "DEVICE_ID")
+_KEYS_OF_THE_WHOLE = ("PERF_COUNT", "DEVICE_ID", EXCLUSIVE_KEY, STREAMS_KEY, HINT_KEY)
 
 
 def configure_children(
@@ -24,6 +25,12 @@ def configure_children(
     that the device does not take.
     """
     properties = _read_properties(core, device, children, config.get(PROPERTIES_KEY))
+    for child, values in properties.items():
+        if values.get(THREADS_KEY, 0) > config[THREADS_KEY]:
+            raise ConfigValueError(
+                f"{PROPERTIES_KEY} of device {device} give {child} {THREADS_KEY}={values[THREADS_KEY]}; one run of the whole has "
+                f"{config[THREADS_KEY]}, which is {THREADS_KEY} of {device} divided by its streams"
+            )
     return {child: {**_select_flat(core, child, config), **properties.get(child, {})} for child in children}
 
 
@@ -77,7 +84,7 @@ def _convert_properties(core: Core, device: DeviceName, child: str, values: Mapp
     for name in converted:
         if name in _KEYS_OF_THE_WHOLE or keys[name].is_arguments:
             raise ConfigKeyError(
-                f"{PROPERTIES_KEY} of device {device} sets {name} for {child}; PERF_COUNT is for the whole network, an id or a list "
-                f"is a part of the device's name, as in 'HETERO:GPU.1,CPU'"
+                f"{PROPERTIES_KEY} of device {device} sets {name} for {child}; PERF_COUNT and streams are for the whole network, an id or "
+                f"a list is a part of the device's name, as in 'HETERO:GPU.1,CPU'"
             )
     return converted

@@ -7,7 +7,7 @@ transfer right after it was made, however many stages read it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hetero_core.errors import PluginError
@@ -19,12 +19,14 @@ Move = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One copy between two memories."""
+    """One copy between two memories: from the device `origin` to the devices `readers`; HOST stands for the caller of the network."""
 
     value: str
     source: int
     target: int
     move: Move
+    origin: str = HOST
+    readers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,7 @@ def plan_route(
         read.append(tuple(slots.find(spec, spec.memory, stage.from_host) for spec in stage.inputs))
         written.append(tuple(slots.make(spec.name, spec.memory, index, stage.to_host) for spec in stage.outputs))
     results = tuple(slots.find(spec, HOST, None) for spec in outputs)
+    _name_ends(slots.transfers, [str(stage.device) for stage in stages], read, results)
     steps = tuple(
         Step(read[index], written[index], tuple(slots.transfers.get(index, ())), _find_predecessors(stage, slots))
         for index, stage in enumerate(stages)
@@ -106,6 +109,19 @@ def plan_route(
     for slot in (*results, *(slot for step in steps for slot in step.inputs), *(transfer.source for transfer in transfers)):
         readers[slot] += 1
     return Route(first, tuple(slots.transfers.get(None, ())), steps, results, fixed, tuple(readers))
+
+
+def _name_ends(
+    transfers: dict[int | None, list[Transfer]], devices: Sequence[str], read: Sequence[tuple[int, ...]], results: tuple[int, ...]
+) -> None:
+    """Writes into each transfer whose value it moves and for whom."""
+    readers: dict[int, dict[str, None]] = {}
+    for device, slots in [*zip(devices, read, strict=True), (HOST, results)]:
+        for slot in slots:
+            readers.setdefault(slot, {})[device] = None
+    for maker, planned in transfers.items():
+        origin = HOST if maker is None else devices[maker]
+        planned[:] = [replace(one, origin=origin, readers=tuple(readers[one.target])) for one in planned]
 
 
 def _find_predecessors(stage: ExecutableNetwork, slots: _Slots) -> tuple[int, ...]:

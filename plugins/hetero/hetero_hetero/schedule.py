@@ -1,7 +1,8 @@
 """Scheduling: which stages of one request may run at the same time, and the threads that run them.
 
 A lane is what runs one stage at a time: a device, or all the devices together that hold the interpreter's lock. Stages of different
-lanes that do not depend on each other run at once. Where no two such stages exist, nothing here is used: the caller's thread runs all.
+lanes that do not depend on each other run at once, as far as their threads fit into the budget of the run. Where no two such stages
+exist, nothing here is used: the caller's thread runs all.
 
 The caller's thread always works, and waits only for stages that run already, never for a thread that has yet to begin: so a request ends
 also when every other thread is busy, and requests inside requests cannot wait for each other in a circle.
@@ -15,42 +16,35 @@ from dataclasses import dataclass
 
 from hetero_core.contract import CancelToken
 from hetero_core.errors import ClosedError
+from hetero_hetero.shares import find_concurrent_stages
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The order of stages: `predecessors` of each, by index; `lanes` of each. `is_parallel`: some two may run at once."""
+    """The order of stages: `predecessors`, lane and number of threads of each, by index. `is_parallel`: some two may run at once."""
 
     predecessors: tuple[tuple[int, ...], ...]
     successors: tuple[tuple[int, ...], ...]
     lanes: tuple[str, ...]
+    threads: tuple[int, ...]
+    budget: int
     is_parallel: bool
 
 
-def plan_schedule(predecessors: Sequence[tuple[int, ...]], lanes: Sequence[str]) -> Schedule:
-    """Returns the schedule of stages given in an order of execution. Costs the square of their number in bits at most."""
+def plan_schedule(
+    predecessors: Sequence[tuple[int, ...]], lanes: Sequence[str], *, threads: Sequence[int], budget: int
+) -> Schedule:
+    """Returns the schedule of stages given in an order of execution. Costs the square of their number in bits at most.
+
+    `threads` says what each stage takes of the `budget`; no stage takes more than that.
+    """
     successors: list[list[int]] = [[] for _ in predecessors]
     for index, before in enumerate(predecessors):
         for one in before:
             successors[one].append(index)
-    return Schedule(tuple(predecessors), tuple(map(tuple, successors)), tuple(lanes), _has_independent_lanes(predecessors, lanes))
-
-
-def _has_independent_lanes(predecessors: Sequence[tuple[int, ...]], lanes: Sequence[str]) -> bool:
-    """Says whether two stages of different lanes exist, neither of which depends on the other."""
-    mask_of_lane: dict[str, int] = {}
-    ancestors: list[int] = []
-    for index, before in enumerate(predecessors):
-        mask = 0
-        for one in before:
-            mask |= ancestors[one] | (1 << one)
-        ancestors.append(mask)
-        others = ((1 << index) - 1) & ~mask_of_lane.get(lanes[index], 0)
-        # An earlier stage of another lane that is no ancestor cannot be a descendant either.
-        if others & ~mask:
-            return True
-        mask_of_lane[lanes[index]] = mask_of_lane.get(lanes[index], 0) | (1 << index)
-    return False
+    beside = find_concurrent_stages(predecessors, lanes)
+    is_parallel = sum(sorted(threads[index] for index in beside)[:2]) <= budget if beside else False
+    return Schedule(tuple(predecessors), tuple(map(tuple, successors)), tuple(lanes), tuple(threads), budget, is_parallel)
 
 
 class Flow:
@@ -71,6 +65,7 @@ class Flow:
         self._missing = [len(before) for before in schedule.predecessors]
         self._ready = [index for index, count in enumerate(self._missing) if count == 0]
         self._busy: set[str] = set()
+        self._free = schedule.budget
         self._left = len(self._missing)
         self._error: BaseException | None = None
 
@@ -114,20 +109,20 @@ class Flow:
         return None
 
     def _take(self) -> int | None:
-        """Returns the first stage in order whose lane is free, and makes the lane busy."""
-        if self._is_over():
+        """Returns the first stage in order whose lane and threads are free, and takes them."""
+        startable = [] if self._is_over() else self._list_startable()
+        if not startable:
             return None
-        for position, index in enumerate(self._ready):
-            lane = self._schedule.lanes[index]
-            if lane not in self._busy:
-                self._busy.add(lane)
-                del self._ready[position]
-                return index
-        return None
+        index = startable[0]
+        self._ready.remove(index)
+        self._busy.add(self._schedule.lanes[index])
+        self._free -= self._schedule.threads[index]
+        return index
 
     def _finish(self, index: int, error: BaseException | None) -> int:
-        """Frees the lane and the stages behind; returns how many more threads could work now besides this one."""
+        """Frees the lane, the threads and the stages behind; returns how many more threads could work now besides this one."""
         self._busy.discard(self._schedule.lanes[index])
+        self._free += self._schedule.threads[index]
         self._left -= 1
         if error is not None and self._error is None:
             self._error = error
@@ -140,7 +135,18 @@ class Flow:
         return self._count_startable() - 1
 
     def _count_startable(self) -> int:
-        return len({self._schedule.lanes[index] for index in self._ready} - self._busy)
+        return len(self._list_startable())
+
+    def _list_startable(self) -> list[int]:
+        """Returns the stages that could all start now, in order: each on a lane of its own, all of them within the budget."""
+        lanes, free, startable = set(self._busy), self._free, []
+        for index in self._ready:
+            lane, threads = self._schedule.lanes[index], self._schedule.threads[index]
+            if lane not in lanes and threads <= free:
+                lanes.add(lane)
+                free -= threads
+                startable.append(index)
+        return startable
 
     def _is_over(self) -> bool:
         return self._left == 0 or self._error is not None or self._token.is_set

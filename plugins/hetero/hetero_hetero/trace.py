@@ -1,8 +1,8 @@
 """The selection procedure step by step, with its lazy discoveries and rollbacks, for explaining small graphs.
 
-It looks for what leaves a subgraph and returns only after each step, as one would by hand; `largest_first` knows beforehand which
-nodes can never be taken, and gives the same subgraphs on nearly every graph. Here, too, every subgraph that was taken becomes a
-single node.
+It looks for what leaves a subgraph and returns only after each step, as one would by hand. `literal` gives the same subgraphs
+without noting steps and is what runs on small parts of a graph; `largest_first` knows beforehand, in larger ones, which nodes can
+never be taken, and differs on some graphs. Here, too, every subgraph that was taken becomes a single node.
 Cost: one bit per pair of nodes, and every round grows all candidates anew.
 """
 

@@ -170,7 +170,7 @@ def test_properties_may_be_json_text_and_reach_inner_lists(
         ({"A": {"PICKY_LEVEL": "x"}}, ConfigValueError, "configuration key PICKY_LEVEL of device A: expected an int, got 'x'"),
         ({"A": 3}, ConfigValueError, "DEVICE_PROPERTIES of device HETERO:A,TEMPLATE.1: expected keys and values for A, got 3"),
         ({"A": {}, "a": {}}, ConfigValueError, "names A twice; write all of its keys in one entry"),
-        ({"A": {"PERF_COUNT": True}}, ConfigKeyError, "sets PERF_COUNT for A; PERF_COUNT is for the whole network"),
+        ({"A": {"PERF_COUNT": True}}, ConfigKeyError, "sets PERF_COUNT for A; PERF_COUNT and streams are for the whole network"),
         ({"TEMPLATE.1": {"DEVICE_ID": "0"}}, ConfigKeyError, "sets DEVICE_ID for TEMPLATE.1; "),
         ("A=3", ConfigValueError, "expected a mapping of what JSON can hold, or a JSON object as text, got 'A=3'"),
     ],

@@ -52,20 +52,27 @@ class MeetingExecutable(Executable):
         return tuple(values[spec.name] for spec in self.outputs)
 
 
+@pytest.fixture(autouse=True)
+def four_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the machine has: with one alone no two stages may run at the same time."""
+    for module in ("device", "metrics"):
+        monkeypatch.setattr(f"hetero_core.devices.{module}.count_processors", lambda: 4)
+
+
 @pytest.fixture
 def core() -> Iterator[Core]:
     with Core() as opened:
         yield opened
 
 
-def load_branches(core: Core, first: Meeting, second: Meeting) -> Any:
+def load_branches(core: Core, first: Meeting, second: Meeting, **config: Any) -> Any:
     """Loads two branches, b-d on M1 and c-e on M2, between a and y on CPU."""
     core.register_plugin("M1", first)
     core.register_plugin("M2", second)
     network = core.read_network(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {BRANCHES}'))
     a, b, c, d, e, y = (node.name for node in network.nodes)
     pins = {a: "CPU", y: "CPU", b: "M1", d: "M1", c: "M2", e: "M2"}
-    return core.load_network(network.with_affinity(pins), "HETERO:M1,M2,CPU", {"PERF_COUNT": True})
+    return core.load_network(network.with_affinity(pins), "HETERO:M1,M2,CPU", {"PERF_COUNT": True, **config})
 
 
 def test_two_branches_on_two_devices_run_at_the_same_time(core: Core) -> None:
@@ -86,7 +93,7 @@ def test_devices_that_hold_the_interpreter_s_lock_are_not_spread(core: Core) -> 
 def test_requests_of_a_split_overlap(core: Core) -> None:
     """Two requests meet in one stage, so neither waits for the other to end."""
     barrier = threading.Barrier(2, timeout=60)
-    loaded = load_branches(core, Meeting(lambda node: barrier.wait()), Meeting(lambda node: None))
+    loaded = load_branches(core, Meeting(lambda node: barrier.wait()), Meeting(lambda node: None), NUM_STREAMS=2)
     requests = [loaded.create_infer_request() for _ in range(2)]
     for request in requests:
         request.start_async({"x": X})
@@ -162,12 +169,14 @@ def test_cancel_ends_a_request_whose_branches_wait(core: Core) -> None:
 def test_only_independent_stages_of_two_lanes_make_a_schedule_parallel(
     predecessors: list[tuple[int, ...]], lanes: str, expected: bool
 ) -> None:
-    assert plan_schedule(predecessors, list(lanes)).is_parallel is expected
+    ones = [1] * len(lanes)
+    assert plan_schedule(predecessors, list(lanes), threads=ones, budget=2).is_parallel is expected
+    assert not plan_schedule(predecessors, list(lanes), threads=ones, budget=1).is_parallel
 
 
 def test_flow_ends_without_any_helper() -> None:
     """Threads that never come must not be waited for."""
-    schedule = plan_schedule([(), (0,), (0,), (1, 2)], ["A", "B", "C", "A"])
+    schedule = plan_schedule([(), (0,), (0,), (1, 2)], ["A", "B", "C", "A"], threads=[1] * 4, budget=4)
     ran: list[int] = []
     Flow(schedule, ran.append, lambda task: None, CancelToken()).run()
     assert ran == [0, 1, 2, 3]
@@ -176,7 +185,7 @@ def test_flow_ends_without_any_helper() -> None:
 def test_flow_keeps_order_and_lanes_with_many_helpers() -> None:
     predecessors = [tuple(sorted({(index * 7) % index, (index * 3) % index})) if index else () for index in range(60)]
     lanes = ["ABC"[index % 3] for index in range(60)]
-    schedule = plan_schedule(predecessors, lanes)
+    schedule = plan_schedule(predecessors, lanes, threads=[1] * 60, budget=3)
     done: set[int] = set()
     busy: dict[str, int] = {}
     faults: list[str] = []
@@ -261,3 +270,20 @@ def test_cancelled_and_failed_requests_leave_nothing_behind(core: Core) -> None:
         assert request.get_tensor("y").tolist() == [1, 0]
     # Pools grow to their size and no further: 2 requests and 2 devices at 4 helpers at most.
     assert threading.active_count() <= before + 8
+
+
+def test_requests_follow_one_another_through_the_devices_of_a_chain() -> None:
+    meeting = threading.Barrier(2)
+    text = "g (float[2] x) => (float[2] y) { [a] u = Relu(x) [b] y = Neg(u) }"
+    with Core() as core:
+        for name in ("ONE", "TWO"):
+            core.register_plugin(name, Meeting(lambda node: meeting.wait(60)))
+        network = core.read_network(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}'))
+        loaded = core.load_network(network.with_affinity({"a": "ONE", "b": "TWO"}), "HETERO:ONE,TWO", {"NUM_STREAMS": 1})
+        assert loaded.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS") == 2
+        requests = [loaded.create_infer_request() for _ in range(4)]
+        for value, request in enumerate(requests):
+            request.start_async({"x": np.array([value, -1], np.float32)})
+        # Were one request to run at a time, nobody would come to the meeting, and it would break.
+        assert all(request.wait(60) for request in requests)
+        assert [request.get_tensor("y").tolist() for request in requests] == [[-value, 0] for value in range(4)]

@@ -9,11 +9,9 @@ import sys
 from collections.abc import Mapping, Sequence
 
 import pytest
-from hetero_hetero.conflicts import explain_splits
 from hetero_hetero.contraction import ContractedGraph
 from hetero_hetero.digraph import reverse_edges, sort_topologically
 from hetero_hetero.subgraphs import POLICIES, Subgraph, select_subgraphs
-from hetero_hetero.trace import trace_selection
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -82,70 +80,6 @@ def count_fewest_runs(predecessors: Sequence[Sequence[int]], devices: Sequence[s
                     following[state] = min(following.get(state, 99), runs + (device != last))
         cost = following
     return min(cost.values())
-
-
-def select_by_definition(predecessors: Sequence[Sequence[int]], devices: Sequence[str]) -> set[frozenset[int]]:
-    """LARGEST_FIRST written down directly: every root anew in every round, every test by walking the contracted graph."""
-    order = sort_topologically(dict(enumerate(predecessors)))
-    place = {node: position for position, node in enumerate(order)}
-    unit = {node: frozenset([node]) for node in order}
-    for device in sorted(set(devices)):
-        free = [node for node in order if devices[node] == device]
-        while free:
-            behind = {node: walk_outside(predecessors, unit, free, node) for node in free}
-            candidates: list[list[int]] = []
-            for root in free:
-                if not any(root in candidate for candidate in candidates):
-                    candidates.append(grow_by_definition(predecessors, place, behind, root))
-            largest: list[int] = max(candidates, key=len)
-            taken = frozenset(largest)
-            unit |= dict.fromkeys(taken, taken)
-            free = [node for node in free if node not in taken]
-    return set(unit.values())
-
-
-def walk_outside(
-    predecessors: Sequence[Sequence[int]], unit: Mapping[int, frozenset[int]], free: Sequence[int], start: int
-) -> set[int]:
-    """The nodes that a path from `start` leads to after a node that is not free."""
-    edges = list_edges(predecessors)
-    states, reached = [(start, False)], {(start, False)}
-    for node, is_outside in states:
-        for target in [t for s, t in edges if s in unit[node] and t not in unit[node]]:
-            state = (min(unit[target]), is_outside or target not in free)
-            if state not in reached:
-                reached.add(state)
-                states.append(state)
-    return {node for node, is_outside in reached if is_outside}
-
-
-def grow_by_definition(
-    predecessors: Sequence[Sequence[int]], place: Mapping[int, int], behind: Mapping[int, set[int]], root: int
-) -> list[int]:
-    edges = list_edges(predecessors)
-    members, rejected = [root], set[int]()
-    while True:
-        adjacent = [
-            node
-            for member in reversed(members)
-            for ends in ({t for s, t in edges if s == member}, {s for s, t in edges if t == member})
-            for node in sorted(ends, key=place.__getitem__)
-            if node in behind and node not in members and node not in rejected
-        ]
-        if not adjacent:
-            return members
-        node = adjacent[0]
-        if any(node in behind[member] or member in behind[node] for member in members):
-            rejected.add(node)
-        else:
-            members.append(node)
-
-
-def test_largest_first_equals_its_definition() -> None:
-    for devices in (2, 3, 4):
-        for predecessors, device_of_node in make_small_graphs(40 + devices, 120, devices, 16):
-            parts = select_subgraphs(predecessors, device_of_node, "ABCD")
-            assert {frozenset(part.nodes) for part in parts} == select_by_definition(predecessors, device_of_node)
 
 
 def test_document_example_gives_its_result() -> None:
@@ -218,35 +152,6 @@ def test_parts_of_one_component_do_not_depend_on_another(policy: str, graph: Gra
     assert sorted(select_subgraphs(*both, "ABCD", policy), key=lambda part: part.nodes) == sorted(
         alone, key=lambda part: part.nodes
     )
-
-
-def test_largest_first_stays_close_to_the_literal_procedure() -> None:
-    same = parts = literal_parts = 0
-    samples = [graph for devices in (2, 3, 4) for graph in make_small_graphs(devices, 300, devices, 20)]
-    for predecessors, devices in samples:
-        selected = select_subgraphs(predecessors, devices, "ABCD")
-        literal = trace_selection(predecessors, devices, "ABCD").subgraphs
-        same += tuple(selected) == literal
-        parts += len(selected)
-        literal_parts += len(literal)
-    assert same >= 0.97 * len(samples)
-    assert parts <= 1.002 * literal_parts
-
-
-def test_largest_first_is_maximal_against_what_was_left() -> None:
-    # Nodes of one device next to each other in two subgraphs are always kept apart by a path.
-    for predecessors, devices in make_small_graphs(11, 100, 3, 20):
-        parts = select_subgraphs(predecessors, devices, "ABC")
-        home = {node: number for number, part in enumerate(parts) for node in part.nodes}
-        touching = {
-            frozenset((home[a], home[b])) for a, b in list_edges(predecessors) if home[a] != home[b] and devices[a] == devices[b]
-        }
-        explained = {
-            frozenset((home[split.node], home[split.subgraph.nodes[0]]))
-            for d in "ABC"
-            for split in explain_splits(predecessors, parts, d)
-        }
-        assert touching == explained
 
 
 @pytest.mark.parametrize(("most", "count"), [(8, 200), (12, 100)])

@@ -35,9 +35,7 @@ class OpenvinoExecutable(Executable):
         # By position: two outputs that turn out to be one value share its names.
         self._output_ports = range(len(self.outputs))
         bindable = _list_bindable(compiled)
-        self._shapes = [
-            _find_static_shape(compiled.outputs[port]) if port in bindable else None for port in self._output_ports
-        ]
+        self._shapes = [_find_static_shape(compiled.outputs[port]) if port in bindable else None for port in self._output_ports]
         self._dtypes = [numpy_dtype(str(spec.dtype)) for spec in self.outputs]
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:

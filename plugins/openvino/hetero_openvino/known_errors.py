@@ -65,7 +65,9 @@ def _check_pooling(node: Node, network: Network) -> str | None:
 def _check_extreme(node: Node, network: Network) -> str | None:
     # reduce_max_empty_set; attention's rows that are masked as a whole
     dtype = _dtype_of_input(node, network) or ""
-    return f"OpenVINO's {node.op_type} of infinities or of nothing is the lowest float, not the infinity" if "float" in dtype else None
+    return (
+        f"OpenVINO's {node.op_type} of infinities or of nothing is the lowest float, not the infinity" if "float" in dtype else None
+    )
 
 
 def _check_resize(node: Node, network: Network) -> str | None:
@@ -81,7 +83,9 @@ def _check_resize(node: Node, network: Network) -> str | None:
 
 def _check_roi_align(node: Node, network: Network) -> str | None:
     # roialign_mode_max
-    return "OpenVINO's RoiAlign of mode max interpolates after it takes the maximum" if node.attributes.get("mode") == "max" else None
+    return (
+        "OpenVINO's RoiAlign of mode max interpolates after it takes the maximum" if node.attributes.get("mode") == "max" else None
+    )
 
 
 def _check_top_k(node: Node, network: Network) -> str | None:
@@ -91,7 +95,9 @@ def _check_top_k(node: Node, network: Network) -> str | None:
 
 def _check_tile(node: Node, network: Network) -> str | None:
     # tile
-    return None if node.inputs[1] in network.initializers else "OpenVINO returns what it has not written where repeats are no constant"
+    return (
+        None if node.inputs[1] in network.initializers else "OpenVINO returns what it has not written where repeats are no constant"
+    )
 
 
 def _check_softmax(node: Node, network: Network) -> str | None:

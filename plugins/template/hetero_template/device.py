@@ -70,7 +70,10 @@ class TemplateDevice:
 
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
-        """Asks the query first: what it refuses is refused here, with the same reasons, because it is the same code."""
+        """Asks the query first: what it refuses is refused here, with the same reasons, because it is the same code.
+
+        A device with threads of its own would take `config["INFERENCE_NUM_THREADS"]` of them for one run; the evaluator has none.
+        """
         require_all_supported(device, network, self.query_network(device, network, config))
         return TemplateExecutable(network, transform_network(network), self._extensions)
 

@@ -1,0 +1,236 @@
+"""`hetero bench`: times a model on one or several devices, side by side; each device in a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hetero_core.cli.answer import INTERRUPTED, OK, Answer, UsageError
+from hetero_core.cli.options import Parser, add_command, read_config, read_shapes
+from hetero_core.errors import suggest
+
+if TYPE_CHECKING:
+    from hetero_core.cli.bench_rounds import Bench
+    from hetero_core.cli.measurement import Task
+
+_SECONDS = 1.0
+_ROUNDS = 3
+_WARMUP = 5
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
+    """Adds the command."""
+    parser = add_command(subparsers, "bench", "time a model on one or several devices, side by side", answer_bench)
+    parser.add_argument("model", metavar="MODEL_OR_BLOB", help="an .onnx file, or what 'hetero compile' wrote")
+    parser.add_argument(
+        "-d",
+        "--device",
+        required=True,
+        action="append",
+        metavar="DEVICE",
+        help="for example CPU, GPU.1 or HETERO:GPU,CPU; may be repeated, the outputs of the others are compared with those of the first",
+    )
+    parser.add_argument(
+        "-c",
+        "--config",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a configuration key; of several devices, those that have it get it; may be repeated",
+    )
+    _add_timing_options(parser)
+    inputs = parser.add_argument_group("inputs", "what is not given is random")
+    inputs.add_argument(
+        "-i", "--input", action="append", default=[], metavar="NAME=FILE", help="a file as for 'hetero run'; may be repeated"
+    )
+    inputs.add_argument("--seed", type=_read_whole(0), default=0, metavar="N", help="the seed of random inputs (0)")
+    inputs.add_argument(
+        "--shape", action="append", default=[], metavar="NAME=SIZE,...", help="the shape of a random input with open dimensions"
+    )
+
+
+def _add_timing_options(parser: Parser) -> None:
+    timing = parser.add_argument_group("timing")
+    length = timing.add_mutually_exclusive_group()
+    length.add_argument(
+        "--seconds", type=_read_seconds, metavar="S", help=f"how long each device is timed in each round ({_SECONDS:g})"
+    )
+    length.add_argument("--iterations", type=_read_whole(1), metavar="N", help="how often each device runs in each round")
+    timing.add_argument(
+        "--rounds", type=_read_whole(1), default=_ROUNDS, metavar="N", help=f"how often the devices take turns ({_ROUNDS})"
+    )
+    timing.add_argument(
+        "--warmup", type=_read_whole(0), default=_WARMUP, metavar="N", help=f"runs of each request that are not timed ({_WARMUP})"
+    )
+    timing.add_argument(
+        "--api", choices=("sync", "async"), help="one request that runs again and again, or a queue of requests (sync)"
+    )
+    timing.add_argument(
+        "--requests",
+        type=_read_whole(1),
+        metavar="N",
+        help="the requests of the queue, for --api async; as many as the device likes",
+    )
+    timing.add_argument(
+        "--trace", metavar="FILE", help="write a trace of a few more runs with PERF_COUNT, which are not timed, for ui.perfetto.dev"
+    )
+
+
+def _read_whole(least: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not (text.isdecimal() and int(text) >= least):
+            raise argparse.ArgumentTypeError(f"expected a whole number of {least} or more, got {text}")
+        return int(text)
+
+    return read
+
+
+def _read_seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text}")
+    return seconds
+
+
+def answer_bench(options: argparse.Namespace) -> Answer:
+    """Returns a row for each device; the exit code is that of the worst error, 130 after an interrupt.
+
+    Raises: UsageError; the error of the devices where all fail with the same words.
+    """
+    from hetero_core.cli.bench_rounds import Bench, clear_environment, count_processors
+    from hetero_core.cli.bench_summary import find_common_error, format_rows, summarize
+
+    target = None if options.trace is None else _find_target(options.trace)
+    environment, cleared = clear_environment(os.environ)
+    bench = Bench(_list_tasks(options), environment)
+    bench.run_rounds(options.rounds)
+    _require_known_keys(bench, options.config)
+    events = None if target is None or bench.is_interrupted else bench.trace()
+    rows = summarize(bench, options.device)
+    error = find_common_error(rows)
+    if error is not None:
+        raise error
+    if bench.is_interrupted and not any(row["runs"] for row in rows):
+        raise KeyboardInterrupt
+    fields: dict[str, Any] = {
+        "model": options.model,
+        "network": next((one["network"] for rounds in bench.rounds for one in rounds), None),
+        "api": _find_api(options),
+        "warmup": options.warmup,
+        "processors": count_processors(),
+        "interrupted": bench.is_interrupted,
+        "cleared_environment": cleared,
+        "devices": rows,
+    }
+    text = f"{_describe(options, fields)}\n\n{format_rows(rows)}"
+    if target is not None and events is not None:
+        fields["trace"] = _write_trace(target, events)
+        text += f"\n\nwrote '{target}': a trace of a few more runs of each device with PERF_COUNT, which are not in the times above"
+    remarks = _list_remarks(rows, cleared, is_interrupted=bench.is_interrupted)
+    return Answer(text, fields, _find_exit_code(rows, bench), remarks)
+
+
+def _find_api(options: argparse.Namespace) -> str:
+    """Raises: UsageError for requests without a queue."""
+    if options.requests is not None and options.api == "sync":
+        raise UsageError("--requests has a meaning only with --api async; leave one of them out")
+    return "async" if options.requests is not None else options.api or "sync"
+
+
+def _find_target(path: str) -> Path:
+    """Raises: UsageError where the trace could not be written after all the work."""
+    target = Path(path)
+    if target.is_dir() or not target.parent.is_dir():
+        raise UsageError(f"cannot write '{path}': {'it is a folder' if target.is_dir() else f'there is no folder {target.parent}'}")
+    return target
+
+
+def _list_tasks(options: argparse.Namespace) -> list[Task]:
+    from hetero_core.cli.measurement import Task
+
+    is_async = _find_api(options) == "async"
+    config, shapes = read_config(options), read_shapes(options.shape)
+    return [
+        Task(
+            model=options.model,
+            device=device,
+            config=config,
+            is_shared=len(options.device) > 1,
+            inputs=tuple(options.input),
+            shapes=shapes,
+            seed=options.seed,
+            warmup=options.warmup,
+            requests=(options.requests or 0) if is_async else None,
+            seconds=_SECONDS if options.seconds is None and options.iterations is None else options.seconds,
+            iterations=options.iterations,
+        )
+        for device in options.device
+    ]
+
+
+def _require_known_keys(bench: Bench, given: Sequence[str]) -> None:
+    """Raises: UsageError for a key that none of the devices has; one device alone says so itself."""
+    answers = [rounds[0] for rounds in bench.rounds if rounds]
+    if not answers or bench.errors:
+        return
+    known = {key for answer in answers for key in answer["config_keys"]}
+    for name in answers[0]["left_out"]:
+        if all(name in answer["left_out"] for answer in answers):
+            devices = ", ".join(answer["device"] for answer in answers)
+            raise UsageError(
+                f"-c {name}: none of the devices {devices} has such a configuration key{suggest(name.upper(), known) or ';'} "
+                "'hetero devices --verbose' lists them"
+            )
+
+
+def _describe(options: argparse.Namespace, fields: Mapping[str, Any]) -> str:
+    seconds = _SECONDS if options.seconds is None else options.seconds
+    length = f"{seconds:g} s" if options.iterations is None else f"{options.iterations} runs"
+    how = "one request after another" if fields["api"] == "sync" else _describe_queues(fields["devices"])
+    return f"network '{fields['network']}': {options.rounds} round{'s' if options.rounds > 1 else ''} of {length} for each device, {how}"
+
+
+def _describe_queues(rows: Sequence[Mapping[str, Any]]) -> str:
+    sizes = list(dict.fromkeys(row["requests"] for row in rows if row["runs"]))
+    if len(sizes) == 1:
+        return f"a queue of {sizes[0]} request{'s' if sizes[0] > 1 else ''}"
+    return "queues of " + ", ".join(f"{row['requests']} on {row['device']}" for row in rows if row["runs"]) + " requests"
+
+
+def _list_remarks(rows: Sequence[Mapping[str, Any]], cleared: Sequence[str], *, is_interrupted: bool) -> tuple[str, ...]:
+    remarks = []
+    if cleared:
+        remarks.append(f"not passed on, since they choose other kernels than this machine's: {', '.join(cleared)}")
+    remarks += [
+        f"{row['device']} has no configuration key {name} and ran without" for row in rows for name in row.get("left_out", ())
+    ]
+    if is_interrupted:
+        remarks.append("interrupted; the table has what was measured until then")
+    return tuple(remarks)
+
+
+def _find_exit_code(rows: Sequence[Mapping[str, Any]], bench: Bench) -> int:
+    if bench.is_interrupted:
+        return INTERRUPTED
+    return max((row["error"]["exit_code"] for row in rows if row["error"] is not None), default=OK)
+
+
+def _write_trace(target: Path, events: list[dict[str, Any]]) -> str:
+    from hetero_core.reports.trace import format_events
+
+    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(format_events(events), encoding="utf-8")
+        partial.replace(target)
+    except OSError as error:
+        raise UsageError(f"cannot write '{target}': {error.strerror}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return str(target)

@@ -1,0 +1,137 @@
+"""The rounds of `hetero bench`: one process at a time, each with one device, so that no engine's threads disturb another's."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hetero_core.cli.answer import BUG
+from hetero_core.cli.measurement import Task
+
+# What chooses the kernels of the libraries below NumPy and the engines: set in a shell, it measures another machine.
+_KERNEL_VARIABLES = frozenset(
+    {
+        "ATEN_CPU_CAPABILITY",
+        "BLIS_ARCH_TYPE",
+        "DNNL_MAX_CPU_ISA",
+        "NPY_DISABLE_CPU_FEATURES",
+        "NPY_ENABLE_CPU_FEATURES",
+        "ONEDNN_MAX_CPU_ISA",
+        "OPENBLAS_CORETYPE",
+        "OPENBLAS_L2_SIZE",
+    }
+)
+# How many threads to use is the caller's choice, as everywhere.
+_THREAD_VARIABLES = frozenset({"MKL_DOMAIN_NUM_THREADS", "MKL_DYNAMIC", "MKL_NUM_THREADS"})
+
+_TRACE_PROCESSES = 1000
+"""How many processes of a trace are kept for each device."""
+
+
+def clear_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Returns the environment without what chooses kernels, and the names that are gone."""
+    cleared = sorted(
+        name for name in environment if name in _KERNEL_VARIABLES or (name.startswith("MKL_") and name not in _THREAD_VARIABLES)
+    )
+    return {name: value for name, value in environment.items() if name not in cleared}, cleared
+
+
+class Bench:
+    """The measurements of several devices, by position. A device that has failed is not asked again."""
+
+    def __init__(self, tasks: Sequence[Task], environment: Mapping[str, str]) -> None:
+        self.rounds: list[list[dict[str, Any]]] = [[] for _ in tasks]
+        self.errors: dict[int, dict[str, Any]] = {}
+        self.outputs: dict[int, Any] = {}
+        self.is_interrupted = False
+        self._tasks = tasks
+        self._environment = environment
+
+    def run_rounds(self, count: int) -> None:
+        """Measures every device once in each round, in order and back in turns; ends early when it is interrupted."""
+        try:
+            for index in range(count):
+                for position in self._take_turns(index):
+                    self._measure(position, keeps_outputs=index == 0)
+        except KeyboardInterrupt:
+            self.is_interrupted = True
+
+    def trace(self) -> list[dict[str, Any]]:
+        """Returns the trace events of a few more runs of each device that has not failed."""
+        events: list[dict[str, Any]] = []
+        try:
+            for position in self._take_turns(0):
+                task = replace(self._tasks[position], first_process=1 + position * _TRACE_PROCESSES)
+                with tempfile.TemporaryDirectory(prefix="hetero-bench-") as folder:
+                    answer = self._ask(task, Path(folder))
+                if "error" in answer:
+                    self.errors[position] = answer["error"]
+                events += answer.get("events", [])
+        except KeyboardInterrupt:
+            self.is_interrupted = True
+        return events
+
+    def _take_turns(self, index: int) -> Iterator[int]:
+        """What the machine gains or loses over time is then shared out evenly."""
+        positions = range(len(self._tasks)) if index % 2 == 0 else reversed(range(len(self._tasks)))
+        return (position for position in positions if position not in self.errors)
+
+    def _measure(self, position: int, *, keeps_outputs: bool) -> None:
+        with tempfile.TemporaryDirectory(prefix="hetero-bench-") as folder:
+            path = Path(folder) / "outputs.npz"
+            task = replace(self._tasks[position], outputs=str(path)) if keeps_outputs else self._tasks[position]
+            answer = self._ask(task, Path(folder))
+            if "error" in answer:
+                self.errors[position] = answer["error"]
+                return
+            if keeps_outputs:
+                self.outputs[position] = _read_outputs(path, answer["dtypes"])
+            self.rounds[position].append(answer)
+
+    def _ask(self, task: Task, folder: Path) -> dict[str, Any]:
+        """Returns what a new process says about a task, or an error that tells how it ended."""
+        task.write(folder)
+        command = [sys.executable, *_list_flags(), "-m", "hetero_core.cli.measurement", str(folder)]
+        ended = subprocess.run(command, env=dict(self._environment), stdin=subprocess.DEVNULL, check=False)
+        try:
+            answer: dict[str, Any] = json.loads((folder / "answer.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            message = f"the process that ran {task.device} ended {_describe_end(ended.returncode)} and said nothing"
+            return {"error": {"type": "ProcessError", "message": message, "exit_code": BUG, "notes": []}}
+        return answer
+
+
+def _list_flags() -> list[str]:
+    """`-m` puts the working folder before everything else; where it is not on our own path, it must not be on theirs."""
+    return [] if "" in sys.path or str(Path.cwd()) in sys.path else ["-P"]
+
+
+def _describe_end(code: int) -> str:
+    if code >= 0:
+        return f"with exit code {code}"
+    names = {one.value: one.name for one in signal.Signals}
+    return f"by signal {-code} ({names.get(-code, 'unknown')})"
+
+
+def _read_outputs(path: Path, dtypes: Mapping[str, str]) -> dict[str, Any]:
+    import numpy as np
+
+    from hetero_core.dtypes import numpy_dtype
+
+    with np.load(path, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    # Element types that NumPy does not know come back as plain bytes.
+    return {name: array.view(numpy_dtype(dtypes[name])) if array.dtype.kind == "V" else array for name, array in arrays.items()}
+
+
+def count_processors() -> int:
+    """Returns how many processors the measurements may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,106 @@
+"""How many processors this process may use: its affinity mask, and the share of time that control groups leave it.
+
+A container usually sees every processor of its machine and is stopped by the kernel when it has used its quota; threads beyond that
+only take time from each other. Source: Linux, cgroup-v2 (cpu.max) and sched-bwc (cpu.cfs_quota_us, cpu.cfs_period_us).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import cache
+from math import ceil
+from pathlib import Path, PurePosixPath
+
+
+def count_processors() -> int:
+    """Returns the number of processors that this process may use now, at least 1.
+
+    The mask is read on each call (a system call), the quota once in a process: it takes files to find it.
+    """
+    quota = _read_quota()
+    mask = count_affinity()
+    return mask if quota is None else max(1, min(mask, ceil(quota)))
+
+
+def count_affinity() -> int:
+    """Returns the number of processors in the affinity mask; all of the machine where the system has no such mask."""
+    if hasattr(os, "sched_getaffinity"):  # Linux
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@cache
+def _read_quota() -> float | None:
+    return find_quota(Path("/"))
+
+
+def find_quota(root: Path) -> float | None:
+    """Returns the processors' worth of time that the control groups of this process allow, None where they set no limit.
+
+    The smallest of the group's own limit and those of the groups around it; `root` is the folder of the file system. What cannot be
+    read counts as no limit.
+    """
+    folders = list(_list_group_folders(root))
+    quotas = [quota for folder in folders for quota in (_read_v2(folder), _read_v1(folder)) if quota is not None]
+    return min(quotas, default=None)
+
+
+def _list_group_folders(root: Path) -> Iterator[Path]:
+    """Yields the folders of the groups that the process is in, from each one up to where its hierarchy is mounted."""
+    path_of_hierarchy = dict(_read_memberships(root))
+    for line in _read_lines(root / "proc/self/mountinfo"):
+        # id, parent, device, root within the hierarchy, mount point, options, any number of tags, "-", type, source, options
+        before, _, after = line.partition(" - ")
+        fields, kinds = before.split(), after.split()
+        if len(fields) < 5 or len(kinds) < 3:
+            continue
+        hierarchy = "" if kinds[0] == "cgroup2" else "cpu" if kinds[0] == "cgroup" and "cpu" in kinds[2].split(",") else None
+        if hierarchy is None or hierarchy not in path_of_hierarchy:
+            continue
+        top = root / fields[4].lstrip("/")
+        inner = _take_below(PurePosixPath(path_of_hierarchy[hierarchy]), PurePosixPath(fields[3]))
+        yield from (top / part for part in (inner, *inner.parents))
+
+
+def _take_below(group: PurePosixPath, mounted: PurePosixPath) -> PurePosixPath:
+    """Returns the group's path below the mounted one; the mounted one itself where, as in a container, it does not show the group."""
+    if group.is_relative_to(mounted) and ".." not in group.parts:
+        return group.relative_to(mounted)
+    return PurePosixPath()
+
+
+def _read_memberships(root: Path) -> Iterator[tuple[str, str]]:
+    """Yields (hierarchy, path of the group): "" for version 2, "cpu" for the one of version 1 that limits time."""
+    for line in _read_lines(root / "proc/self/cgroup"):
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            yield "", path
+        elif "cpu" in controllers.split(","):
+            yield "cpu", path
+
+
+def _read_v2(folder: Path) -> float | None:
+    """Reads "max 100000", or quota and period in microseconds."""
+    fields = " ".join(_read_lines(folder / "cpu.max")).split()
+    return _divide(*fields) if len(fields) == 2 else None
+
+
+def _read_v1(folder: Path) -> float | None:
+    """Reads the quota, -1 for none, and the period in microseconds."""
+    quota, period = ("".join(_read_lines(folder / name)) for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
+    return _divide(quota, period)
+
+
+def _divide(quota: str, period: str) -> float | None:
+    if not quota.strip().isdigit() or not period.strip().isdigit() or int(period) == 0:
+        return None
+    return int(quota) / int(period)
+
+
+def _read_lines(file: Path) -> list[str]:
+    try:
+        return file.read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []

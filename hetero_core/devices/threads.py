@@ -1,0 +1,76 @@
+"""How the processors of a process are divided: from the configuration of a load to its streams, and the threads of each.
+
+A stream is a run of a loaded network that the Core's threads may have under way beside others. INFERENCE_NUM_THREADS is the budget of
+the whole network; every stream gets the same part of it. Pure functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hetero_core.contract import freeze_mapping
+from hetero_core.errors import ConfigValueError
+
+THREADS_KEY = "INFERENCE_NUM_THREADS"
+STREAMS_KEY = "NUM_STREAMS"
+HINT_KEY = "PERFORMANCE_HINT"
+EXCLUSIVE_KEY = "EXCLUSIVE_ASYNC_REQUESTS"
+THREAD_KEYS = (EXCLUSIVE_KEY, THREADS_KEY, STREAMS_KEY, HINT_KEY)
+"""They say how a machine is used, not what is compiled: no blob keeps them, no cached network depends on them."""
+
+AUTO = "AUTO"
+THROUGHPUT = "THROUGHPUT"
+
+
+def resolve_threads(
+    config: Mapping[str, Any], *, device: str, processors: int, find_range: Callable[[], tuple[int, int]]
+) -> Mapping[str, Any]:
+    """Returns the configuration with numbers for INFERENCE_NUM_THREADS and NUM_STREAMS, by the hint where none is given.
+
+    `find_range` returns the lowest and the highest number of streams that the device has; it is called where they matter.
+
+    Raises: ConfigValueError for more threads than processors, more streams than the device has or than there are threads, and streams
+    beside the one that all exclusive networks share.
+    """
+    given_threads, given_streams = config[THREADS_KEY], config[STREAMS_KEY]
+    if given_threads is not None and given_threads > processors:
+        raise ConfigValueError(
+            f"configuration key {THREADS_KEY} of device {device}: expected an int of 1 to {processors}, the processors that this "
+            f"process may use, got {given_threads}; leave it out to use all of them"
+        )
+    threads = processors if given_threads is None else given_threads
+    if isinstance(given_streams, int):
+        _check_streams(given_streams, given_threads, device, find_range, is_exclusive=config[EXCLUSIVE_KEY])
+        streams = given_streams
+    elif config[EXCLUSIVE_KEY] or (given_streams is None and config[HINT_KEY] != THROUGHPUT):
+        streams = 1
+    else:
+        lowest, highest = find_range()
+        streams = max(lowest, min(threads, highest))
+    return freeze_mapping({**config, THREADS_KEY: threads, STREAMS_KEY: streams})
+
+
+def _check_streams(
+    streams: int, threads: int | None, device: str, find_range: Callable[[], tuple[int, int]], *, is_exclusive: bool
+) -> None:
+    if is_exclusive and streams > 1:
+        raise ConfigValueError(
+            f"{STREAMS_KEY}={streams} and {EXCLUSIVE_KEY}=True of device {device} contradict each other: exclusive networks share one "
+            "stream; give one of the two keys"
+        )
+    lowest, highest = find_range()
+    if not lowest <= streams <= highest:
+        raise ConfigValueError(
+            f"configuration key {STREAMS_KEY} of device {device}: expected an int of {lowest} to {highest} or {AUTO}, got {streams}"
+        )
+    if threads is not None and streams > threads:
+        raise ConfigValueError(
+            f"{STREAMS_KEY}={streams} of device {device} are more streams than {THREADS_KEY}={threads} has threads for; "
+            "each stream needs one"
+        )
+
+
+def share_threads(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the configuration as hooks see it: INFERENCE_NUM_THREADS is what one run may use."""
+    return freeze_mapping({**config, THREADS_KEY: max(1, config[THREADS_KEY] // config[STREAMS_KEY])})

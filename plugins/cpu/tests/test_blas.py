@@ -1,0 +1,136 @@
+"""BLAS threads: what an operator of the test sees of them while a network runs, and what stays afterwards."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import pytest
+from hetero_cpu import blas
+from hetero_cpu.device import CpuExecutable, LimitedExecutable
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from hetero_core import Core, Extension
+
+MODEL = '<ir_version: 8, opset_import: ["": 17, "test": 1]> g (float[1] x) => (float[1] y) { y = test.Look(x) }'
+X = np.ones(1, np.float32)
+
+
+def count_blas_threads() -> list[int]:
+    return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+
+
+class Looking:
+    """A custom operator that notes the threads of BLAS, after `before`."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[int]] = []
+        self.before: Callable[[], object] = lambda: None
+
+    def __call__(self, x: Any) -> Any:
+        self.before()
+        self.seen.append(count_blas_threads())
+        return x
+
+
+@pytest.fixture
+def looking(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Core, Looking]]:
+    """Four processors, and a BLAS that takes four, whatever the machine has."""
+    counts = ("hetero_core.devices.device.count_processors", "hetero_core.devices.metrics.count_processors")
+    for count in (*counts, "hetero_cpu.blas.count_affinity"):
+        monkeypatch.setattr(count, lambda: 4)
+    operator = Looking()
+    with threadpool_limits(4, user_api="blas"), Core() as core:
+        core.add_extension(Extension("test", "Look", 1, operator, lambda types, _: types), "CPU")
+        yield core, operator
+
+
+def test_run_has_the_threads_of_its_stream_and_leaves_none_behind(looking: tuple[Core, Looking]) -> None:
+    core, operator = looking
+    for config in ({"INFERENCE_NUM_THREADS": 2}, {"NUM_STREAMS": 2}, {"PERFORMANCE_HINT": "THROUGHPUT"}):
+        core.load_network(onnx.parser.parse_model(MODEL), "CPU", config).infer({"x": X})
+        assert count_blas_threads() == [4]
+    assert operator.seen == [[2], [2], [1]]
+
+
+def test_network_without_limit_never_touches_blas(looking: tuple[Core, Looking], monkeypatch: pytest.MonkeyPatch) -> None:
+    core, operator = looking
+    monkeypatch.setattr(blas._blas, "enter", None)
+    for config in ({}, {"INFERENCE_NUM_THREADS": 4}):
+        network = core.load_network(onnx.parser.parse_model(MODEL), "CPU", config)
+        assert type(network.executable) is CpuExecutable
+        network.infer({"x": X})
+    assert operator.seen == [[4], [4]]
+
+
+def test_number_that_the_user_made_smaller_is_not_raised(looking: tuple[Core, Looking]) -> None:
+    core, operator = looking
+    network = core.load_network(onnx.parser.parse_model(MODEL), "CPU", {"INFERENCE_NUM_THREADS": 3})
+    with threadpool_limits(1, user_api="blas"):
+        network.infer({"x": X})
+        assert count_blas_threads() == [1]
+    assert operator.seen == [[1]]
+
+
+def test_error_in_a_run_leaves_no_limit(looking: tuple[Core, Looking]) -> None:
+    core, operator = looking
+    network = core.load_network(onnx.parser.parse_model(MODEL), "CPU", {"INFERENCE_NUM_THREADS": 1})
+    assert type(network.executable) is LimitedExecutable
+    operator.before = lambda: 1 // 0
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        network.infer({"x": X})
+    assert count_blas_threads() == [4]
+
+
+def test_smallest_of_the_limits_under_way_holds(looking: tuple[Core, Looking]) -> None:
+    core, operator = looking
+    model = onnx.parser.parse_model(MODEL)
+    wide, narrow = (core.load_network(model, "CPU", {"INFERENCE_NUM_THREADS": count}) for count in (3, 2))
+    inside = threading.local()
+
+    def nest() -> None:
+        if not getattr(inside, "is_nested", False):
+            inside.is_nested = True
+            operator.seen.append(count_blas_threads())
+            narrow.infer({"x": X})
+
+    operator.before = nest
+    wide.infer({"x": X})
+    # The wide one alone, the narrow one within it, the wide one alone again.
+    assert operator.seen == [[3], [2], [3]]
+    assert count_blas_threads() == [4]
+
+
+FORK = """
+import os, warnings
+from hetero_cpu import blas
+from threadpoolctl import threadpool_info, threadpool_limits
+
+warnings.simplefilter("ignore", DeprecationWarning)  # a fork with threads, from Python 3.12 on
+count = lambda: [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
+import numpy
+threadpool_limits(3, user_api="blas")
+blas.begin_limit(1)
+child = os.fork()
+if child == 0:
+    found = count()
+    blas.begin_limit(2)
+    found += count()
+    os._exit(0 if found == [3, 2] else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert count() == [1]
+blas.end_limit(1)
+assert count() == [3]
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_forked_child_has_no_limit_of_its_parents_runs() -> None:
+    ended = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, check=False, timeout=120)
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -1,0 +1,139 @@
+"""Policy LARGEST_FIRST on small parts of a graph: the selection procedure to the letter, rollbacks included.
+
+Nodes are bits of integers, so that a step costs a few operations on machine words. A subgraph that was taken is contracted to its
+first node, as everywhere. `trace` follows the same procedure in plain lists and notes every step; neither calls the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from hetero_hetero.digraph import Digraph
+
+
+def select_literally(graph: Digraph, positions: Sequence[int]) -> list[list[int]]:
+    """Returns the subgraphs as positions, device after device, in the order in which they were taken.
+
+    positions: a connected part of the graph without edges to the rest, rising. Cost: rounds times roots times nodes.
+    """
+    devices = sorted({graph.device_of_position[position] for position in positions})
+    if len(devices) == 1:
+        return [list(positions)]
+    units = _read_units(graph, positions)
+    taken = []
+    for device in devices:
+        free = sum(1 << bit for bit, position in enumerate(positions) if graph.device_of_position[position] == device)
+        while free:
+            members = max(_grow_candidates(units, free), key=len)
+            _contract(units, members)
+            free &= ~_join_bits(members)
+            taken.append([positions[bit] for bit in members])
+    return taken
+
+
+@dataclass(frozen=True)
+class _Units:
+    """For every node the bits of its producers, its consumers, the nodes that reach it, and those that it reaches."""
+
+    producers: list[int]
+    consumers: list[int]
+    reached_by: list[int]
+    reaches: list[int]
+
+
+def _read_units(graph: Digraph, positions: Sequence[int]) -> _Units:
+    bit_of_position = {position: 1 << bit for bit, position in enumerate(positions)}
+    producers = [sum(bit_of_position[source] for source in graph.producers[position]) for position in positions]
+    consumers = [sum(bit_of_position[target] for target in graph.consumers[position]) for position in positions]
+    reached_by = [0] * len(positions)
+    for bit, sources in enumerate(producers):
+        reached_by[bit] = _unite(reached_by, sources)
+    reaches = [0] * len(positions)
+    for bit in reversed(range(len(positions))):
+        reaches[bit] = _unite(reaches, consumers[bit])
+    return _Units(producers, consumers, reached_by, reaches)
+
+
+def _unite(closure: Sequence[int], nodes: int) -> int:
+    """Returns the nodes and all that their closures hold."""
+    union = nodes
+    for bit in _list_bits(nodes):
+        union |= closure[bit]
+    return union
+
+
+def _list_bits(nodes: int) -> Iterator[int]:
+    while nodes:
+        lowest = nodes & -nodes
+        yield lowest.bit_length() - 1
+        nodes ^= lowest
+
+
+def _join_bits(members: Sequence[int]) -> int:
+    return sum(1 << bit for bit in members)
+
+
+def _grow_candidates(units: _Units, free: int) -> Iterator[list[int]]:
+    """Yields a candidate from the first free node that is in none yet, and so on until there is none."""
+    roots = free
+    while roots:
+        members = _grow(units, free, (roots & -roots).bit_length() - 1)
+        yield members
+        roots &= ~_join_bits(members)
+
+
+def _grow(units: _Units, free: int, root: int) -> list[int]:
+    """Returns the members that are left when no adjacent node is.
+
+    The newest member is asked first for an adjacent node, its consumers before its producers, both by position. `newest` is the
+    newest member that may still have one: those after it were asked to the end, and no node becomes untried again.
+    """
+    producers, consumers = units.producers, units.consumers
+    members = [root]
+    behind, before = [units.reaches[root]], [units.reached_by[root]]
+    untried, rejected, newest = ~(1 << root), 0, 0
+    while newest >= 0:
+        adjacent = consumers[members[newest]] & untried or producers[members[newest]] & untried
+        if not adjacent:
+            newest -= 1
+            continue
+        lowest = adjacent & -adjacent
+        untried ^= lowest
+        if lowest & free:
+            node = lowest.bit_length() - 1
+            members.append(node)
+            behind.append(behind[-1] | units.reaches[node])
+            before.append(before[-1] | units.reached_by[node])
+            newest = len(members) - 1
+        else:
+            rejected |= lowest
+        while behind[-1] & before[-1] & rejected:
+            # A path leaves and returns through what was rejected.
+            rejected |= 1 << members.pop()
+            behind.pop()
+            before.pop()
+        newest = min(newest, len(members) - 1)
+    return members
+
+
+def _contract(units: _Units, members: Sequence[int]) -> None:
+    """Makes the first member by position stand for all. What reaches one of them reaches all that any of them reaches."""
+    if len(members) == 1:
+        return
+    inside = _join_bits(members)
+    first = min(members)
+    for edges in (units.producers, units.consumers, units.reached_by, units.reaches):
+        union = 0
+        for node in members:
+            union |= edges[node]
+        edges[first] = union & ~inside
+    for edges in (units.producers, units.consumers):
+        for node, others in enumerate(edges):
+            if others & inside:
+                edges[node] = others & ~inside | 1 << first
+    for closure in (units.reached_by, units.reaches):
+        through = closure[first] | 1 << first
+        for node, others in enumerate(closure):
+            if others & inside:
+                closure[node] = others & ~inside | through

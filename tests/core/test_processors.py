@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from hetero_core.devices.processors import count_affinity, count_processors, find_quota
+
+V2_MOUNT = "30 23 0:26 {root} /sys/fs/cgroup rw,nosuid,nodev shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+V1_MOUNT = "33 31 0:30 {root} /sys/fs/cgroup/cpu,cpuacct rw,nosuid shared:9 - cgroup cgroup rw,cpu,cpuacct\n"
+OTHER_MOUNTS = "22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n36 31 0:33 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"
+
+
+def write_files(root: Path, texts: Mapping[str, str]) -> None:
+    for name, text in texts.items():
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+
+def describe_v2(group: str, limits: Mapping[str, str], *, mounted: str = "/") -> dict[str, str]:
+    return {
+        "proc/self/cgroup": f"0::{group}\n",
+        "proc/self/mountinfo": OTHER_MOUNTS + V2_MOUNT.format(root=mounted),
+        **{f"sys/fs/cgroup/{folder}cpu.max": text for folder, text in limits.items()},
+    }
+
+
+def describe_v1(group: str, limits: Mapping[str, tuple[str, str]], *, mounted: str = "/") -> dict[str, str]:
+    texts = {
+        "proc/self/cgroup": f"12:cpuset:{group}\n4:cpu,cpuacct:{group}\n1:name=systemd:/\n0::/\n",
+        "proc/self/mountinfo": OTHER_MOUNTS + V1_MOUNT.format(root=mounted),
+    }
+    for folder, (quota, period) in limits.items():
+        texts[f"sys/fs/cgroup/cpu,cpuacct/{folder}cpu.cfs_quota_us"] = f"{quota}\n"
+        texts[f"sys/fs/cgroup/cpu,cpuacct/{folder}cpu.cfs_period_us"] = f"{period}\n"
+    return texts
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (describe_v2("/", {"": "max 100000\n"}), None),
+        (describe_v2("/", {"": "250000 100000\n"}), 2.5),
+        (describe_v2("/user.slice/a.scope", {"user.slice/a.scope/": "max 100000\n", "user.slice/": "150000 100000\n"}), 1.5),
+        (describe_v2("/user.slice/a.scope", {"user.slice/a.scope/": "50000 100000\n", "user.slice/": "400000 100000\n"}), 0.5),
+        # A container that is shown its own group as the root, and one that sees the path of the machine outside.
+        (describe_v2("/docker/1f", {"": "200000 100000\n"}, mounted="/docker/1f"), 2.0),
+        (describe_v2("/../../outside", {"": "300000 100000\n"}), 3.0),
+        (describe_v2("/docker/1f", {"": "garbage\n"}, mounted="/"), None),
+        (describe_v1("/", {"": ("-1", "100000")}), None),
+        (describe_v1("/docker/2e", {"docker/2e/": ("-1", "100000"), "docker/": ("75000", "50000"), "": ("-1", "100000")}), 1.5),
+        (describe_v1("/docker/2e", {"": ("120000", "100000")}, mounted="/docker/2e"), 1.2),
+        (describe_v1("/", {"": ("100000", "0")}), None),
+        ({}, None),
+        ({"proc/self/cgroup": "0::/\n", "proc/self/mountinfo": "cut off\n"}, None),
+    ],
+)
+def test_quota_is_the_smallest_of_the_groups_around_the_process(
+    texts: dict[str, str], expected: float | None, tmp_path: Path
+) -> None:
+    write_files(tmp_path, texts)
+    assert find_quota(tmp_path) == expected
+
+
+@pytest.mark.parametrize(("quota", "expected"), [(None, 4), (0.2, 1), (1.0, 1), (1.2, 2), (2.5, 3), (64.0, 4)])
+def test_fraction_of_a_processor_is_rounded_up_and_the_mask_is_never_exceeded(
+    quota: float | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hetero_core.devices.processors._read_quota", lambda: quota)
+    monkeypatch.setattr("hetero_core.devices.processors.count_affinity", lambda: 4)
+    assert count_processors() == expected
+
+
+AFFINITY = """
+import os
+from hetero_core import Core
+from hetero_core.devices.processors import count_processors
+
+first, last = min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0))
+before = count_processors()
+os.sched_setaffinity(0, {first})
+with Core() as core:
+    ranges = core.get_metric("CPU", "RANGE_FOR_STREAMS"), core.get_metric("CPU", "RANGE_FOR_ASYNC_INFER_REQUESTS")
+    print(before, count_processors(), core.get_config("CPU", "INFERENCE_NUM_THREADS"), *ranges)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity masks")
+def test_core_takes_no_more_processors_than_the_affinity_mask_has() -> None:
+    ended = subprocess.run([sys.executable, "-c", AFFINITY], capture_output=True, text=True, check=False, timeout=120)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.split() == [str(count_processors()), "1", "1", "(1,", "1)", "(1,", "1,", "1)"]
+
+
+def test_machine_without_masks_counts_its_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert count_affinity() == 1

@@ -1,0 +1,364 @@
+"""Traces of real runs, held against the rules of the format: what its viewers need to draw slices, tracks and arrows."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hetero_core import Core, Executable, Network, QueryResult, RunContext, ValueSpec, hookimpl
+from hetero_core.contract import Profile
+from hetero_core.network.graph import Node
+from hetero_core.reports.trace import format_events, list_events, profiles_to_trace
+from hetero_core.runtime.queue import AsyncInferQueue
+from hetero_core.testing import fake_device
+
+BRANCHES = "g (float[2] x) => (float[2] y) { a = Relu(x) b = Abs(a) c = Neg(a) d = Relu(b) e = Relu(c) y = Add(d, e) }"
+X = np.array([1, -2], np.float32)
+ON = {"PERF_COUNT": True}
+OPERATORS: Mapping[str, Callable[..., Any]] = {"Relu": lambda v: np.maximum(v, 0), "Abs": np.abs, "Neg": np.negative, "Add": np.add}
+
+Event = dict[str, Any]
+
+
+def check_events(text: str) -> list[Event]:
+    """Returns the events of a trace after checking them against the rules; times become whole nanoseconds."""
+    document = json.loads(text)
+    assert set(document) == {"traceEvents", "displayTimeUnit"}
+    events: list[Event] = document["traceEvents"]
+    assert {event["ph"] for event in events} <= {"M", "X", "s", "f"}
+    for event in events:
+        for field in ("ts", "dur"):
+            if field in event:
+                event[field] = round(event[field] * 1000)
+    timed = [event for event in events if event["ph"] != "M"]
+    assert all("ts" not in event for event in events if event["ph"] == "M")
+    assert all(one["ts"] <= other["ts"] for one, other in pairwise(timed))
+    check_names(events)
+    stack_of_track = check_nesting([event for event in timed if event["ph"] == "X"])
+    check_arrows([event for event in timed if event["ph"] in "sf"], stack_of_track)
+    return events
+
+
+def check_names(events: Sequence[Event]) -> None:
+    """Every process and every track that something stands on has exactly one name."""
+    named = [(event["name"], event["pid"], event["tid"]) for event in events if event["ph"] == "M"]
+    assert len(named) == len(set(named))
+    for event in events:
+        if event["ph"] == "M":
+            continue
+        assert ("process_name", event["pid"], 0) in named
+        assert ("thread_name", event["pid"], event["tid"]) in named
+
+
+def check_nesting(slices: Sequence[Event]) -> dict[tuple[int, int], list[Event]]:
+    """On one track a slice lies within another or apart from it."""
+    tracks: dict[tuple[int, int], list[Event]] = {}
+    for event in slices:
+        assert event["dur"] >= 0
+        tracks.setdefault((event["pid"], event["tid"]), []).append(event)
+    for events in tracks.values():
+        open_slices: list[Event] = []
+        for event in events:
+            while open_slices and open_slices[-1]["ts"] + open_slices[-1]["dur"] <= event["ts"]:
+                open_slices.pop()
+            if open_slices:
+                assert event["ts"] + event["dur"] <= open_slices[-1]["ts"] + open_slices[-1]["dur"], (event, open_slices[-1])
+            open_slices.append(event)
+    return tracks
+
+
+def check_arrows(ends: Sequence[Event], tracks: Mapping[tuple[int, int], Sequence[Event]]) -> None:
+    """Each arrow has one start and one finish, in this order, and each of them lies inside a slice of its track."""
+    starts = {event["id"]: event for event in ends if event["ph"] == "s"}
+    finishes = {event["id"]: event for event in ends if event["ph"] == "f"}
+    assert len(starts) + len(finishes) == len(ends)
+    assert set(starts) == set(finishes)
+    for number, finish in finishes.items():
+        start = starts[number]
+        assert start["ts"] <= finish["ts"]
+        assert (start["name"], start["cat"], finish["bp"]) == (finish["name"], finish["cat"], "e")
+    for event in ends:
+        around = [one for one in tracks[event["pid"], event["tid"]] if one["ts"] <= event["ts"] < one["ts"] + one["dur"]]
+        assert around, event
+
+
+def list_arrows(events: Sequence[Event]) -> list[tuple[str, str]]:
+    """Returns for each arrow the outermost slices of a device or transfer at its two ends."""
+
+    def find(end: Event) -> str:
+        around = [
+            event
+            for event in events
+            if event["ph"] == "X"
+            and (event["pid"], event["tid"]) == (end["pid"], end["tid"])
+            and event["ts"] <= end["ts"] < event["ts"] + event["dur"]
+        ]
+        return str(min(around, key=lambda event: (event["ts"], -event["dur"]))["name"])
+
+    finish_of_arrow = {event["id"]: event for event in events if event["ph"] == "f"}
+    return sorted((find(event), find(finish_of_arrow[event["id"]])) for event in events if event["ph"] == "s")
+
+
+def list_slices(events: Sequence[Event], process: str) -> list[Event]:
+    (number,) = [
+        event["pid"]
+        for event in events
+        if event["ph"] == "M" and event["name"] == "process_name" and event["args"]["name"] == process
+    ]
+    return [event for event in events if event["ph"] == "X" and event["pid"] == number]
+
+
+def list_processes(events: Sequence[Event]) -> list[str]:
+    return [event["args"]["name"] for event in events if event["name"] == "process_name"]
+
+
+class Meeting:
+    """A device that calls a function of the test before each node and records the node's time."""
+
+    def __init__(self, before: Callable[[], object] = lambda: None, *, is_late: bool = False) -> None:
+        self.before, self.is_late = before, is_late
+
+    @hookimpl
+    def metrics(self) -> Mapping[str, Any]:
+        return {"HOLDS_INTERPRETER_LOCK": False, "RANGE_FOR_ASYNC_INFER_REQUESTS": (1, 4, 1)}
+
+    @hookimpl
+    def query_network(self, device: Any, network: Network) -> QueryResult:
+        return QueryResult({node.name: str(device) for node in network.nodes})
+
+    @hookimpl
+    def load_network(self, network: Network) -> Executable:
+        return MeetingExecutable(network, self)
+
+
+class MeetingExecutable(Executable):
+    def __init__(self, network: Network, device: Meeting) -> None:
+        self.inputs, self.outputs, self._network, self._device = network.inputs, network.outputs, network, device
+
+    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        values = {spec.name: value for spec, value in zip(self.inputs, inputs, strict=True)}
+        times = []
+        for node in self._network.nodes:
+            began = perf_counter()
+            self._device.before()
+            values[node.outputs[0]] = OPERATORS[node.op_type](*(values[name] for name in node.inputs))
+            times.append((node, perf_counter() - began))
+            if context.profile is not None and not self._device.is_late:
+                context.profile.add(*times[-1])
+        for node, seconds in times if self._device.is_late and context.profile is not None else ():
+            context.profile.add(node, seconds)
+        return tuple(values[spec.name] for spec in self.outputs)
+
+
+def load_branches(core: Core, read: Callable[..., Network], first: Meeting, second: Meeting) -> Any:
+    """Loads two branches, b-d on M1 and c-e on M2, between a and y on CPU."""
+    core.register_plugin("M1", first)
+    core.register_plugin("M2", second)
+    network = read(BRANCHES)
+    a, b, c, d, e, y = (node.name for node in network.nodes)
+    pins = {a: "CPU", y: "CPU", b: "M1", d: "M1", c: "M2", e: "M2"}
+    return core.load_network(network.with_affinity(pins), "HETERO:M1,M2,CPU", ON)
+
+
+def test_branches_on_two_devices_are_at_the_same_time_on_their_tracks(core: Core, read: Callable[..., Network]) -> None:
+    barrier = threading.Barrier(2, timeout=60)
+    request = load_branches(core, read, Meeting(barrier.wait), Meeting(barrier.wait)).create_infer_request()
+    assert request.infer({"x": X})["y"].tolist() == [1, 0]
+    events = check_events(profiles_to_trace([request.profile]))
+    assert list_processes(events)[0] == "requests"
+    assert sorted(list_processes(events)) == ["CPU", "M1", "M2", "requests"]
+    (first,) = [one for one in list_slices(events, "M1") if one["cat"] == "subgraph"]
+    (second,) = [one for one in list_slices(events, "M2") if one["cat"] == "subgraph"]
+    # Both waited for each other within.
+    assert max(first["ts"], second["ts"]) < min(first["ts"] + first["dur"], second["ts"] + second["dur"])
+    assert first["args"]["reads"] == ["a"]
+    nodes = {one["name"]: one["args"]["operator"] for one in list_slices(events, "M1") if one["cat"] == "node"}
+    assert nodes == {"Abs_1": "Abs-13", "Relu_3": "Relu-14"}
+    path_of = {one["args"]["device"]: one["name"] for one in (first, second)}
+    start, end = (one["name"] for one in list_slices(events, "CPU") if one["cat"] == "subgraph")
+    assert list_arrows(events) == sorted(
+        [(start, path_of["M1"]), (start, path_of["M2"]), (path_of["M1"], end), (path_of["M2"], end)]
+    )
+
+
+def test_requests_that_overlap_on_one_device_have_tracks_of_their_own(core: Core, read: Callable[..., Network]) -> None:
+    barrier = threading.Barrier(2, timeout=60)
+    core.register_plugin("M1", Meeting(barrier.wait))
+    loaded = core.load_network(read("g (float[2] x) => (float[2] y) { a = Relu(x) y = Abs(a) }"), "M1", ON)
+    profiles: list[Profile] = []
+    with AsyncInferQueue(loaded, 2) as queue:
+        queue.set_callback(lambda request, _: profiles.append(request.profile))
+        for _ in range(6):
+            queue.start_async({"x": X})
+    events = check_events(profiles_to_trace(profiles))
+    slices = list_slices(events, "M1")
+    assert len([one for one in slices if one["cat"] == "subgraph"]) == 6
+    # A node waits for one of another request, so there are two tracks; there were never more than two requests.
+    assert {one["tid"] for one in slices} == {1, 2}
+    tracks = {
+        event["tid"]: event["args"]["name"]
+        for event in events
+        if event["name"] == "thread_name" and event["pid"] == slices[0]["pid"]
+    }
+    assert tracks == {1: "M1", 2: "M1 (2)"}
+    requests = list_slices(events, "requests")
+    assert sorted(one["name"] for one in requests if one["cat"] == "request") == [f"request {index}" for index in range(6)]
+    assert len([one for one in requests if one["name"] == "queue wait"]) == 6
+
+
+def test_several_requests_of_a_split_network_are_a_sound_trace(core: Core, read: Callable[..., Network]) -> None:
+    loaded = load_branches(core, read, Meeting(), Meeting())
+    profiles: list[Profile] = []
+    with AsyncInferQueue(loaded, 4) as queue:
+        queue.set_callback(lambda request, _: profiles.append(request.profile))
+        for _ in range(20):
+            queue.start_async({"x": X})
+    events = check_events(profiles_to_trace(profiles))
+    assert len([event for event in events if event["ph"] == "s"]) == 80
+    for process in ("M1", "M2"):
+        stages = [one for one in list_slices(events, process) if one["cat"] == "subgraph"]
+        assert sorted(one["args"]["request"] for one in stages) == list(range(20))
+
+
+@pytest.fixture
+def fake(core: Core) -> None:
+    """FAKE, a device with a memory of its own that runs Relu."""
+    core.register_plugin("FAKE", FakeDevice())
+
+
+class FakeDevice:
+    @hookimpl
+    def query_network(self, device: Any, network: Network) -> QueryResult:
+        taken = {node.name: str(device) for node in network.nodes if node.op_type == "Relu"}
+        return QueryResult(taken, {node.name: "no kernel" for node in network.nodes if node.name not in taken})
+
+    @hookimpl
+    def load_network(self, network: Network) -> Executable:
+        return FakeExecutable(network)
+
+    @hookimpl
+    def to_host(self, array: Any) -> Any:
+        return fake_device.to_host(array)
+
+    @hookimpl
+    def from_host(self, array: Any) -> Any:
+        return fake_device.to_device(array)
+
+
+class FakeExecutable(Executable):
+    def __init__(self, network: Network) -> None:
+        self.inputs = tuple(ValueSpec(spec.name, spec.type, "fake:0") for spec in network.inputs)
+        self.outputs = tuple(ValueSpec(spec.name, spec.type, "fake:0") for spec in network.outputs)
+
+    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        return tuple(fake_device.NAMESPACE.maximum(value, 0) for value in inputs)
+
+
+def test_arrows_lead_over_the_transfers(core: Core, read: Callable[..., Network], fake: None) -> None:
+    text = "g (float[2] x) => (float[2] y) { a = Relu(x) b = Abs(a) y = Relu(b) }"
+    request = core.load_network(read(text), "HETERO:FAKE,CPU", ON).create_infer_request()
+    assert request.infer({"x": X})["y"].tolist() == [1, 0]
+    assert request.profile is not None
+    events = check_events(profiles_to_trace([request.profile]))
+    transfers = list_slices(events, "transfers")
+    assert [(one["name"], one["args"]["bytes"], one["args"]["source"], one["args"]["targets"]) for one in transfers] == [
+        ("x", 8, "host", ["FAKE"]),
+        ("a", 8, "FAKE", ["CPU"]),
+        ("b", 8, "CPU", ["FAKE"]),
+        ("y", 8, "FAKE", ["host"]),
+    ]
+    assert list_arrows(events) == sorted(
+        [
+            ("x", "subgraph 0"),
+            ("subgraph 0", "a"),
+            ("a", "subgraph 1"),
+            ("subgraph 1", "b"),
+            ("b", "subgraph 2"),
+            ("subgraph 2", "y"),
+        ]
+    )
+
+
+def test_split_inside_a_split_is_drawn_on_both_levels(core: Core, read: Callable[..., Network]) -> None:
+    network = read("g (float[2] x) => (float[2] y) { a = Relu(x) b = Neg(a) c = Exp(b) y = Relu(c) }").with_affinity(
+        {"Exp_2": "CPU"}
+    )
+    device = "HETERO:(HETERO:TEMPLATE,CPU),CPU"
+    request = core.load_network(network, device, {**ON, "TEMPLATE_REFUSED_OPERATORS": "Neg"}).create_infer_request()
+    request.infer({"x": X})
+    assert request.profile is not None
+    events = check_events(profiles_to_trace([request.profile]))
+    assert [one["name"] for one in list_slices(events, "HETERO:TEMPLATE,CPU")] == ["subgraph 0", "subgraph 2"]
+    assert [one["name"] for one in list_slices(events, "TEMPLATE") if one["cat"] == "subgraph"] == ["subgraph 0/0", "subgraph 2/0"]
+    assert list_arrows(events) == [("subgraph 0", "subgraph 1"), ("subgraph 0/0", "subgraph 0/1"), ("subgraph 1", "subgraph 2")]
+
+
+def test_device_that_runs_the_whole_network_has_one_slice_with_its_nodes(core: Core, read: Callable[..., Network]) -> None:
+    request = core.load_network(read(BRANCHES), "CPU", ON).create_infer_request()
+    request.infer({"x": X})
+    assert request.profile is not None
+    whole, *nodes = list_slices(check_events(profiles_to_trace([request.profile])), "CPU")
+    assert (whole["name"], whole["cat"]) == ("network", "subgraph")
+    assert [one["name"] for one in nodes] == [entry.node for entry in request.perf_counts]
+
+
+def test_times_that_were_told_when_all_was_over_are_laid_out_in_order(core: Core, read: Callable[..., Network]) -> None:
+    core.register_plugin("M1", Meeting(is_late=True))
+    request = core.load_network(read(BRANCHES), "M1", ON).create_infer_request()
+    request.infer({"x": X})
+    assert request.profile is not None
+    whole, *nodes = list_slices(check_events(profiles_to_trace([request.profile])), "M1")
+    assert [one["name"] for one in nodes] == ["Relu_0", "Abs_1", "Neg_2", "Relu_3", "Relu_4", "Add_5"]
+    assert {one["tid"] for one in nodes} == {whole["tid"]}
+    assert {one["args"]["moment"] for one in nodes} == {"not known; laid out in order"}
+
+
+def test_parallel_nodes_of_one_subgraph_have_tracks_of_their_own() -> None:
+    profile = Profile("D")
+    profile.begin_run()
+    assert profile.began is not None
+    node = Node("n", "Relu", ("x",), ("y",), opset=17, since_version=14)
+    for begin in (0.0, 0.5, 0.75):
+        profile.add(node, 1.0, begin=profile.began + begin)
+    profile.add(node, 1.0, begin=profile.began + 1.0)
+    profile.end_run()
+    slices = list_slices(check_events(profiles_to_trace([profile])), "D")
+    assert [one["tid"] for one in slices] == [1, 1, 2, 3, 1]
+
+
+def test_run_that_was_cancelled_before_it_began_is_a_wait(
+    core: Core, hand: Any, by_hand: Any, read: Callable[..., Network]
+) -> None:
+    profile = Profile("D")
+    (request, wait) = list_slices(check_events(profiles_to_trace([profile])), "requests")
+    assert (request["name"], wait["name"]) == ("request 0", "queue wait")
+
+
+def test_traces_of_several_processes_join(core: Core, read: Callable[..., Network]) -> None:
+    lists = []
+    for index, device in enumerate(("CPU", "HETERO:TEMPLATE,CPU")):
+        network = read(BRANCHES).with_affinity({"op:Neg": "CPU"} if index else {})
+        request = core.load_network(network, device, ON).create_infer_request()
+        request.infer({"x": X})
+        assert request.profile is not None
+        lists.append(list_events([request.profile], title=f"{device}: ", first_process=1 + 1000 * index))
+    events = check_events(format_events([event for one in lists for event in one]))
+    assert list_processes(events)[:2] == ["CPU: requests", "CPU: CPU"]
+    assert "HETERO:TEMPLATE,CPU: TEMPLATE" in list_processes(events)
+
+
+def test_names_that_no_text_may_hold_are_still_json() -> None:
+    profile = Profile("D")
+    profile.add(Node('\ud800"\\\n', "Relu", ("x",), ("y",), opset=17, since_version=14), 0.0)
+    profile.begin_run()
+    profile.end_run()
+    text = profiles_to_trace([profile])
+    assert text.isascii()
+    check_events(text)

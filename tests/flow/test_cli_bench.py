@@ -1,0 +1,364 @@
+"""`hetero bench`: real processes on small models; what is counted and compared is checked, how long it took is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+from hetero_core.cli.bench_rounds import clear_environment
+from hetero_core.cli.bench_summary import find_percentile
+from hetero_core.cli.main import main
+from hetero_core.testing.models import dynamic_batch_model, if_model
+
+QUICK = ["--iterations", "3", "--rounds", "1", "--warmup", "1"]
+TWICE = ["--iterations", "3", "--rounds", "2", "--warmup", "1"]
+SPLIT = ["-d", "HETERO:TEMPLATE,CPU", "-c", "TEMPLATE_REFUSED_OPERATORS=Relu"]
+
+# A device that is CPU, and does in its second process what the test puts in place of the word.
+ODD = """
+import os, signal
+from pathlib import Path
+from hetero_core import Executable, QueryResult, hookimpl
+import numpy as np
+
+class Device:
+    def __init__(self, core): self.core = core
+    @hookimpl
+    def query_network(self, device, network): return QueryResult({node.name: str(device) for node in network.nodes})
+    @hookimpl
+    def load_network(self, device, network): return Odd(self.core.load_network(network, "CPU"))
+
+class Odd(Executable):
+    def __init__(self, inner): self.inner, self.inputs, self.outputs = inner, inner.inputs, inner.outputs
+    def run(self, inputs, context):
+        PLACE
+        return self.inner.run(inputs, context)
+
+@hookimpl
+def create_device(core):
+    print("a banner that nobody asked for")
+    return Device(core)
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    """One input of open batch size."""
+    path = tmp_path / "model.onnx"
+    onnx.save(dynamic_batch_model(), path)
+    return str(path)
+
+
+@pytest.fixture
+def shape(model: str) -> list[str]:
+    (given,) = onnx.load(model).graph.input
+    sizes = [str(axis.dim_value or 2) for axis in given.type.tensor_type.shape.dim]
+    return ["--shape", f"{given.name}={','.join(sizes)}"]
+
+
+@pytest.fixture
+def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Installs the device ODD that runs a statement in each inference."""
+
+    def plant(statement: str) -> None:
+        folder = tmp_path / "planted"
+        information = folder / "planted_odd-1.5.dist-info"
+        information.mkdir(parents=True)
+        (folder / "planted_odd.py").write_text(ODD.replace("PLACE", statement))
+        (information / "METADATA").write_text("Metadata-Version: 2.1\nName: planted-odd\nVersion: 1.5\n")
+        (information / "entry_points.txt").write_text("[hetero_core.devices]\nODD = planted_odd\n")
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
+
+    return plant
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
+    assert main(["bench", *arguments, "--json"]) == code
+    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return answer
+
+
+def test_devices_stand_side_by_side(model: str, shape: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", model, "-d", "CPU", *SPLIT, *TWICE, *shape]) == 0
+    printed = capsys.readouterr()
+    title, _, header, *rows = printed.out.splitlines()
+    assert title.endswith(": 2 rounds of 3 runs for each device, one request after another")
+    assert header.split() == [
+        "DEVICE",
+        "LOAD",
+        "FIRST",
+        "MEDIAN",
+        "P90",
+        "PER",
+        "SECOND",
+        "PEAK",
+        "MEMORY",
+        "LARGEST",
+        "DIFFERENCE",
+    ]
+    cpu, split = [row.split() for row in rows]
+    assert (cpu[0], cpu[2], cpu[4], cpu[-2:]) == ("CPU", "s", "ms", ["MiB", "-"])
+    assert split[0] == "HETERO:TEMPLATE,CPU"
+    assert float(split[-1]) < 1e-4
+    assert "hetero: CPU has no configuration key TEMPLATE_REFUSED_OPERATORS and ran without" in printed.err
+
+
+def test_one_device_has_a_table_of_its_own(model: str, shape: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", model, "-d", "CPU", *QUICK, *shape]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[2].split()[-2:] == ["PEAK", "MEMORY"]
+    assert len(printed.out.splitlines()) == 4
+    assert printed.err == ""
+
+
+def test_json_has_every_round_and_what_was_counted(model: str, shape: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    answer = run_json(capsys, model, "-d", "CPU", "-d", "TEMPLATE", *TWICE, *shape)
+    assert (answer["model"], answer["api"], answer["warmup"], answer["interrupted"]) == (model, "sync", 1, False)
+    cpu, template = answer["devices"]
+    assert (cpu["device"], template["device"]) == ("CPU", "TEMPLATE")
+    for row in (cpu, template):
+        assert (row["error"], row["runs"], row["requests"], len(row["rounds"])) == (None, 6, 1, 2)
+        assert 0 < row["min_seconds"] <= row["median_seconds"] <= row["p90_seconds"] <= row["p99_seconds"] <= row["max_seconds"]
+        assert row["per_second"] == pytest.approx(6 / row["seconds"])
+        assert row["peak_bytes"] == max(one["peak_bytes"] for one in row["rounds"])
+    assert cpu["difference"] is None
+    assert template["difference"]["mismatches"] == []
+    assert template["difference"]["max_absolute_difference"] < 1e-4
+
+
+@pytest.mark.parametrize("how", [["--requests", "3"], ["--api", "async"]])
+def test_queue_of_requests_counts_each_run(
+    how: list[str], model: str, shape: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = run_json(capsys, model, "-d", "CPU", *how, "--iterations", "7", "--rounds", "1", *shape)
+    (row,) = answer["devices"]
+    assert answer["api"] == "async"
+    assert row["runs"] == 7
+    assert row["requests"] == (3 if "--requests" in how else 1)
+
+
+def test_timing_by_seconds_runs_at_least_once(model: str, shape: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    answer = run_json(capsys, model, "-d", "CPU", "--seconds", "1e-9", "--rounds", "1", "--warmup", "0", *shape)
+    assert answer["devices"][0]["runs"] == 1
+
+
+def test_files_and_seed_choose_the_inputs(
+    model: str, shape: list[str], tmp_path: Path, odd: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # The device tells what it was given.
+    odd(f"np.save({str(tmp_path / 'seen.npy')!r}, inputs[0])")
+    name, _, sizes = shape[1].partition("=")
+    mine = np.full([int(size) for size in sizes.split(",")], 0.25, np.float32)
+    np.save(tmp_path / "x.npy", mine)
+    run_json(capsys, model, "-d", "ODD", *QUICK, "-i", f"{name}={tmp_path / 'x.npy'}")
+    np.testing.assert_array_equal(np.load(tmp_path / "seen.npy"), mine)
+    run_json(capsys, model, "-d", "ODD", *QUICK, *shape, "--seed", "5")
+    one = np.load(tmp_path / "seen.npy")
+    run_json(capsys, model, "-d", "ODD", *QUICK, *shape, "--seed", "6")
+    assert (np.load(tmp_path / "seen.npy") != one).any()
+
+
+def test_exported_network_is_timed(tmp_path: Path, model: str, shape: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    blob = str(tmp_path / "split.blob")
+    assert main(["compile", model, *SPLIT, "-o", blob]) == 0
+    capsys.readouterr()
+    (row,) = run_json(capsys, blob, "-d", "HETERO", *QUICK, *shape)["devices"]
+    assert row["runs"] == 3
+
+
+def test_trace_has_the_devices_beside_each_other(
+    model: str, shape: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "trace.json"
+    arguments = ["-d", "CPU", *SPLIT, *QUICK, *shape, "--trace", str(target)]
+    assert main(["bench", model, *arguments]) == 0
+    assert (
+        f"wrote '{target}': a trace of a few more runs of each device with PERF_COUNT, which are not in" in capsys.readouterr().out
+    )
+    events = json.loads(target.read_text())["traceEvents"]
+    processes = {event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert {"CPU: requests", "CPU: CPU", "HETERO:TEMPLATE,CPU: requests", "HETERO:TEMPLATE,CPU: TEMPLATE"} <= processes
+    numbers = [event["pid"] for event in events if event["name"] == "process_name"]
+    assert len(numbers) == len(set(numbers))
+    assert len([event for event in events if event["ph"] == "X" and event["cat"] == "request"]) == 10
+    assert [path.name for path in tmp_path.glob("*.partial")] == []
+
+
+def test_trace_of_a_queue_has_its_requests(
+    model: str, shape: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "trace.json"
+    answer = run_json(capsys, model, "-d", "CPU", "--requests", "4", *QUICK, *shape, "--trace", str(target))
+    assert answer["trace"] == str(target)
+    events = json.loads(target.read_text())["traceEvents"]
+    assert len([event for event in events if event["ph"] == "X" and event["name"] == "queue wait"]) == 8
+
+
+def test_failing_device_has_its_reason_in_its_row_and_the_others_go_on(
+    model: str, shape: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    refusing = ["-d", "TEMPLATE", "-c", "TEMPLATE_REFUSED_OPERATORS=Relu,Gemm,MatMul,Add,Conv"]
+    assert main(["bench", model, "-d", "CPU", *refusing, "-d", "CPUU", *QUICK, *shape]) == 3
+    _, _, header, cpu, template, missing = capsys.readouterr().out.splitlines()
+    assert header.split()[-1] == "ERROR"
+    assert cpu.split()[2] == "s"
+    assert "is refused by TEMPLATE_REFUSED_OPERATORS" in template
+    assert missing.split()[:7] == ["CPUU", "-", "-", "-", "-", "-", "-"]
+    assert "no plugin announces device 'CPUU', did you mean 'CPU'?" in missing
+
+
+def test_outputs_that_differ_are_named(model: str, shape: list[str], odd: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    odd("return tuple(value + value.dtype.type(1) for value in self.inner.run(inputs, context))")
+    assert main(["bench", model, "-d", "CPU", "-d", "ODD", *QUICK, *shape]) == 0
+    printed = capsys.readouterr()
+    assert "ODD differs from CPU by more than its element types explain:" in printed.out
+    (row,) = [line.split() for line in printed.out.splitlines() if line.startswith("ODD ") and "MiB" in line]
+    assert float(row[-1]) == pytest.approx(1, rel=1e-3)
+    # What a device prints does not reach our standard output.
+    assert "banner" not in printed.out
+
+
+def test_outputs_without_numbers_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = """<ir_version: 8, opset_import: ["": 21]>
+    g (float[3] x) => (bfloat16[3] y, string[2] z, float[3] "a/b") <string[2] w = {"one", "two"}>
+    { y = Cast<to = 16>(x) z = Identity(w) "a/b" = Relu(x) }"""
+    path = tmp_path / "kinds.onnx"
+    model = onnx.parser.parse_model(text.replace('"a/b"', "ab"))
+    model.graph.output[2].name = model.graph.node[2].output[0] = "a/b"
+    onnx.save(model, path)
+    _, row = run_json(capsys, str(path), "-d", "CPU", "-d", "TEMPLATE", *QUICK)["devices"]
+    assert (row["difference"]["max_absolute_difference"], row["difference"]["mismatches"]) == (0, [])
+
+
+def test_network_of_two_branches_is_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "if.onnx"
+    onnx.save(if_model(), path)
+    (row,) = run_json(capsys, str(path), "-d", "CPU", *QUICK)["devices"]
+    assert row["runs"] == 3
+
+
+@pytest.mark.parametrize(
+    ("statement", "code", "reason"),
+    [
+        ("os.abort()", 70, "the process that ran ODD ended by signal 6 (SIGABRT) and said nothing"),
+        ("os._exit(7)", 70, "the process that ran ODD ended with exit code 7 and said nothing"),
+        ("raise OverflowError('no room')", 2, "OverflowError: no room"),
+    ],
+)
+def test_device_that_ends_its_process_costs_its_own_row(
+    statement: str, code: int, reason: str, model: str, shape: list[str], odd: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd(statement)
+    answer = run_json(capsys, model, "-d", "ODD", "-d", "CPU", *QUICK, *shape, code=code)
+    failed, cpu = answer["devices"]
+    assert reason in failed["error"]["message"]
+    assert (failed["runs"], cpu["runs"], cpu["difference"]) == (0, 3, None)
+
+
+def test_interrupt_prints_what_was_measured(model: str, shape: list[str], tmp_path: Path, odd: Any) -> None:
+    # The second process of the device interrupts the whole group, as the keyboard does.
+    flag = tmp_path / "flag"
+    odd(f"flag = Path({str(flag)!r}); os.killpg(0, signal.SIGINT) if flag.exists() else (self.inner.count == 5 and flag.touch())")
+    text = (tmp_path / "planted" / "planted_odd.py").read_text()
+    counting = text.replace("        flag =", "        self.inner.count = getattr(self.inner, 'count', 0) + 1\n        flag =")
+    (tmp_path / "planted" / "planted_odd.py").write_text(counting)
+    command = [sys.executable, "-m", "hetero_core", "bench", model, "-d", "ODD", *TWICE, *shape, "--json"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, start_new_session=True)
+    assert ended.returncode == 130, ended.stderr
+    answer = json.loads(ended.stdout)
+    assert answer["interrupted"] is True
+    assert (answer["devices"][0]["runs"], len(answer["devices"][0]["rounds"])) == (3, 1)
+
+
+def test_interrupt_before_anything_was_measured_ends_with_130(model: str, shape: list[str], odd: Any) -> None:
+    odd("os.killpg(0, signal.SIGINT)")
+    command = [sys.executable, "-m", "hetero_core", "bench", model, "-d", "ODD", *QUICK, *shape]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, start_new_session=True)
+    assert (ended.returncode, ended.stdout) == (130, "")
+
+
+def test_variables_that_choose_kernels_are_not_passed_on_and_named(
+    model: str, shape: list[str], tmp_path: Path, odd: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd(f"Path({str(tmp_path / 'seen')!r}).write_text(repr(dict(os.environ)))")
+    for name in list(os.environ):
+        if name.startswith(("MKL_", "OPENBLAS_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    monkeypatch.setenv("MKL_NUM_THREADS", "1")
+    assert main(["bench", model, "-d", "ODD", *QUICK, *shape]) == 0
+    told = "hetero: not passed on, since they choose other kernels than this machine's: MKL_CBWR, OPENBLAS_CORETYPE\n"
+    assert told in capsys.readouterr().err
+    seen = (tmp_path / "seen").read_text()
+    assert "OPENBLAS_CORETYPE" not in seen
+    assert "MKL_NUM_THREADS" in seen
+    answer = run_json(capsys, model, "-d", "ODD", *QUICK, *shape)
+    assert answer["cleared_environment"] == ["MKL_CBWR", "OPENBLAS_CORETYPE"]
+
+
+def test_environment_keeps_the_rest() -> None:
+    kept, cleared = clear_environment({"PATH": "p", "OPENBLAS_NUM_THREADS": "2", "ONEDNN_MAX_CPU_ISA": "AVX2"})
+    assert (kept, cleared) == ({"PATH": "p", "OPENBLAS_NUM_THREADS": "2"}, ["ONEDNN_MAX_CPU_ISA"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["missing.onnx", "-d", "CPU", "-d", "TEMPLATE"], 2, "'missing.onnx': there is no such file"),
+        (["MODEL", "-d", "CPUU"], 3, "no plugin announces device 'CPUU', did you mean 'CPU'?"),
+        (["MODEL", "-d", "CPU"], 2, "has open dimensions; choose their sizes for --random, as in --shape"),
+        (["MODEL", "-d", "CPU", "-c", "PERF_COUNTS=1"], 2, "no configuration key 'PERF_COUNTS', did you mean 'PERF_COUNT'?"),
+        (
+            ["MODEL", "-d", "CPU", "-d", "TEMPLATE", "-c", "PERF_COUNTS=1", "SHAPE"],
+            2,
+            "-c PERF_COUNTS: none of the devices CPU, TEMPLATE has such a configuration key, did you mean 'PERF_COUNT'?",
+        ),
+        (["MODEL", "-d", "CPU", "--shape", "xx=1"], 2, "--shape xx: there is no such input"),
+        (["MODEL", "-d", "CPU", "--api", "sync", "--requests", "2"], 2, "--requests has a meaning only with --api async"),
+        (["MODEL", "-d", "CPU", "--seconds", "0"], 2, "argument --seconds: expected seconds above 0, got 0"),
+        (["MODEL", "-d", "CPU", "--seconds", "nan"], 2, "argument --seconds: expected seconds above 0, got nan"),
+        (["MODEL", "-d", "CPU", "--rounds", "0"], 2, "argument --rounds: expected a whole number of 1 or more, got 0"),
+        (["MODEL", "-d", "CPU", "--warmup", "-1"], 2, "argument --warmup: expected a whole number of 0 or more, got -1"),
+        (["MODEL", "-d", "CPU", "--seconds", "1", "--iterations", "1"], 2, "not allowed with argument --seconds"),
+        (
+            ["MODEL", "-d", "CPU", "--trace", "missing/trace.json"],
+            2,
+            "cannot write 'missing/trace.json': there is no folder missing",
+        ),
+        (["MODEL"], 2, "the following arguments are required: -d/--device"),
+    ],
+)
+def test_wrong_call_is_an_error_as_of_any_command(
+    arguments: list[str], code: int, message: str, model: str, shape: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    placed = [text for one in arguments for text in (shape if one == "SHAPE" else [model if one == "MODEL" else one])]
+    quick = [] if {"--seconds", "--rounds", "--warmup"} & set(arguments) else QUICK
+    assert main(["bench", *placed, *quick]) == code
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err[:15]) == ("", "hetero: error: ")
+    assert message in printed.err
+
+
+@pytest.mark.parametrize(("percent", "expected"), [(50, 2), (75, 3), (90, 4), (99, 4), (1, 1), (25, 1), (26, 2)])
+def test_percentile_is_the_nearest_rank(percent: int, expected: int) -> None:
+    assert find_percentile([1, 2, 3, 4], percent) == expected
+
+
+def test_peak_of_memory_counts_what_was_touched() -> None:
+    code = (
+        "import numpy as np\nfrom hetero_core.cli.measurement import find_peak_memory as find\n"
+        "before = find(); touched = np.ones(1 << 23); print(find() - before)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    # 64 MiB in all; a part of them may have been in use before.
+    assert 48 << 20 < int(ended.stdout) < 96 << 20
