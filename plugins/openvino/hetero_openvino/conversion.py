@@ -9,8 +9,9 @@ from types import MappingProxyType
 from typing import Any
 
 from hetero_core.network.graph import Network
-from hetero_core.network.types import TensorType
+from hetero_core.network.types import TensorType, ValueType
 from hetero_core.network.writer import network_to_bytes, network_to_proto, write_network
+from hetero_openvino.corrections import correct_model
 
 _LARGEST_IN_MEMORY = 2**30
 """Bytes of weights; a larger model goes through a file, as one protobuf message ends at 2 GiB."""
@@ -23,17 +24,29 @@ TYPE_NAMES: Mapping[str, str] = MappingProxyType(
         "bool": "boolean",
         "float8e4m3fn": "f8e4m3",
         "float8e5m2": "f8e5m2",
+        "float8e8m0": "f8e8m0",
+        "float4e2m1": "f4e2m1",
+        "int4": "i4",
+        "uint4": "u4",
         **{f"{sign}int{bits}": f"{sign or 'i'}{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
     }
 )
 """Element types whose arrays go in and out, and the engine's names of them. float64 is missing: it is computed in float32 there."""
 
-CARRIERS: Mapping[str, str] = MappingProxyType({"bfloat16": "uint16", "float8e4m3fn": "uint8", "float8e5m2": "uint8"})
+CARRIERS: Mapping[str, str] = MappingProxyType(
+    {"bfloat16": "uint16", "float8e4m3fn": "uint8", "float8e5m2": "uint8", "float8e8m0": "uint8"}
+)
 """Element types that NumPy lacks, and the NumPy type of the same size that carries their bytes to the engine and back."""
 
 
 def read_model(core: Any, network: Network) -> Any:
-    """Returns the engine's model of a network. Raises: what the engine raises."""
+    """Returns the engine's model of a network, corrected. Raises: what the engine raises."""
+    model = _read(core, network)
+    correct_model(model)
+    return model
+
+
+def _read(core: Any, network: Network) -> Any:
     if sum(constant.nbytes for constant in network.initializers.values()) <= _LARGEST_IN_MEMORY:
         return core.read_model(network_to_bytes(network))
     with tempfile.TemporaryDirectory(prefix="hetero-openvino-") as folder:
@@ -61,13 +74,12 @@ def join_networks(networks: Sequence[Network]) -> bytes:
     return content
 
 
-def find_type_fault(network: Network) -> str | None:
-    """Returns why the values at the border of a network cannot be handed over, or None when they can."""
-    for spec in (*network.inputs, *network.outputs):
-        if not isinstance(spec.type, TensorType):
-            return f"'{spec.name}' is {spec.type}; OpenVINO takes and gives tensors"
-        if spec.dtype == "float64":
-            return f"'{spec.name}' is float64, which OpenVINO computes in float32"
-        if spec.dtype not in TYPE_NAMES:
-            return f"'{spec.name}' is {spec.dtype}, which OpenVINO does not take or give as an array"
+def find_type_fault(name: str, found: ValueType | None) -> str | None:
+    """Returns why a value of a type cannot be handed over, or None when it can."""
+    if not isinstance(found, TensorType):
+        return f"the type of '{name}' is not known" if found is None else f"'{name}' is {found}; OpenVINO takes and gives tensors"
+    if found.dtype == "float64":
+        return f"'{name}' is float64, which OpenVINO computes in float32"
+    if found.dtype not in TYPE_NAMES:
+        return f"'{name}' is {found.dtype}, which OpenVINO does not take or give as an array"
     return None

@@ -10,6 +10,7 @@ from typing import Any
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Payload, QueryResult, freeze_mapping
 from hetero_core.devices.query import require_all_supported
 from hetero_core.devices.stamping import Stamps, apply_stamps, choose_stamps
+from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.errors import BlobMismatchError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
@@ -20,8 +21,11 @@ from hetero_openvino.known_errors import find_known_error
 from hetero_openvino.probing import Prober
 
 PRECISION_KEY = "INFERENCE_PRECISION_HINT"
-NEWEST_OPSETS = MappingProxyType({"": 26})
-"""The newest opsets whose operators OpenVINO 2026.4 knows; it runs later ones as what they were before, without a word."""
+NEWEST_OPSETS = MappingProxyType({"": 28})
+"""The newest opset whose operators were compared with OpenVINO 2026.4, which runs what it does not know as what was before, without a word.
+
+What it gets wrong of an opset is in `known_errors`.
+"""
 NEWEST_IR_VERSION = 13
 
 
@@ -111,8 +115,13 @@ def _stamp(network: Network) -> Stamps:
 
 def _translate(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the engine's properties of a complete configuration."""
-    properties: dict[str, Any] = {PRECISION_KEY: config[PRECISION_KEY], "PERF_COUNT": "YES" if config["PERF_COUNT"] else "NO"}
-    threads = config.get("INFERENCE_NUM_THREADS")
-    if threads is not None:
-        properties["INFERENCE_NUM_THREADS"] = threads
-    return properties
+    streams = config[STREAMS_KEY]
+    return {
+        PRECISION_KEY: config[PRECISION_KEY],
+        "PERF_COUNT": "YES" if config["PERF_COUNT"] else "NO",
+        # Ours are the threads of one run; the engine's are those of all streams together.
+        THREADS_KEY: config[THREADS_KEY] * streams,
+        STREAMS_KEY: streams,
+        # Other engines of the process would be pinned to the same processors.
+        "ENABLE_CPU_PINNING": "NO",
+    }

@@ -11,88 +11,143 @@ import numpy as np
 
 from hetero_core.contract import Executable, Profile, RunContext
 from hetero_core.dtypes import numpy_dtype
-from hetero_core.errors import LoadError
+from hetero_core.errors import InferenceError, LoadError
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import ValueSpec
 from hetero_openvino.conversion import CARRIERS, TYPE_NAMES, read_model
 from hetero_openvino.engine import Engine
+from hetero_openvino.packing import PACKED, pack_array, unpack_array
+from hetero_openvino.ports import Ports, assign_ports
 from hetero_openvino.probing import shorten_message
+
+_NARROWED = frozenset({"int64", "uint64"})
+"""Element types that the engine computes in int32: it drops the upper half without a word."""
+
+_LIMITS = np.iinfo(np.int32)
 
 
 class OpenvinoExecutable(Executable):
     """A compiled model and its requests, which are kept and reused; runs share nothing, so results are the caller's own."""
 
-    def __init__(self, engine: Engine, network: Network, compiled: Any) -> None:
+    def __init__(self, engine: Engine, network: Network, compiled: Any, ports: Ports) -> None:
         self.inputs = network.inputs
         self.outputs = network.outputs
         self.network = network
         self.compiled = compiled
         self._module = engine.module
+        self._ports = ports
         self._requests: deque[Any] = deque()
-        position_of_input = {name: index for index, port in enumerate(compiled.inputs) for name in port.get_names()}
-        # The engine drops inputs that nothing reads.
-        self._input_ports = [position_of_input.get(spec.name) for spec in self.inputs]
-        # By position: two outputs that turn out to be one value share its names.
-        self._output_ports = range(len(self.outputs))
-        bindable = _list_bindable(compiled)
-        self._shapes = [_find_static_shape(compiled.outputs[port]) if port in bindable else None for port in self._output_ports]
         self._dtypes = [numpy_dtype(str(spec.dtype)) for spec in self.outputs]
+        self._shapes = [
+            None if port is None or spec.dtype in PACKED else _find_static_shape(compiled.outputs[port])
+            for port, spec in zip(ports.outputs, self.outputs, strict=True)
+        ]
+        self._narrowed = [
+            (index, spec.name)
+            for index, spec in enumerate(self.inputs)
+            if spec.dtype in _NARROWED and ports.inputs[index] is not None
+        ]
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        """Returns the outputs, in arrays of their own or in the caller's; the engine runs without the interpreter's lock."""
+        """Returns the outputs, in arrays of their own or in the caller's; the engine runs without the interpreter's lock.
+
+        Raises: InferenceError for integers of 64 bits that do not fit into 32.
+        """
+        for index, name in self._narrowed:
+            _require_narrow(inputs[index], name)
+        presets = context.outputs
+        results: list[Any] = list(presets) if presets is not None else [None] * len(self.outputs)
+        if self.compiled is not None:
+            self._run_engine(inputs, results, context.profile)
+        for index, source in self._ports.passed.items():
+            results[index] = _copy(inputs[source], results[index])
+        return tuple(results)
+
+    def _run_engine(self, inputs: tuple[Any, ...], results: list[Any], profile: Profile | None) -> None:
+        """Runs one request, and puts its outputs in the place of the arrays in `results` that it cannot fill."""
         try:
             request = self._requests.pop()
         except IndexError:
             request = self.compiled.create_infer_request()
-        for array, port, spec in zip(inputs, self._input_ports, self.inputs, strict=True):
+        for array, port, spec in zip(inputs, self._ports.inputs, self.inputs, strict=True):
             if port is not None:
                 request.set_input_tensor(port, self._share(array, spec))
-        presets = context.outputs
-        results: list[Any] = []
-        for index, port in enumerate(self._output_ports):
-            array = presets[index] if presets is not None else None
-            if array is None and (shape := self._shapes[index]) is not None:
-                array = np.empty(shape, self._dtypes[index])
-            if array is not None and array.shape == self._shapes[index]:
+        taken = []
+        for index, port in enumerate(self._ports.outputs):
+            if port is None:
+                continue
+            array, shape = results[index], self._shapes[index]
+            if array is None and shape is not None:
+                array = results[index] = np.empty(shape, self._dtypes[index])
+            if array is not None and array.shape == shape:
                 request.set_output_tensor(port, self._share(array, self.outputs[index]))
-                results.append(array)
             else:
-                results.append(None)
+                taken.append((index, port))
         # start and wait: `infer` of the binding builds a mapping of all results, which costs more than a small network.
         request.start_async()
         request.wait()
-        outputs = tuple(self._take(request, index) if array is None else array for index, array in enumerate(results))
-        if context.profile is not None:
-            self._record(request, context.profile)
+        for index, port in taken:
+            results[index] = self._take(request.get_output_tensor(port), index)
+        if profile is not None:
+            self._record(request, profile)
         self._requests.append(request)
-        return outputs
 
     def _share(self, array: np.ndarray[Any, Any], spec: ValueSpec) -> Any:
         """Returns the engine's tensor over an array's own memory; one that is read-only, too, since the engine writes no input."""
+        if spec.dtype in PACKED:
+            return self._module.Tensor(pack_array(array), array.shape, getattr(self._module.Type, TYPE_NAMES[str(spec.dtype)]))
         if not array.flags.writeable:
-            raw = (ctypes.c_char * array.nbytes).from_address(array.ctypes.data) if array.nbytes else b""
-            array = np.frombuffer(raw, array.dtype).reshape(array.shape)
+            array = _open_for_engine(array)
         carrier = CARRIERS.get(str(spec.dtype))
         if carrier is not None:
             return self._module.Tensor(array.view(carrier), array.shape, getattr(self._module.Type, TYPE_NAMES[str(spec.dtype)]))
         return self._module.Tensor(array, shared_memory=True)
 
-    def _take(self, request: Any, index: int) -> np.ndarray[Any, Any]:
-        array = np.array(request.get_output_tensor(self._output_ports[index]).data)
-        return array.view(self._dtypes[index]) if self.outputs[index].dtype in CARRIERS else array
+    def _take(self, tensor: Any, index: int) -> np.ndarray[Any, Any]:
+        dtype = self.outputs[index].dtype
+        if dtype in PACKED:
+            return unpack_array(tensor.data, tuple(tensor.shape), self._dtypes[index])
+        array = np.array(tensor.data)
+        return array.view(self._dtypes[index]) if dtype in CARRIERS else array
 
     def _record(self, request: Any, profile: Profile) -> None:
-        """Adds the times of what ran; the engine fuses nodes, and names the group after the last of them."""
+        """Adds the times of what ran; what the engine has fused stands under the names of all its nodes."""
+        nodes_of_layer = self._nodes_of_layer()
         for entry in request.profiling_info:
-            seconds = entry.real_time.total_seconds()
             if str(entry.status).endswith("EXECUTED") and entry.node_type not in ("Parameter", "Result", "Constant"):
-                index = self.network.index_of_node.get(entry.node_name)
-                node = Node(entry.node_name, entry.node_type, (), ()) if index is None else self.network.nodes[index]
-                profile.add(node, seconds)
+                nodes = nodes_of_layer.get(entry.node_name, ())
+                profile.add(_join_nodes(nodes, entry), entry.real_time.total_seconds())
+
+    def _nodes_of_layer(self) -> dict[str, tuple[Node, ...]]:
+        """Returns the network's nodes in each of the engine's layers; its own, as changes of layout, have none."""
+        found = {}
+        for layer in self.compiled.get_runtime_model().get_ordered_ops():
+            info = layer.get_rt_info()
+            names = info["originalLayersNames"].value.split(",") if "originalLayersNames" in info else []
+            indices = {index for name in names if (index := self._find_node(name)) is not None}
+            found[layer.get_friendly_name()] = tuple(self.network.nodes[index] for index in sorted(indices))
+        return found
+
+    def _find_node(self, name: str) -> int | None:
+        """Returns the index of the node that an operation of the engine comes from.
+
+        It has the node's name, or, where it makes an output, the output's; a node that becomes several has its name at their heads.
+        """
+        for candidate in (name, name.rpartition("/")[0]):
+            index = self.network.index_of_node.get(candidate, self.network.index_of_producer.get(candidate))
+            if index is not None:
+                return index
+        return None
 
     def metrics(self) -> Mapping[str, Any]:
-        """What the engine says about the compiled model."""
-        return {"OPENVINO_EXECUTION_DEVICES": tuple(self.compiled.get_property("EXECUTION_DEVICES"))}
+        """What the engine says about the compiled model; nothing where all outputs are inputs, and nothing was compiled."""
+        if self.compiled is None:
+            return {}
+        return {
+            "OPENVINO_EXECUTION_DEVICES": tuple(self.compiled.get_property("EXECUTION_DEVICES")),
+            "OPENVINO_THREADS": int(self.compiled.get_property("INFERENCE_NUM_THREADS")),
+            "OPENVINO_STREAMS": int(self.compiled.get_property("NUM_STREAMS")),
+        }
 
     def close(self) -> None:
         """Gives the engine's requests back."""
@@ -104,20 +159,50 @@ def compile_network(
 ) -> OpenvinoExecutable:
     """Returns the network compiled. Raises: LoadError with the engine's own words."""
     try:
-        compiled = engine.core.compile_model(read_model(engine.core, stamped), device, dict(properties))
+        model = read_model(engine.core, stamped)
+        ports = assign_ports(model, stamped)
+        needs_engine = any(port is not None for port in ports.outputs)
+        compiled = engine.core.compile_model(model, device, dict(properties)) if needs_engine else None
+    except LoadError:
+        raise
     except Exception as error:
         raise LoadError(
             f"OpenVINO {engine.version} cannot load network '{network.name}' on {device}: {shorten_message(str(error))}"
         ) from error
-    return OpenvinoExecutable(engine, network, compiled)
-
-
-def _list_bindable(compiled: Any) -> set[int]:
-    """Returns the outputs that the engine writes into an array that it is given: OpenVINO 2026.4 forgets those that are inputs."""
-    results = compiled.get_runtime_model().get_results()
-    return {index for index, result in enumerate(results) if result.input_value(0).get_node().get_type_name() != "Parameter"}
+    return OpenvinoExecutable(engine, network, compiled, ports)
 
 
 def _find_static_shape(port: Any) -> tuple[int, ...] | None:
     """Returns the shape that every run's output has; None where it depends on the run."""
     return None if port.get_partial_shape().is_dynamic else tuple(port.get_shape())
+
+
+def _open_for_engine(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Returns an array over the same memory that the binding accepts, which refuses what is read-only."""
+    if not array.size:
+        return np.empty(array.shape, array.dtype)
+    raw = (ctypes.c_char * array.nbytes).from_address(array.ctypes.data)
+    return np.frombuffer(memoryview(raw), array.dtype).reshape(array.shape)
+
+
+def _copy(array: np.ndarray[Any, Any], preset: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any]:
+    if preset is None or preset.shape != array.shape:
+        return np.array(array)
+    np.copyto(preset, array)
+    return preset
+
+
+def _require_narrow(array: np.ndarray[Any, Any], name: str) -> None:
+    if array.size and (array.max() > _LIMITS.max or array.min() < _LIMITS.min):
+        raise InferenceError(
+            f"input '{name}' has {array.dtype} values from {array.min()} to {array.max()}; OpenVINO computes them in int32, "
+            f"from {_LIMITS.min} to {_LIMITS.max}. Run the nodes that read it on another device"
+        )
+
+
+def _join_nodes(nodes: tuple[Node, ...], entry: Any) -> Node:
+    if len(nodes) == 1:
+        return nodes[0]
+    if not nodes:
+        return Node(entry.node_name, entry.node_type, (), ())
+    return Node(" + ".join(node.name for node in nodes), "+".join(node.op_type for node in nodes), (), ())

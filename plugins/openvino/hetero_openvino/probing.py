@@ -1,7 +1,8 @@
 """Which nodes the engine takes: all distinct nodes of a network side by side in one model, and one query about it.
 
 A query takes more than 10 ms however small the model is. Nodes that do not touch each other are answered as if each were alone; what
-the frontend cannot convert at all is found by halves.
+the frontend cannot convert at all is found by halves. A node that the engine refuses alone it may take in its network, where it knows
+more about shapes and constants; so a network of which it would refuse some nodes is compiled as a whole before they are refused.
 """
 
 from __future__ import annotations
@@ -16,6 +17,12 @@ from hetero_openvino.conversion import TYPE_NAMES, find_type_fault, join_network
 from hetero_openvino.engine import Engine, exact_precision
 
 
+class EngineRefusal(str):
+    """A refusal of one node alone, in the words of the engine, which may take the node in its network."""
+
+    __slots__ = ()
+
+
 class Prober:
     """Answers for one device of the engine. Safe for threads."""
 
@@ -26,14 +33,29 @@ class Prober:
 
     def find_refusals(self, nodes: Iterable[Node], network: Network) -> dict[str, str]:
         """Returns why the engine does not take nodes of a stamped network, by name; nodes that it takes are not in it."""
-        return self._nodes.find_refusals(nodes, network)
+        reasons: dict[str, str] = {}
+        asked = []
+        for node in nodes:
+            # Nobody reads some outputs, as the mask of a Dropout that infers; nor need anybody know what they are.
+            read = (value for value in node.writes if value in network.index_of_consumers or value in network.names_of_outputs)
+            faults = (find_type_fault(value, network.type_of(value)) for value in (*node.reads, *read))
+            reason = next(filter(None, faults), None)
+            if reason is None:
+                asked.append(node)
+            else:
+                reasons[node.name] = reason
+        refusals = self._nodes.find_refusals(asked, network)
+        may_be_lifted = len(asked) == len(network.nodes) and all(isinstance(reason, EngineRefusal) for reason in refusals.values())
+        if refusals and may_be_lifted and not self._try_whole(network):
+            return {}
+        return reasons | refusals
 
     def _ask(self, networks: Sequence[Network]) -> list[str]:
-        reasons = [find_type_fault(network) or "" for network in networks]
-        asked = [index for index, reason in enumerate(reasons) if not reason]
-        for index, reason in zip(asked, self._ask_together([networks[index] for index in asked]), strict=True):
-            reasons[index] = reason
-        return reasons
+        answers: dict[int, str] = {}
+        # What a body reads from around it keeps its name when networks are joined, and is not found then.
+        together = [index for index, network in enumerate(networks) if not any(node.bodies for node in network.nodes)]
+        answers.update(zip(together, self._ask_together([networks[index] for index in together]), strict=True))
+        return [answers[index] if index in answers else self._try_whole(network) for index, network in enumerate(networks)]
 
     def _ask_together(self, networks: Sequence[Network]) -> list[str]:
         if not networks:
@@ -43,29 +65,42 @@ class Prober:
             supported = set(self._engine.core.query_model(model, self._device))
         except Exception as error:  # noqa: BLE001  # whatever the engine raises is its answer
             if len(networks) == 1:
-                return [f"OpenVINO {self._engine.version}: {shorten_message(str(error))}"]
+                return [EngineRefusal(f"OpenVINO {self._engine.version}: {shorten_message(str(error))}")]
             half = len(networks) // 2
             return self._ask_together(networks[:half]) + self._ask_together(networks[half:])
         results = _group_results(model)
         return [self._judge(network, results.get(index, {}), supported) for index, network in enumerate(networks)]
 
     def _judge(self, network: Network, results: dict[str, Any], supported: set[str]) -> str:
-        for spec in network.outputs:
-            result = results.get(spec.name)
-            if result is None:
-                return f"OpenVINO {self._engine.version} loses its output '{spec.name}'"
-            found, wanted = result.get_element_type().get_type_name(), TYPE_NAMES[str(spec.dtype)]
-            if found != wanted:
-                return f"OpenVINO {self._engine.version} makes '{spec.name}' {found}; the model says {wanted}"
-        missing = sorted({op.get_type_name() for op in _walk_up(results.values()) if op.get_friendly_name() not in supported})
-        if not missing:
+        fault = self._find_result_fault(network, [results.get(spec.name) for spec in network.outputs])
+        if fault:
+            return fault
+        if all(op.get_friendly_name() in supported for op in _walk_up(results.values())):
             return ""
         # A query leaves out what its own passes take away, as it leaves out what it cannot run; only compiling tells them apart.
+        return self._try_whole(network)
+
+    def _try_whole(self, network: Network) -> str:
+        """Returns why the engine cannot compile a network, an empty text where it can."""
         try:
-            self._engine.core.compile_model(read_model(self._engine.core, network), self._device, dict(exact_precision()))
+            model = read_model(self._engine.core, network)
+            fault = self._find_result_fault(network, list(model.outputs))
+            if fault:
+                return fault
+            self._engine.core.compile_model(model, self._device, dict(exact_precision()))
         except Exception as error:  # noqa: BLE001  # whatever the engine raises is its answer
-            listed = ", ".join(missing)
-            return f"OpenVINO {self._engine.version} has nothing on {self._device} for {listed}: {shorten_message(str(error))}"
+            return EngineRefusal(f"OpenVINO {self._engine.version} on {self._device}: {shorten_message(str(error))}")
+        return ""
+
+    def _find_result_fault(self, network: Network, results: Sequence[Any]) -> str:
+        if len(results) != len(network.outputs):
+            return f"OpenVINO {self._engine.version} makes {len(results)} outputs; the model has {len(network.outputs)}"
+        for spec, result in zip(network.outputs, results, strict=True):
+            if result is None:
+                return f"OpenVINO {self._engine.version} loses its output '{spec.name}'"
+            found, wanted = result.get_element_type().get_type_name(), TYPE_NAMES.get(str(spec.dtype))
+            if found != wanted:
+                return f"OpenVINO {self._engine.version} makes '{spec.name}' {found}; the model says {wanted}"
         return ""
 
 
