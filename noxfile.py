@@ -3,6 +3,7 @@
 nox -s core                 the core's own tests
 nox -s "plugin(cpu)"        the tests of one plugin, with TEMPLATE and HETERO beside it
 nox -s flow                 everything together: models, splits, command line, packaging
+nox -s engines              one network over OpenVINO, ONNX Runtime and CPU, with all of ONNX's cases; takes minutes
 nox -s browser              the page of a plan in Chromium; skipped where chromium and chromedriver are not installed
 nox -s fuzz                 ten minutes of mutated models, blobs and cache entries; -- --seed 7 --seconds 3600 for more
 nox -s lint types docs      style, types, and every code block of the docs
@@ -10,6 +11,7 @@ nox -s lint types docs      style, types, and every code block of the docs
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import nox
@@ -31,6 +33,12 @@ def install_workspace(session: nox.Session, plugins: list[str], *more: str) -> N
     session.install("-e", ".[test]", *editable, *more, silent=True)
 
 
+def with_test_extra(name: str) -> str:
+    """Returns a plugin with the extra that its own tests need, where it declares one: an engine, mostly."""
+    project = tomllib.loads((ROOT / "plugins" / name / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return f"{name}[test]" if "test" in project.get("optional-dependencies", {}) else name
+
+
 def isolate(session: nox.Session) -> dict[str, str]:
     """Returns the environment of a test run: the onnx package writes its light models below ONNX_HOME."""
     return {"ONNX_HOME": str(Path(session.create_tmp()) / "onnx")}
@@ -45,7 +53,7 @@ def core(session: nox.Session) -> None:
 @nox.session
 @nox.parametrize("name", PLUGINS, ids=PLUGINS)
 def plugin(session: nox.Session, name: str) -> None:
-    install_workspace(session, sorted({name, *COMPANIONS}))
+    install_workspace(session, [with_test_extra(name), *(other for other in COMPANIONS if other != name)])
     session.run("pytest", f"plugins/{name}/tests", *session.posargs, env=isolate(session))
 
 
@@ -53,6 +61,13 @@ def plugin(session: nox.Session, name: str) -> None:
 def flow(session: nox.Session) -> None:
     install_workspace(session, PLUGINS, "hatchling", "build")
     session.run("pytest", "tests/flow", "tests/rules", *session.posargs, env=isolate(session))
+
+
+@nox.session
+def engines(session: nox.Session) -> None:
+    """Runs ONNX's cases and the light models over OpenVINO, ONNX Runtime and our own CPU device in one network; takes minutes."""
+    install_workspace(session, [with_test_extra(name) for name in PLUGINS])
+    session.run("pytest", "tests/engines", *session.posargs, env=isolate(session))
 
 
 @nox.session

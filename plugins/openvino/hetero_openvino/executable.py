@@ -14,16 +14,12 @@ from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import InferenceError, LoadError
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import ValueSpec
+from hetero_openvino.arithmetic import EXACT_FLOAT, find_limits
 from hetero_openvino.conversion import CARRIERS, TYPE_NAMES, read_model
 from hetero_openvino.engine import Engine
 from hetero_openvino.packing import PACKED, pack_array, unpack_array
 from hetero_openvino.ports import Ports, assign_ports
 from hetero_openvino.probing import shorten_message
-
-_NARROWED = frozenset({"int64", "uint64"})
-"""Element types that the engine computes in int32: it drops the upper half without a word."""
-
-_LIMITS = np.iinfo(np.int32)
 
 
 class OpenvinoExecutable(Executable):
@@ -42,19 +38,20 @@ class OpenvinoExecutable(Executable):
             None if port is None or spec.dtype in PACKED else _find_static_shape(compiled.outputs[port])
             for port, spec in zip(ports.outputs, self.outputs, strict=True)
         ]
-        self._narrowed = [
-            (index, spec.name)
+        limits = find_limits(network)
+        self._limited = [
+            (index, spec.name, limits[spec.name])
             for index, spec in enumerate(self.inputs)
-            if spec.dtype in _NARROWED and ports.inputs[index] is not None
+            if spec.name in limits and ports.inputs[index] is not None
         ]
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs, in arrays of their own or in the caller's; the engine runs without the interpreter's lock.
 
-        Raises: InferenceError for integers of 64 bits that do not fit into 32.
+        Raises: InferenceError for integers that are larger than what the engine computes them in.
         """
-        for index, name in self._narrowed:
-            _require_narrow(inputs[index], name)
+        for index, name, limit in self._limited:
+            _require_within(inputs[index], name, limit)
         presets = context.outputs
         results: list[Any] = list(presets) if presets is not None else [None] * len(self.outputs)
         if self.compiled is not None:
@@ -192,11 +189,11 @@ def _copy(array: np.ndarray[Any, Any], preset: np.ndarray[Any, Any] | None) -> n
     return preset
 
 
-def _require_narrow(array: np.ndarray[Any, Any], name: str) -> None:
-    if array.size and (array.max() > _LIMITS.max or array.min() < _LIMITS.min):
+def _require_within(array: np.ndarray[Any, Any], name: str, limit: int) -> None:
+    if array.size and (array.max() > limit or array.min() < -limit - 1):
         raise InferenceError(
-            f"input '{name}' has {array.dtype} values from {array.min()} to {array.max()}; OpenVINO computes them in int32, "
-            f"from {_LIMITS.min} to {_LIMITS.max}. Run the nodes that read it on another device"
+            f"input '{name}' has {array.dtype} values from {array.min()} to {array.max()}; OpenVINO computes what is made of them in "
+            f"{'float32' if limit == EXACT_FLOAT else 'int32'}, exact up to {limit}. Run the nodes that read it on another device"
         )
 
 

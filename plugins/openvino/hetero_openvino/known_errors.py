@@ -65,6 +65,8 @@ def _check_cast(node: Node, graph: Graph) -> str | None:
         return None
     if target in ("float8e4m3fn", "float8e5m2") and node.attributes.get("saturate", 1):
         return f"OpenVINO does not saturate what is too large for {target}"
+    if target in ("int4", "uint4") and source is not None and "float" in source:
+        return f"OpenVINO rounds to {target}; the standard cuts fractions off"
     if target == "float4e2m1":
         return "OpenVINO makes NaN the largest float4e2m1"
     if target == "float8e8m0" and node.attributes.get("round_mode", "up") == "up":

@@ -152,11 +152,30 @@ def test_output_is_written_into_the_array_that_the_caller_set(core: Core, read: 
     assert mine.tolist() == expected.tolist()
 
 
-def test_integers_of_64_bits_that_do_not_fit_into_32_are_an_error_and_no_other_number(core: Core, read: Read) -> None:
-    loaded = core.load_network(read("g (int64[2] x) => (int64[2] y) { y = Neg(x) }"), "OPENVINO")
-    with pytest.raises(InferenceError, match=r"input 'x' has int64 values from -3 to 2147483648; OpenVINO computes them in int32"):
-        loaded.infer({"x": np.array([-3, 2**31])})
-    assert loaded.infer({"x": np.array([-3, 2**31 - 1])})["y"].tolist() == [3, 1 - 2**31]
+@pytest.mark.parametrize(
+    ("text", "dtype", "limit", "words"),
+    [
+        ("y = Neg(x)", "int64", 2**31 - 1, "int32, exact up to 2147483647"),
+        ("b = Equal(x, x) y = Where(b, x, x)", "int64", 2**24, "float32, exact up to 16777216"),
+        ("a = Abs(x) y = Trilu(a)", "int32", 2**24, "float32, exact up to 16777216"),
+    ],
+)
+def test_integers_beyond_what_the_engine_computes_in_are_an_error_and_no_other_number(
+    core: Core, read: Read, text: str, dtype: str, limit: int, words: str
+) -> None:
+    network = read(f"g ({dtype}[1,2] x) => ({dtype}[1,2] y) {{ {text} }}")
+    loaded = core.load_network(network, "OPENVINO")
+    with pytest.raises(InferenceError, match=rf"input 'x' has {dtype} values from -3 to {limit + 1}; .* in {words}"):
+        loaded.infer({"x": np.array([[-3, limit + 1]], dtype)})
+    x = np.array([[-3, limit]], dtype)
+    assert loaded.infer({"x": x})["y"].tolist() == core.load_network(network, "CPU").infer({"x": x})["y"].tolist()
+
+
+def test_sizes_and_small_integers_that_are_compared_beside_large_ones_are_taken(core: Core, read: Read) -> None:
+    network = read("g (int64[2] x, int64[2] k) => (int64[2] y, bool[2] z) { s = Shape(x) y = Neg(x) z = Less(k, s) }")
+    found = core.load_network(network, "OPENVINO").infer({"x": np.array([2**30, 5]), "k": np.array([1, 3])})
+    assert found["y"].tolist() == [-(2**30), -5]
+    assert found["z"].tolist() == [True, False]
 
 
 def test_profile_names_the_nodes_of_the_model_and_of_what_is_fused(core: Core, read: Read) -> None:
