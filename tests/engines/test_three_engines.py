@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from hetero_core import Core, ExecutableNetwork, Network
+from hetero_core.errors import UnsupportedNodesError
 from hetero_core.testing.backend_cases import BackendCase, iterate_backend_cases
 from hetero_core.testing.compare import describe_mismatch
 from hetero_core.testing.models import LIGHT_MODELS, light_inputs, light_model
@@ -104,8 +105,8 @@ def test_light_model_divided_at_random_over_three_engines_equals_one_of_them(cor
 def test_case_divided_at_random_over_three_engines_is_right(
     core: Core, cases: list[BackendCase], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where OpenVINO takes every node of a network by itself; some it takes only where it sees the whole."""
-    wrong, counted = {}, 0
+    """Some networks OpenVINO takes as a whole only, where it knows more about shapes: those it refuses to load in parts, and says so."""
+    wrong, counted, refused = {}, 0, 0
     for case in cases:
         network = core.read_network(case.model)
         if len(network.nodes) < 3 or core.query_network(network, "OPENVINO").refused or core.query_network(network, "ORT").refused:
@@ -113,6 +114,9 @@ def test_case_divided_at_random_over_three_engines_is_right(
         pins = {node.name: random.Random(f"{case.name} {node.name}").choice(("OPENVINO", "ORT")) for node in network.nodes}
         try:
             loaded = core.load_network(network.with_affinity(pins), ALL)
+        except UnsupportedNodesError:
+            refused += 1
+            continue
         except Exception as error:  # noqa: BLE001  # as above
             wrong[case.name] = f"{type(error).__name__}: {error}"
             continue
@@ -125,6 +129,6 @@ def test_case_divided_at_random_over_three_engines_is_right(
         if problem is not None:
             wrong[case.name] = problem
     with capsys.disabled():
-        sys.stdout.write(f"\n{counted} cases divided at random\n")
+        sys.stdout.write(f"\n{counted} cases divided at random, {refused} refused in parts\n")
     assert wrong == {}
     assert counted > 100

@@ -40,6 +40,9 @@ class OrtExecutable(Executable):
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs; the session's threads run without the interpreter's lock."""
+        if not self.outputs:
+            # A part of a network that nobody reads; the engine refuses to run for nothing.
+            return ()
         if context.profile is not None:
             return self._run_profiled(inputs, context.profile)
         return self._run_session(self._loaded.session, inputs, context.outputs)

@@ -131,6 +131,12 @@ def test_output_is_written_into_the_array_that_the_caller_set(core: Core, read: 
     assert mine.tolist() == [-1, -2]
 
 
+def test_part_that_nobody_reads_runs(core: Core, read: Read) -> None:
+    network = read("g (float[2] x) => (float[2] y) { [dead] d = Shape(x) [alive] y = Neg(x) }")
+    loaded = core.load_network(network.with_affinity({"dead": "ORT", "alive": "CPU"}), "HETERO:ORT,CPU")
+    assert loaded.infer({"x": np.array([1, 2], np.float32)})["y"].tolist() == [-1, -2]
+
+
 def test_sequences_go_in_and_come_out_as_lists(core: Core) -> None:
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 17]> g (seq(float[N]) x, float[N] y) => (seq(float[N]) z) { z = SequenceInsert(x, y) }'

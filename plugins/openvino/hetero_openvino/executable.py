@@ -21,6 +21,9 @@ from hetero_openvino.packing import PACKED, pack_array, unpack_array
 from hetero_openvino.ports import Ports, assign_ports
 from hetero_openvino.probing import shorten_message
 
+_SECOND_NAMES = "qQ"
+"""C has two names for integers of 64 bits, and the binding knows NumPy's arrays of the first only."""
+
 
 class OpenvinoExecutable(Executable):
     """A compiled model and its requests, which are kept and reused; runs share nothing, so results are the caller's own."""
@@ -66,20 +69,23 @@ class OpenvinoExecutable(Executable):
             request = self._requests.pop()
         except IndexError:
             request = self.compiled.create_infer_request()
-        for array, port, spec in zip(inputs, self._ports.inputs, self.inputs, strict=True):
+        # A tensor does not keep the memory that it stands on, and every run puts all of them on memory of its own.
+        shared = [self._carry(array, spec) for array, spec in zip(inputs, self.inputs, strict=True)]
+        for index, port in enumerate(self._ports.inputs):
             if port is not None:
-                request.set_input_tensor(port, self._share(array, spec))
+                request.set_input_tensor(port, self._share(shared[index], self.inputs[index], inputs[index].shape))
         taken = []
         for index, port in enumerate(self._ports.outputs):
             if port is None:
                 continue
-            array, shape = results[index], self._shapes[index]
-            if array is None and shape is not None:
-                array = results[index] = np.empty(shape, self._dtypes[index])
-            if array is not None and array.shape == shape:
-                request.set_output_tensor(port, self._share(array, self.outputs[index]))
-            else:
+            shape = self._shapes[index]
+            if shape is None:
                 taken.append((index, port))
+                continue
+            if results[index] is None or results[index].shape != shape:
+                results[index] = np.empty(shape, self._dtypes[index])
+            spec = self.outputs[index]
+            request.set_output_tensor(port, self._share(self._carry(results[index], spec), spec, shape))
         # start and wait: `infer` of the binding builds a mapping of all results, which costs more than a small network.
         request.start_async()
         request.wait()
@@ -89,15 +95,21 @@ class OpenvinoExecutable(Executable):
             self._record(request, profile)
         self._requests.append(request)
 
-    def _share(self, array: np.ndarray[Any, Any], spec: ValueSpec) -> Any:
-        """Returns the engine's tensor over an array's own memory; one that is read-only, too, since the engine writes no input."""
+    def _carry(self, array: np.ndarray[Any, Any], spec: ValueSpec) -> np.ndarray[Any, Any]:
+        """Returns an array of a type that the engine's binding knows: of the same memory, but for types of four bits."""
         if spec.dtype in PACKED:
-            return self._module.Tensor(pack_array(array), array.shape, getattr(self._module.Type, TYPE_NAMES[str(spec.dtype)]))
+            return pack_array(array)
         if not array.flags.writeable:
             array = _open_for_engine(array)
+        if array.dtype.char in _SECOND_NAMES:
+            return array.view(array.dtype.name)
         carrier = CARRIERS.get(str(spec.dtype))
-        if carrier is not None:
-            return self._module.Tensor(array.view(carrier), array.shape, getattr(self._module.Type, TYPE_NAMES[str(spec.dtype)]))
+        return array if carrier is None else array.view(carrier)
+
+    def _share(self, array: np.ndarray[Any, Any], spec: ValueSpec, shape: tuple[int, ...]) -> Any:
+        """Returns the engine's tensor over an array's own memory; one that is read-only, too, since the engine writes no input."""
+        if spec.dtype in PACKED or spec.dtype in CARRIERS:
+            return self._module.Tensor(array, shape, getattr(self._module.Type, TYPE_NAMES[str(spec.dtype)]))
         return self._module.Tensor(array, shared_memory=True)
 
     def _take(self, tensor: Any, index: int) -> np.ndarray[Any, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from hetero_core.devices.probing import NodeProber
 from hetero_core.network.graph import Network, Node
+from hetero_core.network.types import TensorType
 from hetero_openvino.conversion import TYPE_NAMES, find_type_fault, join_networks, read_model
 from hetero_openvino.engine import Engine, exact_precision
 
@@ -75,9 +76,11 @@ class Prober:
         fault = self._find_result_fault(network, [results.get(spec.name) for spec in network.outputs])
         if fault:
             return fault
-        if all(op.get_friendly_name() in supported for op in _walk_up(results.values())):
+        # A query lists what has no rank, which does not compile. It leaves out what its own passes take away, as it leaves out what it
+        # cannot run. Only compiling tells them apart.
+        has_ranks = all(isinstance(spec.type, TensorType) and spec.type.shape is not None for spec in network.inputs)
+        if has_ranks and all(op.get_friendly_name() in supported for op in _walk_up(results.values())):
             return ""
-        # A query leaves out what its own passes take away, as it leaves out what it cannot run; only compiling tells them apart.
         return self._try_whole(network)
 
     def _try_whole(self, network: Network) -> str:

@@ -119,6 +119,13 @@ def test_input_that_is_empty_and_read_only_is_taken(core: Core, read: Read) -> N
     assert found.shape == (0, 3)
 
 
+@pytest.mark.parametrize("dtype", [np.longlong, np.ulonglong])
+def test_integers_under_their_second_name_are_taken(core: Core, read: Read, dtype: Any) -> None:
+    name = np.dtype(dtype).name
+    loaded = core.load_network(read(f"g ({name}[2] x) => ({name}[2] y) {{ y = Add(x, x) }}"), "OPENVINO")
+    assert loaded.infer({"x": np.array([1, 2], dtype)})["y"].tolist() == [2, 4]
+
+
 PASSING = """g (float[4] x, float[4] z, float[4] unread) => (float[4] dropped, float[4] relu, float[4] copied, float[4] largest)
 { dropped = Dropout(x) relu = Relu(z) copied = Identity(x) largest = Max(x) }"""
 
@@ -280,3 +287,28 @@ def test_one_network_serves_many_threads(core: Core) -> None:
         for index, found in enumerate(pool.map(loaded.infer, inputs * 20)):
             for name, value in found.items():
                 np.testing.assert_array_equal(value, expected[index % 8][name])
+
+
+def test_packed_values_live_until_the_run_has_read_them(core: Core) -> None:
+    text = '<ir_version: 12, opset_import: ["": 24]> g (int4[N] x) => (float[N] y) { y = Cast <to = 1> (x) }'
+    loaded = core.load_network(onnx.parser.parse_model(text), "OPENVINO")
+    for size in (1, 4097, 100_001):
+        x = (np.arange(size) % 16 - 8).astype(ml_dtypes.int4)
+        assert loaded.infer({"x": x})["y"].tolist() == (np.arange(size) % 16 - 8).tolist()
+
+
+def test_squeezenet_of_the_suite_differs_by_the_rounding_of_its_logits_alone(core: Core) -> None:
+    """Its weights are all alike, so that 1,000 logits are one number near 10^10, a unit of which in the last place is 1,024."""
+    from hetero_core.network.subnetwork import cut_subnetwork
+    from hetero_core.testing.backend_cases import iterate_backend_cases
+
+    case = next(iterate_backend_cases("^test_squeezenet$", kinds=("real",)))
+    network = core.read_network(case.model)
+    body = cut_subnetwork(network, [node.name for node in network.nodes if node.op_type != "Softmax"])
+    ((value,), _) = case.runs[0]
+    found, expected = (
+        next(iter(core.load_network(body, name).infer({network.inputs[0].name: value}).values())) for name in ("OPENVINO", "CPU")
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert found.min() > 1e9
+    assert not np.array_equal(found, np.full_like(found, found.flat[0]))
