@@ -39,6 +39,7 @@ LAYERS = (
     "runtime",
     "core",
     "reports",
+    "diagnosis",
     "kernels",
     "testing",
     "cli",
@@ -54,7 +55,7 @@ BELOW = {
 }
 
 # Modules and folders that only stand on the core; who may import them apart from themselves and what is named.
-USERS = {"kernels": ("testing", "cli"), "testing": ("cli",), "cli": ("__main__",), "__main__": ()}
+USERS = {"diagnosis": ("cli",), "kernels": ("testing", "cli"), "testing": ("cli",), "cli": ("__main__",), "__main__": ()}
 
 PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/hetero_*/__init__.py"))
 
