@@ -4,7 +4,8 @@ nox -s core                 the core's own tests
 nox -s "plugin(cpu)"        the tests of one plugin, with TEMPLATE and HETERO beside it
 nox -s flow                 everything together: models, splits, command line, packaging
 nox -s browser              the page of a plan in Chromium; skipped where chromium and chromedriver are not installed
-nox -s engines              the steps in front of a network beside OpenVINO's and ONNX Runtime's, tensors of torch
+nox -s engines              one network over OpenVINO, ONNX Runtime and CPU, with all of ONNX's cases; the steps in front of a network
+                            beside theirs, tensors of torch; takes minutes
 nox -s shapes               models for many batches and lengths against ONNX Runtime; minutes
 nox -s models               pipelines of scikit-learn and exports of torch with random weights; downloads both
 nox -s fuzz                 20,000 mutated models, blobs and cache entries each; -- --seed 7 --cases 100000 --seconds 7200 for more
@@ -14,6 +15,7 @@ nox -s lint types docs      style, types, and every code block of the docs
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import nox
@@ -35,6 +37,12 @@ def install_workspace(session: nox.Session, plugins: list[str], *more: str) -> N
     session.install("-e", ".[test]", *editable, *more, silent=True)
 
 
+def with_test_extra(name: str) -> str:
+    """Returns a plugin with the extra that its own tests need, where it declares one: an engine, mostly."""
+    project = tomllib.loads((ROOT / "plugins" / name / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return f"{name}[test]" if "test" in project.get("optional-dependencies", {}) else name
+
+
 def isolate(session: nox.Session) -> dict[str, str]:
     """Returns the environment of a test run: the onnx package writes its light models below ONNX_HOME."""
     return {"ONNX_HOME": str(Path(session.create_tmp()) / "onnx")}
@@ -49,7 +57,7 @@ def core(session: nox.Session) -> None:
 @nox.session
 @nox.parametrize("name", PLUGINS, ids=PLUGINS)
 def plugin(session: nox.Session, name: str) -> None:
-    install_workspace(session, sorted({name, *COMPANIONS}))
+    install_workspace(session, [with_test_extra(name), *(other for other in COMPANIONS if other != name)])
     session.run("pytest", f"plugins/{name}/tests", *session.posargs, env=isolate(session))
 
 
@@ -57,6 +65,13 @@ def plugin(session: nox.Session, name: str) -> None:
 def flow(session: nox.Session) -> None:
     install_workspace(session, PLUGINS, "hatchling", "build")
     session.run("pytest", "tests/flow", "tests/rules", *session.posargs, env=isolate(session))
+
+
+@nox.session
+def engines(session: nox.Session) -> None:
+    """Runs everything that other engines are needed for: as devices in one network, and beside our own steps; some 1.5 GB of packages."""
+    install_workspace(session, [with_test_extra(name) for name in PLUGINS], "scikit-learn>=1.9,<2", "torch==2.13.0")
+    session.run("pytest", "tests/engines", *session.posargs, env=isolate(session))
 
 
 @nox.session
@@ -100,13 +115,6 @@ def soundness(session: nox.Session) -> None:
     """Checks subgraph selection on 20,000 random graphs; takes some minutes."""
     install_workspace(session, PLUGINS)
     session.run("python", "tests/bench/check_partition.py", *session.posargs)
-
-
-@nox.session
-def engines(session: nox.Session) -> None:
-    """Compares the steps in front of a network with other engines, and takes tensors of torch; some 1.5 GB of packages."""
-    install_workspace(session, list(COMPANIONS), "openvino>=2026.4,<2027", "scikit-learn>=1.9,<2", "torch>=2.13,<3")
-    session.run("pytest", "tests/engines", *session.posargs, env=isolate(session))
 
 
 @nox.session

@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from hetero_core.cli import bench, conformance, demo, devices, inspect, query, run, visualize
+from hetero_core.cli import bench, compare, conformance, demo, devices, doctor, inspect, query, reduce, run, visualize
 from hetero_core.cli import compile as compile_command
 from hetero_core.cli.answer import BROKEN_PIPE, BUG, INTERRUPTED, OUTPUT_LOST, Answer, error_to_json, exit_code_of_error, to_json
 from hetero_core.cli.options import Parser
@@ -56,7 +56,20 @@ def build_parser() -> Parser:
     parser = Parser(prog="hetero", description="Runs ONNX models over several devices.", epilog=_EPILOG, allow_abbrev=False)
     parser.add_argument("--version", action=_ShowVersion, nargs=0, help="print the version of hetero-core and leave")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-    for command in (devices, inspect, query, visualize, run, bench, compile_command, conformance, demo):
+    for command in (
+        devices,
+        doctor,
+        inspect,
+        query,
+        visualize,
+        run,
+        bench,
+        compare,
+        reduce,
+        compile_command,
+        conformance,
+        demo,
+    ):
         command.add_parser(subparsers)
     return parser
 

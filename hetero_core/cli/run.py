@@ -48,7 +48,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
         "another bare FILE the only input; an image becomes uint8, or float divided by 255; may be repeated",
     )
     inputs.add_argument("--random", action="store_true", help="random values for inputs that are not given")
-    inputs.add_argument("--seed", type=_read_seed, metavar="N", help="the seed of --random (0)")
+    inputs.add_argument("--seed", type=read_seed, metavar="N", help="the seed of --random (0)")
     add_preparation_options(parser)
     outputs = parser.add_argument_group("outputs")
     outputs.add_argument(
@@ -56,21 +56,21 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     )
     outputs.add_argument("--compare", metavar="DEVICE", help="run the model there as well; exit code 1 if the outputs differ")
     outputs.add_argument(
-        "--rtol", type=_read_tolerance, metavar="R", help="largest difference, as a share of the largest expected value"
+        "--rtol", type=read_tolerance, metavar="R", help="largest difference, as a share of the largest expected value"
     )
-    outputs.add_argument(
-        "--atol", type=_read_tolerance, metavar="A", help="largest absolute difference; one of the two has to hold"
-    )
+    outputs.add_argument("--atol", type=read_tolerance, metavar="A", help="largest absolute difference; one of the two has to hold")
 
 
-def _read_tolerance(text: str) -> float:
+def read_tolerance(text: str) -> float:
+    """Returns a tolerance. Raises: ArgumentTypeError unless it is a finite number of 0 or more."""
     number = float(text)
     if not (math.isfinite(number) and number >= 0):
         raise argparse.ArgumentTypeError(f"expected a number of 0 or more, got {text}")
     return number
 
 
-def _read_seed(text: str) -> int:
+def read_seed(text: str) -> int:
+    """Returns a seed. Raises: ArgumentTypeError unless it is a whole number of 0 or more."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"expected a whole number of 0 or more, got {text}")
     return int(text)

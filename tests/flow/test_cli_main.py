@@ -16,7 +16,7 @@ from hetero_core.cli import devices
 from hetero_core.cli.main import main
 from hetero_core.errors import UnsupportedNodesError
 
-COMMANDS = ("devices", "query", "run", "bench", "compile", "demo")
+COMMANDS = ("devices", "query", "run", "bench", "compare", "reduce", "compile", "demo")
 
 
 def run_hetero(*arguments: str) -> subprocess.CompletedProcess[str]:

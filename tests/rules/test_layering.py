@@ -43,6 +43,7 @@ LAYERS = (
     "runtime",
     "core",
     "reports",
+    "diagnosis",
     "kernels",
     "testing",
     "conformance",
@@ -67,7 +68,14 @@ BELOW = {
 }
 
 # Modules and folders that only stand on the core; who may import them apart from themselves and what is named.
-USERS = {"kernels": ("testing", "cli"), "testing": ("conformance", "cli"), "conformance": (), "cli": ("__main__",), "__main__": ()}
+USERS = {
+    "diagnosis": ("cli",),
+    "kernels": ("testing", "cli"),
+    "testing": ("conformance", "cli"),
+    "conformance": (),
+    "cli": ("__main__",),
+    "__main__": (),
+}
 
 PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/hetero_*/__init__.py"))
 

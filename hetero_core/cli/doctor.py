@@ -1,0 +1,43 @@
+"""`hetero doctor`: what is installed, what is loaded with it, what is wrong with that, and what cures it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from hetero_core.cli.answer import OK, WRONG_RESULT, Answer
+from hetero_core.cli.options import Parser, add_command
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
+    """Adds the command."""
+    add_command(subparsers, "doctor", "say what is wrong with the installation, and the cure", answer_doctor)
+
+
+def answer_doctor(options: argparse.Namespace) -> Answer:
+    """Returns all findings; the exit code is 1 where one of them needs a cure."""
+    from hetero_core.core import Core  # reads the installed distributions
+    from hetero_core.devices.processors import count_affinity, count_processors
+    from hetero_core.diagnosis.hardware import check_gpu, check_threads, find_cuda_fault, read_driver
+    from hetero_core.diagnosis.libraries import check_blas, check_libraries, read_blas, read_flags, read_libraries
+    from hetero_core.diagnosis.packages import check_devices, check_distributions, list_distributions
+
+    with Core() as core:
+        findings = check_devices(core.list_devices())
+        # Read while the engines that work are loaded.
+        findings += check_distributions(list_distributions())
+        findings += check_libraries(read_libraries())
+        findings += check_blas(read_blas(), read_flags(), os.environ)
+    findings += check_threads(os.environ, affinity=count_affinity(), processors=count_processors())
+    findings += check_gpu(read_driver(), find_cuda_fault())
+    lines: list[str] = []
+    for topic in dict.fromkeys(finding.topic for finding in findings):
+        lines.append(topic)
+        for finding in findings:
+            if finding.topic == topic:
+                lines.append(f"  {'!' if finding.cure else '-'} {finding.text}")
+                lines += [f"    cure: {finding.cure}"] if finding.cure else []
+    count = sum(bool(finding.cure) for finding in findings)
+    lines.append("nothing needs a cure" if count == 0 else f"{count} of {len(findings)} findings need a cure")
+    rows = [{"topic": finding.topic, "text": finding.text, "cure": finding.cure or None} for finding in findings]
+    return Answer("\n".join(lines), {"findings": rows, "cures": count}, WRONG_RESULT if count else OK)

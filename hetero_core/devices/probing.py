@@ -1,0 +1,119 @@
+"""For devices that wrap an engine: asks it about each distinct node once, as a network of that node alone, and keeps the answer.
+
+An engine's list of operators says nothing about attributes, constants and combinations of types; trying one node says it all. Two
+nodes are alike where operator, opset, attributes, types and small constants are. Imports neither onnx nor NumPy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from hetero_core.errors import InvalidNetworkError
+from hetero_core.network.graph import Graph, Network, Node
+from hetero_core.network.subnetwork import cut_subnetwork
+from hetero_core.network.types import MapType, OptionalType, SequenceType, TensorType, ValueSpec, ValueType
+
+LARGEST_CONSTANT = 1024
+"""Bytes; engines look at the values of small constants when they make a kernel, weights are mostly a type to them."""
+
+_UNIQUE = b"node "
+"""How the signature of a node begins that is alike to none but itself; such answers are not kept."""
+
+
+class NodeProber:
+    """Keeps what `ask` answered about networks of one node each: the reason of a refusal, an empty text where the engine takes the node.
+
+    `keeps_weights` hands over constants above `LARGEST_CONSTANT` bytes as constants, for engines that need them so; otherwise they
+    become inputs. Safe for threads.
+    """
+
+    def __init__(self, ask: Callable[[Sequence[Network]], Sequence[str]], *, keeps_weights: bool) -> None:
+        self._ask = ask
+        self._keeps_weights = keeps_weights
+        self._lock = threading.Lock()
+        self._reason_of_signature: dict[bytes, str] = {}
+
+    def find_refusals(self, nodes: Iterable[Node], network: Network) -> dict[str, str]:
+        """Returns why the engine does not take nodes of a network, by name; nodes that it takes are not in it."""
+        names_of_signature: dict[bytes, list[str]] = {}
+        for node in nodes:
+            names_of_signature.setdefault(_sign(node, network), []).append(node.name)
+        with self._lock:
+            known = {signature: self._reason_of_signature.get(signature) for signature in names_of_signature}
+        open_signatures = [signature for signature, reason in known.items() if reason is None]
+        answers = self._ask_alone([names_of_signature[signature][0] for signature in open_signatures], network)
+        known.update(zip(open_signatures, answers, strict=True))
+        with self._lock:
+            self._reason_of_signature.update(
+                (signature, answer)
+                for signature, answer in zip(open_signatures, answers, strict=True)
+                if not signature.startswith(_UNIQUE)
+            )
+        return {name: reason for signature, names in names_of_signature.items() if (reason := known[signature]) for name in names}
+
+    def _ask_alone(self, names: Sequence[str], network: Network) -> list[str]:
+        answers: dict[str, str] = {}
+        alone: dict[str, Network] = {}
+        for name in names:
+            try:
+                part = cut_subnetwork(network, [name])
+            except InvalidNetworkError as error:
+                answers[name] = f"it cannot be asked about by itself: {error}"
+            else:
+                alone[name] = part if self._keeps_weights else _open_weights(part)
+        if alone:
+            answers.update(zip(alone, self._ask(list(alone.values())), strict=True))
+        return [answers[name] for name in names]
+
+
+def list_element_types(found: ValueType) -> tuple[str | None, ...]:
+    """Returns the element types in a type, keys of maps included; None for one that is not known."""
+    if isinstance(found, TensorType):
+        return (found.dtype,)
+    if isinstance(found, SequenceType | OptionalType):
+        return list_element_types(found.element)
+    assert isinstance(found, MapType)
+    return (found.key, *list_element_types(found.value))
+
+
+def _open_weights(network: Network) -> Network:
+    """Returns the network with its large constants as inputs."""
+    large = {name: constant for name, constant in network.initializers.items() if constant.nbytes > LARGEST_CONSTANT}
+    if not large:
+        return network
+    return replace(
+        network,
+        inputs=(*network.inputs, *(ValueSpec(name, constant.type) for name, constant in large.items())),
+        initializers=MappingProxyType({name: constant for name, constant in network.initializers.items() if name not in large}),
+    )
+
+
+def _sign(node: Node, network: Network) -> bytes:
+    """Returns a digest of all that the answer depends on; a node with bodies is alike to none but itself."""
+    if node.bodies:
+        return _UNIQUE + node.name.encode()
+    digest = hashlib.sha256(repr((node.domain, node.op_type, node.opset, len(node.outputs))).encode())
+    for key in sorted(node.attributes):
+        digest.update(f"{key}={_describe_attribute(node.attributes[key])};".encode())
+    for value in node.inputs:
+        constant = network.initializers.get(value) if value else None
+        # An input that is a constant is not alike to one that is computed, whatever its size.
+        kind = b"" if constant is None else constant.digest if constant.nbytes <= LARGEST_CONSTANT else b"constant"
+        digest.update(f"{network.type_of(value) if value else ''}|".encode() + kind)
+    for value in node.outputs:
+        digest.update(f"{network.type_of(value) if value else ''}|".encode())
+    return digest.digest()
+
+
+def _describe_attribute(value: Any) -> str:
+    assert not isinstance(value, Graph)
+    if hasattr(value, "tobytes"):
+        return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
+    if isinstance(value, tuple):
+        return ",".join(_describe_attribute(each) for each in value)
+    return repr(value)

@@ -1,0 +1,151 @@
+"""Opset stamps, for devices that wrap an engine: newer opsets than the engine accepts become older ones where no operator changes.
+
+An operator keeps its version until a newer one replaces it: Relu-14 is the same in opset 14 and in opset 28. Two versions that differ
+in nothing but the element types that they allow mean the same, too: their text, attributes, inputs and outputs are word for word
+alike. A model has one opset per domain, so one stamp must suit all its nodes; a node that no common stamp suits is refused.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+from hetero_core.network.graph import Graph, Network, Node
+
+_NO_LIMIT = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Stamps:
+    """The opset of each domain for a whole network, and the nodes that it does not suit, each with the reason."""
+
+    opset_of_domain: Mapping[str, int]
+    refusals: Mapping[str, str]
+
+
+def choose_stamps(network: Network, newest_of_domain: Mapping[str, int]) -> Stamps:
+    """Returns the stamps that suit most nodes; among those that suit as many, the highest."""
+    votes: dict[str, Counter[int]] = {}
+    for node in network.nodes:
+        for inner in _iterate_nodes(node):
+            low, high = _range_of_node(inner, newest_of_domain)
+            counter = votes.setdefault(inner.domain, Counter())
+            for opset in _candidates(inner.domain, low, high, newest_of_domain):
+                counter[opset] += 1
+    # An empty counter: no node of the domain fits any opset of the engine; all of them are refused below.
+    chosen = {
+        domain: max(counter, key=lambda opset: (counter[opset], opset)) if counter else newest_of_domain.get(domain, 1)
+        for domain, counter in votes.items()
+    }
+    refusals = {}
+    for node in network.nodes:
+        reason = next(filter(None, (_describe_misfit(inner, chosen, newest_of_domain) for inner in _iterate_nodes(node))), None)
+        if reason is not None:
+            refusals[node.name] = reason
+    return Stamps(MappingProxyType(chosen), MappingProxyType(refusals))
+
+
+def apply_stamps(network: Network, stamps: Stamps, newest_ir_version: int) -> Network:
+    """Returns the network with the stamps on all nodes, bodies included, and a file format that the engine accepts."""
+    return replace(
+        network,
+        nodes=tuple(_stamp_node(node, stamps.opset_of_domain) for node in network.nodes),
+        opsets=MappingProxyType({**network.opsets, **stamps.opset_of_domain}),
+        ir_version=min(network.ir_version, newest_ir_version),
+    )
+
+
+def _stamp_node(node: Node, opset_of_domain: Mapping[str, int]) -> Node:
+    attributes: dict[str, Any] = dict(node.attributes)
+    for key, body in node.bodies.items():
+        attributes[key] = _stamp_graph(body, opset_of_domain)
+    return replace(node, opset=opset_of_domain.get(node.domain, node.opset), attributes=MappingProxyType(attributes))
+
+
+def _stamp_graph(graph: Graph, opset_of_domain: Mapping[str, int]) -> Graph:
+    return replace(graph, nodes=tuple(_stamp_node(node, opset_of_domain) for node in graph.nodes))
+
+
+def _iterate_nodes(node: Node) -> Iterator[Node]:
+    yield node
+    for body in node.bodies.values():
+        for inner in body.nodes:
+            yield from _iterate_nodes(inner)
+
+
+def _range_of_node(node: Node, newest_of_domain: Mapping[str, int]) -> tuple[int, int]:
+    """Returns the lowest and the highest opset in which the node means the same and that the engine accepts."""
+    if node.since_version == 0:
+        # Without a schema nobody can say what another opset would mean.
+        return node.opset, node.opset
+    lowest, highest = _span_of_meaning(node.domain, node.op_type, node.since_version)
+    return lowest, min(highest, newest_of_domain.get(node.domain, node.opset))
+
+
+def _candidates(domain: str, low: int, high: int, newest_of_domain: Mapping[str, int]) -> range:
+    return range(low, min(high, newest_of_domain.get(domain, high)) + 1)
+
+
+def _describe_misfit(node: Node, chosen: Mapping[str, int], newest_of_domain: Mapping[str, int]) -> str | None:
+    low, high = _range_of_node(node, newest_of_domain)
+    if low > high:
+        newest = newest_of_domain.get(node.domain, 0)
+        return f"{node.operator} is newer than the opsets of {node.domain or 'ai.onnx'} that the engine accepts, up to {newest}"
+    if low <= chosen[node.domain] <= high:
+        return None
+    return (
+        f"{node.operator} needs an opset of {node.domain or 'ai.onnx'} from {low} to {high}; "
+        f"most nodes of the network need {chosen[node.domain]}, and the engine takes one for all"
+    )
+
+
+@cache
+def _span_of_meaning(domain: str, op_type: str, since_version: int) -> tuple[int, int]:
+    """Returns the lowest and the highest opset in which an operator means what it means since this version."""
+    meanings = _meanings_of_operator().get((domain, op_type), {})
+    versions = sorted(meanings)
+    if since_version not in meanings:
+        return since_version, since_version
+    first = last = versions.index(since_version)
+    while first > 0 and meanings[versions[first - 1]] == meanings[since_version]:
+        first -= 1
+    while last + 1 < len(versions) and meanings[versions[last + 1]] == meanings[since_version]:
+        last += 1
+    return versions[first], versions[last + 1] - 1 if last + 1 < len(versions) else _NO_LIMIT
+
+
+@cache
+def _meanings_of_operator() -> Mapping[tuple[str, str], Mapping[int, object]]:
+    """Returns, for each operator and version, all that its schema says but the element types."""
+    import onnx  # heavy, and loaded already where there is a network
+
+    found: dict[tuple[str, str], dict[int, object]] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        found.setdefault((schema.domain, schema.name), {})[schema.since_version] = _read_meaning(schema)
+    return found
+
+
+def _read_meaning(schema: Any) -> object:
+    return (
+        _squeeze(schema.doc),
+        tuple(
+            (name, attribute.type, attribute.required, str(attribute.default_value), _squeeze(attribute.description))
+            for name, attribute in sorted(schema.attributes.items())
+        ),
+        *(
+            tuple(
+                (each.name, each.option, each.min_arity, each.is_homogeneous, each.type_str, _squeeze(each.description))
+                for each in side
+            )
+            for side in (schema.inputs, schema.outputs)
+        ),
+        (schema.min_input, schema.max_input, schema.min_output, schema.max_output),
+    )
+
+
+def _squeeze(text: str | None) -> str:
+    return "" if text is None else " ".join(text.split())

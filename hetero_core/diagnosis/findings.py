@@ -1,0 +1,14 @@
+"""One finding about an installation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found about a topic. `cure` says what to do about it; it is empty where nothing needs to be done."""
+
+    topic: str
+    text: str
+    cure: str = ""

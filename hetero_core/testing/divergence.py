@@ -1,0 +1,109 @@
+"""Where two devices part: every value of a network on both, in order of execution, and the first that differs by too much.
+
+A network whose inner values are all outputs is compiled differently from the network itself, as nothing can be fused across an
+output; a difference that only fusing makes does not show here. NumPy is imported when something is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hetero_core.network.graph import Network
+from hetero_core.network.subnetwork import cut_subnetwork
+from hetero_core.network.types import TensorType, ValueSpec, has_known_element
+from hetero_core.testing.compare import describe_mismatch, max_absolute_difference, max_relative_difference
+
+RunNetwork = Callable[[Network, Mapping[str, Any]], Mapping[str, Any]]
+"""Returns the outputs of a network by name, for inputs by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueDifference:
+    """One value on both devices. Differences are None where shapes or kinds differ; `mismatch` says what is wrong, None if nothing."""
+
+    value: str
+    node: str
+    operator: str
+    absolute: float | None
+    relative: float | None
+    mismatch: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """All values in order of execution; `first` is the first that differs by too much, `alone` its node by itself.
+
+    `alone` compares the outputs of that node, given on both devices what the reference gave it: where they agree, the node only
+    passes on smaller differences of its inputs.
+    """
+
+    values: tuple[ValueDifference, ...]
+    first: ValueDifference | None
+    alone: tuple[ValueDifference, ...]
+
+
+def expose_values(network: Network) -> Network:
+    """Returns the network with every inner value of a known type as an output, behind its own outputs."""
+    shown = network.names_of_outputs
+    inner = [
+        ValueSpec(value, found)
+        for node in network.nodes
+        for value in node.writes
+        if value not in shown and (found := network.type_of(value)) is not None and has_known_element(found)
+    ]
+    return replace(network, outputs=(*network.outputs, *inner))
+
+
+def find_divergence(
+    network: Network, inputs: Mapping[str, Any], *, reference: RunNetwork, other: RunNetwork, rtol: float | None = None
+) -> Divergence:
+    """Returns how far every value of `other` is from that of `reference`, for the same inputs.
+
+    `rtol` None takes the tolerance of each element type. Outputs of random operators differ in any two runs.
+    """
+    exposed = expose_values(network)
+    expected, actual = reference(exposed, inputs), other(exposed, inputs)
+    values = [
+        _compare(value, node.name, node.operator, actual[value], expected[value], rtol)
+        for node in network.nodes
+        for value in node.writes
+        if value in expected
+    ]
+    first = next((each for each in values if each.mismatch is not None), None)
+    alone = () if first is None else _compare_alone(network, first.node, {**expected, **inputs}, reference, other, rtol)
+    return Divergence(tuple(values), first, alone)
+
+
+def _compare_alone(
+    network: Network, name: str, given: Mapping[str, Any], reference: RunNetwork, other: RunNetwork, rtol: float | None
+) -> tuple[ValueDifference, ...]:
+    part = cut_subnetwork(network, [name])
+    if any(spec.name not in given for spec in part.inputs):
+        return ()  # an inner value whose type is not known has not been kept
+    # The shapes are those of this run, so that a device that wants them all can compile the node.
+    part = replace(part, inputs=tuple(ValueSpec(spec.name, _close_shape(spec, given[spec.name])) for spec in part.inputs))
+    inputs = {spec.name: given[spec.name] for spec in part.inputs}
+    expected, actual = reference(part, inputs), other(part, inputs)
+    node = network.node(name)
+    return tuple(_compare(value, name, node.operator, actual[value], expected[value], rtol) for value in expected)
+
+
+def _close_shape(spec: ValueSpec, value: Any) -> Any:
+    return (
+        TensorType(spec.dtype, tuple(value.shape)) if isinstance(spec.type, TensorType) and hasattr(value, "shape") else spec.type
+    )
+
+
+def _compare(value: str, node: str, operator: str, actual: Any, expected: Any, rtol: float | None) -> ValueDifference:
+    mismatch = describe_mismatch(actual, expected, rtol=rtol, name=value)
+    is_measured = hasattr(actual, "shape") and hasattr(expected, "shape") and actual.shape == expected.shape
+    return ValueDifference(
+        value,
+        node,
+        operator,
+        max_absolute_difference(actual, expected) if is_measured else None,
+        max_relative_difference(actual, expected) if is_measured else None,
+        mismatch,
+    )

@@ -1,0 +1,201 @@
+"""The installed engine: which distribution of ONNX Runtime it is, whether it works, and the execution providers that it really offers.
+
+"Really" means that a session on the provider alone ran one node: a list of what was compiled in says nothing about drivers.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from hetero_core.errors import DeviceUnavailableError, enumerate_choices
+
+OLDEST = (1, 23)
+"""The oldest version that has what the plugin calls: weights by reference, devices as objects, providers without a second try."""
+
+DISTRIBUTIONS = (
+    "onnxruntime",
+    "onnxruntime-directml",
+    "onnxruntime-gpu",
+    "onnxruntime-migraphx",
+    "onnxruntime-openvino",
+    "onnxruntime-qnn",
+    "onnxruntime-training",
+)
+"""Distributions that install the folder `onnxruntime`; two of them overwrite each other."""
+
+CPU_PROVIDER = "CPUExecutionProvider"
+_SUFFIX = "ExecutionProvider"
+# A cloud service, not a device: it runs nothing by itself.
+_NO_DEVICES = frozenset({"AzureExecutionProvider"})
+
+
+@dataclass(frozen=True, eq=False)
+class Engine:
+    """ONNX Runtime, imported. `distributions` are the installed ones that own its folder, with their versions."""
+
+    module: ModuleType
+    distributions: Mapping[str, str]
+
+    @property
+    def version(self) -> str:
+        """The version of the imported engine."""
+        return str(self.module.__version__)
+
+    @cached_property
+    def provider_of_id(self) -> Mapping[str, str]:
+        """Device id -> execution provider, for each that ran the probe: "CPU" first, then by name."""
+        offered = [name for name in self.module.get_available_providers() if name not in _NO_DEVICES]
+        # Providers of libraries that were registered with the engine are known as devices only.
+        registered = [device.ep_name for device in self.module.get_ep_devices() if device.ep_name not in _NO_DEVICES]
+        others = sorted({*offered, *registered} - {CPU_PROVIDER})
+        working = [name for name in others if find_fault(self.module, name) is None]
+        return {name.removesuffix(_SUFFIX).upper(): name for name in (CPU_PROVIDER, *working)}
+
+    @cache  # noqa: B019  # one engine per Core, and a few domains
+    def newest_opset(self, domain: str) -> int:
+        """The newest opset of a domain that the engine accepts; newer ones are under development for it. 0 where onnx has none."""
+        import onnx  # heavy, and loaded already where there is a network
+
+        newest = max((schema.since_version for schema in onnx.defs.get_all_schemas() if schema.domain == domain), default=0)
+        highest = onnx.defs.onnx_opset_version() if domain == "" else newest
+        return next((opset for opset in range(highest, 0, -1) if _accepts(self.module, {"": 13, domain: opset}, 8)), highest)
+
+    @cached_property
+    def newest_ir_version(self) -> int:
+        """The newest version of the file format that the engine accepts."""
+        import onnx  # heavy, and loaded already where there is a network
+
+        newest = int(onnx.IR_VERSION)
+        return next((version for version in range(newest, 0, -1) if _accepts(self.module, {"": 13}, version)), 1)
+
+
+def open_engine() -> Engine:
+    """Returns the engine after it ran one node.
+
+    Raises: DeviceUnavailableError that says what is missing, broken or too old, and the cure.
+    """
+    distributions = find_distributions()
+    if not distributions:
+        raise DeviceUnavailableError(
+            "ONNX Runtime is not installed; pip install 'hetero-onnxruntime[cpu]', or one of the extras directml, gpu, openvino"
+        )
+    module = _import_engine(distributions)
+    found = tuple(int(piece) for piece in module.__version__.split(".")[:2])
+    if found < OLDEST:
+        wanted = ".".join(map(str, OLDEST))
+        raise DeviceUnavailableError(
+            f"ONNX Runtime {module.__version__} is too old: expected {wanted} or newer; "
+            f"pip install --upgrade {next(iter(distributions))}"
+        )
+    fault = find_fault(module, CPU_PROVIDER)
+    if fault is not None:
+        raise DeviceUnavailableError(
+            f"ONNX Runtime {module.__version__} cannot run one node: {fault}; reinstall {' and '.join(distributions)}"
+            + describe_rivalry(distributions)
+        )
+    return Engine(module, distributions)
+
+
+def find_distributions() -> Mapping[str, str]:
+    """Returns the version of each installed distribution of ONNX Runtime, by name; reads no engine."""
+    import importlib_metadata
+
+    found = {}
+    for name in DISTRIBUTIONS:
+        try:
+            found[name] = importlib_metadata.version(name)
+        except importlib_metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def describe_rivalry(distributions: Mapping[str, str]) -> str:
+    """Returns a sentence that names distributions which fight for one folder; an empty text where there is one."""
+    if len(distributions) < 2:
+        return ""
+    listed = enumerate_choices(f"{name} {version}" for name, version in distributions.items())
+    return f". Several distributions install the folder onnxruntime and overwrite each other: {listed}; uninstall all, then install one"
+
+
+def _import_engine(distributions: Mapping[str, str]) -> ModuleType:
+    try:
+        import onnxruntime  # native libraries; the reason why this module is imported late
+    except Exception as error:
+        raise DeviceUnavailableError(
+            f"ONNX Runtime is installed ({enumerate_choices(f'{name} {version}' for name, version in distributions.items())}) "
+            f"and cannot be imported: {type(error).__name__}: {error}" + describe_rivalry(distributions)
+        ) from error
+    if not hasattr(onnxruntime, "InferenceSession"):
+        # What is left of the folder after one of two rivals was uninstalled is a package without contents.
+        raise DeviceUnavailableError(
+            f"the folder onnxruntime has no InferenceSession; reinstall {' and '.join(distributions)}"
+            + describe_rivalry(distributions)
+        )
+    module: ModuleType = onnxruntime
+    return module
+
+
+def find_fault(module: Any, provider: str) -> str | None:
+    """Returns why a session on this provider alone cannot add two numbers; None when it can."""
+    try:
+        session = module.InferenceSession(
+            _probe_model({"": 13}, 8), make_options(module, provider), providers=_providers(provider), enable_fallback=0
+        )
+        (result,) = session.run(None, {"x": np.ones(2, np.float32)})
+    except Exception as error:  # noqa: BLE001  # engine and drivers may raise anything; the text is the answer
+        return f"{type(error).__name__}: {error}"
+    return None if result.tolist() == [2.0, 2.0] else f"it computes 1 + 1 = {result.tolist()}"
+
+
+def make_options(module: Any, provider: str) -> Any:
+    """Returns session options for one provider without any other behind it, quiet, with threads that do not spin."""
+    options = module.SessionOptions()
+    options.log_severity_level = 4
+    # Spinning threads take the processor away from the other engines of the process.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    if provider != CPU_PROVIDER:
+        # Without these two the engine runs on its CPU provider what the other one does not take, and says nothing.
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        options.add_provider(provider, {})
+    return options
+
+
+def _providers(provider: str) -> list[str] | None:
+    """What to hand over beside the options: an unknown name in a list is only warned about, one in the options is an error."""
+    return [CPU_PROVIDER] if provider == CPU_PROVIDER else None
+
+
+def open_session(module: Any, model: bytes, options: Any, provider: str) -> Any:
+    """Returns a session. Raises: what the engine raises."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return module.InferenceSession(model, options, providers=_providers(provider), enable_fallback=0)
+
+
+def _accepts(module: Any, opsets: Mapping[str, int], ir_version: int) -> bool:
+    try:
+        open_session(module, _probe_model(opsets, ir_version), make_options(module, CPU_PROVIDER), CPU_PROVIDER)
+    except Exception:  # noqa: BLE001  # any refusal is the answer
+        return False
+    return True
+
+
+def _probe_model(opsets: Mapping[str, int], ir_version: int) -> bytes:
+    import onnx  # heavy, and loaded already where there is a network
+
+    helper = onnx.helper
+    value = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "probe", value[:1], value[1:])
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid(domain, opset) for domain, opset in opsets.items()], ir_version=ir_version
+    )
+    content: bytes = model.SerializeToString()
+    return content

@@ -1,0 +1,119 @@
+"""A network in use on the engine: arrays go in and come out without a copy, also into arrays that the caller has preset."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import tempfile
+from typing import Any
+
+import numpy as np
+
+from hetero_core.contract import Executable, Profile, RunContext
+from hetero_core.dtypes import numpy_dtype, onnx_of_dtype
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.types import TensorType, ValueSpec
+from hetero_onnxruntime.engine import Engine
+from hetero_onnxruntime.session import Settings, build_session
+
+# What the engine takes and gives as plain NumPy arrays; the others are bound by address.
+_PLAIN = frozenset(
+    {"float32", "float64", "float16", "bool", "string", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
+)
+
+
+class OrtExecutable(Executable):
+    """One session, shared by threads: runs share nothing, so results are the caller's own."""
+
+    def __init__(self, engine: Engine, network: Network, stamped: Network, settings: Settings) -> None:
+        self.inputs = network.inputs
+        self.outputs = network.outputs
+        self.network = network
+        self._engine = engine
+        self._stamped = stamped
+        self._settings = settings
+        self._loaded = build_session(engine, stamped, settings)
+        self._names = [spec.name for spec in self.inputs]
+        self._output_names = [spec.name for spec in self.outputs]
+        self._is_plain = all(_is_plain(spec) for spec in (*self.inputs, *self.outputs))
+
+    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        """Returns the outputs; the session's threads run without the interpreter's lock."""
+        if not self.outputs:
+            # A part of a network that nobody reads; the engine refuses to run for nothing.
+            return ()
+        if context.profile is not None:
+            return self._run_profiled(inputs, context.profile)
+        return self._run_session(self._loaded.session, inputs, context.outputs)
+
+    def _run_session(self, session: Any, inputs: tuple[Any, ...], presets: Any) -> tuple[Any, ...]:
+        if self._is_plain and presets is None:
+            return tuple(session.run(self._output_names, dict(zip(self._names, inputs, strict=True))))
+        return self._run_bound(session, inputs, [None] * len(self.outputs) if presets is None else presets)
+
+    def _run_bound(self, session: Any, inputs: tuple[Any, ...], presets: Any) -> tuple[Any, ...]:
+        binding = session.io_binding()
+        for spec, value in zip(self.inputs, inputs, strict=True):
+            if not isinstance(spec.type, TensorType) or spec.dtype == "string":
+                binding.bind_ortvalue_input(spec.name, self._engine.module.OrtValue.ortvalue_from_numpy(value))
+            else:
+                _bind(binding.bind_input, spec, value)
+        for spec, preset in zip(self.outputs, presets, strict=True):
+            if preset is None:
+                binding.bind_output(spec.name)
+            else:
+                _bind(binding.bind_output, spec, preset)
+        session.run_with_iobinding(binding)
+        made = binding.get_outputs()
+        return tuple(
+            _take(value, spec) if preset is None else preset
+            for value, preset, spec in zip(made, presets, self.outputs, strict=True)
+        )
+
+    def _run_profiled(self, inputs: tuple[Any, ...], profile: Profile) -> tuple[Any, ...]:
+        """Runs on a session of its own: the engine hands out the times of a session only once, when its profile ends."""
+        with tempfile.TemporaryDirectory(prefix="hetero-ort-") as folder:
+            session = build_session(
+                self._engine,
+                self._stamped,
+                self._settings,
+                enable_profiling=True,
+                profile_file_prefix=os.path.join(folder, "profile"),
+            ).session
+            outputs = self._run_session(session, inputs, None)
+            with open(session.end_profiling(), encoding="utf-8") as file:
+                events = json.load(file)
+        for event in events:
+            if event.get("cat") == "Node" and str(event.get("name", "")).endswith("_kernel_time"):
+                profile.add(self._find_node(event), event["dur"] * 1e-6)
+        return outputs
+
+    def _find_node(self, event: dict[str, Any]) -> Node:
+        """Returns the network's node that an event is about; a node that the engine made by fusing others stands under its own name."""
+        name = event["name"].removesuffix("_kernel_time")
+        index = self.network.index_of_node.get(name)
+        return Node(name, event["args"]["op_name"], (), ()) if index is None else self.network.nodes[index]
+
+    def metrics(self) -> dict[str, Any]:
+        """What the engine says about the session."""
+        return {"ORT_PROVIDERS": tuple(self._loaded.session.get_providers())}
+
+
+def _is_plain(spec: ValueSpec) -> bool:
+    return not isinstance(spec.type, TensorType) or spec.dtype in _PLAIN
+
+
+def _bind(bind: Any, spec: ValueSpec, array: np.ndarray[Any, Any]) -> None:
+    """Hands an array's own memory to the engine."""
+    assert spec.dtype is not None
+    bind(spec.name, "cpu", 0, onnx_of_dtype(spec.dtype), array.shape, array.ctypes.data)
+
+
+def _take(value: Any, spec: ValueSpec) -> Any:
+    """Returns the engine's value as an array; of a type that NumPy lacks, as a copy."""
+    if _is_plain(spec):
+        return value.numpy()
+    assert spec.dtype is not None
+    raw = (ctypes.c_char * value.tensor_size_in_bytes()).from_address(value.data_ptr())
+    return np.frombuffer(raw, numpy_dtype(spec.dtype)).reshape(value.shape()).copy()

@@ -1,0 +1,94 @@
+"""What the engine computes wrongly, or fails at when it runs; refused, so that nobody gets a wrong answer or a late error.
+
+Each entry was found by a case of ONNX's own backend suite, or by a formula, with the version named; it goes when a newer engine
+passes that case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.types import TensorType
+
+
+def find_known_error(node: Node, network: Network) -> str | None:
+    """Returns what the engine gets wrong about a node, in words, or None."""
+    check = _CHECKS.get((node.domain, node.op_type))
+    return None if check is None else check(node, network)
+
+
+def _check_attention(node: Node, network: Network) -> str | None:
+    # ONNX Runtime 1.31: attention_4d_with_past_and_present_qk_matmul_bias_4d_mask_causal.
+    if len(node.outputs) > 3 and node.outputs[3] and node.attributes.get("is_causal", 0):
+        return "ONNX Runtime returns the lowest float where the standard has -inf in the scores of causal attention"
+    # ONNX Runtime 1.31: attention_4d_diff_heads_mask4d_padded_kv; the standard pads such a mask with -inf.
+    if len(node.inputs) > 3 and node.inputs[3] and not (len(node.inputs) > 4 and node.inputs[4]):
+        keys, mask = network.type_of(node.inputs[1]), network.type_of(node.inputs[3])
+        if _find_size(keys, -2) != _find_size(mask, -1) or _find_size(mask, -1) is None:
+            return "ONNX Runtime fails at run time on a mask that is shorter than the keys, and its size here is not known to be theirs"
+    return None
+
+
+def _find_size(found: object, axis: int) -> object:
+    """Returns the size or the name of an axis, None where nothing is known of it."""
+    if not isinstance(found, TensorType) or found.shape is None or len(found.shape) < -axis:
+        return None
+    return found.shape[axis]
+
+
+def _check_conv_integer(node: Node, network: Network) -> str | None:
+    # ONNX Runtime 1.31: convinteger_with_padding.
+    has_points = len(node.inputs) > 2 and any(node.inputs[2:])
+    if has_points and any(node.attributes.get("pads", ())):
+        return "ONNX Runtime fails at run time on ConvInteger with padding and zero points"
+    return None
+
+
+def _check_max_unpool(node: Node, network: Network) -> str | None:
+    # ONNX Runtime 1.31: maxunpool_export_with_output_shape; indices count in the input's shape, not in output_shape's.
+    return "ONNX Runtime places values wrongly when output_shape is given" if len(node.inputs) > 2 and node.inputs[2] else None
+
+
+def _check_reduce_max(node: Node, network: Network) -> str | None:
+    # ONNX Runtime 1.31: reduce_max_empty_set_bool.
+    found = network.type_of(node.inputs[0])
+    is_bool = isinstance(found, TensorType) and found.dtype == "bool"
+    return f"ONNX Runtime fails at run time on {node.op_type} of an empty bool tensor" if is_bool and _may_be_empty(found) else None
+
+
+def _may_be_empty(found: object) -> bool:
+    return (
+        not isinstance(found, TensorType)
+        or found.shape is None
+        or any(size == 0 or not isinstance(size, int) for size in found.shape)
+    )
+
+
+def _check_resize(node: Node, network: Network) -> str | None:
+    # ONNX Runtime 1.31: resize_downsample_scales_linear_align_corners, _cubic_; it rounds the size before it scales.
+    is_scaled = len(node.inputs) > 2 and bool(node.inputs[2])
+    if node.attributes.get("coordinate_transformation_mode") != "align_corners" or not is_scaled:
+        return None
+    return "ONNX Runtime scales by the rounded size under align_corners, the standard by the scales that are given"
+
+
+def _check_dropout(node: Node, network: Network) -> str | None:
+    # ONNX Runtime 1.31: training_dropout; the standard leaves the mask free, and its cases come from NumPy's generator.
+    if len(node.inputs) < 3 or not node.inputs[2]:
+        return None
+    training = network.initializers.get(node.inputs[2])
+    return (
+        None if training is not None and not training.array.any() else "a Dropout that trains draws other numbers than ONNX's cases"
+    )
+
+
+_CHECKS: dict[tuple[str, str], Callable[[Node, Network], str | None]] = {
+    ("", "Attention"): _check_attention,
+    ("", "ConvInteger"): _check_conv_integer,
+    ("", "Dropout"): _check_dropout,
+    ("", "MaxUnpool"): _check_max_unpool,
+    ("", "ReduceMax"): _check_reduce_max,
+    ("", "ReduceMin"): _check_reduce_max,
+    ("", "Resize"): _check_resize,
+}

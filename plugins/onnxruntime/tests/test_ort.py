@@ -1,0 +1,246 @@
+"""ORT: what it takes and refuses, arrays of every kind, blobs, profiles, and one graph with devices in Python."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+from hetero_core import Core, Extension, Network
+from hetero_core.errors import BlobMismatchError, ConfigKeyError, DeviceNotFoundError, InferenceError, UnsupportedNodesError
+from hetero_core.network.graph import Initializer
+from hetero_core.network.types import TensorType
+from hetero_core.testing.compare import assert_same
+from hetero_core.testing.models import dynamic_batch_model, if_model, light_inputs, loop_model, lstm_model
+
+Read = Callable[..., Network]
+
+
+@pytest.fixture
+def core() -> Iterator[Core]:
+    with Core() as opened:
+        yield opened
+
+
+@pytest.fixture
+def read(core: Core) -> Read:
+    def read_text(text: str, opset: int = 17) -> Network:
+        model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}, "com.acme": 1]> {text}')
+        return core.read_network(model)
+
+    return read_text
+
+
+def test_plain_name_is_the_cpu_provider_and_its_id_says_so(core: Core) -> None:
+    assert core.get_metric("ORT", "AVAILABLE_DEVICES")[0] == "CPU"
+    assert "CPU provider" in core.get_metric("ORT.CPU", "FULL_DEVICE_NAME")
+    with pytest.raises(DeviceNotFoundError, match=r"device ORT has no id 'CUDA'; its ids are CPU"):
+        core.get_metric("ORT.CUDA", "FULL_DEVICE_NAME") and core.load_network("model.onnx", "ORT.CUDA")
+
+
+def test_operator_without_kernel_is_refused_alike_by_query_and_load(core: Core, read: Read) -> None:
+    network = read("g (float[2] x) => (float[2] y) { a = Relu(x) y = com.acme.Twist(a) }")
+    result = core.query_network(network, "ORT")
+    assert dict(result.supported) == {"Relu_0": "ORT"}
+    with pytest.raises(UnsupportedNodesError) as caught:
+        core.load_network(network, "ORT")
+    assert caught.value.refusals == {"Twist_1": {"ORT": result.refused["Twist_1"]}}
+
+
+def test_element_type_without_kernel_is_refused_with_the_versions_that_there_are(core: Core, read: Read) -> None:
+    network = read("g (int16[2] x) => (int16[2] y) { y = Min(x, x) }")
+    assert (
+        "has no CPUExecutionProvider kernel for Min-13 on (int16[2], int16[2]); it has kernels for versions"
+        in (core.query_network(network, "ORT").refused["Min_0"])
+    )
+
+
+def test_attribute_of_another_operator_is_refused_with_the_words_of_the_engine(core: Core) -> None:
+    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }')
+    model.graph.node[0].attribute.append(onnx.helper.make_attribute("consumed_inputs", [1]))
+    assert "consumed_inputs" in core.query_network(core.read_network(model), "ORT").refused["Relu_0"]
+
+
+@pytest.mark.parametrize("opset", [1, 13, 18, 26, 28])
+def test_versions_that_mean_the_same_are_stamped_into_an_opset_of_the_engine(core: Core, read: Read, opset: int) -> None:
+    network = read("g (float[3] x) => (float[3] y) { a = Softplus(x) y = Identity(a) }", opset)
+    with core.load_network(network, "ORT") as loaded:
+        x = np.array([-1, 0, 2], np.float32)
+        np.testing.assert_allclose(loaded.infer({"x": x})["y"], np.log1p(np.exp(x.astype(np.float64))), rtol=1e-6)
+
+
+def test_operator_that_changed_its_meaning_after_the_newest_opset_is_refused(core: Core) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 11, opset_import: ["": 28]> g (uint8[2] x, uint8[2] s) => (uint8[2] y, uint8[2] z) '
+        '{ y = BitShift <direction = "LEFT"> (x, s) z = Identity(x) }'
+    )
+    result = core.query_network(core.read_network(model), "ORT")
+    assert dict(result.supported) == {"Identity_1": "ORT"}
+    assert "BitShift-28 is newer than the opsets of ai.onnx that the engine accepts" in result.refused["BitShift_0"]
+
+
+@pytest.mark.parametrize(
+    ("name", "make"), [("if", if_model), ("loop", loop_model), ("lstm", lstm_model), ("dynamic", dynamic_batch_model)]
+)
+def test_model_with_bodies_or_open_sizes_equals_the_reference_device(
+    core: Core, name: str, make: Callable[[], onnx.ModelProto]
+) -> None:
+    model = make()
+    inputs = light_inputs(model)
+    expected = core.load_network(model, "TEMPLATE").infer(inputs)
+    found = core.load_network(model, "ORT").infer(inputs)
+    for key, value in expected.items():
+        np.testing.assert_allclose(found[key], value, rtol=1e-4, atol=1e-6, err_msg=f"{name} {key}")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [
+        (np.float16, [1.5, -2]),
+        (np.bool_, [True, False]),
+        (np.uint64, [0, 2**63]),
+        (ml_dtypes.bfloat16, [1.5, -2]),
+        (ml_dtypes.float8_e4m3fn, [1.5, -2]),
+        (object, ["a", "bc"]),
+    ],
+)
+@pytest.mark.parametrize("size", ["2", "N"])
+def test_values_of_a_type_come_back_as_they_went_in(core: Core, dtype: Any, values: list[Any], size: str) -> None:
+    names = {object: "string", np.bool_: "bool", ml_dtypes.bfloat16: "bfloat16", ml_dtypes.float8_e4m3fn: "float8e4m3fn"}
+    name = names.get(dtype) or {np.float16: "float16", np.uint64: "uint64"}[dtype]
+    text = f'<ir_version: 9, opset_import: ["": 19]> g ({name}[{size}] x) => ({name}[{size}] y) {{ y = Identity(x) }}'
+    x = np.array(values, dtype)
+    with core.load_network(onnx.parser.parse_model(text), "ORT") as loaded:
+        found = loaded.infer({"x": x})["y"]
+    assert found.dtype == x.dtype
+    assert found.tolist() == x.tolist()
+
+
+def test_output_is_written_into_the_array_that_the_caller_set(core: Core, read: Read) -> None:
+    request = core.load_network(read("g (float[2] x) => (float[2] y) { y = Neg(x) }"), "ORT").create_infer_request()
+    mine = np.zeros(2, np.float32)
+    request.set_tensor("y", mine)
+    assert request.infer({"x": np.array([1, 2], np.float32)})["y"] is mine
+    assert mine.tolist() == [-1, -2]
+
+
+def test_part_that_nobody_reads_runs(core: Core, read: Read) -> None:
+    network = read("g (float[2] x) => (float[2] y) { [dead] d = Shape(x) [alive] y = Neg(x) }")
+    loaded = core.load_network(network.with_affinity({"dead": "ORT", "alive": "CPU"}), "HETERO:ORT,CPU")
+    assert loaded.infer({"x": np.array([1, 2], np.float32)})["y"].tolist() == [-1, -2]
+
+
+def test_sequences_go_in_and_come_out_as_lists(core: Core) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (seq(float[N]) x, float[N] y) => (seq(float[N]) z) { z = SequenceInsert(x, y) }'
+    )
+    with core.load_network(model, "ORT") as loaded:
+        found = loaded.infer({"x": [np.ones(1, np.float32)], "y": np.zeros(2, np.float32)})["z"]
+    assert [each.tolist() for each in found] == [[1], [0, 0]]
+
+
+def test_weights_are_used_where_they_lie_and_live_as_long_as_the_network(core: Core) -> None:
+    weights = np.arange(4096, dtype=np.float32)
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[4096] x) => (float[4096] y) <float[4096] w = {0}> { y = Add(x, w) }'
+    model = onnx.parser.parse_model(text.replace("<float[4096] w = {0}> ", ""))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    loaded = core.load_network(core.read_network(model), "ORT")
+    del model
+    gc.collect()
+    junk = [np.full(4096, -1, np.float32) for _ in range(200)]
+    assert loaded.infer({"x": np.ones(4096, np.float32)})["y"].tolist() == (weights + 1).tolist()
+    assert len(junk) == 200
+
+
+def test_constants_of_small_types_are_packed_as_the_engine_wants_them(core: Core) -> None:
+    codes = np.arange(-8, 8).repeat(200).astype(ml_dtypes.int4)
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 21]> g (float s) => (float[3200] y) { y = DequantizeLinear(w, s) }'
+    )
+    model.graph.initializer.append(onnx.helper.make_tensor("w", onnx.TensorProto.INT4, [3200], codes.astype(np.int8)))
+    with core.load_network(model, "ORT") as loaded:
+        assert loaded.infer({"s": np.float32(0.5)})["y"].tolist() == (codes.astype(np.float32) * 0.5).tolist()
+
+
+def test_profile_names_the_nodes_of_the_model(core: Core, read: Read) -> None:
+    network = read("g (float[64,64] x) => (float[64,64] y) { a = MatMul(x, x) y = Softmax(a) }")
+    request = core.load_network(network, "ORT", {"PERF_COUNT": True}).create_infer_request()
+    for _ in range(2):
+        request.infer({"x": np.ones((64, 64), np.float32)})
+        assert [(entry.node, entry.device) for entry in request.perf_counts if entry.operator != "transfer"][:2] == [
+            ("MatMul_0", "ORT"),
+            ("Softmax_1", "ORT"),
+        ]
+        assert all(entry.seconds >= 0 for entry in request.perf_counts)
+
+
+def test_blob_gives_the_same_numbers_and_another_engine_is_named(core: Core, tmp_path: Path) -> None:
+    model = lstm_model()
+    inputs = light_inputs(model)
+    loaded = core.load_network(model, "ORT")
+    loaded.export_network(tmp_path / "o.blob")
+    with Core() as other:
+        for name, value in other.import_network(tmp_path / "o.blob", "ORT").infer(inputs).items():
+            assert_same(value, loaded.infer(inputs)[name])
+        device = other._find("ORT")[1]  # no other way to an engine of another version
+        payload = device.call("export_network", loaded.device, executable=loaded.executable)
+        sections = {**payload.sections, "engine": b"1.2.3"}
+        with pytest.raises(BlobMismatchError, match=r"exported by ONNX Runtime 1\.2\.3; \d+\.\d+\.\d+ is installed"):
+            device.call(
+                "import_network", loaded.device, payload=type(payload)(sections), config=device.resolve(loaded.device, None)[1]
+            )
+
+
+def test_configuration_key_of_the_engine_that_is_not_declared_is_refused(core: Core, read: Read) -> None:
+    with pytest.raises(ConfigKeyError, match=r"did you mean 'ORT_ALLOW_SPINNING'"):
+        core.load_network(read("g (float[2] x) => (float[2] y) { y = Neg(x) }"), "ORT", {"ORT_ALLOW_SPINING": True})
+
+
+def test_error_of_the_engine_at_run_time_names_the_node(core: Core, read: Read) -> None:
+    loaded = core.load_network(read("g (float[4] x, int64[1] s) => (float[N] y) { y = Reshape(x, s) }"), "ORT")
+    with pytest.raises(InferenceError, match="Reshape_0"):
+        loaded.infer({"x": np.ones(4, np.float32), "s": np.array([3])})
+    assert loaded.infer({"x": np.ones(4, np.float32), "s": np.array([4])})["y"].tolist() == [1, 1, 1, 1]
+
+
+def test_custom_operator_of_another_device_works_inside_a_graph_of_the_engine(core: Core) -> None:
+    def infer_types(types: tuple[Any, ...], attributes: Any) -> tuple[TensorType, ...]:
+        return (types[0],)
+
+    core.add_extension(Extension("com.acme", "Twist", 1, lambda x: x[::-1].copy(), infer_types), "CPU")
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17, "com.acme": 1]> g (float[3] x) => (float[3] y) '
+        "{ a = Exp(x) b = com.acme.Twist(a) y = Log(b) }"
+    )
+    with core.load_network(model, "HETERO:ORT,CPU") as loaded:
+        assert loaded.get_metric("HETERO_SUBGRAPHS") == (("ORT", ("Exp_0",)), ("CPU", ("Twist_1",)), ("ORT", ("Log_2",)))
+        x = np.array([1, 2, 3], np.float32)
+        np.testing.assert_allclose(loaded.infer({"x": x})["y"], x[::-1], rtol=1e-6)
+
+
+def test_one_session_serves_many_threads(core: Core) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    loaded = core.load_network(lstm_model(), "ORT")
+    inputs = [light_inputs(lstm_model(), seed=seed) for seed in range(8)]
+    expected = [loaded.infer(each) for each in inputs]
+    with ThreadPoolExecutor(8) as pool:
+        for index, found in enumerate(pool.map(loaded.infer, inputs * 20)):
+            for name, value in found.items():
+                np.testing.assert_array_equal(value, expected[index % 8][name])
+
+
+def test_initializer_array_is_not_copied_for_the_engine() -> None:
+    import onnxruntime
+    from hetero_onnxruntime.session import _refer
+
+    constant = Initializer.of_array(np.arange(1000, dtype=np.float32))
+    value = _refer(onnxruntime, constant)
+    assert value.data_ptr() == constant.array.ctypes.data

@@ -1,0 +1,85 @@
+"""Networks as the engine reads them, and element types as it names them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from hetero_core.network.graph import Network
+from hetero_core.network.types import TensorType, ValueType
+from hetero_core.network.writer import network_to_bytes, network_to_proto, write_network
+from hetero_openvino.corrections import correct_model
+
+_LARGEST_IN_MEMORY = 2**30
+"""Bytes of weights; a larger model goes through a file, as one protobuf message ends at 2 GiB."""
+
+TYPE_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "float32": "f32",
+        "float16": "f16",
+        "bfloat16": "bf16",
+        "bool": "boolean",
+        "float8e4m3fn": "f8e4m3",
+        "float8e5m2": "f8e5m2",
+        "float8e8m0": "f8e8m0",
+        "float4e2m1": "f4e2m1",
+        "int4": "i4",
+        "uint4": "u4",
+        **{f"{sign}int{bits}": f"{sign or 'i'}{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    }
+)
+"""Element types whose arrays go in and out, and the engine's names of them. float64 is missing: it is computed in float32 there."""
+
+CARRIERS: Mapping[str, str] = MappingProxyType(
+    {"bfloat16": "uint16", "float8e4m3fn": "uint8", "float8e5m2": "uint8", "float8e8m0": "uint8"}
+)
+"""Element types that NumPy lacks, and the NumPy type of the same size that carries their bytes to the engine and back."""
+
+
+def read_model(core: Any, network: Network) -> Any:
+    """Returns the engine's model of a network, corrected. Raises: what the engine raises."""
+    model = _read(core, network)
+    correct_model(model)
+    return model
+
+
+def _read(core: Any, network: Network) -> Any:
+    if sum(constant.nbytes for constant in network.initializers.values()) <= _LARGEST_IN_MEMORY:
+        return core.read_model(network_to_bytes(network))
+    with tempfile.TemporaryDirectory(prefix="hetero-openvino-") as folder:
+        path = os.path.join(folder, "model.onnx")
+        write_network(network, path, inline_limit=0)
+        return core.read_model(path)
+
+
+def join_networks(networks: Sequence[Network]) -> bytes:
+    """Returns one model in which each network stands by itself; what belongs to the one at index i has names that begin with "i/"."""
+    import onnx  # heavy, and loaded already where there is a network
+
+    joined = onnx.ModelProto()
+    for index, network in enumerate(networks):
+        model = onnx.compose.add_prefix(network_to_proto(network), f"{index}/", inplace=True)
+        if index == 0:
+            joined.CopyFrom(model)
+            continue
+        for field in ("node", "input", "output", "initializer", "value_info"):
+            getattr(joined.graph, field).extend(getattr(model.graph, field))
+        present = {opset.domain for opset in joined.opset_import}
+        joined.opset_import.extend(opset for opset in model.opset_import if opset.domain not in present)
+        joined.ir_version = max(joined.ir_version, model.ir_version)
+    content: bytes = joined.SerializeToString()
+    return content
+
+
+def find_type_fault(name: str, found: ValueType | None) -> str | None:
+    """Returns why a value of a type cannot be handed over, or None when it can."""
+    if not isinstance(found, TensorType):
+        return f"the type of '{name}' is not known" if found is None else f"'{name}' is {found}; OpenVINO takes and gives tensors"
+    if found.dtype == "float64":
+        return f"'{name}' is float64, which OpenVINO computes in float32"
+    if found.dtype not in TYPE_NAMES:
+        return f"'{name}' is {found.dtype}, which OpenVINO does not take or give as an array"
+    return None

@@ -1,0 +1,82 @@
+"""What the engine gets wrong and can be told to get right: operations of its model that are replaced before it is compiled.
+
+Only those of the model itself; bodies of If, Loop and Scan stay as they are, and `known_errors` refuses what would be wrong there.
+Found with OpenVINO 2026.4; an entry can go when a newer engine is right without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def correct_model(model: Any) -> None:
+    """Replaces, in the engine's model, the operations that it computes wrongly."""
+    from openvino import opset13  # the engine; loaded already
+
+    for operation in model.get_ordered_ops():
+        correct = _CORRECTIONS.get(operation.get_type_name())
+        if correct is not None:
+            correct(opset13, operation)
+
+
+def _keep_infinities(opset: Any, operation: Any) -> None:
+    """A maximum of nothing but -inf is the lowest float there, and of no elements, too: the accumulator begins at it.
+
+    2 max(x / 2) has the same value everywhere else, down to the last bit of the smallest denormal, and the lowest float doubled is -inf.
+    """
+    dtype = operation.get_input_element_type(0)
+    if not dtype.is_real():
+        return
+    half = opset.multiply(operation.input_value(0), opset.constant(0.5, dtype))
+    reduce = opset.reduce_max if operation.get_type_name() == "ReduceMax" else opset.reduce_min
+    reduced = reduce(half, operation.input_value(1), keep_dims=operation.get_attributes()["keep_dims"])
+    _replace(operation, opset.multiply(reduced, opset.constant(2.0, dtype)), [half, reduced])
+
+
+def _order_ties(opset: Any, operation: Any) -> None:
+    """Among equal values the standard returns the lower index first; the frontend does not ask the engine for that."""
+    attributes = operation.get_attributes()
+    stable = opset.topk(
+        operation.input_value(0),
+        operation.input_value(1),
+        attributes["axis"],
+        attributes["mode"],
+        "value" if attributes["sort"] == "none" else attributes["sort"],
+        attributes["index_element_type"],
+        stable=True,
+    )
+    _replace(operation, stable, [])
+
+
+def _keep_overlaps_at_threshold(opset: Any, operation: Any) -> None:
+    """The standard drops boxes that overlap by more than the threshold; the engine those that overlap by as much, too.
+
+    So its threshold becomes the next float or the one after it, and never 0.
+    """
+    threshold = operation.input_value(3)
+    dtype = threshold.get_element_type()
+    above = opset.multiply(threshold, opset.constant(1 + 2**-23, dtype))
+    positive = opset.maximum(above, opset.constant(2**-100, dtype))
+    for index, each in enumerate((above, positive)):
+        each.set_friendly_name(f"{operation.get_friendly_name()}/{index}")
+    operation.input(3).replace_source_output(positive.output(0))
+
+
+def _replace(operation: Any, last: Any, before: list[Any]) -> None:
+    """Puts new operations into the place of one; their names begin with its own, by which profiles find its node."""
+    from openvino.utils import replace_node  # the engine; loaded already
+
+    name = operation.get_friendly_name()
+    last.set_friendly_name(name)
+    for index, each in enumerate(before):
+        each.set_friendly_name(f"{name}/{index}")
+    replace_node(operation, last)
+
+
+_CORRECTIONS: dict[str, Callable[[Any, Any], None]] = {
+    "NonMaxSuppression": _keep_overlaps_at_threshold,
+    "ReduceMax": _keep_infinities,
+    "ReduceMin": _keep_infinities,
+    "TopK": _order_ties,
+}

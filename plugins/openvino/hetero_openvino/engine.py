@@ -1,0 +1,75 @@
+"""The installed engine: whether it works, and the devices that it lists and that really ran one node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from hetero_core.errors import DeviceUnavailableError
+
+OLDEST = (2025, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Engine:
+    """OpenVINO, imported, with a core of its own."""
+
+    module: ModuleType
+    core: Any
+    version: str
+
+    @cached_property
+    def ids(self) -> tuple[str, ...]:
+        """The engine's devices that ran the probe: "CPU" first, then by name."""
+        others = sorted(set(self.core.available_devices) - {"CPU"})
+        return ("CPU", *(name for name in others if find_fault(self.module, self.core, name) is None))
+
+
+def open_engine() -> Engine:
+    """Returns the engine after it ran one node on the processor.
+
+    Raises: DeviceUnavailableError that says what is missing, broken or too old, and the cure.
+    """
+    import importlib_metadata
+
+    try:
+        version = importlib_metadata.version("openvino")
+    except importlib_metadata.PackageNotFoundError as error:
+        raise DeviceUnavailableError("OpenVINO is not installed; pip install 'hetero-openvino[engine]'") from error
+    if tuple(int(piece) for piece in version.split(".")[:2]) < OLDEST:
+        wanted = ".".join(map(str, OLDEST))
+        raise DeviceUnavailableError(f"OpenVINO {version} is too old: expected {wanted} or newer; pip install --upgrade openvino")
+    try:
+        import openvino  # native libraries; the reason why this module is imported late
+    except Exception as error:
+        raise DeviceUnavailableError(
+            f"OpenVINO {version} is installed and cannot be imported: {type(error).__name__}: {error}; reinstall openvino"
+        ) from error
+    if not hasattr(openvino, "Core"):
+        raise DeviceUnavailableError(f"OpenVINO {version} is installed, but its folder has no Core; reinstall openvino")
+    core = openvino.Core()
+    fault = find_fault(openvino, core, "CPU")
+    if fault is not None:
+        raise DeviceUnavailableError(f"OpenVINO {version} cannot run one node: {fault}; reinstall openvino")
+    return Engine(openvino, core, version)
+
+
+def find_fault(module: Any, core: Any, device: str) -> str | None:
+    """Returns why a device of the engine cannot add two numbers; None when it can."""
+    try:
+        x = module.opset13.parameter([2], np.float32)
+        compiled = core.compile_model(module.Model([module.opset13.add(x, x)], [x], "probe"), device, exact_precision())
+        result = compiled([np.ones(2, np.float32)])[0]
+    except Exception as error:  # noqa: BLE001  # engine and drivers may raise anything; the text is the answer
+        return f"{type(error).__name__}: {error}"
+    return None if result.tolist() == [2.0, 2.0] else f"it computes 1 + 1 = {result.tolist()}"
+
+
+def exact_precision() -> Mapping[str, str]:
+    """What keeps float32 as it is: by default recent processors compute it in bfloat16."""
+    return {"INFERENCE_PRECISION_HINT": "f32"}

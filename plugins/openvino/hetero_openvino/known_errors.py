@@ -1,0 +1,204 @@
+"""What the engine computes wrongly, or fails at when it runs; refused, so that nobody gets a wrong answer or a late error.
+
+Each entry was found on OpenVINO 2026.4 by a case of ONNX's own backend suite, which it names, or by a comparison with NumPy; it goes when
+a newer engine is right. The frontend of the engine ignores attributes that it does not know, so what came into an operator
+later is refused here by name. `arithmetic` holds what is wrong with integers; what can be put right is in `corrections`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import ceil
+
+from hetero_core.network.graph import Graph, Node, iterate_graphs
+from hetero_openvino.arithmetic import find_arithmetic_error
+from hetero_openvino.inspection import dtype_of_input, find_shape, has_input
+
+Check = Callable[[Node, Graph], str | None]
+
+
+def find_known_error(node: Node, graph: Graph) -> str | None:
+    """Returns what the engine gets wrong about a node of a network, or about one in its bodies, in words, or None."""
+    found = _check_node(node, graph)
+    if found is not None:
+        return found
+    for inner, body in _iterate_bodies(node):
+        found = _check_node(inner, body) or _CHECKS_OF_BODIES.get(inner.op_type)
+        if found is not None:
+            return f"its body holds '{inner.name}' ({inner.op_type}): {found}"
+    return None
+
+
+def _iterate_bodies(node: Node) -> Iterator[tuple[Node, Graph]]:
+    for outer in node.bodies.values():
+        for body in iterate_graphs(outer):
+            for inner in body.nodes:
+                yield inner, body
+
+
+def _check_node(node: Node, graph: Graph) -> str | None:
+    if node.domain:
+        return None
+    check = _CHECKS.get(node.op_type)
+    found = None if check is None else check(node, graph)
+    return find_arithmetic_error(node, graph) if found is None else found
+
+
+def _always(reason: str) -> Check:
+    return lambda node, graph: reason
+
+
+def _check_attention(node: Node, graph: Graph) -> str | None:
+    # attention_local_window, attention_4d_with_past_and_present_qk_matmul_bias_4d_mask_causal
+    if node.attributes.get("left_window_size", -1) != -1 or node.attributes.get("right_window_size", -1) != -1:
+        return "OpenVINO ignores left_window_size and right_window_size of Attention"
+    if node.attributes.get("is_causal", 0) and has_input(node, 4):
+        return "OpenVINO counts the positions of causal Attention from the first query, not from the end of past_key"
+    return None
+
+
+def _check_cast(node: Node, graph: Graph) -> str | None:
+    # cast_FLOAT_to_FLOAT8E4M3FN, cast_FLOAT_to_FLOAT4E2M1, cast_e8m0_FLOAT_to_FLOAT8E8M0
+    found = graph.type_of(node.outputs[0])
+    source, target = dtype_of_input(node, graph), getattr(found, "dtype", None)
+    if source == target:
+        return None
+    if target in ("float8e4m3fn", "float8e5m2") and node.attributes.get("saturate", 1):
+        return f"OpenVINO does not saturate what is too large for {target}"
+    if target in ("int4", "uint4") and source is not None and "float" in source:
+        return f"OpenVINO rounds to {target}; the standard cuts fractions off"
+    if target == "float4e2m1":
+        return "OpenVINO makes NaN the largest float4e2m1"
+    if target == "float8e8m0" and node.attributes.get("round_mode", "up") == "up":
+        return "OpenVINO rounds to the nearest float8e8m0, not up"
+    return None
+
+
+def _check_dft(node: Node, graph: Graph) -> str | None:
+    # dft_rfft, dft_irfft, dft_axis
+    if node.attributes.get("onesided", 0):
+        return "OpenVINO shapes one-sided transforms wrongly"
+    is_last = node.since_version >= 20 and not has_input(node, 2)
+    return None if is_last or node.since_version < 20 else "OpenVINO ignores the axis of DFT"
+
+
+def _check_recurrent(node: Node, graph: Graph) -> str | None:
+    # gru_batchwise, lstm_batchwise, simple_rnn_batchwise, lstm_with_peepholes
+    if node.attributes.get("layout", 0) != 0:
+        return f"OpenVINO ignores the layout of {node.op_type}"
+    return "OpenVINO ignores the peepholes of LSTM" if node.op_type == "LSTM" and has_input(node, 7) else None
+
+
+def _check_max_pool(node: Node, graph: Graph) -> str | None:
+    # maxpool_2d_ceil_output_size_reduce_by_one
+    if not node.attributes.get("ceil_mode", 0):
+        return None
+    shape, kernel = find_shape(node, graph), node.attributes["kernel_shape"]
+    rank = len(kernel)
+    strides = node.attributes.get("strides", (1,) * rank)
+    dilations = node.attributes.get("dilations", (1,) * rank)
+    pads = node.attributes.get("pads", (0,) * (2 * rank))
+    for axis in range(rank):
+        size = None if shape is None else shape[axis + 2]
+        if isinstance(size, int):
+            reach = (kernel[axis] - 1) * dilations[axis] + 1
+            windows = ceil((size + pads[axis] + pads[axis + rank] - reach) / strides[axis]) + 1
+            if (windows - 1) * strides[axis] < size + pads[axis]:
+                continue
+        return "OpenVINO counts a window that begins behind the end of the input, under ceil_mode"
+    return None
+
+
+def _check_resize(node: Node, graph: Graph) -> str | None:
+    # resize_*_antialias, _cubic_exclude_outside, _align_corners, _not_larger, _not_smaller
+    attributes = node.attributes
+    if attributes.get("antialias", 0):
+        return "OpenVINO ignores antialias of Resize"
+    if attributes.get("exclude_outside", 0) and attributes.get("mode", "nearest") == "cubic":
+        return "OpenVINO ignores exclude_outside of Resize"
+    if attributes.get("keep_aspect_ratio_policy", "stretch") != "stretch":
+        return "OpenVINO ignores keep_aspect_ratio_policy of Resize"
+    if attributes.get("coordinate_transformation_mode") != "align_corners" or not has_input(node, 2):
+        return None
+    return None if _scales_are_whole(node, graph) else "OpenVINO scales by the rounded size under align_corners, not by the scales"
+
+
+def _scales_are_whole(node: Node, graph: Graph) -> bool:
+    """Says whether every size times its scale is known and a whole number, which rounding leaves as it is."""
+    scales, shape = graph.initializers.get(node.inputs[2]), find_shape(node, graph)
+    if scales is None or shape is None or len(scales.array) != len(shape):
+        return False
+    return all(
+        isinstance(size, int) and (size * float(scale)).is_integer() for size, scale in zip(shape, scales.array, strict=True)
+    )
+
+
+def _check_round(node: Node, graph: Graph) -> str | None:
+    # dynamicquantizelinear_expanded
+    index = graph.index_of_producer.get(node.inputs[0])
+    is_quotient = index is not None and graph.nodes[index].op_type == "Div"
+    return "OpenVINO divides by a multiplication, so that a quotient may be on the other side of a half" if is_quotient else None
+
+
+def _check_softmax(node: Node, graph: Graph) -> str | None:
+    # Softmax-11 flattens its input to two dimensions; OpenVINO takes it for Softmax-13, which does not. LogSoftmax-11 is right.
+    if node.since_version != 11:
+        return None
+    shape, axis = find_shape(node, graph), node.attributes.get("axis", 1)
+    if shape is not None and all(size == 1 for size in shape[axis % len(shape) + 1 :]):
+        return None
+    return "OpenVINO computes Softmax-11 along one axis; the standard flattens all from that axis on"
+
+
+def _check_space_to_depth(node: Node, graph: Graph) -> str | None:
+    # spacetodepth_crd_mode_example
+    return "OpenVINO ignores the mode of SpaceToDepth" if node.attributes.get("mode", "DCR") != "DCR" else None
+
+
+def _check_range(node: Node, graph: Graph) -> str | None:
+    known = node.attributes.get("stash_type", 1) == 1 or dtype_of_input(node, graph) not in ("bfloat16", "float16")
+    return None if known else "OpenVINO ignores stash_type of Range"
+
+
+def _check_roi_align(node: Node, graph: Graph) -> str | None:
+    # roialign_mode_max
+    is_max = node.attributes.get("mode", "avg") == "max"
+    return "OpenVINO's RoiAlign of mode max interpolates after it takes the maximum" if is_max else None
+
+
+def _check_tile(node: Node, graph: Graph) -> str | None:
+    # tile
+    is_known = node.inputs[1] in graph.initializers
+    return None if is_known else "OpenVINO returns what it has not written where repeats are no constant"
+
+
+_HALVES = "OpenVINO multiplies by the reciprocal of the scale, so that a quotient may be on the other side of a half"
+
+_CHECKS: dict[str, Check] = {
+    "Attention": _check_attention,
+    "Cast": _check_cast,
+    "CastLike": _check_cast,
+    "DFT": _check_dft,
+    # dynamicquantizelinear, quantizelinear_uint16
+    "DynamicQuantizeLinear": _always(_HALVES),
+    "GRU": _check_recurrent,
+    "LSTM": _check_recurrent,
+    "MaxPool": _check_max_pool,
+    "QuantizeLinear": _always(_HALVES),
+    "RNN": _check_recurrent,
+    "Range": _check_range,
+    "Resize": _check_resize,
+    "RoiAlign": _check_roi_align,
+    "Round": _check_round,
+    "Softmax": _check_softmax,
+    "SpaceToDepth": _check_space_to_depth,
+    "Tile": _check_tile,
+}
+
+_CHECKS_OF_BODIES = {
+    "NonMaxSuppression": "OpenVINO drops boxes whose overlap equals the threshold",
+    "ReduceMax": "OpenVINO's maximum of -inf alone, or of nothing, is the lowest float",
+    "ReduceMin": "OpenVINO's minimum of inf alone, or of nothing, is the highest float",
+    "TopK": "OpenVINO does not return the lower index first among equal values",
+}
+"""What is put right in a network, and not inside a body."""

@@ -1,0 +1,140 @@
+"""Which nodes the engine takes: all distinct nodes of a network side by side in one model, and one query about it.
+
+A query takes more than 10 ms however small the model is. Nodes that do not touch each other are answered as if each were alone; what
+the frontend cannot convert at all is found by halves. A node that the engine refuses alone it may take in its network, where it knows
+more about shapes and constants; so a network of which it would refuse some nodes is compiled as a whole before they are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from hetero_core.devices.probing import NodeProber
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.types import TensorType
+from hetero_openvino.conversion import TYPE_NAMES, find_type_fault, join_networks, read_model
+from hetero_openvino.engine import Engine, exact_precision
+
+
+class EngineRefusal(str):
+    """A refusal of one node alone, in the words of the engine, which may take the node in its network."""
+
+    __slots__ = ()
+
+
+class Prober:
+    """Answers for one device of the engine. Safe for threads."""
+
+    def __init__(self, engine: Engine, device: str) -> None:
+        self._engine = engine
+        self._device = device
+        self._nodes = NodeProber(self._ask, keeps_weights=True)
+
+    def find_refusals(self, nodes: Iterable[Node], network: Network) -> dict[str, str]:
+        """Returns why the engine does not take nodes of a stamped network, by name; nodes that it takes are not in it."""
+        reasons: dict[str, str] = {}
+        asked = []
+        for node in nodes:
+            # Nobody reads some outputs, as the mask of a Dropout that infers; nor need anybody know what they are.
+            read = (value for value in node.writes if value in network.index_of_consumers or value in network.names_of_outputs)
+            faults = (find_type_fault(value, network.type_of(value)) for value in (*node.reads, *read))
+            reason = next(filter(None, faults), None)
+            if reason is None:
+                asked.append(node)
+            else:
+                reasons[node.name] = reason
+        refusals = self._nodes.find_refusals(asked, network)
+        may_be_lifted = len(asked) == len(network.nodes) and all(isinstance(reason, EngineRefusal) for reason in refusals.values())
+        if refusals and may_be_lifted and not self._try_whole(network):
+            return {}
+        return reasons | refusals
+
+    def _ask(self, networks: Sequence[Network]) -> list[str]:
+        answers: dict[int, str] = {}
+        # What a body reads from around it keeps its name when networks are joined, and is not found then.
+        together = [index for index, network in enumerate(networks) if not any(node.bodies for node in network.nodes)]
+        answers.update(zip(together, self._ask_together([networks[index] for index in together]), strict=True))
+        return [answers[index] if index in answers else self._try_whole(network) for index, network in enumerate(networks)]
+
+    def _ask_together(self, networks: Sequence[Network]) -> list[str]:
+        if not networks:
+            return []
+        try:
+            model = self._engine.core.read_model(join_networks(networks))
+            supported = set(self._engine.core.query_model(model, self._device))
+        except Exception as error:  # noqa: BLE001  # whatever the engine raises is its answer
+            if len(networks) == 1:
+                return [EngineRefusal(f"OpenVINO {self._engine.version}: {shorten_message(str(error))}")]
+            half = len(networks) // 2
+            return self._ask_together(networks[:half]) + self._ask_together(networks[half:])
+        results = _group_results(model)
+        return [self._judge(network, results.get(index, {}), supported) for index, network in enumerate(networks)]
+
+    def _judge(self, network: Network, results: dict[str, Any], supported: set[str]) -> str:
+        fault = self._find_result_fault(network, [results.get(spec.name) for spec in network.outputs])
+        if fault:
+            return fault
+        # A query lists what has no rank, which does not compile. It leaves out what its own passes take away, as it leaves out what it
+        # cannot run. Only compiling tells them apart.
+        has_ranks = all(isinstance(spec.type, TensorType) and spec.type.shape is not None for spec in network.inputs)
+        if has_ranks and all(op.get_friendly_name() in supported for op in _walk_up(results.values())):
+            return ""
+        return self._try_whole(network)
+
+    def _try_whole(self, network: Network) -> str:
+        """Returns why the engine cannot compile a network, an empty text where it can."""
+        try:
+            model = read_model(self._engine.core, network)
+            fault = self._find_result_fault(network, list(model.outputs))
+            if fault:
+                return fault
+            self._engine.core.compile_model(model, self._device, dict(exact_precision()))
+        except Exception as error:  # noqa: BLE001  # whatever the engine raises is its answer
+            return EngineRefusal(f"OpenVINO {self._engine.version} on {self._device}: {shorten_message(str(error))}")
+        return ""
+
+    def _find_result_fault(self, network: Network, results: Sequence[Any]) -> str:
+        if len(results) != len(network.outputs):
+            return f"OpenVINO {self._engine.version} makes {len(results)} outputs; the model has {len(network.outputs)}"
+        for spec, result in zip(network.outputs, results, strict=True):
+            if result is None:
+                return f"OpenVINO {self._engine.version} loses its output '{spec.name}'"
+            found, wanted = result.get_element_type().get_type_name(), TYPE_NAMES.get(str(spec.dtype))
+            if found != wanted:
+                return f"OpenVINO {self._engine.version} makes '{spec.name}' {found}; the model says {wanted}"
+        return ""
+
+
+def _group_results(model: Any) -> dict[int, dict[str, Any]]:
+    """Returns the results of each network by the names of its outputs."""
+    grouped: dict[int, dict[str, Any]] = {}
+    for output in model.outputs:
+        for name in output.get_names():
+            index, _, own = name.partition("/")
+            if index.isdecimal():
+                grouped.setdefault(int(index), {})[own] = output
+    return grouped
+
+
+def _walk_up(outputs: Iterable[Any]) -> Iterable[Any]:
+    """Yields the operations that some outputs need, constants and parameters aside."""
+    waiting = [output.get_node() for output in outputs]
+    seen = set()
+    while waiting:
+        operation = waiting.pop()
+        if operation.get_friendly_name() in seen:
+            continue
+        seen.add(operation.get_friendly_name())
+        waiting += [operation.input_value(index).get_node() for index in range(operation.get_input_size())]
+        if operation.get_type_name() not in ("Parameter", "Constant", "Result"):
+            yield operation
+
+
+def shorten_message(text: str) -> str:
+    """Returns an engine's message without the places in its source, on one line."""
+    kept = [line for line in text.splitlines() if line.strip() and not line.startswith(("Exception from", "Check '"))]
+    line = " ".join(" ".join(kept if kept else [text]).split())
+    line = re.sub(r"(?:Exception from )?src/\S+:\d+:?\s*", "", line)
+    return line if len(line) <= 300 else line[:297] + "..."

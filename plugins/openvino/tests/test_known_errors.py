@@ -1,0 +1,180 @@
+"""What OPENVINO refuses or puts right because the engine is wrong: by name, no more than that, and only as long as the engine is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hetero_core import Core, Network
+from hetero_core.testing.backend_cases import BackendCase, iterate_backend_cases
+from hetero_core.testing.compare import describe_mismatch
+
+pytest.importorskip("openvino", reason="needs the engine: pip install 'hetero-openvino[test]'")
+
+from hetero_openvino import conversion, device
+
+Read = Callable[..., Network]
+
+REFUSED = {
+    "attention_local_window": "ignores left_window_size",
+    "attention_4d_with_past_and_present_qk_matmul_bias_4d_mask_causal": "counts the positions of causal Attention",
+    "bitshift_right_int8_negative_input": "shifts signed integers",
+    "cast_FLOAT_to_FLOAT8E4M3FN": "does not saturate",
+    "cast_FLOAT_to_FLOAT4E2M1": "makes NaN the largest float4e2m1",
+    "cast_e8m0_FLOAT_to_FLOAT8E8M0": "rounds to the nearest float8e8m0",
+    "dft_axis": "ignores the axis of DFT",
+    "dft_rfft": "shapes one-sided transforms wrongly",
+    "dynamicquantizelinear": "on the other side of a half",
+    "dynamicquantizelinear_expanded": "on the other side of a half",
+    "gru_batchwise": "ignores the layout of GRU",
+    "lstm_with_peepholes": "ignores the peepholes",
+    "maxpool_2d_ceil_output_size_reduce_by_one": "counts a window that begins behind the end",
+    "quantizelinear_uint16": "on the other side of a half",
+    "resize_downsample_scales_cubic_align_corners": "scales by the rounded size",
+    "resize_downsample_scales_linear_antialias": "ignores antialias",
+    "resize_upsample_scales_cubic_A_n0p5_exclude_outside": "ignores exclude_outside",
+    "resize_upsample_sizes_nearest_not_larger": "ignores keep_aspect_ratio_policy",
+    "roialign_mode_max": "interpolates after it takes the maximum",
+    "spacetodepth_crd_mode_example": "ignores the mode of SpaceToDepth",
+    "tile": "returns what it has not written",
+}
+CORRECTED = {
+    "nonmaxsuppression_iou_threshold_boundary": "NonMaxSuppression",
+    "reduce_max_empty_set": "ReduceMax",
+    "top_k_same_values_2d": "TopK",
+}
+
+
+def find_case(name: str) -> BackendCase:
+    return next(iterate_backend_cases(f"^test_{name}$", kinds=("node",)))
+
+
+def find_mismatch(core: Core, case: BackendCase) -> str | None:
+    """Returns where OPENVINO leaves what the standard expects of a case."""
+    loaded = core.load_network(case.model, "OPENVINO")
+    inputs, expected = case.runs[0]
+    found = loaded.infer({spec.name: value for spec, value in zip(loaded.inputs, inputs, strict=True)})
+    pairs = zip(found.items(), expected, strict=True)
+    return next(filter(None, (describe_mismatch(value, wanted, name=name) for (name, value), wanted in pairs)), None)
+
+
+@pytest.mark.parametrize(("name", "reason"), REFUSED.items(), ids=REFUSED)
+def test_case_is_refused_for_what_the_engine_gets_wrong(core: Core, name: str, reason: str) -> None:
+    refused = core.query_network(find_case(name).model, "OPENVINO").refused
+    assert any(reason in text for text in refused.values()), refused
+
+
+@pytest.mark.parametrize("name", [name for name in REFUSED if name != "tile"])
+def test_engine_is_still_wrong_about_what_is_refused(core: Core, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Where this fails the engine has been mended: the entry can go. What Tile does not write may be anything, so it is left out."""
+    monkeypatch.setattr(device, "find_known_error", lambda node, network: None)
+    assert find_mismatch(core, find_case(name)) is not None
+
+
+@pytest.mark.parametrize("name", CORRECTED)
+def test_corrected_operator_is_right_and_the_engine_alone_is_still_wrong(
+    core: Core, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    case = find_case(name)
+    assert find_mismatch(core, case) is None
+    monkeypatch.setattr(conversion, "correct_model", lambda model: None)
+    assert find_mismatch(core, case) is not None
+
+
+@pytest.mark.parametrize("operator", ["ReduceMax", "ReduceMin"])
+@pytest.mark.parametrize("dtype", ["float", "float16"])
+def test_extreme_of_infinities_is_infinite_and_of_the_extreme_floats_is_theirs(
+    core: Core, read: Read, operator: str, dtype: str
+) -> None:
+    network = read(f"g ({dtype}[N,3] x) => ({dtype}[N] y) <int64[1] a = {{1}}> {{ y = {operator} <keepdims = 0> (x, a) }}", 20)
+    found_type: Any = {"float": np.float32, "float16": np.float16}[dtype]
+    limits = np.finfo(found_type)
+    rows = [-np.inf, np.inf, limits.min, limits.max, limits.smallest_normal, 0]
+    x = np.array([[row] * 3 for row in rows] + [[1, 2, 3], [-np.inf, 0, np.inf]], found_type)
+    found = core.load_network(network, "OPENVINO").infer({"x": x})["y"]
+    assert found.tolist() == (x.max(axis=1) if operator == "ReduceMax" else x.min(axis=1)).tolist()
+
+
+@pytest.mark.parametrize("threshold", [0.0, 1 / 3, 0.5])
+def test_boxes_are_dropped_above_the_threshold_and_kept_at_it(core: Core, read: Read, threshold: float) -> None:
+    # Overlaps with the first box: none, exactly a half, all.
+    boxes = np.array([[[0, 0, 2, 2], [0, 2, 2, 4], [0, 0, 2, 1], [0, 0, 2, 2]]], np.float32)
+    network = read(
+        "g (float[1,4,4] b, float[1,1,4] s, int64[1] n, float[1] t) => (int64[K,3] y) { y = NonMaxSuppression(b, s, n, t) }"
+    )
+    inputs = {"b": boxes, "s": np.array([[[0.9, 0.8, 0.7, 0.6]]], np.float32), "n": np.array([9])}
+    inputs["t"] = np.array([threshold], np.float32)
+    expected = core.load_network(network, "CPU").infer(inputs)["y"]
+    assert core.load_network(network, "OPENVINO").infer(inputs)["y"].tolist() == expected.tolist()
+    assert len(expected) == (3 if threshold == 0.5 else 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "opset", "reason"),
+    [
+        ("g (float[2,3,4] x) => (float[2,3,4] y) { y = Softmax <axis = 1> (x) }", 11, "computes Softmax-11 along one axis"),
+        ("g (int8[2] x) => (int8[2] y) { y = Add(x, x) }", 17, "saturates int8; the standard's reference wraps around"),
+        (
+            "g (int32[1] x) => (int32[1] y) <int32[1] w = {16777217}> { y = Div(x, w) }",
+            17,
+            "OpenVINO computes Div of int32 in float32, which is exact up to 2^24; the constant 'w' has larger values",
+        ),
+        ("g (int8[2] x) => (int4[2] y) { a = Cast <to = 1> (x) y = Cast <to = 22> (a) }", 21, "rounds to int4"),
+        ("g (int32[2,2] x) => (int32[2,2] y) { y = MatMul(x, x) }", 17, "computes MatMul of int32 in float32"),
+        ('g (uint8[2] x) => (uint8[2] y) { y = BitShift <direction = "LEFT"> (x, x) }', 17, "beyond their width"),
+        (
+            "g (int64[1] x) => (int64[1] y) <int64[1] w = {5000000000}> { y = Add(x, w) }",
+            17,
+            "OpenVINO computes Add of int64 in 32 bits; the constant 'w' has larger values",
+        ),
+        (
+            "g (bool c, float[2] x, float[2,3] m) => (float[2] y) { y = If (c) <"
+            "then_branch = t () => (float[2] a) { a = ReduceMax <axes = [1], keepdims = 0> (m) }, "
+            "else_branch = e () => (float[2] b) { b = Neg(x) }> }",
+            17,
+            "its body holds 'ReduceMax_0' (ReduceMax): OpenVINO's maximum of -inf alone, or of nothing, is the lowest float",
+        ),
+    ],
+)
+def test_what_no_case_of_the_suite_covers_is_refused(core: Core, read: Read, text: str, opset: int, reason: str) -> None:
+    (found,) = core.query_network(read(text, opset), "OPENVINO").refused.values()
+    assert reason in found
+
+
+@pytest.mark.parametrize(
+    ("text", "opset"),
+    [
+        ("g (float[2,3,1] x) => (float[2,3,1] y) { y = Softmax <axis = 1> (x) }", 11),
+        ("g (float[2,3,4] x) => (float[2,3,4] y) { y = Softmax <axis = 1> (x) }", 8),
+        ("g (float[2,3,4] x) => (float[2,3,4] y) { y = LogSoftmax <axis = 1> (x) }", 11),
+        (
+            "g (float[1,1,5,5] x) => (float[1,1,2,2] y) { y = MaxPool <kernel_shape = [3,3], strides = [2,2], ceil_mode = 1> (x) }",
+            17,
+        ),
+        (
+            "g (float[1,1,2,2] x) => (float[1,1,4,4] y) <float[4] s = {1,1,2,2}> "
+            '{ y = Resize <mode = "linear", coordinate_transformation_mode = "align_corners"> (x, , s) }',
+            13,
+        ),
+        ("g (float[2] x) => (float[2] y) { y = Round(x) }", 17),
+    ],
+)
+def test_neighbour_of_what_is_refused_is_taken_and_equals_the_cpu_device(core: Core, read: Read, text: str, opset: int) -> None:
+    network = read(text, opset)
+    x = np.random.default_rng(3).standard_normal(list(network.inputs[0].type.shape)).astype(np.float32)  # type: ignore[union-attr, arg-type]  # static tensors
+    found, expected = (core.load_network(network, name).infer({"x": x})["y"] for name in ("OPENVINO", "CPU"))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_arithmetic_on_shapes_is_taken(core: Core, read: Read) -> None:
+    network = read(
+        "g (float[N,6] x) => (float[M,3] y) <int64[1] two = {2}, int64[1] i = {0}, int64[1] three = {3}> "
+        "{ s = Shape(x) n = Gather(s, i) t = Mul(n, two) h = Div(t, two) d = Mul(h, two) "
+        "r = Concat <axis = 0> (d, three) y = Reshape(x, r) }"
+    )
+    assert not core.query_network(network, "OPENVINO").refused
+    found = core.load_network(network, "OPENVINO").infer({"x": np.arange(24, dtype=np.float32).reshape(4, 6)})["y"]
+    assert found.tolist() == np.arange(24).reshape(8, 3).tolist()

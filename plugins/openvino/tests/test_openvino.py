@@ -1,0 +1,314 @@
+"""OPENVINO: arrays of every kind, outputs that are inputs, threads, blobs, profiles, and one graph with devices in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+from hetero_core import Core, Extension, Network
+from hetero_core.errors import (
+    BlobMismatchError,
+    ConfigKeyError,
+    DeviceNotFoundError,
+    InferenceError,
+    LoadError,
+    UnsupportedNodesError,
+)
+from hetero_core.network.types import TensorType
+from hetero_core.testing.compare import assert_same
+from hetero_core.testing.models import dynamic_batch_model, if_model, light_inputs, loop_model, lstm_model
+
+pytest.importorskip("openvino", reason="needs the engine: pip install 'hetero-openvino[test]'")
+
+Read = Callable[..., Network]
+
+
+def test_plain_name_is_the_cpu_device_and_its_id_says_so(core: Core) -> None:
+    assert core.get_metric("OPENVINO", "AVAILABLE_DEVICES")[0] == "CPU"
+    assert "with OpenVINO 202" in core.get_metric("OPENVINO.CPU", "FULL_DEVICE_NAME")
+    with pytest.raises(DeviceNotFoundError, match=r"device OPENVINO has no id 'NONE'; its ids are CPU"):
+        core.get_metric("OPENVINO.NONE", "FULL_DEVICE_NAME")
+
+
+def test_operator_that_the_engine_lacks_is_refused_alike_by_query_and_load(core: Core, read: Read) -> None:
+    network = read("g (float[2] x) => (float[2] y) { a = Relu(x) y = com.acme.Twist(a) }")
+    result = core.query_network(network, "OPENVINO")
+    assert dict(result.supported) == {"Relu_0": "OPENVINO"}
+    assert "Twist" in result.refused["Twist_1"]
+    with pytest.raises(UnsupportedNodesError) as caught:
+        core.load_network(network, "OPENVINO")
+    assert caught.value.refusals == {"Twist_1": {"OPENVINO": result.refused["Twist_1"]}}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "reason"),
+    [
+        ("double", "'x' is float64, which OpenVINO computes in float32"),
+        ("string", "'x' is string, which OpenVINO does not take or give as an array"),
+    ],
+)
+def test_element_type_that_the_engine_narrows_or_lacks_is_refused(core: Core, read: Read, dtype: str, reason: str) -> None:
+    network = read(f"g ({dtype}[2] x) => ({dtype}[2] y) {{ y = Identity(x) }}")
+    assert core.query_network(network, "OPENVINO").refused["Identity_0"] == reason
+
+
+@pytest.mark.parametrize("opset", [1, 13, 18, 26, 28])
+def test_versions_that_mean_the_same_are_stamped_into_an_opset_of_the_engine(core: Core, read: Read, opset: int) -> None:
+    network = read("g (float[3] x) => (float[3] y) { a = Softplus(x) y = Identity(a) }", opset)
+    with core.load_network(network, "OPENVINO") as loaded:
+        x = np.array([-1, 0, 2], np.float32)
+        np.testing.assert_allclose(loaded.infer({"x": x})["y"], np.log1p(np.exp(x.astype(np.float64))), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "make"), [("if", if_model), ("loop", loop_model), ("lstm", lstm_model), ("dynamic", dynamic_batch_model)]
+)
+def test_model_with_bodies_or_open_sizes_equals_the_reference_device(
+    core: Core, name: str, make: Callable[[], onnx.ModelProto]
+) -> None:
+    model = make()
+    inputs = light_inputs(model)
+    expected = core.load_network(model, "TEMPLATE").infer(inputs)
+    found = core.load_network(model, "HETERO:OPENVINO,TEMPLATE").infer(inputs)
+    for key, value in expected.items():
+        np.testing.assert_allclose(found[key], value, rtol=1e-4, atol=1e-6, err_msg=f"{name} {key}")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "values"),
+    [
+        ("float16", np.float16, [1.5, -2, 0.25]),
+        ("bool", np.bool_, [True, False, True]),
+        ("uint32", np.uint32, [0, 2**32 - 1, 7]),
+        ("int64", np.int64, [-(2**31), 2**31 - 1, 7]),
+        ("bfloat16", ml_dtypes.bfloat16, [1.5, -2, 0.25]),
+        ("float8e4m3fn", ml_dtypes.float8_e4m3fn, [1.5, -2, 0.25]),
+        ("float8e8m0", ml_dtypes.float8_e8m0fnu, [1, 2, 0.25]),
+        ("int4", ml_dtypes.int4, [-8, 7, -1]),
+        ("uint4", ml_dtypes.uint4, [0, 15, 3]),
+        ("float4e2m1", ml_dtypes.float4_e2m1fn, [1.5, -2, 0.5]),
+    ],
+)
+@pytest.mark.parametrize("size", ["3", "N"])
+@pytest.mark.parametrize("is_read_only", [False, True])
+def test_values_of_a_type_come_back_as_they_went_in(
+    core: Core, name: str, dtype: Any, values: list[Any], size: str, is_read_only: bool
+) -> None:
+    text = f'<ir_version: 12, opset_import: ["": 24]> g ({name}[{size}] x) => ({name}[{size}] y) {{ y = Identity(x) }}'
+    x = np.array(values, dtype)
+    x.setflags(write=not is_read_only)
+    with core.load_network(onnx.parser.parse_model(text), "OPENVINO") as loaded:
+        found = loaded.infer({"x": x})["y"]
+    assert found.dtype == x.dtype
+    assert found.tolist() == x.tolist()
+    assert not np.shares_memory(found, x)
+
+
+def test_input_that_is_empty_and_read_only_is_taken(core: Core, read: Read) -> None:
+    x = np.zeros((0, 3), np.float32)
+    x.setflags(write=False)
+    found = core.load_network(read("g (float[N,3] x) => (float[N,3] y) { y = Neg(x) }"), "OPENVINO").infer({"x": x})["y"]
+    assert found.shape == (0, 3)
+
+
+@pytest.mark.parametrize("dtype", [np.longlong, np.ulonglong])
+def test_integers_under_their_second_name_are_taken(core: Core, read: Read, dtype: Any) -> None:
+    name = np.dtype(dtype).name
+    loaded = core.load_network(read(f"g ({name}[2] x) => ({name}[2] y) {{ y = Add(x, x) }}"), "OPENVINO")
+    assert loaded.infer({"x": np.array([1, 2], dtype)})["y"].tolist() == [2, 4]
+
+
+PASSING = """g (float[4] x, float[4] z, float[4] unread) => (float[4] dropped, float[4] relu, float[4] copied, float[4] largest)
+{ dropped = Dropout(x) relu = Relu(z) copied = Identity(x) largest = Max(x) }"""
+
+
+def test_outputs_that_are_inputs_are_copies_of_them(core: Core, read: Read) -> None:
+    loaded = core.load_network(read(PASSING), "OPENVINO")
+    for x in (np.array([1, -2, 3, -4], np.float32), np.array([5, 6, 7, 8], np.float32)):
+        found = loaded.infer({"x": x, "z": -x, "unread": np.zeros(4, np.float32)})
+        for name in ("dropped", "copied", "largest"):
+            assert found[name].tolist() == x.tolist()
+            assert not np.shares_memory(found[name], x)
+        assert found["relu"].tolist() == np.maximum(-x, 0).tolist()
+
+
+def test_network_of_nothing_but_passed_inputs_needs_no_engine(core: Core, read: Read) -> None:
+    loaded = core.load_network(
+        read("g (float[N] x) => (float[N] y, float[N] z) { y = Dropout(x) a = Sum(x) z = Min(a) }"), "OPENVINO"
+    )
+    found = loaded.infer({"x": np.arange(3, dtype=np.float32)})
+    assert found["y"].tolist() == found["z"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("text", ["y = Neg(x)", "y = Dropout(x)"], ids=["computed", "passed"])
+def test_output_is_written_into_the_array_that_the_caller_set(core: Core, read: Read, text: str) -> None:
+    network = read(f"g (float[2] x) => (float[2] y) {{ {text} }}")
+    expected = core.load_network(network, "CPU").infer({"x": np.array([1, 2], np.float32)})["y"]
+    request = core.load_network(network, "OPENVINO").create_infer_request()
+    mine = np.zeros(2, np.float32)
+    request.set_tensor("y", mine)
+    assert request.infer({"x": np.array([1, 2], np.float32)})["y"] is mine
+    assert mine.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype", "limit", "words"),
+    [
+        ("y = Neg(x)", "int64", 2**31 - 1, "int32, exact up to 2147483647"),
+        ("b = Equal(x, x) y = Where(b, x, x)", "int64", 2**24, "float32, exact up to 16777216"),
+        ("a = Abs(x) y = Trilu(a)", "int32", 2**24, "float32, exact up to 16777216"),
+    ],
+)
+def test_integers_beyond_what_the_engine_computes_in_are_an_error_and_no_other_number(
+    core: Core, read: Read, text: str, dtype: str, limit: int, words: str
+) -> None:
+    network = read(f"g ({dtype}[1,2] x) => ({dtype}[1,2] y) {{ {text} }}")
+    loaded = core.load_network(network, "OPENVINO")
+    with pytest.raises(InferenceError, match=rf"input 'x' has {dtype} values from -3 to {limit + 1}; .* in {words}"):
+        loaded.infer({"x": np.array([[-3, limit + 1]], dtype)})
+    x = np.array([[-3, limit]], dtype)
+    assert loaded.infer({"x": x})["y"].tolist() == core.load_network(network, "CPU").infer({"x": x})["y"].tolist()
+
+
+def test_sizes_and_small_integers_that_are_compared_beside_large_ones_are_taken(core: Core, read: Read) -> None:
+    network = read("g (int64[2] x, int64[2] k) => (int64[2] y, bool[2] z) { s = Shape(x) y = Neg(x) z = Less(k, s) }")
+    found = core.load_network(network, "OPENVINO").infer({"x": np.array([2**30, 5]), "k": np.array([1, 3])})
+    assert found["y"].tolist() == [-(2**30), -5]
+    assert found["z"].tolist() == [True, False]
+
+
+def test_profile_names_the_nodes_of_the_model_and_of_what_is_fused(core: Core, read: Read) -> None:
+    text = "g (float[64,64] x) => (float[64,64] y) { [m] a = MatMul(x, x) [s] b = Sigmoid(a) [e] c = Exp(b) [p] y = Softmax(c) }"
+    request = core.load_network(read(text), "OPENVINO", {"PERF_COUNT": True}).create_infer_request()
+    for _ in range(2):
+        request.infer({"x": np.zeros((64, 64), np.float32)})
+        entries = [entry for entry in request.perf_counts if entry.operator != "transfer"]
+        named = [name for entry in entries for name in entry.node.split(" + ") if name in "msep"]
+        assert sorted(named) == ["e", "m", "p", "s"]
+        assert all(entry.seconds >= 0 and entry.device == "OPENVINO" for entry in entries)
+
+
+@pytest.mark.parametrize(("config", "threads", "streams"), [({}, 1, 1), ({"NUM_STREAMS": 2, "INFERENCE_NUM_THREADS": 2}, 1, 2)])
+def test_threads_and_streams_of_the_configuration_reach_the_engine(
+    core: Core, read: Read, config: dict[str, Any], threads: int, streams: int
+) -> None:
+    if streams > core.get_config("OPENVINO", "INFERENCE_NUM_THREADS"):
+        pytest.skip("one processor")
+    config = {"INFERENCE_NUM_THREADS": threads * streams, **config}
+    loaded = core.load_network(read("g (float[2] x) => (float[2] y) { y = Neg(x) }"), "OPENVINO", config)
+    assert loaded.get_metric("OPENVINO_STREAMS") == streams
+    assert loaded.get_metric("OPENVINO_THREADS") == threads * streams
+
+
+def test_blob_gives_the_same_numbers_and_another_engine_is_named(core: Core, tmp_path: Path) -> None:
+    model = lstm_model()
+    inputs = light_inputs(model)
+    loaded = core.load_network(model, "OPENVINO")
+    loaded.export_network(tmp_path / "o.blob")
+    with Core() as other:
+        for name, value in other.import_network(tmp_path / "o.blob", "OPENVINO").infer(inputs).items():
+            assert_same(value, loaded.infer(inputs)[name])
+        device = other._find("OPENVINO")[1]  # no other way to an engine of another version
+        payload = device.call("export_network", loaded.device, executable=loaded.executable)
+        sections = {**payload.sections, "engine": b"1.2.3"}
+        with pytest.raises(BlobMismatchError, match=r"exported by OpenVINO 1\.2\.3; \d+\.\d+\.\d+ is installed"):
+            device.call(
+                "import_network", loaded.device, payload=type(payload)(sections), config=device.resolve(loaded.device, None)[1]
+            )
+
+
+def test_model_that_is_too_large_for_one_message_goes_through_a_file(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hetero_openvino import conversion
+
+    weights = np.arange(4096, dtype=np.float32)
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[4096] x) => (float[4096] y) { y = Add(x, w) }'
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    network = core.read_network(model)
+    monkeypatch.setattr(conversion, "_LARGEST_IN_MEMORY", 1000)
+    monkeypatch.setattr(conversion, "network_to_bytes", None)  # it would end at 2 GiB
+    loaded = core.load_network(network, "OPENVINO")
+    assert loaded.infer({"x": np.ones(4096, np.float32)})["y"].tolist() == (weights + 1).tolist()
+
+
+def test_configuration_key_of_the_engine_that_is_not_declared_is_refused(core: Core, read: Read) -> None:
+    with pytest.raises(ConfigKeyError, match=r"did you mean 'INFERENCE_PRECISION_HINT'"):
+        core.load_network(read("g (float[2] x) => (float[2] y) { y = Neg(x) }"), "OPENVINO", {"INFERENCE_PRECISION_HIN": "f32"})
+
+
+def test_error_of_the_engine_at_run_time_is_an_inference_error_and_the_next_run_works(core: Core, read: Read) -> None:
+    loaded = core.load_network(read("g (float[N] x, float[M] z) => (float[K] y) { y = Add(x, z) }"), "OPENVINO")
+    with pytest.raises(InferenceError, match="Eltwise shape infer input shapes dim index: 0 mismatch"):
+        loaded.infer({"x": np.ones(4, np.float32), "z": np.ones(3, np.float32)})
+    assert loaded.infer({"x": np.ones(4, np.float32), "z": np.ones(1, np.float32)})["y"].tolist() == [2, 2, 2, 2]
+
+
+def test_error_of_the_engine_at_load_has_its_words(core: Core, read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hetero_openvino import device
+
+    monkeypatch.setattr(device, "_translate", lambda config: {"NO_SUCH_PROPERTY": 1})
+    with pytest.raises(LoadError, match=r"OpenVINO \S+ cannot load network 'g' on CPU: .*NO_SUCH_PROPERTY"):
+        core.load_network(read("g (float[2] x) => (float[2] y) { y = Neg(x) }"), "OPENVINO")
+
+
+def test_custom_operator_of_another_device_works_inside_a_graph_of_the_engine(core: Core) -> None:
+    def infer_types(types: tuple[Any, ...], attributes: Any) -> tuple[TensorType, ...]:
+        return (types[0],)
+
+    core.add_extension(Extension("com.acme", "Twist", 1, lambda x: x[::-1].copy(), infer_types), "CPU")
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17, "com.acme": 1]> g (float[3] x) => (float[3] y) '
+        "{ a = Exp(x) b = com.acme.Twist(a) y = Log(b) }"
+    )
+    with core.load_network(model, "HETERO:OPENVINO,CPU") as loaded:
+        assert loaded.get_metric("HETERO_SUBGRAPHS") == (
+            ("OPENVINO", ("Exp_0",)),
+            ("CPU", ("Twist_1",)),
+            ("OPENVINO", ("Log_2",)),
+        )
+        x = np.array([1, 2, 3], np.float32)
+        np.testing.assert_allclose(loaded.infer({"x": x})["y"], x[::-1], rtol=1e-6)
+
+
+def test_one_network_serves_many_threads(core: Core) -> None:
+    loaded = core.load_network(lstm_model(), "OPENVINO")
+    inputs = [light_inputs(lstm_model(), seed=seed) for seed in range(8)]
+    expected = [loaded.infer(each) for each in inputs]
+    with ThreadPoolExecutor(8) as pool:
+        for index, found in enumerate(pool.map(loaded.infer, inputs * 20)):
+            for name, value in found.items():
+                np.testing.assert_array_equal(value, expected[index % 8][name])
+
+
+def test_packed_values_live_until_the_run_has_read_them(core: Core) -> None:
+    text = '<ir_version: 12, opset_import: ["": 24]> g (int4[N] x) => (float[N] y) { y = Cast <to = 1> (x) }'
+    loaded = core.load_network(onnx.parser.parse_model(text), "OPENVINO")
+    for size in (1, 4097, 100_001):
+        x = (np.arange(size) % 16 - 8).astype(ml_dtypes.int4)
+        assert loaded.infer({"x": x})["y"].tolist() == (np.arange(size) % 16 - 8).tolist()
+
+
+def test_squeezenet_of_the_suite_differs_by_the_rounding_of_its_logits_alone(core: Core) -> None:
+    """Its weights are all alike, so that 1,000 logits are one number near 10^10, a unit of which in the last place is 1,024."""
+    from hetero_core.network.subnetwork import cut_subnetwork
+    from hetero_core.testing.backend_cases import iterate_backend_cases
+
+    case = next(iterate_backend_cases("^test_squeezenet$", kinds=("real",)))
+    network = core.read_network(case.model)
+    body = cut_subnetwork(network, [node.name for node in network.nodes if node.op_type != "Softmax"])
+    ((value,), _) = case.runs[0]
+    found, expected = (
+        next(iter(core.load_network(body, name).infer({network.inputs[0].name: value}).values())) for name in ("OPENVINO", "CPU")
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert found.min() > 1e9
+    assert not np.array_equal(found, np.full_like(found, found.flat[0]))

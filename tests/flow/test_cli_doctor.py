@@ -1,0 +1,152 @@
+"""`hetero doctor`: what is broken is found in real processes, and comes with its cure."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hetero_core.diagnosis.findings import Finding
+from hetero_core.diagnosis.hardware import check_gpu, check_threads, find_cuda_fault, read_driver
+from hetero_core.diagnosis.libraries import check_blas, check_libraries, read_flags, read_libraries
+from hetero_core.diagnosis.packages import check_distributions
+
+
+def run_doctor(path: Path, **variables: str) -> tuple[int, list[dict[str, Any]]]:
+    environment = {**os.environ, **variables}
+    environment["PYTHONPATH"] = os.pathsep.join([str(path), os.environ.get("PYTHONPATH", "")])
+    ended = subprocess.run(
+        [sys.executable, "-m", "hetero_core", "doctor", "--json"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    findings: list[dict[str, Any]] = json.loads(ended.stdout)["findings"]
+    assert ended.returncode == (1 if any(finding["cure"] for finding in findings) else 0)
+    return ended.returncode, findings
+
+
+def plant_distribution(folder: Path, name: str, package: str) -> None:
+    described = folder / f"{name.replace('-', '_')}-1.0.dist-info"
+    described.mkdir()
+    (described / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (described / "top_level.txt").write_text(f"{package}\n")
+
+
+def test_plugin_that_fails_is_found_with_its_reason(tmp_path: Path) -> None:
+    plant_distribution(tmp_path, "hetero-broken", "hetero_broken")
+    (tmp_path / "hetero_broken-1.0.dist-info" / "entry_points.txt").write_text("[hetero_core.devices]\nBROKEN = hetero_broken\n")
+    (tmp_path / "hetero_broken.py").write_text("raise ImportError('libbroken.so: cannot open shared object file')")
+    code, findings = run_doctor(tmp_path)
+    assert code == 1
+    (found,) = [finding for finding in findings if finding["text"].startswith("BROKEN")]
+    assert "libbroken.so: cannot open shared object file" in found["text"]
+    assert found["cure"] == "do what the reason says, or remove the plugin: pip uninstall hetero-broken"
+
+
+def test_distributions_that_overwrite_each_other_are_found(tmp_path: Path) -> None:
+    plant_distribution(tmp_path, "cupy-cuda12x", "cupy")
+    plant_distribution(tmp_path, "cupy-cuda13x", "cupy")
+    _, findings = run_doctor(tmp_path)
+    (found,) = [finding for finding in findings if "folder cupy" in finding["text"]]
+    assert found["text"] == "cupy-cuda12x and cupy-cuda13x install the folder cupy and overwrite each other"
+    assert found["cure"] == "pip uninstall cupy-cuda12x cupy-cuda13x, then install one of them"
+
+
+def test_more_threads_than_processors_are_found(tmp_path: Path) -> None:
+    _, findings = run_doctor(tmp_path, OMP_NUM_THREADS="100000")
+    assert {"topic": "threads", "text": "OMP_NUM_THREADS=100000 is more than there are processors"}.items() <= next(
+        finding for finding in findings if "OMP_NUM_THREADS" in finding["text"]
+    ).items()
+
+
+def test_libraries_of_the_process_are_listed(tmp_path: Path) -> None:
+    if not sys.platform.startswith("linux"):
+        pytest.skip("the system does not list the libraries of a process")
+    import numpy  # noqa: F401  # its BLAS is what is looked for
+
+    assert any("libc.so" in path or "libc-" in path for path in read_libraries())
+    assert read_libraries(tmp_path / "nothing") == ()
+
+
+def test_one_distribution_of_a_folder_needs_no_cure() -> None:
+    assert check_distributions({"onnxruntime": ["onnxruntime", "onnxruntime"], "numpy": ["a", "b"]}) == []
+
+
+@pytest.mark.parametrize(
+    ("paths", "cures"),
+    [
+        (["/a/libgomp-1a.so.1", "/b/libgomp.so.1"], 0),
+        (["/a/libgomp.so.1", "/b/libiomp5.so"], 1),
+        (["/a/libomp.so.5", "/b/libtbb.so.12"], 0),
+    ],
+)
+def test_runtimes_of_openmp_fight_only_where_their_makers_differ(paths: list[str], cures: int) -> None:
+    findings = check_libraries(paths)
+    assert sum(bool(finding.cure) for finding in findings) == cures
+    if cures:
+        assert findings[-1].text.startswith("OpenMP of GNU and OpenMP of Intel are loaded")
+
+
+@pytest.mark.parametrize(
+    ("kernels", "flags", "environment", "cure"),
+    [
+        (
+            "Haswell",
+            ["avx512f"],
+            {"OPENBLAS_CORETYPE": "Haswell"},
+            "unset OPENBLAS_CORETYPE, which is Haswell; the processor has AVX-512",
+        ),
+        ("Haswell", ["avx2"], {"OPENBLAS_CORETYPE": "Haswell"}, ""),
+        ("SkylakeX", ["avx512f"], {}, ""),
+    ],
+)
+def test_setting_that_keeps_blas_below_the_processor_is_found(
+    kernels: str, flags: list[str], environment: dict[str, str], cure: str
+) -> None:
+    blas = {"internal_api": "openblas", "version": "0.3.30", "architecture": kernels, "num_threads": 2}
+    (found,) = check_blas([blas], flags, environment)
+    assert found == Finding("libraries", f"openblas 0.3.30 computes with the kernels of {kernels}, 2 threads", cure)
+
+
+def test_quota_below_the_mask_without_a_limit_for_blas_is_found() -> None:
+    findings = check_threads({}, affinity=64, processors=2)
+    assert [finding.text for finding in findings] == [
+        "2 processors to use, of 64 in the mask: a quota holds the rest back",
+        "BLAS counts the mask and makes 64 threads for 2 processors",
+    ]
+    assert findings[1].cure == "set OPENBLAS_NUM_THREADS=2 and OMP_NUM_THREADS=2"
+    assert not any(finding.cure for finding in check_threads({"OMP_NUM_THREADS": "2"}, affinity=64, processors=2))
+    assert (
+        check_threads({"OMP_NUM_THREADS": "all"}, affinity=2, processors=2)[1].cure == "set OMP_NUM_THREADS to 1 to 2, or unset it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("driver", "fault", "text", "has_cure"),
+    [
+        (None, "no file", "no NVIDIA driver", False),
+        (None, None, "libcuda can be loaded, and the kernel has no NVIDIA driver", True),
+        ("NVRM 570", "no file", "NVRM 570, but libcuda cannot be loaded: no file", True),
+        ("NVRM 570", None, "NVRM 570", False),
+    ],
+)
+def test_driver_and_its_library_belong_together(driver: str | None, fault: str | None, text: str, has_cure: bool) -> None:
+    (found,) = check_gpu(driver, fault)
+    assert (found.text, bool(found.cure)) == (text, has_cure)
+
+
+def test_what_the_system_says_is_read_from_its_files(tmp_path: Path) -> None:
+    (tmp_path / "version").write_text("NVRM version: 570.1\nGCC version: 12\n")
+    (tmp_path / "cpuinfo").write_text("processor : 0\nflags : sse2 avx512f\nflags : none\n")
+    assert read_driver(tmp_path / "version") == "NVRM version: 570.1"
+    assert read_driver(tmp_path / "nothing") is None
+    assert read_flags(tmp_path / "cpuinfo") == ("sse2", "avx512f")
+    assert "libnothing.so.1" in str(find_cuda_fault("libnothing.so.1"))
