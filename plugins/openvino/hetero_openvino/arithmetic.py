@@ -46,6 +46,9 @@ def find_arithmetic_error(node: Node, graph: Graph) -> str | None:
         # bitshift_right_int8_negative_input; a shift by the width or more, or out of a byte
         return "OpenVINO shifts signed integers, and beyond their width, another way than the standard"
     if dtype in ("int8", "uint8"):
+        if node.op_type == "Div":
+            # div_int8, since the engine's fusion is off
+            return f"OpenVINO rounds quotients of {dtype}; the standard cuts them off"
         is_saturating = node.op_type in _SATURATING
         return f"OpenVINO saturates {dtype}; the standard's reference wraps around" if is_saturating else None
     return f"OpenVINO computes {node.op_type} of {dtype} in float32" if node.op_type in _GROWING else None

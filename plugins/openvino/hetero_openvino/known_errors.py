@@ -63,6 +63,9 @@ def _check_cast(node: Node, graph: Graph) -> str | None:
     source, target = dtype_of_input(node, graph), getattr(found, "dtype", None)
     if source == target:
         return None
+    if target == "bfloat16" and source in ("float16", "float32"):
+        # cast_FLOAT_to_BFLOAT16, since the engine's fusion is off
+        return f"OpenVINO does not round {source} to the nearest bfloat16"
     if target in ("float8e4m3fn", "float8e5m2") and node.attributes.get("saturate", 1):
         return f"OpenVINO does not saturate what is too large for {target}"
     if target in ("int4", "uint4") and source is not None and "float" in source:
