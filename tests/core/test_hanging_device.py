@@ -181,10 +181,10 @@ def test_other_devices_are_created_while_one_hangs(hanging: Hanging, read: Calla
     assert hanging.asked["create_device"] == 1, "the others waited for the first one"
 
 
-def test_innermost_plugin_is_blamed(impatient: Core, hanging: Hanging) -> None:
+def test_innermost_plugin_is_blamed(impatient: Core, hanging: Hanging, read: Callable[..., Network]) -> None:
     hanging.question = "create_device"
     with pytest.raises(DeviceTimeoutError, match="device HANGING hangs"):
-        impatient.get_metric("HETERO:HANGING,CPU", "DEVICE_ARCHITECTURE")
+        impatient.query_network(read(ADD), "HETERO:HANGING,CPU")
     assert impatient.get_metric("HETERO:CPU", "DEVICE_ARCHITECTURE")
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hetero_core import Core, Network
+from hetero_core.errors import PluginError
 from hetero_core.testing.backend_cases import BackendCase, iterate_backend_cases
 from hetero_core.testing.compare import describe_mismatch
 
@@ -55,10 +56,14 @@ def find_case(name: str) -> BackendCase:
 
 
 def find_mismatch(core: Core, case: BackendCase) -> str | None:
-    """Returns where OPENVINO leaves what the standard expects of a case."""
+    """Returns where OPENVINO leaves what the standard expects of a case; the core notices by itself where the shape is another one."""
     loaded = core.load_network(case.model, "OPENVINO")
     inputs, expected = case.runs[0]
-    found = loaded.infer({spec.name: value for spec, value in zip(loaded.inputs, inputs, strict=True)})
+    try:
+        found = loaded.infer({spec.name: value for spec, value in zip(loaded.inputs, inputs, strict=True)})
+    except PluginError as error:
+        assert "returned shape" in str(error)
+        return str(error)
     pairs = zip(found.items(), expected, strict=True)
     return next(filter(None, (describe_mismatch(value, wanted, name=name) for (name, value), wanted in pairs)), None)
 
