@@ -62,7 +62,6 @@ def find_mismatch(core: Core, case: BackendCase) -> str | None:
     try:
         found = loaded.infer({spec.name: value for spec, value in zip(loaded.inputs, inputs, strict=True)})
     except PluginError as error:
-        assert "returned shape" in str(error)
         return str(error)
     pairs = zip(found.items(), expected, strict=True)
     return next(filter(None, (describe_mismatch(value, wanted, name=name) for (name, value), wanted in pairs)), None)
