@@ -17,7 +17,7 @@ from hetero_core.network.graph import Network
 from hetero_core.network.writer import pack_network, unpack_network
 from hetero_cpu.blas import begin_limit, end_limit, needs_limit
 from hetero_cpu.executable import CpuExecutable
-from hetero_cpu.passes import transform_network
+from hetero_cpu.passes import strip_network
 
 
 class CpuDevice:
@@ -39,8 +39,8 @@ class CpuDevice:
     @hookimpl
     def query_network(self, device: DeviceName, network: Network) -> QueryResult:
         """Takes what the kernels table has."""
-        reasons = find_refusals(transform_network(network), extensions=self._extensions)
-        return query_by_transform(device, network, transform_network, lambda node, _: reasons.get(node.name))
+        reasons = find_refusals(strip_network(network), extensions=self._extensions)
+        return query_by_transform(device, network, strip_network, lambda node, _: reasons.get(node.name))
 
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:

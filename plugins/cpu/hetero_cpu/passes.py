@@ -1,4 +1,8 @@
-"""The passes of this device, in order. The query asks about the same network that is compiled."""
+"""The passes of this device, in order.
+
+The query applies only those that take nodes away: the others look into nodes, which a stranger's may not stand, so they come after
+every node has been accepted. They make nodes that the device takes out of nodes that it takes, so the query's answer holds.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,15 @@ def _fold(network: Network) -> Network:
     return fold_constants(network, evaluate_node)
 
 
-PASSES = (eliminate_dropout, eliminate_copies, _fold, fold_affines, fuse_layer_normalization, fuse_gelu)
+PASSES_OF_QUERY = (eliminate_dropout, eliminate_copies)
+PASSES = (*PASSES_OF_QUERY, _fold, fold_affines, fuse_layer_normalization, fuse_gelu)
+
+
+def strip_network(network: Network) -> Network:
+    """Returns the network as the query sees it."""
+    return run_passes(network, PASSES_OF_QUERY)
 
 
 def transform_network(network: Network) -> Network:
-    """Returns the network as it is compiled."""
+    """Returns the network as it is compiled; every node of it has to be one that the device takes."""
     return run_passes(network, PASSES)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Callable
 from functools import cache
 
 from hetero_cpu.recipe import STEP_FUNCTIONS, Choice, Site
+
+logger = logging.getLogger(__name__)
 
 Provider = Callable[[Site], Choice | None]
 
@@ -45,7 +48,12 @@ PROVIDERS: tuple[Provider, ...] = (provide_numpy,)
 def choose_step(site: Site) -> Choice | None:
     """Returns what the first provider makes that takes the group; None leaves it to the toolkit."""
     for provide in PROVIDERS:
-        choice = provide(site)
+        try:
+            choice = provide(site)
+        except (ValueError, IndexError, TypeError, ArithmeticError) as error:
+            # Attributes that contradict each other or the types: the toolkit's kernel says so when the node runs.
+            logger.debug("node %s has no step: %s", site.node.label, error)
+            return None
         if choice is not None:
             return choice
     return None
