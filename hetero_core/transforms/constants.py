@@ -21,7 +21,8 @@ RANDOM_OPERATORS = frozenset(
 )
 """Operators whose results differ from run to run, so that none is ever computed ahead."""
 
-_LARGEST_GROWTH = 1 << 20
+LARGEST_GROWTH = 1 << 20
+"""Bytes that a node may make beyond those that it reads, to be computed ahead."""
 
 
 def fold_constants(network: Network, evaluate: Evaluate) -> Network:
@@ -67,7 +68,7 @@ def _evaluate_node(node: Node, network: Network, constants: Mapping[str, Initial
     if set(made) != set(node.writes) or any(not hasattr(array, "dtype") for array in made.values()):
         return None
     read = sum(array.nbytes for array in inputs if array is not None)
-    return made if sum(array.nbytes for array in made.values()) <= max(read, _LARGEST_GROWTH) else None
+    return made if sum(array.nbytes for array in made.values()) <= max(read, LARGEST_GROWTH) else None
 
 
 def _stand_in(value_type: Any) -> tuple[Any, ...] | None:

@@ -11,8 +11,10 @@ from hetero_core.errors import HeteroError
 from hetero_core.kernels.execution import Program
 from hetero_core.kernels.program import compile_program
 from hetero_core.kernels.registry import NO_EXTENSIONS, find_kernel
+from hetero_core.limits import RunLimits
 from hetero_core.network.graph import Graph, Initializer, Node
 from hetero_core.network.types import TensorType, ValueSpec, ValueType
+from hetero_core.transforms.constants import LARGEST_GROWTH
 
 _UNKNOWN = TensorType(None, None)
 
@@ -32,12 +34,16 @@ def compile_node(
 
 
 def evaluate_node(node: Node, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """Returns the outputs of a node by position, None where it has no kernel or fails: the run will then say why."""
+    """Returns the outputs of a node by position, None where it has no kernel or fails: the run will then say why.
+
+    A node that would make much more than it reads fails before it does: a file of a kilobyte can ask for terabytes.
+    """
     if find_kernel(node) is None:
         return None
     constants = {name: Initializer.of_array(np.asarray(array)) for name, array in zip(node.inputs, inputs, strict=True) if name}
+    limits = RunLimits(node.label, memory_limit=sum(constant.nbytes for constant in constants.values()) + LARGEST_GROWTH)
     try:
-        found = compile_node(node, {name: constant.type for name, constant in constants.items()}, constants).run(())
+        found = compile_node(node, {name: constant.type for name, constant in constants.items()}, constants).run((), limits=limits)
     except (HeteroError, ArithmeticError, LookupError, TypeError, ValueError):
         return None
     made = dict(zip(node.writes, found, strict=True))

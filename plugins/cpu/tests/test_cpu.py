@@ -12,7 +12,7 @@ import onnx.parser
 import pytest
 
 from hetero_core import Core, Extension, Network
-from hetero_core.errors import BlobMismatchError, UnsupportedNodesError
+from hetero_core.errors import BlobMismatchError, HeteroError, MemoryLimitError, UnsupportedNodesError
 from hetero_core.testing.models import dynamic_batch_model, light_inputs, lstm_model
 
 Read = Callable[..., Network]
@@ -136,3 +136,25 @@ def test_threads_share_one_executable(core: Core) -> None:
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+def test_constant_that_grows_is_not_made_at_load(core: Core, read: Read) -> None:
+    text = "g (float[1] x) => (float[N] y) <int64[1] s = {16777216}, float[1] o = {1}> { a = Expand(o, s) y = Add(a, x) }"
+    loaded = core.load_network(read(text), "CPU", {"MEMORY_LIMIT": 1 << 20})
+    with pytest.raises(MemoryLimitError, match=r"node 'Expand_0' \(Expand-13\) needs 67108864 bytes"):
+        loaded.infer({"x": np.ones(1, np.float32)})
+
+
+def test_node_that_misses_an_input_is_refused_before_any_pass_looks_into_it(core: Core) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[1,2] x) => (float[1,2] y) <float[2] w = {1, 2}> { a = Mul(x, w) y = Add(a, w) }'
+    )
+    del model.graph.node[1].input[1]
+    assert "Add_1" in core.query_network(core.read_network(model), "CPU").refused
+
+
+def test_window_whose_attributes_contradict_its_input_fails_in_the_run(core: Core, read: Read) -> None:
+    text = "g (float[1,1,4,4] x) => (float[1,1,N,M] y) { y = AveragePool <kernel_shape = [2, 2], strides = [1]> (x) }"
+    network = read(text)
+    with pytest.raises(HeteroError, match="AveragePool_0"):
+        core.load_network(network, "CPU").infer({"x": np.ones((1, 1, 4, 4), np.float32)})
