@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -18,10 +19,37 @@ from hetero_core.network.types import TensorType
 from hetero_cpu.fusion import Group
 from hetero_cpu.weights import PackedWeights
 
+if TYPE_CHECKING:  # LLVM is there only where the provider JIT is asked for
+    from hetero_cpu.jit.compiler import Kernel
+    from hetero_cpu.jit.native import NativeCall
+
 Array = np.ndarray[Any, Any]
 Call = Callable[[], object]
-Bind = Callable[[Sequence[Array], Sequence[Array], Array], Sequence[Call]]
+Bind = Callable[[Sequence[Array], Sequence[Array], Array], "Sequence[Call | NativeCall]"]
 """Takes the arrays that are read, those that are written, and bytes to work in; returns what a run calls, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Halo:
+    """Rows and columns of zeros around each channel of an image of (batch, channels, height, width)."""
+
+    top: int = 0
+    left: int = 0
+    bottom: int = 0
+    right: int = 0
+
+    def covers(self, other: Halo) -> bool:
+        """Says whether there are at least as many zeros on every side."""
+        return self.top >= other.top and self.left >= other.left and self.bottom >= other.bottom and self.right >= other.right
+
+    def widen(self, other: Halo) -> Halo:
+        """Returns the halo that covers both."""
+        return Halo(
+            max(self.top, other.top), max(self.left, other.left), max(self.bottom, other.bottom), max(self.right, other.right)
+        )
+
+
+NO_HALO = Halo()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +62,8 @@ class Recipe:
     scratch: int = 0
     is_channels_last: bool = False
     overwrites: tuple[int, ...] = ()
+    kernels: tuple[Kernel, ...] = ()
+    """The machine code that `bind` returns calls of; a step that has some writes into any strides, also beside a halo."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +97,10 @@ class Site:
     weights: PackedWeights
     readers: tuple[str, ...] = ()
     """The operators of the nodes that read the outputs; empty where an output leaves the network."""
+    halos: Mapping[str, Halo] = MappingProxyType({})
+    """The zeros around values that have some."""
+    workers: int = 1
+    """The threads that machine code may be run by."""
 
     @property
     def node(self) -> Node:

@@ -1,0 +1,451 @@
+"""The language that kernels are written in: Python functions that emit LLVM instructions, with operators for numbers and vectors.
+
+Addresses and strides are in bytes. A vector has as many float32 elements as a register of the processor (`Code.width`). Variables are
+memory of the stack that LLVM turns into registers. Nothing here knows what an operator of ONNX is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+I1, I32, I64, FLOAT, VOID, POINTER = ir.IntType(1), ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.VoidType(), ir.PointerType()
+FLOAT_BYTES = 4
+
+
+class Term:
+    """A value of the function under construction. `code` emits what operators ask for."""
+
+    __slots__ = ("code", "value")
+
+    def __init__(self, code: Code, value: Any) -> None:
+        self.code, self.value = code, value
+
+
+class Number(Term):
+    """An integer of 64 bits: a size, a count, an address."""
+
+    __slots__ = ()
+
+    def _emit(self, name: str, other: Number | int, *, turned: bool = False) -> Number:
+        left, right = self.value, self.code.number(other).value
+        if turned:
+            left, right = right, left
+        return Number(self.code, getattr(self.code.builder, name)(left, right))
+
+    def __add__(self, other: Number | int) -> Number:
+        return self if isinstance(other, int) and other == 0 else self._emit("add", other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Number | int) -> Number:
+        return self._emit("sub", other)
+
+    def __rsub__(self, other: Number | int) -> Number:
+        return self._emit("sub", other, turned=True)
+
+    def __mul__(self, other: Number | int) -> Number:
+        return self if isinstance(other, int) and other == 1 else self._emit("mul", other)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Number | int) -> Number:
+        """The quotient of two numbers that are not negative."""
+        return self._emit("udiv", other)
+
+    def __mod__(self, other: Number | int) -> Number:
+        """The remainder of two numbers that are not negative."""
+        return self._emit("urem", other)
+
+    def _compare(self, sign: str, other: Number | int) -> Truth:
+        return Truth(self.code, self.code.builder.icmp_signed(sign, self.value, self.code.number(other).value))
+
+    def __lt__(self, other: Number | int) -> Truth:
+        return self._compare("<", other)
+
+    def __le__(self, other: Number | int) -> Truth:
+        return self._compare("<=", other)
+
+    def __gt__(self, other: Number | int) -> Truth:
+        return self._compare(">", other)
+
+    def __ge__(self, other: Number | int) -> Truth:
+        return self._compare(">=", other)
+
+    def equals(self, other: Number | int) -> Truth:
+        """Returns whether both are the same number."""
+        return self._compare("==", other)
+
+    def at_most(self, other: Number | int) -> Number:
+        """Returns the smaller of both."""
+        return (self < other).choose(self, self.code.number(other))
+
+    def at_least(self, other: Number | int) -> Number:
+        """Returns the larger of both."""
+        return (self > other).choose(self, self.code.number(other))
+
+
+class Truth(Term):
+    """A condition."""
+
+    __slots__ = ()
+
+    def __and__(self, other: Truth) -> Truth:
+        return Truth(self.code, self.code.builder.and_(self.value, other.value))
+
+    def __or__(self, other: Truth) -> Truth:
+        return Truth(self.code, self.code.builder.or_(self.value, other.value))
+
+    def choose(self, yes: Any, no: Any) -> Any:
+        """Returns one of two values of the same kind."""
+        return type(yes)(self.code, self.code.builder.select(self.value, yes.value, no.value))
+
+
+class Mask(Term):
+    """One truth for each element of a vector."""
+
+    __slots__ = ()
+
+    def choose(self, yes: Floats, no: Floats) -> Floats:
+        """Returns elements of `yes` where the mask holds, of `no` elsewhere."""
+        return type(yes)(self.code, self.code.builder.select(self.value, yes.value, no.value))
+
+
+class Floats(Term):
+    """A float32 or a vector of them; both operands of an operator have the same width, or one is a Python number."""
+
+    __slots__ = ()
+
+    @property
+    def width(self) -> int:
+        """The number of elements; 1 for a scalar."""
+        return self.value.type.count if isinstance(self.value.type, ir.VectorType) else 1
+
+    def _like(self, other: Floats | float) -> Any:
+        return other.value if isinstance(other, Floats) else self.code.constant(other, self.width).value
+
+    def _emit(self, name: str, other: Floats | float, *, turned: bool = False) -> Floats:
+        left, right = self.value, self._like(other)
+        if turned:
+            left, right = right, left
+        return Floats(self.code, getattr(self.code.builder, name)(left, right))
+
+    def __add__(self, other: Floats | float) -> Floats:
+        return self._emit("fadd", other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Floats | float) -> Floats:
+        return self._emit("fsub", other)
+
+    def __rsub__(self, other: Floats | float) -> Floats:
+        return self._emit("fsub", other, turned=True)
+
+    def __mul__(self, other: Floats | float) -> Floats:
+        return self._emit("fmul", other)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Floats | float) -> Floats:
+        return self._emit("fdiv", other)
+
+    def __rtruediv__(self, other: Floats | float) -> Floats:
+        return self._emit("fdiv", other, turned=True)
+
+    def __neg__(self) -> Floats:
+        return Floats(self.code, self.code.builder.fneg(self.value))
+
+    def _compare(self, sign: str, other: Floats | float) -> Mask:
+        return Mask(self.code, self.code.builder.fcmp_ordered(sign, self.value, self._like(other)))
+
+    def __lt__(self, other: Floats | float) -> Mask:
+        return self._compare("<", other)
+
+    def __le__(self, other: Floats | float) -> Mask:
+        return self._compare("<=", other)
+
+    def __gt__(self, other: Floats | float) -> Mask:
+        return self._compare(">", other)
+
+    def __ge__(self, other: Floats | float) -> Mask:
+        return self._compare(">=", other)
+
+    def is_nan(self) -> Mask:
+        """Returns where an element is not a number."""
+        return Mask(self.code, self.code.builder.fcmp_unordered("uno", self.value, self.value))
+
+    def at_least(self, low: Floats | float) -> Floats:
+        """Returns max(self, low); a NaN of self stays one, as ONNX's Relu and Clip have it."""
+        return self._limit("<", low)
+
+    def at_most(self, high: Floats | float) -> Floats:
+        """Returns min(self, high); a NaN of self stays one."""
+        return self._limit(">", high)
+
+    def _limit(self, sign: str, bound: Floats | float) -> Floats:
+        limit = bound if isinstance(bound, Floats) else self.code.constant(bound, self.width)
+        return Mask(self.code, self.code.builder.fcmp_ordered(sign, self.value, limit.value)).choose(limit, self)
+
+    def element(self, position: int) -> Floats:
+        """Returns one element."""
+        return Floats(self.code, self.code.builder.extract_element(self.value, ir.Constant(I32, position)))
+
+    def shuffle(self, other: Floats, positions: Sequence[int]) -> Floats:
+        """Returns elements of self followed by `other`, by position."""
+        wanted = ir.Constant(ir.VectorType(I32, len(positions)), list(positions))
+        return Floats(self.code, self.code.builder.shuffle_vector(self.value, other.value, wanted))
+
+    def fold(self, combine: Any) -> Floats:
+        """Returns one float32 made of all elements by `combine(half, half)`, halves first."""
+        found = self
+        while found.width > 1:
+            half = found.width // 2
+            found = combine(found.shuffle(found, range(half)), found.shuffle(found, range(half, 2 * half)))
+            if half == 1:
+                found = Floats(self.code, self.code.builder.extract_element(found.value, ir.Constant(I32, 0)))
+        return found
+
+
+@dataclass(slots=True)
+class Variable:
+    """A place for a value that changes, of one kind."""
+
+    code: Code
+    kind: type[Term]
+    place: Any
+    type: Any
+
+    def get(self) -> Any:
+        """Returns the value as it is here."""
+        return self.kind(self.code, self.code.builder.load(self.place, typ=self.type))
+
+    def set(self, term: Term) -> None:
+        """Changes the value."""
+        self.code.builder.store(term.value, self.place)
+
+
+class Code:
+    """A function of numbers under construction, in a module of its own or in one that is given."""
+
+    def __init__(self, name: str, parameters: int, width: int, module: ir.Module | None = None, *, returns: bool = False) -> None:
+        self.width = width
+        self.module = ir.Module(name) if module is None else module
+        self.function = ir.Function(self.module, ir.FunctionType(I64 if returns else VOID, [I64] * parameters), name)
+        if module is not None:
+            self.function.linkage = "internal"
+        self._entry = ir.IRBuilder(self.function.append_basic_block("entry"))
+        self.builder = ir.IRBuilder(self.function.append_basic_block("begin"))
+        self.parameters = tuple(Number(self, argument) for argument in self.function.args)
+
+    def finish(self, result: Number | None = None) -> None:
+        """Ends the function; it returns `result` where it was said to return a number."""
+        if result is None:
+            self.builder.ret_void()
+        else:
+            self.builder.ret(result.value)
+        self._entry.branch(self.function.basic_blocks[1])
+
+    def inner(self, name: str, parameters: int) -> Code:
+        """Returns another function of the same module, which only this module can call."""
+        return Code(name, parameters, self.width, self.module)
+
+    def call(self, function: Code, *arguments: Number | int) -> None:
+        """Calls a function of the same module."""
+        self.builder.call(function.function, [self.number(argument).value for argument in arguments])
+
+    def call_address(self, address: Number, *arguments: Number | int) -> None:
+        """Calls the function at an address with numbers; it returns nothing."""
+        kind = ir.FunctionType(VOID, [I64] * len(arguments))
+        pointer = self.builder.inttoptr(address.value, kind.as_pointer())
+        self.builder.call(pointer, [self.number(argument).value for argument in arguments])
+
+    def call_outside(self, name: str, *arguments: Number | int) -> Number:
+        """Calls a function of the C library, int64 to int64; its name has to be imported when the module is linked."""
+        function = self._declare(name, I64, [I64] * len(arguments))
+        return Number(self, self.builder.call(function, [self.number(argument).value for argument in arguments]))
+
+    # Values.
+
+    def number(self, value: Number | int) -> Number:
+        """Returns a number of the function."""
+        return value if isinstance(value, Number) else Number(self, ir.Constant(I64, int(value)))
+
+    def constant(self, value: float, width: int | None = None) -> Floats:
+        """Returns a constant vector, or a scalar for width 1; the value is rounded to float32."""
+        wanted = self.width if width is None else width
+        single = ir.Constant(FLOAT, float(np.float32(value)))
+        return Floats(self, single if wanted == 1 else ir.Constant(ir.VectorType(FLOAT, wanted), [single] * wanted))
+
+    def spread(self, scalar: Floats) -> Floats:
+        """Returns a vector of one element, many times."""
+        kind = ir.VectorType(FLOAT, self.width)
+        one = self.builder.insert_element(ir.Constant(kind, ir.Undefined), scalar.value, ir.Constant(I32, 0))
+        zeros = ir.Constant(ir.VectorType(I32, self.width), [0] * self.width)
+        return Floats(self, self.builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), zeros))
+
+    def float_of(self, bits: Number) -> Floats:
+        """Returns the float32 whose bits are the lower half of a number."""
+        return Floats(self, self.builder.bitcast(self.builder.trunc(bits.value, I32), FLOAT))
+
+    def variable(self, first: Term) -> Variable:
+        """Returns a variable with its first value."""
+        place = self._entry.alloca(first.value.type)
+        made = Variable(self, type(first), place, first.value.type)
+        made.set(first)
+        return made
+
+    # Memory.
+
+    def load_number(self, address: Number, offset: int = 0) -> Number:
+        """Returns the int64 at an address."""
+        return Number(self, self.builder.load(self._point(address, offset), align=8, typ=I64))
+
+    def store_number(self, address: Number, value: Number | int, offset: int = 0) -> None:
+        """Writes an int64."""
+        self.builder.store(self.number(value).value, self._point(address, offset), align=8)
+
+    def load_scalar(self, address: Number, offset: int = 0) -> Floats:
+        """Returns the float32 at an address."""
+        return Floats(self, self.builder.load(self._point(address, offset), align=4, typ=FLOAT))
+
+    def load(self, address: Number, offset: int = 0, *, mask: Mask | None = None, width: int | None = None) -> Floats:
+        """Returns the vector at an address; zeros where the mask does not hold, and nothing is read there."""
+        kind = ir.VectorType(FLOAT, self.width if width is None else width)
+        pointer = self._point(address, offset)
+        if mask is None:
+            return Floats(self, self.builder.load(pointer, align=4, typ=kind))
+        name = f"llvm.masked.load.v{kind.count}f32.p0"
+        function = self._declare(name, kind, [POINTER, I32, ir.VectorType(I1, kind.count), kind])
+        zeros = ir.Constant(kind, [ir.Constant(FLOAT, 0.0)] * kind.count)
+        return Floats(self, self.builder.call(function, [pointer, ir.Constant(I32, 4), mask.value, zeros]))
+
+    def store(self, address: Number, value: Floats, offset: int = 0, *, mask: Mask | None = None) -> None:
+        """Writes a vector or a scalar; only where the mask holds."""
+        pointer = self._point(address, offset)
+        if mask is None:
+            self.builder.store(value.value, pointer, align=4)
+            return
+        kind = value.value.type
+        name = f"llvm.masked.store.v{kind.count}f32.p0"
+        function = self._declare(name, VOID, [kind, POINTER, I32, ir.VectorType(I1, kind.count)])
+        self.builder.call(function, [value.value, pointer, ir.Constant(I32, 4), mask.value])
+
+    def mask_first(self, count: Number | int) -> Mask:
+        """Returns a mask that holds for the first `count` elements, all of them where there are more."""
+        kind = ir.VectorType(I64, self.width)
+        one = self.builder.insert_element(ir.Constant(kind, ir.Undefined), self.number(count).value, ir.Constant(I32, 0))
+        zeros = ir.Constant(ir.VectorType(I32, self.width), [0] * self.width)
+        limit = self.builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), zeros)
+        return Mask(self, self.builder.icmp_signed("<", ir.Constant(kind, list(range(self.width))), limit))
+
+    # Arithmetic beyond the operators.
+
+    def multiply_add(self, left: Floats, right: Floats, added: Floats) -> Floats:
+        """Returns left * right + added, rounded once."""
+        kind = left.value.type
+        function = self._declare(f"llvm.fma.{_name_kind(kind)}", kind, [kind] * 3)
+        return Floats(self, self.builder.call(function, [left.value, right.value, added.value]))
+
+    def call_intrinsic(self, name: str, value: Floats) -> Floats:
+        """Returns an intrinsic of LLVM of one operand, as "sqrt", "fabs", "rint"."""
+        kind = value.value.type
+        return Floats(self, self.builder.call(self._declare(f"llvm.{name}.{_name_kind(kind)}", kind, [kind]), [value.value]))
+
+    def exponent_power(self, exponent: Floats) -> Floats:
+        """Returns 2**n for whole float32 n of -126 to 127."""
+        kind = exponent.value.type
+        bits = ir.VectorType(I32, kind.count) if isinstance(kind, ir.VectorType) else I32
+        whole = self.builder.fptosi(exponent.value, bits)
+        bias, shift = (ir.Constant(bits, [k] * kind.count if isinstance(kind, ir.VectorType) else k) for k in (127, 23))
+        return Floats(self, self.builder.bitcast(self.builder.shl(self.builder.add(whole, bias), shift), kind))
+
+    # Control.
+
+    @contextmanager
+    def loop(self, begin: Number | int, end: Number | int, step: Number | int = 1) -> Iterator[Number]:
+        """Repeats what is emitted inside for begin, begin + step, ... below end."""
+        counter = self.variable(self.number(begin))
+        head, body, after = (self.function.append_basic_block(name) for name in ("head", "body", "after"))
+        self.builder.branch(head)
+        self.builder.position_at_end(head)
+        current = counter.get()
+        self.builder.cbranch((current < end).value, body, after)
+        self.builder.position_at_end(body)
+        yield current
+        counter.set(current + step)
+        self.builder.branch(head)
+        self.builder.position_at_end(after)
+
+    @contextmanager
+    def repeat(self) -> Iterator[Any]:
+        """Repeats what is emitted inside until the function that is yielded is told a condition to leave for."""
+        body, after = self.function.append_basic_block("again"), self.function.append_basic_block("left")
+        self.builder.branch(body)
+        self.builder.position_at_end(body)
+
+        def leave_if(condition: Truth) -> None:
+            following = self.function.append_basic_block("stay")
+            self.builder.cbranch(condition.value, after, following)
+            self.builder.position_at_end(following)
+
+        yield leave_if
+        self.builder.branch(body)
+        self.builder.position_at_end(after)
+
+    @contextmanager
+    def when(self, condition: Truth) -> Iterator[None]:
+        """Does what is emitted inside where the condition holds."""
+        with self.builder.if_then(condition.value):
+            yield
+
+    @contextmanager
+    def either(self, condition: Truth) -> Iterator[tuple[Any, Any]]:
+        """Yields two contexts: what is emitted in the first is done where the condition holds, in the second where it does not."""
+        with self.builder.if_else(condition.value) as (yes, no):
+            yield yes, no
+
+    # Threads.
+
+    def add_atomically(self, address: Number, amount: Number | int) -> Number:
+        """Adds to an int64 in memory, and returns what was there before."""
+        old = self.builder.atomic_rmw("add", self._point(address, 0), self.number(amount).value, "seq_cst")
+        return Number(self, old)
+
+    def load_atomically(self, address: Number) -> Number:
+        """Returns an int64 that another thread may write."""
+        return Number(self, self.builder.load_atomic(self._point(address, 0), "seq_cst", 8, typ=I64))
+
+    def store_atomically(self, address: Number, value: Number | int) -> None:
+        """Writes an int64 that another thread may read."""
+        self.builder.store_atomic(self.number(value).value, self._point(address, 0), "seq_cst", 8)
+
+    def exchange_if(self, address: Number, expected: Number | int, wanted: Number | int) -> Truth:
+        """Writes an int64 where the expected one is there, in one step; returns whether it was."""
+        found = self.builder.cmpxchg(
+            self._point(address, 0), self.number(expected).value, self.number(wanted).value, "seq_cst", "seq_cst"
+        )
+        return Truth(self, self.builder.extract_value(found, 1))
+
+    def pause(self) -> None:
+        """Tells the processor that the thread waits."""
+        self.builder.call(self._declare("llvm.x86.sse2.pause", VOID, []), [])
+
+    def read_cycles(self) -> Number:
+        """Returns a counter that grows with time, some two to four in a nanosecond."""
+        return Number(self, self.builder.call(self._declare("llvm.readcyclecounter", I64, []), []))
+
+    def _point(self, address: Number, offset: int) -> Any:
+        return self.builder.inttoptr((address + offset).value, POINTER)
+
+    def _declare(self, name: str, result: Any, parameters: list[Any]) -> Any:
+        found = self.module.globals.get(name)
+        return found if found is not None else ir.Function(self.module, ir.FunctionType(result, parameters), name)
+
+
+def _name_kind(kind: Any) -> str:
+    return f"v{kind.count}f32" if isinstance(kind, ir.VectorType) else "f32"

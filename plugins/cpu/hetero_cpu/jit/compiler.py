@@ -1,0 +1,209 @@
+"""From a kernel's code to an address: LLVM for the processor at hand, and object files in the user's private cache.
+
+A kernel is found by its name, which holds all of its parameters. What is compiled stays for the life of the process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import platform
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hetero_core.errors import HeteroError
+from hetero_core.files import replace_file
+from hetero_core.runtime.private_cache import open_private_folder
+
+logger = logging.getLogger(__name__)
+
+FOLDER = "cpu-kernels"
+_DIGEST_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A function of machine code: void (int64 row, int64 chunk, int64 worker). `emit(name, width)` returns its Code, finished.
+
+    `name`: unique for what `emit` does, with all parameters in it. Two kernels of one name are the same.
+    """
+
+    name: str
+    emit: Callable[[str, int], Any]
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Kernel) and other.name == self.name
+
+
+@cache
+def find_width() -> int:
+    """Returns the elements of the processor's float32 vectors: 16 with AVX-512, 8 with AVX2; 0 where no kernels are made."""
+    if platform.machine().lower() not in ("x86_64", "amd64") or not sys.platform.startswith("linux"):
+        return 0
+    try:
+        from llvmlite import binding  # LLVM itself, 100 MB: only where the provider is asked for
+    except ImportError:
+        return 0
+    features = binding.get_host_cpu_features()
+    if features.get("avx512f") and features.get("avx512vl"):
+        return 16
+    return 8 if features.get("avx2") and features.get("fma") else 0
+
+
+class Compiler:
+    """Safe for threads: two may compile the same kernel, one result stays."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._addresses: dict[str, int] = {}
+        self._libraries: list[Any] = []
+        self._target: Any = None
+        self._linker: Any = None
+        self._count = 0
+
+    def find(self, kernel: Kernel) -> int | None:
+        """Returns the address of a kernel that is compiled already; None for another one."""
+        return self._addresses.get(kernel.name)
+
+    def load_stored(self, kernels: Iterable[Kernel]) -> bool:
+        """Links what the private cache holds of these kernels; returns whether all of them are there now."""
+        missing = False
+        for kernel in dict.fromkeys(kernels):
+            if kernel.name not in self._addresses:
+                image = self._read(kernel)
+                if image is None:
+                    missing = True
+                else:
+                    self._link(kernel, image)
+        return not missing
+
+    def compile(self, kernel: Kernel) -> int:
+        """Returns the address of a kernel, compiled now where it is not yet; takes some 10 to 100 ms then."""
+        address = self._addresses.get(kernel.name)
+        if address is not None:
+            return address
+        image = self._read(kernel)
+        if image is None:
+            image = self._translate(kernel)
+            self._write(kernel, image)
+        return self._link(kernel, image)
+
+    def _translate(self, kernel: Kernel) -> bytes:
+        from llvmlite import binding
+
+        code = kernel.emit(kernel.name, find_width())
+        with self._lock:
+            target = self._open_target()
+            module = binding.parse_assembly(str(code.module))
+            module.verify()
+            options = binding.create_pipeline_tuning_options(speed_level=2)
+            # Kernels are vectors and unrolled as they are written.
+            options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
+            builder = binding.create_pass_builder(target, options)
+            builder.getModulePassManager().run(module, builder)
+            image: bytes = target.emit_object(module)
+            return image
+
+    def _open_target(self) -> Any:
+        from llvmlite import binding
+
+        if self._target is None:
+            binding.initialize_native_target()
+            binding.initialize_native_asmprinter()
+            # Vectors of AVX-512 are wanted where the code has them.
+            features = binding.get_host_cpu_features()
+            listed = f"{features.flatten()},-prefer-256-bit"
+            self._target = binding.Target.from_default_triple().create_target_machine(
+                cpu=binding.get_host_cpu_name(), features=listed, opt=3, reloc="pic", codemodel="default", jit=True
+            )
+        return self._target
+
+    def _link(self, kernel: Kernel, image: bytes) -> int:
+        from llvmlite import binding
+
+        with self._lock:
+            if kernel.name in self._addresses:
+                return self._addresses[kernel.name]
+            if self._linker is None:
+                self._open_target()
+                self._linker = binding.create_lljit_compiler()
+            self._count += 1
+            library = (
+                binding.JITLibraryBuilder()
+                .add_object_img(image)
+                .add_current_process()
+                .export_symbol(kernel.name)
+                .link(self._linker, f"{kernel.name}.{self._count}")
+            )
+            self._libraries.append(library)
+            address = int(library[kernel.name])
+            self._addresses[kernel.name] = address
+            return address
+
+    def _read(self, kernel: Kernel) -> bytes | None:
+        path = _find_path(kernel)
+        if path is None:
+            return None
+        try:
+            stored = path.read_bytes()
+        except OSError:
+            return None
+        digest, image = stored[:_DIGEST_BYTES], stored[_DIGEST_BYTES:]
+        if hashlib.sha256(image).digest() != digest:
+            logger.warning("'%s' is damaged; the kernel is compiled again", path)
+            return None
+        return image
+
+    def _write(self, kernel: Kernel, image: bytes) -> None:
+        path = _find_path(kernel)
+        if path is None:
+            return
+        try:
+            with replace_file(path) as file:
+                file.write(hashlib.sha256(image).digest() + image)
+        except (OSError, HeteroError) as error:
+            # The kernel works; the next process compiles it again.
+            logger.warning("cannot keep kernel %s: %s", kernel.name, error)
+
+
+@cache
+def _describe_environment() -> str:
+    """Returns a digest of all that machine code depends on beside a kernel's name: LLVM, the processor, and the code that emits."""
+    import llvmlite
+    from llvmlite import binding
+
+    digest = hashlib.sha256()
+    for part in (llvmlite.__version__, str(binding.llvm_version_info), binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()):
+        digest.update(part.encode())
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@cache
+def _open_folder() -> Path | None:
+    try:
+        return open_private_folder(FOLDER)
+    except HeteroError as error:
+        logger.warning("compiled kernels are not kept: %s", error)
+        return None
+
+
+def _find_path(kernel: Kernel) -> Path | None:
+    folder = _open_folder()
+    if folder is None:
+        return None
+    name = hashlib.sha256(f"{_describe_environment()}/{kernel.name}".encode()).hexdigest()[:40]
+    return folder / f"{name}.o"
+
+
+COMPILER = Compiler()
+"""The one of this process."""

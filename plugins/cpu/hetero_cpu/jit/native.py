@@ -1,0 +1,52 @@
+"""Calls of machine code, as a run makes them: which kernel, its numbers, and into how many chunks its work is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hetero_cpu.jit.compiler import Kernel
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NativeCall:
+    """One call of a kernel for each of `chunks` chunks, in any order, by any thread; the call is over when all of them are.
+
+    The kernel gets the address of `numbers` (int64), the chunk, and the number of the thread, below the `workers` that the plan was made for.
+    Chunks write to different memory; what is only of a thread, as working memory, is told apart by its number. `keep` holds what the addresses point to.
+    """
+
+    kernel: Kernel
+    numbers: tuple[int, ...]
+    chunks: int
+    keep: tuple[Array, ...] = field(default=(), repr=False)
+
+
+def address_of(array: Array) -> int:
+    """Returns the address of the first element."""
+    return int(array.ctypes.data)
+
+
+def bits_of(number: float) -> int:
+    """Returns the bits of a float32 as a number of a row; `Code.float_of` turns it back."""
+    return int(np.float32(number).view(np.int32))
+
+
+NativeStepFunction = Callable[[Any], Any]
+NATIVE_STEP_FUNCTIONS: dict[str, list[NativeStepFunction]] = {}
+
+
+def native_step(*op_types: str) -> Callable[[NativeStepFunction], NativeStepFunction]:
+    """Registers a function Site -> Recipe (with `kernels`) or None for operators of ONNX's own domain, as `recipe.step` does for NumPy's."""
+
+    def register(function: NativeStepFunction) -> NativeStepFunction:
+        for op_type in op_types:
+            NATIVE_STEP_FUNCTIONS.setdefault(op_type, []).append(function)
+        return function
+
+    return register

@@ -1,0 +1,98 @@
+"""The kernel of convolutions and matrix products: it walks over tiles of pixels and blocks of output channels.
+
+The pixels of a row are cut into tiles of nearly one size, `tile` or one less, so that no tile is a small rest. A unit of work is one
+tile of one row; a chunk is a range of units for a range of blocks. Inside a chunk each block of weights is read once for all units.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hetero_cpu.jit.arithmetic import Activation
+from hetero_cpu.jit.code import FLOAT_BYTES, Code, Number
+from hetero_cpu.jit.compiler import Kernel
+from hetero_cpu.jit.tile import Tile, emit_call, emit_tile
+
+PARAMETERS = (
+    "x", "x_image", "x_row", "x_pixel", "offsets", "taps", "depth", "w", "block_bytes", "bias",
+    "y", "y_image", "y_row", "y_pixel", "added", "added_image", "added_row", "added_pixel",
+    "rows", "tiles", "long_tiles", "units", "units_of_chunk", "unit_chunks", "blocks", "blocks_of_chunk", "last",
+)  # fmt: skip
+"""Numbers of a row, in order: addresses; strides in bytes from image to image, row to row, pixel to pixel; counts.
+`rows` of one image; `tiles` of one row, of which the first `long_tiles` have the full size; `last`: elements of the last vector."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProductShape:
+    """What of a product is compiled in: pixels of a tile, whether some tiles are one shorter, vectors of a block and of the last one."""
+
+    pixels: int
+    has_short_tiles: bool
+    vectors: int
+    last_vectors: int
+    is_masked: bool
+    adds: bool
+    activations: tuple[Activation, ...]
+
+
+def make_product(shape: ProductShape) -> Kernel:
+    """Returns the kernel of a shape."""
+    name = Tile(shape.pixels, shape.vectors, shape.is_masked, shape.adds, shape.activations).name
+    return Kernel(f"product_{name}_{shape.last_vectors}{'s' * shape.has_short_tiles}", lambda name, width: _emit(name, width, shape))
+
+
+def _emit(name: str, width: int, shape: ProductShape) -> Code:
+    code = Code(name, 3, width)
+    row, chunk, _ = code.parameters
+    p = {key: code.load_number(row, 8 * position) for position, key in enumerate(PARAMETERS)}
+    has_other_last = shape.last_vectors != shape.vectors or shape.is_masked
+    first_unit = (chunk % p["unit_chunks"]) * p["units_of_chunk"]
+    last_unit = (first_unit + p["units_of_chunk"]).at_most(p["units"])
+    first_block = (chunk // p["unit_chunks"]) * p["blocks_of_chunk"]
+    last_block = (first_block + p["blocks_of_chunk"]).at_most(p["blocks"])
+    functions: dict[Tile, Code] = {}
+
+    def walk(block: Number, *, is_last: bool) -> None:
+        block_channels = block * (shape.vectors * width * FLOAT_BYTES)
+        vectors = shape.last_vectors if is_last else shape.vectors
+        with code.loop(first_unit, last_unit) as unit:
+            line, place = unit // p["tiles"], unit % p["tiles"]
+            image, y_row = line // p["rows"], line % p["rows"]
+            pixel = place * shape.pixels
+            if shape.has_short_tiles:
+                pixel = pixel - (place - p["long_tiles"]).at_least(0)
+            x = p["x"] + image * p["x_image"] + y_row * p["x_row"] + pixel * p["x_pixel"]
+            y = p["y"] + image * p["y_image"] + y_row * p["y_row"] + pixel * p["y_pixel"] + block_channels
+            added = p["added"] + image * p["added_image"] + y_row * p["added_row"] + pixel * p["added_pixel"] + block_channels
+            arguments = {
+                "x": x, "x_pixel": p["x_pixel"], "offsets": p["offsets"], "taps": p["taps"], "depth": p["depth"],
+                "w": p["w"] + block * p["block_bytes"], "bias": p["bias"] + block_channels, "y": y, "y_pixel": p["y_pixel"],
+                "added": added, "added_pixel": p["added_pixel"], "last": p["last"],
+            }  # fmt: skip
+
+            def call(pixels: int) -> None:
+                tile = Tile(pixels, vectors, shape.is_masked and is_last, shape.adds, shape.activations)
+                if tile not in functions:
+                    functions[tile] = emit_tile(code, tile)
+                emit_call(code, functions[tile], **arguments)  # noqa: B023  # called inside the loop
+
+            if shape.has_short_tiles:
+                with code.either(place < p["long_tiles"]) as (long, short):
+                    with long:
+                        call(shape.pixels)
+                    with short:
+                        call(shape.pixels - 1)
+            else:
+                call(shape.pixels)
+
+    if has_other_last:
+        full = last_block.at_most(p["blocks"] - 1)
+        with code.loop(first_block, full) as block:
+            walk(block, is_last=False)
+        with code.loop(full.at_least(first_block), last_block) as block:
+            walk(block, is_last=True)
+    else:
+        with code.loop(first_block, last_block) as block:
+            walk(block, is_last=False)
+    code.finish()
+    return code

@@ -1,0 +1,88 @@
+"""The inner kernel of every product: a tile of pixels and output channels that stays in registers.
+
+y[m, n] = activation(bias[n] + sum over t, k of x[m, offset[t] + k] * w[t, k, n] + added[m, n])
+
+for `pixels` values of m and `vectors` vectors of n. A convolution is the sum over its taps t, each of which reads `depth` channels at
+its own offset; a matrix product has one tap. The elements of one m lie side by side in x; w is packed so that the n of one (t, k) do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hetero_cpu.jit.arithmetic import Activation, emit_activations
+from hetero_cpu.jit.code import FLOAT_BYTES, Code, Number
+
+_UNROLLED = 4
+# Pixels that share one pointer; the others are reached from it by one or two strides.
+_PIXELS_OF_POINTER = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What of a tile is fixed when it is compiled. A masked one writes, of its last vector, only the elements that there are."""
+
+    pixels: int
+    vectors: int
+    is_masked: bool = False
+    adds: bool = False
+    activations: tuple[Activation, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What tells it apart."""
+        activations = "".join(f"_{activation.name}" for activation in self.activations)
+        return f"{self.pixels}x{self.vectors}{'m' * self.is_masked}{'a' * self.adds}{activations}"
+
+
+PARAMETERS = ("x", "x_pixel", "offsets", "taps", "depth", "w", "bias", "y", "y_pixel", "added", "added_pixel", "last")
+"""Addresses, strides in bytes and counts; `last` is the number of elements of the last vector."""
+
+
+def emit_tile(outer: Code, tile: Tile) -> Code:
+    """Returns a function of PARAMETERS in the module of `outer`."""
+    code = outer.inner(f"tile_{tile.name}", len(PARAMETERS))
+    x, x_pixel, offsets, taps, depth, w, bias, y, y_pixel, added, added_pixel, last = code.parameters
+    vector_bytes = code.width * FLOAT_BYTES
+    step = tile.vectors * vector_bytes
+    sums = [[code.variable(code.load(bias, j * vector_bytes)) for j in range(tile.vectors)] for _ in range(tile.pixels)]
+    weights = code.variable(w)
+    even = depth - depth % _UNROLLED
+    with code.loop(0, taps) as tap:
+        start = x + code.load_number(offsets + tap * 8)
+        pointers = [code.variable(start + x_pixel * first) for first in range(0, tile.pixels, _PIXELS_OF_POINTER)]
+
+        def advance(count: int) -> None:
+            here = weights.get()
+            bases = [pointer.get() for pointer in pointers]
+            for k in range(count):
+                rows = [code.load(here, k * step + j * vector_bytes) for j in range(tile.vectors)]
+                for m in range(tile.pixels):
+                    base = bases[m // _PIXELS_OF_POINTER] + x_pixel * (m % _PIXELS_OF_POINTER)  # noqa: B023  # called inside the loop
+                    scalar = code.spread(code.load_scalar(base, k * FLOAT_BYTES))
+                    for j in range(tile.vectors):
+                        sums[m][j].set(code.multiply_add(scalar, rows[j], sums[m][j].get()))
+            weights.set(here + count * step)
+            for pointer, base in zip(pointers, bases, strict=True):
+                pointer.set(base + count * FLOAT_BYTES)
+
+        with code.loop(0, even, _UNROLLED):
+            advance(_UNROLLED)
+        with code.loop(even, depth):
+            advance(1)
+    mask = code.mask_first(last) if tile.is_masked else None
+    for m in range(tile.pixels):
+        for j in range(tile.vectors):
+            guard = mask if j == tile.vectors - 1 else None
+            result = sums[m][j].get()
+            if tile.adds:
+                result = result + code.load(added + added_pixel * m, j * vector_bytes, mask=guard)
+            result = emit_activations(code, tile.activations, result)
+            code.store(y + y_pixel * m, result, j * vector_bytes, mask=guard)
+    code.finish()
+    return code
+
+
+def emit_call(code: Code, function: Code, **arguments: Number) -> None:
+    """Calls a tile with its parameters by name."""
+    code.call(function, *(arguments[name] for name in PARAMETERS))
