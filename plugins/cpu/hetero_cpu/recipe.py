@@ -99,6 +99,8 @@ class Site:
     """The operators of the nodes that read the outputs; empty where an output leaves the network."""
     halos: Mapping[str, Halo] = MappingProxyType({})
     """The zeros around values that have some."""
+    output_halo: Halo = NO_HALO
+    """The zeros that the output gets where a recipe with kernels makes it channels last."""
     workers: int = 1
     """The threads that machine code may be run by."""
 
