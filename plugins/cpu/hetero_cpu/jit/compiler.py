@@ -49,7 +49,8 @@ def find_width() -> int:
     if platform.machine().lower() not in ("x86_64", "amd64") or not sys.platform.startswith("linux"):
         return 0
     try:
-        from llvmlite import binding  # LLVM itself, 100 MB: only where the provider is asked for
+        # LLVM itself, 100 MB: only where the provider is asked for.
+        from llvmlite import binding  # type: ignore[import-not-found,import-untyped,unused-ignore]  # llvmlite ships no types
     except ImportError:
         return 0
     features = binding.get_host_cpu_features()

@@ -18,10 +18,11 @@ STAGE_PARAMETERS = (
     "x", "x_image", "x_row", "x_pixel", "x_channel", "y", "y_image", "y_row", "y_pixel",
     "rows", "height", "top", "width", "left", "right", "channels", "rows_of_chunk", "all_rows",
 )  # fmt: skip
-"""Addresses and strides in bytes; `rows` of an image of y with its halo, of which `height` after the first `top` are of x; `width` pixels of x after `left`
-of zeros and before `right`."""
+"""Addresses and strides in bytes; `rows` of an image of y with its halo, of which `height` after the first `top` are of x; `width`
+pixels of x after `left` of zeros and before `right`."""
 CLEAR_PARAMETERS = ("y", "y_image", "first_bytes", "gap", "gap_stride", "gaps", "gap_bytes", "last", "last_bytes", "images")
-"""Address, strides and offsets in bytes: in each image zeros at its begin, `gaps` runs of zeros from offset `gap` on, zeros at offset `last`."""
+"""Address, strides and offsets in bytes: in each image zeros at its begin, `gaps` runs of zeros from offset `gap` on, zeros at offset
+`last`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def _emit_clear(name: str, width: int) -> Code:
 
 
 def bind_clear(shape: tuple[int, ...], halo: Halo, memory: Array) -> NativeCall:
-    """Returns the call that writes the halo of images of (batch, channels, height, width), sizes with the halo, channels last in `memory`."""
+    """Returns the call that writes the halo of images in `memory`, channels last. shape: (batch, channels, height, width) with the halo."""
     batch, channels, height, width = shape
     pixel = channels * FLOAT_BYTES
     row = width * pixel

@@ -48,7 +48,7 @@ def is_pixels(site: Site, value: str) -> bool:
 
 
 def choose_staging(convolution: Convolution, size: int = 0) -> Staging | None:
-    """Returns how the image is copied first, for Winograd's tiles of a size or, with 0, for windows; None where it can be read as it lies."""
+    """Returns how the image is copied first, for Winograd's tiles of a size or, with 0, for windows; None where it is read as it lies."""
     site, source = convolution.site, convolution.source
     sizes = site.shape(source)[2:]
     halo = halo_of_tiles(convolution.windows, sizes, size) if size else reach_of_windows(convolution.windows, sizes)
@@ -85,7 +85,7 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: St
     )
     # Read as the kernel does, in whole vectors.
     bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
-    kernel = make_product(_shape_product(tiling, epilogue))
+    kernel = make_product(_shape_product(tiling, epilogue, lines))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         calls, image = bind_staging(staging, reads[0], scratch)
@@ -127,15 +127,16 @@ def is_even(array: Array) -> bool:
     """Says whether the pixels of all images lie at equal distances."""
     batch, _, height, width = array.shape
     image, _, row, pixel = array.strides
-    return (height == 1 or row == width * pixel) and (batch == 1 or image == height * width * pixel)
+    return bool((height == 1 or row == width * pixel) and (batch == 1 or image == height * width * pixel))
 
 
-def _shape_product(tiling: Tiling, epilogue: NativeEpilogue) -> ProductShape:
+def _shape_product(tiling: Tiling, epilogue: NativeEpilogue, lines: int) -> ProductShape:
     return ProductShape(
         tiling.pixels,
         tiling.has_short_tiles,
         tiling.vectors,
         tiling.last_vectors,
+        tiling.count_prefetches(lines * tiling.tiles),
         tiling.is_masked,
         bool(epilogue.added),
         epilogue.activations,

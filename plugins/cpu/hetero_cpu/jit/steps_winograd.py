@@ -48,6 +48,7 @@ def plan_winograd(convolution: Convolution, epilogue: NativeEpilogue, staging: S
         tiling.long_tiles,
         tiling.vectors,
         tiling.last_vectors,
+        tiling.count_prefetches(tiling.tiles),
         bool(epilogue.added),
         epilogue.activations,
     )
@@ -68,7 +69,8 @@ def plan_winograd(convolution: Convolution, epilogue: NativeEpilogue, staging: S
         top, left = (max(pads[0], 0) for pads in convolution.windows.pads)
         base = address_of(scratch) + staged_bytes if scratch.size else 0
         numbers = {
-            "x": address_of(x) - top * x.strides[2] - left * x.strides[3], "x_image": x.strides[0], "x_row": x.strides[2], "x_pixel": x.strides[3],
+            "x": address_of(x) - top * x.strides[2] - left * x.strides[3], "x_image": x.strides[0], "x_row": x.strides[2],
+            "x_pixel": x.strides[3],
             "y": address_of(y), "y_image": y.strides[0], "y_row": y.strides[2], "y_pixel": y.strides[3],
             "added": 0 if rest is None else address_of(rest), "added_image": 0 if rest is None else rest.strides[0],
             "added_row": 0 if rest is None else rest.strides[2], "added_pixel": 0 if rest is None else rest.strides[3],
@@ -76,7 +78,8 @@ def plan_winograd(convolution: Convolution, epilogue: NativeEpilogue, staging: S
             "moved": base, "moved_worker": moved_bytes, "moved_position": moved_position,
             "products": base + moved_bytes * (workers if is_whole else 1), "products_worker": products_bytes,
             "products_position": products_position, "channels": channels, "blocks": tiling.blocks, "blocks_of_chunk": 1, "outputs": outputs,
-            "tiles": tiles, "tiles_of_chunk": rows if is_whole else _INPUT_TILES, "down": down, "right": right, "height": height, "width": width,
+            "tiles": tiles, "tiles_of_chunk": rows if is_whole else _INPUT_TILES, "down": down, "right": right,
+            "height": height, "width": width,
         }  # fmt: skip
         row = tuple(numbers[key] for key in PARAMETERS)
         keep = (weight, bias, zeros, offsets, x, y, scratch, *reads)

@@ -1,7 +1,8 @@
 """Kernels of Winograd's convolutions, channels last: tiles are transformed, multiplied as small matrices, and transformed back.
 
-Transformed tiles lie as (position, tile, channel), products as (position, tile, channel of one block). Either a chunk is a range of tiles and does all
-of it in working memory of its own, or, where there are few tiles, one call transforms all of them and a chunk of a second one is a range of blocks.
+Transformed tiles lie as (position, tile, channel), products as (position, tile, channel of one block). Either a chunk is a range of tiles
+and does all of it in working memory of its own, or, where there are few tiles, one call transforms all of them and a chunk of a second
+one is a range of blocks.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ PARAMETERS = (
     "w", "bias", "zeros", "offsets", "moved", "moved_worker", "moved_position", "products", "products_worker", "products_position",
     "channels", "blocks", "blocks_of_chunk", "outputs", "tiles", "tiles_of_chunk", "down", "right", "height", "width",
 )  # fmt: skip
-"""Addresses and strides in bytes; `moved` holds the transformed tiles, `products` their products with a block; `tiles` of all images, `down` x `right` of each,
-whose results are `height` x `width`."""
+"""Addresses and strides in bytes; `moved` holds the transformed tiles, `products` their products with a block; `tiles` of all images,
+`down` x `right` of each, whose results are `height` x `width`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +38,25 @@ class WinogradShape:
     long_tiles: int
     vectors: int
     last_vectors: int
+    prefetches: int
     adds: bool
     activations: tuple[Activation, ...]
 
     @property
     def name(self) -> str:
         """What tells it apart."""
+        numbers = (
+            self.size,
+            self.rows,
+            self.pixels,
+            self.row_tiles,
+            self.long_tiles,
+            self.vectors,
+            self.last_vectors,
+            self.prefetches,
+        )
         activations = "".join(f"_{activation.name}" for activation in self.activations)
-        return f"{self.size}_{self.rows}_{self.pixels}_{self.row_tiles}_{self.long_tiles}_{self.vectors}_{self.last_vectors}{'a' * self.adds}{activations}"
+        return "_".join(map(str, numbers)) + "a" * self.adds + activations
 
 
 def make_whole(shape: WinogradShape) -> Kernel:
@@ -141,13 +153,14 @@ def _emit_blocks(
 
     def walk(block: Number, vectors: int) -> None:
         with code.loop(0, positions) as position:
-            w = p["w"] + (block * positions * p["channels"] * block_bytes + position * p["channels"] * (vectors * vector_bytes))
+            panel = p["channels"] * (vectors * vector_bytes)
+            w = p["w"] + block * positions * p["channels"] * block_bytes + position * panel
             source, target = moved + position * p["moved_position"], products + position * p["products_position"]
             long = shape.long_tiles
             for begin, count, pixels in ((0, long, shape.pixels), (long * shape.pixels, shape.row_tiles - long, shape.pixels - 1)):
                 if not count:
                     continue
-                tile = Tile(pixels, vectors)
+                tile = Tile(pixels, vectors, shape.prefetches)
                 if tile not in functions:
                     functions[tile] = emit_tile(code, tile)
                 with code.loop(0, count) as number:
@@ -161,6 +174,8 @@ def _emit_blocks(
                         taps=code.number(1),
                         depth=p["channels"],
                         w=w,
+                        # What follows is the next position, or the next block.
+                        ahead=w + panel + (number + begin // shape.pixels) * (panel // shape.row_tiles),
                         bias=p["zeros"],
                         y=target + row * (vectors * vector_bytes),
                         y_pixel=code.number(vectors * vector_bytes),
