@@ -95,16 +95,20 @@ class Counted:
 
 
 def make_random(source: random.Random, workers: int) -> Counted:
-    calls = source.choice([1, 2, 5, 30, 200])
+    calls, steps = source.choice([(1, 0), (2, 20), (5, 4000), (30, 400), (30, 2000), (200, 0), (200, 20)])
     chunks = [source.choice([0, 1, 1, 1, 2, 3, 8, 64]) for _ in range(calls)]
-    return Counted(chunks, workers=workers, steps=source.choice([0, 0, 20, 400]))
+    return Counted(chunks, workers=workers, steps=steps)
 
 
 def run_many(seed: int, workers: int, runs: int) -> None:
+    """Runs parts of programs, at least `runs` of them and until threads beside the caller have done 1,000 chunks."""
     source, team = random.Random(seed), Team(workers)
+    wanted, deadline = 0 if workers == 1 else 1000, monotonic() + 60
     try:
         programs = [make_random(source, workers) for _ in range(20)]
-        for _ in range(runs):
+        while runs > 0 or sum(int(one.helped[0]) for one in programs) < wanted:
+            runs -= 1
+            assert monotonic() < deadline
             one = source.choice(programs)
             begin, end = sorted(source.choices(range(len(one.program) + 1), k=2))
             one.run(begin, end, team)
@@ -299,9 +303,9 @@ def test_team_for_which_no_thread_starts_works_alone_and_says_so(caplog: pytest.
     team.close()
 
 
-def run_python(program: str) -> str:
+def run_python(program: str, *, first: str = "") -> str:
     """Returns what a program prints that has all names of this file; it has to end well and to complain about nothing."""
-    source = f"from {Path(__file__).stem} import *\n{program}"
+    source = f"{first}\nfrom {Path(__file__).stem} import *\n{program}"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
     ended = subprocess.run(
         [sys.executable, "-c", source], env=environment, capture_output=True, text=True, check=False, timeout=120
@@ -351,7 +355,12 @@ assert len(list_helpers()) == 4
     ids=["spinning", "parked", "running", "collected", "held by a module"],
 )
 def test_interpreter_ends_with_teams_alive(end: str) -> None:
-    run_python(f"""
+    # What is registered first is called last.
+    first = """
+import atexit, threading
+atexit.register(lambda: print(*(thread.name for thread in threading.enumerate() if thread.name.startswith("hetero"))))
+"""
+    program = f"""
 def go_on():
     while True:
         one.program.run(0, 30, team)
@@ -360,7 +369,8 @@ for name in ("first", "second"):
     team, one = Team(3), Counted([64, 1, 8] * 10, workers=3, steps=100)
     one.run(0, 30, team)
 {end}
-""")
+"""
+    assert run_python(program, first=first) == "\n"
 
 
 def test_kernel_of_these_tests_finds_calls_that_overlap() -> None:
