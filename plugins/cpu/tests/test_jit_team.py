@@ -155,6 +155,21 @@ def test_many_short_runs_with_a_team_run_every_chunk_once_in_order(workers: int)
     run_many(workers, workers, 500)
 
 
+@pytest.mark.parametrize("workers", [2, 4])
+def test_tiny_calls_one_close_after_the_other_keep_their_numbers_apart(workers: int) -> None:
+    team, chunks = Team(workers), [2, 3, 2, 7] * 50
+    one, runs = Counted(chunks, workers=workers), 0
+    deadline = monotonic() + 60
+    while runs < 1000 or one.helped[0] < 10_000:
+        assert monotonic() < deadline
+        one.done[:] = 0
+        one.program.run(0, len(chunks), team)
+        runs += 1
+    assert np.array_equal(one.counts, runs * (np.arange(7) < np.array(chunks)[:, None]))
+    assert one.wrong[0] == 0
+    team.close()
+
+
 def test_two_teams_at_the_same_time_do_not_meet() -> None:
     failures = list[BaseException]()
 
