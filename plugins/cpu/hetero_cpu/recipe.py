@@ -8,8 +8,7 @@ returns calls. It must not look at what is in them, since several instances shar
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -97,7 +96,7 @@ class Site:
     weights: PackedWeights
     readers: tuple[str, ...] = ()
     """The operators of the nodes that read the outputs; empty where an output leaves the network."""
-    halos: Mapping[str, Halo] = MappingProxyType({})
+    halos: Mapping[str, Halo] = field(default_factory=dict)
     """The zeros around values that have some."""
     output_halo: Halo = NO_HALO
     """The zeros that the output gets where a recipe with kernels makes it channels last."""
