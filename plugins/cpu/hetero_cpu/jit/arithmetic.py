@@ -26,7 +26,9 @@ class Activation:
     @property
     def name(self) -> str:
         """What tells it apart."""
-        return self.operator + "".join(f"_{number.hex()}" for number in self.numbers).replace("-", "n").replace("+", "").replace(".", "p")
+        return self.operator + "".join(f"_{number.hex()}" for number in self.numbers).replace("-", "n").replace("+", "").replace(
+            ".", "p"
+        )
 
 
 def emit_activations(code: Code, activations: tuple[Activation, ...], x: Floats) -> Floats:

@@ -181,7 +181,12 @@ def _describe_environment() -> str:
     from llvmlite import binding
 
     digest = hashlib.sha256()
-    for part in (llvmlite.__version__, str(binding.llvm_version_info), binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()):
+    for part in (
+        llvmlite.__version__,
+        str(binding.llvm_version_info),
+        binding.get_host_cpu_name(),
+        binding.get_host_cpu_features().flatten(),
+    ):
         digest.update(part.encode())
     for source in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(source.read_bytes())

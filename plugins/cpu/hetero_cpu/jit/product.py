@@ -38,7 +38,9 @@ class ProductShape:
 def make_product(shape: ProductShape) -> Kernel:
     """Returns the kernel of a shape."""
     name = Tile(shape.pixels, shape.vectors, shape.is_masked, shape.adds, shape.activations).name
-    return Kernel(f"product_{name}_{shape.last_vectors}{'s' * shape.has_short_tiles}", lambda name, width: _emit(name, width, shape))
+    return Kernel(
+        f"product_{name}_{shape.last_vectors}{'s' * shape.has_short_tiles}", lambda name, width: _emit(name, width, shape)
+    )
 
 
 def _emit(name: str, width: int, shape: ProductShape) -> Code:
@@ -74,7 +76,7 @@ def _emit(name: str, width: int, shape: ProductShape) -> Code:
                 tile = Tile(pixels, vectors, shape.is_masked and is_last, shape.adds, shape.activations)
                 if tile not in functions:
                     functions[tile] = emit_tile(code, tile)
-                emit_call(code, functions[tile], **arguments)  # noqa: B023  # called inside the loop
+                emit_call(code, functions[tile], **arguments)  # called inside the loop
 
             if shape.has_short_tiles:
                 with code.either(place < p["long_tiles"]) as (long, short):

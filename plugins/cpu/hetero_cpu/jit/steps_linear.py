@@ -60,7 +60,13 @@ def _plan(site: Site, weight: Array | None, bias: Array | None, *, is_turned: bo
     padded = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
     kernel = make_product(
         ProductShape(
-            tiling.pixels, tiling.has_short_tiles, tiling.vectors, tiling.last_vectors, tiling.is_masked, bool(added), epilogue.activations
+            tiling.pixels,
+            tiling.has_short_tiles,
+            tiling.vectors,
+            tiling.last_vectors,
+            tiling.is_masked,
+            bool(added),
+            epilogue.activations,
         )
     )
     offsets = np.zeros(1, np.int64)

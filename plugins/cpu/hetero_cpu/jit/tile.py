@@ -58,7 +58,7 @@ def emit_tile(outer: Code, tile: Tile) -> Code:
             for k in range(count):
                 rows = [code.load(here, k * step + j * vector_bytes) for j in range(tile.vectors)]
                 for m in range(tile.pixels):
-                    base = bases[m // _PIXELS_OF_POINTER] + x_pixel * (m % _PIXELS_OF_POINTER)  # noqa: B023  # called inside the loop
+                    base = bases[m // _PIXELS_OF_POINTER] + x_pixel * (m % _PIXELS_OF_POINTER)  # called inside the loop
                     scalar = code.spread(code.load_scalar(base, k * FLOAT_BYTES))
                     for j in range(tile.vectors):
                         sums[m][j].set(code.multiply_add(scalar, rows[j], sums[m][j].get()))
