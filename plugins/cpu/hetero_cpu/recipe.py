@@ -8,7 +8,7 @@ returns calls. It must not look at what is in them, since several instances shar
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -97,7 +97,7 @@ class Site:
     weights: PackedWeights
     readers: tuple[str, ...] = ()
     """The operators of the nodes that read the outputs; empty where an output leaves the network."""
-    halos: Mapping[str, Halo] = MappingProxyType({})
+    halos: Mapping[str, Halo] = field(default_factory=lambda: MappingProxyType({}))
     """The zeros around values that have some."""
     workers: int = 1
     """The threads that machine code may be run by."""
