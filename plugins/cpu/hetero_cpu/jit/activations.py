@@ -98,8 +98,8 @@ def _single(number: object) -> float:
     return float(np.float32(number))  # type: ignore[arg-type]  # attributes are numbers here
 
 
-POWERS = frozenset({-2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 3.0, 4.0})
-"""Exponents that are made of products and roots."""
+POWERS = frozenset({-2.0, -1.0, 1.0, 2.0, 3.0, 4.0})
+"""Exponents that are made of products."""
 
 _READERS: Mapping[str, Callable[[Node, Mapping[str, Array]], Activation | None]] = {
     **dict.fromkeys(sorted(_PLAIN), _read_plain),
