@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.contract import DeviceName, Executable, Extension, Payload, QueryResult, RunContext
+from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult, RunContext
 from hetero_core.devices.query import query_by_transform, require_all_supported
-from hetero_core.devices.threads import THREADS_KEY
+from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.hookspecs import hookimpl
 from hetero_core.kernels.registry import find_refusals
 from hetero_core.network.graph import Network
 from hetero_core.network.writer import pack_network, unpack_network
 from hetero_cpu.blas import begin_limit, end_limit, needs_limit
 from hetero_cpu.executable import CpuExecutable
+from hetero_cpu.kernel_choice import AUTO, KERNEL_CHOICES, KERNELS_KEY, choose_kernels
 from hetero_cpu.passes import strip_network
 
 
@@ -26,6 +27,19 @@ class CpuDevice:
     def __init__(self, name: str) -> None:
         self._name = name
         self._extensions: dict[tuple[str, str], Extension] = {}
+
+    @hookimpl
+    def config_keys(self) -> Mapping[str, ConfigKey]:
+        """Who computes."""
+        return {
+            KERNELS_KEY: ConfigKey(
+                str,
+                AUTO,
+                "NUMPY computes with NumPy alone, JIT with machine code made for the processor; AUTO begins with NumPy and changes over "
+                "when the machine code is compiled, where it can be.",
+                choices=KERNEL_CHOICES,
+            )
+        }
 
     @hookimpl
     def metrics(self) -> Mapping[str, Any]:
@@ -47,9 +61,9 @@ class CpuDevice:
         """Compiles the network into bound kernels."""
         require_all_supported(device, network, self.query_network(device, network))
         threads = config[THREADS_KEY]
-        if needs_limit(threads):
-            return LimitedExecutable(network, self._extensions, threads)
-        return CpuExecutable(network, self._extensions)
+        kind = LimitedExecutable if needs_limit(threads) else CpuExecutable
+        kernels = choose_kernels(config[KERNELS_KEY], str(device))
+        return kind(network, self._extensions, kernels=kernels, workers=threads, streams=config[STREAMS_KEY])
 
     @hookimpl
     def export_network(self, executable: CpuExecutable) -> Payload:
@@ -77,9 +91,11 @@ class CpuDevice:
 class LimitedExecutable(CpuExecutable):
     """A program whose runs may take fewer threads than BLAS has; a class of its own, so that others pay nothing for it."""
 
-    def __init__(self, network: Network, extensions: Mapping[tuple[str, str], Extension], threads: int) -> None:
-        super().__init__(network, extensions)
-        self._threads = threads
+    def __init__(
+        self, network: Network, extensions: Mapping[tuple[str, str], Any], *, kernels: str, workers: int, streams: int
+    ) -> None:
+        super().__init__(network, extensions, kernels=kernels, workers=workers, streams=streams)
+        self._threads = workers
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs, with BLAS limited meanwhile."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import Executable, RunContext
 from hetero_core.kernels.execution import Program
@@ -16,9 +18,14 @@ from hetero_cpu.foreign import evaluate_node
 from hetero_cpu.instance import Instance, WrongTypeError
 from hetero_cpu.kernel_set import warn_of_slow_kernels
 from hetero_cpu.passes import transform_network
-from hetero_cpu.plan import Plan, build_plan
+from hetero_cpu.plan import Plan
+from hetero_cpu.planner import build_plan
+from hetero_cpu.providers import JIT, NUMPY
 from hetero_cpu.signature import Signature, read_static_signature, specialize_network
 from hetero_cpu.weights import PackedWeights
+
+if TYPE_CHECKING:
+    from hetero_cpu.jit.team import TeamPool
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +35,14 @@ MOST_PLANS = 16
 class CpuExecutable(Executable):
     """Safe for threads. Results are the caller's own."""
 
-    def __init__(self, network: Network, extensions: Mapping[tuple[str, str], Any]) -> None:
+    def __init__(
+        self, network: Network, extensions: Mapping[tuple[str, str], Any], *, kernels: str = NUMPY, workers: int = 1, streams: int = 1
+    ) -> None:
+        """`kernels`: NUMPY, JIT or AUTO; a run with machine code may have `workers` threads, and `streams` runs may be under way."""
         warn_of_slow_kernels()
+        self._kernels, self._workers = kernels, workers
+        self._teams = None if kernels == NUMPY or workers == 1 else _open_teams(workers, streams)
+        self._orders = 0
         self.network = network
         self.inputs = network.inputs
         self.outputs = network.outputs
@@ -59,7 +72,8 @@ class CpuExecutable(Executable):
         except IndexError:
             instance = Instance(plan)
         try:
-            return instance.run(inputs, context)
+            with nullcontext() if self._teams is None or not plan.kernels else self._teams.lease() as team:
+                return instance.run(inputs, context, team)
         except WrongTypeError as error:
             logger.info("network '%s': %s; it runs without a plan for these shapes", self.network.name, error)
             self._refuted.add(signature)
@@ -79,6 +93,8 @@ class CpuExecutable(Executable):
             "CPU_PLANS": lambda: (self._plan_count, MOST_PLANS),
             "CPU_ARENA_BYTES": lambda: max((plan.arena_bytes for plan, _ in list(self._plans.values())), default=0),
             "CPU_WEIGHT_BYTES": lambda: self._weights.nbytes,
+            "CPU_KERNELS_READY": lambda: self._orders == 0,
+            "CPU_NATIVE_STEPS": lambda: max((plan.native_count for plan, _ in list(self._plans.values())), default=0),
             "CPU_FOREIGN_STEPS": lambda: max((plan.foreign_count for plan, _ in list(self._plans.values())), default=0),
         }
 
@@ -89,10 +105,56 @@ class CpuExecutable(Executable):
                 self._plans.move_to_end(signature)
                 return found
         special = specialize_network(self._transformed, signature, evaluate_node)
-        plan = build_plan(special, self._weights, self._extensions)
+        plan, awaited = self._build_plan(special)
         with self._lock:
             self._plan_count += 1
             found = self._plans.setdefault(signature, (plan, []))
             while len(self._plans) > MOST_PLANS:
                 self._plans.popitem(last=False)
+        if awaited is not None and found[0] is plan:
+            self._order(awaited, signature)
         return found
+
+    def _build_plan(self, special: Network) -> tuple[Plan, Plan | None]:
+        """Returns the plan to run, and the one that takes over when its kernels are compiled, None where there is none."""
+        if self._kernels == NUMPY:
+            return build_plan(special, self._weights, self._extensions), None
+        from hetero_cpu.jit.compiler import COMPILER  # LLVM
+
+        native = build_plan(special, self._weights, self._extensions, provider=JIT, workers=self._workers)
+        if self._kernels == JIT:
+            for kernel in native.kernels:
+                COMPILER.compile(kernel)
+            return native, None
+        if COMPILER.load_stored(native.kernels):
+            return native, None
+        return build_plan(special, self._weights, self._extensions), native
+
+    def _order(self, native: Plan, signature: Signature) -> None:
+        """Has the kernels of a plan compiled; the plan takes over when they are."""
+        from hetero_cpu.jit.background import BACKGROUND  # LLVM
+
+        owner = weakref.ref(self)
+
+        def take_over(error: BaseException | None) -> None:
+            executable = owner()
+            if executable is not None:
+                executable._take_over(native, signature, error)
+
+        with self._lock:
+            self._orders += 1
+        BACKGROUND.order(native.kernels, take_over)
+
+    def _take_over(self, native: Plan, signature: Signature, error: BaseException | None) -> None:
+        if error is not None:
+            logger.warning("network '%s' goes on with NumPy: its kernels could not be compiled: %s", self.network.name, error)
+        with self._lock:
+            self._orders -= 1
+            if error is None and signature in self._plans:
+                self._plans[signature] = (native, [])
+
+
+def _open_teams(workers: int, streams: int) -> TeamPool:
+    from hetero_cpu.jit.team import TeamPool  # LLVM
+
+    return TeamPool(workers, most=streams)

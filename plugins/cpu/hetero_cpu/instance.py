@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,14 @@ from hetero_cpu.arena import ALIGNMENT
 from hetero_cpu.plan import Block, Derived, Foreign, Plan, PlannedStep
 from hetero_cpu.recipe import Array, Call
 
+if TYPE_CHECKING:
+    from hetero_cpu.jit.native import NativeCall
+    from hetero_cpu.jit.team import Team
+
+
+# Calls of machine code between which nobody looks whether the run was cancelled.
+_MOST_JOINED = 32
+
 
 class WrongTypeError(Exception):
     """A kernel made another type than was inferred, so that the plan does not hold; never leaves the device."""
@@ -24,16 +32,16 @@ class WrongTypeError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BoundStep:
-    """The node that a profile and errors name, and what is called."""
+    """The node that a profile and errors name, and what is called: functions, and ranges of the program of machine code."""
 
     node: Node
-    calls: tuple[Call, ...]
+    actions: tuple[Call | range, ...]
 
 
 class Instance:
     """Not safe for threads: whoever runs it has it alone."""
 
-    __slots__ = ("_arrays", "_cancelled", "_inputs", "_limits", "_memory", "_outputs", "_passed", "_steps")
+    __slots__ = ("_arrays", "_cancelled", "_inputs", "_limits", "_memory", "_outputs", "_passed", "_program", "_steps", "_strides")
 
     def __init__(self, plan: Plan) -> None:
         self._memory = _allocate(plan.arena_bytes)
@@ -42,16 +50,33 @@ class Instance:
         self._passed: dict[str, Any] = {}
         self._cancelled: Callable[[], bool] = bool
         self._limits: RunLimits | None = None
-        self._steps = tuple(self._bind(step) for step in plan.steps)
+        native: list[NativeCall] = []
+        self._steps = tuple(BoundStep(step.node, self._bind(step, plan, native)) for step in plan.steps)
+        # What a run does where nobody wants the times of single steps: as few calls as possible.
+        self._strides = join_steps(self._steps)
+        self._program = _make_program(native)
         self._inputs = plan.inputs
         self._outputs = plan.outputs
 
-    def _bind(self, step: PlannedStep) -> BoundStep:
+    def _bind(self, step: PlannedStep, plan: Plan, native: list[NativeCall]) -> tuple[Call | range, ...]:
         if isinstance(step.work, Foreign):
-            return BoundStep(step.node, (self._bind_foreign(step.work, step.writes),))
+            return (self._bind_foreign(step.work, step.writes),)
         scratch = self._memory[step.scratch_offset : step.scratch_offset + step.work.scratch]
         reads = [self._arrays[value] for value in step.work.reads]
-        return BoundStep(step.node, tuple(step.work.bind(reads, [self._arrays[value] for value in step.writes], scratch)))
+        calls: list[Any] = [_bind_clear(plan, value, self._memory) for value in step.clears]
+        calls += step.work.bind(reads, [self._arrays[value] for value in step.writes], scratch)
+        actions: list[Call | range] = []
+        for call in calls:
+            if callable(call):
+                actions.append(call)
+                continue
+            place = len(native)
+            native.append(call)
+            if actions and isinstance(actions[-1], range):
+                actions[-1] = range(actions[-1].start, place + 1)
+            else:
+                actions.append(range(place, place + 1))
+        return tuple(actions)
 
     def _bind_foreign(self, work: Foreign, writes: Sequence[str]) -> Call:
         def call() -> None:
@@ -69,8 +94,8 @@ class Instance:
     def _read(self, value: str) -> Any:
         return self._arrays[value] if value in self._arrays else self._passed[value]
 
-    def run(self, inputs: Sequence[Any], context: RunContext) -> tuple[Any, ...]:
-        """Returns the outputs in arrays of their own, or in those that the context brings.
+    def run(self, inputs: Sequence[Any], context: RunContext, team: Team | None = None) -> tuple[Any, ...]:
+        """Returns the outputs in arrays of their own, or in those that the context brings; a team helps with machine code.
 
         Raises: RequestCancelledError when the context is cancelled between two steps; WrongTypeError. Errors carry the node as a note.
         """
@@ -83,24 +108,27 @@ class Instance:
                         np.copyto(self._arrays[value], array)
                     else:
                         self._passed[value] = array
-                self._run_steps(context)
+                self._run_steps(context, team)
                 presets = (None,) * len(self._outputs) if context.outputs is None else context.outputs
                 return tuple(self._take_out(value, preset) for value, preset in zip(self._outputs, presets, strict=True))
         finally:
             self._passed.clear()
 
-    def _run_steps(self, context: RunContext) -> None:
-        cancelled, profile, limits = context.cancelled, context.profile, context.limits
+    def _run_steps(self, context: RunContext, team: Team | None) -> None:
+        cancelled, profile, limits, program = context.cancelled, context.profile, context.limits, self._program
         step: BoundStep | None = None
         try:
-            for step in self._steps:
+            for step in self._strides if profile is None else self._steps:
                 if cancelled():
                     raise RequestCancelledError(f"cancelled before node {step.node.label}")
                 if limits is not None:
                     limits.enter(step.node.label)
                 began = 0.0 if profile is None else perf_counter()
-                for call in step.calls:
-                    call()
+                for action in step.actions:
+                    if isinstance(action, range):
+                        program.run(action.start, action.stop, team)
+                    else:
+                        action()
                 if profile is not None:
                     profile.add(step.node, perf_counter() - began)
         except Exception as error:
@@ -116,6 +144,37 @@ class Instance:
         taken = preset if is_fit and preset is not None else np.empty(found.shape, found.dtype)
         np.copyto(taken, found)
         return taken
+
+
+def join_steps(steps: Sequence[BoundStep]) -> tuple[BoundStep, ...]:
+    """Returns the steps with runs of machine code that follow one another as one, under the name of the first; cancelling waits for one."""
+    joined: list[BoundStep] = []
+    for step in steps:
+        before = joined[-1].actions[-1] if joined and joined[-1].actions else None
+        after = step.actions[0] if step.actions else None
+        fits = len(step.actions) == 1 and isinstance(before, range) and isinstance(after, range) and before.stop == after.start
+        if fits and isinstance(before, range) and isinstance(after, range) and after.stop - before.start <= _MOST_JOINED:
+            last = joined[-1]
+            joined[-1] = BoundStep(last.node, (*last.actions[:-1], range(before.start, after.stop)))
+        else:
+            joined.append(step)
+    return tuple(joined)
+
+
+def _make_program(calls: Sequence[NativeCall]) -> Any:
+    if not calls:
+        return None
+    from hetero_cpu.jit.program import NativeProgram  # LLVM
+
+    return NativeProgram(calls)
+
+
+def _bind_clear(plan: Plan, value: str, memory: Array) -> NativeCall:
+    from hetero_cpu.jit.staging import bind_clear  # LLVM
+
+    block = plan.places[value]
+    assert isinstance(block, Block)
+    return bind_clear(block.padded_shape, block.halo, memory[plan.offsets[value] : plan.offsets[value] + block.nbytes])
 
 
 def _allocate(nbytes: int) -> Array:

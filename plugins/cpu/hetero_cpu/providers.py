@@ -1,17 +1,16 @@
-"""Who computes a group: the providers of recipes, asked in order."""
+"""Who computes a group: NUMPY, or JIT and NUMPY after it."""
 
 from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable
 from functools import cache
 
 from hetero_cpu.recipe import STEP_FUNCTIONS, Choice, Site
 
 logger = logging.getLogger(__name__)
 
-Provider = Callable[[Site], Choice | None]
+NUMPY, JIT = "NUMPY", "JIT"
 
 _NUMPY_STEPS = (
     "steps_convolution",
@@ -22,6 +21,15 @@ _NUMPY_STEPS = (
     "steps_pooling",
     "steps_transposed",
 )
+
+
+_NATIVE_STEPS = ("steps_convolution", "steps_linear")
+
+
+@cache
+def _load_native_steps() -> None:
+    for module in _NATIVE_STEPS:
+        importlib.import_module(f"hetero_cpu.jit.{module}")
 
 
 @cache
@@ -42,18 +50,33 @@ def provide_numpy(site: Site) -> Choice | None:
     return None
 
 
-PROVIDERS: tuple[Provider, ...] = (provide_numpy,)
+def provide_native(site: Site) -> Choice | None:
+    """Returns what the first function of machine code makes that takes the group; None when none does."""
+    from hetero_cpu.jit.native import NATIVE_STEP_FUNCTIONS  # LLVM
 
-
-def choose_step(site: Site) -> Choice | None:
-    """Returns what the first provider makes that takes the group; None leaves it to the toolkit."""
-    for provide in PROVIDERS:
-        try:
-            choice = provide(site)
-        except (ValueError, IndexError, TypeError, ArithmeticError) as error:
-            # Attributes that contradict each other or the types: the toolkit's kernel says so when the node runs.
-            logger.debug("node %s has no step: %s", site.node.label, error)
-            return None
+    _load_native_steps()
+    if site.node.domain:
+        return None
+    for function in NATIVE_STEP_FUNCTIONS.get(site.node.op_type, ()):
+        choice: Choice | None = function(site)
         if choice is not None:
             return choice
     return None
+
+
+def choose_step(site: Site, provider: str = NUMPY) -> Choice | None:
+    """Returns what the provider makes of the group, or NUMPY where JIT does not take it; None leaves it to the toolkit."""
+    try:
+        choice = provide_native(site) if provider == JIT else None
+        if choice is None and _is_plain(site):
+            choice = provide_numpy(site)
+    except (ValueError, IndexError, TypeError, ArithmeticError) as error:
+        # Attributes that contradict each other or the types: the toolkit's kernel says so when the node runs.
+        logger.debug("node %s has no step: %s", site.node.label, error)
+        return None
+    return choice
+
+
+def _is_plain(site: Site) -> bool:
+    """Says whether NumPy's steps can read what the group reads: of images with a halo they only join pieces."""
+    return site.node.op_type == "Concat" or not any(value in site.halos for value in site.group.reads)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -97,8 +96,10 @@ class Site:
     weights: PackedWeights
     readers: tuple[str, ...] = ()
     """The operators of the nodes that read the outputs; empty where an output leaves the network."""
-    halos: Mapping[str, Halo] = field(default_factory=lambda: MappingProxyType({}))
+    halos: Mapping[str, Halo] = field(default_factory=dict)
     """The zeros around values that have some."""
+    output_halo: Halo = NO_HALO
+    """The zeros that the output gets where a recipe with kernels makes it channels last."""
     workers: int = 1
     """The threads that machine code may be run by."""
 

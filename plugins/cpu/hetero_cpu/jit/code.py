@@ -443,7 +443,9 @@ class Code:
 
     def store_atomically(self, address: Number, value: Number | int) -> None:
         """Writes an int64 that another thread may read."""
-        self.builder.store_atomic(self.number(value).value, self._point(address, 0), "seq_cst", 8)
+        # llvmlite asks here for the kind that a pointer points to, which its plain pointers do not have.
+        pointer = self.builder.inttoptr(address.value, I64.as_pointer())
+        self.builder.store_atomic(self.number(value).value, pointer, "seq_cst", 8)
 
     def exchange_if(self, address: Number, expected: Number | int, wanted: Number | int) -> Truth:
         """Writes an int64 where the expected one is there, in one step; returns whether it was."""

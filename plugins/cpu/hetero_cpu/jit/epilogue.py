@@ -1,0 +1,77 @@
+"""What follows a product, as its kernel computes it: a bias, one tensor that is added, functions of each element."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hetero_core.network.graph import Node
+from hetero_cpu.activations import read_clip
+from hetero_cpu.jit.arithmetic import Activation
+from hetero_cpu.jit.native import Array
+from hetero_cpu.recipe import Site
+
+_INFINITY = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class NativeEpilogue:
+    """`bias`: one number for each channel, or None; `added`: a value of the shape of the result, or none; then the activations."""
+
+    bias: Array | None
+    added: str
+    activations: tuple[Activation, ...]
+
+
+def read_native_epilogue(site: Site, bias: Array | None, outputs: int, *, channel_axis: int) -> NativeEpilogue | None:
+    """Returns the epilogue of a product with `outputs` channels; None where it holds what the kernel does not compute."""
+    added, activations = "", []
+    shape = site.types[site.group.outputs[0]].shape
+    for extra in site.group.epilogue:
+        if not extra.value:
+            activation = read_activation(site, extra.node)
+            if activation is None:
+                return None
+            activations.append(activation)
+            continue
+        vector = _read_vector(site, extra.value, shape or (), outputs, channel_axis)
+        if vector is not None and not added:
+            bias = vector if bias is None else bias.reshape(-1) + vector
+        elif not added and site.is_float32(extra.value) and site.shape(extra.value) == shape and extra.value not in site.constants:
+            added = extra.value
+        else:
+            return None
+    return NativeEpilogue(bias, added, tuple(activations))
+
+
+def _read_vector(site: Site, value: str, shape: tuple[object, ...], outputs: int, channel_axis: int) -> Array | None:
+    """Returns a constant that adds one number to each channel, None for another value."""
+    constant = site.constants.get(value)
+    if constant is None or constant.dtype != np.float32 or constant.ndim > len(shape):
+        return None
+    sizes = (1,) * (len(shape) - constant.ndim) + constant.shape
+    wanted = tuple(outputs if axis == channel_axis % len(shape) else 1 for axis in range(len(shape)))
+    if sizes == wanted:
+        return constant.reshape(-1)
+    return np.full(outputs, constant.reshape(-1)[0], np.float32) if constant.size == 1 else None
+
+
+def read_activation(site: Site, node: Node) -> Activation | None:
+    """Returns the function that a node of one input computes; None where there is no machine code for it."""
+    number = node.attributes.get
+    match node.op_type:
+        case "Relu":
+            return Activation("Relu")
+        case "Clip":
+            low, high = read_clip(node, site.constants)
+            return Activation("Clip", (-_INFINITY if low is None else float(low), _INFINITY if high is None else float(high)))
+        case "LeakyRelu":
+            return Activation("LeakyRelu", (float(number("alpha", 0.01)),))
+        case "Sigmoid":
+            return Activation("Sigmoid")
+        case "HardSigmoid":
+            return Activation("HardSigmoid", (float(number("alpha", 0.2)), float(number("beta", 0.5))))
+        case "HardSwish":
+            return Activation("HardSwish")
+    return None

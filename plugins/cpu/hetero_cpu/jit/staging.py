@@ -1,0 +1,118 @@
+"""Kernels that bring an image into the form that convolutions read: channels last, with a halo of zeros."""
+
+from __future__ import annotations
+
+from hetero_cpu.jit.code import FLOAT_BYTES, Code, Number
+from hetero_cpu.jit.compiler import Kernel
+from hetero_cpu.jit.native import Array, NativeCall, address_of
+from hetero_cpu.recipe import Halo
+
+STAGE_PARAMETERS = (
+    "x", "x_image", "x_row", "x_pixel", "x_channel", "y", "y_image", "y_row", "y_pixel",
+    "rows", "height", "top", "width", "left", "right", "channels", "rows_of_chunk", "all_rows",
+)  # fmt: skip
+"""Addresses and strides in bytes; `rows` of an image of y with its halo, of which `height` after the first `top` are of x; `width` pixels of x after `left`
+of zeros and before `right`."""
+CLEAR_PARAMETERS = ("y", "y_image", "first_bytes", "gap", "gap_stride", "gaps", "gap_bytes", "last", "last_bytes", "images")
+"""Address, strides and offsets in bytes: in each image zeros at its begin, `gaps` runs of zeros from offset `gap` on, zeros at offset `last`."""
+
+
+def make_stage(*, is_channels_last: bool) -> Kernel:
+    """Returns the kernel that copies images into the middle of larger ones and writes zeros around them; a chunk is a range of rows."""
+    return Kernel(f"stage_{'rows' if is_channels_last else 'planes'}", lambda name, width: _emit_stage(name, width, is_channels_last))
+
+
+def _emit_stage(name: str, width: int, is_channels_last: bool) -> Code:  # noqa: FBT001  # of a closure's own making
+    code = Code(name, 3, width)
+    row, chunk, _ = code.parameters
+    p = {key: code.load_number(row, 8 * position) for position, key in enumerate(STAGE_PARAMETERS)}
+    begin = chunk * p["rows_of_chunk"]
+    pixel_bytes = p["channels"] * FLOAT_BYTES
+    with code.loop(begin, (begin + p["rows_of_chunk"]).at_most(p["all_rows"])) as line:
+        image, place = line // p["rows"], line % p["rows"]
+        y = p["y"] + image * p["y_image"] + place * p["y_row"]
+        inside = (place >= p["top"]) & (place < p["top"] + p["height"])
+        with code.either(inside) as (copied, cleared):
+            with copied:
+                x = p["x"] + image * p["x_image"] + (place - p["top"]) * p["x_row"]
+                emit_zeros(code, y, p["left"] * p["y_pixel"])
+                start = y + p["left"] * p["y_pixel"]
+                if is_channels_last:
+                    _copy_pixels(code, p, x, start, pixel_bytes)
+                else:
+                    _copy_planes(code, p, x, start)
+                emit_zeros(code, start + p["width"] * p["y_pixel"], p["right"] * p["y_pixel"])
+            with cleared:
+                emit_zeros(code, y, (p["left"] + p["width"] + p["right"]) * p["y_pixel"])
+    code.finish()
+    return code
+
+
+def _copy_pixels(code: Code, p: dict[str, Number], x: Number, y: Number, pixel_bytes: Number) -> None:
+    with code.either(p["x_pixel"].equals(p["y_pixel"])) as (dense, sparse):
+        with dense:
+            emit_copy(code, y, x, p["width"] * p["y_pixel"])
+        with sparse, code.loop(0, p["width"]) as pixel:
+            emit_copy(code, y + pixel * p["y_pixel"], x + pixel * p["x_pixel"], pixel_bytes)
+
+
+def _copy_planes(code: Code, p: dict[str, Number], x: Number, y: Number) -> None:
+    with code.loop(0, p["width"]) as pixel:
+        source, target = x + pixel * p["x_pixel"], y + pixel * p["y_pixel"]
+        with code.loop(0, p["channels"]) as channel:
+            code.store(target + channel * FLOAT_BYTES, code.load_scalar(source + channel * p["x_channel"]))
+
+
+def make_clear() -> Kernel:
+    """Returns the kernel that writes the zeros around the images of one array; a chunk is an image."""
+    return Kernel("clear_halo", _emit_clear)
+
+
+def _emit_clear(name: str, width: int) -> Code:
+    code = Code(name, 3, width)
+    row, chunk, _ = code.parameters
+    p = {key: code.load_number(row, 8 * position) for position, key in enumerate(CLEAR_PARAMETERS)}
+    y = p["y"] + chunk * p["y_image"]
+    emit_zeros(code, y, p["first_bytes"])
+    with code.loop(0, p["gaps"]) as gap:
+        emit_zeros(code, y + p["gap"] + gap * p["gap_stride"], p["gap_bytes"])
+    emit_zeros(code, y + p["last"], p["last_bytes"])
+    code.finish()
+    return code
+
+
+def bind_clear(shape: tuple[int, ...], halo: Halo, memory: Array) -> NativeCall:
+    """Returns the call that writes the halo of images of (batch, channels, height, width), sizes with the halo, channels last in `memory`."""
+    batch, channels, height, width = shape
+    pixel = channels * FLOAT_BYTES
+    row = width * pixel
+    first = halo.top * row + halo.left * pixel
+    inner = height - halo.top - halo.bottom
+    numbers = {
+        "y": address_of(memory), "y_image": height * row, "first_bytes": first, "gap": (halo.top + 1) * row - halo.right * pixel,
+        "gap_stride": row, "gaps": inner - 1, "gap_bytes": (halo.left + halo.right) * pixel,
+        "last": (halo.top + inner) * row - halo.right * pixel, "last_bytes": halo.right * pixel + halo.bottom * row, "images": batch,
+    }  # fmt: skip
+    return NativeCall(make_clear(), tuple(numbers[key] for key in CLEAR_PARAMETERS), batch, (memory,))
+
+
+def emit_zeros(code: Code, address: Number, nbytes: Number) -> None:
+    """Writes zeros over so many bytes, a multiple of four."""
+    zero = code.constant(0.0)
+    step = code.width * FLOAT_BYTES
+    even = nbytes - nbytes % step
+    with code.loop(0, even, step) as position:
+        code.store(address + position, zero)
+    with code.when(even < nbytes):
+        code.store(address + even, zero, mask=code.mask_first((nbytes - even) // FLOAT_BYTES))
+
+
+def emit_copy(code: Code, target: Number, source: Number, nbytes: Number) -> None:
+    """Copies so many bytes, a multiple of four; both lie apart."""
+    step = code.width * FLOAT_BYTES
+    even = nbytes - nbytes % step
+    with code.loop(0, even, step) as position:
+        code.store(target + position, code.load(source + position))
+    with code.when(even < nbytes):
+        mask = code.mask_first((nbytes - even) // FLOAT_BYTES)
+        code.store(target + even, code.load(source + even, mask=mask), mask=mask)

@@ -1,0 +1,167 @@
+"""Conv of channels-last images with constant weights, as a product over the taps of the kernel.
+
+No windows are copied: a tap is an offset into the image, which has a halo of zeros where the convolution has pads. Where the plan gave
+the image none, or it is in C order, it is staged into working memory that has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from types import MappingProxyType
+
+import numpy as np
+
+from hetero_cpu.convolution import Convolution, read_convolution
+from hetero_cpu.halos import reach_of_windows
+from hetero_cpu.jit.compiler import Kernel, find_width
+from hetero_cpu.jit.epilogue import NativeEpilogue, read_native_epilogue
+from hetero_cpu.jit.native import Array, NativeCall, address_of, native_step
+from hetero_cpu.jit.product import PARAMETERS, ProductShape, make_product
+from hetero_cpu.jit.staging import STAGE_PARAMETERS, make_stage
+from hetero_cpu.jit.tiling import Tiling, choose_chunks, choose_tiling, pack_columns, pad_vector
+from hetero_cpu.recipe import NO_HALO, Halo, Recipe, Site
+
+_STAGED_ROWS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """An image that is copied: `halo` around it, (batch, height, width, channels) with it."""
+
+    halo: Halo
+    shape: tuple[int, int, int, int]
+    kernel: Kernel
+
+
+@native_step("Conv")
+def plan_product_convolution(site: Site) -> Recipe | None:
+    """Returns the recipe of a convolution of one group."""
+    convolution = read_convolution(site)
+    if convolution is None or convolution.group != 1:
+        return None
+    epilogue = read_native_epilogue(site, site.constant(2), convolution.outputs, channel_axis=1)
+    if epilogue is None or not is_pixels(site, epilogue.added):
+        return None
+    staging = choose_staging(convolution)
+    return _make_recipe(convolution, epilogue, staging)
+
+
+def is_pixels(site: Site, value: str) -> bool:
+    """Says whether the channels of each pixel of a value lie side by side; an absent one is fine."""
+    return not value or site.prototypes[value].strides[1] == 4 or site.prototypes[value].shape[1] == 1
+
+
+def choose_staging(convolution: Convolution) -> Staging | None:
+    """Returns how the image is copied first; None where it can be read as it lies."""
+    site, source = convolution.site, convolution.source
+    halo = reach_of_windows(convolution.windows, site.shape(source)[2:])
+    if is_pixels(site, source) and site.halos.get(source, NO_HALO).covers(halo):
+        return None
+    batch, channels, height, width = site.shape(source)
+    shape = (batch, halo.top + height + halo.bottom, halo.left + width + halo.right, channels)
+    return Staging(halo, shape, make_stage(is_channels_last=is_pixels(site, source)))
+
+
+def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: Staging | None) -> Recipe:
+    site, windows, outputs = convolution.site, convolution.windows, convolution.outputs
+    height, width = windows.outputs
+    x = site.prototypes[convolution.source]
+    pixel_stride = x.strides[3] if staging is None else convolution.channels * 4
+    is_merged = pixel_stride == convolution.channels * 4 and windows.dilations[1] == 1
+    depth = convolution.channels * (windows.kernel[1] if is_merged else 1)
+    taps = windows.kernel[0] * (1 if is_merged else windows.kernel[1])
+    added = (epilogue.added,) if epilogue.added else ()
+    is_flat = (
+        windows.kernel == (1, 1)
+        and windows.strides == (1, 1)
+        and site.output_halo == NO_HALO
+        and all(is_even(site.prototypes[value]) for value in (convolution.source, *added))
+        and staging is None
+    )
+    pixels, lines = (convolution.batch * height * width, 1) if is_flat else (width, convolution.batch * height)
+    tiling = choose_tiling(pixels, outputs, find_width())
+    chunks = choose_chunks(
+        tiling, lines=lines, depth=depth * taps, pixel_bytes=convolution.channels * 4 * prod(windows.strides), workers=site.workers
+    )
+    weight = convolution.pack(
+        ("product", tiling.vectors, tiling.width), lambda w: pack_columns(w.transpose(2, 3, 1, 0).reshape(-1, outputs), tiling)
+    )
+    # Read as the kernel does, in whole vectors.
+    bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
+    kernel = make_product(_shape_product(tiling, epilogue))
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        calls, image = bind_staging(staging, reads[0], scratch)
+        y, rest = writes[0], reads[1] if added else None
+        assert not is_flat or is_even(y)
+        _, _, row, pixel = image.strides
+        top, left = (max(pads[0], 0) for pads in windows.pads)
+        steps = windows.kernel[1] if not is_merged else 1
+        offsets = np.array(
+            [
+                i * windows.dilations[0] * row + j * windows.dilations[1] * pixel
+                for i in range(windows.kernel[0])
+                for j in range(steps)
+            ],
+            np.int64,
+        )
+        numbers = {
+            "x": address_of(image) - top * row - left * pixel, "x_image": image.strides[0], "x_row": row * windows.strides[0],
+            "x_pixel": pixel * windows.strides[1], "offsets": address_of(offsets), "taps": taps, "depth": depth,
+            "w": address_of(weight), "block_bytes": depth * taps * tiling.vectors * tiling.width * 4, "bias": address_of(bias),
+            "y": address_of(y), "y_image": y.strides[0], "y_row": y.strides[2], "y_pixel": y.strides[3],
+            "added": 0 if rest is None else address_of(rest), "added_image": 0 if rest is None else rest.strides[0],
+            "added_row": 0 if rest is None else rest.strides[2], "added_pixel": 0 if rest is None else rest.strides[3],
+            "rows": 1 if is_flat else height, "tiles": tiling.tiles, "long_tiles": tiling.long_tiles, "units": chunks.units,
+            "units_of_chunk": chunks.units_of_chunk, "unit_chunks": chunks.unit_chunks, "blocks": tiling.blocks,
+            "blocks_of_chunk": chunks.blocks_of_chunk, "last": tiling.last,
+        }  # fmt: skip
+        keep = (offsets, weight, bias, image, y, *reads)
+        return [*calls, NativeCall(kernel, tuple(numbers[key] for key in PARAMETERS), chunks.count, keep)]
+
+    kernels = (kernel,) if staging is None else (staging.kernel, kernel)
+    nbytes = 0 if staging is None else prod(staging.shape) * 4
+    return Recipe(
+        (convolution.source, *added), bind, nbytes, is_channels_last=True, overwrites=(1,) if added else (), kernels=kernels
+    )
+
+
+def is_even(array: Array) -> bool:
+    """Says whether the pixels of all images lie at equal distances."""
+    batch, _, height, width = array.shape
+    image, _, row, pixel = array.strides
+    return (height == 1 or row == width * pixel) and (batch == 1 or image == height * width * pixel)
+
+
+def _shape_product(tiling: Tiling, epilogue: NativeEpilogue) -> ProductShape:
+    return ProductShape(
+        tiling.pixels,
+        tiling.has_short_tiles,
+        tiling.vectors,
+        tiling.last_vectors,
+        tiling.is_masked,
+        bool(epilogue.added),
+        epilogue.activations,
+    )
+
+
+def bind_staging(staging: Staging | None, x: Array, scratch: Array) -> tuple[list[NativeCall], Array]:
+    """Returns the call that copies x, if there is one, and the array (batch, channels, height, width) that is read instead."""
+    if staging is None:
+        return [], x
+    batch, channels, height, width = x.shape
+    halo, staged = staging.halo, scratch[: prod(staging.shape) * 4].view(np.float32).reshape(staging.shape)
+    rows = batch * staging.shape[1]
+    numbers = MappingProxyType(
+        {
+            "x": address_of(x), "x_image": x.strides[0], "x_row": x.strides[2], "x_pixel": x.strides[3], "x_channel": x.strides[1],
+            "y": address_of(staged), "y_image": staged.strides[0], "y_row": staged.strides[1], "y_pixel": staged.strides[2],
+            "rows": staging.shape[1], "height": height, "top": halo.top, "width": width, "left": halo.left, "right": halo.right,
+            "channels": channels, "rows_of_chunk": _STAGED_ROWS, "all_rows": rows,
+        }
+    )  # fmt: skip
+    call = NativeCall(staging.kernel, tuple(numbers[key] for key in STAGE_PARAMETERS), -(-rows // _STAGED_ROWS), (x, staged))
+    inner = staged[:, halo.top : halo.top + height, halo.left : halo.left + width].transpose(0, 3, 1, 2)
+    return [call], inner

@@ -1,0 +1,143 @@
+"""How a product is cut: the size of its tiles, the layout of its weights, the chunks that threads take. Pure functions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from hetero_cpu.jit.native import Array
+
+# Pixels and vectors of channels that fit into the registers: with AVX-512 pixels * vectors + vectors + 1 <= 32, with AVX2 <= 16.
+_TILES = {16: ((14, 2), (9, 3), (6, 4), (5, 5), (4, 6), (3, 7), (2, 10), (1, 12)), 8: ((6, 2), (4, 3), (3, 3), (2, 5), (1, 8))}
+# Cycles that a product has to wait for the one before it in the same sum, and products per cycle.
+_LATENCY, _PRODUCTS_PER_CYCLE = 4, 2
+# Bytes: half of the second cache of most processors, for weights or for pixels.
+_NEAR_BYTES = 1 << 19
+# Multiplications of a chunk below which handing it to a thread costs more than it saves: about 10 microseconds.
+_SMALLEST_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """`tiles` of a line of pixels, the first `long_tiles` of `pixels`, the others one shorter; blocks of `vectors` vectors of channels."""
+
+    pixels: int
+    tiles: int
+    long_tiles: int
+    vectors: int
+    blocks: int
+    last_vectors: int
+    last: int
+    """The channels in the last vector of the last block."""
+    width: int
+
+    @property
+    def has_short_tiles(self) -> bool:
+        """Says whether some tiles are one shorter."""
+        return self.long_tiles < self.tiles
+
+    @property
+    def is_masked(self) -> bool:
+        """Says whether the last vector is not full."""
+        return self.last < self.width
+
+    @property
+    def padded_outputs(self) -> int:
+        """The channels with those that fill up the last vector."""
+        return ((self.blocks - 1) * self.vectors + self.last_vectors) * self.width
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """The units (a tile of a line) and the blocks of one chunk, and how many ranges of either there are."""
+
+    units: int
+    units_of_chunk: int
+    unit_chunks: int
+    blocks_of_chunk: int
+    count: int
+
+
+def choose_tiling(pixels: int, outputs: int, width: int) -> Tiling:
+    """Returns the tiling of lines of `pixels` pixels that needs the fewest cycles by its count of products and loads."""
+    candidates = [_cut(pixels, outputs, width, most, vectors) for most, vectors in _TILES[width]]
+    return min(candidates, key=_count_cycles)
+
+
+def _cut(pixels: int, outputs: int, width: int, most: int, vectors: int) -> Tiling:
+    tiles = -(-pixels // most)
+    size = -(-pixels // tiles)
+    vectors = min(vectors, -(-outputs // width))
+    blocks = -(-outputs // (vectors * width))
+    rest = outputs - (blocks - 1) * vectors * width
+    last_vectors = -(-rest // width)
+    return Tiling(size, tiles, pixels - tiles * (size - 1), vectors, blocks, last_vectors, rest - (last_vectors - 1) * width, width)
+
+
+def _count_cycles(tiling: Tiling) -> float:
+    short = tiling.tiles - tiling.long_tiles
+    total = 0.0
+    for blocks, vectors in ((tiling.blocks - 1, tiling.vectors), (1, tiling.last_vectors)):
+        for count, pixels in ((tiling.long_tiles, tiling.pixels), (short, tiling.pixels - 1)):
+            loads = (pixels + vectors) / _PRODUCTS_PER_CYCLE
+            total += blocks * count * (max(pixels * vectors / _PRODUCTS_PER_CYCLE, loads, _LATENCY) + vectors * 0.25)
+    return total
+
+
+def choose_chunks(tiling: Tiling, *, lines: int, depth: int, pixel_bytes: int, workers: int) -> Chunks:
+    """Returns the chunks of a product over `lines` lines. `depth`: products for each result; `pixel_bytes`: bytes that one pixel adds to what is read.
+
+    Where all weights are near, a chunk takes a range of units through all blocks, so that its pixels stay near; else a chunk is a range
+    of blocks, so that its weights do.
+    """
+    units = lines * tiling.tiles
+    products = units * tiling.pixels * tiling.padded_outputs * depth
+    most_chunks = max(1, products // _SMALLEST_CHUNK)
+    weight_bytes = tiling.padded_outputs * depth * 4
+    if weight_bytes <= 2 * _NEAR_BYTES or tiling.blocks < 2 * workers:
+        near = max(1, _NEAR_BYTES // max(1, pixel_bytes * tiling.pixels))
+        wanted = max(-(-units // near), min(most_chunks, 8 * workers) if workers > 1 else 1)
+        size = max(1, -(-units // wanted))
+        count = -(-units // size)
+        return Chunks(units, size, count, tiling.blocks, count)
+    wanted = min(tiling.blocks, max(1, most_chunks), 8 * workers) if workers > 1 else 1
+    size = -(-tiling.blocks // wanted)
+    return Chunks(units, units, 1, size, -(-tiling.blocks // size))
+
+
+def pack_columns(weight: Array, tiling: Tiling) -> Array:
+    """Returns a matrix (depth, outputs) as blocks of columns, one after the other, each (depth, columns), the last one filled up with zeros."""
+    columns = tiling.vectors * tiling.width
+    full = (tiling.blocks - 1) * columns
+    depth, outputs = weight.shape
+    packed = allocate_floats(depth * tiling.padded_outputs)
+    head = packed[: depth * full].reshape(tiling.blocks - 1, depth, columns)
+    head[...] = weight[:, :full].reshape(depth, tiling.blocks - 1, columns).transpose(1, 0, 2)
+    tail = packed[depth * full :].reshape(depth, tiling.padded_outputs - full)
+    tail[:, outputs - full :] = 0
+    tail[:, : outputs - full] = weight[:, full:]
+    return packed
+
+
+def pad_vector(vector: Array | None, outputs: int, size: int) -> Array:
+    """Returns `outputs` numbers, zeros where there are none, followed by zeros up to `size`."""
+    padded = allocate_floats(size)
+    padded[...] = 0
+    if vector is not None:
+        padded[:outputs] = vector.reshape(-1)
+    return padded
+
+
+def allocate_floats(count: int) -> Array:
+    """Returns float32 numbers that begin at a cache line, contents undefined."""
+    memory = np.empty(count * 4 + 64, np.uint8)
+    begin = -memory.ctypes.data % 64
+    floats: Array = memory[begin : begin + count * 4].view(np.float32)
+    return floats
+
+
+def count_elements(shape: tuple[int, ...]) -> int:
+    """Returns the product of the sizes."""
+    return prod(shape)

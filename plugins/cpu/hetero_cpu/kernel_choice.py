@@ -1,0 +1,37 @@
+"""CPU_KERNELS: who computes, and whether it can."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from hetero_core.errors import ConfigValueError
+from hetero_cpu.providers import JIT, NUMPY
+
+KERNELS_KEY = "CPU_KERNELS"
+AUTO = "AUTO"
+KERNEL_CHOICES = (AUTO, JIT, NUMPY)
+
+
+def choose_kernels(wanted: str, device: str) -> str:
+    """Returns NUMPY, JIT (wait for machine code) or AUTO (NumPy serves until it is compiled), by the wish and by what is possible here.
+
+    Raises: ConfigValueError for JIT where no machine code can be made.
+    """
+    if wanted == NUMPY:
+        return NUMPY
+    obstacle = _find_obstacle()
+    if obstacle is None:
+        return wanted
+    if wanted == AUTO:
+        return NUMPY
+    raise ConfigValueError(
+        f"configuration key {KERNELS_KEY} of device {device}: expected {AUTO} or {NUMPY}, got {JIT}, which needs {obstacle}"
+    )
+
+
+def _find_obstacle() -> str | None:
+    if find_spec("llvmlite") is None:
+        return "the package llvmlite: pip install 'hetero-cpu[jit]'"
+    from hetero_cpu.jit.compiler import find_width  # LLVM
+
+    return None if find_width() else "Linux on an x86-64 processor with AVX2"

@@ -1,0 +1,324 @@
+"""From groups to a plan: a recipe for each, and a place in the arena for each value. Computes nothing, allocates nothing that is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from hetero_core.dtypes import numpy_dtype
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.types import TensorType
+from hetero_cpu.arena import Lifetime, align, place_blocks
+from hetero_cpu.foreign import compile_node
+from hetero_cpu.fusion import Group, form_groups
+from hetero_cpu.halos import HaloTable
+from hetero_cpu.plan import Block, Derived, Foreign, Plan, PlannedStep
+from hetero_cpu.providers import NUMPY, choose_step
+from hetero_cpu.recipe import NO_HALO, Array, Choice, Halo, Join, Recipe, Site, Views, is_channels_last
+from hetero_cpu.signature import read_static_type
+from hetero_cpu.weights import PackedWeights
+
+# Plain images have few channels; what has more comes from another part of a network, and a convolution wants it channels last.
+_FEWEST_CHANNELS = 8
+_WANTS_CHANNELS_LAST = frozenset({"Conv", "MaxPool", "AveragePool", "GlobalAveragePool"})
+
+
+def build_plan(
+    network: Network,
+    weights: PackedWeights,
+    extensions: Mapping[tuple[str, str], Any],
+    *,
+    provider: str = NUMPY,
+    workers: int = 1,
+) -> Plan:
+    """Returns the plan of a network as `specialize_network` made it; `workers` is the most threads that machine code may have."""
+    types = {value: found for value in network.types if (found := read_static_type(network, value)) is not None}
+    constants = {name: initializer.array for name, initializer in network.initializers.items()}
+    types.update({name: initializer.type for name, initializer in network.initializers.items() if initializer.dtype != "string"})
+    groups = form_groups(network, types, constants)
+    halos = None if provider == NUMPY else HaloTable(network, types, groups)
+    builder = _Builder(network, types, constants, weights, extensions, provider, workers, halos)
+    for group in groups:
+        builder.add_group(group)
+    return builder.finish()
+
+
+@dataclass
+class _Builder:
+    """What is planned so far. Step 0 copies the inputs in."""
+
+    network: Network
+    types: Mapping[str, TensorType]
+    constants: Mapping[str, Array]
+    weights: PackedWeights
+    extensions: Mapping[tuple[str, str], Any]
+    provider: str
+    workers: int
+    wanted_halos: HaloTable | None
+    halos: dict[str, Halo] = field(default_factory=dict)
+    steps: list[tuple[Node, Recipe | Foreign, tuple[str, ...]]] = field(default_factory=list)
+    places: dict[str, Block | Derived] = field(default_factory=dict)
+    prototypes: dict[str, Array] = field(default_factory=dict)
+    first_write: dict[str, int] = field(default_factory=dict)
+    last_read: dict[str, int] = field(default_factory=dict)
+    readers_left: dict[str, int] = field(default_factory=dict)
+    fixed: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        for node in self.network.nodes:
+            for value in node.reads:
+                self.readers_left[value] = self.readers_left.get(value, 0) + 1
+        for value in self.network.names_of_outputs:
+            # One reader more than there are nodes: an output is never dead.
+            self.readers_left[value] = self.readers_left.get(value, 0) + 1
+        for name, array in self.constants.items():
+            if name in self.types:
+                self.prototypes[name] = array
+        for spec in self.network.inputs:
+            if spec.name in self.types:
+                self._place(spec.name, is_channels_last=self._wants_channels_last(spec.name))
+
+    def _wants_channels_last(self, value: str) -> bool:
+        shape = self.types[value].shape or ()
+        if len(shape) != 4 or not isinstance(shape[1], int) or shape[1] < _FEWEST_CHANNELS:
+            return False
+        readers = [self.network.nodes[index] for index in self.network.index_of_consumers.get(value, ())]
+        return any(reader.op_type in _WANTS_CHANNELS_LAST for reader in readers)
+
+    @property
+    def now(self) -> int:
+        return len(self.steps) + 1
+
+    def add_group(self, group: Group) -> None:
+        """Plans a group: by a step function, or node by node."""
+        choice = self._choose(group)
+        if choice is None and group.epilogue:
+            for node in group.members:
+                self.add_group(Group(node))
+            return
+        self._mark_reads(group)
+        if choice is None:
+            self._add_foreign(group.node)
+        elif isinstance(choice, Views):
+            self._add_views(group, choice)
+        elif isinstance(choice, Join):
+            self._add_join(group, choice)
+        else:
+            self._add_recipe(group, choice)
+        for value in group.reads:
+            self.readers_left[value] -= sum(value in node.reads for node in group.members)
+
+    def _choose(self, group: Group) -> Choice | None:
+        is_known = all(value in self.prototypes for value in group.reads) and all(
+            value in self.types for value in group.outputs if value
+        )
+        if not is_known or any(self.prototypes[value].size == 0 for value in group.reads) or group.node.bodies:
+            return None
+        site = Site(
+            group,
+            self.types,
+            self.constants,
+            self.prototypes,
+            self.weights,
+            self._list_readers(group),
+            self.halos,
+            self._find_halo(group.outputs[0]),
+            self.workers,
+        )
+        return choose_step(site, self.provider)
+
+    def _find_halo(self, value: str) -> Halo:
+        return NO_HALO if self.wanted_halos is None else self.wanted_halos.find(value)
+
+    def _list_readers(self, group: Group) -> tuple[str, ...]:
+        if not self.network.names_of_outputs.isdisjoint(group.outputs):
+            return ()
+        consumers = self.network.index_of_consumers
+        return tuple(self.network.nodes[index].op_type for value in group.outputs for index in consumers.get(value, ()))
+
+    def _mark_reads(self, group: Group) -> None:
+        for value in group.reads:
+            self.last_read[value] = self.now
+
+    def _place(self, value: str, *, is_channels_last: bool, halo: Halo = NO_HALO) -> None:
+        value_type = self.types[value]
+        assert value_type.dtype is not None
+        shape = tuple(size for size in value_type.shape or () if isinstance(size, int))
+        order = (0, 2, 3, 1) if is_channels_last and len(shape) == 4 else tuple(range(len(shape)))
+        block = Block(shape, np.dtype(numpy_dtype(value_type.dtype)), order, halo)
+        self.places[value] = block
+        if halo != NO_HALO:
+            self.halos[value] = halo
+        self.prototypes[value] = block.lay(np.empty(block.nbytes, np.uint8))
+        self.first_write[value] = 0 if value in self.network.index_of_input else self.now
+
+    def _add_foreign(self, node: Node) -> None:
+        program = compile_node(node, self.network.types, self.network.initializers, self.extensions)
+        placed: list[str | None] = []
+        for value in node.writes:
+            if value in self.types:
+                self._place(value, is_channels_last=False)
+                placed.append(value)
+            else:
+                placed.append(None)
+        reads = tuple(spec.name for spec in program.inputs)
+        if None in placed:
+            # The kernel may return a view of what it reads.
+            self.fixed.update(reads)
+        self.steps.append((node, Foreign(program, reads, tuple(placed)), node.writes))
+
+    def _add_views(self, group: Group, choice: Views) -> None:
+        for value, make in zip(group.outputs, choice.make, strict=False):
+            if not value:
+                continue
+            view = make(self.prototypes[choice.source])
+            self.prototypes[value] = view
+            if choice.source in self.constants:
+                self.constants = {**self.constants, value: view}
+            else:
+                self.places[value] = Derived(choice.source, make)
+
+    def _add_recipe(self, group: Group, recipe: Recipe) -> None:
+        outputs = tuple(value for value in group.outputs if value)
+        target = self._find_overwritten(group, recipe)
+        if target is None:
+            for value in outputs:
+                halo = self._find_halo(value) if recipe.kernels and recipe.is_channels_last else NO_HALO
+                self._place(value, is_channels_last=recipe.is_channels_last, halo=halo)
+        else:
+            self.places[outputs[0]] = Derived(target, _keep)
+            self.prototypes[outputs[0]] = self.prototypes[target]
+            if target in self.halos:
+                self.halos[outputs[0]] = self.halos[target]
+        self.steps.append((group.name_profile(), recipe, outputs))
+
+    def _find_overwritten(self, group: Group, recipe: Recipe) -> str | None:
+        """Returns the value whose memory the output takes, None where the output gets its own."""
+        (output,) = group.outputs[:1]
+        wanted = self.types[output]
+        for position in recipe.overwrites:
+            value = recipe.reads[position]
+            if value in self.constants or self.types.get(value) != wanted:
+                continue
+            if is_channels_last(self.prototypes[value]) != recipe.is_channels_last and self.prototypes[value].ndim == 4:
+                continue
+            halo = self._find_halo(output) if recipe.kernels else NO_HALO
+            if self.halos.get(value, NO_HALO) == halo and self._is_dead(value, group):
+                return value
+        return None
+
+    def _is_dead(self, value: str, group: Group) -> bool:
+        """Says whether nothing that shares memory with a value is read after this group, and all of that memory is the value."""
+        root = self._find_root(value)
+        if root is None or self.places[root].inner_bytes != self.prototypes[value].nbytes:  # type: ignore[union-attr]  # roots are blocks
+            return False
+        read_here = {name: sum(name in node.reads for node in group.members) for name in group.reads}
+        sharing = [name for name in self.places if self._find_root(name) == root]
+        return all(self.readers_left.get(name, 0) == read_here.get(name, 0) for name in sharing)
+
+    def _find_root(self, value: str) -> str | None:
+        """Returns the value whose block a value lies in; None for constants and for what is passed on by name."""
+        place = self.places.get(value)
+        while isinstance(place, Derived):
+            value = place.source
+            place = self.places.get(value)
+        return None if place is None else value
+
+    def _add_join(self, group: Group, join: Join) -> None:
+        (output,) = group.outputs
+        halo = self._find_halo(output) if join.is_channels_last and join.axis == 1 else NO_HALO
+        self._place(output, is_channels_last=join.is_channels_last, halo=halo)
+        begin, copied, slices = 0, [], []
+        for source in join.sources:
+            size = self.prototypes[source].shape[join.axis]
+            cut = (slice(None),) * join.axis + (slice(begin, begin + size),)
+            begin += size
+            if self._can_move(source, output, join):
+                root = self._find_root(source)
+                assert root is not None
+                self.places[root] = Derived(output, lambda array, cut=cut: array[cut])  # type: ignore[misc]  # a default binds the loop's value
+            else:
+                copied.append(source)
+                slices.append(cut)
+        if copied:
+            self.steps.append((group.name_profile(), Recipe(tuple(copied), _bind_copies(slices)), (output,)))
+
+    def _can_move(self, source: str, output: str, join: Join) -> bool:
+        root = self._find_root(source)
+        if root is None or root == output:
+            return False
+        place = self.places[root]
+        assert isinstance(place, Block)
+        # Whoever shares the block must see it as it is: a reshaped or turned view could not follow.
+        followers = [name for name in self.places if self._find_root(name) == root]
+        laid = self.prototypes[root]
+        same = all((self.prototypes[name].shape, self.prototypes[name].strides) == (laid.shape, laid.strides) for name in followers)
+        target = self.places[output]
+        # In C order only what stays one piece may move: steps see such arrays as rows of any length.
+        is_whole = join.is_channels_last or prod(place.shape[: join.axis]) == 1
+        assert isinstance(target, Block)
+        return is_whole and same and (target.order, target.dtype, target.halo) == (place.order, place.dtype, place.halo)
+
+    def finish(self) -> Plan:
+        """Returns the plan with every block placed."""
+        end = len(self.steps) + 1
+        for value in (*self.network.names_of_outputs, *self.fixed):
+            self.last_read[value] = end
+        used = self._drop_unused_inputs()
+        spans: dict[str, tuple[int, int]] = {}
+        for value in self.places:
+            root = self._find_root(value)
+            if root is None or value not in used:
+                continue
+            begin, last = spans.get(root, (end, 0))
+            written = self.first_write.get(value, end)
+            spans[root] = (min(begin, written), max(last, self.last_read.get(value, 0), written if written < end else 0))
+        roots = list(spans)
+        lifetimes = [Lifetime(self.places[root].nbytes, *spans[root]) for root in roots]  # type: ignore[union-attr]  # roots are blocks
+        working = [
+            (index, work.scratch) for index, (_, work, _) in enumerate(self.steps) if isinstance(work, Recipe) and work.scratch
+        ]
+        lifetimes += [Lifetime(align(scratch), index + 1, index + 1) for index, scratch in working]
+        offsets, arena_bytes = place_blocks(lifetimes)
+        scratch_of_step = dict(zip((index for index, _ in working), offsets[len(roots) :], strict=True))
+        clears: dict[int, tuple[str, ...]] = {}
+        for root in roots:
+            if self.halos.get(root, NO_HALO) != NO_HALO:
+                first = spans[root][0] - 1
+                clears[first] = (*clears.get(first, ()), root)
+        return Plan(
+            tuple(
+                PlannedStep(*step, scratch_of_step.get(index, 0), clears.get(index, ())) for index, step in enumerate(self.steps)
+            ),
+            {value: place for value, place in self.places.items() if value in used},
+            dict(zip(roots, offsets, strict=False)),
+            {name: array for name, array in self.constants.items() if name in self.prototypes or name in self.network.initializers},
+            tuple(spec.name for spec in self.network.inputs),
+            tuple(spec.name for spec in self.network.outputs),
+            arena_bytes,
+        )
+
+    def _drop_unused_inputs(self) -> set[str]:
+        """Returns the values that need a place: an input that only foreign steps read is handed to them as it came."""
+        needed = {value for _, work, writes in self.steps if isinstance(work, Recipe) for value in (*work.reads, *writes)}
+        needed |= {place.source for place in self.places.values() if isinstance(place, Derived)}
+        inputs = self.network.index_of_input
+        return {
+            value for value, place in self.places.items() if value not in inputs or value in needed or isinstance(place, Derived)
+        }
+
+
+def _keep(array: Array) -> Array:
+    return array
+
+
+def _bind_copies(slices: Sequence[tuple[slice, ...]]) -> Any:
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Any]:
+        return [partial(np.copyto, writes[0][cut], array) for cut, array in zip(slices, reads, strict=True)]
+
+    return bind
