@@ -301,6 +301,11 @@ class Code:
 
     # Memory.
 
+    def reserve(self, count: int) -> Number:
+        """Returns the address of `count` int64 on the stack, there until the function returns."""
+        place = self._entry.alloca(ir.ArrayType(I64, count))
+        return Number(self, self._entry.ptrtoint(place, I64))
+
     def load_number(self, address: Number, offset: int = 0) -> Number:
         """Returns the int64 at an address."""
         return Number(self, self.builder.load(self._point(address, offset), align=8, typ=I64))
