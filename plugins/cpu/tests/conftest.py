@@ -54,6 +54,7 @@ class NativeRun:
         shape: tuple[int, ...],
         *,
         halos: Mapping[str, Halo] | None = None,
+        output_halo: Halo = NO_HALO,
         workers: int = 2,
     ) -> Site:
         """Returns the site of a node and what follows it; each of these reads what the one before made first, perhaps an image second."""
@@ -61,7 +62,15 @@ class NativeRun:
         types = {name: TensorType("float32", array.shape) for name, array in {**images, **constants}.items()}
         types.update({node.outputs[0]: TensorType("float32", shape) for node in nodes})
         return Site(
-            Group(nodes[0], extras), types, constants, {**constants, **images}, PackedWeights(), (), halos or {}, workers=workers
+            Group(nodes[0], extras),
+            types,
+            constants,
+            {**constants, **images},
+            PackedWeights(),
+            (),
+            halos or {},
+            output_halo,
+            workers,
         )
 
     def run(self, recipe: Recipe, arrays: Mapping[str, Any], y: Any) -> int:
