@@ -303,6 +303,11 @@ class Code:
 
     # Memory.
 
+    def reserve(self, count: int) -> Number:
+        """Returns the address of `count` int64 on the stack, there until the function returns."""
+        place = self._entry.alloca(ir.ArrayType(I64, count))
+        return Number(self, self._entry.ptrtoint(place, I64))
+
     def load_number(self, address: Number, offset: int = 0) -> Number:
         """Returns the int64 at an address."""
         return Number(self, self.builder.load(self._point(address, offset), align=8, typ=I64))
@@ -365,6 +370,27 @@ class Code:
         whole = self.builder.fptosi(exponent.value, bits)
         bias, shift = (ir.Constant(bits, [k] * kind.count if isinstance(kind, ir.VectorType) else k) for k in (127, 23))
         return Floats(self, self.builder.bitcast(self.builder.shl(self.builder.add(whole, bias), shift), kind))
+
+    def scale_by_power(self, value: Floats, exponent: Floats) -> Floats:
+        """Returns value * 2**n for whole float32 n of -252 to 254, rounded once where the result is subnormal."""
+        if value.width == 16:
+            kind = value.value.type
+            name = "llvm.x86.avx512.mask.scalef.ps.512"
+            function = self._declare(name, kind, [kind] * 3 + [ir.IntType(16), I32])
+            all_of_them, as_set = ir.Constant(ir.IntType(16), -1), ir.Constant(I32, 4)
+            return Floats(self, self.builder.call(function, [value.value, exponent.value, value.value, all_of_them, as_set]))
+        half = self.call_intrinsic("floor", exponent * 0.5)
+        return value * self.exponent_power(half) * self.exponent_power(exponent - half)
+
+    def split_exponent(self, value: Floats) -> tuple[Floats, Floats]:
+        """Returns m of sqrt(1/2) to sqrt(2) and whole n with value = m * 2**n, for positive values that are not subnormal."""
+        kind = value.value.type
+        bits = ir.VectorType(I32, kind.count) if isinstance(kind, ir.VectorType) else I32
+        root, shift = (ir.Constant(bits, [k] * kind.count if isinstance(kind, ir.VectorType) else k) for k in (0x3F3504F3, 23))
+        whole = self.builder.bitcast(value.value, bits)
+        exponent = self.builder.ashr(self.builder.sub(whole, root), shift)
+        mantissa = self.builder.sub(whole, self.builder.shl(exponent, shift))
+        return Floats(self, self.builder.bitcast(mantissa, kind)), Floats(self, self.builder.sitofp(exponent, kind))
 
     # Control.
 

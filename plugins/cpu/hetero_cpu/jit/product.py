@@ -46,6 +46,13 @@ def make_product(shape: ProductShape) -> Kernel:
 
 def _emit(name: str, width: int, shape: ProductShape) -> Code:
     code = Code(name, 3, width)
+    emit_product(code, shape)
+    return code
+
+
+def emit_product(code: Code, shape: ProductShape) -> None:
+    """Emits the body of a function of a kernel's three parameters, and ends it."""
+    width = code.width
     row, chunk, _ = code.parameters
     p = {key: code.load_number(row, 8 * position) for position, key in enumerate(PARAMETERS)}
     has_other_last = shape.last_vectors != shape.vectors or shape.is_masked
@@ -99,4 +106,3 @@ def _emit(name: str, width: int, shape: ProductShape) -> Code:
         with code.loop(first_block, last_block) as block:
             walk(block, is_last=False)
     code.finish()
-    return code
