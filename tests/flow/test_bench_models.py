@@ -123,6 +123,15 @@ def test_ratios_have_their_geometric_mean_median_and_worst(modules: Any) -> None
     assert (everything.place, everything.count, everything.median) == ("all", 4, 3.0)
     assert everything.geometric_mean == pytest.approx(32 ** (1 / 4))
     assert everything.worst_model == "a, batch 1, threads 1"
+    places = modules("summary").group_rows([*rows, {**rows[3], "batch": 8}])
+    assert {place: len(members) for place, members in places.items()} == {
+        "threads 1, batch 1": 3,
+        "threads 2, batch 1": 1,
+        "threads 2, batch 8": 1,
+        "batch 1": 4,
+        "batch 8": 1,
+        "all": 5,
+    }
 
 
 def test_line_through_points_that_are_on_one_is_that_line(modules: Any) -> None:

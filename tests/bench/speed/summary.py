@@ -47,14 +47,22 @@ def find_ratios(rows: Sequence[Row], ours: str, peer: str, key: str = "median") 
     return found
 
 
-def summarize_ratios(rows: Sequence[Row], key: str = "median") -> Iterator[Ratios]:
-    """Yields the ratios of each of ours to each other engine: for each number of threads and batch, then over all rows."""
+def group_rows(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Returns the rows of each number of threads and batch, then, where there are several of both, of each batch, then all."""
+    rows = sorted(rows, key=lambda row: (row["threads"], row["batch"]))
+    batches = sorted({row["batch"] for row in rows})
     groups: dict[str, list[Row]] = {}
-    for row in sorted(rows, key=lambda row: (row["threads"], row["batch"])):
+    for row in rows:
         groups.setdefault(f"threads {row['threads']}, batch {row['batch']}", []).append(row)
-    groups = {**groups, "all": list(rows)} if len(groups) > 1 else groups
+    if len(batches) > 1 and len({row["threads"] for row in rows}) > 1:
+        groups |= {f"batch {batch}": [row for row in rows if row["batch"] == batch] for batch in batches}
+    return {**groups, "all": rows} if len(groups) > 1 else groups
+
+
+def summarize_ratios(rows: Sequence[Row], key: str = "median") -> Iterator[Ratios]:
+    """Yields the ratios of each of ours to each other engine, over the groups of `group_rows`."""
     for ours, peer in list_pairs(list_engines(rows)):
-        for place, members in groups.items():
+        for place, members in group_rows(rows).items():
             ratios = find_ratios(members, ours, peer, key)
             if not ratios:
                 continue
@@ -67,5 +75,5 @@ def summarize_ratios(rows: Sequence[Row], key: str = "median") -> Iterator[Ratio
                 geometric_mean=math.exp(statistics.mean(map(math.log, ratios.values()))),
                 median=statistics.median(ratios.values()),
                 worst=ratios[lowest],
-                worst_model=lowest if place == "all" else lowest.partition(",")[0],
+                worst_model=lowest.partition(",")[0] if place.startswith("threads") else lowest,
             )
