@@ -184,3 +184,16 @@ def test_failed_engine_is_shown_and_is_in_no_ratio(modules: Any) -> None:
     after = shown.partition("Time of the other engine / time of ours.")[2].strip().splitlines()
     assert after[0] == "| ours | other | where | rows | geometric mean | median | worst |"
     assert after[2] == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_busy_neighbour_runs_meanwhile_and_not_afterwards(modules: Any) -> None:
+    def list_children() -> set[str]:
+        children = (path.read_text() for path in Path(f"/proc/{os.getpid()}/task").glob("*/children"))
+        return {child for line in children for child in line.split()}
+
+    before = list_children()
+    with modules("children").run_busy_neighbour():
+        (neighbour,) = list_children() - before
+    assert neighbour not in list_children()
+    assert not Path(f"/proc/{neighbour}").exists()

@@ -58,10 +58,20 @@ def take_turns(engines: Sequence[str], turn: int) -> list[str]:
     return list(engines) if turn % 2 == 0 else list(reversed(engines))
 
 
+# It ends by itself when the benchmark was killed before it could end it.
+_BUSY = """
+import os
+parent = os.getppid()
+while os.getppid() == parent:
+    for _ in range(1000000):
+        pass
+"""
+
+
 @contextmanager
 def run_busy_neighbour() -> Iterator[None]:
     """Keeps one processor busy meanwhile."""
-    neighbour = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    neighbour = subprocess.Popen([sys.executable, "-c", _BUSY])
     try:
         yield
     finally:
