@@ -70,18 +70,23 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def describe_machine() -> str:
-    """Returns the processor, and the versions of what measures on it."""
+    """Returns the processor, and the versions of what is measured on it."""
     import os
     import platform
-
-    import numpy as np
+    from importlib.metadata import PackageNotFoundError, version
 
     model = platform.processor() or platform.machine()
-    facts = Path("/proc/cpuinfo")
-    if facts.exists():
-        names = [line.partition(":")[2].strip() for line in facts.read_text().splitlines() if line.startswith("model name")]
+    listing = Path("/proc/cpuinfo")
+    if listing.exists():
+        names = [line.partition(":")[2].strip() for line in listing.read_text().splitlines() if line.startswith("model name")]
         model = names[0] if names else model
-    return f"{model}, {os.cpu_count()} processors, Python {platform.python_version()}, NumPy {np.__version__}"
+    facts = [f"{model}, {os.cpu_count()} processors", f"Python {platform.python_version()}"]
+    for package in ("numpy", "numba", "onnx", "onnxruntime", "openvino"):
+        try:
+            facts.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            continue
+    return ", ".join(facts)
 
 
 class Report:

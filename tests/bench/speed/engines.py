@@ -132,7 +132,7 @@ class OpenVino:
         def export(path: Path) -> None:
             path.write_bytes(compiled.export_model().getvalue())
 
-        precision = str(compiled.get_property("INFERENCE_PRECISION_HINT"))
+        precision = str(compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name())
         return Session(run, export=export, facts={"version": self._version, "precision": precision})
 
 

@@ -64,6 +64,14 @@ def _name_row(row: Row) -> str:
 def _render_models(rows: Sequence[Row]) -> Iterator[str]:
     rows = sorted(rows, key=lambda row: (row["threads"], row["batch"]))
     engines = list_engines(rows)
+    precisions = {
+        engine: found["facts"]["precision"]
+        for row in rows
+        for engine, found in row["engines"].items()
+        if "precision" in found.get("facts", {})
+    }
+    if precisions:
+        yield f"Precisions: {', '.join(f'{engine} {precision}' for engine, precision in precisions.items())}."
     yield "Milliseconds, the median of the rounds; in parentheses the ratio to the first column."
     yield _render_engines(rows, engines, lambda row, engine: _format_time(row, engine, engines[0]))
     yield "Time of the other engine / time of ours."
