@@ -186,6 +186,22 @@ def test_failed_engine_is_shown_and_is_in_no_ratio(modules: Any) -> None:
     assert after[2] == ""
 
 
+def test_difference_is_that_of_the_output_that_is_furthest_off(modules: Any, tmp_path: Path) -> None:
+    def difference(*pairs: tuple[list[float], list[float]]) -> float:
+        for side, name in enumerate(("ours", "theirs")):
+            np.savez(tmp_path / f"{name}.npz", *(np.array(pair[side], np.float32) for pair in pairs))
+        found = modules("children").find_difference(tmp_path / "ours.npz", tmp_path / "theirs.npz")
+        assert isinstance(found, float)
+        return found
+
+    assert difference(([1.0, -7.5], [1.0, -8.0]), ([4.0], [4.0])) == 0.5 / 8
+    assert difference(([0.25], [0.0])) == 0.25
+    infinite = float("inf")
+    assert difference(([infinite, 1.0], [infinite, 2.0])) == 0.5
+    assert difference(([float("nan")], [1.0])) == infinite
+    assert modules("children").find_difference(tmp_path / "ours.npz", tmp_path / "none.npz") is None
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 def test_busy_neighbour_runs_meanwhile_and_not_afterwards(modules: Any) -> None:
     def list_children() -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -83,11 +84,23 @@ def find_difference(file: Path, other: Path) -> float | None:
     """Returns the largest difference of the outputs in two files, relative to the largest element of each; None without one of them."""
     import numpy as np
 
-    from hetero_core.testing.compare import max_relative_difference
-
     if not (file.exists() and other.exists()):
         return None
     with np.load(file) as ours, np.load(other) as theirs:
         if len(ours.files) != len(theirs.files):
             raise ValueError(f"{file.name} holds {len(ours.files)} outputs, {other.name} {len(theirs.files)}")
-        return max(max_relative_difference(ours[key], theirs[key]) for key in ours.files)
+        return max(_compare(ours[key], theirs[key]) for key in ours.files)
+
+
+def _compare(actual: Any, expected: Any) -> float:
+    """Returns the largest relative difference; what is not finite takes the way that tells equal from unequal, and ten times as long."""
+    import numpy as np
+
+    from hetero_core.testing.compare import max_relative_difference
+
+    if actual.shape == expected.shape and expected.size:
+        with np.errstate(invalid="ignore"):
+            largest, difference = (float(np.abs(array).max()) for array in (expected, actual - expected))
+        if math.isfinite(difference) and largest > 0:
+            return difference / largest
+    return max_relative_difference(actual, expected)

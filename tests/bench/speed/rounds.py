@@ -12,6 +12,7 @@ from typing import Any
 
 from speed.child import EXPECTED
 from speed.children import Answer, find_difference, run_child, take_turns
+from speed.engines import OURS
 
 _MEDIANS = ("import", "load", "first", "median", "lowest", "peak", "ready")
 
@@ -75,12 +76,12 @@ def _time_engines(engines: Sequence[str], plan: Plan, folder: Path, *, threads: 
             if (is_reference and turn) or any("error" in answer for answer in answers[engine]):
                 continue
             task = {"kind": "time", "engine": engine, "folder": str(folder), "outputs": str(folder / engine)}
-            limits = {"seconds": 0.0 if is_reference else plan.seconds, "least_runs": 1 if is_reference else 5}
+            limits = {"seconds": 0.0 if is_reference else plan.seconds, "least_runs": 1 if is_reference else 3}
             answers[engine].append(run_child({**task, **limits}, threads=threads, cache=plan.cache))
             if turn == 0:
                 answers[engine][0]["float64"] = _compare(folder, engine, EXPECTED)
     found = {engine: merge_rounds(answers[engine]) for engine in engines}
-    for engine in engines:
+    for engine in (engine for engine in engines if engine in OURS):
         others = {other: _compare(folder, engine, f"{other}.last.npz") for other in engines if other != engine}
         found[engine]["differences"] = {other: value for other, value in others.items() if value is not None}
     return found
