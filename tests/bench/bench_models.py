@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import signal
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -162,6 +163,8 @@ def main() -> int:
     """Returns the exit code."""
     arguments = parse_arguments()
     if arguments.table is None:
+        # An exception, not a sudden end: what is running is killed, and the folders go.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         return measure(arguments)
     from speed.tables import render
 
