@@ -173,6 +173,20 @@ def test_kernels_that_the_device_does_not_have_are_left_out_with_the_reason(modu
     assert modules("engines").find_reason("CPU", tmp_path / "model.onnx") is None
 
 
+def test_timing_begins_when_the_engine_says_that_it_is_ready(modules: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    engines, states, runs = modules("engines"), iter([False, False, True]), []
+    session = engines.Session(lambda inputs: runs.append(inputs) or [], lambda: next(states))
+    assert engines.wait_until_ready(session, {}, warm=60.0) > 0
+    assert list(states) == []
+    # An engine that does not tell runs for a while instead.
+    runs.clear()
+    assert engines.wait_until_ready(engines.Session(session.run), {}, warm=0.01) is None
+    assert runs
+    monkeypatch.setattr(engines, "LONGEST_WAIT", 0.0)
+    with pytest.raises(TimeoutError, match="kernels were not ready after 0 s"):
+        engines.wait_until_ready(engines.Session(session.run, lambda: False), {}, warm=60.0)
+
+
 def test_failed_engine_is_shown_and_is_in_no_ratio(modules: Any) -> None:
     found = {"median": 1.0, "import": 1.0, "load": 1.0, "first": 1.0, "peak": None, "float64": 1e-7, "differences": {}}
     row = {"model": "a", "batch": 1, "threads": 1, "engines": {"CPU": found, "onnxruntime": {"error": "OSError: no room"}}}
