@@ -7,10 +7,11 @@ every node has been accepted. They make nodes that the device takes out of nodes
 from __future__ import annotations
 
 from hetero_core.network.graph import Network
+from hetero_core.transforms.activations import fuse_gelu
 from hetero_core.transforms.affine import fold_affines
 from hetero_core.transforms.constants import fold_constants
 from hetero_core.transforms.copies import eliminate_copies, eliminate_dropout
-from hetero_core.transforms.patterns import fuse_gelu, fuse_layer_normalization
+from hetero_core.transforms.normalizations import fuse_layer_normalization
 from hetero_core.transforms.rewrite import run_passes
 from hetero_cpu.foreign import evaluate_node
 
