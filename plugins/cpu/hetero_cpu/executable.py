@@ -15,7 +15,7 @@ from hetero_core.network.graph import Network
 from hetero_cpu.foreign import evaluate_node
 from hetero_cpu.instance import Instance, WrongTypeError
 from hetero_cpu.kernel_set import warn_of_slow_kernels
-from hetero_cpu.passes import transform_network
+from hetero_cpu.passes import join_network, transform_network
 from hetero_cpu.plan import Plan, build_plan
 from hetero_cpu.signature import Signature, read_static_signature, specialize_network
 from hetero_cpu.weights import PackedWeights
@@ -88,7 +88,7 @@ class CpuExecutable(Executable):
             if found is not None:
                 self._plans.move_to_end(signature)
                 return found
-        special = specialize_network(self._transformed, signature, evaluate_node)
+        special = join_network(specialize_network(self._transformed, signature, evaluate_node))
         plan = build_plan(special, self._weights, self._extensions)
         with self._lock:
             self._plan_count += 1
