@@ -35,7 +35,7 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """Instructions, the last of which is the result, and the kind of each operand."""
+    """Instructions, the last of which is the result, and the kind of each operand; without instructions it is the first operand."""
 
     kinds: str
     instructions: tuple[Instruction, ...]
@@ -120,4 +120,4 @@ def emit_expression(code: Code, expression: Expression, operands: Mapping[int, F
         values = [operands[operand] if operand >= 0 else results[-1 - operand] for operand in instruction.operands]
         function = COMBINERS[instruction.operator] if instruction.operator in COMBINERS else EMITTERS[instruction.operator]
         results.append(function(code, *values, *instruction.numbers))
-    return results[-1]
+    return results[-1] if results else operands[0]

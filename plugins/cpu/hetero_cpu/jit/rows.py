@@ -59,7 +59,7 @@ def cut_rows(y: Array, operands: Sequence[Array]) -> Rows | None:
     `strides[0]` are those of the result, the others follow.
     """
     arrays = [y, *(np.broadcast_to(array, y.shape) for array in operands)]
-    sizes, strides = _merge_axes(arrays)
+    sizes, strides = merge_axes(arrays)
     if not sizes:
         return Rows((), 1, 1, ((),) * len(arrays))
     length, steps = sizes.pop(), strides.pop()
@@ -75,12 +75,12 @@ def cut_rows(y: Array, operands: Sequence[Array]) -> Rows | None:
 def list_rows(y: Array, operands: Sequence[Array], axis: int) -> Rows | None:
     """Returns the rows along one axis, whole, as `cut_rows` does; None for more than three axes of rows."""
     arrays = [np.moveaxis(np.broadcast_to(array, y.shape), axis, -1)[..., 0] for array in (y, *operands)]
-    sizes, strides = _merge_axes(arrays)
+    sizes, strides = merge_axes(arrays)
     length = y.shape[axis]
     return Rows(tuple(sizes), length, length, _turn(strides, len(arrays))) if len(sizes) <= 3 else None
 
 
-def _merge_axes(arrays: Sequence[Array]) -> tuple[list[int], list[tuple[int, ...]]]:
+def merge_axes(arrays: Sequence[Array]) -> tuple[list[int], list[tuple[int, ...]]]:
     """Returns the fewest axes that arrays of one shape can be walked along, and the strides of each array along every one of them."""
     y = arrays[0]
     sizes: list[int] = []
