@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError
-from hetero_core.cli.options import Parser, add_command
+from hetero_core.cli.options import Parser, add_command, read_config
 from hetero_core.cli.tables import format_table
 
 if TYPE_CHECKING:
+    from hetero_core.core import Core
     from hetero_core.testing.conformance.check import Check
     from hetero_core.testing.conformance.runner import Outcome, Target
 
@@ -30,6 +31,14 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="what random inputs and cuts are drawn from (default 0)")
     parser.add_argument("--reference", metavar="DEVICE", help="the device beside it in the level hetero (default TEMPLATE, or CPU)")
+    parser.add_argument(
+        "-c",
+        "--config",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a configuration key of the device; may be repeated",
+    )
     parser.add_argument("--html", metavar="FILE", help="write the report, with the support matrix, as an HTML page")
     parser.add_argument("--markdown", metavar="FILE", help="write it as Markdown")
     parser.add_argument("--list", action="store_true", help="list the checks and run none")
@@ -49,9 +58,27 @@ def answer_conformance(options: argparse.Namespace) -> Answer:
         return _list_checks(checks)
     if options.device is None:
         raise UsageError("give the device that is to be checked, as in 'hetero conformance CPU'; --list names the checks")
-    target = make_target(options.device, seed=options.seed, reference=options.reference)
+    target = make_target(
+        options.device, make_core=_make_core(options.device, read_config(options)), seed=options.seed, reference=options.reference
+    )
     outcomes = tuple(run_checks(checks, target))
     return _answer_outcomes(target, outcomes, options)
+
+
+def _make_core(device: str, config: Mapping[str, str]) -> Callable[[], Core] | None:
+    """Returns what makes a Core with the device configured; None where there is nothing to configure. Raises: UsageError."""
+    if not config:
+        return None
+    if ":" in device:
+        raise UsageError(f"-c configures one device, and '{device}' is composed of several; check them one by one")
+    from hetero_core.core import Core  # reads the installed distributions
+
+    def make() -> Core:
+        core = Core()
+        core.set_config(config, device)
+        return core
+
+    return make
 
 
 def _list_checks(checks: Sequence[Check]) -> Answer:

@@ -15,7 +15,8 @@ from hetero_cpu.shifted_copy import clip_outputs
 _ATTRIBUTES = {"auto_pad", "ceil_mode", "count_include_pad", "dilations", "kernel_shape", "pads", "storage_order", "strides"}
 
 
-def _read_windows(site: Site) -> Windows | None:
+def read_windows(site: Site) -> Windows | None:
+    """Returns the windows of a pooling of float32 images; None for another one."""
     node = site.node
     source = node.inputs[0]
     if not site.is_float32(source) or len(site.shape(source)) != 4 or not set(node.attributes) <= _ATTRIBUTES:
@@ -38,7 +39,7 @@ def _read_windows(site: Site) -> Windows | None:
 @step("MaxPool")
 def plan_max_pool(site: Site) -> Choice | None:
     """Returns the recipe of a MaxPool without indices. Source: ONNX MaxPool-22."""
-    windows = _read_windows(site)
+    windows = read_windows(site)
     if windows is None:
         return None
     return _plan_passes(site, windows, np.maximum, -np.inf, [])
@@ -47,15 +48,15 @@ def plan_max_pool(site: Site) -> Choice | None:
 @step("AveragePool")
 def plan_average_pool(site: Site) -> Choice | None:
     """Returns the recipe of an AveragePool: sums, then the reciprocal of how many elements each window has."""
-    windows = _read_windows(site)
+    windows = read_windows(site)
     if windows is None:
         return None
-    counts = [_count(windows, axis, count_pads=bool(site.node.attributes.get("count_include_pad", 0))) for axis in (0, 1)]
+    counts = [count_elements(windows, axis, count_pads=bool(site.node.attributes.get("count_include_pad", 0))) for axis in (0, 1)]
     factors = [(1 / np.maximum(count, 1)).astype(np.float32) for count in counts]
     return _plan_passes(site, windows, np.add, 0.0, [factors[0][:, None, None], factors[1][None, :, None]])
 
 
-def _count(windows: Windows, axis: int, *, count_pads: bool) -> Array:
+def count_elements(windows: Windows, axis: int, *, count_pads: bool) -> Array:
     """Returns how many elements the windows have along an axis; what hangs over the pads in ceil_mode never counts."""
     begin, end = windows.pads[axis] if count_pads else (0, 0)
     low, high = -begin, windows.sizes[axis] + end

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-not-found,import-untyped,unused-ignore]  # llvmlite ships no types
 
 I1, I32, I64, FLOAT, VOID, POINTER = ir.IntType(1), ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.VoidType(), ir.PointerType()
 FLOAT_BYTES = 4
@@ -83,11 +83,13 @@ class Number(Term):
 
     def at_most(self, other: Number | int) -> Number:
         """Returns the smaller of both."""
-        return (self < other).choose(self, self.code.number(other))
+        chosen: Number = (self < other).choose(self, self.code.number(other))
+        return chosen
 
     def at_least(self, other: Number | int) -> Number:
         """Returns the larger of both."""
-        return (self > other).choose(self, self.code.number(other))
+        chosen: Number = (self > other).choose(self, self.code.number(other))
+        return chosen
 
 
 class Truth(Term):
@@ -301,6 +303,11 @@ class Code:
 
     # Memory.
 
+    def reserve(self, count: int) -> Number:
+        """Returns the address of `count` int64 on the stack, there until the function returns."""
+        place = self._entry.alloca(ir.ArrayType(I64, count))
+        return Number(self, self._entry.ptrtoint(place, I64))
+
     def load_number(self, address: Number, offset: int = 0) -> Number:
         """Returns the int64 at an address."""
         return Number(self, self.builder.load(self._point(address, offset), align=8, typ=I64))
@@ -438,6 +445,12 @@ class Code:
         """Yields two contexts: what is emitted in the first is done where the condition holds, in the second where it does not."""
         with self.builder.if_else(condition.value) as (yes, no):
             yield yes, no
+
+    def prefetch(self, address: Number, offset: int = 0) -> None:
+        """Has a cache line brought into the second cache; nothing happens where the address is not ours."""
+        function = self._declare("llvm.prefetch.p0", VOID, [POINTER, I32, I32, I32])
+        # For reading, kept in the second cache, as numbers.
+        self.builder.call(function, [self._point(address, offset), *(ir.Constant(I32, flag) for flag in (0, 2, 1))])
 
     # Threads.
 

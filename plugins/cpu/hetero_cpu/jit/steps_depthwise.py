@@ -1,0 +1,56 @@
+"""Depthwise Conv over images, channels last: each output channel is made of one input channel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hetero_cpu.convolution import read_convolution
+from hetero_cpu.jit.compiler import find_width
+from hetero_cpu.jit.depthwise import make_depthwise
+from hetero_cpu.jit.epilogue import read_native_epilogue
+from hetero_cpu.jit.native import NativeCall, native_step
+from hetero_cpu.jit.tiling import allocate_floats, pad_vector
+from hetero_cpu.jit.window_plan import WindowCall, has_channel_vectors, plan_shape
+from hetero_cpu.recipe import Array, Recipe, Site
+
+
+@native_step("Conv")
+def plan_depthwise(site: Site) -> Recipe | None:
+    """Returns the recipe of a depthwise convolution of float32 images with constant weights. Source: ONNX Conv-22."""
+    convolution = read_convolution(site)
+    if convolution is None or not convolution.group == convolution.channels == convolution.outputs > 1:
+        return None
+    epilogue = read_native_epilogue(site, site.constant(2), convolution.outputs, channel_axis=1)
+    if epilogue is None or (epilogue.added and not has_channel_vectors(site.prototypes[epilogue.added])):
+        return None
+    added = epilogue.added
+    width = find_width()
+    shape = plan_shape(site, convolution.windows, width, takes_halo=True)
+    if shape is None:
+        return None
+    kernel = make_depthwise(shape, epilogue.activations, adds=bool(added))
+    weights = convolution.pack(("native depthwise", width), lambda w: _pack(w, width))
+    # Read as the kernel does, in whole vectors.
+    bias = pad_vector(epilogue.bias, convolution.outputs, weights.shape[0] * width)
+    call = WindowCall(kernel, shape, convolution.windows, width, 0.0, site.workers, {"weights": weights, "bias": bias})
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        return [call.bind(reads[0], writes[0], reads[1] if added else None)]
+
+    # Windows read what neighbours were made of: only the added tensor can be overwritten.
+    overwrites = (1,) if added and added != convolution.source else ()
+    reads = (convolution.source, added) if added else (convolution.source,)
+    return Recipe(reads, bind, is_channels_last=True, overwrites=overwrites, kernels=(kernel,))
+
+
+def _pack(weight: Array, width: int) -> Array:
+    """Returns (vectors of channels, window, width), zeros for channels that there are not. weight: (channels, 1, height, width)."""
+    channels, taps = weight.shape[0], weight.shape[2] * weight.shape[3]
+    vectors = -(-channels // width)
+    filled = np.zeros((vectors * width, taps), np.float32)
+    filled[:channels] = weight.reshape(channels, taps)
+    packed = allocate_floats(filled.size).reshape(vectors, taps, width)
+    packed[...] = filled.reshape(vectors, width, taps).transpose(0, 2, 1)
+    return packed

@@ -1,0 +1,113 @@
+"""MaxPool, AveragePool, GlobalAveragePool, GlobalMaxPool, and ReduceMean and ReduceMax over the pixels of images, channels last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hetero_core.kernels.windows import Windows
+from hetero_cpu.jit.compiler import Kernel, find_width
+from hetero_cpu.jit.native import NativeCall, address_of, bits_of, native_step
+from hetero_cpu.jit.pooling import (
+    GLOBAL_BLOCK,
+    GLOBAL_PARAMETERS,
+    make_average_pool,
+    make_global_max,
+    make_global_mean,
+    make_max_pool,
+)
+from hetero_cpu.jit.window_plan import WindowCall, count_chunks, has_channel_vectors, plan_shape
+from hetero_cpu.recipe import Array, Recipe, Site
+from hetero_cpu.steps_pooling import count_elements, read_windows
+
+
+@native_step("MaxPool")
+def plan_max_pool(site: Site) -> Recipe | None:
+    """Returns the recipe of a MaxPool without indices. Source: ONNX MaxPool-22."""
+    windows = read_windows(site)
+    if windows is None:
+        return None
+    # The zeros of a halo are larger than negative elements.
+    shape = plan_shape(site, windows, find_width(), takes_halo=False)
+    if shape is None:
+        return None
+    return _make_recipe(site, WindowCall(make_max_pool(shape), shape, windows, find_width(), -np.inf, site.workers, {}))
+
+
+@native_step("AveragePool")
+def plan_average_pool(site: Site) -> Recipe | None:
+    """Returns the recipe of an AveragePool. Source: ONNX AveragePool-22."""
+    windows = read_windows(site)
+    if windows is None:
+        return None
+    if _is_whole_image(windows):
+        return _plan_global(site, make_global_mean(), 1 / (windows.sizes[0] * windows.sizes[1]))
+    shape = plan_shape(site, windows, find_width(), takes_halo=True)
+    if shape is None:
+        return None
+    counts_pads = bool(site.node.attributes.get("count_include_pad", 0))
+    rows, columns = (np.maximum(count_elements(windows, axis, count_pads=counts_pads), 1).astype(np.float32) for axis in (0, 1))
+    constants = {"row_counts": rows, "column_counts": columns}
+    return _make_recipe(site, WindowCall(make_average_pool(shape), shape, windows, find_width(), 0.0, site.workers, constants))
+
+
+def _is_whole_image(windows: Windows) -> bool:
+    return windows.kernel == windows.sizes and windows.dilations == (1, 1) and not any(end for pad in windows.pads for end in pad)
+
+
+def _make_recipe(site: Site, call: WindowCall) -> Recipe:
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        return [call.bind(reads[0], writes[0])]
+
+    return Recipe((site.node.inputs[0],), bind, is_channels_last=True, kernels=(call.kernel,))
+
+
+@native_step("GlobalAveragePool", "ReduceMean")
+def plan_global_mean(site: Site) -> Recipe | None:
+    """Returns the recipe of the mean of each channel of an image. Source: ONNX GlobalAveragePool-22, ReduceMean-18."""
+    if not _reduces_pixels(site):
+        return None
+    height, length = site.shape(site.node.inputs[0])[2:]
+    return _plan_global(site, make_global_mean(), 1 / (height * length))
+
+
+@native_step("GlobalMaxPool", "ReduceMax")
+def plan_global_max(site: Site) -> Recipe | None:
+    """Returns the recipe of the maximum of each channel of an image. Source: ONNX GlobalMaxPool-22, ReduceMax-20."""
+    return _plan_global(site, make_global_max(), 1.0) if _reduces_pixels(site) else None
+
+
+def _reduces_pixels(site: Site) -> bool:
+    node, source = site.node, site.node.inputs[0]
+    if site.group.epilogue or not site.is_float32(source) or len(site.shape(source)) != 4:
+        return False
+    if node.op_type.startswith("Global"):
+        return not node.attributes
+    if not set(node.attributes) <= {"axes", "keepdims", "noop_with_empty_axes"}:
+        return False
+    axes = site.constant(1) if site.has_input(1) else node.attributes.get("axes")
+    return axes is not None and sorted(int(axis) % 4 for axis in np.asarray(axes).reshape(-1)) == [2, 3]
+
+
+def _plan_global(site: Site, kernel: Kernel, factor: float) -> Recipe | None:
+    source, width = site.node.inputs[0], find_width()
+    x = site.prototypes[source]
+    # In C order each channel is one run, which other kernels sum up.
+    if width == 0 or x.size == 0 or not has_channel_vectors(x) or x.shape[1] == 1:
+        return None
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        x, y = reads[0], writes[0]
+        batch, channels, height, length = x.shape
+        blocks = -(-channels // (GLOBAL_BLOCK * width))
+        units = batch * blocks
+        units_of_chunk = -(-units // count_chunks(units, x.size / width, site.workers))
+        numbers = {
+            "x": address_of(x), "x_image": x.strides[0], "x_row": x.strides[2], "x_pixel": x.strides[3], "height": height, "width": length,
+            "y": address_of(y), "y_image": y.strides[0], "factor": bits_of(factor), "blocks": blocks, "units": units,
+            "units_of_chunk": units_of_chunk, "vectors": channels // width, "last": channels % width,
+        }  # fmt: skip
+        return [NativeCall(kernel, tuple(numbers[key] for key in GLOBAL_PARAMETERS), -(-units // units_of_chunk), (x, y))]
+
+    return Recipe((source,), bind, kernels=(kernel,))

@@ -1,0 +1,104 @@
+"""From the geometry of a node to the kernel of its windows, and from arrays to the numbers of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from hetero_core.kernels.windows import Windows
+from hetero_cpu.jit.compiler import Kernel
+from hetero_cpu.jit.native import NativeCall, address_of
+from hetero_cpu.jit.windows import PARAMETERS, WindowShape
+from hetero_cpu.recipe import NO_HALO, Array, Halo, Site
+
+# Outputs of a tile: fourteen sums and nine weights fit the registers of AVX-512; AVX2 has half as many.
+_LONGEST_TILE = 7
+_MANY_REGISTERS = 16
+# Windows with more elements are left to others: each one is an instruction or two for each output of a tile.
+_LARGE_WINDOW, _LARGEST_WINDOW = 49, 225
+# What a chunk should take at least, and what an instruction takes about; both in nanoseconds.
+_CHUNK_TIME, _INSTRUCTION_TIME = 4000.0, 0.25
+_CHUNKS_OF_WORKER = 16
+
+
+def find_overhang(windows: Windows) -> Halo:
+    """Returns what the windows read beyond each side of the image."""
+    (top, _), (left, _) = windows.pads
+    bottom, right = (
+        max(reach - begin - size, 0) for reach, (begin, _), size in zip(windows.reach, windows.pads, windows.sizes, strict=True)
+    )
+    return Halo(top, left, bottom, right)
+
+
+def plan_shape(site: Site, windows: Windows, width: int, *, takes_halo: bool) -> WindowShape | None:
+    """Returns what is compiled for the windows over the node's first input; None where kernels do not take them.
+
+    `takes_halo`: whether the zeros of a halo are what windows should find outside of the image.
+    """
+    source = site.node.inputs[0]
+    taps = prod(windows.kernel)
+    if width == 0 or taps > _LARGEST_WINDOW or not has_channel_vectors(site.prototypes[source]):
+        return None
+    (height, length), channels = windows.outputs, site.shape(source)[1]
+    rows = 2 if width >= _MANY_REGISTERS and height > 1 and taps <= _LARGE_WINDOW else 1
+    tiles = -(-length // _LONGEST_TILE)
+    pixels = -(-length // tiles)
+    overhang = find_overhang(windows)
+    clips = overhang != NO_HALO and not (takes_halo and site.halos.get(source, NO_HALO).covers(overhang))
+    kernel, strides, dilations = ((first, second) for first, second in (windows.kernel, windows.strides, windows.dilations))
+    return WindowShape(
+        kernel, strides, dilations, rows, height % rows, pixels, tiles * pixels != length, channels % width != 0, clips
+    )
+
+
+def has_channel_vectors(array: Array) -> bool:
+    """Says whether the channels of each pixel of (batch, channels, height, width) lie side by side."""
+    return array.ndim == 4 and array.dtype == np.float32 and (array.strides[1] == array.itemsize or array.shape[1] == 1)
+
+
+def count_chunks(units: int, instructions: float, workers: int) -> int:
+    """Returns into how many chunks work of so many vector instructions is cut."""
+    return min(units, max(1, int(instructions * _INSTRUCTION_TIME / _CHUNK_TIME)), _CHUNKS_OF_WORKER * workers)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowCall:
+    """What all calls of one recipe share. `weights`, `row_counts` and `column_counts` are read by the kernel where it wants them."""
+
+    kernel: Kernel
+    shape: WindowShape
+    windows: Windows
+    width: int
+    neutral: float
+    workers: int
+    constants: Mapping[str, Array]
+
+    def bind(self, x: Array, y: Array, added: Array | None = None) -> NativeCall:
+        """Returns the call. All arrays: (batch, channels, height, width) with channels side by side."""
+        shape, batch, channels = self.shape, x.shape[0], x.shape[1]
+        height, length = self.windows.outputs
+        groups, tiles = -(-height // shape.rows), -(-length // shape.pixels)
+        lines = batch * groups
+        vectors = -(-channels // self.width)
+        instructions = batch * height * length * vectors * (prod(self.windows.kernel) + 4)
+        lines_of_chunk = -(-lines // count_chunks(lines, instructions, self.workers))
+        neutral = np.full(channels, self.neutral, np.float32)
+        third = y if added is None else added
+        numbers = {
+            **{key: address_of(array) for key, array in self.constants.items()},
+            **_list_strides("x", x), **_list_strides("y", y), **_list_strides("added", third),
+            "height": x.shape[2], "width": x.shape[3], "top": self.windows.pads[0][0], "left": self.windows.pads[1][0],
+            "neutral": address_of(neutral), "lines": lines, "groups": groups, "long_groups": height // shape.rows,
+            "tiles": tiles, "long_tiles": length - tiles * (shape.pixels - 1), "lines_of_chunk": lines_of_chunk,
+            "channel_bytes": channels // self.width * self.width * x.itemsize, "last": channels % self.width,
+        }  # fmt: skip
+        keep = (neutral, *self.constants.values(), x, y, third)
+        return NativeCall(self.kernel, tuple(numbers.get(key, 0) for key in PARAMETERS), -(-lines // lines_of_chunk), keep)
+
+
+def _list_strides(name: str, array: Array) -> dict[str, int]:
+    image, _, row, pixel = array.strides
+    return {name: address_of(array), f"{name}_image": image, f"{name}_row": row, f"{name}_pixel": pixel}

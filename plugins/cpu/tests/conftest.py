@@ -1,0 +1,109 @@
+"""Native steps alone: a site of one node over arrays that lie anywhere in memory, its calls made chunk by chunk."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hetero_cpu.fusion import Extra, Group
+from hetero_cpu.recipe import NO_HALO, Halo, Recipe, Site
+from hetero_cpu.weights import PackedWeights
+
+from hetero_core.network.graph import Node
+from hetero_core.network.types import TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Lay:
+    """Where an image lies: channels of others before and after its own, zeros around it, elements between rows that belong to nobody."""
+
+    before: int = 0
+    after: int = 0
+    halo: Halo = NO_HALO
+    gap: int = 0
+
+    def place(self, array: Any) -> tuple[Any, Any]:
+        """Returns the memory, NaN where it is not the image's or its halo's, and the image in it: (batch, channels, height, width)."""
+        batch, channels, height, width = array.shape
+        halo = self.halo
+        tall, wide = halo.top + height + halo.bottom, halo.left + width + halo.right
+        memory = np.full((batch, tall, wide + self.gap, self.before + channels + self.after), np.nan, np.float32)
+        own = memory[:, :, :wide, self.before : self.before + channels]
+        own[...] = 0
+        image = own[:, halo.top : halo.top + height, halo.left : halo.left + width].transpose(0, 3, 1, 2)
+        image[...] = array
+        return memory, image
+
+
+@dataclass
+class NativeRun:
+    """One step with vectors of `width` elements."""
+
+    width: int
+
+    def make_site(
+        self,
+        nodes: Sequence[Node],
+        images: Mapping[str, Any],
+        constants: Mapping[str, Any],
+        shape: tuple[int, ...],
+        *,
+        halos: Mapping[str, Halo] | None = None,
+        output_halo: Halo = NO_HALO,
+        workers: int = 2,
+    ) -> Site:
+        """Returns the site of a node and what follows it; each of these reads what the one before made first, perhaps an image second."""
+        extras = tuple(Extra(node, next((name for name in node.inputs if name in images), "")) for node in nodes[1:])
+        types = {name: TensorType("float32", array.shape) for name, array in {**images, **constants}.items()}
+        types.update({node.outputs[0]: TensorType("float32", shape) for node in nodes})
+        return Site(
+            Group(nodes[0], extras),
+            types,
+            constants,
+            {**constants, **images},
+            PackedWeights(),
+            (),
+            halos or {},
+            output_halo,
+            workers,
+        )
+
+    def run(self, recipe: Recipe, arrays: Mapping[str, Any], y: Any) -> int:
+        """Computes y, the last chunks first; returns how many chunks there were."""
+        from hetero_cpu.jit.compiler import COMPILER, Kernel
+
+        scratch = np.zeros(recipe.scratch, np.uint8)
+        chunks = 0
+        for call in recipe.bind([arrays[name] for name in recipe.reads], [y], scratch):
+            assert not callable(call)
+            assert call.kernel in recipe.kernels
+            emit = call.kernel.emit
+            kernel = Kernel(f"{call.kernel.name}_w{self.width}", lambda name, _, emit=emit: emit(name, self.width))
+            function = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(COMPILER.compile(kernel))
+            numbers = np.array(call.numbers, np.int64)
+            for chunk in reversed(range(call.chunks)):
+                function(numbers.ctypes.data, chunk, 0)
+            chunks += call.chunks
+        return chunks
+
+
+@pytest.fixture(params=[16, 8], ids=["AVX-512", "AVX2"])
+def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> NativeRun:
+    """Native steps as a processor with vectors of this width plans and compiles them."""
+    pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
+    import hetero_cpu.jit.compiler as compiler
+    from hetero_cpu import providers
+
+    if compiler.find_width() < request.param:
+        pytest.skip(f"the processor has no vectors of {request.param} elements")
+    providers._load_native_steps()
+    find_width: Callable[[], int] = lambda: request.param  # noqa: E731  # a stand-in for a function of this name
+    for name, module in list(sys.modules.items()):
+        if name.startswith("hetero_cpu.jit.") and name != "hetero_cpu.jit.compiler" and hasattr(module, "find_width"):
+            monkeypatch.setattr(module, "find_width", find_width)
+    return NativeRun(request.param)
