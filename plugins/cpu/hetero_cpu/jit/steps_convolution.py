@@ -136,8 +136,8 @@ def _shape_product(tiling: Tiling, epilogue: NativeEpilogue, lines: int) -> Prod
         tiling.has_short_tiles,
         tiling.vectors,
         tiling.last_vectors,
-        tiling.count_prefetches(lines * tiling.tiles),
         tiling.is_masked,
         bool(epilogue.added),
         epilogue.activations,
+        tiling.count_prefetches(lines * tiling.tiles),
     )
