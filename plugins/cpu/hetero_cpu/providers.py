@@ -23,7 +23,15 @@ _NUMPY_STEPS = (
 )
 
 
-_NATIVE_STEPS = ("steps_convolution", "steps_depthwise", "steps_grouped", "steps_linear", "steps_pooling")
+_NATIVE_STEPS = (
+    "steps_convolution",
+    "steps_depthwise",
+    "steps_grouped",
+    "steps_linear",
+    "steps_pooling",
+    "steps_shuffle",
+    "steps_transposed",
+)
 
 
 @cache
