@@ -32,7 +32,12 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="what random inputs and cuts are drawn from (default 0)")
     parser.add_argument("--reference", metavar="DEVICE", help="the device beside it in the level hetero (default TEMPLATE, or CPU)")
     parser.add_argument(
-        "-c", "--config", action="append", default=[], metavar="KEY=VALUE", help="a configuration key of the device; may be repeated"
+        "-c",
+        "--config",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a configuration key of the device; may be repeated",
     )
     parser.add_argument("--html", metavar="FILE", help="write the report, with the support matrix, as an HTML page")
     parser.add_argument("--markdown", metavar="FILE", help="write it as Markdown")

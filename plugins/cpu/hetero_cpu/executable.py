@@ -36,7 +36,13 @@ class CpuExecutable(Executable):
     """Safe for threads. Results are the caller's own."""
 
     def __init__(
-        self, network: Network, extensions: Mapping[tuple[str, str], Any], *, kernels: str = NUMPY, workers: int = 1, streams: int = 1
+        self,
+        network: Network,
+        extensions: Mapping[tuple[str, str], Any],
+        *,
+        kernels: str = NUMPY,
+        workers: int = 1,
+        streams: int = 1,
     ) -> None:
         """`kernels`: NUMPY, JIT or AUTO; a run with machine code may have `workers` threads, and `streams` runs may be under way."""
         warn_of_slow_kernels()

@@ -13,6 +13,7 @@ from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType
 from hetero_cpu.fusion import Group
 from hetero_cpu.recipe import NO_HALO, Halo
+from hetero_cpu.winograd import choose_winograd
 
 _POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"})
 
@@ -20,8 +21,8 @@ _POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPoo
 class HaloTable:
     """The halo of each value, found when it is asked for."""
 
-    def __init__(self, network: Network, types: Mapping[str, TensorType], groups: Sequence[Group]) -> None:
-        self._network, self._types = network, types
+    def __init__(self, network: Network, types: Mapping[str, TensorType], groups: Sequence[Group], width: int) -> None:
+        self._network, self._types, self._width = network, types, width
         self._group_of_node = {node.name: group for group in groups for node in group.members}
         self._found: dict[str, Halo | None] = {}
 
@@ -37,7 +38,12 @@ class HaloTable:
     def _join(self, value: str) -> Halo | None:
         """Returns the halo that covers what all readers want, None where one wants none at all."""
         network, value_type = self._network, self._types.get(value)
-        if value_type is None or value_type.dtype != "float32" or len(value_type.shape or ()) != 4 or value in network.names_of_outputs:
+        if (
+            value_type is None
+            or value_type.dtype != "float32"
+            or len(value_type.shape or ()) != 4
+            or value in network.names_of_outputs
+        ):
             return None
         halo = NO_HALO
         for index in network.index_of_consumers.get(value, ()):
@@ -72,12 +78,21 @@ class HaloTable:
             return None
         pads, strides, dilations = (node.attributes.get(name) for name in ("pads", "strides", "dilations"))
         try:
-            windows = lay_windows(
-                sizes[0][2:], sizes[1][2:], auto_pad=auto_pad, pads=pads, strides=strides, dilations=dilations
-            )
+            windows = lay_windows(sizes[0][2:], sizes[1][2:], auto_pad=auto_pad, pads=pads, strides=strides, dilations=dilations)
         except (ValueError, TypeError):  # the step functions refuse it as well
             return None
-        return reach_of_windows(windows, sizes[0][2:])
+        outputs, channels = sizes[1][0], sizes[0][1]
+        size = choose_winograd(
+            windows, channels=channels, outputs=outputs, group=int(node.attributes.get("group", 1)), width=self._width
+        )
+        return halo_of_tiles(windows, sizes[0][2:], size) if size else reach_of_windows(windows, sizes[0][2:])
+
+
+def halo_of_tiles(windows: Windows, sizes: Sequence[int], size: int) -> Halo:
+    """Returns how far Winograd's tiles of `size` x `size` results reach beyond an image of (height, width) on each side."""
+    begins = [max(before, 0) for before, _ in windows.pads]
+    ends = [max(-(-windows.outputs[axis] // size) * size + 2 - begins[axis] - sizes[axis], 0) for axis in (0, 1)]
+    return Halo(begins[0], begins[1], ends[0], ends[1])
 
 
 def reach_of_windows(windows: Windows, sizes: Sequence[int]) -> Halo:

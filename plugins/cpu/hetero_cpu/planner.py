@@ -41,11 +41,17 @@ def build_plan(
     constants = {name: initializer.array for name, initializer in network.initializers.items()}
     types.update({name: initializer.type for name, initializer in network.initializers.items() if initializer.dtype != "string"})
     groups = form_groups(network, types, constants)
-    halos = None if provider == NUMPY else HaloTable(network, types, groups)
+    halos = None if provider == NUMPY else _make_halo_table(network, types, groups)
     builder = _Builder(network, types, constants, weights, extensions, provider, workers, halos)
     for group in groups:
         builder.add_group(group)
     return builder.finish()
+
+
+def _make_halo_table(network: Network, types: Mapping[str, TensorType], groups: Sequence[Group]) -> HaloTable:
+    from hetero_cpu.jit.compiler import find_width  # LLVM
+
+    return HaloTable(network, types, groups, find_width())
 
 
 @dataclass

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-not-found,import-untyped,unused-ignore]  # llvmlite ships no types
 
 I1, I32, I64, FLOAT, VOID, POINTER = ir.IntType(1), ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.VoidType(), ir.PointerType()
 FLOAT_BYTES = 4
@@ -83,11 +83,13 @@ class Number(Term):
 
     def at_most(self, other: Number | int) -> Number:
         """Returns the smaller of both."""
-        return (self < other).choose(self, self.code.number(other))
+        chosen: Number = (self < other).choose(self, self.code.number(other))
+        return chosen
 
     def at_least(self, other: Number | int) -> Number:
         """Returns the larger of both."""
-        return (self > other).choose(self, self.code.number(other))
+        chosen: Number = (self > other).choose(self, self.code.number(other))
+        return chosen
 
 
 class Truth(Term):
@@ -369,6 +371,27 @@ class Code:
         bias, shift = (ir.Constant(bits, [k] * kind.count if isinstance(kind, ir.VectorType) else k) for k in (127, 23))
         return Floats(self, self.builder.bitcast(self.builder.shl(self.builder.add(whole, bias), shift), kind))
 
+    def scale_by_power(self, value: Floats, exponent: Floats) -> Floats:
+        """Returns value * 2**n for whole float32 n of -252 to 254, rounded once where the result is subnormal."""
+        if value.width == 16:
+            kind = value.value.type
+            name = "llvm.x86.avx512.mask.scalef.ps.512"
+            function = self._declare(name, kind, [kind] * 3 + [ir.IntType(16), I32])
+            all_of_them, as_set = ir.Constant(ir.IntType(16), -1), ir.Constant(I32, 4)
+            return Floats(self, self.builder.call(function, [value.value, exponent.value, value.value, all_of_them, as_set]))
+        half = self.call_intrinsic("floor", exponent * 0.5)
+        return value * self.exponent_power(half) * self.exponent_power(exponent - half)
+
+    def split_exponent(self, value: Floats) -> tuple[Floats, Floats]:
+        """Returns m of sqrt(1/2) to sqrt(2) and whole n with value = m * 2**n, for positive values that are not subnormal."""
+        kind = value.value.type
+        bits = ir.VectorType(I32, kind.count) if isinstance(kind, ir.VectorType) else I32
+        root, shift = (ir.Constant(bits, [k] * kind.count if isinstance(kind, ir.VectorType) else k) for k in (0x3F3504F3, 23))
+        whole = self.builder.bitcast(value.value, bits)
+        exponent = self.builder.ashr(self.builder.sub(whole, root), shift)
+        mantissa = self.builder.sub(whole, self.builder.shl(exponent, shift))
+        return Floats(self, self.builder.bitcast(mantissa, kind)), Floats(self, self.builder.sitofp(exponent, kind))
+
     # Control.
 
     @contextmanager
@@ -413,6 +436,12 @@ class Code:
         """Yields two contexts: what is emitted in the first is done where the condition holds, in the second where it does not."""
         with self.builder.if_else(condition.value) as (yes, no):
             yield yes, no
+
+    def prefetch(self, address: Number, offset: int = 0) -> None:
+        """Has a cache line brought into the second cache; nothing happens where the address is not ours."""
+        function = self._declare("llvm.prefetch.p0", VOID, [POINTER, I32, I32, I32])
+        # For reading, kept in the second cache, as numbers.
+        self.builder.call(function, [self._point(address, offset), *(ir.Constant(I32, flag) for flag in (0, 2, 1))])
 
     # Threads.
 

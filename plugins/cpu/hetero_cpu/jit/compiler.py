@@ -49,7 +49,8 @@ def find_width() -> int:
     if platform.machine().lower() not in ("x86_64", "amd64") or not sys.platform.startswith("linux"):
         return 0
     try:
-        from llvmlite import binding  # LLVM itself, 100 MB: only where the provider is asked for
+        # LLVM itself, 100 MB: only where the provider is asked for.
+        from llvmlite import binding  # type: ignore[import-not-found,import-untyped,unused-ignore]  # llvmlite ships no types
     except ImportError:
         return 0
     features = binding.get_host_cpu_features()
@@ -181,7 +182,12 @@ def _describe_environment() -> str:
     from llvmlite import binding
 
     digest = hashlib.sha256()
-    for part in (llvmlite.__version__, str(binding.llvm_version_info), binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()):
+    for part in (
+        llvmlite.__version__,
+        str(binding.llvm_version_info),
+        binding.get_host_cpu_name(),
+        binding.get_host_cpu_features().flatten(),
+    ):
         digest.update(part.encode())
     for source in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(source.read_bytes())

@@ -6,13 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hetero_core.network.graph import Node
-from hetero_cpu.activations import read_clip
+from hetero_cpu.jit.activations import read_activation
 from hetero_cpu.jit.arithmetic import Activation
 from hetero_cpu.jit.native import Array
 from hetero_cpu.recipe import Site
-
-_INFINITY = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +27,7 @@ def read_native_epilogue(site: Site, bias: Array | None, outputs: int, *, channe
     shape = site.types[site.group.outputs[0]].shape
     for extra in site.group.epilogue:
         if not extra.value:
-            activation = read_activation(site, extra.node)
+            activation = read_activation(extra.node, site.constants)
             if activation is None:
                 return None
             activations.append(activation)
@@ -55,23 +52,3 @@ def _read_vector(site: Site, value: str, shape: tuple[object, ...], outputs: int
     if sizes == wanted:
         return constant.reshape(-1)
     return np.full(outputs, constant.reshape(-1)[0], np.float32) if constant.size == 1 else None
-
-
-def read_activation(site: Site, node: Node) -> Activation | None:
-    """Returns the function that a node of one input computes; None where there is no machine code for it."""
-    number = node.attributes.get
-    match node.op_type:
-        case "Relu":
-            return Activation("Relu")
-        case "Clip":
-            low, high = read_clip(node, site.constants)
-            return Activation("Clip", (-_INFINITY if low is None else float(low), _INFINITY if high is None else float(high)))
-        case "LeakyRelu":
-            return Activation("LeakyRelu", (float(number("alpha", 0.01)),))
-        case "Sigmoid":
-            return Activation("Sigmoid")
-        case "HardSigmoid":
-            return Activation("HardSigmoid", (float(number("alpha", 0.2)), float(number("beta", 0.5))))
-        case "HardSwish":
-            return Activation("HardSwish")
-    return None

@@ -24,7 +24,7 @@ MOST_CHUNKS = 2**24 - 1
 
 # Places of a team in bytes. What different threads write lies in cache lines of its own, in pairs as the processor fetches them.
 TICKET, KERNEL, NUMBERS, CHUNKS = 0, 8, 16, 24
-DONE, PARKED, STOP, SEMAPHORE = 128, 256, 384, 512
+DONE, PARKED, CALLED, STOP, SEMAPHORE = 128, 256, 264, 384, 512
 TEAM_BYTES = 640
 
 # In steps of the processor's clock, which makes 2 to 4 in a nanosecond. After a wait of 5 to 10 us it is likely that the one who is
@@ -105,18 +105,34 @@ def _emit_together(name: str, width: int) -> Code:
 
 
 def _emit_wake(outer: Code) -> Code:
-    """A function (team, wanted) that wakes as many helpers, or all that sleep where they are fewer."""
+    """A function (team, wanted) that wakes as many helpers, or all that sleep where they are fewer.
+
+    To wake one costs about 10 us. The caller wakes one, and everyone who wakes up two more of those who are called.
+    """
     code = outer.inner("wake", 2)
     team, wanted = code.parameters
     left = code.variable(wanted)
     with code.repeat() as leave_if:
         parked = code.load_atomically(team + PARKED)
-        leave_if((parked <= 0) | (left.get() <= 0))
-        with code.when(code.exchange_if(team + PARKED, parked, parked - 1)):
-            code.call_outside("sem_post", team + SEMAPHORE)
-            left.set(left.get() - 1)
+        count = parked.at_most(left.get())
+        leave_if(count <= 0)
+        with code.when(code.exchange_if(team + PARKED, parked, parked - count)):
+            code.add_atomically(team + CALLED, count)
+            _emit_pass_on(code, team, 1)
+            left.set(code.number(0))
     code.finish()
     return code
+
+
+def _emit_pass_on(code: Code, team: Number, most: int) -> None:
+    """Wakes up to `most` of the helpers that are called and that nobody has woken yet."""
+    left = code.variable(code.number(most))
+    with code.repeat() as leave_if:
+        called = code.load_atomically(team + CALLED)
+        leave_if((called <= 0) | (left.get() <= 0))
+        with code.when(code.exchange_if(team + CALLED, called, called - 1)):
+            code.call_outside("sem_post", team + SEMAPHORE)
+            left.set(left.get() - 1)
 
 
 def _emit_wait(code: Code, team: Number, expected: Number) -> None:
@@ -157,8 +173,9 @@ def _emit_helper(name: str, width: int) -> Code:
 
 
 def _emit_park(code: Code, team: Number) -> None:
-    """Sleeps until a caller or the end of the team posts the semaphore, once for each who sleeps."""
+    """Sleeps until someone who wakes helpers, or the end of the team, posts the semaphore, once for each who sleeps."""
     code.add_atomically(team + PARKED, 1)
     with code.repeat() as leave_if:
         # An int, of which the upper half of the register says nothing; not 0 when a signal ended the wait.
         leave_if((code.call_outside("sem_wait", team + SEMAPHORE) % 2**32).equals(0))
+    _emit_pass_on(code, team, 2)

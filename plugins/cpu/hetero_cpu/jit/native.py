@@ -17,8 +17,9 @@ Array = np.ndarray[Any, Any]
 class NativeCall:
     """One call of a kernel for each of `chunks` chunks, in any order, by any thread; the call is over when all of them are.
 
-    The kernel gets the address of `numbers` (int64), the chunk, and the number of the thread, below the `workers` that the plan was made for.
-    Chunks write to different memory; what is only of a thread, as working memory, is told apart by its number. `keep` holds what the addresses point to.
+    The kernel gets the address of `numbers` (int64), the chunk, and the number of the thread, below the `workers` that the plan was
+    made for. Chunks write to different memory; what is only of a thread, as working memory, is told apart by its number. `keep` holds
+    what the addresses point to.
     """
 
     kernel: Kernel
@@ -42,7 +43,7 @@ NATIVE_STEP_FUNCTIONS: dict[str, list[NativeStepFunction]] = {}
 
 
 def native_step(*op_types: str) -> Callable[[NativeStepFunction], NativeStepFunction]:
-    """Registers a function Site -> Recipe (with `kernels`) or None for operators of ONNX's own domain, as `recipe.step` does for NumPy's."""
+    """Registers a function Site -> Recipe (with `kernels`) or None for operators of ONNX's own domain, as `recipe.step` does."""
 
     def register(function: NativeStepFunction) -> NativeStepFunction:
         for op_type in op_types:

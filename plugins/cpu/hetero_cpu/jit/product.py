@@ -30,6 +30,7 @@ class ProductShape:
     has_short_tiles: bool
     vectors: int
     last_vectors: int
+    prefetches: int
     is_masked: bool
     adds: bool
     activations: tuple[Activation, ...]
@@ -37,8 +38,10 @@ class ProductShape:
 
 def make_product(shape: ProductShape) -> Kernel:
     """Returns the kernel of a shape."""
-    name = Tile(shape.pixels, shape.vectors, shape.is_masked, shape.adds, shape.activations).name
-    return Kernel(f"product_{name}_{shape.last_vectors}{'s' * shape.has_short_tiles}", lambda name, width: _emit(name, width, shape))
+    name = Tile(shape.pixels, shape.vectors, shape.prefetches, shape.is_masked, shape.adds, shape.activations).name
+    return Kernel(
+        f"product_{name}_{shape.last_vectors}{'s' * shape.has_short_tiles}", lambda name, width: _emit(name, width, shape)
+    )
 
 
 def _emit(name: str, width: int, shape: ProductShape) -> Code:
@@ -74,14 +77,15 @@ def emit_product(code: Code, shape: ProductShape) -> None:
             arguments = {
                 "x": x, "x_pixel": p["x_pixel"], "offsets": p["offsets"], "taps": p["taps"], "depth": p["depth"],
                 "w": p["w"] + block * p["block_bytes"], "bias": p["bias"] + block_channels, "y": y, "y_pixel": p["y_pixel"],
+                "ahead": p["w"] + (block + 1) * p["block_bytes"] + unit * (p["block_bytes"] // p["units"]),
                 "added": added, "added_pixel": p["added_pixel"], "last": p["last"],
             }  # fmt: skip
 
             def call(pixels: int) -> None:
-                tile = Tile(pixels, vectors, shape.is_masked and is_last, shape.adds, shape.activations)
+                tile = Tile(pixels, vectors, shape.prefetches, shape.is_masked and is_last, shape.adds, shape.activations)
                 if tile not in functions:
                     functions[tile] = emit_tile(code, tile)
-                emit_call(code, functions[tile], **arguments)  # noqa: B023  # called inside the loop
+                emit_call(code, functions[tile], **arguments)  # called inside the loop
 
             if shape.has_short_tiles:
                 with code.either(place < p["long_tiles"]) as (long, short):

@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
 from hetero_cpu.jit.code import FLOAT_BYTES, Code, Number
 from hetero_cpu.jit.compiler import Kernel
 from hetero_cpu.jit.native import Array, NativeCall, address_of
 from hetero_cpu.recipe import Halo
 
+_STAGED_ROWS = 8
+
 STAGE_PARAMETERS = (
     "x", "x_image", "x_row", "x_pixel", "x_channel", "y", "y_image", "y_row", "y_pixel",
     "rows", "height", "top", "width", "left", "right", "channels", "rows_of_chunk", "all_rows",
 )  # fmt: skip
-"""Addresses and strides in bytes; `rows` of an image of y with its halo, of which `height` after the first `top` are of x; `width` pixels of x after `left`
-of zeros and before `right`."""
+"""Addresses and strides in bytes; `rows` of an image of y with its halo, of which `height` after the first `top` are of x; `width`
+pixels of x after `left` of zeros and before `right`."""
 CLEAR_PARAMETERS = ("y", "y_image", "first_bytes", "gap", "gap_stride", "gaps", "gap_bytes", "last", "last_bytes", "images")
-"""Address, strides and offsets in bytes: in each image zeros at its begin, `gaps` runs of zeros from offset `gap` on, zeros at offset `last`."""
+"""Address, strides and offsets in bytes: in each image zeros at its begin, `gaps` runs of zeros from offset `gap` on, zeros at offset
+`last`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """An image that is copied: `halo` around it, (batch, height, width, channels) with it."""
+
+    halo: Halo
+    shape: tuple[int, int, int, int]
+    kernel: Kernel
 
 
 def make_stage(*, is_channels_last: bool) -> Kernel:
     """Returns the kernel that copies images into the middle of larger ones and writes zeros around them; a chunk is a range of rows."""
-    return Kernel(f"stage_{'rows' if is_channels_last else 'planes'}", lambda name, width: _emit_stage(name, width, is_channels_last))
+    return Kernel(
+        f"stage_{'rows' if is_channels_last else 'planes'}", lambda name, width: _emit_stage(name, width, is_channels_last)
+    )
 
 
-def _emit_stage(name: str, width: int, is_channels_last: bool) -> Code:  # noqa: FBT001  # of a closure's own making
+def _emit_stage(name: str, width: int, is_channels_last: bool) -> Code:  # of a closure's own making
     code = Code(name, 3, width)
     row, chunk, _ = code.parameters
     p = {key: code.load_number(row, 8 * position) for position, key in enumerate(STAGE_PARAMETERS)}
@@ -82,7 +101,7 @@ def _emit_clear(name: str, width: int) -> Code:
 
 
 def bind_clear(shape: tuple[int, ...], halo: Halo, memory: Array) -> NativeCall:
-    """Returns the call that writes the halo of images of (batch, channels, height, width), sizes with the halo, channels last in `memory`."""
+    """Returns the call that writes the halo of images in `memory`, channels last. shape: (batch, channels, height, width) with the halo."""
     batch, channels, height, width = shape
     pixel = channels * FLOAT_BYTES
     row = width * pixel
@@ -116,3 +135,21 @@ def emit_copy(code: Code, target: Number, source: Number, nbytes: Number) -> Non
     with code.when(even < nbytes):
         mask = code.mask_first((nbytes - even) // FLOAT_BYTES)
         code.store(target + even, code.load(source + even, mask=mask), mask=mask)
+
+
+def bind_staging(staging: Staging | None, x: Array, scratch: Array) -> tuple[list[NativeCall], Array]:
+    """Returns the call that copies x, if there is one, and the array (batch, channels, height, width) that is read instead."""
+    if staging is None:
+        return [], x
+    batch, channels, height, width = x.shape
+    halo, staged = staging.halo, scratch[: prod(staging.shape) * 4].view(np.float32).reshape(staging.shape)
+    rows = batch * staging.shape[1]
+    numbers = {
+            "x": address_of(x), "x_image": x.strides[0], "x_row": x.strides[2], "x_pixel": x.strides[3], "x_channel": x.strides[1],
+            "y": address_of(staged), "y_image": staged.strides[0], "y_row": staged.strides[1], "y_pixel": staged.strides[2],
+            "rows": staging.shape[1], "height": height, "top": halo.top, "width": width, "left": halo.left, "right": halo.right,
+            "channels": channels, "rows_of_chunk": _STAGED_ROWS, "all_rows": rows,
+    }  # fmt: skip
+    call = NativeCall(staging.kernel, tuple(numbers[key] for key in STAGE_PARAMETERS), -(-rows // _STAGED_ROWS), (x, staged))
+    inner = staged[:, halo.top : halo.top + height, halo.left : halo.left + width].transpose(0, 3, 1, 2)
+    return [call], inner

@@ -7,32 +7,21 @@ the image none, or it is in C order, it is staged into working memory that has o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
-from types import MappingProxyType
 
 import numpy as np
 
 from hetero_cpu.convolution import Convolution, read_convolution
-from hetero_cpu.halos import reach_of_windows
-from hetero_cpu.jit.compiler import Kernel, find_width
+from hetero_cpu.halos import halo_of_tiles, reach_of_windows
+from hetero_cpu.jit.compiler import find_width
 from hetero_cpu.jit.epilogue import NativeEpilogue, read_native_epilogue
 from hetero_cpu.jit.native import Array, NativeCall, address_of, native_step
 from hetero_cpu.jit.product import PARAMETERS, ProductShape, make_product
-from hetero_cpu.jit.staging import STAGE_PARAMETERS, make_stage
+from hetero_cpu.jit.staging import Staging, bind_staging, make_stage
+from hetero_cpu.jit.steps_winograd import plan_winograd
 from hetero_cpu.jit.tiling import Tiling, choose_chunks, choose_tiling, pack_columns, pad_vector
-from hetero_cpu.recipe import NO_HALO, Halo, Recipe, Site
-
-_STAGED_ROWS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Staging:
-    """An image that is copied: `halo` around it, (batch, height, width, channels) with it."""
-
-    halo: Halo
-    shape: tuple[int, int, int, int]
-    kernel: Kernel
+from hetero_cpu.recipe import NO_HALO, Recipe, Site
+from hetero_cpu.winograd import choose_winograd
 
 
 @native_step("Conv")
@@ -44,7 +33,12 @@ def plan_product_convolution(site: Site) -> Recipe | None:
     epilogue = read_native_epilogue(site, site.constant(2), convolution.outputs, channel_axis=1)
     if epilogue is None or not is_pixels(site, epilogue.added):
         return None
-    staging = choose_staging(convolution)
+    size = choose_winograd(
+        convolution.windows, channels=convolution.channels, outputs=convolution.outputs, group=1, width=find_width()
+    )
+    staging = choose_staging(convolution, size)
+    if size:
+        return plan_winograd(convolution, epilogue, staging, size)
     return _make_recipe(convolution, epilogue, staging)
 
 
@@ -53,10 +47,11 @@ def is_pixels(site: Site, value: str) -> bool:
     return not value or site.prototypes[value].strides[1] == 4 or site.prototypes[value].shape[1] == 1
 
 
-def choose_staging(convolution: Convolution) -> Staging | None:
-    """Returns how the image is copied first; None where it can be read as it lies."""
+def choose_staging(convolution: Convolution, size: int = 0) -> Staging | None:
+    """Returns how the image is copied first, for Winograd's tiles of a size or, with 0, for windows; None where it is read as it lies."""
     site, source = convolution.site, convolution.source
-    halo = reach_of_windows(convolution.windows, site.shape(source)[2:])
+    sizes = site.shape(source)[2:]
+    halo = halo_of_tiles(convolution.windows, sizes, size) if size else reach_of_windows(convolution.windows, sizes)
     if is_pixels(site, source) and site.halos.get(source, NO_HALO).covers(halo):
         return None
     batch, channels, height, width = site.shape(source)
@@ -90,7 +85,7 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: St
     )
     # Read as the kernel does, in whole vectors.
     bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
-    kernel = make_product(_shape_product(tiling, epilogue))
+    kernel = make_product(_shape_product(tiling, epilogue, lines))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         calls, image = bind_staging(staging, reads[0], scratch)
@@ -132,36 +127,17 @@ def is_even(array: Array) -> bool:
     """Says whether the pixels of all images lie at equal distances."""
     batch, _, height, width = array.shape
     image, _, row, pixel = array.strides
-    return (height == 1 or row == width * pixel) and (batch == 1 or image == height * width * pixel)
+    return bool((height == 1 or row == width * pixel) and (batch == 1 or image == height * width * pixel))
 
 
-def _shape_product(tiling: Tiling, epilogue: NativeEpilogue) -> ProductShape:
+def _shape_product(tiling: Tiling, epilogue: NativeEpilogue, lines: int) -> ProductShape:
     return ProductShape(
         tiling.pixels,
         tiling.has_short_tiles,
         tiling.vectors,
         tiling.last_vectors,
+        tiling.count_prefetches(lines * tiling.tiles),
         tiling.is_masked,
         bool(epilogue.added),
         epilogue.activations,
     )
-
-
-def bind_staging(staging: Staging | None, x: Array, scratch: Array) -> tuple[list[NativeCall], Array]:
-    """Returns the call that copies x, if there is one, and the array (batch, channels, height, width) that is read instead."""
-    if staging is None:
-        return [], x
-    batch, channels, height, width = x.shape
-    halo, staged = staging.halo, scratch[: prod(staging.shape) * 4].view(np.float32).reshape(staging.shape)
-    rows = batch * staging.shape[1]
-    numbers = MappingProxyType(
-        {
-            "x": address_of(x), "x_image": x.strides[0], "x_row": x.strides[2], "x_pixel": x.strides[3], "x_channel": x.strides[1],
-            "y": address_of(staged), "y_image": staged.strides[0], "y_row": staged.strides[1], "y_pixel": staged.strides[2],
-            "rows": staging.shape[1], "height": height, "top": halo.top, "width": width, "left": halo.left, "right": halo.right,
-            "channels": channels, "rows_of_chunk": _STAGED_ROWS, "all_rows": rows,
-        }
-    )  # fmt: skip
-    call = NativeCall(staging.kernel, tuple(numbers[key] for key in STAGE_PARAMETERS), -(-rows // _STAGED_ROWS), (x, staged))
-    inner = staged[:, halo.top : halo.top + height, halo.left : halo.left + width].transpose(0, 3, 1, 2)
-    return [call], inner

@@ -60,7 +60,14 @@ def _plan(site: Site, weight: Array | None, bias: Array | None, *, is_turned: bo
     padded = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
     kernel = make_product(
         ProductShape(
-            tiling.pixels, tiling.has_short_tiles, tiling.vectors, tiling.last_vectors, tiling.is_masked, bool(added), epilogue.activations
+            tiling.pixels,
+            tiling.has_short_tiles,
+            tiling.vectors,
+            tiling.last_vectors,
+            tiling.count_prefetches(tiling.tiles),
+            tiling.is_masked,
+            bool(added),
+            epilogue.activations,
         )
     )
     offsets = np.zeros(1, np.int64)
@@ -70,7 +77,8 @@ def _plan(site: Site, weight: Array | None, bias: Array | None, *, is_turned: bo
         assert y.flags.c_contiguous
         numbers = {
             "x": address_of(x), "x_pixel": depth * 4, "offsets": address_of(offsets), "taps": 1, "depth": depth, "w": address_of(packed),
-            "block_bytes": depth * tiling.vectors * tiling.width * 4, "bias": address_of(padded), "y": address_of(y), "y_pixel": outputs * 4,
+            "block_bytes": depth * tiling.vectors * tiling.width * 4, "bias": address_of(padded),
+            "y": address_of(y), "y_pixel": outputs * 4,
             "added": address_of(reads[1]) if added else 0, "added_pixel": outputs * 4, "rows": 1, "tiles": tiling.tiles,
             "long_tiles": tiling.long_tiles, "units": chunks.units, "units_of_chunk": chunks.units_of_chunk,
             "unit_chunks": chunks.unit_chunks, "blocks": tiling.blocks, "blocks_of_chunk": chunks.blocks_of_chunk, "last": tiling.last,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import logging
 import os
 import signal
 import threading
@@ -20,6 +21,8 @@ import numpy as np
 
 from hetero_cpu.jit.interpreter import SEMAPHORE, STOP, TEAM_BYTES, open_helper
 from hetero_cpu.jit.native import Array, address_of
+
+logger = logging.getLogger(__name__)
 
 _LINE_BYTES = 128
 _helpers: dict[threading.Thread, Array] = {}
@@ -38,17 +41,10 @@ class Team:
         self.workers = workers
         self._memory = _make_memory()
         self.address = address_of(self._memory)
-        self._threads = [
-            threading.Thread(
-                target=_help, args=(open_helper(), self._memory, number), name=f"hetero-CPU-team_{number}", daemon=True
-            )
-            for number in range(1, workers)
-        ]
+        self._threads = _start_threads(self._memory, workers)
         # Only tells them: who collects garbage may hold a lock that a thread needs in order to end.
-        self._end = weakref.finalize(self, _stop, self._memory, workers - 1)
+        self._end = weakref.finalize(self, _stop, self._memory, len(self._threads))
         self._end.atexit = False
-        for thread in self._threads:
-            thread.start()
 
     def close(self) -> None:
         """Ends the threads and waits for them; a run in progress goes on alone, and so do later ones."""
@@ -101,6 +97,19 @@ def _make_memory() -> Array:
     memory = np.zeros(TEAM_BYTES + _LINE_BYTES, np.uint8)
     begin = -address_of(memory) % _LINE_BYTES
     return memory[begin : begin + TEAM_BYTES]
+
+
+def _start_threads(memory: Array, workers: int) -> list[threading.Thread]:
+    function, started = open_helper(), list[threading.Thread]()
+    for number in range(1, workers):
+        thread = threading.Thread(target=_help, args=(function, memory, number), name=f"hetero-CPU-team_{number}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system has no more threads for us
+            logger.warning("a team of %d threads works with %d: %s", workers, number, error)
+            break
+        started.append(thread)
+    return started
 
 
 def _help(function: Callable[[int, int], None], memory: Array, number: int) -> None:

@@ -14,6 +14,7 @@ from hetero_cpu.jit.arithmetic import Activation, emit_activations
 from hetero_cpu.jit.code import FLOAT_BYTES, Code, Number
 
 _UNROLLED = 4
+_CACHE_LINE = 64
 # Pixels that share one pointer; the others are reached from it by one or two strides.
 _PIXELS_OF_POINTER = 3
 
@@ -24,6 +25,8 @@ class Tile:
 
     pixels: int
     vectors: int
+    prefetches: int = 0
+    """Cache lines that are fetched ahead in each step of the inner loop: of the weights that come next, a part with each tile."""
     is_masked: bool = False
     adds: bool = False
     activations: tuple[Activation, ...] = ()
@@ -32,22 +35,24 @@ class Tile:
     def name(self) -> str:
         """What tells it apart."""
         activations = "".join(f"_{activation.name}" for activation in self.activations)
-        return f"{self.pixels}x{self.vectors}{'m' * self.is_masked}{'a' * self.adds}{activations}"
+        flags = f"p{self.prefetches}" * (self.prefetches > 0) + "m" * self.is_masked + "a" * self.adds
+        return f"{self.pixels}x{self.vectors}{flags}{activations}"
 
 
-PARAMETERS = ("x", "x_pixel", "offsets", "taps", "depth", "w", "bias", "y", "y_pixel", "added", "added_pixel", "last")
-"""Addresses, strides in bytes and counts; `last` is the number of elements of the last vector."""
+PARAMETERS = ("x", "x_pixel", "offsets", "taps", "depth", "w", "bias", "y", "y_pixel", "added", "added_pixel", "last", "ahead")
+"""Addresses, strides in bytes and counts; `last` is the number of elements of the last vector, `ahead` what is fetched ahead."""
 
 
 def emit_tile(outer: Code, tile: Tile) -> Code:
     """Returns a function of PARAMETERS in the module of `outer`."""
     code = outer.inner(f"tile_{tile.name}", len(PARAMETERS))
-    x, x_pixel, offsets, taps, depth, w, bias, y, y_pixel, added, added_pixel, last = code.parameters
+    x, x_pixel, offsets, taps, depth, w, bias, y, y_pixel, added, added_pixel, last, ahead = code.parameters
     vector_bytes = code.width * FLOAT_BYTES
     step = tile.vectors * vector_bytes
     sums = [[code.variable(code.load(bias, j * vector_bytes)) for j in range(tile.vectors)] for _ in range(tile.pixels)]
     weights = code.variable(w)
     even = depth - depth % _UNROLLED
+    fetched = code.variable(ahead)
     with code.loop(0, taps) as tap:
         start = x + code.load_number(offsets + tap * 8)
         pointers = [code.variable(start + x_pixel * first) for first in range(0, tile.pixels, _PIXELS_OF_POINTER)]
@@ -58,7 +63,7 @@ def emit_tile(outer: Code, tile: Tile) -> Code:
             for k in range(count):
                 rows = [code.load(here, k * step + j * vector_bytes) for j in range(tile.vectors)]
                 for m in range(tile.pixels):
-                    base = bases[m // _PIXELS_OF_POINTER] + x_pixel * (m % _PIXELS_OF_POINTER)  # noqa: B023  # called inside the loop
+                    base = bases[m // _PIXELS_OF_POINTER] + x_pixel * (m % _PIXELS_OF_POINTER)  # called inside the loop
                     scalar = code.spread(code.load_scalar(base, k * FLOAT_BYTES))
                     for j in range(tile.vectors):
                         sums[m][j].set(code.multiply_add(scalar, rows[j], sums[m][j].get()))
@@ -67,6 +72,11 @@ def emit_tile(outer: Code, tile: Tile) -> Code:
                 pointer.set(base + count * FLOAT_BYTES)
 
         with code.loop(0, even, _UNROLLED):
+            if tile.prefetches:
+                line = fetched.get()
+                for number in range(tile.prefetches):
+                    code.prefetch(line, number * _CACHE_LINE)
+                fetched.set(line + tile.prefetches * _CACHE_LINE)
             advance(_UNROLLED)
         with code.loop(even, depth):
             advance(1)
@@ -84,5 +94,5 @@ def emit_tile(outer: Code, tile: Tile) -> Code:
 
 
 def emit_call(code: Code, function: Code, **arguments: Number) -> None:
-    """Calls a tile with its parameters by name."""
-    code.call(function, *(arguments[name] for name in PARAMETERS))
+    """Calls a tile with its parameters by name; what is not given is 0."""
+    code.call(function, *(arguments.get(name, 0) for name in PARAMETERS))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 
@@ -15,6 +14,8 @@ _TILES = {16: ((14, 2), (9, 3), (6, 4), (5, 5), (4, 6), (3, 7), (2, 10), (1, 12)
 _LATENCY, _PRODUCTS_PER_CYCLE = 4, 2
 # Bytes: half of the second cache of most processors, for weights or for pixels.
 _NEAR_BYTES = 1 << 19
+# Tiles over which a block of weights is fetched.
+_MOST_FETCHING = 32
 # Multiplications of a chunk below which handing it to a thread costs more than it saves: about 10 microseconds.
 _SMALLEST_CHUNK = 1 << 20
 
@@ -32,6 +33,14 @@ class Tiling:
     last: int
     """The channels in the last vector of the last block."""
     width: int
+
+    def count_prefetches(self, units: int) -> int:
+        """Returns the cache lines that a tile fetches ahead for every four numbers of depth, where `units` tiles share a block of weights.
+
+        Many tiles use a block for so long that waiting for the next one does not matter, and one tile has no time to fetch.
+        """
+        lines = 4 * self.vectors * self.width * 4 // 64
+        return -(-lines // units) if 2 <= units <= _MOST_FETCHING else 0
 
     @property
     def has_short_tiles(self) -> bool:
@@ -87,7 +96,7 @@ def _count_cycles(tiling: Tiling) -> float:
 
 
 def choose_chunks(tiling: Tiling, *, lines: int, depth: int, pixel_bytes: int, workers: int) -> Chunks:
-    """Returns the chunks of a product over `lines` lines. `depth`: products for each result; `pixel_bytes`: bytes that one pixel adds to what is read.
+    """Returns the chunks of a product over `lines` lines, of `depth` products for each result; a pixel adds `pixel_bytes` to what is read.
 
     Where all weights are near, a chunk takes a range of units through all blocks, so that its pixels stay near; else a chunk is a range
     of blocks, so that its weights do.
@@ -108,7 +117,7 @@ def choose_chunks(tiling: Tiling, *, lines: int, depth: int, pixel_bytes: int, w
 
 
 def pack_columns(weight: Array, tiling: Tiling) -> Array:
-    """Returns a matrix (depth, outputs) as blocks of columns, one after the other, each (depth, columns), the last one filled up with zeros."""
+    """Returns a matrix (depth, outputs) as blocks of columns, each (depth, columns), the last one filled up with zeros."""
     columns = tiling.vectors * tiling.width
     full = (tiling.blocks - 1) * columns
     depth, outputs = weight.shape
@@ -136,8 +145,3 @@ def allocate_floats(count: int) -> Array:
     begin = -memory.ctypes.data % 64
     floats: Array = memory[begin : begin + count * 4].view(np.float32)
     return floats
-
-
-def count_elements(shape: tuple[int, ...]) -> int:
-    """Returns the product of the sizes."""
-    return prod(shape)

@@ -1,0 +1,89 @@
+"""How arrays that are computed element by element lie beside each other: as few nested axes of rows as there can be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from hetero_cpu.jit.native import Array
+
+FLOAT_BYTES = 4
+# Elements of a row that is cut out of what lies in one piece, and the fewest of a chunk: some ten microseconds.
+_ROW = 1 << 12
+_CHUNK = 1 << 15
+_CHUNKS_OF_WORKER = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """`sizes` of the axes outside a row, from the outermost; `length` elements of a row, `last` of the very last one.
+
+    `strides[k]` are those of array k in bytes along these axes.
+    """
+
+    sizes: tuple[int, ...]
+    length: int
+    last: int
+    strides: tuple[tuple[int, ...], ...]
+
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        return prod(self.sizes)
+
+
+def find_fastest(y: Array) -> int | None:
+    """Returns the axis along which the elements of an array lie side by side; None where there is none."""
+    axes = [axis for axis in range(y.ndim) if y.shape[axis] > 1]
+    fastest = min(axes, key=lambda axis: (y.strides[axis], -axis), default=None)
+    return fastest if fastest is None or y.strides[fastest] == y.itemsize else None
+
+
+def find_kind(array: Array, y: Array) -> str | None:
+    """Returns how an operand lies along the fastest axis of a result that it broadcasts to: "v", "r" or "s"; None for another stride."""
+    if array.size == 1:
+        return "s"
+    fastest = find_fastest(y)
+    if fastest is None:
+        return None
+    stride = np.broadcast_to(array, y.shape).strides[fastest]
+    return {0: "r", array.itemsize: "v"}.get(stride)
+
+
+def cut_rows(y: Array, operands: Sequence[Array]) -> Rows | None:
+    """Returns the rows of a result and of what broadcasts to it; None for more than three axes of rows.
+
+    `strides[0]` are those of the result, the others follow.
+    """
+    arrays = [y, *(np.broadcast_to(array, y.shape) for array in operands)]
+    order = sorted((axis for axis in range(y.ndim) if y.shape[axis] > 1), key=lambda axis: (-y.strides[axis], axis))
+    sizes: list[int] = []
+    strides: list[tuple[int, ...]] = []
+    for axis in order:
+        size, found = y.shape[axis], tuple(array.strides[axis] for array in arrays)
+        if sizes and all(outer == inner * size for outer, inner in zip(strides[-1], found, strict=True)):
+            sizes[-1] *= size
+            strides[-1] = found
+        else:
+            sizes.append(size)
+            strides.append(found)
+    if not sizes:
+        return Rows((), 1, 1, ((),) * len(arrays))
+    length, steps = sizes.pop(), strides.pop()
+    last = length
+    if not sizes and length > _ROW:
+        # One piece: rows are made up, the last of which may be shorter.
+        rows = -(-length // _ROW)
+        sizes, strides = [rows], [tuple(step * _ROW for step in steps)]
+        length, last = _ROW, length - (rows - 1) * _ROW
+    turned = tuple(tuple(axis[k] for axis in strides) for k in range(len(arrays)))
+    return Rows(tuple(sizes), length, last, turned) if len(sizes) <= 3 else None
+
+
+def choose_rows_of_chunk(rows: int, length: int, workers: int) -> int:
+    """Returns how many rows a chunk has, so that no chunk is tiny and each worker has several."""
+    elements = max(_CHUNK, -(-rows * length // (workers * _CHUNKS_OF_WORKER)))
+    return max(1, min(rows, -(-elements // length)))

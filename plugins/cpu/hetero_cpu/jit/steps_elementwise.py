@@ -1,0 +1,69 @@
+"""Functions and arithmetic of elements, alone or in chains, by machine code: one pass over memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hetero_cpu.jit.chains import ELEMENTWISE, ExpressionReader
+from hetero_cpu.jit.elementwise import Expression, make_elementwise
+from hetero_cpu.jit.native import Array, NativeCall, address_of, native_step
+from hetero_cpu.jit.rows import choose_rows_of_chunk, cut_rows, find_kind
+from hetero_cpu.recipe import Recipe, Site
+
+
+@native_step(*sorted(ELEMENTWISE))
+def plan_native_expression(site: Site) -> Recipe | None:
+    """Returns the recipe of a node or a chain of them: the result lies in memory as what is read in its shape does."""
+    ranks = {
+        value: len(site.types[value].shape or ()) for node in site.group.members for value in node.reads if value in site.types
+    }
+    reader = ExpressionReader(site.constants, site.weights, ranks)
+    if not all(reader.read_node(node) for node in site.group.members):
+        return None
+    arrays = [site.prototypes[operand] if isinstance(operand, str) else operand for operand in reader.operands]
+    shape = _read_shape(site)
+    if any(array.dtype != np.float32 for array in arrays) or 0 in shape or np.broadcast_shapes(*(a.shape for a in arrays)) != shape:
+        return None
+    full = [operand for operand in reader.operands if isinstance(operand, str) and site.shape(operand) == shape]
+    is_last = any(site.is_channels_last(operand) for operand in full)
+    order = (0, 2, 3, 1) if is_last else tuple(range(len(shape)))
+    prototype = np.empty([shape[axis] for axis in order], np.float32).transpose(np.argsort(order))
+    found = [find_kind(array, prototype) for array in arrays]
+    kinds = "".join(kind for kind in found if kind is not None)
+    # Axes of an image that its halo holds apart are no more than those that there are.
+    if None in found or (len(shape) > 4 and cut_rows(prototype, arrays) is None):
+        return None
+    kernel = make_elementwise(Expression(kinds, tuple(reader.instructions)))
+    values = tuple(operand for operand in reader.operands if isinstance(operand, str))
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        y, remaining = writes[0], iter(reads)
+        operands = [next(remaining) if isinstance(operand, str) else operand for operand in reader.operands]
+        rows = cut_rows(y, operands)
+        assert rows is not None
+        missing = 3 - len(rows.sizes)
+        _, middle, inner = (1,) * missing + rows.sizes
+        rows_of_chunk = choose_rows_of_chunk(rows.count, rows.length, site.workers)
+        numbers = [middle, inner, rows.count, rows_of_chunk, rows.length, rows.last]
+        for array, strides in zip([y, *operands], rows.strides, strict=True):
+            numbers += [address_of(array), *(0,) * missing, *strides]
+        return [NativeCall(kernel, tuple(numbers), -(-rows.count // rows_of_chunk), (y, *operands))]
+
+    overwrites = tuple(
+        index
+        for index, value in enumerate(values)
+        if value in full and site.is_channels_last(value) == is_last and not _is_shared(site, value, values)
+    )
+    return Recipe(values, bind, is_channels_last=is_last, overwrites=overwrites, kernels=(kernel,))
+
+
+def _read_shape(site: Site) -> tuple[int, ...]:
+    sizes = site.types[site.group.outputs[0]].shape or ()
+    return tuple(size for size in sizes if isinstance(size, int))
+
+
+def _is_shared(site: Site, value: str, values: Sequence[str]) -> bool:
+    # Another operand in the same memory would be read after it was written over.
+    return any(np.may_share_memory(site.prototypes[value], site.prototypes[other]) for other in values if other != value)

@@ -1,0 +1,31 @@
+"""Runs native calls one chunk at a time in the calling thread, with vectors of either width: for tests and measurements."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from hetero_cpu.jit.compiler import COMPILER, Kernel, find_width
+from hetero_cpu.jit.native import NativeCall
+
+WIDTHS = tuple(width for width in (8, 16) if width <= find_width())
+"""The widths of vectors that this processor can run."""
+
+
+def find_entry(kernel: Kernel, width: int) -> Any:
+    """Returns the function of a kernel that is made for vectors of `width` elements."""
+    made = kernel if width == find_width() else Kernel(f"{kernel.name}_of_{width}", lambda name, _: kernel.emit(name, width))
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(COMPILER.compile(made))
+
+
+def run_calls(calls: Iterable[Any], width: int, *, workers: int = 1) -> None:
+    """Runs calls in order, the chunks of each from the last to the first: their order must not matter."""
+    for call in calls:
+        assert isinstance(call, NativeCall)
+        entry = find_entry(call.kernel, width)
+        row = np.array(call.numbers, np.int64)
+        for chunk in reversed(range(call.chunks)):
+            entry(row.ctypes.data, chunk, chunk % workers)

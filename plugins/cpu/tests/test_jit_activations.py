@@ -1,0 +1,73 @@
+"""Which vector function a node is: the numbers of attributes and constants, and what is refused."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+import numpy as np
+import pytest
+from hetero_cpu.fusion import Extra, Group
+from hetero_cpu.jit.activations import read_activation, read_activations
+from hetero_cpu.jit.arithmetic import Activation
+from hetero_cpu.recipe import Site
+from hetero_cpu.weights import PackedWeights
+
+from hetero_core.network.graph import Node
+
+CONSTANTS = {"two": np.float32(2), "six": np.full(1, 6, np.float32), "nan": np.float32(np.nan), "row": np.ones(3, np.float32)}
+
+
+def make_node(op_type: str, *inputs: str, since_version: int = 13, **attributes: Any) -> Node:
+    return Node("n", op_type, ("x", *inputs), ("y",), attributes=attributes, since_version=since_version)
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        (make_node("Relu"), Activation("Relu")),
+        (make_node("Clip", "two", "six"), Activation("Clip", (2.0, 6.0))),
+        (make_node("Clip", "", "six"), Activation("Clip", (-inf, 6.0))),
+        (make_node("Clip", since_version=6, min=-1.0), Activation("Clip", (-1.0, inf))),
+        (make_node("LeakyRelu", alpha=0.1), Activation("LeakyRelu", (float(np.float32(0.1)),))),
+        (make_node("HardSigmoid"), Activation("HardSigmoid", (float(np.float32(0.2)), 0.5))),
+        (make_node("PRelu", "six"), Activation("LeakyRelu", (6.0,))),
+    ],
+    ids=lambda value: value.name if isinstance(value, Activation) else value.op_type,
+)
+def test_function_of_one_value_has_the_numbers_of_its_node(node: Node, expected: Activation) -> None:
+    assert read_activation(node, CONSTANTS) == expected
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        make_node("Relu", since_version=1, consumed_inputs=[0]),
+        make_node("Clip", "computed"),
+        make_node("Clip", "nan"),
+        make_node("Clip", "row"),
+        make_node("PRelu", "row"),
+        make_node("Softmax"),
+        make_node("Gelu", approximate="other"),
+    ],
+    ids=lambda node: "-".join((node.op_type, *node.inputs[1:])),
+)
+def test_node_that_no_vector_function_computes_is_refused(node: Node) -> None:
+    assert read_activation(node, CONSTANTS) is None
+
+
+def make_site(group: Group) -> Site:
+    return Site(group, {}, CONSTANTS, {}, PackedWeights())
+
+
+def test_epilogue_is_read_without_its_additions() -> None:
+    group = Group(make_node("Conv", "w"), (Extra(make_node("Add", "z"), "z"), Extra(make_node("Clip", "two", "six"))))
+    assert read_activations(make_site(group)) == (Activation("Clip", (2.0, 6.0)),)
+
+
+def test_group_of_one_function_is_that_function() -> None:
+    assert read_activations(make_site(Group(make_node("Sigmoid")))) == (Activation("Sigmoid"),)
+
+
+def test_epilogue_with_a_function_that_no_kernel_has_is_refused() -> None:
+    assert read_activations(make_site(Group(make_node("Conv", "w"), (Extra(make_node("Clip", "computed")),)))) is None

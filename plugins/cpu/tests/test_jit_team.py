@@ -1,0 +1,398 @@
+"""Programs of machine code and their teams: each chunk once, calls in order, threads that sleep, end, and are absent after a fork.
+
+The kernel of these tests counts: every chunk that it is called for, whether all chunks of the call before are done, and whether another
+thread has the same worker's number at the same time. It keeps a wrong count where the program lets two calls overlap.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import logging
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import pytest
+
+find_width = pytest.importorskip("hetero_cpu.jit.compiler").find_width
+if find_width() == 0:
+    pytest.skip("no kernels are made for this processor", allow_module_level=True)
+
+from hetero_cpu.jit.code import Code  # noqa: E402  # LLVM: only where there is one
+from hetero_cpu.jit.compiler import COMPILER, Kernel  # noqa: E402
+from hetero_cpu.jit.interpreter import DONE, PARKED, TICKET  # noqa: E402
+from hetero_cpu.jit.native import NativeCall, address_of  # noqa: E402
+from hetero_cpu.jit.program import NativeProgram  # noqa: E402
+from hetero_cpu.jit.team import Team, TeamPool  # noqa: E402
+
+MOST_WORKERS = 8
+HERE = Path(__file__).parent
+NUMBERS = ("counts", "done_before", "chunks_before", "done", "wrong", "inside", "helped", "steps", "workers")
+
+
+def emit_counting(name: str, width: int) -> Code:
+    code = Code(name, 3, width)
+    row, chunk, worker = code.parameters
+    p = {key: code.load_number(row, 8 * place) for place, key in enumerate(NUMBERS)}
+    mine = p["inside"] + worker * 64
+    done_before = code.load_atomically(p["done_before"])
+    with code.when((done_before < p["chunks_before"]) | (done_before > p["chunks_before"])):
+        code.add_atomically(p["wrong"], 1)
+    with code.when((worker < 0) | (worker >= p["workers"]) | (code.add_atomically(mine, 1) > 0)):
+        code.add_atomically(p["wrong"], 1)
+    with code.when(worker > 0):
+        code.add_atomically(p["helped"], 1)
+    value = code.variable(chunk)
+    with code.loop(0, p["steps"]):
+        value.set(value.get() * 6364136223846793005 + 1442695040888963407)
+    with code.when(value.get().equals(-1)):  # never; so that the loop is of use
+        code.add_atomically(p["wrong"], 1 << 32)
+    code.add_atomically(p["counts"] + chunk * 8, 1)
+    code.add_atomically(mine + 8, 1)
+    code.add_atomically(mine, -1)
+    code.add_atomically(p["done"], 1)
+    code.finish()
+    return code
+
+
+# Compiled kernels are kept by name, beyond the next change of this file.
+COUNTING = Kernel(f"test_team_{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]}", emit_counting)
+
+
+class Counted:
+    """A program of counting calls, and what they count."""
+
+    def __init__(self, chunks: list[int], *, workers: int, steps: int = 0) -> None:
+        self.chunks = chunks
+        self.counts = np.zeros((len(chunks), max([*chunks, 1])), np.int64)
+        self.done = np.zeros(len(chunks) + 1, np.int64)
+        self.wrong, self.helped = np.zeros(1, np.int64), np.zeros(1, np.int64)
+        inside = np.zeros((MOST_WORKERS, 8), np.int64)
+        self.chunks_of_worker = inside[:, 1]
+        keep = (self.counts, self.done, self.wrong, self.helped, inside)
+        calls = []
+        for place, count in enumerate(chunks):
+            before = (address_of(self.done[place:]), chunks[place - 1] if place else 0)
+            others = (address_of(self.done[place + 1 :]), *map(address_of, (self.wrong, inside, self.helped)))
+            calls.append(NativeCall(COUNTING, (address_of(self.counts[place]), *before, *others, steps, workers), count, keep))
+        self.program = NativeProgram(calls)
+
+    def run(self, begin: int, end: int, team: Team | None) -> None:
+        """Runs a part, and fails where a chunk of it did not run once, one of another part ran, or calls overlapped."""
+        self.counts[:] = 0
+        self.done[0] = 0
+        self.done[1:] = np.where(np.arange(len(self.chunks)) < begin, self.chunks, 0)
+        self.program.run(begin, end, team)
+        limits = np.array([count if begin <= place < end else 0 for place, count in enumerate(self.chunks)])
+        assert np.array_equal(self.counts, np.arange(self.counts.shape[1]) < limits[:, None])
+        assert self.wrong[0] == 0
+
+
+def make_random(source: random.Random, workers: int) -> Counted:
+    calls, steps = source.choice([(1, 0), (2, 20), (5, 4000), (30, 400), (30, 2000), (200, 0), (200, 20)])
+    chunks = [source.choice([0, 1, 1, 1, 2, 3, 8, 64]) for _ in range(calls)]
+    return Counted(chunks, workers=workers, steps=steps)
+
+
+def run_many(seed: int, workers: int, runs: int) -> None:
+    """Runs parts of programs, at least `runs` of them and until threads beside the caller have done 1,000 chunks."""
+    source, team = random.Random(seed), Team(workers)
+    wanted, deadline = 0 if workers == 1 else 1000, monotonic() + 60
+    try:
+        programs = [make_random(source, workers) for _ in range(20)]
+        while runs > 0 or sum(int(one.helped[0]) for one in programs) < wanted:
+            runs -= 1
+            assert monotonic() < deadline
+            one = source.choice(programs)
+            begin, end = sorted(source.choices(range(len(one.program) + 1), k=2))
+            one.run(begin, end, team)
+            if source.random() < 0.04:
+                time.sleep(source.choice([0.0001, 0.0005, 0.001, 0.004]))  # around the time when helpers go to sleep
+    finally:
+        team.close()
+
+
+def read_place(team: Team, place: int) -> int:
+    return int(team._memory[place : place + 8].view(np.int64)[0])
+
+
+def wait_until(condition: Any) -> None:
+    deadline = monotonic() + 60
+    while not condition():
+        assert monotonic() < deadline
+        time.sleep(0.001)
+
+
+def list_helpers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("hetero-CPU-team_")]
+
+
+@pytest.fixture(autouse=True)
+def threads_end() -> Any:
+    before = list_helpers()
+    yield
+    gc.collect()
+    wait_until(lambda: set(list_helpers()) <= set(before))
+
+
+def test_program_alone_runs_every_chunk_once_in_order() -> None:
+    one = Counted([1, 0, 64, 3, 1], workers=1)
+    assert len(one.program) == 5
+    for begin in range(6):
+        for end in range(begin, 6):
+            one.run(begin, end, None)
+    Counted([], workers=1).program.run(0, 0)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+def test_many_short_runs_with_a_team_run_every_chunk_once_in_order(workers: int) -> None:
+    run_many(workers, workers, 500)
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_tiny_calls_one_close_after_the_other_keep_their_numbers_apart(workers: int) -> None:
+    team, chunks = Team(workers), [2, 3, 2, 7] * 50
+    one, runs = Counted(chunks, workers=workers), 0
+    deadline = monotonic() + 60
+    while runs < 1000 or one.helped[0] < 2_000:
+        assert monotonic() < deadline
+        one.done[:] = 0
+        one.program.run(0, len(chunks), team)
+        runs += 1
+    assert np.array_equal(one.counts, runs * (np.arange(7) < np.array(chunks)[:, None]))
+    assert one.wrong[0] == 0
+    team.close()
+
+
+def test_two_teams_at_the_same_time_do_not_meet() -> None:
+    failures = list[BaseException]()
+
+    def work(seed: int) -> None:
+        try:
+            run_many(seed, 3, 300)
+        except BaseException as error:  # noqa: BLE001  # reported below, in the thread of the test
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in (11, 12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+@pytest.mark.parametrize("workers", [2, 4, 7])
+def test_every_helper_takes_part_when_awake_and_after_it_slept(workers: int) -> None:
+    team, one = Team(workers), Counted([1, 32, 1, 32], workers=workers, steps=10_000)
+    for _ in range(3):
+        one.chunks_of_worker[:] = 0
+
+        def is_done_by_all() -> bool:
+            one.run(0, 4, team)
+            return bool(one.chunks_of_worker[:workers].all())
+
+        wait_until(is_done_by_all)
+        wait_until(lambda: read_place(team, PARKED) == workers - 1)
+    team.close()
+
+
+def test_run_without_chunks_to_share_wakes_nobody() -> None:
+    team, one = Team(3), Counted([1] * 50, workers=3)
+    wait_until(lambda: read_place(team, PARKED) == 2)
+    for _ in range(100):
+        one.run(0, 50, team)
+    assert read_place(team, PARKED) == 2
+    assert read_place(team, DONE) == read_place(team, TICKET) == 0
+    team.close()
+
+
+def test_sleeping_team_uses_no_processor() -> None:
+    # In a process of its own: the threads of other tests count, too.
+    used = float(
+        run_python(
+            """
+team, one = Team(4), Counted([64] * 20, workers=4)
+for _ in range(20):
+    one.run(0, 20, team)
+wait_until(lambda: read_place(team, PARKED) == 3)
+before = time.process_time()
+time.sleep(0.3)
+print(time.process_time() - before)
+"""
+        )
+    )
+    assert used < 0.1, "three spinning threads use up to 0.9 seconds"
+
+
+@pytest.mark.parametrize("state", ["spinning", "parked"])
+def test_close_ends_threads_and_runs_go_on_alone(state: str) -> None:
+    team, one = Team(3), Counted([64, 1, 64], workers=3)
+    if state == "parked":
+        wait_until(lambda: read_place(team, PARKED) == 2)
+    else:
+        one.run(0, 3, team)
+    threads = list_helpers()
+    assert len(threads) >= 2
+    team.close()
+    assert not any(thread in list_helpers() for thread in threads if thread.name.startswith("hetero-CPU-team_"))
+    team.close()
+    one.helped[0] = 0
+    one.run(0, 3, team)
+    assert one.helped[0] == 0
+
+
+def test_close_by_another_thread_during_runs_leaves_them_right() -> None:
+    one = Counted([16] * 30, workers=3, steps=500)
+    for _ in range(20):
+        team = Team(3)
+        one.run(0, 30, team)
+        closer = threading.Thread(target=team.close)
+        closer.start()
+        while closer.is_alive():
+            one.run(0, 30, team)
+        closer.join()
+
+
+def test_collected_team_and_pool_end_their_threads() -> None:
+    before = set(list_helpers())
+    team, pool = Team(2), TeamPool(3)
+    with pool.lease() as first, pool.lease() as second:
+        assert first is not second
+    threads = [thread for thread in list_helpers() if thread not in before]
+    assert len(threads) == 1 + 2 * 2
+    gc.collect()
+    gc.disable()
+    try:
+        del team, pool, first, second  # no cycle holds them
+        for thread in threads:
+            thread.join(60)
+    finally:
+        gc.enable()
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_pool_lends_the_same_team_again_and_none_beyond_its_limit() -> None:
+    pool = TeamPool(2, most=2)
+    with pool.lease() as first:
+        assert first is not None
+        assert first.workers == 2
+        with pool.lease() as second, pool.lease() as third:
+            assert second is not None
+            assert third is None
+    with pool.lease() as again:
+        assert again is first
+    with TeamPool(1).lease() as alone:
+        assert alone is None
+    pool.close()
+
+
+def test_closed_pool_ends_a_lent_team_when_it_comes_back() -> None:
+    pool, one = TeamPool(3), Counted([8] * 5, workers=3)
+    before = set(list_helpers())
+    with pool.lease() as team:
+        threads = [thread for thread in list_helpers() if thread not in before]
+        pool.close()
+        assert all(thread.is_alive() for thread in threads)
+        one.run(0, 5, team)
+    assert not any(thread.is_alive() for thread in threads)
+    with pool.lease() as later:
+        assert later is None
+    pool.close()
+
+
+def test_team_for_which_no_thread_starts_works_alone_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    before = threading.stack_size(2**47 - 2**20)  # more than a process has addresses for
+    try:
+        with caplog.at_level(logging.WARNING):
+            team = Team(3)
+    finally:
+        threading.stack_size(before)
+    assert caplog.messages == ["a team of 3 threads works with 1: can't start new thread"]
+    Counted([8] * 5, workers=3).run(0, 5, team)
+    team.close()
+
+
+def run_python(program: str, *, first: str = "") -> str:
+    """Returns what a program prints that has all names of this file; it has to end well and to complain about nothing."""
+    source = f"{first}\nfrom {Path(__file__).stem} import *\n{program}"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
+    ended = subprocess.run(
+        [sys.executable, "-c", source], env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return ended.stdout
+
+
+@pytest.mark.parametrize("state", ["spinning", "parked"])
+def test_forked_child_works_alone_and_can_make_teams(state: str) -> None:
+    run_python(f"""
+team, pool, one = Team(3), TeamPool(3), Counted([64, 1, 8] * 10, workers=3, steps=100)
+with pool.lease() as lent:
+    one.run(0, 30, lent)
+    if {state == "parked"}:
+        wait_until(lambda: read_place(team, PARKED) == 2)
+    one.run(0, 30, team)
+    child = os.fork()
+    if child == 0:
+        assert list_helpers() == []
+        one.helped[0] = 0
+        for _ in range(100):
+            one.run(0, 30, team)
+            one.run(0, 30, lent)
+        assert one.helped[0] == 0
+        with pool.lease() as other:
+            for _ in range(100):
+                one.run(0, 30, other)
+        team.close()
+        pool.close()
+        sys.exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+one.run(0, 30, team)
+assert len(list_helpers()) == 4
+""")
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "",
+        "wait_until(lambda: read_place(team, PARKED) == 2)",
+        "threading.Thread(target=go_on, daemon=True).start(); time.sleep(0.05)",
+        "del team; gc.collect()",
+        "sys.modules['kept'] = team",
+    ],
+    ids=["spinning", "parked", "running", "collected", "held by a module"],
+)
+def test_interpreter_ends_with_teams_alive(end: str) -> None:
+    # What is registered first is called last.
+    first = """
+import atexit, threading
+atexit.register(lambda: print(*(thread.name for thread in threading.enumerate() if thread.name.startswith("hetero"))))
+"""
+    program = f"""
+def go_on():
+    while True:
+        one.program.run(0, 30, team)
+
+for name in ("first", "second"):
+    team, one = Team(3), Counted([64, 1, 8] * 10, workers=3, steps=100)
+    one.run(0, 30, team)
+{end}
+"""
+    assert run_python(program, first=first) == "\n"
+
+
+def test_kernel_of_these_tests_finds_calls_that_overlap() -> None:
+    one = Counted([2, 2], workers=1)
+    one.done[1] = 1  # as if the second chunk of the first call had not run
+    one.program.run(1, 2)
+    assert one.wrong[0] == 2
+    assert COMPILER.find(COUNTING) is not None
