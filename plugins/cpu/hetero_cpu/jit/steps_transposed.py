@@ -54,7 +54,14 @@ def _make_recipe(site: Site, weight: Array, bias: Array | None) -> Recipe:
     padded = pad_vector(bias, outputs, tiling.padded_outputs)
     kernel = make_grouped_product(
         ProductShape(
-            tiling.pixels, tiling.has_short_tiles, tiling.vectors, tiling.last_vectors, tiling.is_masked, adds=False, activations=()
+            pixels=tiling.pixels,
+            has_short_tiles=tiling.has_short_tiles,
+            vectors=tiling.vectors,
+            last_vectors=tiling.last_vectors,
+            prefetches=0,
+            is_masked=tiling.is_masked,
+            adds=False,
+            activations=(),
         )
     )
     offsets = np.zeros(1, np.int64)
