@@ -8,6 +8,7 @@ nox -s engines              one network over OpenVINO, ONNX Runtime and CPU, wit
                             beside theirs, tensors of torch; takes minutes
 nox -s shapes               models for many batches and lengths against ONNX Runtime; minutes
 nox -s models               pipelines of scikit-learn and exports of torch with random weights; downloads both
+nox -s bench                times beside other engines, an hour or two; -- --start resnet50 for one mode of bench_models.py alone
 nox -s fuzz                 20,000 mutated models, blobs and cache entries each; -- --seed 7 --cases 100000 --seconds 7200 for more
 nox -s endurance            twelve minutes of processes that are killed and devices that fail; -- --minutes 60 --seed 7 for more
 nox -s lint types docs      style, types, and every code block of the docs
@@ -37,10 +38,11 @@ def install_workspace(session: nox.Session, plugins: list[str], *more: str) -> N
     session.install("-e", ".[test]", *editable, *more, silent=True)
 
 
-def with_test_extra(name: str) -> str:
-    """Returns a plugin with the extra that its own tests need, where it declares one: an engine, mostly."""
+def with_extras(name: str, *wanted: str) -> str:
+    """Returns a plugin with those of these extras that it declares; `test` is what its own tests need: an engine, mostly."""
     project = tomllib.loads((ROOT / "plugins" / name / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return f"{name}[test]" if "test" in project.get("optional-dependencies", {}) else name
+    extras = ",".join(extra for extra in wanted if extra in project.get("optional-dependencies", {}))
+    return f"{name}[{extras}]" if extras else name
 
 
 def isolate(session: nox.Session) -> dict[str, str]:
@@ -57,7 +59,7 @@ def core(session: nox.Session) -> None:
 @nox.session
 @nox.parametrize("name", PLUGINS, ids=PLUGINS)
 def plugin(session: nox.Session, name: str) -> None:
-    install_workspace(session, [with_test_extra(name), *(other for other in COMPANIONS if other != name)])
+    install_workspace(session, [with_extras(name, "test"), *(other for other in COMPANIONS if other != name)])
     session.run("pytest", f"plugins/{name}/tests", *session.posargs, env=isolate(session))
 
 
@@ -70,7 +72,7 @@ def flow(session: nox.Session) -> None:
 @nox.session
 def engines(session: nox.Session) -> None:
     """Runs everything that other engines are needed for: as devices in one network, and beside our own steps; some 1.5 GB of packages."""
-    install_workspace(session, [with_test_extra(name) for name in PLUGINS], "scikit-learn>=1.9,<2", "torch==2.13.0")
+    install_workspace(session, [with_extras(name, "test") for name in PLUGINS], "scikit-learn>=1.9,<2", "torch==2.13.0")
     session.run("pytest", "tests/engines", *session.posargs, env=isolate(session))
 
 
@@ -145,8 +147,13 @@ def endurance(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Prints figures; asserts nothing."""
-    install_workspace(session, PLUGINS)
+    """Prints figures; asserts nothing. With arguments, those of tests/bench/bench_models.py, that one alone."""
+    install_workspace(session, [with_extras(name, "test", "jit") for name in PLUGINS])
+    # It clears its children's environment itself, and says what it cleared.
+    session.run("python", "tests/bench/bench_models.py", *session.posargs)
+    if session.posargs:
+        return
     environment = {"OPENBLAS_CORETYPE": None, "OPENBLAS_L2_SIZE": None}
     for script in sorted(ROOT.glob("tests/bench/bench_*.py")):
-        session.run("python", str(script), *session.posargs, env=environment)
+        if script.name != "bench_models.py":
+            session.run("python", str(script), env=environment)

@@ -1,237 +1,181 @@
-"""Times models on CPU and on other engines, and prints how far CPU is: `nox -s bench`, or this file with --help.
+"""Times models on CPU and on other engines, each in processes of its own: `nox -s bench -- ...`, or this file.
 
-Each engine runs in a process of its own, so that no engine's threads disturb another's; the engines take turns, three rounds, and the
-median of the rounds counts. Environment variables that choose another kernel set of BLAS are cleared in these processes.
-Prints a table and the geometric mean of engine / CPU; asserts nothing.
+    python tests/bench/bench_models.py [MODEL ...]              every engine on every model
+    python tests/bench/bench_models.py --start [MODEL ...]      fresh processes until their first right answer; compiled blobs
+    python tests/bench/bench_models.py --stability [MODEL ...]  many processes, alone and beside a busy one; what idling costs
+    python tests/bench/bench_models.py --even [MODEL ...]       time against batch and depth; chains of tiny operators
+    python tests/bench/bench_models.py --table FILE ...         the tables of what --json wrote, in Markdown
+
+The engines take turns, in order and back. Environment variables that choose kernels or how threads wait are cleared in these
+processes. Asserts nothing; ends with 1 where an engine failed. How it measures: docs/explanation/performance.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
-import os
-import platform
-import resource
-import statistics
-import subprocess
+import shlex
+import signal
 import sys
 import tempfile
-from collections.abc import Callable
-from importlib.util import find_spec
+from collections.abc import Mapping
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
-LIGHT = ("densenet121", "inception_v1", "resnet50", "shufflenet", "squeezenet", "vgg19")
-LARGER = ("bert", "gpt2_step", "mobilenet_v2", "u_net", "vit_tiny")
-ENGINES = ("CPU", "onnxruntime", "openvino", "reference")
-# They make OpenBLAS run kernels for another processor, or with other block sizes.
-CLEARED = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "OPENBLAS_VERBOSE", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS")
-THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+DEFAULT_MODELS = {
+    "start": ("resnet50", "squeezenet", "bert"),
+    "stability": ("squeezenet", "resnet50"),
+    "even": ("squeezenet", "resnet50"),
+}
+DEFAULT_ENGINES = {
+    "models": ("CPU", "CPU:NUMPY", "CPU:JIT", "onnxruntime", "openvino", "openvino:default", "reference"),
+    "start": ("CPU", "CPU:NUMPY", "CPU:JIT", "onnxruntime", "openvino"),
+    "stability": ("CPU", "CPU:NUMPY", "CPU:JIT", "onnxruntime", "openvino"),
+    "even": ("CPU", "CPU:NUMPY", "CPU:JIT", "onnxruntime", "openvino"),
+}
+DEFAULT_SECONDS = {"models": 2.0, "start": 0.0, "stability": 1.0, "even": 1.0}
+DEFAULT_THREADS = {"models": [1, 2], "start": [2], "stability": [2], "even": [1, 2]}
 
 
-def make_model(name: str, batch: int) -> Any:
-    """Returns a model with seeded random weights; a light one is made for one image and takes more where its nodes do."""
-    from hetero_core.testing.larger_models import larger_model
-    from hetero_core.testing.models import light_model
+def parse_arguments() -> argparse.Namespace:
+    """Returns the command line, with the mode and its defaults filled in."""
+    from speed.engines import ENGINES
+    from speed.models import MODELS, check_name
 
-    if name in LARGER:
-        return larger_model(name, batch)
-    model = light_model(name)
-    for value in (*model.graph.input, *model.graph.output):
-        if batch > 1:
-            value.type.tensor_type.shape.dim[0].dim_value = batch
-    if batch > 1:
-        _widen_reshapes(model)
-        del model.graph.value_info[:]
-    return model
-
-
-def _widen_reshapes(model: Any) -> None:
-    """Makes the first size of each constant Reshape target of activations what the input has: 0."""
-    import onnx
-
-    weights = {initializer.name: initializer for initializer in model.graph.initializer}
-    for node in model.graph.node:
-        if node.op_type == "Reshape" and node.input[0] not in weights and node.input[1] in weights:
-            sizes = onnx.numpy_helper.to_array(weights[node.input[1]]).copy()
-            if sizes[0] == 1:
-                sizes[0] = 0
-                weights[node.input[1]].CopyFrom(onnx.numpy_helper.from_array(sizes, node.input[1]))
-
-
-def open_engine(engine: str, path: str, threads: int) -> Callable[[dict[str, Any]], list[Any]]:
-    """Returns a function that runs a model on an engine, f32, with so many threads."""
-    if engine == "CPU":
-        from hetero_core import Core
-
-        request = Core().load_network(path, "CPU").create_infer_request()
-        return lambda inputs: list(request.infer(inputs).values())
-    if engine == "onnxruntime":
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 4
-        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        return lambda inputs: list(session.run(None, inputs))
-    if engine == "openvino":
-        import openvino  # type: ignore[import-not-found,unused-ignore]  # not among the requirements
-
-        config = {
-            "INFERENCE_NUM_THREADS": threads,
-            "INFERENCE_PRECISION_HINT": "f32",
-            "PERFORMANCE_HINT": "LATENCY",
-            "NUM_STREAMS": 1,
-        }
-        compiled = openvino.Core().compile_model(path, "CPU", config)
-        asked = compiled.create_infer_request()
-        return lambda inputs: [asked.infer(inputs)[output] for output in compiled.outputs]
-    from onnx.reference import ReferenceEvaluator
-
-    evaluator = ReferenceEvaluator(path)
-    return lambda inputs: list(evaluator.run(None, inputs))
-
-
-def measure(engine: str, path: str, threads: int, seconds: float) -> dict[str, float]:
-    """Returns times in milliseconds and the peak memory in MiB; writes the outputs beside the model."""
-    import numpy as np
-
-    with np.load(Path(path).with_name("inputs.npz")) as stored:
-        inputs = dict(stored)
-    began = perf_counter()
-    run = open_engine(engine, path, threads)
-    loaded = perf_counter()
-    outputs = run(inputs)
-    first = perf_counter()
-    np.savez(Path(path).with_name(f"{engine}.npz"), *outputs)
-    times: list[float] = []
-    end = perf_counter() + seconds
-    while perf_counter() < end or len(times) < (1 if engine == "reference" else 5):
-        start = perf_counter()
-        run(inputs)
-        times.append(perf_counter() - start)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {
-        "load": (loaded - began) * 1e3,
-        "first": (first - loaded) * 1e3,
-        "median": statistics.median(times) * 1e3,
-        "peak": peak / 1024,
-    }
-
-
-def run_child(engine: str, path: Path, threads: int, seconds: float) -> dict[str, float]:
-    environment = {key: value for key, value in os.environ.items() if key not in CLEARED}
-    environment.update(dict.fromkeys(THREADS, str(threads)))
-    command = [sys.executable, __file__, "--child", engine, str(path), str(threads), str(seconds)]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if ended.returncode:
-        raise SystemExit(f"{engine} failed on {path}:\n{ended.stderr}")
-    result: dict[str, float] = json.loads(ended.stdout.splitlines()[-1])
-    return result
-
-
-def find_difference(folder: Path, engine: str, other: str) -> float:
-    """Returns the largest difference of two engines' outputs, relative to the largest element."""
-    import numpy as np
-
-    ours, theirs = (np.load(folder / f"{name}.npz") for name in (engine, other))
-    differences = [np.abs(ours[key] - theirs[key]).max() / max(np.abs(theirs[key]).max(), 1e-30) for key in ours]
-    return float(max(differences))
-
-
-def bench_model(name: str, batch: int, threads: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    import numpy as np
-    import onnx
-
-    from hetero_core.testing.models import light_inputs
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        model = make_model(name, batch)
-        onnx.save(model, path)
-        np.savez(Path(folder) / "inputs.npz", **light_inputs(model))
-        del model
-        rounds: dict[str, list[dict[str, float]]] = {engine: [] for engine in arguments.engines}
-        for turn in range(arguments.rounds):
-            for engine in arguments.engines:
-                if engine != "reference" or turn == 0:
-                    rounds[engine].append(run_child(engine, path, threads, arguments.seconds))
-        row: dict[str, Any] = {"model": name, "batch": batch, "threads": threads}
-        for engine, found in rounds.items():
-            row[engine] = {key: statistics.median(result[key] for result in found) for key in found[0]}
-            if engine != "CPU":
-                row[engine]["difference"] = find_difference(Path(folder), "CPU", engine)
-    return row
-
-
-def print_row(row: dict[str, Any], engines: list[str]) -> None:
-    ours = row["CPU"]
-    cells = [f"{row['model']:13}", f"{row['batch']:5}", f"{row['threads']:7}", f"{ours['median']:9.2f}"]
-    for engine in engines[1:]:
-        other = row[engine]
-        cells.append(f"{other['median']:9.2f} {other['median'] / ours['median']:5.2f} {other['difference']:8.1e}")
-    cells.append(f"{ours['load']:8.0f} {ours['first']:8.1f} {ours['peak']:8.0f}")
-    print(" | ".join(cells), flush=True)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", help="names; all, or the usual ones of a mode, by default")
+    modes = parser.add_mutually_exclusive_group()
+    for mode in ("start", "stability", "even"):
+        modes.add_argument(f"--{mode}", dest="mode", action="store_const", const=mode)
+    modes.add_argument("--table", type=Path, nargs="+", help="print the tables of these files")
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, help="those that the mode needs by default")
+    parser.add_argument("--threads", type=int, nargs="+")
+    parser.add_argument("--batch", type=int, nargs="+", help="1 and 8 by default, 1 with a mode; with --even the points")
+    parser.add_argument("--depth", type=int, nargs="+", help="with --even: the lengths of the chain of convolutions")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, help="of each engine in each process")
+    parser.add_argument("--processes", type=int, default=20, help="with --stability: of each engine, alone and beside a busy one")
+    parser.add_argument("--json", type=Path, help="write all figures to this file, after every row")
+    arguments = parser.parse_args()
+    arguments.mode = mode = "models" if arguments.mode is None else arguments.mode
+    arguments.models = arguments.models or list(DEFAULT_MODELS.get(mode, MODELS))
+    for model in arguments.models:
+        try:
+            check_name(model)
+        except ValueError as error:
+            parser.error(str(error))
+    for name, default in (("engines", DEFAULT_ENGINES), ("seconds", DEFAULT_SECONDS), ("threads", DEFAULT_THREADS)):
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, default[mode])
+    return arguments
 
 
 def describe_machine() -> str:
+    """Returns the processor, and the versions of what is measured on it."""
+    import os
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
     model = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+    listing = Path("/proc/cpuinfo")
+    if listing.exists():
+        names = [line.partition(":")[2].strip() for line in listing.read_text().splitlines() if line.startswith("model name")]
         model = names[0] if names else model
-    return f"{model}, {os.cpu_count()} processors, Python {platform.python_version()}"
+    facts = [f"{model}, {os.cpu_count()} processors", f"Python {platform.python_version()}"]
+    for package in ("numpy", "numba", "onnx", "onnxruntime", "openvino"):
+        try:
+            facts.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            continue
+    return ", ".join(facts)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="*", default=[*LIGHT, *LARGER], help="names; all by default")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each engine in each round")
-    parser.add_argument("--reference", action="store_true", help="time onnx's reference evaluator, too, in one round")
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
-    arguments = parser.parse_args()
-    wanted = ["CPU", "onnxruntime", "openvino", *(["reference"] if arguments.reference else [])]
-    arguments.engines = [engine for engine in wanted if engine in ("CPU", "reference") or find_spec(engine) is not None]
-    print(describe_machine())
-    print(f"cleared in the children: {', '.join(CLEARED)}; set to the number of threads: {', '.join(THREADS)}")
-    print(
-        "milliseconds, median of rounds; for each other engine its time, its time / CPU's, the largest relative difference of outputs;"
-    )
-    print("then CPU's time to load and of the first inference, and the peak of the memory of its process in MiB")
-    print(
-        " | ".join(
-            [
-                "model        ",
-                "batch",
-                "threads",
-                "      CPU",
-                *(f"{engine:>24}" for engine in arguments.engines[1:]),
-                "load, first, MiB",
-            ]
-        )
-    )
-    rows = []
-    for threads in arguments.threads:
-        for batch in arguments.batch:
-            for name in arguments.models:
-                rows.append(bench_model(name, batch, threads, arguments))
-                print_row(rows[-1], arguments.engines)
-    for engine in arguments.engines[1:]:
-        for threads in arguments.threads:
-            ratios = [row[engine]["median"] / row["CPU"]["median"] for row in rows if row["threads"] == threads]
-            print(
-                f"{engine}, {threads} threads: geometric mean of {engine} / CPU = {math.exp(statistics.mean(map(math.log, ratios))):.2f}"
-            )
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps({"machine": describe_machine(), "rows": rows}, indent=1))
+class Report:
+    """The figures as they come: a line for each, and the file, so that a run that is stopped has measured something."""
+
+    def __init__(self, arguments: argparse.Namespace, skipped: Mapping[str, str]) -> None:
+        from speed.children import list_cleared
+
+        self._file: Path | None = arguments.json
+        self.figures: dict[str, Any] = {
+            "mode": arguments.mode,
+            "machine": describe_machine(),
+            "command": shlex.join(["python", "tests/bench/bench_models.py", *sys.argv[1:]]),
+            "cleared": list_cleared(),
+            "skipped": dict(skipped),
+            "rounds": arguments.rounds,
+            "seconds": arguments.seconds,
+            "rows": [],
+        }
+
+    def tell(self, row: dict[str, Any]) -> None:
+        """Prints a row and writes the file anew."""
+        self.figures["rows"].append(row)
+        engines = row.get("engines", {row.get("engine"): row})
+        shown = []
+        for engine, found in engines.items():
+            figure = next((f"{key} {found[key]:.4g}" for key in ("median", "cold_answer", "deviation", "many") if key in found), "")
+            shown.append(f"{engine}: {found.get('error', figure)}")
+        place = " ".join(str(row[key]) for key in ("series", "model", "batch") if key in row)
+        print(f"{place}, threads {row['threads']}; {', '.join(shown)}", flush=True)
+        if self._file is not None:
+            self._file.write_text(json.dumps(self.figures, indent=1), encoding="utf-8")
+
+    def has_failed(self) -> bool:
+        """Returns whether an engine failed in any row."""
+        return any("error" in found for row in self.figures["rows"] for found in (row, *row.get("engines", {}).values()))
+
+
+def measure(arguments: argparse.Namespace) -> int:
+    """Runs a mode; returns the exit code."""
+    from speed.evenness import BATCHES, DEPTHS, measure_evenness
+    from speed.rounds import Plan, probe_engines, time_model
+    from speed.stability import measure_stability
+    from speed.start import time_starts
+    from speed.tables import render
+
+    # The children's caches: neither what a user has there nor anything that stays.
+    with tempfile.TemporaryDirectory(prefix="bench-cache-") as cache:
+        reasons = probe_engines(arguments.engines, cache=Path(cache))
+        skipped = {engine: reason for engine, reason in reasons.items() if reason is not None}
+        for engine, reason in skipped.items():
+            print(f"without {engine}: {reason}", flush=True)
+        engines = [engine for engine in arguments.engines if engine not in skipped]
+        batches = arguments.batch if arguments.batch is not None else [1, 8] if arguments.mode == "models" else [1]
+        plan = Plan(engines, arguments.threads, batches, arguments.rounds, arguments.seconds, Path(cache))
+        report = Report(arguments, skipped)
+        print(f"{report.figures['machine']}; cleared: {', '.join(report.figures['cleared']) or 'nothing was set'}", flush=True)
+        if arguments.mode == "even":
+            points = {"batches": arguments.batch or BATCHES, "depths": arguments.depth or DEPTHS}
+            measure_evenness(arguments.models, plan, report.tell, **points)
+        for model in arguments.models if arguments.mode != "even" else ():
+            if arguments.mode == "models":
+                time_model(model, plan, report.tell)
+            elif arguments.mode == "start":
+                time_starts(model, plan, report.tell)
+            else:
+                measure_stability(model, plan, report.tell, processes=arguments.processes)
+    print("", render(report.figures), sep="\n")
+    return 1 if report.has_failed() else 0
+
+
+def main() -> int:
+    """Returns the exit code."""
+    arguments = parse_arguments()
+    if arguments.table is None:
+        # An exception, not a sudden end: what is running is killed, and the folders go.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        return measure(arguments)
+    from speed.tables import render
+
+    print("\n\n".join(render(json.loads(path.read_text(encoding="utf-8"))) for path in arguments.table))
+    return 0
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--child"]:
-        print(json.dumps(measure(sys.argv[2], sys.argv[3], int(sys.argv[4]), float(sys.argv[5]))))
+        from speed.child import answer_task
+
+        answer_task(Path(sys.argv[2]))
     else:
-        main()
+        sys.exit(main())
