@@ -64,10 +64,10 @@ def _plan(site: Site, weight: Array | None, bias: Array | None, *, is_turned: bo
             tiling.has_short_tiles,
             tiling.vectors,
             tiling.last_vectors,
-            tiling.count_prefetches(tiling.tiles),
             tiling.is_masked,
             bool(added),
             epilogue.activations,
+            tiling.count_prefetches(tiling.tiles),
         )
     )
     offsets = np.zeros(1, np.int64)
