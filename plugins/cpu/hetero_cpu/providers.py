@@ -35,6 +35,8 @@ _NATIVE_STEPS = (
     "steps_linear",
     "steps_normalization",
     "steps_pooling",
+    "steps_shuffle",
+    "steps_transposed",
 )
 
 
