@@ -8,7 +8,7 @@ import numpy as np
 import onnx.parser
 import pytest
 from hetero_cpu.fusion import Extra, Group, form_groups
-from hetero_cpu.jit.copies import TURN, plan_copy
+from hetero_cpu.jit.copies import TURN, plan_copy, plan_pieces
 from hetero_cpu.jit.shuffles import join_shuffles
 from hetero_cpu.jit.steps_layout import plan_native_expand, plan_native_reshape, plan_native_transpose
 from hetero_cpu.jit.trial import WIDTHS, run_calls
@@ -192,3 +192,20 @@ def test_group_of_another_epilogue_is_refused() -> None:
     site = make_site(node, draw_array(1, 6, 4), (3, 8))
     group = Group(node, (Extra(Node("m", "Relu", ("t",), ("y",))),))
     assert plan_native_reshape(Site(group, site.types, {}, site.prototypes, PackedWeights())) is None
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_pieces_are_copied_side_by_side(width: int) -> None:
+    sources = {"a": lay_last(draw_array(1, 2, 24, 5, 6)), "b": lay_last(draw_array(2, 2, 40, 5, 6), around=1)}
+    y = lay_last(np.zeros((2, 64, 5, 6), np.float32), around=1)
+    cuts = [(slice(None), slice(0, 24)), (slice(None), slice(24, 64))]
+    recipe = plan_pieces(y, cuts, sources, workers=2)
+    assert recipe is not None
+    assert len(recipe.kernels) == 1
+    run_calls(recipe.bind([sources[value] for value in recipe.reads], [y], np.empty(0, np.uint8)), width)
+    np.testing.assert_array_equal(y, np.concatenate(list(sources.values()), axis=1))
+    assert np.isnan(y.base).sum() == y.base.size - y.size
+
+
+def test_pieces_of_eight_bytes_are_refused() -> None:
+    assert plan_pieces(np.empty(4), [(slice(0, 4),)], {"a": np.empty(4)}, workers=1) is None
