@@ -15,6 +15,7 @@ logger = logging.getLogger(__name__)
 NUMPY, JIT = "NUMPY", "JIT"
 
 _NUMPY_STEPS = (
+    "steps_attention",
     "steps_convolution",
     "steps_elementwise",
     "steps_layout",
@@ -34,6 +35,8 @@ _NATIVE_STEPS = (
     "steps_linear",
     "steps_normalization",
     "steps_pooling",
+    "steps_shuffle",
+    "steps_transposed",
 )
 
 

@@ -56,6 +56,7 @@ class NativeRun:
         halos: Mapping[str, Halo] | None = None,
         output_halo: Halo = NO_HALO,
         workers: int = 2,
+        readers: tuple[str, ...] = (),
     ) -> Site:
         """Returns the site of a node and what follows it; each of these reads what the one before made first, perhaps an image second."""
         extras = tuple(Extra(node, next((name for name in node.inputs if name in images), "")) for node in nodes[1:])
@@ -67,7 +68,7 @@ class NativeRun:
             constants,
             {**constants, **images},
             PackedWeights(),
-            (),
+            readers,
             halos or {},
             output_halo,
             workers,

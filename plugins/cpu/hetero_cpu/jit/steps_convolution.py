@@ -56,7 +56,7 @@ def choose_staging(convolution: Convolution, size: int = 0) -> Staging | None:
         return None
     batch, channels, height, width = site.shape(source)
     shape = (batch, halo.top + height + halo.bottom, halo.left + width + halo.right, channels)
-    return Staging(halo, shape, make_stage(is_channels_last=is_pixels(site, source)))
+    return Staging(halo, shape, make_stage(site.prototypes[source]))
 
 
 def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: Staging | None) -> Recipe:
