@@ -30,6 +30,7 @@ _NATIVE_STEPS = (
     "steps_convolution",
     "steps_depthwise",
     "steps_elementwise",
+    "steps_gather",
     "steps_grouped",
     "steps_layout",
     "steps_linear",
