@@ -54,9 +54,8 @@ def _join_groups(
     groups: tuple[Group, ...], network: Network, types: Mapping[str, TensorType], constants: Mapping[str, Array]
 ) -> tuple[Group, ...]:
     from hetero_cpu.jit.chains import join_chains  # LLVM
-    from hetero_cpu.jit.shuffles import join_shuffles
 
-    return join_shuffles(join_chains(groups, network, types, constants), network, types)
+    return join_chains(groups, network, types, constants)
 
 
 def _make_halo_table(network: Network, types: Mapping[str, TensorType], groups: Sequence[Group]) -> HaloTable:

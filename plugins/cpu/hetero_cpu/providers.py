@@ -32,11 +32,12 @@ _NATIVE_STEPS = (
     "steps_elementwise",
     "steps_gather",
     "steps_grouped",
+    # Asked before the copies of steps_layout.
+    "steps_shuffle",
     "steps_layout",
     "steps_linear",
     "steps_normalization",
     "steps_pooling",
-    "steps_shuffle",
     "steps_transposed",
 )
 
