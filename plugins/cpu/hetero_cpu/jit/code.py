@@ -391,6 +391,14 @@ class Code:
         half = self.call_intrinsic("floor", exponent * 0.5)
         return value * self.exponent_power(half) * self.exponent_power(exponent - half)
 
+    def estimate_reciprocal_root(self, value: Floats) -> Floats:
+        """Returns 1 / sqrt(value) to 14 bits in a vector of 16, to 11 bits in one of 8; for positive values that are not subnormal."""
+        kind = value.value.type
+        if value.width == 16:
+            function = self._declare("llvm.x86.avx512.rsqrt14.ps.512", kind, [kind, kind, ir.IntType(16)])
+            return Floats(self, self.builder.call(function, [value.value, value.value, ir.Constant(ir.IntType(16), -1)]))
+        return Floats(self, self.builder.call(self._declare("llvm.x86.avx.rsqrt.ps.256", kind, [kind]), [value.value]))
+
     def split_exponent(self, value: Floats) -> tuple[Floats, Floats]:
         """Returns m of sqrt(1/2) to sqrt(2) and whole n with value = m * 2**n, for positive values that are not subnormal."""
         kind = value.value.type
