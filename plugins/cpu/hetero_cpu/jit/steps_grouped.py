@@ -13,7 +13,8 @@ from hetero_cpu.jit.epilogue import NativeEpilogue, read_native_epilogue
 from hetero_cpu.jit.grouped import GROUP_PARAMETERS, make_grouped_product
 from hetero_cpu.jit.native import Array, NativeCall, address_of, native_step
 from hetero_cpu.jit.product import PARAMETERS, ProductShape
-from hetero_cpu.jit.steps_convolution import bind_staging, choose_staging, is_even, is_pixels
+from hetero_cpu.jit.staging import bind_staging
+from hetero_cpu.jit.steps_convolution import choose_staging, is_even, is_pixels
 from hetero_cpu.jit.tiling import Tiling, allocate_floats, choose_chunks, choose_tiling, pack_columns
 from hetero_cpu.recipe import NO_HALO, Recipe, Site
 
