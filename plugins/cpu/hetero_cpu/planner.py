@@ -41,11 +41,22 @@ def build_plan(
     constants = {name: initializer.array for name, initializer in network.initializers.items()}
     types.update({name: initializer.type for name, initializer in network.initializers.items() if initializer.dtype != "string"})
     groups = form_groups(network, types, constants)
+    if provider != NUMPY:
+        groups = _join_groups(groups, network, types, constants)
     halos = None if provider == NUMPY else _make_halo_table(network, types, groups)
     builder = _Builder(network, types, constants, weights, extensions, provider, workers, halos)
     for group in groups:
         builder.add_group(group)
     return builder.finish()
+
+
+def _join_groups(
+    groups: tuple[Group, ...], network: Network, types: Mapping[str, TensorType], constants: Mapping[str, Array]
+) -> tuple[Group, ...]:
+    from hetero_cpu.jit.chains import join_chains  # LLVM
+    from hetero_cpu.jit.shuffles import join_shuffles
+
+    return join_shuffles(join_chains(groups, network, types, constants), network, types)
 
 
 def _make_halo_table(network: Network, types: Mapping[str, TensorType], groups: Sequence[Group]) -> HaloTable:

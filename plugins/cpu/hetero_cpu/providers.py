@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from functools import cache
 
+from hetero_cpu.fusion import ANCHORS
 from hetero_cpu.recipe import STEP_FUNCTIONS, Choice, Site
 
 logger = logging.getLogger(__name__)
@@ -14,6 +15,7 @@ logger = logging.getLogger(__name__)
 NUMPY, JIT = "NUMPY", "JIT"
 
 _NUMPY_STEPS = (
+    "steps_attention",
     "steps_convolution",
     "steps_elementwise",
     "steps_layout",
@@ -29,7 +31,9 @@ _NATIVE_STEPS = (
     "steps_depthwise",
     "steps_elementwise",
     "steps_grouped",
+    "steps_layout",
     "steps_linear",
+    "steps_normalization",
     "steps_pooling",
     "steps_shuffle",
     "steps_transposed",
@@ -92,5 +96,7 @@ def _ask(provide: Callable[[Site], Choice | None], site: Site) -> Choice | None:
 
 
 def _is_plain(site: Site) -> bool:
-    """Says whether NumPy's steps can read what the group reads: of images with a halo they only join pieces."""
+    """Says whether NumPy's steps can read what the group reads: of images with a halo they only join pieces, and no chains of elements."""
+    if site.group.epilogue and site.node.op_type not in ANCHORS:
+        return False
     return site.node.op_type == "Concat" or not any(value in site.halos for value in site.group.reads)

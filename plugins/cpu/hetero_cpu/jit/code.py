@@ -350,7 +350,16 @@ class Code:
         limit = self.builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), zeros)
         return Mask(self, self.builder.icmp_signed("<", ir.Constant(kind, list(range(self.width))), limit))
 
+    def mask_between(self, first: Number | int, end: Number | int) -> Mask:
+        """Returns a mask that holds for the elements from `first` to the one before `end`."""
+        before = self.builder.not_(self.mask_first(first).value)
+        return Mask(self, self.builder.and_(self.mask_first(end).value, before))
+
     # Arithmetic beyond the operators.
+
+    def float_from(self, number: Number) -> Floats:
+        """Returns a number as float32."""
+        return Floats(self, self.builder.sitofp(number.value, FLOAT))
 
     def multiply_add(self, left: Floats, right: Floats, added: Floats) -> Floats:
         """Returns left * right + added, rounded once."""

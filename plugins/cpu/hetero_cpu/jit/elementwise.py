@@ -1,7 +1,7 @@
 """The kernel of whole expressions of elements: one pass over memory for any number of functions and arithmetic.
 
 An operand is of one of three kinds, by how it lies along the fastest axis of the result: "v" has an element for each, "r" one number for
-a row, "s" one number for all. The result is a range of rows of one length, in three nested axes with strides of their own.
+a row, "s" one number for all.
 """
 
 from __future__ import annotations
@@ -12,11 +12,8 @@ from dataclasses import dataclass
 from hetero_cpu.jit.arithmetic import EMITTERS, Activation
 from hetero_cpu.jit.code import FLOAT_BYTES, Code, Floats, Mask, Number
 from hetero_cpu.jit.compiler import Kernel
+from hetero_cpu.jit.row_walk import RowWalk
 
-PARAMETERS = ("middle", "inner", "rows", "rows_of_chunk", "length", "last")
-"""Sizes of the second and the third axis of rows, rows in all and of one chunk, elements of a row and of the very last one."""
-OPERAND_PARAMETERS = ("address", "outer_bytes", "middle_bytes", "inner_bytes")
-"""What follows for the result and for each operand: an address, and strides in bytes along the three axes of rows."""
 # Vectors of a row that are loaded before one is written.
 _UNROLLED = 4
 
@@ -38,7 +35,7 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """Instructions, the last of which is the result, and the kind of each operand."""
+    """Instructions, the last of which is the result, and the kind of each operand; without instructions it is the first operand."""
 
     kinds: str
     instructions: tuple[Instruction, ...]
@@ -68,51 +65,18 @@ COMBINERS: Mapping[str, Callable[..., Floats]] = {
 
 
 def make_elementwise(expression: Expression) -> Kernel:
-    """Returns the kernel of an expression; its row holds PARAMETERS and OPERAND_PARAMETERS for the result and each operand."""
+    """Returns the kernel of an expression; its row is that of `row_walk`, with the result before the operands."""
     return Kernel(f"elementwise_{expression.name}", lambda name, width: _emit(name, width, expression))
 
 
 def _emit(name: str, width: int, expression: Expression) -> Code:
     code = Code(name, 3, width)
-    row, chunk, _ = code.parameters
-    p = {key: code.load_number(row, 8 * position) for position, key in enumerate(PARAMETERS)}
-    places = [
-        {
-            key: code.load_number(row, 8 * (len(PARAMETERS) + index * len(OPERAND_PARAMETERS) + position))
-            for position, key in enumerate(OPERAND_PARAMETERS)
-        }
-        for index in range(len(expression.kinds) + 1)
-    ]
+    walk = RowWalk(code, len(expression.kinds) + 1)
     constants = {
-        index: code.spread(code.load_scalar(places[index + 1]["address"]))
-        for index, kind in enumerate(expression.kinds)
-        if kind == "s"
+        index: code.spread(code.load_scalar(walk.address(index + 1))) for index, kind in enumerate(expression.kinds) if kind == "s"
     }
-    moving = [0, *(index + 1 for index, kind in enumerate(expression.kinds) if kind != "s")]
-    position = code.variable(chunk * p["rows_of_chunk"])
-    end = ((chunk + 1) * p["rows_of_chunk"]).at_most(p["rows"])
-    with code.repeat() as leave_if:
-        current = position.get()
-        leave_if(current >= end)
-        # Rows that follow one another along the innermost axis are reached by one stride.
-        line, first = current // p["inner"], current % p["inner"]
-        count = (p["inner"] - first).at_most(end - current)
-        outer, middle = line // p["middle"], line % p["middle"]
-        pointers = {
-            index: code.variable(
-                places[index]["address"]
-                + outer * places[index]["outer_bytes"]
-                + middle * places[index]["middle_bytes"]
-                + first * places[index]["inner_bytes"]
-            )
-            for index in moving
-        }
-        with code.loop(current, current + count) as here:
-            length = here.equals(p["rows"] - 1).choose(p["last"], p["length"])
-            _emit_row(code, expression, {index: pointer.get() for index, pointer in pointers.items()}, constants, length)
-            for index, pointer in pointers.items():
-                pointer.set(pointer.get() + places[index]["inner_bytes"])
-        position.set(current + count)
+    with walk.visit([0, *(index + 1 for index, kind in enumerate(expression.kinds) if kind != "s")]) as (addresses, length):
+        _emit_row(code, expression, addresses, constants, length)
     code.finish()
     return code
 
@@ -156,4 +120,4 @@ def emit_expression(code: Code, expression: Expression, operands: Mapping[int, F
         values = [operands[operand] if operand >= 0 else results[-1 - operand] for operand in instruction.operands]
         function = COMBINERS[instruction.operator] if instruction.operator in COMBINERS else EMITTERS[instruction.operator]
         results.append(function(code, *values, *instruction.numbers))
-    return results[-1]
+    return results[-1] if results else operands[0]

@@ -55,8 +55,7 @@ def emit_exponential_of_negative(code: Code, x: Floats) -> Floats:
     is_low = x < low
     r, n = _reduce(code, is_low.choose(code.constant(0.0, x.width), x))
     total = code.multiply_add(r * r, emit_polynomial(code, r, _EXPONENTIAL), r) + 1.0
-    # The exponent of a NaN is any number; what it scales is NaN already.
-    return is_low.choose(code.constant(0.0, x.width), code.scale_by_power(total, n.at_least(-127.0)))
+    return is_low.choose(code.constant(0.0, x.width), code.scale_by_power(total, n))
 
 
 def emit_exponential_less_one(code: Code, x: Floats) -> Floats:

@@ -59,17 +59,7 @@ def cut_rows(y: Array, operands: Sequence[Array]) -> Rows | None:
     `strides[0]` are those of the result, the others follow.
     """
     arrays = [y, *(np.broadcast_to(array, y.shape) for array in operands)]
-    order = sorted((axis for axis in range(y.ndim) if y.shape[axis] > 1), key=lambda axis: (-y.strides[axis], axis))
-    sizes: list[int] = []
-    strides: list[tuple[int, ...]] = []
-    for axis in order:
-        size, found = y.shape[axis], tuple(array.strides[axis] for array in arrays)
-        if sizes and all(outer == inner * size for outer, inner in zip(strides[-1], found, strict=True)):
-            sizes[-1] *= size
-            strides[-1] = found
-        else:
-            sizes.append(size)
-            strides.append(found)
+    sizes, strides = merge_axes(arrays)
     if not sizes:
         return Rows((), 1, 1, ((),) * len(arrays))
     length, steps = sizes.pop(), strides.pop()
@@ -79,8 +69,35 @@ def cut_rows(y: Array, operands: Sequence[Array]) -> Rows | None:
         rows = -(-length // _ROW)
         sizes, strides = [rows], [tuple(step * _ROW for step in steps)]
         length, last = _ROW, length - (rows - 1) * _ROW
-    turned = tuple(tuple(axis[k] for axis in strides) for k in range(len(arrays)))
-    return Rows(tuple(sizes), length, last, turned) if len(sizes) <= 3 else None
+    return Rows(tuple(sizes), length, last, _turn(strides, len(arrays))) if len(sizes) <= 3 else None
+
+
+def list_rows(y: Array, operands: Sequence[Array], axis: int) -> Rows | None:
+    """Returns the rows along one axis, whole, as `cut_rows` does; None for more than three axes of rows."""
+    arrays = [np.moveaxis(np.broadcast_to(array, y.shape), axis, -1)[..., 0] for array in (y, *operands)]
+    sizes, strides = merge_axes(arrays)
+    length = y.shape[axis]
+    return Rows(tuple(sizes), length, length, _turn(strides, len(arrays))) if len(sizes) <= 3 else None
+
+
+def merge_axes(arrays: Sequence[Array]) -> tuple[list[int], list[tuple[int, ...]]]:
+    """Returns the fewest axes that arrays of one shape can be walked along, and the strides of each array along every one of them."""
+    y = arrays[0]
+    sizes: list[int] = []
+    strides: list[tuple[int, ...]] = []
+    for axis in sorted((axis for axis in range(y.ndim) if y.shape[axis] > 1), key=lambda axis: (-y.strides[axis], axis)):
+        size, found = y.shape[axis], tuple(array.strides[axis] for array in arrays)
+        if sizes and all(outer == inner * size for outer, inner in zip(strides[-1], found, strict=True)):
+            sizes[-1] *= size
+            strides[-1] = found
+        else:
+            sizes.append(size)
+            strides.append(found)
+    return sizes, strides
+
+
+def _turn(strides: Sequence[tuple[int, ...]], count: int) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(axis[k] for axis in strides) for k in range(count))
 
 
 def choose_rows_of_chunk(rows: int, length: int, workers: int) -> int:

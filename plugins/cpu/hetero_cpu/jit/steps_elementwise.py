@@ -8,8 +8,9 @@ import numpy as np
 
 from hetero_cpu.jit.chains import ELEMENTWISE, ExpressionReader
 from hetero_cpu.jit.elementwise import Expression, make_elementwise
-from hetero_cpu.jit.native import Array, NativeCall, address_of, native_step
-from hetero_cpu.jit.rows import choose_rows_of_chunk, cut_rows, find_kind
+from hetero_cpu.jit.native import Array, NativeCall, native_step
+from hetero_cpu.jit.row_walk import call_rows
+from hetero_cpu.jit.rows import cut_rows, find_kind
 from hetero_cpu.recipe import Recipe, Site
 
 
@@ -43,13 +44,7 @@ def plan_native_expression(site: Site) -> Recipe | None:
         operands = [next(remaining) if isinstance(operand, str) else operand for operand in reader.operands]
         rows = cut_rows(y, operands)
         assert rows is not None
-        missing = 3 - len(rows.sizes)
-        _, middle, inner = (1,) * missing + rows.sizes
-        rows_of_chunk = choose_rows_of_chunk(rows.count, rows.length, site.workers)
-        numbers = [middle, inner, rows.count, rows_of_chunk, rows.length, rows.last]
-        for array, strides in zip([y, *operands], rows.strides, strict=True):
-            numbers += [address_of(array), *(0,) * missing, *strides]
-        return [NativeCall(kernel, tuple(numbers), -(-rows.count // rows_of_chunk), (y, *operands))]
+        return [call_rows(kernel, rows, [y, *operands], workers=site.workers)]
 
     overwrites = tuple(
         index
