@@ -40,6 +40,18 @@ class Lay:
         return memory, image
 
 
+@pytest.fixture(scope="module", params=["NUMPY", "JIT"])
+def kernels(request: pytest.FixtureRequest) -> str:
+    """Who computes, each in turn; JIT is skipped where there is no machine code."""
+    if request.param == "JIT":
+        pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
+        from hetero_cpu.jit.compiler import find_width
+
+        if not find_width():
+            pytest.skip("no machine code is made for this processor")
+    return str(request.param)
+
+
 @dataclass
 class NativeRun:
     """One step with vectors of `width` elements."""
