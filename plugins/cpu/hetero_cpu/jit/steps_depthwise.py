@@ -10,7 +10,7 @@ import numpy as np
 from hetero_cpu.convolution import read_convolution
 from hetero_cpu.jit.compiler import find_width
 from hetero_cpu.jit.depthwise import make_depthwise
-from hetero_cpu.jit.epilogue import read_native_epilogue
+from hetero_cpu.jit.epilogue import list_overwritten, read_native_epilogue
 from hetero_cpu.jit.native import NativeCall, native_step
 from hetero_cpu.jit.staging import bind_staging
 from hetero_cpu.jit.steps_convolution import choose_staging
@@ -47,8 +47,7 @@ def plan_depthwise(site: Site) -> Recipe | None:
         calls, image = bind_staging(staging, reads[0], scratch)
         return [*calls, call.bind(image, writes[0], reads[1] if added else None)]
 
-    # Windows read what neighbours were made of: only the added tensor can be overwritten.
-    overwrites = (1,) if added and added != source else ()
+    overwrites = list_overwritten(site, source, added)
     reads = (source, added) if added else (source,)
     kernels = (kernel,) if staging is None else (staging.kernel, kernel)
     nbytes = 0 if staging is None else prod(staging.shape) * 4
