@@ -189,7 +189,7 @@ def test_depthwise_convolution_overwrites_the_added_image_alone(native: NativeRu
     x = Lay().place(draw_array(1, 1, 4, 6, 6))[1]
     constants = {"w": draw_array(2, 4, 1, 3, 3)}
     for added, overwritten in (("r", (1,)), ("x", ())):
-        images = {"x": x, added: x}
+        images = {"x": x, "r": Lay().place(x)[1]}
         nodes = [
             Node("conv", "Conv", ("x", "w"), ("t",), since_version=22, attributes={"group": 4, "pads": (1, 1, 1, 1)}),
             Node("add", "Add", ("t", added), ("y",), since_version=14),
