@@ -13,10 +13,11 @@ from onnx.reference import ReferenceEvaluator
 
 from hetero_core import Core, Network, Node
 from hetero_core.kernels.program import compile_program
+from hetero_core.transforms.activations import fuse_gelu
 from hetero_core.transforms.affine import fold_affines
 from hetero_core.transforms.constants import drop_unread, fold_constants
 from hetero_core.transforms.copies import eliminate_copies, eliminate_dropout
-from hetero_core.transforms.patterns import fuse_gelu, fuse_layer_normalization
+from hetero_core.transforms.normalizations import fuse_layer_normalization
 
 
 def draw_array(seed: int, *shape: int) -> Any:

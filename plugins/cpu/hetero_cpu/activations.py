@@ -77,6 +77,16 @@ def _bind_hard_swish(node: Node, constants: Mapping[str, Array], x: Array, out: 
     ]
 
 
+def _bind_swish(node: Node, constants: Mapping[str, Array], x: Array, out: Array, spare: Array) -> list[Call]:
+    """x / (1 + exp(-alpha x)); where the exponential overflows the quotient is the right 0. Source: ONNX Swish-24."""
+    return [
+        partial(np.multiply, x, np.float32(-node.attributes.get("alpha", 1.0)), spare),
+        partial(np.exp, spare, spare),
+        partial(np.add, spare, ONE, spare),
+        partial(np.divide, x, spare, out),
+    ]
+
+
 def _bind_elu(node: Node, constants: Mapping[str, Array], x: Array, out: Array, spare: Array) -> list[Call]:
     alpha = np.float32(node.attributes.get("alpha", 1.0))
     # alpha (exp(min(x, 0)) - 1) is 0 where x is positive, so that the parts add up.
@@ -126,7 +136,8 @@ BINDERS: Mapping[str, Binder] = {
     "LeakyRelu": _bind_leaky_relu,
     "Relu": _bind_relu,
     "Sigmoid": _bind_sigmoid,
+    "Swish": _bind_swish,
     "Tanh": _bind_tanh,
 }
-NEEDS_SPARE = frozenset({"Elu", "Gelu", "HardSwish", "LeakyRelu"})
+NEEDS_SPARE = frozenset({"Elu", "Gelu", "HardSwish", "LeakyRelu", "Swish"})
 """The activations that use the spare array."""

@@ -17,7 +17,7 @@ from hetero_core.network.graph import Network
 from hetero_cpu.foreign import evaluate_node
 from hetero_cpu.instance import Instance, WrongTypeError
 from hetero_cpu.kernel_set import warn_of_slow_kernels
-from hetero_cpu.passes import transform_network
+from hetero_cpu.passes import join_network, transform_network
 from hetero_cpu.plan import Plan
 from hetero_cpu.planner import build_plan
 from hetero_cpu.providers import JIT, NUMPY
@@ -110,7 +110,7 @@ class CpuExecutable(Executable):
             if found is not None:
                 self._plans.move_to_end(signature)
                 return found
-        special = specialize_network(self._transformed, signature, evaluate_node)
+        special = join_network(specialize_network(self._transformed, signature, evaluate_node))
         plan, awaited = self._build_plan(special)
         with self._lock:
             self._plan_count += 1

@@ -14,7 +14,7 @@ from hetero_core.network.types import TensorType
 
 ANCHORS = frozenset({"Conv", "MatMul", "Gemm"})
 ADDITIONS = frozenset({"Add", "Sum"})
-ACTIVATIONS = frozenset({"Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Tanh"})
+ACTIVATIONS = frozenset({"Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Swish", "Tanh"})
 
 
 @dataclass(frozen=True, slots=True)

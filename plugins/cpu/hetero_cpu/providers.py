@@ -14,6 +14,7 @@ logger = logging.getLogger(__name__)
 NUMPY, JIT = "NUMPY", "JIT"
 
 _NUMPY_STEPS = (
+    "steps_attention",
     "steps_convolution",
     "steps_elementwise",
     "steps_layout",

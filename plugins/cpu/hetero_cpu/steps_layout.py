@@ -9,7 +9,7 @@ import numpy as np
 
 from hetero_cpu.recipe import Array, Call, Choice, Join, Recipe, Site, Views, step
 
-_PRODUCTS = frozenset({"MatMul", "Transpose"})
+_PRODUCTS = frozenset({"Attention", "MatMul", "Transpose"})
 
 
 def _sizes(site: Site, position: int = 0) -> tuple[int, ...]:

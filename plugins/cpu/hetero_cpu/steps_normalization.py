@@ -1,4 +1,4 @@
-"""BatchNormalization that no convolution took, LRN, LayerNormalization, Softmax."""
+"""BatchNormalization that no convolution took, LRN, LayerNormalization, RMSNormalization, Softmax."""
 
 from __future__ import annotations
 
@@ -126,6 +126,38 @@ def plan_layer_norm(site: Site) -> Choice | None:
         return calls + [partial(np.add, y, bias, y) for bias in reads[2:]]
 
     return Recipe(tuple(name for name in node.inputs if name), bind, measure_scratch(shapes))
+
+
+@step("RMSNormalization")
+def plan_rms_norm(site: Site) -> Choice | None:
+    """Returns the recipe of x / sqrt(mean(x^2) + epsilon) * scale over the last axis. Source: ONNX RMSNormalization-23."""
+    node = site.node
+    value = node.inputs[0]
+    shape = site.shape(value)
+    if not shape or not site.is_float32(*node.inputs) or not site.prototypes[value].flags.c_contiguous:
+        return None
+    size = shape[-1]
+    if node.attributes.get("axis", -1) not in (-1, len(shape) - 1) or site.shape(node.inputs[1]) != (size,):
+        return None
+    if node.attributes.get("stash_type", 1) != 1:
+        return None
+    epsilon = np.float32(node.attributes.get("epsilon", 1e-5))
+    rows = site.prototypes[value].size // size
+    shapes = [(rows, 1)]
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Call]:
+        (moment,) = cut_scratch(scratch, shapes)
+        x, y = reads[0].reshape(rows, size), writes[0].reshape(rows, size)
+        return [
+            partial(np.einsum, "ij,ij->i", x, x, out=moment[:, 0]),
+            partial(np.multiply, moment, np.float32(1 / size), moment),
+            partial(np.add, moment, epsilon, moment),
+            partial(np.sqrt, moment, moment),
+            partial(np.divide, x, moment, y),
+            partial(np.multiply, y, reads[1], y),
+        ]
+
+    return Recipe(tuple(node.inputs), bind, measure_scratch(shapes))
 
 
 @step("Softmax")

@@ -1,0 +1,158 @@
+"""Passes that make one operator of an activation that was written out: Gelu, Swish, HardSwish, HardSigmoid.
+
+All are float32. The result is an ONNX operator of the version that introduced it.
+"""
+
+from __future__ import annotations
+
+from math import isclose, pi, sqrt
+from typing import Any
+
+from hetero_core.network.graph import EMPTY, Network, Node
+from hetero_core.transforms.matching import (
+    Found,
+    Number,
+    Op,
+    Pattern,
+    Rule,
+    Value,
+    fuse_patterns,
+    multiply_three,
+    one_of,
+    op,
+    read_number,
+    read_shape,
+)
+
+_SINCE = {"Gelu": 20, "HardSigmoid": 6, "HardSwish": 14, "Swish": 24}
+_X = Value("x")
+
+
+def _make_node(network: Network, found: Found, node: Node, op_type: str, attributes: Any = EMPTY) -> Node | None:
+    """Returns the operator on x; None where the result has not x's own type: a number of a higher rank had widened it."""
+    x = found.values["x"]
+    shape, made = read_shape(network, x), read_shape(network, node.writes[0])
+    if shape is None or made is None or len(shape) != len(made):
+        return None
+    since = _SINCE[op_type]
+    return Node(node.name, op_type, (x,), node.outputs, "", since, since, attributes)
+
+
+def _halve_product(shifted: Pattern) -> tuple[Pattern, ...]:
+    """Returns the forms of x * shifted / 2."""
+    two = Number(2.0)
+    return (
+        multiply_three(_X, Number(0.5), shifted),
+        op("Div", op("Mul", _X, shifted), two),
+        op("Mul", op("Div", _X, two), shifted),
+        op("Mul", _X, op("Div", shifted, two)),
+    )
+
+
+_SCALED = one_of(op("Div", _X, Number(sqrt(2))), op("Mul", _X, Number(sqrt(0.5))))
+_BY_ERF = _halve_product(op("Add", op("Erf", _SCALED), Number(1.0)))
+_SQUARE = one_of(op("Mul", _X, _X), op("Pow", _X, Number(2.0)))
+_CUBE = one_of(op("Pow", _X, Number(3.0)), op("Mul", _X, _SQUARE))
+_SMALL, _ROOT = Number(0.044715), Number(sqrt(2 / pi))
+_INNER = one_of(
+    op("Mul", _ROOT, op("Add", _X, op("Mul", _SMALL, _CUBE))),
+    op("Mul", _ROOT, op("Add", _X, multiply_three(_X, _SMALL, _SQUARE))),
+    multiply_three(_X, _ROOT, op("Add", Number(1.0), one_of(op("Mul", _SMALL, _SQUARE), op("Mul", _X, op("Mul", _X, _SMALL))))),
+)
+_BY_TANH = _halve_product(op("Add", op("Tanh", _INNER), Number(1.0)))
+
+
+def fuse_gelu(network: Network) -> Network:
+    """Returns the network with x (1 + erf(x / sqrt 2)) / 2 and its approximation by tanh as one node, whatever the order of factors."""
+    return fuse_patterns(network, _GELU_RULES)
+
+
+def _build_gelu(network: Network, found: Found, node: Node) -> Node | None:
+    return _make_node(network, found, node, "Gelu")
+
+
+def _build_tanh_gelu(network: Network, found: Found, node: Node) -> Node | None:
+    return _make_node(network, found, node, "Gelu", {"approximate": "tanh"})
+
+
+def _list_roots(patterns: tuple[Pattern, ...]) -> list[Op]:
+    """Returns the alternatives of patterns, one by one."""
+    roots: list[Op] = []
+    for pattern in patterns:
+        if isinstance(pattern, Op):
+            roots.append(pattern)
+        else:
+            roots += _list_roots(getattr(pattern, "patterns", ()))
+    return roots
+
+
+_GELU_RULES = [
+    *(Rule(pattern, _build_gelu) for pattern in _list_roots(_BY_ERF)),
+    *(Rule(pattern, _build_tanh_gelu) for pattern in _list_roots(_BY_TANH)),
+]
+
+
+def fuse_swish(network: Network) -> Network:
+    """Returns the network with x * sigmoid(alpha x) as one node; the sigmoid may be written as 1 / (1 + exp(-x))."""
+    return fuse_patterns(network, _SWISH_RULES)
+
+
+def _build_swish(network: Network, found: Found, node: Node) -> Node | None:
+    return _make_node(network, found, node, "Swish", {"alpha": found.numbers.get("alpha", 1.0)})
+
+
+_SWISH_RULES = [
+    Rule(op("Mul", _X, op("Sigmoid", _X)), _build_swish),
+    Rule(op("Mul", _X, op("Sigmoid", op("Mul", _X, Number(name="alpha")))), _build_swish),
+    Rule(op("Div", _X, op("Add", Number(1.0), op("Exp", op("Neg", _X)))), _build_swish),
+]
+
+
+def _clips_to_six(network: Network, node: Node) -> bool:
+    """Says whether a Clip has the bounds 0 and 6. Source: ONNX Clip-6 has attributes, Clip-11 inputs."""
+    if node.since_version < 11:
+        return node.since_version >= 6 and (node.attributes.get("min"), node.attributes.get("max")) == (0.0, 6.0)
+    return len(node.inputs) == 3 and [read_number(network, value) for value in node.inputs[1:]] == [0.0, 6.0]
+
+
+def _is_sixth(network: Network, node: Node) -> bool:
+    alpha, beta = node.attributes.get("alpha", 0.2), node.attributes.get("beta", 0.5)
+    return isclose(alpha, 1 / 6, rel_tol=1e-5) and isclose(beta, 0.5, rel_tol=1e-5)
+
+
+_MOVED = op("Add", _X, Number(3.0))
+_CLIPPED = one_of(
+    Op("Clip", (_MOVED,), _clips_to_six),
+    op("Min", op("Max", _MOVED, Number(0.0)), Number(6.0)),
+    op("Max", op("Min", _MOVED, Number(6.0)), Number(0.0)),
+)
+_SIX, _SIXTH = Number(6.0), Number(1 / 6)
+
+
+def fuse_hard_swish(network: Network) -> Network:
+    """Returns the network with x * clip(x + 3, 0, 6) / 6 as one node, and clip(x + 3, 0, 6) / 6 where it stands alone."""
+    return fuse_patterns(fuse_patterns(network, _HARD_SWISH_RULES), _HARD_SIGMOID_RULES)
+
+
+def _build_hard_swish(network: Network, found: Found, node: Node) -> Node | None:
+    return _make_node(network, found, node, "HardSwish")
+
+
+def _build_hard_sigmoid(network: Network, found: Found, node: Node) -> Node | None:
+    return _make_node(network, found, node, "HardSigmoid", {"alpha": 1 / 6, "beta": 0.5})
+
+
+_HARD_SWISH_RULES = [
+    Rule(pattern, _build_hard_swish)
+    for pattern in (
+        op("Div", op("Mul", _X, _CLIPPED), _SIX),
+        op("Mul", _X, op("Div", _CLIPPED, _SIX)),
+        op("Mul", op("Div", _X, _SIX), _CLIPPED),
+        *_list_roots((multiply_three(_X, _CLIPPED, _SIXTH),)),
+        op("Mul", _X, Op("HardSigmoid", (_X,), _is_sixth)),
+    )
+]
+_HARD_SIGMOID_RULES = [
+    Rule(op("Div", _CLIPPED, _SIX), _build_hard_sigmoid),
+    Rule(op("Mul", _CLIPPED, _SIXTH), _build_hard_sigmoid),
+]

@@ -1,0 +1,222 @@
+"""Passes that make one `Attention` of what exporters write out: products, scale, mask, softmax, products; and of its heads' transposes.
+
+**What the node means** (for whoever writes a kernel for it). `Attention`-24 of ONNX with the inputs q, k, v and, where there is a
+mask, attn_mask; one output; the attributes `scale` and, for inputs of rank 3, `q_num_heads` = `kv_num_heads`. All is float32:
+
+    y = softmax(scale * q k^T + mask) v        the softmax over the keys
+
+q: (batch, heads, queries, size), k: (batch, heads, keys, size), v: (batch, heads, keys, value size); or packed, of rank 3, each
+(batch, steps, heads * size), and y then (batch, queries, heads * value size). The mask broadcasts to (batch, heads, queries, keys), its
+last axis is `keys` long. `scale` is positive, and always said. The passes make no other form; nodes that a model brings may have
+all that the operator has.
+
+A query whose whole row of the mask is minus infinity gets zeros from `Attention`, but NaN from the operators that it stands for. So a mask
+counts only where it can hold no minus infinity: see `_is_finite`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.types import Dimension, TensorType
+from hetero_core.transforms.matching import (
+    Found,
+    Number,
+    Op,
+    Pattern,
+    Rule,
+    Value,
+    fuse_patterns,
+    one_of,
+    op,
+    read_integers,
+    read_shape,
+)
+from hetero_core.transforms.rewrite import Replacement
+
+ATTENTION = 24
+_HEADS_FIRST = (0, 2, 1, 3)
+_TRANSPOSE_OPSET = 21
+_FACTORS = ("times_q", "times_k", "times_scores")
+_DIVISORS = ("over_q", "over_k", "over_scores")
+
+
+def _is_over_last_axis(network: Network, node: Node) -> bool:
+    shape = read_shape(network, node.inputs[0])
+    axis = node.attributes.get("axis", -1)
+    return node.since_version >= 13 and shape is not None and axis in (-1, len(shape) - 1)
+
+
+def _swaps_last_two(network: Network, node: Node) -> bool:
+    return tuple(node.attributes.get("perm", ())) in ((0, 1, 3, 2), (0, 2, 1))
+
+
+def _scale(pattern: Pattern, name: str) -> tuple[Pattern, Pattern, Pattern]:
+    return op("Mul", pattern, Number(name=f"times_{name}")), op("Div", pattern, Number(name=f"over_{name}")), pattern
+
+
+_Q = one_of(*_scale(Value("q"), "q"))
+_K = one_of(
+    *(Op("Transpose", (scaled,), _swaps_last_two) for scaled in _scale(Value("k"), "k")),
+    *_scale(Op("Transpose", (Value("k"),), _swaps_last_two), "k")[:2],
+    *_scale(Value("turned_k"), "k"),
+)
+_SCORES = one_of(*_scale(op("MatMul", _Q, _K), "scores"))
+_RULES_PATTERN = op("MatMul", Op("Softmax", (one_of(_SCORES, op("Add", _SCORES, Value("mask"))),), _is_over_last_axis), Value("v"))
+
+
+def fuse_attention(network: Network) -> Network:
+    """Returns the network with softmax(scale q k^T + mask) v as one `Attention`, as the head of this file describes it.
+
+    The shapes have to be known: batches and heads must be the same for q, k and v. The scale may stand at q, k or their product.
+    """
+    return fuse_patterns(network, [Rule(_RULES_PATTERN, _build_attention)])
+
+
+def _build_attention(network: Network, found: Found, node: Node) -> Replacement | None:
+    values = found.values
+    k_name = "k" if "k" in values else "turned_k"
+    q, k, v = (_read_sizes(network, values[name]) for name in ("q", k_name, "v"))
+    if q is None or k is None or v is None or not len(q) == len(k) == len(v) in (3, 4):
+        return None
+    k = k if k_name == "k" else (*k[:-2], k[-1], k[-2])
+    if not q[:-2] == k[:-2] == v[:-2] or q[-1] != k[-1] or k[-2] != v[-2]:
+        return None
+    scale = 1.0
+    for name in _FACTORS:
+        scale *= found.numbers.get(name, 1.0)
+    for name in _DIVISORS:
+        divisor = found.numbers.get(name, 1.0)
+        scale = scale / divisor if divisor else 0.0
+    scores = (*q[:-1], k[-2])
+    mask = values.get("mask")
+    if not 0 < scale < float("inf") or (mask is not None and not _is_mask(network, mask, scores)):
+        return None
+    nodes: list[Node] = []
+    types = {}
+    key = values[k_name]
+    if k_name == "turned_k":
+        key = f"{node.outputs[0]}/keys"
+        if key in network.types or key in network.index_of_producer or key in network.initializers:
+            return None
+        perm = (*range(len(k) - 2), len(k) - 1, len(k) - 2)
+        nodes.append(
+            Node(
+                f"{node.name}/keys", "Transpose", (values[k_name],), (key,), "", _TRANSPOSE_OPSET, _TRANSPOSE_OPSET, {"perm": perm}
+            )
+        )
+        types[key] = TensorType("float32", k)
+    attributes: dict[str, Any] = {"scale": scale}
+    if len(q) == 3:
+        # A stack of matrices is a packed input with one head.
+        attributes |= {"q_num_heads": 1, "kv_num_heads": 1}
+    inputs = (values["q"], key, values["v"], *(() if mask is None else (mask,)))
+    nodes.append(Node(node.name, "Attention", inputs, node.outputs, "", ATTENTION, ATTENTION, attributes))
+    return Replacement(tuple(nodes), types)
+
+
+def _read_sizes(network: Network, value: str) -> tuple[int, ...] | None:
+    shape = read_shape(network, value)
+    sizes = tuple(size for size in shape or () if isinstance(size, int))
+    return sizes if shape is not None and len(sizes) == len(shape) else None
+
+
+def _is_mask(network: Network, mask: str, scores: Sequence[int]) -> bool:
+    """Says whether a value can be the mask of such scores: it widens nothing, has all keys, and no minus infinity."""
+    sizes = _read_sizes(network, mask)
+    if sizes is None or not 2 <= len(sizes) <= len(scores) or sizes[-1] != scores[-1]:
+        return False
+    if any(size not in (1, wanted) for size, wanted in zip(sizes[::-1], scores[::-1], strict=False)):
+        return False
+    # With rank 3 the scores are (batch, 1 head, queries, keys): a mask with a batch would meet the heads.
+    if len(scores) == 3 and len(sizes) == 3 and sizes[0] != 1:
+        return False
+    return _is_finite(network, mask)
+
+
+_MOVES = frozenset({"Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze"})
+_ARITHMETIC = frozenset({"Add", "Max", "Min", "Mul", "Neg", "Sub"})
+
+
+def _is_finite(network: Network, value: str, depth: int = 16) -> bool:
+    """Says whether a value is made of finite constants and of integers alone; products that overflow are not thought of."""
+    import numpy as np  # late: only a network with a mask needs it
+
+    constant = network.initializers.get(value)
+    if constant is not None:
+        return bool(np.isfinite(constant.array).all()) if constant.dtype == "float32" else True
+    found = network.type_of(value)
+    if (
+        isinstance(found, TensorType)
+        and found.dtype is not None
+        and (found.dtype == "bool" or found.dtype.startswith(("int", "uint")))
+    ):
+        return True
+    index = network.index_of_producer.get(value)
+    node = None if index is None else network.nodes[index]
+    if node is None or node.domain or depth == 0:
+        return False
+    if node.op_type in _MOVES or node.op_type == "Cast":
+        read: Sequence[str] = node.inputs[:1]
+    elif node.op_type == "Where":
+        read = node.inputs[1:]
+    elif node.op_type in _ARITHMETIC or node.op_type == "Concat":
+        read = node.inputs
+    else:
+        return False
+    return all(_is_finite(network, name, depth - 1) for name in read)
+
+
+def _splits_heads(network: Network, node: Node) -> bool:
+    """Says whether a Reshape makes (batch, steps, heads, size) of (batch, steps, heads * size)."""
+    packed, split = read_shape(network, node.inputs[0]), read_shape(network, node.outputs[0])
+    return _is_split(packed, split) and len(node.inputs) == 2 and read_integers(network, node.inputs[1]) is not None
+
+
+def _joins_heads(network: Network, node: Node) -> bool:
+    split, packed = read_shape(network, node.inputs[0]), read_shape(network, node.outputs[0])
+    return _is_split(packed, split) and len(node.inputs) == 2 and read_integers(network, node.inputs[1]) is not None
+
+
+def _is_split(packed: tuple[Dimension, ...] | None, split: tuple[Dimension, ...] | None) -> bool:
+    if packed is None or split is None or len(packed) != 3 or len(split) != 4 or packed[:2] != split[:2]:
+        return False
+    heads, size = split[2:]
+    return isinstance(heads, int) and isinstance(size, int) and packed[2] == heads * size and None not in packed
+
+
+def _swaps_heads(network: Network, node: Node) -> bool:
+    return tuple(node.attributes.get("perm", ())) == _HEADS_FIRST
+
+
+def _is_plain(network: Network, node: Node) -> bool:
+    return set(node.attributes) == {"scale"}
+
+
+def _split(name: str) -> Op:
+    return Op("Transpose", (Op("Reshape", (Value(name),), _splits_heads),), _swaps_heads)
+
+
+def _join(*inputs: Pattern) -> Op:
+    return Op("Reshape", (Op("Transpose", (Op("Attention", inputs, _is_plain),), _swaps_heads),), _joins_heads)
+
+
+def pack_heads(network: Network) -> Network:
+    """Returns the network with each `Attention` whose heads are split and joined by Reshape and Transpose reading packed values instead."""
+    parts = (_split("q"), _split("k"), _split("v"))
+    return fuse_patterns(network, [Rule(_join(*parts, Value("mask")), _build_packed), Rule(_join(*parts), _build_packed)])
+
+
+def _build_packed(network: Network, found: Found, node: Node) -> Node | None:
+    (attention,) = (taken for taken in found.nodes if taken.op_type == "Attention")
+    if len(attention.inputs) != (4 if "mask" in found.values else 3):
+        return None
+    shape = read_shape(network, attention.inputs[0])
+    heads = None if shape is None else shape[1]
+    if not isinstance(heads, int):
+        return None
+    inputs = (found.values["q"], found.values["k"], found.values["v"], *attention.inputs[3:])
+    attributes = {**attention.attributes, "q_num_heads": heads, "kv_num_heads": heads}
+    return Node(node.name, "Attention", inputs, node.outputs, "", ATTENTION, ATTENTION, attributes)

@@ -1,0 +1,238 @@
+"""Patterns: trees of operators, found in a network from their last node backwards, and replaced by what they stand for.
+
+A pattern counts only where nothing outside of it reads the values within, so that no node is computed twice. Numbers are float32
+constants of one element. The operands of `Add` and `Mul` may stand in either order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isclose
+from types import MappingProxyType
+
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.types import Dimension, TensorType
+from hetero_core.transforms.rewrite import Replacement
+
+_COMMUTATIVE = frozenset({"Add", "Mul"})
+_RELATIVE_TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """Whatever stands there; where a pattern has the name twice, both are the same value."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A float32 constant of any shape."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A constant of this one number; any number where it is None, which is kept under the name."""
+
+    number: float | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """A node of ONNX's own domain with these inputs.
+
+    Without `accepts` it has no attributes and no further inputs; otherwise that function decides about both.
+    """
+
+    op_type: str
+    inputs: tuple[Pattern, ...]
+    accepts: Callable[[Network, Node], bool] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """Any of several patterns; the first that leads to a match counts."""
+
+    patterns: tuple[Pattern, ...]
+
+
+Pattern = Value | Constant | Number | Op | OneOf
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a pattern met: values and numbers by name, and the nodes."""
+
+    values: Mapping[str, str] = field(default_factory=dict)
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    nodes: tuple[Node, ...] = ()
+
+    def with_value(self, name: str, value: str) -> Found:
+        """Returns this with one more value."""
+        return replace(self, values={**self.values, name: value})
+
+
+Build = Callable[[Network, Found, Node], Node | Replacement | None]
+"""Makes what stands for a match that ends in a node; its last node makes the outputs of that node. None refuses the match."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A pattern that is an `Op`, and what takes its place."""
+
+    pattern: Op
+    build: Build
+
+
+def one_of(*patterns: Pattern) -> OneOf:
+    """Returns the pattern that is any of these."""
+    return OneOf(patterns)
+
+
+def op(op_type: str, *inputs: Pattern) -> Op:
+    """Returns the pattern of a node without attributes."""
+    return Op(op_type, inputs)
+
+
+def multiply_three(a: Pattern, b: Pattern, c: Pattern) -> OneOf:
+    """Returns the pattern of a product of three factors, whichever two are multiplied first."""
+    return one_of(*(op("Mul", op("Mul", first, second), third) for first, second, third in ((a, b, c), (a, c, b), (b, c, a))))
+
+
+def fuse_patterns(network: Network, rules: Sequence[Rule]) -> Network:
+    """Returns the network with each match replaced; the new nodes get the origins of all nodes of the match; one sweep."""
+    gone: set[int] = set()
+    fused: dict[int, tuple[Node, ...]] = {}
+    types, initializers = dict(network.types), dict(network.initializers)
+    for node in network.nodes:
+        for rule in rules:
+            if rule.pattern.op_type != node.op_type or len(node.writes) != 1:
+                continue
+            made = _apply_rule(network, rule, node, gone)
+            if made is None:
+                continue
+            found, new = made
+            fused[id(node)] = new.nodes
+            types.update(new.types)
+            initializers.update(new.initializers)
+            gone.update(id(taken) for taken in found.nodes)
+            break
+    if not fused:
+        return network
+    nodes: list[Node] = []
+    for node in network.nodes:
+        if id(node) in fused:
+            nodes += fused[id(node)]
+        elif id(node) not in gone:
+            nodes.append(node)
+    return replace(network, nodes=tuple(nodes), types=MappingProxyType(types), initializers=MappingProxyType(initializers))
+
+
+def _apply_rule(network: Network, rule: Rule, node: Node, gone: set[int]) -> tuple[Found, Replacement] | None:
+    for found in _match(network, rule.pattern, node.writes[0], Found()):
+        if any(id(taken) in gone for taken in found.nodes) or not _is_closed(network, found, node):
+            continue
+        made = rule.build(network, found, node)
+        if made is None:
+            continue
+        new = Replacement((made,)) if isinstance(made, Node) else made
+        ordered = sorted(found.nodes, key=lambda taken: network.index_of_producer[taken.writes[0]])
+        origins = tuple(dict.fromkeys(origin for taken in ordered for origin in taken.origins))
+        return found, replace(new, nodes=tuple(replace(fresh, origins=origins) for fresh in new.nodes))
+    return None
+
+
+def _is_closed(network: Network, found: Found, last: Node) -> bool:
+    """Says whether nothing but the matched nodes reads what they make, apart from the last one's output."""
+    taken = {id(node) for node in found.nodes}
+    for node in found.nodes:
+        if node is last:
+            continue
+        (value,) = node.writes
+        readers = network.index_of_consumers.get(value, ())
+        if value in network.names_of_outputs or any(id(network.nodes[index]) not in taken for index in readers):
+            return False
+    return True
+
+
+def _match(network: Network, pattern: Pattern, value: str, found: Found) -> Iterator[Found]:
+    if isinstance(pattern, OneOf):
+        for choice in pattern.patterns:
+            yield from _match(network, choice, value, found)
+    elif isinstance(pattern, Value):
+        if found.values.get(pattern.name, value) == value:
+            yield found.with_value(pattern.name, value)
+    elif isinstance(pattern, Constant):
+        constant = network.initializers.get(value)
+        if constant is not None and constant.dtype == "float32" and found.values.get(pattern.name, value) == value:
+            yield found.with_value(pattern.name, value)
+    elif isinstance(pattern, Number):
+        number = read_number(network, value)
+        if number is not None and (pattern.number is None or isclose(number, pattern.number, rel_tol=_RELATIVE_TOLERANCE)):
+            yield replace(found, numbers={**found.numbers, pattern.name: number}) if pattern.name else found
+    else:
+        yield from _match_op(network, pattern, value, found)
+
+
+def _match_op(network: Network, pattern: Op, value: str, found: Found) -> Iterator[Found]:
+    index = network.index_of_producer.get(value)
+    node = None if index is None else network.nodes[index]
+    if node is None or node.op_type != pattern.op_type or node.domain or node.writes != (value,):
+        return
+    count = len(pattern.inputs)
+    if len(node.inputs) < count or not all(node.inputs[:count]):
+        return
+    if pattern.accepts is None and (len(node.inputs) > count or node.attributes):
+        return
+    if pattern.accepts is not None and not pattern.accepts(network, node):
+        return
+    taken = found if any(known is node for known in found.nodes) else replace(found, nodes=(*found.nodes, node))
+    yield from _match_inputs(network, pattern.inputs, node.inputs, taken)
+    if pattern.op_type in _COMMUTATIVE and count == 2 and pattern.inputs[0] != pattern.inputs[1]:
+        yield from _match_inputs(network, pattern.inputs, node.inputs[::-1], taken)
+
+
+def _match_inputs(network: Network, patterns: tuple[Pattern, ...], values: Sequence[str], found: Found) -> Iterator[Found]:
+    if not patterns:
+        yield found
+        return
+    for first in _match(network, patterns[0], values[0], found):
+        yield from _match_inputs(network, patterns[1:], values[1:], first)
+
+
+def read_number(network: Network, value: str) -> float | None:
+    """Returns the one element of a float32 constant, None for anything else."""
+    constant = network.initializers.get(value)
+    if constant is None or constant.dtype != "float32" or constant.array.size != 1:
+        return None
+    return float(constant.array.reshape(-1)[0])
+
+
+def read_shape(network: Network, value: str) -> tuple[Dimension, ...] | None:
+    """Returns the shape of a float32 tensor, None where its rank is not known or it is none."""
+    found = network.type_of(value)
+    return found.shape if isinstance(found, TensorType) and found.dtype == "float32" else None
+
+
+def is_number_a_scalar(network: Network, value: str, rank: int) -> bool:
+    """Says whether a constant of one element leaves the shape of what has this rank when both are combined."""
+    return value in network.initializers and len(network.initializers[value].shape) <= rank
+
+
+def read_integers(network: Network, value: str) -> tuple[int, ...] | None:
+    """Returns the elements of an integer constant, None for anything else."""
+    constant = network.initializers.get(value)
+    if constant is None or constant.dtype not in ("int32", "int64"):
+        return None
+    return tuple(int(number) for number in constant.array.reshape(-1))
+
+
+def read_axes(network: Network, node: Node) -> tuple[int, ...] | None:
+    """Returns the axes of a reduction, Squeeze or Unsqueeze: an attribute, or a constant second input; None where it names none."""
+    if "axes" in node.attributes:
+        return tuple(node.attributes["axes"])
+    return read_integers(network, node.inputs[1]) if len(node.inputs) > 1 else None

@@ -1,0 +1,127 @@
+"""Passes that make one operator of a normalization that was written out: LayerNormalization, RMSNormalization, Softmax.
+
+All are float32. The result is an ONNX operator of the version that introduced it.
+"""
+
+from __future__ import annotations
+
+from hetero_core.network.graph import Network, Node
+from hetero_core.transforms.matching import (
+    Constant,
+    Found,
+    Number,
+    Op,
+    Pattern,
+    Rule,
+    Value,
+    fuse_patterns,
+    one_of,
+    op,
+    read_axes,
+    read_shape,
+)
+
+_LAYER_NORMALIZATION = 17
+_RMS_NORMALIZATION = 23
+_SOFTMAX = 13
+_X, _SCALE, _BIAS = Value("x"), Constant("scale"), Constant("bias")
+
+
+def _reduces_one_axis(network: Network, node: Node) -> bool:
+    axes = read_axes(network, node)
+    is_whole = not node.attributes.get("keepdims", 1) or node.attributes.get("noop_with_empty_axes", 0)
+    return not is_whole and axes is not None and len(axes) == 1
+
+
+def _reduces_last_axis(network: Network, node: Node) -> bool:
+    shape = read_shape(network, node.inputs[0])
+    return shape is not None and _reduces_one_axis(network, node) and read_axes(network, node) in ((-1,), (len(shape) - 1,))
+
+
+def _mean(value: Pattern) -> Op:
+    return Op("ReduceMean", (value,), _reduces_last_axis)
+
+
+def _mean_square(value: Pattern) -> Pattern:
+    return one_of(_mean(op("Pow", value, Number(2.0))), _mean(op("Mul", value, value)))
+
+
+def _divide_by_root(value: Pattern, variance: Pattern) -> tuple[Pattern, Pattern]:
+    """Returns the forms of value / sqrt(variance + epsilon), and of its second factor where it is one."""
+    shifted = op("Add", variance, Number(name="epsilon"))
+    root = one_of(op("Sqrt", shifted), op("Pow", shifted, Number(0.5)))
+    inverse = one_of(op("Reciprocal", root), op("Div", Number(1.0), root), op("Pow", shifted, Number(-0.5)))
+    return one_of(op("Div", value, root), op("Mul", value, inverse)), inverse
+
+
+_CENTERED = op("Sub", _X, _mean(_X))
+_NORMALIZED, _INVERSE = _divide_by_root(_CENTERED, _mean_square(_CENTERED))
+_FACTOR = op("Mul", _INVERSE, _SCALE)
+_SCALED = (op("Mul", _NORMALIZED, _SCALE), op("Mul", _CENTERED, _FACTOR))
+_RMS_NORMALIZED, _RMS_INVERSE = _divide_by_root(_X, _mean_square(_X))
+
+
+def fuse_layer_normalization(network: Network) -> Network:
+    """Returns the network with (x - mean) / sqrt(mean((x - mean)^2) + epsilon) * scale + bias over the last axis as one node.
+
+    The bias may be absent. TensorFlow's order, x * factor + (bias - mean * factor), counts, too.
+    """
+    return fuse_patterns(fuse_patterns(network, _LAYER_RULES), _UNBIASED_LAYER_RULES)
+
+
+def fuse_rms_normalization(network: Network) -> Network:
+    """Returns the network with x / sqrt(mean(x^2) + epsilon) * scale over the last axis as one node."""
+    return fuse_patterns(network, _RMS_RULES)
+
+
+def fuse_softmax(network: Network) -> Network:
+    """Returns the network with exp(x - max) / sum(exp(x - max)) along one axis as one node.
+
+    Without the maximum the quotient overflows where Softmax does not; that form is left as it is.
+    """
+    return fuse_patterns(network, _SOFTMAX_RULES)
+
+
+def _build_layer(network: Network, found: Found, node: Node) -> Node | None:
+    return _build_normalization(network, found, node, "LayerNormalization", _LAYER_NORMALIZATION)
+
+
+def _build_rms(network: Network, found: Found, node: Node) -> Node | None:
+    return _build_normalization(network, found, node, "RMSNormalization", _RMS_NORMALIZATION)
+
+
+def _build_normalization(network: Network, found: Found, node: Node, op_type: str, since: int) -> Node | None:
+    """Returns the node where scale and bias have one number for each element of the last axis."""
+    parameters = tuple(found.values[name] for name in ("scale", "bias") if name in found.values)
+    shape = read_shape(network, found.values["x"])
+    made = read_shape(network, node.writes[0])
+    if not shape or made is None or len(made) != len(shape):
+        return None
+    if any(network.initializers[name].shape != shape[-1:] for name in parameters):
+        return None
+    attributes = {"axis": -1, "epsilon": found.numbers["epsilon"]}
+    return Node(node.name, op_type, (found.values["x"], *parameters), node.outputs, "", since, since, attributes)
+
+
+def _build_softmax(network: Network, found: Found, node: Node) -> Node | None:
+    shape = read_shape(network, found.values["x"])
+    reductions = [taken for taken in found.nodes if taken.op_type in ("ReduceMax", "ReduceSum")]
+    if not shape:
+        return None
+    axes = {axis % len(shape) for taken in reductions for axis in read_axes(network, taken) or ()}
+    if len(axes) != 1:
+        return None
+    return Node(node.name, "Softmax", (found.values["x"],), node.outputs, "", _SOFTMAX, _SOFTMAX, {"axis": axes.pop()})
+
+
+_LAYER_RULES = [
+    *(Rule(op("Add", scaled, _BIAS), _build_layer) for scaled in _SCALED),
+    Rule(op("Add", op("Mul", _X, _FACTOR), op("Sub", _BIAS, op("Mul", _mean(_X), _FACTOR))), _build_layer),
+]
+_UNBIASED_LAYER_RULES = [Rule(scaled, _build_layer) for scaled in _SCALED]
+_RMS_RULES = [
+    Rule(op("Mul", _RMS_NORMALIZED, _SCALE), _build_rms),
+    Rule(op("Mul", _X, op("Mul", _RMS_INVERSE, _SCALE)), _build_rms),
+]
+_EXPONENTIALS = op("Exp", op("Sub", _X, Op("ReduceMax", (_X,), _reduces_one_axis)))
+_SOFTMAX_RULES = [Rule(op("Div", _EXPONENTIALS, Op("ReduceSum", (_EXPONENTIALS,), _reduces_one_axis)), _build_softmax)]

@@ -1,0 +1,125 @@
+"""Passes over what only moves or renames elements: chains of reshapes become one, what does nothing goes. Sizes have to be known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from types import MappingProxyType
+
+from hetero_core.network.graph import Initializer, Network, Node
+from hetero_core.network.renaming import FreshNames
+from hetero_core.network.types import TensorType
+from hetero_core.transforms.constants import drop_unread
+from hetero_core.transforms.copies import eliminate_copies
+from hetero_core.transforms.matching import Found, Op, Rule, Value, fuse_patterns, read_integers
+from hetero_core.transforms.rewrite import Replacement, replace_nodes
+
+_RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
+_OF_ONE_INPUT = frozenset({"Concat", "Max", "Mean", "Min", "Sum"})
+_RESHAPE_OPSET = 21
+_TRANSPOSE_OPSET = 21
+
+
+def eliminate_idle(network: Network) -> Network:
+    """Returns the network without nodes that give back what they read: Cast to the same type, Slice of all, Concat of one, ..."""
+
+    def find(node: Node) -> Replacement | None:
+        if node.domain or len(node.writes) != 1 or node.outputs[1:] or not node.inputs or not _is_idle(network, node):
+            return None
+        return Replacement((Node(node.name, "Identity", node.inputs[:1], node.outputs, opset=node.opset, since_version=1),))
+
+    return eliminate_copies(replace_nodes(network, find))
+
+
+def _is_idle(network: Network, node: Node) -> bool:
+    source, made = network.type_of(node.inputs[0]), network.type_of(node.outputs[0])
+    if not isinstance(source, TensorType) or not isinstance(made, TensorType) or source.dtype is None or source.dtype != made.dtype:
+        return False
+    if node.op_type == "Cast" or (node.op_type in _OF_ONE_INPUT and len(node.inputs) == 1):
+        return True
+    sizes = _read_sizes(network, node.inputs[0])
+    if sizes is None or 0 in sizes or sizes != _read_sizes(network, node.outputs[0]):
+        return False
+    if node.op_type in _RESHAPES or node.op_type in ("Expand", "Tile"):
+        return True
+    if node.op_type == "Slice":
+        steps = read_integers(network, node.inputs[4]) if len(node.inputs) > 4 and node.inputs[4] else (1,)
+        return steps is not None and all(step > 0 for step in steps)
+    if node.op_type == "Pad":
+        pads = node.attributes.get("pads") if node.since_version < 11 else read_integers(network, node.inputs[1])
+        return pads is not None and not any(pads)
+    return False
+
+
+def _read_sizes(network: Network, value: str) -> tuple[int, ...] | None:
+    found = network.type_of(value)
+    shape = found.shape if isinstance(found, TensorType) else None
+    sizes = tuple(size for size in shape or () if isinstance(size, int))
+    return sizes if shape is not None and len(sizes) == len(shape) else None
+
+
+def merge_reshapes(network: Network) -> Network:
+    """Returns the network with chains of Reshape, Flatten, Squeeze and Unsqueeze as one Reshape, or as nothing where nothing changes.
+
+    The members of a chain that others read stay for them.
+    """
+    import numpy as np  # late: only a network with such a chain needs it
+
+    names = FreshNames(network)
+    constants = dict(network.initializers)
+    chains: dict[str, tuple[str, tuple[str, ...]]] = {}
+    nodes: list[Node] = []
+    changed = False
+    for node in network.nodes:
+        sizes = _read_sizes(network, node.outputs[0]) if _is_reshape(node) else None
+        if sizes is None or 0 in sizes:
+            nodes.append(node)
+            continue
+        source, origins = chains.get(node.inputs[0], (node.inputs[0], ()))
+        origins = tuple(dict.fromkeys((*origins, *node.origins)))
+        chains[node.outputs[0]] = (source, origins)
+        if source == node.inputs[0]:
+            nodes.append(node)
+            continue
+        changed = True
+        if _read_sizes(network, source) == sizes:
+            nodes.append(Node(node.name, "Identity", (source,), node.outputs, opset=node.opset, since_version=1, origins=origins))
+            continue
+        shape = names.value(f"{node.outputs[0]}/shape")
+        constants[shape] = Initializer.of_array(np.asarray(sizes, np.int64))
+        version = _RESHAPE_OPSET
+        nodes.append(Node(node.name, "Reshape", (source, shape), node.outputs, "", version, version, origins=origins))
+    if not changed:
+        return network
+    return eliminate_copies(drop_unread(replace(network, nodes=tuple(nodes), initializers=MappingProxyType(constants))))
+
+
+def _is_reshape(node: Node) -> bool:
+    return node.op_type in _RESHAPES and not node.domain and len(node.writes) == 1
+
+
+def merge_stacked_transposes(network: Network) -> Network:
+    """Returns the network with Reshape, Transpose, Reshape as one Transpose where they flatten a stack of matrices and turn them."""
+    stacked = Op("Transpose", (Op("Reshape", (Value("x"),), _is_any),), _swaps_matrices)
+    return fuse_patterns(network, [Rule(Op("Reshape", (stacked,), _is_any), _build_transpose)])
+
+
+def _is_any(network: Network, node: Node) -> bool:
+    return True
+
+
+def _swaps_matrices(network: Network, node: Node) -> bool:
+    return tuple(node.attributes.get("perm", ())) == (0, 2, 1)
+
+
+def _build_transpose(network: Network, found: Found, node: Node) -> Node | None:
+    (transpose,) = (taken for taken in found.nodes if taken.op_type == "Transpose")
+    whole, made = _read_sizes(network, found.values["x"]), _read_sizes(network, node.outputs[0])
+    flat = _read_sizes(network, transpose.inputs[0])
+    if whole is None or made is None or flat is None or len(whole) < 3 or 0 in whole:
+        return None
+    if flat != (prod(whole[:-2]), *whole[-2:]) or made != (*whole[:-2], whole[-1], whole[-2]):
+        return None
+    perm = (*range(len(whole) - 2), len(whole) - 1, len(whole) - 2)
+    version = _TRANSPOSE_OPSET
+    return Node(node.name, "Transpose", (found.values["x"],), node.outputs, "", version, version, {"perm": perm})

@@ -1,0 +1,329 @@
+"""Chains of reshapes and of numbers become one, idle nodes go, pads move into windows, projections join; the numbers stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.helper as oh
+import onnx.parser
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from onnx.reference import ReferenceEvaluator
+
+from hetero_core import Core, Network
+from hetero_core.kernels.program import compile_program
+from hetero_core.transforms.pads import fold_pads
+from hetero_core.transforms.projections import join_projections
+from hetero_core.transforms.reshapes import eliminate_idle, merge_reshapes
+from hetero_core.transforms.scalars import fold_scalars
+
+SETTINGS = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def draw_array(seed: int, *shape: int) -> Any:
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
+
+
+CONSTANTS: dict[str, Any] = {
+    "flat": np.array([-1]),
+    "wide": np.array([2, 12]),
+    "back": np.array([2, 3, 4]),
+    "kept": np.array([0, -1]),
+    "first": np.array([0]),
+    "last": np.array([-1]),
+    "all": np.array([9, 9, 9]),
+    "none": np.array([0, 0, 0]),
+    "few": np.array([1, 9, 9]),
+    "ends": np.array([-1, -1, -1]),
+    "starts": np.array([-10, -10, -10]),
+    "axes": np.array([0, 1, 2]),
+    "ahead": np.array([1, 1, 1]),
+    "round": np.array([-1, -1, -1]),
+    "shift": np.array([0, 0, 1, 0, 0, -1]),
+    "still": np.zeros(6, np.int64),
+    "half": np.float32(0.5),
+    "three": np.float32(3),
+    "tall": np.full((1, 1, 1, 1), 2, np.float32),
+    "huge": np.float32(1e30),
+    "tiny": np.float32(1e-30),
+    "pair": draw_array(1, 4),
+    "p": draw_array(2, 8, 3),
+    "q": draw_array(3, 8, 5),
+    "r": draw_array(4, 8, 2),
+    "s": draw_array(5, 2, 8, 3),
+    "b3": draw_array(6, 3),
+    "b5": draw_array(7, 5),
+    "b2": draw_array(8, 2),
+    "one": draw_array(8, 1),
+}
+
+
+def parse(text: str, opset: int = 18) -> onnx.ModelProto:
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {text}')
+    read = {name for node in model.graph.node for name in node.input}
+    for name, array in CONSTANTS.items():
+        if name in read:
+            model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), name))
+    return model
+
+
+def check(core: Core, model: onnx.ModelProto, transform: Callable[[Network], Network]) -> Network:
+    """Returns the transformed network; its outputs are those of the reference evaluator on the model."""
+    network = transform(core.read_network(model))
+    inputs = [draw_array(index, *(spec.shape or ())) for index, spec in enumerate(network.inputs)]
+    expected = ReferenceEvaluator(model).run(None, {spec.name: x for spec, x in zip(network.inputs, inputs, strict=True)})
+    for found, wanted in zip(compile_program(network).run(tuple(inputs)), expected, strict=True):
+        assert found.shape == wanted.shape
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    return network
+
+
+def list_operators(network: Network) -> list[str]:
+    return [node.op_type for node in network.nodes]
+
+
+CUBE = "g (float[2,3,4] x) => (float[2,3,4] y)"
+
+
+@pytest.mark.parametrize(
+    ("text", "operators"),
+    [
+        ("a = Reshape (x, flat) b = Reshape (a, wide) y = Reshape (b, back)", ["Identity"]),
+        ("a = Reshape (x, flat) b = Reshape (a, wide) c = Neg (b) y = Reshape (c, back)", ["Reshape", "Neg", "Reshape"]),
+        ("a = Unsqueeze (x, first) b = Squeeze (a, first) y = Neg (b)", ["Neg"]),
+        ("a = Unsqueeze (x, last) b = Flatten <axis = 1> (a) c = Neg (b) y = Reshape (c, back)", ["Reshape", "Neg", "Reshape"]),
+        (
+            "a = Reshape (x, kept) b = Abs (a) c = Reshape (a, back) d = Reshape (b, back) y = Add (c, d)",
+            ["Reshape", "Abs", "Reshape", "Add"],
+        ),
+    ],
+)
+def test_chain_of_reshapes_becomes_one_or_none(core: Core, text: str, operators: list[str]) -> None:
+    model = parse(f"{CUBE} {{ {text} }}")
+    network = check(core, model, merge_reshapes)
+    assert list_operators(network) == operators
+
+
+def test_reshape_that_others_read_stays_and_the_joined_one_has_both_origins(core: Core) -> None:
+    model = parse(
+        "g (float[2,3,4] x) => (float[2,12] y, float[24] z) { [one] a = Reshape (x, flat) [two] y = Reshape (a, wide) z = Neg (a) }"
+    )
+    network = check(core, model, merge_reshapes)
+    assert [(node.op_type, node.origins) for node in network.nodes[:2]] == [("Reshape", ("one",)), ("Reshape", ("one", "two"))]
+
+
+def test_reshapes_of_open_sizes_stay(core: Core) -> None:
+    text = "g (float[n,3,4] x, int64[2] given) => (float[n,12] y) { a = Reshape (x, flat) y = Reshape (a, given) }"
+    network = core.read_network(parse(text))
+    assert merge_reshapes(network) is network
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = Cast <to = 1> (x) y = Neg (a)",
+        "a = Concat <axis = 1> (x) y = Neg (a)",
+        "a = Sum (x) y = Neg (a)",
+        "a = Slice (x, none, all) y = Neg (a)",
+        "a = Slice (x, none, all, axes, ahead) y = Neg (a)",
+        "a = Expand (x, ahead) y = Neg (a)",
+        "a = Tile (x, ahead) y = Neg (a)",
+        "a = Pad (x, still) y = Neg (a)",
+        "a = Reshape (x, back) y = Neg (a)",
+    ],
+)
+def test_node_that_gives_back_what_it_reads_goes(core: Core, text: str) -> None:
+    assert list_operators(check(core, parse(f"{CUBE} {{ {text} }}"), eliminate_idle)) == ["Neg"]
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("y = Slice (x, none, few)", "[1,3,4]"),
+        ("y = Slice (x, ends, starts, axes, round)", "[2,3,4]"),
+        ("y = Pad (x, shift)", "[2,3,4]"),
+        ("y = Concat <axis = 0> (x, x)", "[4,3,4]"),
+        ("y = Sum (x, x)", "[2,3,4]"),
+    ],
+    ids=["a part", "reversed", "moved by one", "twice", "twice summed"],
+)
+def test_node_that_only_seems_to_give_back_what_it_reads_stays(core: Core, text: str, made: str) -> None:
+    network = core.read_network(parse(f"g (float[2,3,4] x) => (float{made} y) {{ {text} }}"))
+    assert eliminate_idle(network) is network
+
+
+@pytest.mark.parametrize(
+    ("text", "operators"),
+    [
+        ("a = Mul (x, half) b = Mul (three, a) y = Mul (b, three)", ["Mul"]),
+        ("a = Div (x, three) y = Mul (a, half)", ["Mul"]),
+        ("a = Add (x, half) b = Sub (a, three) y = Add (half, b)", ["Add"]),
+        ("a = Mul (x, half) b = Add (a, three) y = Mul (b, three)", ["Mul", "Add", "Mul"]),
+        ("a = Sub (half, x) y = Sub (a, three)", ["Sub", "Sub"]),
+        ("a = Div (half, x) y = Mul (a, three)", ["Div", "Mul"]),
+        ("a = Mul (x, pair) y = Mul (a, half)", ["Mul", "Mul"]),
+        ("a = Mul (x, huge) y = Mul (a, huge)", ["Mul", "Mul"]),
+        ("a = Mul (x, tiny) y = Mul (a, tiny)", ["Mul", "Mul"]),
+        ("a = Mul (x, half) b = Mul (a, three) y = Add (a, b)", ["Mul", "Mul", "Add"]),
+        ("a = Add (x, half) y = Add (a, a)", ["Add", "Add"]),
+    ],
+)
+def test_chain_of_numbers_becomes_one(core: Core, text: str, operators: list[str]) -> None:
+    model = parse(f"{CUBE} {{ {text} }}")
+    network = fold_scalars(core.read_network(model))
+    if "huge" not in text:
+        network = check(core, model, fold_scalars)
+    assert list_operators(network) == operators
+
+
+def test_number_with_more_axes_widens_the_result_still(core: Core) -> None:
+    model = parse("g (float[2,3,4] x) => (float[1,2,3,4] y) { a = Mul (x, tall) y = Mul (a, half) }")
+    assert list_operators(check(core, model, fold_scalars)) == ["Mul"]
+
+
+def make_windows(op_type: str, pads: list[int], own: list[int], number: float, **attributes: Any) -> onnx.ModelProto:
+    """Returns Relu, Pad and a window over images of 6x7."""
+    inputs = ["p"]
+    constants = [onnx.numpy_helper.from_array(np.array(pads), "pads"), onnx.numpy_helper.from_array(np.float32(number), "number")]
+    if op_type == "Conv":
+        constants.append(onnx.numpy_helper.from_array(draw_array(1, 2, 3, 2, 3), "w"))
+        inputs.append("w")
+    else:
+        attributes["kernel_shape"] = [2, 3]
+    nodes = [
+        oh.make_node("Relu", ["x"], ["a"]),
+        oh.make_node("Pad", ["a", "pads", "number"], ["p"]),
+        oh.make_node(op_type, inputs, ["y"], pads=own, **attributes),
+    ]
+    outputs = [oh.make_tensor_value_info("y", 1, None)]
+    graph = oh.make_graph(nodes, "g", [oh.make_tensor_value_info("x", 1, (2, 3, 6, 7))], outputs, constants)
+    return oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=8)
+
+
+@SETTINGS
+@given(data=st.data())
+def test_pads_before_windows_keep_the_numbers(core: Core, data: st.DataObject) -> None:
+    op_type = data.draw(st.sampled_from(["Conv", "AveragePool", "MaxPool"]))
+    pads = [0, 0, *data.draw(st.lists(st.integers(0, 2), min_size=2, max_size=2)), 0, 0]
+    pads += data.draw(st.lists(st.integers(0, 2), min_size=2, max_size=2))
+    pads[data.draw(st.integers(0, 7))] = data.draw(st.sampled_from([0, 1, -1]))
+    own = data.draw(st.sampled_from([[0, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 2]]))
+    number = data.draw(st.sampled_from([0.0, 0.0, -np.inf, 0.5]))
+    attributes: dict[str, Any] = {"strides": data.draw(st.sampled_from([[1, 1], [2, 1]]))}
+    if op_type != "Conv":
+        attributes["ceil_mode"] = data.draw(st.sampled_from([0, 0, 1]))
+    if op_type == "AveragePool":
+        attributes["count_include_pad"] = data.draw(st.sampled_from([0, 1]))
+    assume(op_type == "MaxPool" or number != -np.inf)
+    if op_type == "Conv":
+        # The filters are for three channels.
+        assume(pads[1] + pads[5] == 0)
+    model = make_windows(op_type, pads, own, number, **attributes)
+    network = core.read_network(model)
+    x = draw_array(1, 2, 3, 6, 7)
+    # The toolkit on the model as it is: the reference evaluator reads ceil_mode in its own way.
+    (wanted,) = compile_program(network).run((x,))
+    (found,) = compile_program(fold_pads(network)).run((x,))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+EVEN = [0, 0, 1, 1, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("op_type", "own", "number", "attributes", "wanted"),
+    [
+        ("Conv", [0, 0, 0, 0], 0, {}, (1, 1, 0, 1)),
+        ("Conv", [1, 2, 0, 1], 0, {}, (2, 3, 0, 2)),
+        ("AveragePool", [0, 0, 0, 0], 0, {}, (1, 1, 0, 1)),
+        ("AveragePool", [0, 1, 1, 0], 0, {"count_include_pad": 1}, (1, 2, 1, 1)),
+        ("MaxPool", [0, 0, 0, 0], 0, {}, (1, 1, 0, 1)),
+        ("MaxPool", [0, 0, 0, 0], -np.inf, {}, (1, 1, 0, 1)),
+    ],
+)
+def test_pad_moves_into_the_window(
+    core: Core, op_type: str, own: list[int], number: float, attributes: dict[str, Any], wanted: tuple[int, ...]
+) -> None:
+    model = make_windows(op_type, EVEN, own, number, **attributes)
+    network = check(core, model, fold_pads)
+    assert list_operators(network) == ["Relu", op_type]
+    assert network.nodes[1].attributes["pads"] == wanted
+    assert network.nodes[1].origins == ("Pad_1", f"{op_type}_2")
+
+
+@pytest.mark.parametrize(
+    ("op_type", "pads", "own", "number", "attributes"),
+    [
+        ("Conv", EVEN, [0, 0, 0, 0], 0.5, {}),
+        ("Conv", [1, *EVEN[1:]], [0, 0, 0, 0], 0, {}),
+        ("Conv", [0, 0, -1, 1, 0, 0, 0, 1], [1, 0, 0, 0], 0, {}),
+        ("AveragePool", EVEN, [0, 1, 1, 0], 0, {}),
+        ("AveragePool", EVEN, [0, 0, 0, 0], 0, {"ceil_mode": 1}),
+        ("MaxPool", EVEN, [0, 0, 0, 0], 0.5, {}),
+        ("MaxPool", EVEN, [0, 0, 0, 0], -1.0, {}),
+        ("MaxPool", [0, 0, 2, 0, 0, 0, 0, 0], [0, 0, 0, 0], 0, {}),
+    ],
+    ids=[
+        "another number",
+        "the batch",
+        "a cut",
+        "pads that do not count",
+        "open ends",
+        "a positive number",
+        "a negative number",
+        "a whole window",
+    ],
+)
+def test_pad_stays_where_the_window_pads_otherwise(
+    core: Core, op_type: str, pads: list[int], own: list[int], number: float, attributes: dict[str, Any]
+) -> None:
+    network = core.read_network(make_windows(op_type, pads, own, number, **attributes))
+    assert fold_pads(network) is network
+
+
+def test_zeros_before_a_maximum_stay_where_numbers_may_be_negative(core: Core) -> None:
+    model = make_windows("MaxPool", EVEN, [0, 0, 0, 0], 0)
+    model.graph.node[0].op_type = "Neg"
+    network = core.read_network(model)
+    assert fold_pads(network) is network
+
+
+PROJECTED = "g (float[2,4,8] x) => (float[2,4,3] y, float[2,4,5] z, float[2,4,2] o)"
+
+
+@pytest.mark.parametrize(
+    ("text", "operators"),
+    [
+        ("y = MatMul (x, p) z = MatMul (x, q) o = MatMul (x, r)", ["MatMul", "Split"]),
+        (
+            "a = MatMul (x, p) y = Add (a, b3) c = MatMul (x, q) z = Add (b5, c) d = MatMul (x, r) o = Add (d, b2)",
+            ["MatMul", "Add", "Split"],
+        ),
+        (
+            "a = MatMul (x, p) y = Add (a, b3) z = MatMul (x, q) d = MatMul (x, r) o = Add (d, b2)",
+            ["MatMul", "Add", "Split", "MatMul"],
+        ),
+        (
+            "a = MatMul (x, p) y = Relu (a) z = MatMul (x, q) n = Neg (x) o = MatMul (n, r)",
+            ["MatMul", "Split", "Relu", "Neg", "MatMul"],
+        ),
+        (
+            "a = MatMul (x, p) y = Add (a, one) z = MatMul (x, q) d = MatMul (x, r) o = Add (d, b2)",
+            ["MatMul", "Split", "Add", "MatMul", "Add"],
+        ),
+    ],
+)
+def test_products_of_one_value_become_one(core: Core, text: str, operators: list[str]) -> None:
+    network = check(core, parse(f"{PROJECTED} {{ {text} }}"), join_projections)
+    assert list_operators(network) == operators
+    assert len({node.name for node in network.nodes}) == len(network.nodes)
+
+
+def test_products_with_stacks_or_of_other_values_stay(core: Core) -> None:
+    model = parse("g (float[2,4,8] x, float[8,5] m) => (float[2,4,3] y, float[2,4,5] z) { y = MatMul (x, s) z = MatMul (x, m) }")
+    network = core.read_network(model)
+    assert join_projections(network) is network

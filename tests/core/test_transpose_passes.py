@@ -1,0 +1,205 @@
+"""Transposes cancel: in pairs, around what works element by element, and in Gemm; the numbers stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.helper as oh
+import onnx.parser
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx.reference import ReferenceEvaluator
+
+from hetero_core import Core, Network
+from hetero_core.kernels.program import compile_program
+from hetero_core.transforms.transposes import cancel_transposes, merge_transposes
+
+SETTINGS = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def draw_array(seed: int, *shape: int) -> Any:
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
+
+
+CONSTANTS: dict[str, Any] = {
+    "bias": draw_array(1, 4),
+    "plane": draw_array(2, 5, 6, 4),
+    "number": np.float32(0.3),
+    "low": np.float32(-0.5),
+    "high": np.float32(0.5),
+    "filter": draw_array(3, 4, 4, 1, 1),
+    "channel": np.array([3]),
+    "area": np.array([1, 2]),
+    "other": draw_array(4, 1, 5, 6, 2),
+    "second": draw_array(5, 3, 4),
+}
+
+
+def parse(text: str) -> onnx.ModelProto:
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> {text}')
+    read = {name for node in model.graph.node for name in node.input}
+    for name, array in CONSTANTS.items():
+        if name in read:
+            model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), name))
+    return model
+
+
+def check(core: Core, model: onnx.ModelProto) -> Network:
+    """Returns the network without its transposes; its outputs are those of the reference evaluator on the model."""
+    network = cancel_transposes(core.read_network(model))
+    inputs = [draw_array(index, *(spec.shape or ())) for index, spec in enumerate(network.inputs)]
+    expected = ReferenceEvaluator(model).run(None, {spec.name: x for spec, x in zip(network.inputs, inputs, strict=True)})
+    for found, wanted in zip(compile_program(network).run(tuple(inputs)), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    return network
+
+
+def list_operators(network: Network) -> list[str]:
+    return [node.op_type for node in network.nodes]
+
+
+IMAGES = "g (float[1,4,5,6] x) => (float[1,4,5,6] y)"
+TO_LAST, TO_FIRST = "Transpose <perm = [0, 2, 3, 1]>", "Transpose <perm = [0, 3, 1, 2]>"
+
+
+@pytest.mark.parametrize(
+    ("inner", "operators"),
+    [
+        ("u = Relu (t)", ["Relu"]),
+        ("u = Add (t, bias)", ["Add"]),
+        ("u = Sub (plane, t)", ["Sub"]),
+        ("u = Mul (t, number)", ["Mul"]),
+        ("u = Clip (t, low, high)", ["Clip"]),
+        ("a = Sigmoid (t) u = Mul (t, a)", ["Sigmoid", "Mul"]),
+        ("u = Softmax <axis = -1> (t)", ["Softmax"]),
+        ("m = ReduceMean (t, channel) u = Sub (t, m)", ["ReduceMean", "Sub"]),
+        ("m = ReduceMax (t, area) a = Sub (t, m) u = Exp (a)", ["ReduceMax", "Sub", "Exp"]),
+    ],
+)
+def test_transposes_around_what_takes_any_order_vanish(core: Core, inner: str, operators: list[str]) -> None:
+    network = check(core, parse(f"{IMAGES} {{ t = {TO_LAST} (x) {inner} y = {TO_FIRST} (u) }}"))
+    assert [name for name in list_operators(network) if name != "Identity"] == operators
+
+
+def test_concat_is_turned_with_its_axis(core: Core) -> None:
+    text = f"t = {TO_LAST} (x) r = {TO_LAST} (z) u = Concat <axis = 3> (t, other, r) y = {TO_FIRST} (u)"
+    network = check(core, parse(f"g (float[1,4,5,6] x, float[1,3,5,6] z) => (float[1,9,5,6] y) {{ {text} }}"))
+    (concat,) = (node for node in network.nodes if node.op_type == "Concat")
+    assert concat.attributes["axis"] == 1
+    assert "Transpose" not in list_operators(network)
+
+
+def test_convolutions_of_a_channels_last_model_stand_without_transposes(core: Core) -> None:
+    """As tf2onnx writes them: each convolution between two transposes, biases and sums outside."""
+    blocks = "".join(
+        f"a{i} = {TO_FIRST} (h{i}) c{i} = Conv (a{i}, filter) b{i} = {TO_LAST} (c{i}) s{i} = Add (b{i}, bias) r{i} = Relu (s{i}) "
+        f"h{i + 1} = Add (r{i}, h{i}) "
+        for i in range(3)
+    )
+    text = f"g (float[1,5,6,4] h0) => (float[1,5,6,4] y) {{ {blocks} y = Identity (h3) }}"
+    network = check(core, parse(text))
+    operators = list_operators(network)
+    assert operators.count("Transpose") == 2
+    assert operators[0] == "Transpose"
+    known = {
+        name for node in core.read_network(parse(text)).nodes if node.op_type in ("Conv", "Add", "Relu") for name in node.origins
+    }
+    assert known <= {name for node in network.nodes for name in node.origins}
+
+
+@pytest.mark.parametrize(
+    ("head", "text"),
+    [
+        (IMAGES.replace("[1,4,5,6] y", "[1,5,6,4] y"), f"t = {TO_LAST} (x) y = Relu (t)"),
+        (IMAGES.replace("[1,4,5,6] y", "[1,5,6] y"), f"t = {TO_LAST} (x) y = ReduceMean <keepdims = 0> (t, channel)"),
+        ("g (float[1,4,5,6] x, float[1,5,6,4] z) => (float[1,5,6,4] y)", f"t = {TO_LAST} (x) y = Add (t, z)"),
+    ],
+    ids=["an output", "fewer axes", "only one side"],
+)
+def test_transposes_stay_where_turning_saves_none(core: Core, head: str, text: str) -> None:
+    model = parse(f"{head} {{ {text} }}")
+    network = check(core, model)
+    wanted = [node.op_type for node in model.graph.node].count("Transpose")
+    assert list_operators(network).count("Transpose") == wanted
+
+
+def test_output_within_a_region_gets_a_transpose_of_its_own(core: Core) -> None:
+    head = IMAGES.replace(" y)", " y, float[1,5,6,4] u)")
+    network = check(core, parse(f"{head} {{ t = {TO_LAST} (x) u = Relu (t) w = Neg (u) y = {TO_FIRST} (w) }}"))
+    assert [name for name in list_operators(network) if name != "Identity"] == ["Relu", "Transpose", "Neg"]
+
+
+@pytest.mark.parametrize(
+    ("head", "text"),
+    [
+        ("float[3,5] a", "t = Transpose (a) y = Gemm (t, second)"),
+        ("float[5,3] a, float[6,3] b", "t = Transpose <perm = [1, 0]> (b) y = Gemm <alpha = 0.5> (a, t)"),
+        ("float[3,5] a, float[3,6] b", "t = Transpose (b) y = Gemm <transA = 1, transB = 1> (a, t)"),
+    ],
+)
+def test_gemm_reads_what_was_turned(core: Core, head: str, text: str) -> None:
+    model = parse(f"g ({head}) => (float[p, q] y) {{ {text} }}")
+    network = check(core, model)
+    assert list_operators(network) == ["Gemm"]
+    assert len(network.nodes[0].origins) == 2
+
+
+@SETTINGS
+@given(perms=st.lists(st.permutations(range(4)), min_size=1, max_size=5), data=st.data())
+def test_chain_of_transposes_becomes_one_at_most(core: Core, perms: list[list[int]], data: st.DataObject) -> None:
+    nodes = []
+    kept = data.draw(st.integers(0, len(perms)))
+    for index, perm in enumerate(perms):
+        nodes.append(oh.make_node("Transpose", [f"v{index}"], [f"v{index + 1}"], perm=perm))
+    nodes.append(oh.make_node("Neg", [f"v{len(perms)}"], ["y"]))
+    nodes.append(oh.make_node("Abs", [f"v{kept}"], ["z"]))
+    outputs = [oh.make_tensor_value_info(name, 1, None) for name in ("y", "z")]
+    graph = oh.make_graph(nodes, "g", [oh.make_tensor_value_info("v0", 1, (2, 3, 4, 5))], outputs)
+    model = oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=8)
+    network = merge_transposes(core.read_network(model))
+    x = draw_array(1, 2, 3, 4, 5)
+    for found, wanted in zip(compile_program(network).run((x,)), ReferenceEvaluator(model).run(None, {"v0": x}), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    assert list_operators(network).count("Transpose") <= 2
+
+
+UNARY, BINARY = ("Relu", "Neg", "Sigmoid"), ("Add", "Mul", "Sub")
+
+
+@SETTINGS
+@given(data=st.data())
+def test_random_graphs_keep_their_numbers_and_gain_no_transposes(core: Core, data: st.DataObject) -> None:
+    nodes, ranks = [], {"x": (2, 3, 4), "w": (2, 3, 4)}
+    for index in range(data.draw(st.integers(2, 12))):
+        value = data.draw(st.sampled_from(sorted(ranks)))
+        kind = data.draw(st.sampled_from(["Transpose", "Transpose", "unary", "binary", "bias", "Softmax"]))
+        name, shape = f"n{index}", ranks[value]
+        if kind == "Transpose":
+            perm = data.draw(st.permutations(range(3)))
+            nodes.append(oh.make_node("Transpose", [value], [name], perm=perm))
+            shape = tuple(shape[axis] for axis in perm)
+        elif kind == "unary":
+            nodes.append(oh.make_node(data.draw(st.sampled_from(UNARY)), [value], [name]))
+        elif kind == "Softmax":
+            nodes.append(oh.make_node("Softmax", [value], [name], axis=data.draw(st.integers(-3, 2))))
+        elif kind == "bias":
+            nodes.append(oh.make_node(data.draw(st.sampled_from(BINARY)), [value, f"c{shape[-1]}"], [name]))
+        else:
+            fitting = sorted(other for other, found in ranks.items() if found == shape)
+            nodes.append(oh.make_node(data.draw(st.sampled_from(BINARY)), [value, data.draw(st.sampled_from(fitting))], [name]))
+        ranks[name] = shape
+    last = sorted(ranks)[-2:]
+    graph = oh.make_graph(
+        nodes,
+        "g",
+        [oh.make_tensor_value_info(name, 1, (2, 3, 4)) for name in ("x", "w")],
+        [oh.make_tensor_value_info(name, 1, None) for name in last if name not in ("x", "w")]
+        or [oh.make_tensor_value_info("n0", 1, None)],
+        [onnx.numpy_helper.from_array(draw_array(size, size), f"c{size}") for size in (2, 3, 4)],
+    )
+    model = oh.make_model(graph, opset_imports=[oh.make_opsetid("", 18)], ir_version=8)
+    network = check(core, model)
+    assert list_operators(network).count("Transpose") <= [node.op_type for node in nodes].count("Transpose")
