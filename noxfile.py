@@ -137,7 +137,7 @@ def fuzz(session: nox.Session) -> None:
 
 @nox.session
 def endurance(session: nox.Session) -> None:
-    """Kills 500 compilations, then lets three devices fail for ten minutes; not among the default sessions."""
+    """Kills 500 compilations, then lets four devices fail for ten minutes; not among the default sessions."""
     install_workspace(session, PLUGINS)
     session.run("python", "tests/endurance/kill.py", "--seed", "1", env=isolate(session))
     # One arena for all threads, so that memory that grows is memory that is held.

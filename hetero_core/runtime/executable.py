@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import IO, TYPE_CHECKING, Any
 
 from hetero_core.contract import Array, ConfigKey, DeviceName, Done, Executable, Payload, Profile, RunContext, freeze_mapping
@@ -360,8 +361,13 @@ def _measure_start(start: Start) -> Start:
     return start_measured
 
 
+@cache
 def find_core_version() -> str:
-    """Returns the version of hetero-core that is installed."""
+    """Returns the version of hetero-core that is installed.
+
+    Asked once in a process: importlib-metadata 10 lists a folder of the search path anew each time that it was changed, as that of a
+    script is by each export into it, and keeps the last 128 lists.
+    """
     from importlib_metadata import version  # only exports and caches ask for it
 
     return version("hetero-core")

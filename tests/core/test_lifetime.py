@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
 import subprocess
 import sys
 import threading
 import weakref
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import importlib_metadata
 import numpy as np
 import onnx.parser
 import pytest
@@ -208,6 +211,26 @@ del queue, core
 def test_interpreter_ends_with_runs_in_flight(body: str) -> None:
     ended = run_program(body)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_exports_into_a_folder_of_the_search_path_leave_nothing_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # importlib-metadata keeps what it saw in a folder for each time at which the folder was changed.
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def count_listings() -> int:
+        return sum(isinstance(one, importlib_metadata.Lookup) for one in gc.get_objects())
+
+    with Core() as core:
+        network = core.load_network(onnx.parser.parse_model(MODEL), "CPU")
+        network.export_network(tmp_path / "0.blob")
+        before = count_listings()
+        for number in range(1, 6):
+            os.utime(tmp_path, ns=(number, number))
+            network.export_network(tmp_path / f"{number}.blob")
+            os.utime(tmp_path, ns=(number, number))
+            core.load_network(onnx.parser.parse_model(MODEL), "CPU", {"CACHE_DIR": str(tmp_path / "cache")})
+    assert before > 0
+    assert count_listings() == before
 
 
 FORK = """

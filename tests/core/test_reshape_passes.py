@@ -1,4 +1,4 @@
-"""Chains of reshapes and of numbers become one, idle nodes go, pads move into windows, projections join; the numbers stay."""
+"""Chains of reshapes and of numbers become one, idle nodes go, pads move into windows; the numbers stay."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from onnx.reference import ReferenceEvaluator
 from hetero_core import Core, Network
 from hetero_core.kernels.program import compile_program
 from hetero_core.transforms.pads import fold_pads
-from hetero_core.transforms.projections import join_projections
 from hetero_core.transforms.reshapes import eliminate_idle, merge_reshapes
 from hetero_core.transforms.scalars import fold_scalars
 
@@ -290,40 +289,3 @@ def test_zeros_before_a_maximum_stay_where_numbers_may_be_negative(core: Core) -
     model.graph.node[0].op_type = "Neg"
     network = core.read_network(model)
     assert fold_pads(network) is network
-
-
-PROJECTED = "g (float[2,4,8] x) => (float[2,4,3] y, float[2,4,5] z, float[2,4,2] o)"
-
-
-@pytest.mark.parametrize(
-    ("text", "operators"),
-    [
-        ("y = MatMul (x, p) z = MatMul (x, q) o = MatMul (x, r)", ["MatMul", "Split"]),
-        (
-            "a = MatMul (x, p) y = Add (a, b3) c = MatMul (x, q) z = Add (b5, c) d = MatMul (x, r) o = Add (d, b2)",
-            ["MatMul", "Add", "Split"],
-        ),
-        (
-            "a = MatMul (x, p) y = Add (a, b3) z = MatMul (x, q) d = MatMul (x, r) o = Add (d, b2)",
-            ["MatMul", "Add", "Split", "MatMul"],
-        ),
-        (
-            "a = MatMul (x, p) y = Relu (a) z = MatMul (x, q) n = Neg (x) o = MatMul (n, r)",
-            ["MatMul", "Split", "Relu", "Neg", "MatMul"],
-        ),
-        (
-            "a = MatMul (x, p) y = Add (a, one) z = MatMul (x, q) d = MatMul (x, r) o = Add (d, b2)",
-            ["MatMul", "Split", "Add", "MatMul", "Add"],
-        ),
-    ],
-)
-def test_products_of_one_value_become_one(core: Core, text: str, operators: list[str]) -> None:
-    network = check(core, parse(f"{PROJECTED} {{ {text} }}"), join_projections)
-    assert list_operators(network) == operators
-    assert len({node.name for node in network.nodes}) == len(network.nodes)
-
-
-def test_products_with_stacks_or_of_other_values_stay(core: Core) -> None:
-    model = parse("g (float[2,4,8] x, float[8,5] m) => (float[2,4,3] y, float[2,4,5] z) { y = MatMul (x, s) z = MatMul (x, m) }")
-    network = core.read_network(model)
-    assert join_projections(network) is network

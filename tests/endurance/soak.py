@@ -1,18 +1,18 @@
-"""Eight threads use three devices that fail now and then, in every way at once, for minutes; looks for hangs, leaks and wrong numbers.
+"""Eight threads use four devices that fail now and then, in every way at once, for minutes; looks for hangs, leaks and wrong numbers.
 
     python tests/endurance/soak.py --minutes 10 --seed 1
 
 One request in a hundred to a device, whatever it asks for, fails. Ends with 1 where a result was wrong, where an error was neither one of
-hetero nor ordered, or where memory or threads went on growing after the first tenth; with 3, and the stacks of all threads, for a hang.
+hetero nor ordered, or where something stayed; with 3, and the stacks of all threads, for a hang.
+
+After each part of the time the threads pause between two operations, all networks are let go, and what is left is counted; see rest.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import ctypes
 import faulthandler
-import gc
 import io
 import logging
 import os
@@ -23,16 +23,17 @@ import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable
-from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from random import Random
-from statistics import median
 from typing import Any
 
 import numpy as np
 import onnx.helper
 import onnx.parser
 from faulty_device import Faults, FaultyFactory, InjectedError
+from leaks import LEAKS
+from rest import Gate, Sample, count_threads, find_growth, find_leftovers, measure, settle
 
 from hetero_core import AsyncInferQueue, Core, ExecutableNetwork, HeteroError
 from hetero_core.errors import DeviceNotFoundError, PluginError, RequestCancelledError
@@ -44,10 +45,11 @@ NETWORKS = 40
 SIZE = 256
 TEXT = f"""<ir_version: 8, opset_import: ["": 17]> NAME (float[{SIZE}] x) => (float[{SIZE}] y) {{
     a = Mul(x, w) b = Neg(a) c = Add(b, x) y = Relu(c) }}"""
-KINDS = {"FIRST": "cpu", "SECOND": "template", "THIRD": "starting"}
-DEVICES = (*KINDS, "HETERO:FIRST,SECOND,THIRD")
-LARGEST_GROWTH = 24 << 20
-"""Bytes of memory that may come and go after the first tenth of the time."""
+KINDS = {"FIRST": "cpu", "SECOND": "template", "THIRD": "starting", "STAYING": "cpu"}
+STAYING = "STAYING"
+"""The device that is never taken away: what a device piles up is seen in one that stays."""
+TAKEN = tuple(name for name in KINDS if name != STAYING)
+DEVICES = (*KINDS, "HETERO:FIRST,SECOND,THIRD,STAYING")
 
 
 class Soak:
@@ -66,12 +68,16 @@ class Soak:
         self.errors: Counter[str] = Counter()
         self.findings: list[str] = []
         self.is_over = threading.Event()
-        self.last = [time.monotonic()] * THREADS
+        self.gate = Gate(THREADS)
+        # The last one is that of the thread that counts.
+        self.last = [time.monotonic()] * THREADS + [float("inf")]
 
     def work(self, index: int) -> None:
         """Does one thing after the other until the end."""
         random = Random(f"{self.seed}:{index}")
         while not self.is_over.is_set() and not self.findings:
+            self.last[index] = float("inf")
+            self.gate.pass_through()
             self.last[index] = time.monotonic()
             kind = random.choices(list(OPERATIONS), [weight for _, weight in OPERATIONS.values()])[0]
             outcome = self.attempt(lambda kind=kind: OPERATIONS[kind][0](self, random))
@@ -81,6 +87,11 @@ class Soak:
                 else:
                     self.done[kind] += 1
         self.last[index] = float("inf")
+        self.gate.leave()
+
+    def count_open(self) -> int:
+        """Returns how many devices are open, the one that stays not counted."""
+        return sum(self.factories[name].made[name] - self.factories[name].closed[name] for name in TAKEN)
 
     def attempt(self, action: Callable[[], object]) -> str:
         """Returns how the action failed, empty where it did not; keeps as a finding what may not happen."""
@@ -247,7 +258,7 @@ def export(soak: Soak, random: Random) -> None:
 
 def register_again(soak: Soak, random: Random) -> None:
     """Takes a device away that others use, and gives it back."""
-    name = random.choice(list(KINDS))
+    name = random.choice(TAKEN)
     soak.core.unregister_plugin(name)
     soak.core.register_plugin(name, soak.factories[name])
 
@@ -272,21 +283,6 @@ OPERATIONS: dict[str, tuple[Operation, int]] = {
 }
 
 
-def measure() -> dict[str, int]:
-    """Returns bytes of memory, objects of Python, threads and open files of this process."""
-    gc.collect()
-    # What the allocator keeps for later is no leak.
-    with suppress(AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return {
-        "memory": pages * os.sysconf("SC_PAGE_SIZE"),
-        "objects": len(gc.get_objects()),
-        "threads": len(os.listdir("/proc/self/task")),
-        "files": len(os.listdir("/proc/self/fd")),
-    }
-
-
 def watch(soak: Soak) -> None:
     """Ends the process with the stacks of all threads where one makes no progress."""
     while not soak.is_over.wait(1.0) or any(last != float("inf") for last in soak.last):
@@ -298,49 +294,62 @@ def watch(soak: Soak) -> None:
             os._exit(3)
 
 
-def run(soak: Soak, seconds: float, samples: int) -> list[dict[str, int]]:
-    """Lets the threads work; returns what was measured after each part of the time."""
+def rest(soak: Soak, threads: int) -> Sample:
+    """Returns what is held while no thread works and no network is loaded; `threads` are those that there then should be."""
+    soak.gate.close()
+    soak.last[THREADS] = time.monotonic()
+    soak.loaded.clear()
+    for name in TAKEN:
+        soak.core.unregister_plugin(name)
+
+    def count_unended() -> int:
+        # Devices that nobody uses any more are closed when a name comes or goes.
+        soak.core.register_plugin("RESTING", soak.factories[STAYING])
+        soak.core.unregister_plugin("RESTING")
+        return soak.count_open() + max(count_threads() - threads, 0)
+
+    settle(count_unended)
+    sample = measure(soak.count_open())
+    for name in TAKEN:
+        soak.core.register_plugin(name, soak.factories[name])
+    soak.last[THREADS] = float("inf")
+    return sample
+
+
+def run(soak: Soak, seconds: float, samples: int) -> list[Sample]:
+    """Lets the threads work; returns what was at rest after each part of the time."""
+    before = measure(0)
     workers = [threading.Thread(target=soak.work, args=(index,), name=f"soak-{index}", daemon=True) for index in range(THREADS)]
-    threading.Thread(target=watch, args=(soak,), daemon=True).start()
-    began, measured = time.monotonic(), []
+    threading.Thread(target=watch, args=(soak,), name="soak-watch", daemon=True).start()
+    before = replace(before, threads=before.threads + THREADS + 1)
+    measured: list[Sample] = []
     for worker in workers:
         worker.start()
     for part in range(1, samples + 1):
-        soak.is_over.wait(max(began + seconds * part / samples - time.monotonic(), 0))
-        measured.append(measure())
+        soak.is_over.wait(seconds / samples)
+        measured.append(rest(soak, before.threads))
         print_sample(part, soak, measured[-1])
+        soak.findings += find_leftovers(before, measured[-1])
         if soak.findings:
             break
+        soak.gate.open()
     soak.is_over.set()
+    soak.gate.open()
     for worker in workers:
         worker.join()
     return measured
 
 
-def print_sample(part: int, soak: Soak, sample: dict[str, int]) -> None:
+def print_sample(part: int, soak: Soak, sample: Sample) -> None:
     """Prints one line about a part of the time."""
     with soak.lock:
         done, failed = sum(soak.done.values()), sum(soak.errors.values())
-    memory = sample["memory"] / 2**20
     sys.stdout.write(
-        f"part {part}: {memory:.1f} MiB, {sample['objects']} objects, {sample['threads']} threads, {sample['files']} files, "
+        f"part {part}: at rest {sample.threads} threads, {sample.files} files, {sample.devices} devices, {sample.objects} objects, "
+        f"{sample.blocks} blocks, {sample.allocated / 2**20:.2f} MiB allocated, {sample.memory / 2**20:.1f} MiB in all; "
         f"{done} done, {failed} failed\n"
     )
     sys.stdout.flush()
-
-
-def find_growth(measured: list[dict[str, int]]) -> list[str]:
-    """Returns what went on growing: the least of the last third of the time against the median of the first third.
-
-    How many networks with threads of their own are loaded at one moment is chance, so one sample is no base to compare with.
-    """
-    if len(measured) < 6:
-        return []
-    third = len(measured) // 3
-    earlier, later = measured[:third], measured[-third:]
-    limits = {"memory": LARGEST_GROWTH, "objects": measured[0]["objects"] // 10, "threads": THREADS, "files": THREADS}
-    grown = {key: min(sample[key] for sample in later) - int(median(sample[key] for sample in earlier)) for key in limits}
-    return [f"{key} grew by {grown[key]}" for key, limit in limits.items() if grown[key] > limit]
 
 
 def main() -> int:
@@ -349,7 +358,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--rate", type=float, default=0.01, help="the share of requests to a device that fail")
+    parser.add_argument("--leak", choices=LEAKS, help="plant a leak, to see that it is found")
     arguments = parser.parse_args()
+    if arguments.leak:
+        LEAKS[arguments.leak]()
     faulthandler.enable()
     # Faults in a load through the cache are warnings, many of them.
     logging.getLogger("hetero_core").setLevel(logging.CRITICAL)

@@ -114,7 +114,7 @@ class _Builder:
     def add_group(self, group: Group) -> None:
         """Plans a group: by a step function, or node by node."""
         choice = self._choose(group)
-        if choice is None and group.epilogue:
+        if group.epilogue and (choice is None or self._is_better_alone(group, choice)):
             for node in group.members:
                 self.add_group(Group(node))
             return
@@ -129,6 +129,13 @@ class _Builder:
             self._add_recipe(group, choice)
         for value in group.reads:
             self.readers_left[value] -= sum(value in node.reads for node in group.members)
+
+    def _is_better_alone(self, group: Group, choice: Choice) -> bool:
+        """Says whether the group is NumPy's, and its first node alone would be machine code."""
+        if self.provider == NUMPY or (isinstance(choice, Recipe) and choice.kernels):
+            return False
+        alone = self._choose(Group(group.node))
+        return isinstance(alone, Recipe) and bool(alone.kernels)
 
     def _choose(self, group: Group) -> Choice | None:
         is_known = all(value in self.prototypes for value in group.reads) and all(

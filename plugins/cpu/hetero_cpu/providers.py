@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+from collections.abc import Callable
 from functools import cache
 
 from hetero_cpu.fusion import ANCHORS
@@ -35,6 +36,8 @@ _NATIVE_STEPS = (
     "steps_linear",
     "steps_normalization",
     "steps_pooling",
+    "steps_shuffle",
+    "steps_transposed",
 )
 
 
@@ -78,15 +81,19 @@ def provide_native(site: Site) -> Choice | None:
 
 def choose_step(site: Site, provider: str = NUMPY) -> Choice | None:
     """Returns what the provider makes of the group, or NUMPY where JIT does not take it; None leaves it to the toolkit."""
+    choice = _ask(provide_native, site) if provider == JIT else None
+    if choice is None and _is_plain(site):
+        choice = _ask(provide_numpy, site)
+    return choice
+
+
+def _ask(provide: Callable[[Site], Choice | None], site: Site) -> Choice | None:
     try:
-        choice = provide_native(site) if provider == JIT else None
-        if choice is None and _is_plain(site):
-            choice = provide_numpy(site)
+        return provide(site)
     except (ValueError, IndexError, TypeError, ArithmeticError) as error:
         # Attributes that contradict each other or the types: the toolkit's kernel says so when the node runs.
         logger.debug("node %s has no step: %s", site.node.label, error)
         return None
-    return choice
 
 
 def _is_plain(site: Site) -> bool:

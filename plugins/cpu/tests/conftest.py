@@ -40,6 +40,18 @@ class Lay:
         return memory, image
 
 
+@pytest.fixture(scope="module", params=["NUMPY", "JIT"])
+def kernels(request: pytest.FixtureRequest) -> str:
+    """Who computes, each in turn; JIT is skipped where there is no machine code."""
+    if request.param == "JIT":
+        pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
+        from hetero_cpu.jit.compiler import find_width
+
+        if not find_width():
+            pytest.skip("no machine code is made for this processor")
+    return str(request.param)
+
+
 @dataclass
 class NativeRun:
     """One step with vectors of `width` elements."""
@@ -56,6 +68,7 @@ class NativeRun:
         halos: Mapping[str, Halo] | None = None,
         output_halo: Halo = NO_HALO,
         workers: int = 2,
+        readers: tuple[str, ...] = (),
     ) -> Site:
         """Returns the site of a node and what follows it; each of these reads what the one before made first, perhaps an image second."""
         extras = tuple(Extra(node, next((name for name in node.inputs if name in images), "")) for node in nodes[1:])
@@ -67,7 +80,7 @@ class NativeRun:
             constants,
             {**constants, **images},
             PackedWeights(),
-            (),
+            readers,
             halos or {},
             output_halo,
             workers,

@@ -22,8 +22,9 @@ RELATIVE = 1e-4
 
 
 @pytest.fixture
-def core() -> Iterator[Core]:
+def core(kernels: str) -> Iterator[Core]:
     with Core() as opened:
+        opened.set_config({"CPU_KERNELS": kernels}, "CPU")
         yield opened
 
 

@@ -18,8 +18,9 @@ SETTINGS = settings(max_examples=60, deadline=None, derandomize=True, suppress_h
 
 
 @pytest.fixture(scope="module")
-def core() -> Iterator[Core]:
+def core(kernels: str) -> Iterator[Core]:
     with Core() as opened:
+        opened.set_config({"CPU_KERNELS": kernels}, "CPU")
         yield opened
 
 

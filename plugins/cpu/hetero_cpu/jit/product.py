@@ -30,10 +30,10 @@ class ProductShape:
     has_short_tiles: bool
     vectors: int
     last_vectors: int
-    prefetches: int
     is_masked: bool
     adds: bool
     activations: tuple[Activation, ...]
+    prefetches: int = 0
 
 
 def make_product(shape: ProductShape) -> Kernel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
@@ -13,6 +14,8 @@ from hetero_cpu.jit.native import Array, NativeCall, address_of
 from hetero_cpu.recipe import Halo
 
 _STAGED_ROWS = 8
+# Channels of a plain image.
+_MOST_INTERLEAVED = 4
 
 STAGE_PARAMETERS = (
     "x", "x_image", "x_row", "x_pixel", "x_channel", "y", "y_image", "y_row", "y_pixel",
@@ -34,19 +37,28 @@ class Staging:
     kernel: Kernel
 
 
-def make_stage(*, is_channels_last: bool) -> Kernel:
-    """Returns the kernel that copies images into the middle of larger ones and writes zeros around them; a chunk is a range of rows."""
-    return Kernel(
-        f"stage_{'rows' if is_channels_last else 'planes'}", lambda name, width: _emit_stage(name, width, is_channels_last)
-    )
+def make_stage(x: Array) -> Kernel:
+    """Returns the kernel that copies images like x, (batch, channels, height, width), into the middle of larger ones with zeros around.
+
+    A chunk is a range of rows. Channels that lie side by side are copied as they are; of few, each in C order, vectors are interleaved.
+    """
+    channels = x.shape[1]
+    if x.strides[1] == FLOAT_BYTES or channels == 1:
+        return Kernel("stage_pixels", lambda name, width: _emit_stage(name, width, _copy_pixels))
+    if channels <= _MOST_INTERLEAVED and x.strides[3] == FLOAT_BYTES:
+
+        def copy(code: Code, p: dict[str, Number], source: Number, target: Number) -> None:
+            _interleave_planes(code, p, source, target, channels)
+
+        return Kernel(f"stage_{channels}_planes", lambda name, width: _emit_stage(name, width, copy))
+    return Kernel("stage_planes", lambda name, width: _emit_stage(name, width, _copy_planes))
 
 
-def _emit_stage(name: str, width: int, is_channels_last: bool) -> Code:  # of a closure's own making
+def _emit_stage(name: str, width: int, copy: Callable[[Code, dict[str, Number], Number, Number], None]) -> Code:
     code = Code(name, 3, width)
     row, chunk, _ = code.parameters
     p = {key: code.load_number(row, 8 * position) for position, key in enumerate(STAGE_PARAMETERS)}
     begin = chunk * p["rows_of_chunk"]
-    pixel_bytes = p["channels"] * FLOAT_BYTES
     with code.loop(begin, (begin + p["rows_of_chunk"]).at_most(p["all_rows"])) as line:
         image, place = line // p["rows"], line % p["rows"]
         y = p["y"] + image * p["y_image"] + place * p["y_row"]
@@ -56,10 +68,7 @@ def _emit_stage(name: str, width: int, is_channels_last: bool) -> Code:  # of a 
                 x = p["x"] + image * p["x_image"] + (place - p["top"]) * p["x_row"]
                 emit_zeros(code, y, p["left"] * p["y_pixel"])
                 start = y + p["left"] * p["y_pixel"]
-                if is_channels_last:
-                    _copy_pixels(code, p, x, start, pixel_bytes)
-                else:
-                    _copy_planes(code, p, x, start)
+                copy(code, p, x, start)
                 emit_zeros(code, start + p["width"] * p["y_pixel"], p["right"] * p["y_pixel"])
             with cleared:
                 emit_zeros(code, y, (p["left"] + p["width"] + p["right"]) * p["y_pixel"])
@@ -67,7 +76,8 @@ def _emit_stage(name: str, width: int, is_channels_last: bool) -> Code:  # of a 
     return code
 
 
-def _copy_pixels(code: Code, p: dict[str, Number], x: Number, y: Number, pixel_bytes: Number) -> None:
+def _copy_pixels(code: Code, p: dict[str, Number], x: Number, y: Number) -> None:
+    pixel_bytes = p["channels"] * FLOAT_BYTES
     with code.either(p["x_pixel"].equals(p["y_pixel"])) as (dense, sparse):
         with dense:
             emit_copy(code, y, x, p["width"] * p["y_pixel"])
@@ -75,8 +85,24 @@ def _copy_pixels(code: Code, p: dict[str, Number], x: Number, y: Number, pixel_b
             emit_copy(code, y + pixel * p["y_pixel"], x + pixel * p["x_pixel"], pixel_bytes)
 
 
-def _copy_planes(code: Code, p: dict[str, Number], x: Number, y: Number) -> None:
-    with code.loop(0, p["width"]) as pixel:
+def _interleave_planes(code: Code, p: dict[str, Number], x: Number, y: Number, channels: int) -> None:
+    width = code.width
+    even = p["width"] - p["width"] % width
+    with code.loop(0, even, width) as pixel:
+        planes = [code.load(x + pixel * FLOAT_BYTES + p["x_channel"] * channel) for channel in range(channels)]
+        for number in range(channels):
+            # Element k of the result is of channel k % channels and pixel k // channels; each step leaves what is not of its channel.
+            places = [divmod(number * width + lane, channels) for lane in range(width)]
+            found = planes[0].shuffle(planes[0], [pixel_of_lane for pixel_of_lane, _ in places])
+            for channel in range(1, channels):
+                chosen = [width + place if own == channel else lane for lane, (place, own) in enumerate(places)]
+                found = found.shuffle(planes[channel], chosen)
+            code.store(y + pixel * (channels * FLOAT_BYTES), found, number * width * FLOAT_BYTES)
+    _copy_planes(code, p, x, y, even)
+
+
+def _copy_planes(code: Code, p: dict[str, Number], x: Number, y: Number, begin: Number | int = 0) -> None:
+    with code.loop(begin, p["width"]) as pixel:
         source, target = x + pixel * p["x_pixel"], y + pixel * p["y_pixel"]
         with code.loop(0, p["channels"]) as channel:
             code.store(target + channel * FLOAT_BYTES, code.load_scalar(source + channel * p["x_channel"]))

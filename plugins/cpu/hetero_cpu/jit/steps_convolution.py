@@ -56,7 +56,7 @@ def choose_staging(convolution: Convolution, size: int = 0) -> Staging | None:
         return None
     batch, channels, height, width = site.shape(source)
     shape = (batch, halo.top + height + halo.bottom, halo.left + width + halo.right, channels)
-    return Staging(halo, shape, make_stage(is_channels_last=is_pixels(site, source)))
+    return Staging(halo, shape, make_stage(site.prototypes[source]))
 
 
 def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: Staging | None) -> Recipe:
@@ -136,8 +136,8 @@ def _shape_product(tiling: Tiling, epilogue: NativeEpilogue, lines: int) -> Prod
         tiling.has_short_tiles,
         tiling.vectors,
         tiling.last_vectors,
-        tiling.count_prefetches(lines * tiling.tiles),
         tiling.is_masked,
         bool(epilogue.added),
         epilogue.activations,
+        tiling.count_prefetches(lines * tiling.tiles),
     )

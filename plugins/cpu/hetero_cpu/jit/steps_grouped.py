@@ -46,13 +46,14 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue) -> Recipe:
     bias = _pad_groups(epilogue.bias, group, made, tiling.padded_outputs)
     kernel = make_grouped_product(
         ProductShape(
-            tiling.pixels,
-            tiling.has_short_tiles,
-            tiling.vectors,
-            tiling.last_vectors,
-            tiling.is_masked,
-            bool(added),
-            epilogue.activations,
+            pixels=tiling.pixels,
+            has_short_tiles=tiling.has_short_tiles,
+            vectors=tiling.vectors,
+            last_vectors=tiling.last_vectors,
+            prefetches=0,
+            is_masked=tiling.is_masked,
+            adds=bool(added),
+            activations=epilogue.activations,
         )
     )
 

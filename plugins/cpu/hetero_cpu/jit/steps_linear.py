@@ -31,7 +31,7 @@ def plan_native_gemm(site: Site) -> Recipe | None:
     is_turned = bool(node.attributes.get("transB", 0))
     if bias is not None and weight is not None:
         outputs = weight.shape[0 if is_turned else -1]
-        if bias.dtype != np.float32 or bias.size not in (1, outputs) or bias.shape[-1:] not in ((), (1,), (outputs,)):
+        if bias.dtype != np.float32 or (bias.size > 1 and bias.shape not in ((outputs,), (1, outputs))):
             return None
         bias = np.broadcast_to(bias.reshape(-1) * np.float32(beta), (outputs,))
     return _plan(site, weight, bias, is_turned=is_turned)
@@ -64,10 +64,10 @@ def _plan(site: Site, weight: Array | None, bias: Array | None, *, is_turned: bo
             tiling.has_short_tiles,
             tiling.vectors,
             tiling.last_vectors,
-            tiling.count_prefetches(tiling.tiles),
             tiling.is_masked,
             bool(added),
             epilogue.activations,
+            tiling.count_prefetches(tiling.tiles),
         )
     )
     offsets = np.zeros(1, np.int64)
