@@ -27,6 +27,7 @@ _NUMPY_STEPS = (
 
 
 _NATIVE_STEPS = (
+    "steps_attention",
     "steps_convolution",
     "steps_depthwise",
     "steps_elementwise",

@@ -167,11 +167,11 @@ def _emit_block(
         return None if is_full else code.mask_first((count > position).choose(others, code.number(0)))
 
     vectors = [code.load(x + x_column * column, mask=mask(column, columns, rows)) for column in range(width)]
-    for position, vector in enumerate(_turn_vectors(vectors)):
+    for position, vector in enumerate(turn_vectors(vectors)):
         code.store(y + y_row * position, vector, mask=mask(position, rows, columns))
 
 
-def _turn_vectors(vectors: list[Floats]) -> list[Floats]:
+def turn_vectors(vectors: list[Floats]) -> list[Floats]:
     """Returns the columns of the matrix whose rows the vectors are: each round interleaves the halves of what there is."""
     width = len(vectors)
     low = [index // 2 + width * (index % 2) for index in range(width)]
