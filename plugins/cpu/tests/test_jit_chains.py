@@ -79,7 +79,9 @@ def test_model_with_chains_equals_the_engine(core: Core, shape: str, body: str, 
     inputs = light_inputs(model)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    (expected,) = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"]).run(None, inputs)
+    (expected,) = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"]).run(
+        None, inputs
+    )
     loaded = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"})
     request = loaded.create_infer_request()
     for _ in range(2):

@@ -8,12 +8,13 @@ from math import prod
 
 import numpy as np
 
-from hetero_cpu.jit.code import FLOAT_BYTES, Code, Floats, Mask, Number
+from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel, find_width
 from hetero_cpu.jit.elementwise import Expression, make_elementwise
 from hetero_cpu.jit.native import Array, NativeCall, address_of
 from hetero_cpu.jit.row_walk import call_rows
 from hetero_cpu.jit.rows import cut_rows, find_kind, merge_axes
+from hetero_cpu.jit.terms import Floats, Mask, Number
 from hetero_cpu.recipe import Recipe
 
 _PARAMETERS = (

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hetero_cpu.jit.arithmetic import EMITTERS, Activation
-from hetero_cpu.jit.code import FLOAT_BYTES, Code, Floats, Mask, Number
+from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel
 from hetero_cpu.jit.row_walk import RowWalk
+from hetero_cpu.jit.terms import Floats, Mask, Number
 
 # Vectors of a row that are loaded before one is written; fewer of what takes many instructions, which would be long to compile.
 _UNROLLED = 4

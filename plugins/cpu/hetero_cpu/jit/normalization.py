@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
-from hetero_cpu.jit.code import FLOAT_BYTES, Code, Floats, Mask, Number
+from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel
 from hetero_cpu.jit.exponential import emit_exponential, emit_exponential_of_negative, emit_logarithm
 from hetero_cpu.jit.row_walk import RowWalk
+from hetero_cpu.jit.terms import Floats, Mask, Number
 
 _UNROLLED = 4
 

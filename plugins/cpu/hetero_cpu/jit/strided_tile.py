@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hetero_cpu.jit.arithmetic import Activation, emit_activations
-from hetero_cpu.jit.code import FLOAT_BYTES, Code, Floats, Mask, Number
+from hetero_cpu.jit.code import FLOAT_BYTES, Code
+from hetero_cpu.jit.terms import Floats, Mask, Number
 
 _UNROLLED = 4
 # Pixels that share one pointer; the others are reached from it by one or two strides.
