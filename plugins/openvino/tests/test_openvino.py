@@ -333,3 +333,15 @@ def test_elementwise_operations_with_outputs_of_several_shapes_are_right_in_ever
         with core.load_network(network, "OPENVINO") as loaded:
             for name, value in loaded.infer(moved).items():
                 np.testing.assert_allclose(value, expected[name], rtol=1e-5, err_msg=f"{name} at {offset}")
+
+
+def test_axes_that_are_counted_in_a_run_have_the_length_that_the_network_says(core: Core, read: Read) -> None:
+    """The engine alone converts no reduction over axes of a length that it does not know."""
+    network = read(
+        "g (float[3,4] x, int64 first) => (float[3,1] y) <int64 two = {2}, int64 one = {1}, int64[1] a> "
+        "{ a = Range(first, two, one) y = ReduceMean <keepdims = 1> (x, a) }",
+        18,
+    )
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    found = core.load_network(network, "OPENVINO").infer({"x": x, "first": np.array(1, np.int64)})["y"]
+    np.testing.assert_array_equal(found, [[1.5], [5.5], [9.5]])
