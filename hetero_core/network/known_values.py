@@ -149,7 +149,7 @@ def _count(node: Node, inputs: Arrays) -> Any:
     import numpy as np  # as above
 
     start, limit, step = (int(array.reshape(())) for array in inputs)
-    return np.arange(start, limit, step, inputs[0].dtype) if abs(limit - start) <= LARGEST_VALUE * abs(step) else None
+    return np.arange(start, limit, step).astype(inputs[0].dtype) if abs(limit - start) <= LARGEST_VALUE * abs(step) else None
 
 
 def _reshape(node: Node, inputs: Arrays) -> Any:
