@@ -159,6 +159,23 @@ def test_output_is_written_into_the_array_that_the_caller_set(core: Core, read: 
     assert mine.tolist() == expected.tolist()
 
 
+@pytest.mark.parametrize(("size", "copied"), [(4096, 2 * 16384), (4097, 0)], ids=["small", "large"])
+def test_small_arrays_are_copied_and_said_to_be_and_results_stay_the_callers_own(
+    core: Core, read: Read, size: int, copied: int
+) -> None:
+    loaded = core.load_network(read(f"g (float[{size}] x) => (float[{size}] y) {{ y = Neg(x) }}"), "OPENVINO")
+    assert loaded.get_metric("OPENVINO_COPIED_BYTES") == copied
+    x = np.arange(size, dtype=np.float32)
+    first = loaded.infer({"x": x})["y"]
+    second = loaded.infer({"x": x + 1})["y"]
+    assert first.tolist() == (-x).tolist()
+    assert second.tolist() == (-x - 1).tolist()
+    request, mine = loaded.create_infer_request(), np.zeros(size, np.float32)
+    request.set_tensor("y", mine)
+    assert request.infer({"x": x})["y"] is mine
+    assert mine.tolist() == (-x).tolist()
+
+
 @pytest.mark.parametrize(
     ("text", "dtype", "limit", "words"),
     [
