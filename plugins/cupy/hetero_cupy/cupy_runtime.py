@@ -15,8 +15,9 @@ import numpy as np
 
 from hetero_core.errors import DeviceUnavailableError
 from hetero_core.runtime.private_cache import open_private_folder
+from hetero_cupy.cupy_gemm import multiply_by_cublas
 from hetero_cupy.probe import explain_facts, explain_import, find_facts
-from hetero_cupy.runtime import CardFacts
+from hetero_cupy.runtime import CardFacts, Launch
 
 _CACHE_VARIABLE = "CUPY_CACHE_DIR"
 _KEPT_STAGING_BYTES = 64 << 20
@@ -193,6 +194,17 @@ class CupyCard:
         """Returns CuPy's elementwise kernel, which broadcasts and compiles when it is first called."""
         kernel: Callable[..., Any] = self.xp.ElementwiseKernel(", ".join(inputs), ", ".join(outputs), body, name, preamble=preamble)
         return kernel
+
+    def compile_kernel(self, name: str, source: str) -> Launch:
+        """Returns CuPy's kernel of a module, which is compiled when it is first called."""
+        kernel = self.xp.RawKernel(source, name)
+        return lambda blocks, threads, arguments: kernel((blocks,), (threads,), arguments)
+
+    def multiply(self, a: Any, b: Any, *, uses_tf32: bool) -> Any:
+        """Returns the product by cuBLAS."""
+        from cupy_backends.cuda.libs import cublas  # loads the library
+
+        return multiply_by_cublas(self.xp, cublas, a=a, b=b, uses_tf32=uses_tf32)
 
     def read_memory(self) -> tuple[int, int]:
         """Returns what the driver has free and what the pool has in reserve together, and all there is."""

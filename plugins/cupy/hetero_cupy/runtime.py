@@ -14,6 +14,8 @@ Array = Any
 """An array in a card's memory."""
 HostArray = Any
 """A NumPy array."""
+Launch = Callable[[int, int, tuple[Any, ...]], None]
+"""A compiled kernel: blocks, threads of a block, arguments; arrays are C-contiguous, numbers have NumPy's types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,15 @@ class Card(Protocol):
         """Returns a function of arrays that broadcast, computed element by element by `body`, CUDA C++ over the names.
 
         `inputs` and `outputs` are declarations as "float32 x"; `preamble` defines functions that the body calls.
+        """
+
+    def compile_kernel(self, name: str, source: str) -> Launch | None:
+        """Returns the kernel `name` of a module in CUDA C++, None where the card is one that compiles nothing."""
+
+    def multiply(self, a: Array, b: Array, *, uses_tf32: bool) -> Array:
+        """Returns the product of the last two axes, the others broadcast; both of one type, float32 or of 16 bits.
+
+        Sums are float32, the result is rounded once. With TF32 the elements of float32 may lose all but 10 bits of their fractions.
         """
 
     def read_memory(self) -> tuple[int, int]:

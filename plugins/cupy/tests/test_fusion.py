@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_cupy.device import transform_network
-from hetero_cupy.fusion import fuse_elementwise, write_kernel, write_module, write_number
+from hetero_cupy.fusion import write_kernel, write_module, write_number
+from hetero_cupy.passes import transform_network
 
 from hetero_core import Core, Network
 
@@ -22,7 +22,7 @@ RESIDUAL = "g (float[2,4] x, float[2,4] z) => (float[2,4] y) { n = Neg (x) a = A
 
 
 def fuse(network: Network) -> Network:
-    return fuse_elementwise(transform_network(network))
+    return transform_network(network, precision="f32", fuses=True)
 
 
 def list_operators(network: Network) -> list[str]:
@@ -42,7 +42,7 @@ def test_chain_becomes_one_node_and_a_value_read_twice_stays(read: Callable[...,
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("g (float16[4] x) => (float16[4] y) { a = Neg (x) y = Relu (a) }", "not float32"),
+        ("g (double[4] x) => (double[4] y) { a = Neg (x) y = Relu (a) }", "not 32 or 16 bits"),
         ("g (float[4] x) => (float[4] a, float[4] y) { a = Neg (x) y = Relu (a) }", "an output of the network"),
         ("g (float[4] x, float[2,4] z) => (float[2,4] y) { a = Neg (x) y = Add (a, z) }", "broadcast afterwards"),
         ("g (float[4] x) => (float[4] y) { a = Neg (x) y = Softmax (a) }", "not elementwise"),
@@ -54,13 +54,15 @@ def test_what_is_not_alike_is_not_fused(read: Callable[..., Network], text: str,
 
 def test_text_follows_from_the_tree_alone() -> None:
     tree = ("Mul", (), (("LeakyRelu", (0.25,), (("Add", (), (0, 1)),)), ("Add", (), (0, 1))))
-    text = write_kernel(tree, 2)
-    assert text == write_kernel(tree, 2)
+    text = write_kernel(tree, ("float32",) * 3)
+    assert text == write_kernel(tree, ("float32",) * 3)
     assert text.inputs == ("float32 x0", "float32 x1")
     assert text.outputs == ("float32 y0",)
     # What occurs twice is computed once.
     assert text.body.splitlines() == [
-        "float t0 = (x0 + x1);",
+        "float v0 = x0;",
+        "float v1 = x1;",
+        "float t0 = (v0 + v1);",
         "float t1 = hetero_leaky(t0, 0.25f);",
         "float t2 = (t1 * t0);",
         "y0 = t2;",
@@ -83,7 +85,8 @@ def test_fused_network_computes_what_the_plain_one_does(core: Core, read: Callab
 
 
 ALL_OPERATORS = (
-    *("Abs", "Ceil", "Exp", "Floor", "Neg", "Reciprocal", "Relu", "Sigmoid", "Sqrt", "Tanh", "HardSwish", "HardSigmoid"),
+    *("Abs", "Cast", "Ceil", "Erf", "Exp", "Floor", "Gelu", "Log"),
+    *("Neg", "Reciprocal", "Relu", "Sigmoid", "Sqrt", "Tanh", "HardSwish", "HardSigmoid"),
     *("LeakyRelu", "Clip", "Add", "Sub", "Mul", "Div"),
 )
 PARAMETERS: dict[str, tuple[float, ...]] = {"HardSigmoid": (0.2, 0.5), "LeakyRelu": (0.01,), "Clip": (-1.5, 6.0)}
@@ -133,7 +136,7 @@ def test_nvidias_compiler_takes_every_operator(architecture: str) -> None:
     if nvrtc is None:
         pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc-cu12")
     for operator in ALL_OPERATORS:
-        text = write_kernel(make_tree(operator), 2)
+        text = write_kernel(make_tree(operator), ("float32",) * 3)
         ptx = compile_module(nvrtc, write_module(text), architecture)
         assert f".entry {text.name}".encode() in ptx
         assert f".target sm_{architecture}".encode() in ptx
@@ -143,7 +146,7 @@ def test_nvidias_compiler_refuses_what_is_wrong() -> None:
     nvrtc = load_nvrtc()
     if nvrtc is None:
         pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc-cu12")
-    source = write_module(write_kernel(make_tree("Relu"), 2)).replace("float hetero_relu", "float hetero_other")
+    source = write_module(write_kernel(make_tree("Relu"), ("float32",) * 3)).replace("float hetero_relu", "float hetero_other")
     with pytest.raises(AssertionError, match='identifier "hetero_relu" is undefined'):
         compile_module(nvrtc, source, "80")
 
