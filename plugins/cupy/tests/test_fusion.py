@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
-import importlib.util
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +13,9 @@ from hetero_cupy.passes import transform_network
 
 from hetero_core import Core, Network
 
+from . import nvrtc
+
+needs_nvrtc = pytest.mark.skipif(nvrtc.load_nvrtc() is None, reason=nvrtc.MISSING)
 X = np.array([[-4, -0.5, 0, 0.25], [1, 3.5, math.nan, math.inf]], np.float32)
 SILU = "g (float[2,4] x, float[4] b) => (float[2,4] y) { a = Add (x, b) s = Sigmoid (a) p = Mul (a, s) y = Neg (p) }"
 RESIDUAL = "g (float[2,4] x, float[2,4] z) => (float[2,4] y) { n = Neg (x) a = Add (n, z) r = LeakyRelu <alpha = 0.25> (a) y = Mul (r, r) }"
@@ -99,56 +99,21 @@ def make_tree(operator: str) -> Any:
     return operator, PARAMETERS.get(operator, ()), arguments
 
 
-def load_nvrtc() -> Any:
-    """Returns NVIDIA's runtime compiler, from its wheel or the system; None where there is none. It needs no card."""
-    found = importlib.util.find_spec("nvidia")
-    folders = [Path(folder) for folder in (found.submodule_search_locations or ())] if found is not None else []
-    wheels = sorted(path for folder in folders for path in folder.glob("**/libnvrtc.so.*") if "alt" not in path.name)
-    for name in (*map(str, wheels), "libnvrtc.so.12", "libnvrtc.so.13"):
-        try:
-            return ctypes.CDLL(name)
-        except OSError:
-            continue
-    return None
-
-
-def compile_module(nvrtc: Any, source: str, architecture: str) -> bytes:
-    """Returns PTX. Raises: AssertionError with the compiler's words."""
-    program = ctypes.c_void_p()
-    assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"fused.cu", 0, None, None) == 0
-    options = (ctypes.c_char_p * 2)(f"--gpu-architecture=compute_{architecture}".encode(), b"--device-as-default-execution-space")
-    answer = nvrtc.nvrtcCompileProgram(program, 2, options)
-    size = ctypes.c_size_t()
-    nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
-    log = ctypes.create_string_buffer(size.value)
-    nvrtc.nvrtcGetProgramLog(program, log)
-    assert answer == 0, log.value.decode()
-    nvrtc.nvrtcGetPTXSize(program, ctypes.byref(size))
-    ptx = ctypes.create_string_buffer(size.value)
-    nvrtc.nvrtcGetPTX(program, ptx)
-    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-    return ptx.value
-
-
-@pytest.mark.parametrize("architecture", ["80", "90"])
+@needs_nvrtc
+@pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
 def test_nvidias_compiler_takes_every_operator(architecture: str) -> None:
-    nvrtc = load_nvrtc()
-    if nvrtc is None:
-        pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc-cu12")
     for operator in ALL_OPERATORS:
         text = write_kernel(make_tree(operator), ("float32",) * 3)
-        ptx = compile_module(nvrtc, write_module(text), architecture)
+        ptx = nvrtc.compile_module(write_module(text), architecture)
         assert f".entry {text.name}".encode() in ptx
         assert f".target sm_{architecture}".encode() in ptx
 
 
+@needs_nvrtc
 def test_nvidias_compiler_refuses_what_is_wrong() -> None:
-    nvrtc = load_nvrtc()
-    if nvrtc is None:
-        pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc-cu12")
     source = write_module(write_kernel(make_tree("Relu"), ("float32",) * 3)).replace("float hetero_relu", "float hetero_other")
     with pytest.raises(AssertionError, match='identifier "hetero_relu" is undefined'):
-        compile_module(nvrtc, source, "80")
+        nvrtc.compile_module(source, "80")
 
 
 def test_every_operator_with_a_rule_is_tried() -> None:
