@@ -11,18 +11,20 @@ from typing import Any
 
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
 from hetero_core.devices.query import query_by_transform, require_all_supported
-from hetero_core.errors import BlobMismatchError
+from hetero_core.errors import BlobMismatchError, ConfigValueError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec
 from hetero_core.network.writer import pack_network, unpack_network
 from hetero_cupy.executable import GpuExecutable
+from hetero_cupy.operators import CardOperators
 from hetero_cupy.passes import transform_network
 from hetero_cupy.refusals import find_card_refusals
 from hetero_cupy.runtime import Card, Runtime
 
 FUSION_KEY = "GPU_FUSION"
 GRAPHS_KEY = "GPU_GRAPHS"
+CUDNN_KEY = "GPU_CUDNN"
 PRECISION_KEY = "INFERENCE_PRECISION_HINT"
 _IDENTITY = "gpu identity"
 _AMPERE = 8
@@ -41,7 +43,7 @@ class GpuDevice:
 
     @hookimpl
     def config_keys(self) -> Mapping[str, ConfigKey]:
-        """What float32 is computed in; two ways to fewer launches, off, because no card has run them yet."""
+        """What float32 is computed in; what makes it faster is off, because no card has run it yet."""
         return {
             PRECISION_KEY: ConfigKey(
                 str,
@@ -50,6 +52,9 @@ class GpuDevice:
                 choices=("bf16", "f16", "f32", "tf32"),
             ),
             FUSION_KEY: ConfigKey(bool, False, "Join neighbouring elementwise operators on floats into one generated CUDA kernel."),
+            CUDNN_KEY: ConfigKey(
+                bool, False, "Compute convolutions of 16 bits or TF32 by cuDNN where it has a plan; needs nvidia-cudnn-frontend."
+            ),
             GRAPHS_KEY: ConfigKey(
                 bool, False, "Record runs that stay on the card as CUDA graphs, one for each signature of inputs."
             ),
@@ -84,13 +89,20 @@ class GpuDevice:
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
         """Writes the weights to the card and binds the kernels."""
         require_all_supported(device, network, self.query_network(device, network))
+        card = self._card(device)
+        convolutions = card.find_convolutions() if config[CUDNN_KEY] else None
+        if config[CUDNN_KEY] and convolutions is None:
+            raise ConfigValueError(
+                f"configuration key {CUDNN_KEY} of device {device}: nvidia-cudnn-frontend is not installed; pip install "
+                "'hetero-cupy[cudnn]', or load without the key"
+            )
         return GpuExecutable(
             network,
             transform_network(network, precision=config[PRECISION_KEY], fuses=config[FUSION_KEY]),
-            self._card(device),
+            card,
             extensions=self._extensions,
             where=f"network '{network.name}' on {device}",
-            uses_tf32=config[PRECISION_KEY] == "tf32",
+            operators=CardOperators(card, uses_tf32=config[PRECISION_KEY] == "tf32", convolutions=convolutions),
             records=config[GRAPHS_KEY],
         )
 

@@ -77,7 +77,7 @@ class GpuExecutable(Executable):
         *,
         extensions: Mapping[tuple[str, str], Extension],
         where: str,
-        uses_tf32: bool,
+        operators: CardOperators,
         records: bool,
     ) -> None:
         """Writes the weights to the card. Raises: DeviceMemoryError."""
@@ -90,7 +90,7 @@ class GpuExecutable(Executable):
         self._extensions = {key: HostOperator(extension, self._read, self._write) for key, extension in extensions.items()}
         self._stream = card.create_stream()
         self._fused = sum((node.domain, node.op_type) == FUSED for node in transformed.nodes)
-        self._own = {**CardOperators(card, uses_tf32=uses_tf32).list_extensions(), FUSED: FusedOperator(card)}
+        self._own = {**operators.list_extensions(), FUSED: FusedOperator(card)}
         host_inputs = find_host_inputs(transformed)
         self.inputs = tuple(
             ValueSpec(spec.name, spec.type, HOST) if spec.name in host_inputs else place_value(spec, card.memory)

@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from hetero_cupy.fake_array import FakeArray, FakeNamespace, Home, HostAccessError
-from hetero_cupy.runtime import CardFacts, Launch
+from hetero_cupy.runtime import CardFacts, Convolutions, Launch
 
 
 class FakeOutOfMemoryError(MemoryError):
@@ -149,6 +149,10 @@ class FakeCard:
             left, right = _round_to_tf32(left), _round_to_tf32(right)
         product = np.matmul(left.astype(np.float32), right.astype(np.float32))
         return FakeArray(self._home, product.astype(left.dtype))
+
+    def find_convolutions(self) -> Convolutions | None:
+        """There is none."""
+        return None
 
     def read_memory(self) -> tuple[int, int]:
         """Returns what is free of the limit; of no limit, a large number."""

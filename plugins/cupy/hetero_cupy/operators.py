@@ -32,7 +32,7 @@ from hetero_cupy.kernel_texts import (
     write_layer_normalization,
     write_softmax,
 )
-from hetero_cupy.runtime import Card, Launch
+from hetero_cupy.runtime import Card, Convolutions, Launch
 
 DOMAIN = "hetero.gpu"
 """The domain of nodes that this plugin makes; no model can bring one that runs, since it has no schema."""
@@ -92,10 +92,11 @@ class CardOperator:
 class CardOperators:
     """The operators of one network on a card; compiles each text once."""
 
-    def __init__(self, card: Card, *, uses_tf32: bool) -> None:
+    def __init__(self, card: Card, *, uses_tf32: bool, convolutions: Convolutions | None = None) -> None:
         self._card = card
         self._xp: Namespace = card.xp
         self._uses_tf32 = uses_tf32
+        self._convolutions = convolutions
         self._compiled: dict[str, Launch | None] = {}
 
     def list_extensions(self) -> dict[tuple[str, str], CardOperator]:
@@ -156,6 +157,9 @@ class CardOperators:
             return narrow(convolve(self._xp, widen(x), widen(w), windows, group), x.dtype)
         if group == channels == outputs and not windows.is_pointwise:
             return self._convolve_depthwise(x, w, windows)
+        found = None if self._convolutions is None else self._convolutions.convolve(x, w, windows, uses_tf32=self._uses_tf32)
+        if found is not None:
+            return found
         filters = w.reshape(group, outputs // group, -1)
         if windows.is_pointwise:
             y = self._multiply_groups(filters, x.reshape(batch, group, channels // group, -1))

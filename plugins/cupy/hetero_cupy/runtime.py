@@ -27,6 +27,13 @@ class CardFacts:
     memory_bytes: int
 
 
+class Convolutions(Protocol):
+    """A library of convolutions."""
+
+    def convolve(self, x: Array, w: Array, windows: Any, *, uses_tf32: bool) -> Array | None:
+        """Returns the convolution without bias, with float32 sums, None where the library has none that fits."""
+
+
 class Replay(Protocol):
     """A run that was recorded once; running it again reads and writes the arrays that it was recorded with."""
 
@@ -83,6 +90,9 @@ class Card(Protocol):
 
         Sums are float32, the result is rounded once. With TF32 the elements of float32 may lose all but 10 bits of their fractions.
         """
+
+    def find_convolutions(self) -> Convolutions | None:
+        """Returns a library of convolutions, None where none is installed."""
 
     def read_memory(self) -> tuple[int, int]:
         """Returns the bytes that are free and all bytes; what only the library's pool holds counts as free."""
