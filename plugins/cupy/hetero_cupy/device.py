@@ -51,7 +51,11 @@ class GpuDevice:
                 "What float32 is computed in: f16 and bf16 keep most values in 16 bits, tf32 rounds what products multiply.",
                 choices=("bf16", "f16", "f32", "tf32"),
             ),
-            FUSION_KEY: ConfigKey(bool, False, "Join neighbouring elementwise operators on floats into one generated CUDA kernel."),
+            FUSION_KEY: ConfigKey(
+                bool,
+                False,
+                "Join neighbouring elementwise operators on floats, and what stands before a Softmax, into one CUDA kernel.",
+            ),
             CUDNN_KEY: ConfigKey(
                 bool, False, "Compute convolutions of 16 bits or TF32 by cuDNN where it has a plan; needs nvidia-cudnn-frontend."
             ),

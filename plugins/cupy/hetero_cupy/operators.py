@@ -203,14 +203,26 @@ class CardOperators:
         _launch_each(launch, (self._lay_out(x), self._lay_out(w), y), y.size, x.shape[1], windows)
         return y
 
-    def compute_softmax(self, x: Array, *, axis: int = -1) -> Array:
-        """Returns exp(x - max) / sum(exp(x - max)) over the last axis. Source: ONNX Softmax-13."""
-        launch = self._compile(write_softmax(_name(x))) if x.size else None
+    def compute_softmax(self, x: Array, mask: Array | None = None, *, axis: int = -1, scale: float = 1.0) -> Array:
+        """Returns exp(z - max(z)) / sum(exp(z - max(z))) over the last axis, z = scale * x + mask. Source: ONNX Softmax-13.
+
+        mask: (batch, heads, queries, keys) as x, or 1 in place of any of the first three.
+        """
+        if not x.size:
+            return x
+        launch = self._compile(write_softmax(_name(x), None if mask is None else _name(mask)))
         if launch is None:
-            return narrow(softmax_of(self._xp, widen(x), -1), x.dtype) if x.size else x
+            scores = widen(x) if scale == 1 else narrow(widen(x) * scale, widen(x).dtype)
+            return narrow(softmax_of(self._xp, scores if mask is None else scores + widen(mask), -1), x.dtype)
         y = self._xp.empty(x.shape, dtype=x.dtype)
         rows, width = x.size // x.shape[-1], x.shape[-1]
-        launch(min(rows, _MOST_BLOCKS), THREADS, (self._lay_out(x), y, np.int64(rows), np.int32(width)))
+        arguments = [self._lay_out(x), y, np.int64(rows), np.int32(width), np.float32(scale)]
+        if mask is not None:
+            mask = self._lay_out(mask)
+            batch, heads, queries, _ = mask.shape
+            steps = (heads * queries * width * (batch > 1), queries * width * (heads > 1), width * (queries > 1))
+            arguments += [mask, *(np.int32(size) for size in (*x.shape[1:3], *steps))]
+        launch(min(rows, _MOST_BLOCKS), THREADS, tuple(arguments))
         return y
 
     def normalize_rows(

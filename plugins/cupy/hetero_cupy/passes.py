@@ -23,6 +23,7 @@ from hetero_core.transforms.constants import LARGEST_GROWTH, drop_unread, fold_c
 from hetero_core.transforms.copies import eliminate_copies, eliminate_dropout
 from hetero_core.transforms.patterns import fuse_gelu, fuse_layer_normalization
 from hetero_core.transforms.rewrite import Replacement, replace_nodes, run_passes
+from hetero_cupy.attention import fuse_scores
 from hetero_cupy.fusion import fuse_elementwise
 from hetero_cupy.operators import DOMAIN, take_operators
 from hetero_cupy.precision import lower_precision
@@ -49,7 +50,7 @@ def transform_network(network: Network, *, precision: str, fuses: bool) -> Netwo
     if precision in LOWERED:
         network = lower_precision(network, LOWERED[precision])
     network = take_operators(network)
-    return fuse_elementwise(split_biases(bound_clips(network))) if fuses else network
+    return fuse_elementwise(split_biases(bound_clips(fuse_scores(network)))) if fuses else network
 
 
 def evaluate_node(node: Node, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:

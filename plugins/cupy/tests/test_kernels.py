@@ -37,6 +37,8 @@ def iterate_texts() -> Iterator[tuple[str, CudaText]]:
         yield f"depthwise-{dtype}", write_depthwise(dtype, GEOMETRY)
         yield f"softmax-{dtype}", write_softmax(dtype)
         yield f"layer_normalization-{dtype}", write_layer_normalization(dtype, "float32")
+    for scores, mask in product(TYPES, repeat=2):
+        yield f"softmax-{scores}-{mask}", write_softmax(scores, mask)
     yield "layer_normalization-float16-float16", write_layer_normalization("float16", "float16")
     for made, read in product(TYPES, repeat=2):
         text = write_kernel(("Gelu", (), (("Add", (), (0, 1)),)), (read, "float32", made))
@@ -89,6 +91,18 @@ def test_softmax_is_the_formula(dtype: str) -> None:
 def test_softmax_of_nothing_but_minus_infinity_and_of_nan_is_nan() -> None:
     x = np.array([[-np.inf, -np.inf], [np.nan, 1], [0, 0]], np.float32)
     np.testing.assert_array_equal(run(HostCompiledCard(0), "Softmax", x), [[np.nan] * 2, [np.nan] * 2, [0.5, 0.5]])
+
+
+@needs_compiler
+@pytest.mark.parametrize("mask_dtype", TYPES)
+@pytest.mark.parametrize("spread", [(1, 1, 1), (2, 1, 1), (1, 3, 1), (1, 1, 4), (2, 3, 4)], ids=str)
+def test_softmax_of_masked_scores_is_the_formula(mask_dtype: str, spread: tuple[int, ...]) -> None:
+    card, x, mask = HostCompiledCard(0), draw("float16", 2, 3, 4, 5), draw(mask_dtype, *spread, 5, seed=1)
+    mask[..., 2] = -np.inf
+    scores = x.astype(np.float64) * 0.125 + mask.astype(np.float64)
+    wide = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    check(run(card, "Softmax", x, mask, scale=0.125), wide / wide.sum(axis=-1, keepdims=True), "float16")
+    assert card.launches == [write_softmax("float16", mask_dtype).name]
 
 
 @needs_compiler
