@@ -25,7 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from gpu_machine import add_checkout, install_wheels, require_packages  # the path is set above
+from gpu_machine import add_checkout, announce_checkout, install_wheels, require_packages  # the path is set above
 from gpu_models import draw_inputs, make_model  # as above
 from gpu_torch import time_torch  # as above
 
@@ -84,18 +84,12 @@ def open_runtime(*, is_dry: bool) -> Any:
 
 
 def make_core(runtime: Any) -> Any:
-    """Returns a Core with the plugins of this checkout, whether they are installed or not, and the card as CARD."""
-    import hetero_cpu
-    import hetero_hetero
-    import hetero_template
+    """Returns a Core with the card as CARD, beside the devices of this checkout."""
     from hetero_cupy.device import GpuDevice
 
     from hetero_core import Core
 
     core = Core()
-    for name, plugin in {"CPU": hetero_cpu, "HETERO": hetero_hetero, "TEMPLATE": hetero_template}.items():
-        if name not in core.device_names:
-            core.register_plugin(name, plugin)
     core.register_plugin("CARD", GpuDevice("CARD", runtime))
     return core
 
@@ -303,6 +297,7 @@ def read_options() -> argparse.Namespace:
 def main() -> int:
     options = read_options()
     add_checkout()
+    announce_checkout()
     if options.wheels is not None:
         install_wheels(options.wheels)
     packages = require_packages()
@@ -322,7 +317,7 @@ def main() -> int:
         )
         report.add("|---|---|---|---|---|---|---|---|---|---|---|")
         times = clock.share(0.6)
-        for batch, dtype, name in product(options.batches, options.dtypes, options.models):
+        for batch, name, dtype in product(options.batches, options.models, options.dtypes):
             if times.has(10):
                 make_row = partial(time_model, core, card, name=name, batch=batch, dtype=dtype, clock=times)
                 add_rows(report, name, lambda make=make_row: iter([make()]))  # type: ignore[misc]  # bound now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 
@@ -25,7 +26,9 @@ def set_batch(model: Any, batch: int) -> Any:
     return changed
 
 
+@lru_cache(maxsize=1)
 def make_model(name: str, batch: int) -> Any:
+    """Returns a network; the last one is kept, since it is asked for once for each element type."""
     from hetero_core.testing.larger_models import LARGER_MODELS, larger_model
     from hetero_core.testing.models import light_model
 

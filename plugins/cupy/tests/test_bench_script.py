@@ -32,10 +32,17 @@ def test_without_packages_it_names_them_and_ends_with_3() -> None:
     # -S: nothing of what is installed is there.
     ended = run_script(flags=("-S",))
     assert ended.returncode == 3, ended.stderr
-    names = "numpy onnx ml_dtypes pluggy importlib-metadata zipp"
+    names = "numpy onnx ml_dtypes pluggy importlib-metadata threadpoolctl"
     assert ended.stdout.startswith(
         f"gpu.py: nothing was measured: missing {names}; on a machine with a network: pip install {names};"
     )
+
+
+def test_package_that_another_one_needs_is_named(tmp_path: Path) -> None:
+    (tmp_path / "pluggy.py").write_text("import some_thing.inner")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ended = subprocess.run([sys.executable, str(SCRIPT)], env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stdout.split(";")[0]) == (3, "gpu.py: nothing was measured: missing some-thing")
 
 
 def test_folder_without_wheels_is_an_error(tmp_path: Path) -> None:
