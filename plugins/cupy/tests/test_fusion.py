@@ -13,9 +13,9 @@ from hetero_cupy.passes import transform_network
 
 from hetero_core import Core, Network
 
-from . import nvrtc
+from . import cuda_compiler
 
-needs_nvrtc = pytest.mark.skipif(nvrtc.load_nvrtc() is None, reason=nvrtc.MISSING)
+needs_cuda_compiler = pytest.mark.skipif(not cuda_compiler.has_compiler(), reason=cuda_compiler.MISSING)
 X = np.array([[-4, -0.5, 0, 0.25], [1, 3.5, math.nan, math.inf]], np.float32)
 SILU = "g (float[2,4] x, float[4] b) => (float[2,4] y) { a = Add (x, b) s = Sigmoid (a) p = Mul (a, s) y = Neg (p) }"
 RESIDUAL = "g (float[2,4] x, float[2,4] z) => (float[2,4] y) { n = Neg (x) a = Add (n, z) r = LeakyRelu <alpha = 0.25> (a) y = Mul (r, r) }"
@@ -99,21 +99,21 @@ def make_tree(operator: str) -> Any:
     return operator, PARAMETERS.get(operator, ()), arguments
 
 
-@needs_nvrtc
-@pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
+@needs_cuda_compiler
+@pytest.mark.parametrize("architecture", cuda_compiler.ARCHITECTURES)
 def test_nvidias_compiler_takes_every_operator(architecture: str) -> None:
     for operator in ALL_OPERATORS:
         text = write_kernel(make_tree(operator), ("float32",) * 3)
-        ptx = nvrtc.compile_module(write_module(text), architecture)
+        ptx = cuda_compiler.compile_module(write_module(text), architecture)
         assert f".entry {text.name}".encode() in ptx
         assert f".target sm_{architecture}".encode() in ptx
 
 
-@needs_nvrtc
+@needs_cuda_compiler
 def test_nvidias_compiler_refuses_what_is_wrong() -> None:
     source = write_module(write_kernel(make_tree("Relu"), ("float32",) * 3)).replace("float hetero_relu", "float hetero_other")
     with pytest.raises(AssertionError, match='identifier "hetero_relu" is undefined'):
-        nvrtc.compile_module(source, "80")
+        cuda_compiler.compile_module(source, "80")
 
 
 def test_every_operator_with_a_rule_is_tried() -> None:

@@ -19,7 +19,7 @@ from hetero_core.errors import UnsupportedNodesError
 from hetero_core.testing.backend_cases import iterate_backend_cases
 from hetero_core.testing.compare import describe_mismatch
 
-from . import host_compiler, nvrtc
+from . import cuda_compiler, host_compiler
 from .host_compiler import HostCompiledCard, HostCompilingRuntime
 
 TYPES = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
@@ -28,7 +28,7 @@ BOUNDS = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
 GEOMETRY = Geometry((3, 2), (2, 1), (1, 2), (1, 1))
 
 needs_compiler = pytest.mark.skipif(host_compiler.COMPILER is None, reason=host_compiler.MISSING)
-needs_nvrtc = pytest.mark.skipif(nvrtc.load_nvrtc() is None, reason=nvrtc.MISSING)
+needs_cuda_compiler = pytest.mark.skipif(not cuda_compiler.has_compiler(), reason=cuda_compiler.MISSING)
 
 
 def iterate_texts() -> Iterator[tuple[str, CudaText]]:
@@ -45,11 +45,11 @@ def iterate_texts() -> Iterator[tuple[str, CudaText]]:
         yield f"fused-{read}-{made}", CudaText(text.name, write_module(text))
 
 
-@needs_nvrtc
-@pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
+@needs_cuda_compiler
+@pytest.mark.parametrize("architecture", cuda_compiler.ARCHITECTURES)
 @pytest.mark.parametrize("text", [pytest.param(text, id=subject) for subject, text in iterate_texts()])
 def test_nvidias_compiler_takes_the_kernel(text: CudaText, architecture: str) -> None:
-    ptx = nvrtc.compile_module(text.source, architecture)
+    ptx = cuda_compiler.compile_module(text.source, architecture)
     assert f".entry {text.name}".encode() in ptx
     assert f".target sm_{architecture}".encode() in ptx
     # No double precision slips in by a literal or by a function without an f: it is many times slower.
