@@ -27,15 +27,18 @@ _NUMPY_STEPS = (
 
 
 _NATIVE_STEPS = (
+    "steps_attention",
     "steps_convolution",
     "steps_depthwise",
     "steps_elementwise",
+    "steps_gather",
     "steps_grouped",
+    # Asked before the copies of steps_layout.
+    "steps_shuffle",
     "steps_layout",
     "steps_linear",
     "steps_normalization",
     "steps_pooling",
-    "steps_shuffle",
     "steps_transposed",
 )
 

@@ -24,20 +24,13 @@ def plan_attention(site: Site) -> Choice | None:
     Source: ONNX Attention-24. The sum divides the products with v, which are fewer than the scores.
     """
     node = site.node
-    if (
-        not set(node.attributes) <= _ATTRIBUTES
-        or node.attributes.get("is_causal", 0)
-        or any(node.outputs[1:])
-        or any(node.inputs[4:])
-    ):
-        return None
-    if not site.is_float32(*(name for name in node.inputs if name)):
+    if not is_plain_attention(site):
         return None
     has_mask = site.has_input(3)
-    split = _find_split(site)
+    split = find_split(site)
     if split is None:
         return None
-    q, k, v = (_split_heads(site.prototypes[name], split) for name in node.inputs[:3])
+    q, k, v = (split_heads(site.prototypes[name], split) for name in node.inputs[:3])
     batch, heads, queries, size = q.shape
     keys = k.shape[2]
     if k.shape != (batch, heads, keys, size) or v.shape[:3] != (batch, heads, keys):
@@ -51,8 +44,8 @@ def plan_attention(site: Site) -> Choice | None:
     shapes = [(together * rows * keys,), (together * rows,)]
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Call]:
-        q, k, v = (_split_heads(array, split) for array in reads[:3])
-        y = _split_heads(writes[0], split)
+        q, k, v = (split_heads(array, split) for array in reads[:3])
+        y = split_heads(writes[0], split)
         mask = np.broadcast_to(reads[3], (batch, heads, queries, keys)) if has_mask else None
         scores, edges = cut_scratch(scratch, shapes)
         calls: list[Call] = []
@@ -92,7 +85,19 @@ def _bind_softmax(tile: Array, edge: Array, scale: np.float32, mask: Array | Non
     return calls
 
 
-def _find_split(site: Site) -> int | None:
+def is_plain_attention(site: Site) -> bool:
+    """Says whether a node is the formula alone: float32, one output, without caches, soft caps, lengths and a causal mask."""
+    node = site.node
+    return (
+        set(node.attributes) <= _ATTRIBUTES
+        and not node.attributes.get("is_causal", 0)
+        and not any(node.outputs[1:])
+        and not any(node.inputs[4:])
+        and site.is_float32(*(name for name in node.inputs if name))
+    )
+
+
+def find_split(site: Site) -> int | None:
     """Returns the heads of packed inputs, 0 where heads are an axis, None where the step does not apply."""
     ranks = {len(site.shape(name)) for name in site.node.inputs[:3]}
     heads, others = (int(site.node.attributes.get(name, 0)) for name in ("q_num_heads", "kv_num_heads"))
@@ -101,7 +106,7 @@ def _find_split(site: Site) -> int | None:
     return heads if ranks == {3} and heads == others and heads > 0 else None
 
 
-def _split_heads(array: Array, heads: int) -> Array:
+def split_heads(array: Array, heads: int) -> Array:
     """Returns an array as (batch, heads, steps, size)."""
     if not heads:
         return array

@@ -42,6 +42,14 @@ def read_native_epilogue(site: Site, bias: Array | None, outputs: int, *, channe
     return NativeEpilogue(bias, added, tuple(activations))
 
 
+def list_overwritten(site: Site, source: str, added: str) -> tuple[int, ...]:
+    """Returns the positions among (source, added) whose memory the result may take: that of `added`, where the source does not lie there.
+
+    Other tiles read the source after the first one is written; what is added is read where it is written.
+    """
+    return (1,) if added and not np.may_share_memory(site.prototypes[source], site.prototypes[added]) else ()
+
+
 def _read_vector(site: Site, value: str, shape: tuple[object, ...], outputs: int, channel_axis: int) -> Array | None:
     """Returns a constant that adds one number to each channel, None for another value."""
     constant = site.constants.get(value)

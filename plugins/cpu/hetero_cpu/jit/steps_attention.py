@@ -1,0 +1,78 @@
+"""Attention by machine code: heads as an axis of their own or packed side by side, with strides as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+
+import numpy as np
+
+from hetero_cpu.arena import align
+from hetero_cpu.jit.attention import PARAMETERS, choose_attention_shape, make_attention
+from hetero_cpu.jit.compiler import find_width
+from hetero_cpu.jit.native import Array, NativeCall, address_of, bits_of, native_step
+from hetero_cpu.recipe import Recipe, Site
+from hetero_cpu.steps_attention import find_split, is_plain_attention, split_heads
+
+_FLOAT_BYTES = 4
+# Multiplications of a chunk below which handing it to a thread costs more than it saves: about 10 microseconds.
+_SMALLEST_CHUNK = 1 << 20
+_CHUNKS_OF_WORKER = 8
+
+
+@native_step("Attention")
+def plan_native_attention(site: Site) -> Recipe | None:
+    """Returns the recipe of softmax(scale q k^T + mask) v; caches, soft caps, lengths and shared heads are left to others.
+
+    Source: ONNX Attention-24.
+    """
+    node = site.node
+    split = find_split(site)
+    if split is None or not is_plain_attention(site) or site.group.epilogue:
+        return None
+    q, k, v = (split_heads(site.prototypes[name], split) for name in node.inputs[:3])
+    batch, heads, queries, size = q.shape
+    keys, value_size = k.shape[2], v.shape[3]
+    if k.shape != (batch, heads, keys, size) or v.shape[:3] != (batch, heads, keys) or 0 in (*q.shape, keys, value_size):
+        return None
+    if any(array.shape[3] > 1 and array.strides[3] != _FLOAT_BYTES for array in (q, k, v)):
+        return None
+    full_shape = (batch, heads, queries, keys)
+    kind = ""
+    if site.has_input(3):
+        mask = site.prototypes[node.inputs[3]]
+        if mask.ndim < 2 or mask.shape[-1] != keys or (keys > 1 and mask.strides[-1] != _FLOAT_BYTES):
+            return None
+        kind = "number" if np.broadcast_to(mask, full_shape).strides[2] == 0 or queries == 1 else "vectors"
+    shape = choose_attention_shape(queries, keys, value_size, kind, find_width())
+    kernel = make_attention(shape)
+    row_bytes = shape.vectors * find_width() * _FLOAT_BYTES
+    scores = align(size * row_bytes)
+    masks = scores + align(keys * row_bytes)
+    edges = masks + (align(keys * row_bytes) if kind == "vectors" else 0)
+    # A line between workers, so that none waits for what another one writes.
+    worker_bytes = edges + align(row_bytes) + 128
+    blocks = -(-queries // (shape.vectors * find_width()))
+    units = batch * heads * blocks
+    work = batch * heads * queries * keys * (size + value_size)
+    wanted = max(1, min(units, work // _SMALLEST_CHUNK, _CHUNKS_OF_WORKER * site.workers)) if site.workers > 1 else 1
+    units_of_chunk = -(-units // wanted)
+    scale = float(node.attributes.get("scale", 1 / sqrt(size)))
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        arrays = {key: split_heads(array, split) for key, array in zip("qkv", reads, strict=False)}
+        arrays["y"] = split_heads(writes[0], split)
+        if kind:
+            arrays["mask"] = np.broadcast_to(reads[3], full_shape)
+        numbers = {
+            "heads": heads, "keys": keys, "size": size, "value_size": value_size, "scale": bits_of(scale), "blocks": blocks,
+            "units": units, "units_of_chunk": units_of_chunk, "scratch": address_of(scratch), "scratch_worker": worker_bytes,
+            "scores": scores, "masks": masks, "edges": edges,
+        }  # fmt: skip
+        for key, array in arrays.items():
+            names = (key, f"{key}_batch", f"{key}_head", f"{key}_query" if key == "mask" else f"{key}_step")
+            numbers.update(zip(names, (address_of(array), *array.strides[:3]), strict=True))
+        row = tuple(numbers.get(key, 0) for key in PARAMETERS)
+        return [NativeCall(kernel, row, -(-units // units_of_chunk), (*reads, writes[0], scratch))]
+
+    return Recipe(tuple(name for name in node.inputs if name), bind, site.workers * worker_bytes, kernels=(kernel,))
