@@ -20,6 +20,8 @@ _POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.75, -0.75, 1.5, -1.5)}
 _FEWEST_CHANNELS = 16
 # Tiles that hang over the border of smaller images, and weights four times as large, cost more than the products that are saved.
 _SMALLEST_SIDE = 10
+# Bytes of transformed kernels in float64 at a time, near enough to the processor for their rounding.
+_BLOCK_BYTES = 1 << 20
 
 
 @cache
@@ -39,6 +41,23 @@ def build_matrices(size: int) -> tuple[Array, Array, Array]:
     # What is zero by construction, up to rounding of the inverse.
     forth[np.abs(forth) < 1e-12] = 0
     return back, kernel * scale, forth
+
+
+def transform_kernels(w: Array, kernel: Array, moved: Array) -> None:
+    """Writes G g G^T of all kernels, computed in float64 and rounded once. w: (outputs, channels, 3, 3); kernel: G, (m+2, 3);
+    moved: float32 ((m+2)^2, channels, outputs), in any order of memory."""
+    outputs, channels = w.shape[:2]
+    both = np.kron(kernel, kernel)
+    positions = len(both)
+    count = max(1, min(channels, _BLOCK_BYTES // (positions * outputs * 8)))
+    taps, products = np.empty((9, count, outputs)), np.empty((positions, count * outputs))
+    for begin in range(0, channels, count):
+        here = min(count, channels - begin)
+        inside, made = taps.reshape(-1)[: 9 * here * outputs], products.reshape(-1)[: positions * here * outputs]
+        inside, made = inside.reshape(9, here, outputs), made.reshape(positions, here * outputs)
+        inside[...] = w[:, begin : begin + here].reshape(outputs, here, 9).transpose(2, 1, 0)
+        np.matmul(both, inside.reshape(9, -1), out=made)
+        moved[:, begin : begin + here] = made.reshape(positions, here, outputs)
 
 
 def choose_winograd(windows: Windows, *, channels: int, outputs: int, group: int, width: int) -> int:
