@@ -7,6 +7,7 @@ neural networks; the matrices by Toom and Cook's construction over the points be
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,8 @@ _POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.75, -0.75, 1.5, -1.5)}
 _FEWEST_CHANNELS = 16
 # Tiles that hang over the border of smaller images, and weights four times as large, cost more than the products that are saved.
 _SMALLEST_SIDE = 10
-# Bytes of transformed kernels in float64 at a time, near enough to the processor for their rounding.
-_BLOCK_BYTES = 1 << 20
+# Kernels that are transformed at a time: whole cache lines of the result, and a product so small that BLAS calls no threads for it.
+_BLOCK_OUTPUTS, _BLOCK_CHANNELS = 16, 48
 
 
 @cache
@@ -49,15 +50,12 @@ def transform_kernels(w: Array, kernel: Array, moved: Array) -> None:
     outputs, channels = w.shape[:2]
     both = np.kron(kernel, kernel)
     positions = len(both)
-    count = max(1, min(channels, _BLOCK_BYTES // (positions * outputs * 8)))
-    taps, products = np.empty((9, count, outputs)), np.empty((positions, count * outputs))
-    for begin in range(0, channels, count):
-        here = min(count, channels - begin)
-        inside, made = taps.reshape(-1)[: 9 * here * outputs], products.reshape(-1)[: positions * here * outputs]
-        inside, made = inside.reshape(9, here, outputs), made.reshape(positions, here * outputs)
-        inside[...] = w[:, begin : begin + here].reshape(outputs, here, 9).transpose(2, 1, 0)
-        np.matmul(both, inside.reshape(9, -1), out=made)
-        moved[:, begin : begin + here] = made.reshape(positions, here, outputs)
+    for first, begin in product(range(0, outputs, _BLOCK_OUTPUTS), range(0, channels, _BLOCK_CHANNELS)):
+        block = w[first : first + _BLOCK_OUTPUTS, begin : begin + _BLOCK_CHANNELS]
+        taps = np.empty((9, *block.shape[:2]))
+        taps[...] = block.reshape(*block.shape[:2], 9).transpose(2, 0, 1)
+        made = np.matmul(both, taps.reshape(9, -1)).reshape(positions, *block.shape[:2])
+        moved[:, begin : begin + _BLOCK_CHANNELS, first : first + _BLOCK_OUTPUTS] = made.transpose(0, 2, 1)
 
 
 def choose_winograd(windows: Windows, *, channels: int, outputs: int, group: int, width: int) -> int:
