@@ -16,6 +16,9 @@ from hetero_cpu.jit.pointers import PixelPointers
 
 _UNROLLED = 4
 _CACHE_LINE = 64
+# How far ahead weights are asked for that are read once, in one stream.
+_STREAM_BYTES = 512
+_FEWEST_OF_STREAM = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,11 @@ class Tile:
     is_masked: bool = False
     adds: bool = False
     activations: tuple[Activation, ...] = ()
+
+    @property
+    def streams(self) -> bool:
+        """Says whether the tile asks for its own weights ahead: where one pixel uses them, they are what it waits for."""
+        return self.pixels == 1 and self.vectors >= _FEWEST_OF_STREAM and not self.prefetches
 
     @property
     def name(self) -> str:
@@ -61,7 +69,11 @@ def emit_tile(outer: Code, tile: Tile) -> Code:
             here = weights.get()
             bases = pixels.read()
             for k in range(count):
-                rows = [code.load(here, k * step + j * vector_bytes) for j in range(tile.vectors)]
+                rows = []
+                for j in range(tile.vectors):
+                    if tile.streams:
+                        code.prefetch(here, k * step + j * vector_bytes + _STREAM_BYTES)
+                    rows.append(code.load(here, k * step + j * vector_bytes))
                 for m in range(tile.pixels):
                     scalar = code.spread(code.load_scalar(pixels.find(bases, m), k * FLOAT_BYTES))
                     for j in range(tile.vectors):
