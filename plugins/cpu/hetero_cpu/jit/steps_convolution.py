@@ -14,7 +14,7 @@ import numpy as np
 from hetero_cpu.convolution import Convolution, read_convolution
 from hetero_cpu.halos import halo_of_tiles, reach_of_windows
 from hetero_cpu.jit.compiler import find_width
-from hetero_cpu.jit.epilogue import NativeEpilogue, read_native_epilogue
+from hetero_cpu.jit.epilogue import NativeEpilogue, find_overwritten, read_native_epilogue
 from hetero_cpu.jit.native import Array, NativeCall, address_of, native_step
 from hetero_cpu.jit.product import PARAMETERS, ProductShape, make_product
 from hetero_cpu.jit.staging import Staging, bind_staging, make_stage
@@ -119,7 +119,12 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: St
     kernels = (kernel,) if staging is None else (staging.kernel, kernel)
     nbytes = 0 if staging is None else prod(staging.shape) * 4
     return Recipe(
-        (convolution.source, *added), bind, nbytes, is_channels_last=True, overwrites=(1,) if added else (), kernels=kernels
+        (convolution.source, *added),
+        bind,
+        nbytes,
+        is_channels_last=True,
+        overwrites=find_overwritten(site, convolution.source, added),
+        kernels=kernels,
     )
 
 
