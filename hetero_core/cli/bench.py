@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import INTERRUPTED, OK, Answer, UsageError
+from hetero_core.cli.named_models import open_named_model
 from hetero_core.cli.options import Parser, add_command, read_config, read_shapes
 from hetero_core.errors import suggest
 
@@ -25,7 +26,7 @@ _WARMUP = 5
 def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     """Adds the command."""
     parser = add_command(subparsers, "bench", "time a model on one or several devices, side by side", answer_bench)
-    parser.add_argument("model", metavar="MODEL_OR_BLOB", help="an .onnx file, or what 'hetero compile' wrote")
+    parser.add_argument("model", metavar="MODEL_OR_BLOB", help="an .onnx file, what 'hetero compile' wrote, or a name as resnet50")
     parser.add_argument(
         "-d",
         "--device",
@@ -109,10 +110,11 @@ def answer_bench(options: argparse.Namespace) -> Answer:
 
     target = None if options.trace is None else _find_target(options.trace)
     environment, cleared = clear_environment(os.environ)
-    bench = Bench(_list_tasks(options), environment)
-    bench.run_rounds(options.rounds)
-    _require_known_keys(bench, options.config)
-    events = None if target is None or bench.is_interrupted else bench.trace()
+    with open_named_model(options.model) as path:
+        bench = Bench(_list_tasks(options, path), environment)
+        bench.run_rounds(options.rounds)
+        _require_known_keys(bench, options.config)
+        events = None if target is None or bench.is_interrupted else bench.trace()
     rows = summarize(bench, options.device)
     error = find_common_error(rows)
     if error is not None:
@@ -152,14 +154,14 @@ def _find_target(path: str) -> Path:
     return target
 
 
-def _list_tasks(options: argparse.Namespace) -> list[Task]:
+def _list_tasks(options: argparse.Namespace, path: str) -> list[Task]:
     from hetero_core.cli.measurement import Task
 
     is_async = _find_api(options) == "async"
     config, shapes = read_config(options), read_shapes(options.shape)
     return [
         Task(
-            model=options.model,
+            model=path,
             device=device,
             config=config,
             is_shared=len(options.device) > 1,

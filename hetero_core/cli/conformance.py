@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,6 @@ from hetero_core.cli.options import Parser, add_command, read_config
 from hetero_core.cli.tables import format_table
 
 if TYPE_CHECKING:
-    from hetero_core.core import Core
     from hetero_core.testing.conformance.check import Check
     from hetero_core.testing.conformance.runner import Outcome, Target
 
@@ -58,27 +57,17 @@ def answer_conformance(options: argparse.Namespace) -> Answer:
         return _list_checks(checks)
     if options.device is None:
         raise UsageError("give the device that is to be checked, as in 'hetero conformance CPU'; --list names the checks")
-    target = make_target(
-        options.device, make_core=_make_core(options.device, read_config(options)), seed=options.seed, reference=options.reference
-    )
+    target = make_target(options.device, seed=options.seed, reference=options.reference, config=_read_config(options))
     outcomes = tuple(run_checks(checks, target))
     return _answer_outcomes(target, outcomes, options)
 
 
-def _make_core(device: str, config: Mapping[str, str]) -> Callable[[], Core] | None:
-    """Returns what makes a Core with the device configured; None where there is nothing to configure. Raises: UsageError."""
-    if not config:
-        return None
-    if ":" in device:
-        raise UsageError(f"-c configures one device, and '{device}' is composed of several; check them one by one")
-    from hetero_core.core import Core  # reads the installed distributions
-
-    def make() -> Core:
-        core = Core()
-        core.set_config(config, device)
-        return core
-
-    return make
+def _read_config(options: argparse.Namespace) -> dict[str, str]:
+    """Returns the -c options. Raises: UsageError for a device that is composed of several."""
+    config = read_config(options)
+    if config and ":" in options.device:
+        raise UsageError(f"-c configures one device, and '{options.device}' is composed of several; check them one by one")
+    return config
 
 
 def _list_checks(checks: Sequence[Check]) -> Answer:

@@ -18,8 +18,10 @@ from hetero_core.network.assembly import since_version
 from hetero_core.network.border import EMPTY_BORDER
 from hetero_core.network.encoding import GraphWriter, opsets_of_nodes, write_model
 from hetero_core.network.graph import Graph, Initializer, Network, Node, iterate_graphs
+from hetero_core.network.known_values import compute_known_value
 from hetero_core.network.merging import merge_types
 from hetero_core.network.notes import no_notes
+from hetero_core.network.ranks import infer_ranks
 from hetero_core.network.signatures import has_signature, infer_by_signature
 from hetero_core.network.soundness import check_ranks
 from hetero_core.network.tensors import write_tensor
@@ -185,11 +187,11 @@ class _Inference:
         return name.startswith("unk__") and name not in self.names_of_sizes
 
     def needs_sweep(self, network: Network) -> bool:
-        """Says whether a node has to be looked at by itself: one of another opset, a custom one, one left untyped, or all."""
+        """Says whether a node has to be looked at by itself: one of another opset, a custom one, one not wholly typed, or all."""
         return self.failed or any(
             self._is_foreign(node)
             or (self.custom_types is not None and node.since_version == 0)
-            or (has_signature(node) and _is_untyped(node, graph.types))
+            or (has_signature(node) and _leaves_open(node, graph.types))
             for graph in iterate_graphs(network)
             for node in graph.nodes
         )
@@ -208,15 +210,18 @@ class _Inference:
         """Returns the graph with what can be learnt node by node, in order; `outer` and `constants` are those around it."""
         types = dict(graph.types)
         scope = ChainMap(types, dict(outer))
-        around = ChainMap(dict(graph.initializers), dict(constants))
+        known: dict[str, Initializer] = {}
+        around = ChainMap(known, dict(graph.initializers), dict(constants))
         nodes: list[Node] = []
         learnt = False
         for node in graph.nodes:
             bodies = node.bodies
             if bodies:
                 node = _with_bodies(node, {key: self.sweep(body, scope, around) for key, body in bodies.items()})
-            node, found = self._infer_node(node, scope, around)
+            node, found = self._infer_node(node, scope, around, known)
             nodes.append(node)
+            known.update(compute_known_value(node, scope, around))
+            found.update((name, known[name].type) for name in node.writes if name in known)
             for name, inferred in found.items():
                 if self._merge(graph, types, name, inferred):
                     learnt = True
@@ -225,19 +230,34 @@ class _Inference:
         return _rebuild(graph, tuple(nodes), types if learnt else graph.types)
 
     def _infer_node(
-        self, node: Node, scope: Mapping[str, ValueType], constants: Mapping[str, Initializer]
+        self,
+        node: Node,
+        scope: Mapping[str, ValueType],
+        constants: Mapping[str, Initializer],
+        known: Mapping[str, Initializer],
     ) -> tuple[Node, dict[str, ValueType]]:
-        """Returns the node, its bodies perhaps with more types, and the types of its outputs that could be learnt now."""
+        """Returns the node, its bodies perhaps with more types, and the types of its outputs that could be learnt now.
+
+        `known` are those of the constants that onnx does not see as such.
+        """
         if node.since_version == 0:
             found = self._ask_author(node, scope)
             return node, found or (infer_by_signature(node, ()) if has_signature(node) else {})
         if not node.bodies and all(_is_complete(scope.get(value)) for value in node.writes):
             return node, {}
         found = {}
-        if self.failed or self._is_foreign(node) or not self.fresh.isdisjoint(node.reads):
+        if (
+            self.failed
+            or self._is_foreign(node)
+            or not self.fresh.isdisjoint(node.reads)
+            or not known.keys().isdisjoint(node.reads)
+        ):
             node, found = self._infer_alone(node, scope, constants)
+        inputs = [constants[value].type if value in constants else scope.get(value) for value in node.inputs]
+        for value, ranked in infer_ranks(node, inputs).items():
+            # Of two that disagree onnx is believed.
+            found[value] = merge_types(found.get(value, ranked), ranked) or found[value]
         if not all(has_known_element(found.get(value, scope.get(value))) for value in node.writes):
-            inputs = [constants[value].type if value in constants else scope.get(value) for value in node.inputs]
             for value, signed in infer_by_signature(node, inputs).items():
                 found[value] = merge_types(found.get(value, signed), signed) or signed
         return node, found
@@ -278,9 +298,10 @@ def _is_complete(value_type: ValueType | None) -> bool:
     return isinstance(value_type, TensorType) and value_type.dtype is not None and not _has_open_size(value_type)
 
 
-def _is_untyped(node: Node, types: Mapping[str, ValueType]) -> bool:
-    """Says whether the element type of some output is unknown."""
-    return any(not has_known_element(types.get(value)) for value in node.writes)
+def _leaves_open(node: Node, types: Mapping[str, ValueType]) -> bool:
+    """Says whether the element type, the rank or a size of some output is unknown."""
+    found = [types.get(value) for value in node.writes]
+    return any(not has_known_element(each) or (isinstance(each, TensorType) and _has_open_size(each)) for each in found)
 
 
 def _has_open_size(value_type: TensorType) -> bool:

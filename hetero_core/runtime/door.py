@@ -54,6 +54,40 @@ def order_inputs(
     return ordered
 
 
+Plain = tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]
+"""The inputs of a network of host tensors of one size each, in order: name, shape, NumPy type."""
+
+
+def describe_plain(specs: Sequence[ValueSpec]) -> Plain | None:
+    """Returns the inputs as `take_plain` compares them; None where sizes are open, or where some are no tensors of numbers on the host."""
+    plain = []
+    for spec in specs:
+        found = spec.type
+        if spec.memory != HOST or not isinstance(found, TensorType) or found.dtype in (None, "string") or found.shape is None:
+            return None
+        sizes = tuple(size for size in found.shape if isinstance(size, int))
+        if len(sizes) != len(found.shape):
+            return None
+        plain.append((spec.name, sizes, numpy_dtype(str(found.dtype))))
+    return tuple(plain)
+
+
+def take_plain(given: Any, plain: Plain) -> tuple[Any, ...] | None:
+    """Returns the arrays in order where each is exactly what is wanted, None else, for `order_inputs` to look closer.
+
+    0.4 us an input; `order_inputs`, which must word every error, takes 4.
+    """
+    if type(given) is not dict or len(given) != len(plain):
+        return None
+    ordered = []
+    for name, shape, dtype in plain:
+        array = given.get(name)
+        if type(array) is not np.ndarray or array.dtype is not dtype or array.shape != shape or not array.flags.c_contiguous:
+            return None
+        ordered.append(array)
+    return tuple(ordered)
+
+
 def _check_bounds(sizes: Mapping[str, tuple[int, str]], bounds: Mapping[str, tuple[int, int]]) -> None:
     for name, (size, where) in sizes.items():
         lowest, highest = bounds.get(name, (size, size))
@@ -190,16 +224,24 @@ def check_shape(shape: tuple[int, ...], wanted: TensorType, where: str, sizes: d
     """Raises InputShapeError when a shape is not of the wanted type, or gives a named dimension a second size."""
     if wanted.shape is None:
         return
-    message = f"{where}: expected shape {TensorType(None, wanted.shape)}, got {list(shape)}".replace("unknown[", "[")
     if len(shape) != len(wanted.shape):
-        raise InputShapeError(f"{message}: {len(shape)} dimensions instead of {len(wanted.shape)}")
+        raise InputShapeError(f"{_word_shapes(shape, wanted, where)}: {len(shape)} dimensions instead of {len(wanted.shape)}")
     for axis, (size, dimension) in enumerate(zip(shape, wanted.shape, strict=True)):
         if isinstance(dimension, int) and size != dimension:
-            raise InputShapeError(f"{message}: axis {axis} has {size} instead of {dimension}{_suggest_shape(where, shape, wanted)}")
+            raise InputShapeError(
+                f"{_word_shapes(shape, wanted, where)}: axis {axis} has {size} instead of {dimension}"
+                + _suggest_shape(where, shape, wanted)
+            )
         if isinstance(dimension, str):
             first = sizes.setdefault(dimension, (size, where))
             if first[0] != size:
-                raise InputShapeError(f"{message}: '{dimension}' is {size} here and {first[0]} in {first[1]}")
+                raise InputShapeError(
+                    f"{_word_shapes(shape, wanted, where)}: '{dimension}' is {size} here and {first[0]} in {first[1]}"
+                )
+
+
+def _word_shapes(shape: tuple[int, ...], wanted: TensorType, where: str) -> str:
+    return f"{where}: expected shape {TensorType(None, wanted.shape)}, got {list(shape)}".replace("unknown[", "[")
 
 
 def fits_shape(shape: tuple[int, ...], wanted: Sequence[int | str | None]) -> bool:

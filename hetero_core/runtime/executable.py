@@ -33,7 +33,7 @@ from hetero_core.network.border import EMPTY_BORDER, Border
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.runtime.blob import BlobHeader, write_blob
 from hetero_core.runtime.borders import add_border, drop_specs, find_resident
-from hetero_core.runtime.door import fits_shape, order_inputs, own_outputs
+from hetero_core.runtime.door import describe_plain, fits_shape, order_inputs, own_outputs, take_plain
 from hetero_core.runtime.forks import FORK_ADVICE, count_forks
 from hetero_core.runtime.late_runs import LateRuns
 from hetero_core.runtime.limits import read_deadline, read_memory_limit
@@ -97,6 +97,7 @@ class ExecutableNetwork:
         self._forks = count_forks()
         is_bare = binding.run == executable.run
         self._is_host = all(spec.memory == HOST for spec in (*self.all_inputs, *self.all_outputs))
+        self._plain = describe_plain(self.inputs)
         self._resident = frozenset() if self._is_host else find_resident(border, self.all_inputs, self.all_outputs)
         self._output_dtypes = tuple(
             None if spec.dtype is None or spec.name in self._resident else numpy_dtype(spec.dtype) for spec in self.all_outputs
@@ -121,7 +122,7 @@ class ExecutableNetwork:
 
         Raises: InputNameError, InputShapeError, InputTypeError; what the device raised.
         """
-        ordered = order_inputs(inputs, self.inputs, network=self.name, border=self.border)
+        ordered = self.order_inputs(inputs)
         if self.deadline is not None:
             # Only a request can leave a device that is late behind.
             late = InferRequest(self).infer({spec.name: value for spec, value in zip(self.inputs, ordered, strict=True)})
@@ -132,6 +133,11 @@ class ExecutableNetwork:
         outputs = states.keep(self.check_outputs(self.run_host(states.join(ordered), context), context))
         owned = own_outputs(outputs, ordered)
         return {spec.name: value for spec, value in zip(self.outputs, owned, strict=True)}
+
+    def order_inputs(self, given: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Returns the caller's values in the order of the inputs. Raises: InputNameError, InputShapeError, InputTypeError."""
+        plain = None if self._plain is None else take_plain(given, self._plain)
+        return order_inputs(given, self.inputs, network=self.name, border=self.border) if plain is None else plain
 
     def create_limits(self) -> RunLimits | None:
         """Returns the limits of one run, None where neither MEMORY_LIMIT nor DEADLINE is set."""

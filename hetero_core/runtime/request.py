@@ -25,7 +25,7 @@ from hetero_core.errors import (
     suggest,
 )
 from hetero_core.network.types import ValueSpec
-from hetero_core.runtime.door import convert_value, count_copied_bytes, fill_presets, order_inputs
+from hetero_core.runtime.door import convert_value, count_copied_bytes, fill_presets
 from hetero_core.runtime.late_runs import describe_late_run, start_thread, start_timer
 from hetero_core.runtime.run import NO_STATE, Outcome, Run, wake_loop
 from hetero_core.runtime.states import RequestStates
@@ -287,7 +287,7 @@ class InferRequest:
         self._require_idle("start a run")
         # What is no mapping goes on as it is, to the check that says so.
         given = self._inputs if inputs is None else {**self._inputs, **inputs} if isinstance(inputs, Mapping) else inputs
-        ordered = order_inputs(given, self._network.inputs, network=self._network.name, border=self._network.border)
+        ordered = self._network.order_inputs(given)
         presets = [self._presets.get(spec.name) for spec in self._network.all_outputs] if self._presets else None
         profile = Profile(str(self._network.device)) if self._network.measures else None
         if profile is not None:

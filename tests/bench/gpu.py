@@ -1,76 +1,130 @@
 """Checks and times the GPU device on the card of this machine; without one it says why and ends with 3.
 
-One call, below ten minutes: the backend suite of onnx on the card, networks against CPU, times beside PyTorch if installed, the cost of
-one launch, and splits with CPU. What there is no time for is left out, by name. Ends with 1 where an answer is wrong.
+One call, below ten minutes, with nothing installed of this checkout: the conformance kit and onnx's backend suite on the card in three
+precisions, networks against CPU, times beside PyTorch, the host's share of a recorded run, and splits with CPU. What there is no time
+for is left out, by name. Ends with 1 where an answer is wrong. The report is also written to a file.
 
-    python tests/bench/gpu.py [--seconds 540] [--models resnet50 squeezenet] [--make-believe]
+    python tests/bench/gpu.py [--seconds 540] [--models resnet50 bert] [--output gpu.md] [--wheels FOLDER] [--dry]
 
-`--make-believe` runs the same on a card of make-believe, to try the script; its times say nothing.
+`--wheels` takes packages from a folder, for a machine without a network. `--dry` runs the same on a card of make-believe, to try the
+script; its times say nothing.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import os
 import statistics
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import product
 from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any
 
-import numpy as np
-import onnx
-from hetero_cupy.device import GpuDevice
-from hetero_cupy.runtime import Card, Runtime
-from onnx import numpy_helper
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from hetero_core import Core, ExecutableNetwork, RunContext
-from hetero_core.errors import DeviceUnavailableError, HeteroError, UnsupportedNodesError
-from hetero_core.testing.backend_cases import iterate_backend_cases
-from hetero_core.testing.compare import describe_mismatch, max_relative_difference
-from hetero_core.testing.models import light_inputs, light_model
+from gpu_machine import add_checkout, announce_checkout, install_wheels, require_packages  # the path is set above
+from gpu_models import draw_inputs, make_model  # as above
+from gpu_torch import time_torch  # as above
 
-MODELS = ("squeezenet", "resnet50", "densenet121", "shufflenet", "vgg19")
-VARIANTS = {
+MODELS = ("resnet50", "bert", "gpt2_step", "mobilenet_v2", "densenet121", "vgg19")
+HINTS = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "fused": {"GPU_FUSION": True},
     "recorded": {"GPU_GRAPHS": True},
     "both": {"GPU_FUSION": True, "GPU_GRAPHS": True},
 }
-# Sums of some thousand terms in another order, with weights that keep values below 1000.
-TOLERANCES = {"float32": 1e-3, "float16": 3e-2}
+# Largest difference over the largest value. Sums of some thousand terms in another order; what was found on the host, times four.
+TOLERANCES = {"float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1}
+KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 NO_CARD = 3
+
+
+class Report:
+    """Lines that are printed and written as they come, so that a run which is stopped leaves what it found."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._file = None if path is None else path.open("w")
+        self.is_right = True
+
+    def add(self, line: str = "") -> None:
+        """Adds a line; one with WRONG in it decides how the script ends."""
+        self.is_right = self.is_right and "WRONG" not in line
+        print(line, flush=True)
+        if self._file is not None:
+            print(line, file=self._file, flush=True)
 
 
 class Clock:
     """The time that is left."""
 
     def __init__(self, seconds: float) -> None:
-        self._end = monotonic() + seconds
+        self._begin = monotonic()
+        self._end = self._begin + seconds
 
     def has(self, seconds: float) -> bool:
         return monotonic() + seconds < self._end
 
+    def share(self, part: float) -> Clock:
+        """Returns a clock for a part of what is left."""
+        return Clock((self._end - monotonic()) * part)
 
-def open_runtime(*, make_believe: bool) -> Runtime:
-    if make_believe:
+
+def open_runtime(*, is_dry: bool) -> Any:
+    if is_dry:
         from hetero_cupy.fake_runtime import FakeRuntime
 
-        return FakeRuntime()
+        return FakeRuntime(capability="9.0")
     from hetero_cupy.cupy_runtime import open_cupy
 
     return open_cupy("GPU")
 
 
-def check_suite(core: Core, clock: Clock, config: dict[str, Any], pattern: str) -> tuple[int, int, dict[str, str]]:
-    """Returns how many cases were right, how many were refused, and what was wrong with the others."""
+def make_core(runtime: Any) -> Any:
+    """Returns a Core with the card as CARD, beside the devices of this checkout."""
+    from hetero_cupy.device import GpuDevice
+
+    from hetero_core import Core
+
+    core = Core()
+    core.register_plugin("CARD", GpuDevice("CARD", runtime))
+    return core
+
+
+def check_kit(runtime: Any, clock: Clock, patterns: list[str], report: Report) -> None:
+    """Runs the conformance kit, all but the operators, which the suite below has three times over."""
+    from hetero_core.testing.conformance.catalogue import choose_checks
+    from hetero_core.testing.conformance.runner import make_target, run_checks
+
+    checks = [check for check in choose_checks((), patterns) if check.level != "operators"]
+    counts: dict[str, int] = {}
+    failed = []
+    for outcome in run_checks(checks, make_target("CARD", make_core=lambda: make_core(runtime)), limit=60):
+        counts[outcome.status] = counts.get(outcome.status, 0) + 1
+        if outcome.status == "failed":
+            failed.append(f"  WRONG {outcome.check.name}: {outcome.reason[:200]}")
+        if not clock.has(0):
+            report.add(f"conformance kit: stopped after {sum(counts.values())} of {len(checks)} checks, no time was left")
+            break
+    report.add("conformance kit: " + ", ".join(f"{count} {status}" for status, count in sorted(counts.items())))
+    for line in failed:
+        report.add(line)
+
+
+def check_suite(core: Any, clock: Clock, *, config: dict[str, Any], pattern: str, title: str, report: Report) -> None:
+    """Runs onnx's cases; with 16 bits, within what rounding to them explains."""
+    from hetero_core.errors import UnsupportedNodesError
+    from hetero_core.testing.backend_cases import iterate_backend_cases
+
     right, refused, wrong = 0, 0, {}
-    for case in iterate_backend_cases(pattern, kinds=("node", "simple", "pytorch-converted", "pytorch-operator")):
+    for case in iterate_backend_cases(pattern, kinds=KINDS):
         if case.is_random:
             continue
         if not clock.has(0):
-            wrong[case.name] = "no time was left"
+            report.add(f"backend suite, {title}: stopped at {case.name}, no time was left")
             break
         try:
             problem = check_case(core, case, config)
@@ -83,11 +137,15 @@ def check_suite(core: Core, clock: Clock, config: dict[str, Any], pattern: str) 
             right += 1
         else:
             wrong[case.name] = problem
-    return right, refused, wrong
+    report.add(f"backend suite, {title}: {right} right, {refused} refused, {len(wrong)} wrong")
+    for name, problem in wrong.items():
+        report.add(f"  WRONG {name}: {problem}")
 
 
-def check_case(core: Core, case: Any, config: dict[str, Any]) -> str | None:
+def check_case(core: Any, case: Any, config: dict[str, Any]) -> str | None:
     """Returns what is wrong. Three runs of one request: a plain one, and two that may be replayed."""
+    from hetero_core.testing.compare import describe_mismatch
+
     with core.load_network(case.model, "CARD", config) as loaded:
         request = loaded.create_infer_request()
         for inputs, expected in case.runs:
@@ -101,40 +159,7 @@ def check_case(core: Core, case: Any, config: dict[str, Any]) -> str | None:
     return None
 
 
-def convert_to_float16(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Returns the model with every float32 tensor in float16, inputs and outputs included."""
-    half = onnx.ModelProto()
-    half.CopyFrom(model)
-    for tensor in half.graph.initializer:
-        if tensor.data_type == onnx.TensorProto.FLOAT:
-            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name))
-    del half.graph.value_info[:]
-    for value in (*half.graph.input, *half.graph.output):
-        if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
-            value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
-    return half
-
-
-def set_batch(model: onnx.ModelProto, batch: int) -> onnx.ModelProto:
-    """Returns the model for a batch; these networks name their batch in inputs, outputs and the shapes of Reshape."""
-    if batch == 1:
-        return model
-    changed = onnx.ModelProto()
-    changed.CopyFrom(model)
-    del changed.graph.value_info[:]
-    for value in (*changed.graph.input, *changed.graph.output):
-        value.type.tensor_type.shape.dim[0].dim_value = batch
-    shapes = {node.input[1] for node in changed.graph.node if node.op_type == "Reshape"}
-    for tensor in changed.graph.initializer:
-        if tensor.name in shapes:
-            shape = numpy_helper.to_array(tensor).copy()
-            if shape[0] == 1:
-                shape[0] = batch
-                tensor.CopyFrom(numpy_helper.from_array(shape, tensor.name))
-    return changed
-
-
-def make_timer(card: Card) -> Callable[[Callable[[], Any]], float]:
+def make_timer(card: Any) -> Callable[[Callable[[], Any]], float]:
     """Returns a function that measures seconds: by events of the card, or, on one of make-believe, by the clock of the host."""
     if not card.memory.startswith("cuda"):
         return measure_host
@@ -157,8 +182,8 @@ def measure_host(work: Callable[[], Any]) -> float:
     return perf_counter() - began
 
 
-def time_median(measure: Callable[[Callable[[], Any]], float], work: Callable[[], Any], *, seconds: float = 2.0) -> float:
-    """Returns the median seconds of at least five runs, after three that are not counted."""
+def time_median(measure: Callable[[Callable[[], Any]], float], work: Callable[[], Any], *, seconds: float = 1.0) -> float:
+    """Returns the median seconds of at least five runs, after three that are not counted: kernels compile in them."""
     for _ in range(3):
         work()
     times: list[float] = []
@@ -168,144 +193,144 @@ def time_median(measure: Callable[[Callable[[], Any]], float], work: Callable[[]
     return statistics.median(times)
 
 
-def bind_run(loaded: ExecutableNetwork, inputs: dict[str, Any]) -> Callable[[], Any]:
-    """Returns a run on inputs that lie on the card, its outputs left there: what the device itself takes."""
+def bind_run(loaded: Any, inputs: dict[str, Any]) -> Callable[[], Any]:
+    """Returns a run on inputs that lie where the device takes them, its outputs left there."""
+    from hetero_core import RunContext
+
     executable = loaded.executable
-    card: Card = executable.card  # type: ignore[attr-defined]  # loaded on CARD
-    placed = tuple(card.from_host(inputs[spec.name]) for spec in executable.inputs)
+    card = executable.card
+    placed = tuple(inputs[spec.name] if spec.memory == "host" else card.from_host(inputs[spec.name]) for spec in executable.inputs)
     context = RunContext(executable.create_state())
     return lambda: executable.run(placed, context)
 
 
-def time_model(core: Core, card: Card, name: str, batch: int, dtype: str, clock: Clock) -> Iterator[str]:
-    """Yields a row of the table for each variant, with the difference from CPU in float32."""
-    model = set_batch(light_model(name), batch)
-    inputs = light_inputs(model)
-    expected = list(core.load_network(model, "CPU").infer(inputs).values()) if batch == 1 else None
-    if dtype == "float16":
-        model = convert_to_float16(model)
-        inputs = {key: value.astype(np.float16) for key, value in inputs.items()}
-    for variant, config in VARIANTS.items():
-        if not clock.has(15):
-            yield f"| {name} | {batch} | {dtype} | {variant} | left out: no time | |"
-            continue
-        with core.load_network(model, "CARD", config) as loaded:
-            difference = ""
+def time_model(core: Any, card: Any, *, name: str, batch: int, dtype: str, clock: Clock) -> str:
+    """Returns a row of the table: our times, the difference from CPU in float32, PyTorch's times, and how they compare."""
+    from hetero_core.testing.compare import max_relative_difference
+
+    network = core.read_network(make_model(name, batch))
+    inputs = draw_inputs(network)
+    expected = list(core.load_network(network, "CPU").infer(inputs).values()) if batch == 1 else None
+    times, difference = {}, ""
+    for variant in ("plain", "both"):
+        config = {**VARIANTS[variant], "INFERENCE_PRECISION_HINT": HINTS[dtype]}
+        with core.load_network(network, "CARD", config) as loaded:
             if expected is not None:
                 found = list(loaded.infer(inputs).values())
-                worst = max(
-                    max_relative_difference(one.astype(np.float32), other) for one, other in zip(found, expected, strict=True)
-                )
+                worst = max(max_relative_difference(one, other) for one, other in zip(found, expected, strict=True))
                 difference = f"{worst:.1e}" + ("" if worst <= TOLERANCES[dtype] else " WRONG")
-            seconds = time_median(make_timer(card), bind_run(loaded, inputs))
-        yield f"| {name} | {batch} | {dtype} | {variant} | {seconds * 1e3:.3f} | {difference} |"
+            times[variant] = time_median(make_timer(card), bind_run(loaded, inputs))
+    eager, compiled, reason = time_torch(name, batch, dtype, time_median=time_median, may_compile=lambda: clock.has(60))
+    cells = [f"{times['plain'] * 1e3:.3f}", f"{times['both'] * 1e3:.3f}", difference]
+    for other in (eager, compiled):
+        cells += ["", ""] if other is None else [f"{other * 1e3:.3f}", f"{other / times['both']:.2f}"]
+    return f"| {name} | {batch} | {dtype} | {' | '.join(cells)} | {reason} |"
 
 
-def time_torch(name: str, batch: int, dtype: str, clock: Clock) -> Iterator[str]:
-    """Yields rows of PyTorch, eager and compiled, for the same topology with random weights."""
-    if importlib.util.find_spec("torch") is None or importlib.util.find_spec("torchvision") is None:
-        return
-    import torch
-    import torchvision
+def time_launch(core: Any, card: Any) -> Iterator[str]:
+    """Yields what one run of three small operators costs: between events, and on the clock of the host."""
+    import numpy as np
+    import onnx.parser
 
-    make = {"squeezenet": "squeezenet1_0", "shufflenet": None}.get(name, name)
-    if make is None or not torch.cuda.is_available():
-        return
-    network = getattr(torchvision.models, make)(weights=None).eval().cuda().to(getattr(torch, dtype))
-    x = torch.randn(batch, 3, 224, 224, device="cuda", dtype=getattr(torch, dtype))
-
-    def measure(work: Callable[[], Any]) -> float:
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        work()
-        end.record()
-        end.synchronize()
-        return float(begin.elapsed_time(end)) / 1e3
-
-    with torch.inference_mode():
-        yield f"| {name} | {batch} | {dtype} | torch eager | {time_median(measure, lambda: network(x)) * 1e3:.3f} | |"
-        if clock.has(60):
-            compiled = torch.compile(network)
-            yield f"| {name} | {batch} | {dtype} | torch.compile | {time_median(measure, lambda: compiled(x)) * 1e3:.3f} | |"
-
-
-def time_launch(core: Core) -> Iterator[str]:
-    """Yields what one run of three small operators costs the host, plain and recorded."""
     text = '<ir_version: 8, opset_import: ["": 17]> g (float[16] x) => (float[16] y) { a = Exp (x) b = Neg (a) y = Tanh (b) }'
     model = onnx.parser.parse_model(text)
     for variant, config in VARIANTS.items():
         with core.load_network(model, "CARD", config) as loaded:
-            seconds = time_median(measure_host, bind_run(loaded, {"x": np.ones(16, np.float32)}), seconds=1)
-        yield f"one run of three small operators, {variant}: {seconds * 1e6:.1f} us on the host"
+            run = bind_run(loaded, {"x": np.ones(16, np.float32)})
+            on_host = time_median(measure_host, run, seconds=0.5)
+            by_events = time_median(make_timer(card), run, seconds=0.5)
+        aim = " (the aim for recorded runs is below 20)" if variant == "both" else ""
+        yield f"run of three small operators, {variant}: {on_host * 1e6:.1f} us on the host{aim}, {by_events * 1e6:.1f} us between events"
 
 
-def time_splits(core: Core, name: str) -> Iterator[str]:
-    """Yields the time and the transfers of a network cut in two between the card and CPU, at three places."""
-    network = core.read_network(light_model(name))
-    inputs = light_inputs(light_model(name))
+def time_splits(core: Any, name: str) -> Iterator[str]:
+    """Yields the transfers and the time of a network cut in two between the card and CPU, either first, with what is wrong."""
+    from hetero_core.testing.compare import max_relative_difference
+
+    network = core.read_network(make_model(name, 1))
+    inputs = draw_inputs(network)
+    expected = list(core.load_network(network, "CPU").infer(inputs).values())
     count = len(network.nodes)
-    for share in (4, 2, 1):
-        pins = {node.name: "CARD" if index < count // share else "CPU" for index, node in enumerate(network.nodes)}
-        with core.load_network(network.with_affinity(pins), "HETERO:CARD,CPU", {"PERF_COUNT": True}) as loaded:
+    for first, second in (("CARD", "CPU"), ("CPU", "CARD")):
+        pins = {node.name: first if index < count // 2 else second for index, node in enumerate(network.nodes)}
+        with core.load_network(network.with_affinity(pins), f"HETERO:{first},{second}", {"PERF_COUNT": True}) as loaded:
             request = loaded.create_infer_request()
-            request.infer(inputs)
+            found = list(request.infer(inputs).values())
+            worst = max(max_relative_difference(one, other) for one, other in zip(found, expected, strict=True))
             moved = [entry for entry in request.perf_counts if entry.operator == "transfer"]
-            seconds = time_median(measure_host, lambda r=request: r.infer(inputs), seconds=1)  # type: ignore[misc]  # bound now
-        nbytes = sum(entry.nbytes for entry in moved)
-        yield f"{name}, first {count // share} of {count} nodes on the card: {seconds * 1e3:.2f} ms, {len(moved)} transfers, {nbytes} bytes"
+            # Each value that crosses is moved once: those between the stages, and the card's own at the border.
+            border = len(network.inputs) if first == "CARD" else len(network.outputs)
+            wanted = loaded.get_metric("HETERO_BOUNDARY_TENSORS") + border
+            seconds = time_median(measure_host, lambda r=request: r.infer(inputs), seconds=0.5)  # type: ignore[misc]  # bound now
+        wrong = (
+            "" if worst <= TOLERANCES["float32"] and len(moved) == wanted else f" WRONG: {worst:.1e} from CPU, {wanted} expected"
+        )
+        yield (
+            f"{name} on HETERO:{first},{second}, halves: {seconds * 1e3:.2f} ms, {len(moved)} transfers, "
+            f"{sum(entry.nbytes for entry in moved)} bytes{wrong}"
+        )
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def add_rows(report: Report, subject: str, make_rows: Callable[[], Iterator[str]]) -> None:
+    """Adds rows as they come. An error is a row, so that the others still come."""
+    try:
+        for row in make_rows():
+            report.add(row)
+    except Exception as error:  # noqa: BLE001  # as above: what fails is a fact of the table
+        report.add(f"| {subject} | WRONG: {type(error).__name__}: {' '.join(str(error).split())[:200]} |")
+
+
+def read_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--seconds", type=float, default=540)
     parser.add_argument("--models", nargs="*", default=list(MODELS))
     parser.add_argument("--batches", nargs="*", type=int, default=[1, 32])
+    parser.add_argument("--dtypes", nargs="*", choices=list(HINTS), default=["float32", "float16"])
     parser.add_argument("--cases", default="", help="regular expression for the cases of the backend suite")
-    parser.add_argument("--make-believe", action="store_true")
-    options = parser.parse_args()
+    parser.add_argument("--checks", nargs="*", default=[], help="patterns for the checks of the conformance kit")
+    parser.add_argument("--output", type=Path, default=Path(os.environ["OUT"]) / "gpu.md" if "OUT" in os.environ else None)
+    parser.add_argument("--wheels", type=Path, help="a folder with wheels to take packages from")
+    parser.add_argument("--dry", action="store_true", help="on a card of make-believe")
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = read_options()
+    add_checkout()
+    announce_checkout()
+    if options.wheels is not None:
+        install_wheels(options.wheels)
+    packages = require_packages()
+    from hetero_core.errors import DeviceUnavailableError
+
     try:
-        runtime = open_runtime(make_believe=options.make_believe)
+        runtime = open_runtime(is_dry=options.dry)
     except DeviceUnavailableError as error:
         print(f"{Path(__file__).name}: nothing was measured: {error}")
         return NO_CARD
-    clock = Clock(options.seconds)
-    card = runtime.cards()[0]
-    print(f"{card.facts.full_name}, compute capability {card.facts.capability}, {runtime.name}\n", flush=True)
-    is_right = True
-    with Core() as core:
-        core.register_plugin("CARD", GpuDevice("CARD", runtime))
-        for variant in ("plain", "both"):
-            right, refused, wrong = check_suite(core, clock, VARIANTS[variant], options.cases)
-            is_right = is_right and not wrong
-            print(f"backend suite, {variant}: {right} right, {refused} refused, {len(wrong)} wrong", flush=True)
-            for name, problem in wrong.items():
-                print(f"  {name}: {problem}", flush=True)
-        for line in time_launch(core):
-            print(line, flush=True)
-        print("\n| network | batch | type | how | ms | from CPU |\n|---|---|---|---|---|---|", flush=True)
-        for name in options.models:
-            for batch in options.batches:
-                for dtype in TOLERANCES:
-                    is_right = print_rows(time_model(core, card, name, batch, dtype, clock), name) and is_right
-                    print_rows(time_torch(name, batch, dtype, clock), name)
-        print()
+    clock, report, card = Clock(options.seconds), Report(options.output), runtime.cards()[0]
+    report.add(f"{card.facts.full_name}, compute capability {card.facts.capability}, {runtime.name}; {', '.join(packages)}\n")
+    with make_core(runtime) as core:
+        add_rows(report, "launch", lambda: time_launch(core, card))
+        report.add(
+            "\n| network | batch | type | ms | fused, recorded: ms | from CPU | eager: ms | x | compiled: ms | x | left out |"
+        )
+        report.add("|---|---|---|---|---|---|---|---|---|---|---|")
+        times = clock.share(0.6)
+        for batch, name, dtype in product(options.batches, options.models, options.dtypes):
+            if times.has(10):
+                make_row = partial(time_model, core, card, name=name, batch=batch, dtype=dtype, clock=times)
+                add_rows(report, name, lambda make=make_row: iter([make()]))  # type: ignore[misc]  # bound now
+            else:
+                report.add(f"| {name} | {batch} | {dtype} | left out: no time |")
+        report.add()
         for name in options.models[:2]:
-            if clock.has(20):
-                is_right = print_rows(time_splits(core, name), name) and is_right
-    return 0 if is_right else 1
-
-
-def print_rows(rows: Iterator[str], name: str) -> bool:
-    """Prints the rows as they come; says whether all of them are right. An error is a row, so that the others still come."""
-    is_right = True
-    try:
-        for row in rows:
-            print(row, flush=True)
-            is_right = is_right and "WRONG" not in row
-    except (HeteroError, RuntimeError, MemoryError) as error:
-        print(f"| {name} | | | {type(error).__name__} | {' '.join(str(error).split())[:200]} | WRONG |", flush=True)
-        return False
-    return is_right
+            add_rows(report, name, lambda n=name: time_splits(core, n))  # type: ignore[misc]  # bound now
+        report.add()
+        check_kit(runtime, clock.share(0.4), options.checks, report)
+        for title, config in (("plain", {}), ("fused and recorded", VARIANTS["both"])):
+            check_suite(core, clock.share(0.5), config=config, pattern=options.cases, title=title, report=report)
+    return 0 if report.is_right else 1
 
 
 if __name__ == "__main__":

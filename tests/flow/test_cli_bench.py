@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,22 @@ def test_devices_stand_side_by_side(model: str, shape: list[str], capsys: pytest
     assert split[0] == "HETERO:TEMPLATE,CPU"
     assert float(split[-1]) < 1e-4
     assert "hetero: CPU has no configuration key TEMPLATE_REFUSED_OPERATORS and ran without" in printed.err
+
+
+def test_name_of_a_light_model_is_that_model(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    answer = run_json(capsys, "squeezenet", "-d", "CPU", "-d", "HETERO:CPU", *QUICK)
+    assert [row["error"] for row in answer["devices"]] == [None, None]
+    assert answer["model"] == "squeezenet"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_name_of_no_file_and_no_model_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "resnet51", "-d", "CPU", *QUICK]) != 0
+    assert "cannot read network from 'resnet51': there is no such file" in capsys.readouterr().err
 
 
 def test_one_device_has_a_table_of_its_own(model: str, shape: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,6 +42,16 @@ def test_failure_is_exit_code_1_with_the_name_and_the_reason(
     assert "operators.test_abs  onnx's reference evaluator ran, and the device does not say so" in shown
 
 
+def test_device_is_checked_with_the_keys_that_are_given(capsys: pytest.CaptureFixture[str]) -> None:
+    # TEMPLATE refuses this operator when it is told to, and so counts it as refused.
+    given = ["-c", "TEMPLATE_REFUSED_OPERATORS=Softmax"]
+    assert main(["conformance", "TEMPLATE", *SOME, "--check", "properties.keys_have*", *given, "--json"]) == 0
+    operators = json.loads(capsys.readouterr().out)["operators"]
+    assert operators["refused"] >= 3
+    assert operators["passed"] >= 2
+    assert operators["wrong"] == 0
+
+
 def test_list_names_the_checks_and_runs_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["conformance", "--list", "--level", "contract", "--level", "export"]) == 0
     shown = capsys.readouterr().out
@@ -57,6 +67,12 @@ def test_list_names_the_checks_and_runs_none(capsys: pytest.CaptureFixture[str])
         (["CPU", "--check", "cancel.cancl*"], 2, "no check 'cancel.cancl*'"),
         (["--check", "cancel.*"], 2, "give the device that is to be checked"),
         (["CPUX", "--check", "cancel.*"], 3, "did you mean 'CPU'?"),
+        (["CPU", "--check", "cancel.*", "-c", "CPU_KERNEL=NUMPY"], 2, "did you mean 'CPU_KERNELS'?"),
+        (
+            ["HETERO:TEMPLATE,CPU", "-c", "CPU_KERNELS=NUMPY"],
+            2,
+            "-c configures one device, and 'HETERO:TEMPLATE,CPU' is composed of several",
+        ),
         (["CPU", "--check", "cancel.cancel_of_an*", "--html", "no/such/folder/x.html"], 2, "cannot write the report to"),
     ],
 )

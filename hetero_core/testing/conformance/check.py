@@ -60,7 +60,7 @@ class DeviceFacts:
 class CheckContext:
     """What a check is given: an open Core, the device string, facts about it, the seed, the reference device.
 
-    `make_core` opens one more Core that knows the same devices; whoever calls it closes it.
+    `make_core` opens one more Core that knows the same devices; whoever calls it closes it. In each Core the keys in `configured` are set.
     """
 
     core: Core
@@ -69,6 +69,7 @@ class CheckContext:
     seed: int
     reference: str
     make_core: Callable[[], Core]
+    configured: frozenset[str] = frozenset()
 
 
 CheckFunction = Callable[[CheckContext], object]

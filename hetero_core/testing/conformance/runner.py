@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.testing.conformance.check import CAPABILITIES, Check, CheckContext, CheckFailed, DeviceFacts, Skip
@@ -43,6 +44,7 @@ class Target:
     facts: DeviceFacts
     seed: int = 0
     reference: str = ""
+    configured: frozenset[str] = frozenset()
 
 
 def make_target(
@@ -52,14 +54,25 @@ def make_target(
     make_core: Callable[[], Core] | None = None,
     seed: int = 0,
     reference: str | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> Target:
     """Returns the target; a `plugin` is registered under the device's name in every Core that has no such device.
 
-    Raises: errors of a device that cannot be used at all.
+    `config` is set for the device in every Core; for one device, not for one composed of several.
+
+    Raises: errors of a device that cannot be used at all; ConfigKeyError, ConfigValueError.
     """
     make = _make_core(device, plugin) if make_core is None else make_core
+    if config:
+        make = partial(_configure, make, device, config)
     chosen = choose_reference(make, device) if reference is None else reference
-    return Target(device, make, find_facts(make, device, reference=chosen, plugin=plugin), seed, chosen)
+    return Target(device, make, find_facts(make, device, reference=chosen, plugin=plugin), seed, chosen, frozenset(config or ()))
+
+
+def _configure(make: Callable[[], Core], device: str, config: Mapping[str, Any]) -> Core:
+    core = make()
+    core.set_config(config, device)
+    return core
 
 
 def _make_core(device: str, plugin: Any) -> Callable[[], Core]:
@@ -134,7 +147,9 @@ class SharedCore:
 def _try_check(check: Check, target: Target, shared: SharedCore | None) -> Outcome:
     try:
         with _open_core(check, target, shared) as core:
-            finding = check(CheckContext(core, target.device, target.facts, target.seed, target.reference, target.make_core))
+            finding = check(
+                CheckContext(core, target.device, target.facts, target.seed, target.reference, target.make_core, target.configured)
+            )
     except Skip as skip:
         return Outcome(check, SKIPPED, str(skip), finding=getattr(skip, "finding", None))
     except CheckFailed as failure:

@@ -54,9 +54,8 @@ def _join_groups(
     groups: tuple[Group, ...], network: Network, types: Mapping[str, TensorType], constants: Mapping[str, Array]
 ) -> tuple[Group, ...]:
     from hetero_cpu.jit.chains import join_chains  # LLVM
-    from hetero_cpu.jit.shuffles import join_shuffles
 
-    return join_shuffles(join_chains(groups, network, types, constants), network, types)
+    return join_chains(groups, network, types, constants)
 
 
 def _make_halo_table(network: Network, types: Mapping[str, TensorType], groups: Sequence[Group]) -> HaloTable:
@@ -270,7 +269,17 @@ class _Builder:
                 copied.append(source)
                 slices.append(cut)
         if copied:
-            self.steps.append((group.name_profile(), Recipe(tuple(copied), _bind_copies(slices)), (output,)))
+            self.steps.append((group.name_profile(), self._copy_pieces(output, copied, slices), (output,)))
+
+    def _copy_pieces(self, output: str, sources: Sequence[str], cuts: Sequence[tuple[slice, ...]]) -> Recipe:
+        if self.provider != NUMPY and len(set(sources)) == len(sources):
+            from hetero_cpu.jit.copies import plan_pieces  # LLVM
+
+            arrays = {source: self.prototypes[source] for source in sources}
+            recipe = plan_pieces(self.prototypes[output], cuts, arrays, workers=self.workers)
+            if recipe is not None:
+                return recipe
+        return Recipe(tuple(sources), _bind_copies(cuts))
 
     def _can_move(self, source: str, output: str, join: Join) -> bool:
         root = self._find_root(source)

@@ -33,12 +33,14 @@ _NATIVE_STEPS = (
     "steps_convolution",
     "steps_depthwise",
     "steps_elementwise",
+    "steps_gather",
     "steps_grouped",
+    # Asked before the copies of steps_layout.
+    "steps_shuffle",
     "steps_layout",
     "steps_linear",
     "steps_normalization",
     "steps_pooling",
-    "steps_shuffle",
     "steps_transposed",
 )
 

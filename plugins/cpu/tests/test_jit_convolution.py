@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -233,3 +237,24 @@ def test_winograd_is_chosen_by_shape_alone() -> None:
     assert choose_winograd(windows, channels=60, outputs=64, group=1, width=16) == 0
     halo = halo_of_tiles(windows, (27, 26), 4)
     assert (halo.top, halo.left, halo.bottom, halo.right) == (1, 1, 2, 3)
+
+
+AGAIN = """
+import sys
+import hetero_cpu.jit.compiler as compiler
+compiler.find_width = lambda: 8
+import pytest
+options = ["-q", "-k", "formula or halos", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+sys.exit(pytest.main([sys.argv[1], *options]))
+"""
+
+
+@pytest.mark.skipif(find_width() <= 8, reason="the tests above run with vectors of AVX2 already")
+def test_products_with_vectors_of_avx2_equal_the_formula(tmp_path: Path) -> None:
+    """The tests of this file, as a processor without AVX-512 runs them."""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    ended = subprocess.run(
+        [sys.executable, "-c", AGAIN, __file__], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ended.returncode == 0, ended.stdout[-3000:]
+    assert "passed" in ended.stdout

@@ -122,7 +122,7 @@ def test_grouped_convolution_overwrites_the_added_image_alone(native: NativeRun)
             Node("conv", "Conv", ("x", "w"), ("t",), since_version=22, attributes={"group": 2}),
             Node("add", "Add", ("t", added), ("y",), since_version=14),
         ]
-        site = native.make_site(nodes, {"x": x, added: x}, {"w": draw_array(2, 4, 2, 1, 1)}, x.shape)
+        site = native.make_site(nodes, {"x": x, "r": Lay().place(x)[1]}, {"w": draw_array(2, 4, 2, 1, 1)}, x.shape)
         recipe = plan_grouped_convolution(site)
         assert recipe is not None
         assert recipe.overwrites == overwritten

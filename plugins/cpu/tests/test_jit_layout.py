@@ -1,15 +1,13 @@
-"""Copies by machine code against NumPy: turned matrices of any size, rows, broadcasts, shuffles of channels."""
+"""Copies by machine code against NumPy: turned matrices of any size, rows, broadcasts, pieces."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-import onnx.parser
 import pytest
-from hetero_cpu.fusion import Extra, Group, form_groups
-from hetero_cpu.jit.copies import TURN, plan_copy
-from hetero_cpu.jit.shuffles import join_shuffles
+from hetero_cpu.fusion import Extra, Group
+from hetero_cpu.jit.copies import TURN, plan_copy, plan_pieces
 from hetero_cpu.jit.steps_layout import plan_native_expand, plan_native_reshape, plan_native_transpose
 from hetero_cpu.jit.trial import WIDTHS, run_calls
 from hetero_cpu.recipe import Recipe, Site, Views
@@ -18,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetero_core.network.graph import Node
-from hetero_core.network.reader import read_network
 from hetero_core.network.types import TensorType
 
 pytestmark = pytest.mark.skipif(not WIDTHS, reason="no kernels are made for this processor, or llvmlite is not installed")
@@ -147,48 +144,25 @@ def test_expand_equals_numpy(sizes: tuple[int, ...], width: int) -> None:
     np.testing.assert_array_equal(y, np.broadcast_to(x, (2, 3, 40)))
 
 
-SHUFFLE = """g (float[2, 24, 5, 6] x) => (float[2, 24, 5, 6] y) <int64[5] wide = {2, 3, 8, 5, 6}, int64[4] back = {2, 24, 5, 6}> {
-    a = Reshape (x, wide) b = Transpose <perm = [0, 2, 1, 3, 4]> (a) y = Reshape (b, back)
-}"""
-
-
-def read_groups(text: str) -> tuple[tuple[Group, ...], dict[str, TensorType]]:
-    network = read_network(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}'))
-    types = {name: found for name, found in network.types.items() if isinstance(found, TensorType)}
-    return join_shuffles(form_groups(network, types, {}), network, types), types
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_shuffle_of_channels_is_one_group_and_equals_numpy(width: int) -> None:
-    (group,), types = read_groups(SHUFFLE)
-    assert [node.op_type for node in group.members] == ["Reshape", "Transpose", "Reshape"]
-    x = lay_last(draw_array(7, 2, 24, 5, 6), around=1)
-    site = Site(group, types, {}, {"x": x}, PackedWeights(), workers=2)
-    recipe = plan_native_reshape(site)
-    assert recipe is not None
-    assert recipe.is_channels_last
-    y = run(recipe, x, lay_last(draw_array(8, 2, 24, 5, 6), around=2), width)
-    np.testing.assert_array_equal(y, x.reshape(2, 3, 8, 5, 6).transpose(0, 2, 1, 3, 4).reshape(2, 24, 5, 6))
-    assert np.isnan(y.base).sum() == y.base.size - y.size
-    assert plan_native_reshape(Site(group, types, {}, {"x": np.ascontiguousarray(x)}, PackedWeights())) is None
-
-
-@pytest.mark.parametrize(
-    ("found", "wanted"),
-    [
-        ("perm = [0, 2, 1, 3, 4]", "perm = [0, 2, 1, 4, 3]"),
-        ("{2, 3, 8, 5, 6}", "{2, 24, 1, 6, 5}"),
-        ("=> (", "=> (float[2, 8, 3, 5, 6] b, "),
-    ],
-)
-def test_nodes_that_are_no_shuffle_stay_apart(found: str, wanted: str) -> None:
-    assert found in SHUFFLE
-    groups, _ = read_groups(SHUFFLE.replace(found, wanted))
-    assert len(groups) == 3
-
-
 def test_group_of_another_epilogue_is_refused() -> None:
     node = Node("n", "Reshape", ("x",), ("t",))
     site = make_site(node, draw_array(1, 6, 4), (3, 8))
     group = Group(node, (Extra(Node("m", "Relu", ("t",), ("y",))),))
     assert plan_native_reshape(Site(group, site.types, {}, site.prototypes, PackedWeights())) is None
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_pieces_are_copied_side_by_side(width: int) -> None:
+    sources = {"a": lay_last(draw_array(1, 2, 24, 5, 6)), "b": lay_last(draw_array(2, 2, 40, 5, 6), around=1)}
+    y = lay_last(np.zeros((2, 64, 5, 6), np.float32), around=1)
+    cuts = [(slice(None), slice(0, 24)), (slice(None), slice(24, 64))]
+    recipe = plan_pieces(y, cuts, sources, workers=2)
+    assert recipe is not None
+    assert len(recipe.kernels) == 1
+    run_calls(recipe.bind([sources[value] for value in recipe.reads], [y], np.empty(0, np.uint8)), width)
+    np.testing.assert_array_equal(y, np.concatenate(list(sources.values()), axis=1))
+    assert np.isnan(y.base).sum() == y.base.size - y.size
+
+
+def test_pieces_of_eight_bytes_are_refused() -> None:
+    assert plan_pieces(np.empty(4), [(slice(0, 4),)], {"a": np.empty(4)}, workers=1) is None

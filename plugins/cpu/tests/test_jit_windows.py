@@ -116,8 +116,7 @@ def test_depthwise_convolution_of_any_geometry_equals_the_formula(
     monkeypatch.setattr(window_plan, "_CHUNK_TIME", 1e-3)
     geometry, channels, size = place["geometry"], place["channels"], place["size"]
     outputs = count_outputs(size, geometry)
-    # In ONNX's order, also where the last windows leave some of the image out.
-    halo = Halo(*geometry[3][:2], *geometry[3][2:]) if place["has_halo"] else Halo()
+    halo = Halo(*geometry[3]) if place["has_halo"] else Halo()
     x, w = draw_array(1, place["batch"], channels, *size), draw_array(2, channels, 1, *geometry[0])
     b, r = draw_array(3, channels), draw_array(4, place["batch"], channels, *outputs)
     images = {"x": Lay(place["x"].before, place["x"].after, halo, place["x"].gap).place(x)[1]}
@@ -152,6 +151,20 @@ def test_depthwise_convolution_of_any_geometry_equals_the_formula(
     assert chunks == place["batch"] * -(-outputs[0] // rows)
 
 
+def test_depthwise_convolution_of_planes_copies_them_first(native: NativeRun) -> None:
+    from hetero_cpu.jit.steps_depthwise import plan_depthwise
+
+    geometry = ((3, 3), (2, 1), (1, 1), (1, 1, 1, 1))
+    outputs = count_outputs((7, 8), geometry)
+    x, w = draw_array(1, 2, 5, 7, 8), draw_array(2, 5, 1, 3, 3)
+    exact, size_of_terms = (sum_windows(f(x).astype(np.float64), f(w), geometry, outputs) for f in (np.array, np.abs))
+    node = Node("conv", "Conv", ("x", "w"), ("y",), since_version=22, attributes={**name_geometry(geometry), "group": 5})
+    recipe = plan_depthwise(native.make_site([node], {"x": x}, {"w": w}, exact.shape))
+    assert recipe is not None
+    assert len(recipe.kernels) == 2
+    check(native, recipe, {"x": x}, Lay(), exact, 12 * HALF_ULP * size_of_terms)
+
+
 def test_depthwise_convolution_keeps_what_is_not_a_number(native: NativeRun) -> None:
     from hetero_cpu.jit.steps_depthwise import plan_depthwise
 
@@ -176,7 +189,7 @@ def test_depthwise_convolution_overwrites_the_added_image_alone(native: NativeRu
     x = Lay().place(draw_array(1, 1, 4, 6, 6))[1]
     constants = {"w": draw_array(2, 4, 1, 3, 3)}
     for added, overwritten in (("r", (1,)), ("x", ())):
-        images = {"x": x, added: x}
+        images = {"x": x, "r": Lay().place(x)[1]}
         nodes = [
             Node("conv", "Conv", ("x", "w"), ("t",), since_version=22, attributes={"group": 4, "pads": (1, 1, 1, 1)}),
             Node("add", "Add", ("t", added), ("y",), since_version=14),
@@ -187,22 +200,21 @@ def test_depthwise_convolution_overwrites_the_added_image_alone(native: NativeRu
 
 
 @pytest.mark.parametrize(
-    ("layout", "attributes", "weight"),
+    ("attributes", "weight"),
     [
-        ("C order", {"group": 4}, (4, 1, 3, 3)),
-        ("pixels", {"group": 4}, (8, 1, 3, 3)),
-        ("pixels", {"group": 2}, (4, 2, 3, 3)),
-        ("pixels", {"group": 4, "pads": (8, 8, 8, 8)}, (4, 1, 16, 16)),
+        ({"group": 4}, (8, 1, 3, 3)),
+        ({"group": 2}, (4, 2, 3, 3)),
+        ({"group": 4, "pads": (8, 8, 8, 8)}, (4, 1, 16, 16)),
     ],
-    ids=["planes", "two outputs of a channel", "two channels of a group", "large window"],
+    ids=["two outputs of a channel", "two channels of a group", "large window"],
 )
 def test_depthwise_convolution_leaves_to_others_what_it_does_not_compute(
-    native: NativeRun, layout: str, attributes: dict[str, Any], weight: tuple[int, ...]
+    native: NativeRun, attributes: dict[str, Any], weight: tuple[int, ...]
 ) -> None:
     from hetero_cpu.jit.steps_depthwise import plan_depthwise
 
     x = draw_array(1, 1, 4, 6, 6)
-    images = {"x": x if layout == "C order" else Lay().place(x)[1]}
+    images = {"x": Lay().place(x)[1]}
     pads = attributes.get("pads", (0,) * 4)
     outputs = count_outputs((6, 6), (weight[2:], (1, 1), (1, 1), pads))
     node = Node("conv", "Conv", ("x", "w"), ("y",), since_version=22, attributes=attributes)

@@ -15,8 +15,11 @@ import numpy as np
 
 from hetero_core.errors import DeviceUnavailableError
 from hetero_core.runtime.private_cache import open_private_folder
+from hetero_cupy.cudnn_convolution import open_cudnn
+from hetero_cupy.cupy_gemm import multiply_by_cublas
 from hetero_cupy.probe import explain_facts, explain_import, find_facts
-from hetero_cupy.runtime import CardFacts
+from hetero_cupy.runtime import CardFacts, Convolutions, Launch
+from hetero_cupy.utilisation import read_utilisation
 
 _CACHE_VARIABLE = "CUPY_CACHE_DIR"
 _KEPT_STAGING_BYTES = 64 << 20
@@ -92,6 +95,7 @@ class CupyCard:
         # Page-locked memory of the host, through which copies go; one copy at a time uses it.
         self._staging: Any = None
         self._staging_lock = threading.Lock()
+        self._convolutions: Convolutions | None = None
         with cupy.cuda.Device(index):
             self._copy_stream = cupy.cuda.Stream(non_blocking=True)
 
@@ -194,6 +198,23 @@ class CupyCard:
         kernel: Callable[..., Any] = self.xp.ElementwiseKernel(", ".join(inputs), ", ".join(outputs), body, name, preamble=preamble)
         return kernel
 
+    def compile_kernel(self, name: str, source: str) -> Launch:
+        """Returns CuPy's kernel of a module, which is compiled when it is first called."""
+        kernel = self.xp.RawKernel(source, name)
+        return lambda blocks, threads, arguments: kernel((blocks,), (threads,), arguments)
+
+    def multiply(self, a: Any, b: Any, *, uses_tf32: bool) -> Any:
+        """Returns the product by cuBLAS."""
+        from cupy_backends.cuda.libs import cublas  # loads the library
+
+        return multiply_by_cublas(self.xp, cublas, a=a, b=b, uses_tf32=uses_tf32)
+
+    def find_convolutions(self) -> Convolutions | None:
+        """Returns cuDNN's, one for the card, where nvidia-cudnn-frontend is installed."""
+        if self._convolutions is None:
+            self._convolutions = open_cudnn(self.xp)
+        return self._convolutions
+
     def read_memory(self) -> tuple[int, int]:
         """Returns what the driver has free and what the pool has in reserve together, and all there is."""
         with self.xp.cuda.Device(self._index):
@@ -201,8 +222,8 @@ class CupyCard:
             return int(free) + int(self.xp.get_default_memory_pool().free_bytes()), int(total)
 
     def read_utilisation(self) -> int | None:
-        """CuPy does not say it."""
-        return None
+        """Asks NVIDIA's management library, where it is."""
+        return read_utilisation(self.xp.cuda.Device(self._index).pci_bus_id)
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         """Knows the error of CuPy's pool, and the driver's own."""

@@ -11,26 +11,23 @@ from typing import Any
 
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
 from hetero_core.devices.query import query_by_transform, require_all_supported
-from hetero_core.errors import BlobMismatchError
+from hetero_core.errors import BlobMismatchError, ConfigValueError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec
 from hetero_core.network.writer import pack_network, unpack_network
-from hetero_core.transforms.copies import eliminate_copies
-from hetero_core.transforms.rewrite import run_passes
 from hetero_cupy.executable import GpuExecutable
+from hetero_cupy.operators import CardOperators
+from hetero_cupy.passes import transform_network
 from hetero_cupy.refusals import find_card_refusals
 from hetero_cupy.runtime import Card, Runtime
 
 FUSION_KEY = "GPU_FUSION"
 GRAPHS_KEY = "GPU_GRAPHS"
-PASSES = (eliminate_copies,)
+CUDNN_KEY = "GPU_CUDNN"
+PRECISION_KEY = "INFERENCE_PRECISION_HINT"
 _IDENTITY = "gpu identity"
-
-
-def transform_network(network: Network) -> Network:
-    """Returns the network as it is loaded; fusion may follow."""
-    return run_passes(network, PASSES)
+_AMPERE = 8
 
 
 class GpuDevice:
@@ -46,10 +43,21 @@ class GpuDevice:
 
     @hookimpl
     def config_keys(self) -> Mapping[str, ConfigKey]:
-        """Two ways to fewer launches; off, because no card has run them yet."""
+        """What float32 is computed in; what makes it faster is off, because no card has run it yet."""
         return {
+            PRECISION_KEY: ConfigKey(
+                str,
+                "f32",
+                "What float32 is computed in: f16 and bf16 keep most values in 16 bits, tf32 rounds what products multiply.",
+                choices=("bf16", "f16", "f32", "tf32"),
+            ),
             FUSION_KEY: ConfigKey(
-                bool, False, "Join neighbouring elementwise operators on float32 into one generated CUDA kernel."
+                bool,
+                False,
+                "Join neighbouring elementwise operators on floats, and what stands before a Softmax, into one CUDA kernel.",
+            ),
+            CUDNN_KEY: ConfigKey(
+                bool, False, "Compute convolutions of 16 bits or TF32 by cuDNN where it has a plan; needs nvidia-cudnn-frontend."
             ),
             GRAPHS_KEY: ConfigKey(
                 bool, False, "Record runs that stay on the card as CUDA graphs, one for each signature of inputs."
@@ -63,7 +71,7 @@ class GpuDevice:
         return {
             "AVAILABLE_DEVICES": tuple(str(index) for index in range(len(self._runtime.cards()))),
             "FULL_DEVICE_NAME": f"{card.facts.full_name} with {self._runtime.name}",
-            "OPTIMIZATION_CAPABILITIES": ("FP32", "FP64", "FP16", "INT8"),
+            "OPTIMIZATION_CAPABILITIES": find_capabilities(card.facts.capability),
             "DEVICE_ARCHITECTURE": f"compute capability {card.facts.capability}",
             "GPU_COMPUTE_CAPABILITY": card.facts.capability,
             "GPU_MEMORY_BYTES": card.facts.memory_bytes,
@@ -85,13 +93,20 @@ class GpuDevice:
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
         """Writes the weights to the card and binds the kernels."""
         require_all_supported(device, network, self.query_network(device, network))
+        card = self._card(device)
+        convolutions = card.find_convolutions() if config[CUDNN_KEY] else None
+        if config[CUDNN_KEY] and convolutions is None:
+            raise ConfigValueError(
+                f"configuration key {CUDNN_KEY} of device {device}: nvidia-cudnn-frontend is not installed; pip install "
+                "'hetero-cupy[cudnn]', or load without the key"
+            )
         return GpuExecutable(
             network,
-            transform_network(network),
-            self._card(device),
+            transform_network(network, precision=config[PRECISION_KEY], fuses=config[FUSION_KEY]),
+            card,
             extensions=self._extensions,
             where=f"network '{network.name}' on {device}",
-            fuses=config[FUSION_KEY],
+            operators=CardOperators(card, uses_tf32=config[PRECISION_KEY] == "tf32", convolutions=convolutions),
             records=config[GRAPHS_KEY],
         )
 
@@ -145,6 +160,12 @@ class GpuDevice:
         for card in self._runtime.cards():
             card.free_unused()
         return True
+
+
+def find_capabilities(capability: str) -> tuple[str, ...]:
+    """Returns what a card computes with, by its compute capability: tensor cores take bfloat16 and TF32 from 8.0 on."""
+    major = int(capability.partition(".")[0])
+    return ("FP32", "FP64", "FP16", *(("BF16", "TF32") if major >= _AMPERE else ()), "INT8")
 
 
 def _find_utilisation(card: Card) -> int:

@@ -21,8 +21,10 @@ from hetero_core.kernels.execution import Program
 from hetero_core.kernels.program import compile_program
 from hetero_core.network.graph import Network, iterate_graphs
 from hetero_core.network.types import HOST, ValueSpec
-from hetero_cupy.fusion import FUSED, FusedOperator, fuse_elementwise
+from hetero_cupy.conversions import SMALL
+from hetero_cupy.fusion import FUSED, FusedOperator
 from hetero_cupy.namespace import CardNamespace
+from hetero_cupy.operators import CardOperators
 from hetero_cupy.placement import find_host_inputs, place_value
 from hetero_cupy.recording import Recordings
 from hetero_cupy.refusals import DTYPES
@@ -65,7 +67,7 @@ class GpuState:
 
 
 class GpuExecutable(Executable):
-    """A compiled program on one card. `transform` is what query and load do to the network before."""
+    """A compiled program on one card. `transformed` is the network as it is compiled; exports hold the other one."""
 
     def __init__(
         self,
@@ -75,7 +77,7 @@ class GpuExecutable(Executable):
         *,
         extensions: Mapping[tuple[str, str], Extension],
         where: str,
-        fuses: bool,
+        operators: CardOperators,
         records: bool,
     ) -> None:
         """Writes the weights to the card. Raises: DeviceMemoryError."""
@@ -87,18 +89,18 @@ class GpuExecutable(Executable):
         self._records = records
         self._extensions = {key: HostOperator(extension, self._read, self._write) for key, extension in extensions.items()}
         self._stream = card.create_stream()
-        fused = fuse_elementwise(transformed) if fuses else transformed
-        self._fused = sum(node.domain == FUSED[0] for node in fused.nodes)
-        host_inputs = find_host_inputs(fused)
+        self._fused = sum((node.domain, node.op_type) == FUSED for node in transformed.nodes)
+        self._own = {**operators.list_extensions(), FUSED: FusedOperator(card)}
+        host_inputs = find_host_inputs(transformed)
         self.inputs = tuple(
             ValueSpec(spec.name, spec.type, HOST) if spec.name in host_inputs else place_value(spec, card.memory)
             for spec in network.inputs
         )
         self.outputs = tuple(place_value(spec, card.memory) for spec in network.outputs)
-        require_room_for_weights(card, fused, where)
+        require_room_for_weights(card, transformed, where)
         self._counted = self.weights
         with self._watch_memory("while the weights were written"):
-            self._program = self._compile(fused, host_inputs)
+            self._program = self._compile(transformed, host_inputs)
         self._counted = self.traffic
 
     def _compile(self, network: Network, host_inputs: frozenset[str]) -> Program:
@@ -108,8 +110,8 @@ class GpuExecutable(Executable):
                 xp=CardNamespace(self.card, self.traffic),
                 to_host=self._read,
                 from_host=self._write,
-                extensions={**self._extensions, FUSED: FusedOperator(self.card)},
-                dtypes=DTYPES,
+                extensions={**self._extensions, **self._own},
+                dtypes=DTYPES | SMALL,
                 host_inputs=host_inputs,
             )
 
@@ -120,7 +122,7 @@ class GpuExecutable(Executable):
         return self.card.to_host(array)
 
     def _write(self, array: Any) -> Any:
-        if dtype_of_numpy(array.dtype) not in DTYPES:
+        if dtype_of_numpy(array.dtype) not in DTYPES | SMALL:
             return array  # a text: it is an output as it is, since no kernel of the card reads one
         self._counted.count_write(array.nbytes)
         return self.card.from_host(array)

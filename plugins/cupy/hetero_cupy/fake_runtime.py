@@ -5,6 +5,7 @@ What runs here is the plugin's own code; only what stands behind `runtime.Card` 
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 import weakref
@@ -12,10 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from hetero_cupy.fake_array import FakeArray, FakeNamespace, Home, HostAccessError
-from hetero_cupy.runtime import CardFacts
+from hetero_cupy.runtime import CardFacts, Convolutions, Launch
 
 
 class FakeOutOfMemoryError(MemoryError):
@@ -48,6 +50,8 @@ class FakeCard:
         self.facts = CardFacts(f"card of make-believe {index}", capability, memory_bytes or 0)
         self.used_bytes = 0
         self.copies: list[tuple[str, int]] = []
+        self.products: list[tuple[str, bool]] = []
+        """The element type of each product so far, and whether TF32 was asked for."""
         self.is_recording = False
         self._limit = memory_bytes
         self._lock = threading.RLock()
@@ -133,6 +137,23 @@ class FakeCard:
 
         return call
 
+    def compile_kernel(self, name: str, source: str) -> Launch | None:
+        """Compiles nothing."""
+        return None
+
+    def multiply(self, a: FakeArray, b: FakeArray, *, uses_tf32: bool) -> FakeArray:
+        """Returns the product of float32 values, rounded once, and before, too, where TF32 is asked for."""
+        left, right = self._home.unwrap(a), self._home.unwrap(b)
+        self.products.append((str(left.dtype), uses_tf32))
+        if uses_tf32 and left.dtype == np.float32:
+            left, right = _round_to_tf32(left), _round_to_tf32(right)
+        product = np.matmul(left.astype(np.float32), right.astype(np.float32))
+        return FakeArray(self._home, product.astype(left.dtype))
+
+    def find_convolutions(self) -> Convolutions | None:
+        """There is none."""
+        return None
+
     def read_memory(self) -> tuple[int, int]:
         """Returns what is free of the limit; of no limit, a large number."""
         total = (1 << 40) if self._limit is None else self._limit
@@ -167,6 +188,13 @@ class FakeRuntime:
         return self._cards
 
 
+def _round_to_tf32(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Returns float32 with 10 bits of fraction, rounded to the nearest; what is not finite as it is."""
+    bits = np.ascontiguousarray(x).view(np.uint32)
+    rounded = ((bits + np.uint32(0xFFF) + ((bits >> 13) & 1)) & np.uint32(0xFFFFE000)).view(np.float32)
+    return np.where(np.isfinite(x), rounded, x)
+
+
 def _clip_positive(x: Any) -> Any:
     return np.where((x > 0) | np.isnan(x), x, np.float32(0))
 
@@ -174,6 +202,7 @@ def _clip_positive(x: Any) -> Any:
 # CUDA's name, or that of the preamble -> the same in NumPy.
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "fabsf": np.abs,
+    "erff": np.vectorize(math.erf, otypes=[np.float32]),
     "expf": np.exp,
     "logf": np.log,
     "sqrtf": np.sqrt,
@@ -183,6 +212,11 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "hetero_relu": _clip_positive,
     "hetero_sigmoid": lambda x: np.where(x < 0, np.exp(-np.abs(x)), np.float32(1)) / (1 + np.exp(-np.abs(x))),
     "hetero_leaky": lambda x, alpha: np.where(x < 0, x * np.float32(alpha), x),
+    "hetero_gelu": lambda x: np.float32(0.5) * x * (1 + np.vectorize(math.erf, otypes=[np.float32])(x * np.float32(0.5**0.5))),
+    "hetero_load_float16": lambda bits: bits.view(np.float16).astype(np.float32),
+    "hetero_store_float16": lambda x: np.asarray(x).astype(np.float16).view(np.uint16),
+    "hetero_load_bfloat16": lambda bits: bits.view(ml_dtypes.bfloat16).astype(np.float32),
+    "hetero_store_bfloat16": lambda x: np.asarray(x).astype(ml_dtypes.bfloat16).view(np.uint16),
     "hetero_clip": lambda x, least, most: np.minimum(np.maximum(x, np.float32(least)), np.float32(most)),
 }
 

@@ -1,4 +1,4 @@
-"""Fusion: neighbouring elementwise operators on float32 become one generated CUDA kernel.
+"""Fusion: neighbouring elementwise operators on floats become one generated CUDA kernel, which computes in float32.
 
 Data flow: nodes -> a tree of operators over the inputs -> statements of CUDA C++ (`write_kernel`, a pure function) -> a function of
 arrays, compiled by the card when it is first called. A tree is a tuple (operator, parameters, arguments); an argument is another tree or
@@ -14,9 +14,11 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
 
+from hetero_core.dtypes import dtype_of_numpy, dtype_of_onnx, numpy_dtype
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType, ValueType
 from hetero_core.transforms.rewrite import fuse_pairs
+from hetero_cupy.conversions import CONVERSIONS, ROUNDING, SMALL, STORAGE, write_load, write_store
 from hetero_cupy.runtime import Card
 
 FUSED = ("hetero.gpu", "Fused")
@@ -31,6 +33,7 @@ __device__ inline float hetero_relu(float x) { return x > 0.0f || x != x ? x : 0
 __device__ inline float hetero_sigmoid(float x) { float e = expf(-fabsf(x)); return (x < 0.0f ? e : 1.0f) / (1.0f + e); }
 __device__ inline float hetero_leaky(float x, float alpha) { return x < 0.0f ? x * alpha : x; }
 __device__ inline float hetero_clip(float x, float least, float most) { float y = x < least ? least : x; return y > most ? most : y; }
+__device__ inline float hetero_gelu(float x) { return 0.5f * x * (1.0f + erff(x * 0.70710678f)); }
 """
 """Functions that the statements call. NaN goes through each of them, as in the kernels that they stand for."""
 
@@ -48,14 +51,18 @@ class _Rule:
 _RULES: Mapping[str, _Rule] = {
     "Abs": _Rule("fabsf({0})", 1),
     "Add": _Rule("({0} + {1})", 2, since=7),
+    "Cast": _Rule("{0}", 1),
     "Ceil": _Rule("ceilf({0})", 1),
     "Clip": _Rule("hetero_clip({0}, {min}, {max})", 1, {"min": -3.4028234663852886e38, "max": 3.4028234663852886e38}),
     "Div": _Rule("({0} / {1})", 2, since=7),
+    "Erf": _Rule("erff({0})", 1),
     "Exp": _Rule("expf({0})", 1),
     "Floor": _Rule("floorf({0})", 1),
+    "Gelu": _Rule("hetero_gelu({0})", 1),
     "HardSigmoid": _Rule("hetero_clip({alpha} * {0} + {beta}, 0.0f, 1.0f)", 1, {"alpha": 0.2, "beta": 0.5}),
     "HardSwish": _Rule("({0} * hetero_clip({0} / 6.0f + 0.5f, 0.0f, 1.0f))", 1),
     "LeakyRelu": _Rule("hetero_leaky({0}, {alpha})", 1, {"alpha": 0.01}),
+    "Log": _Rule("logf({0})", 1),
     "Mul": _Rule("({0} * {1})", 2, since=7),
     "Neg": _Rule("(-{0})", 1),
     "Reciprocal": _Rule("(1.0f / {0})", 1),
@@ -69,13 +76,17 @@ _RULES: Mapping[str, _Rule] = {
 
 @dataclass(frozen=True, slots=True)
 class KernelText:
-    """A kernel as text: its name, declarations as "float32 x0", statements, and the functions that these call."""
+    """A kernel as text: its name, declarations as "float32 x0", statements, and the functions that these call.
+
+    16-bit floats are declared as "uint16", their bits; `dtypes` are those of the inputs and of the output.
+    """
 
     name: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     body: str
-    preamble: str = PREAMBLE
+    dtypes: tuple[str, ...]
+    preamble: str = CONVERSIONS + ROUNDING + PREAMBLE
 
 
 def fuse_elementwise(network: Network) -> Network:
@@ -86,11 +97,19 @@ def fuse_elementwise(network: Network) -> Network:
 
     def fuse(first: Node, second: Node) -> Node | None:
         trees = _plant(first, type_of), _plant(second, type_of)
-        if trees[0] is None or trees[1] is None or type_of(first.outputs[0]) != type_of(second.outputs[0]):
+        types = type_of(first.outputs[0]), type_of(second.outputs[0])
+        if trees[0] is None or trees[1] is None or _narrows(trees[0], types[0]):
             return None
-        return _join(first, second, trees[0], trees[1])
+        if not isinstance(types[0], TensorType) or not isinstance(types[1], TensorType) or types[0].shape != types[1].shape:
+            return None
+        return _join(first, second, trees=(trees[0], trees[1]), dtype=str(types[1].dtype))
 
     return fuse_pairs(network, fuse)
+
+
+def _narrows(tree: Tree, made: ValueType | None) -> bool:
+    """Says whether a tree ends in a cast to 16 bits: whoever reads it wants the rounded value."""
+    return tree[0] == "Cast" and isinstance(made, TensorType) and made.dtype in SMALL
 
 
 def _plant(node: Node, type_of: Callable[[str], ValueType | None]) -> Tree | None:
@@ -100,10 +119,13 @@ def _plant(node: Node, type_of: Callable[[str], ValueType | None]) -> Tree | Non
     rule = None if node.domain else _RULES.get(node.op_type)
     if rule is None or len(node.inputs) != rule.arguments or node.since_version < rule.since:
         return None
-    if not node.attributes.keys() <= rule.attributes.keys():
+    if node.op_type == "Cast":
+        if node.attributes.keys() != {"to"} or dtype_of_onnx(node.attributes["to"]) not in STORAGE:
+            return None
+    elif not node.attributes.keys() <= rule.attributes.keys():
         return None
     types = [type_of(value) for value in (*node.inputs, *node.outputs)]
-    if not all(isinstance(found, TensorType) and found.dtype == "float32" and found.shape is not None for found in types):
+    if not all(isinstance(found, TensorType) and found.dtype in STORAGE and found.shape is not None for found in types):
         return None
     parameters = tuple(float(node.attributes.get(name, default)) for name, default in rule.attributes.items())
     if not all(math.isfinite(parameter) for parameter in parameters):
@@ -111,8 +133,8 @@ def _plant(node: Node, type_of: Callable[[str], ValueType | None]) -> Tree | Non
     return node.op_type, parameters, tuple(range(rule.arguments))
 
 
-def _join(first: Node, second: Node, inner: Tree, outer: Tree) -> Node | None:
-    value = first.outputs[0]
+def _join(first: Node, second: Node, *, trees: tuple[Tree, Tree], dtype: str) -> Node | None:
+    value, (inner, outer) = first.outputs[0], trees
     inputs = tuple(dict.fromkeys((*first.inputs, *(name for name in second.inputs if name != value))))
     own = _renumber(inner, [inputs.index(name) for name in first.inputs])
     places = [own if name == value else inputs.index(name) for name in second.inputs]
@@ -126,7 +148,7 @@ def _join(first: Node, second: Node, inner: Tree, outer: Tree) -> Node | None:
         inputs=inputs,
         since_version=1,
         opset=1,
-        attributes={"tree": tree},
+        attributes={"tree": tree, "dtype": dtype},
     )
 
 
@@ -153,21 +175,30 @@ def _list_trees(tree: Tree) -> list[Tree]:
     return list(found)
 
 
-def write_kernel(tree: Tree, input_count: int) -> KernelText:
-    """Returns the kernel of a tree: one statement for each operator, what occurs twice computed once. The same tree, the same text."""
+def write_kernel(tree: Tree, dtypes: tuple[str, ...]) -> KernelText:
+    """Returns the kernel of a tree: one statement for each operator, what occurs twice computed once. The same tree, the same text.
+
+    `dtypes` are those of the inputs, then that of the output.
+    """
     names: dict[Tree, str] = {}
-    statements = []
+    *sources, made = dtypes
+    statements = [f"float v{index} = {write_load(dtype, f'x{index}')};" for index, dtype in enumerate(sources)]
     for index, one in enumerate(_list_trees(tree)):
         operator, parameters, arguments = one
         rule = _RULES[operator]
-        written = [f"x{argument}" if isinstance(argument, int) else names[argument] for argument in arguments]
+        written = [f"v{argument}" if isinstance(argument, int) else names[argument] for argument in arguments]
         values = {name: write_number(value) for name, value in zip(rule.attributes, parameters, strict=True)}
         names[one] = f"t{index}"
         statements.append(f"float t{index} = {rule.template.format(*written, **values)};")
-    statements.append(f"y0 = {names[tree]};")
+    statements.append(f"y0 = {write_store(made, names[tree])};")
     body = "\n".join(statements)
-    name = f"hetero_fused_{sha256(body.encode()).hexdigest()[:12]}"
-    return KernelText(name, tuple(f"float32 x{index}" for index in range(input_count)), ("float32 y0",), body)
+    name = f"hetero_fused_{sha256(f'{dtypes}{body}'.encode()).hexdigest()[:12]}"
+    inputs = tuple(f"{_declare(dtype)} x{index}" for index, dtype in enumerate(sources))
+    return KernelText(name, inputs, (f"{_declare(made)} y0",), body, dtypes)
+
+
+def _declare(dtype: str) -> str:
+    return "uint16" if dtype in SMALL else dtype
 
 
 def write_number(value: float) -> str:
@@ -180,30 +211,33 @@ def write_number(value: float) -> str:
 def write_module(text: KernelText) -> str:
     """Returns a whole CUDA module with the kernel over `count` elements of arrays of one shape; what compilers of CUDA can check."""
     inputs = [declaration.split()[1] for declaration in text.inputs]
-    arguments = ", ".join([*(f"const float* {name}_" for name in inputs), "float* y0_", "long long count"])
-    loads = "\n".join(f"    const float {name} = {name}_[i];" for name in inputs)
+    *sources, made = (STORAGE[dtype] for dtype in text.dtypes)
+    declared = [f"const {storage}* {name}_" for storage, name in zip(sources, inputs, strict=True)]
+    arguments = ", ".join([*declared, f"{made}* y0_", "long long count"])
+    loads = "\n".join(f"    const {storage} {name} = {name}_[i];" for storage, name in zip(sources, inputs, strict=True))
     body = "\n".join(f"    {line}" for line in text.body.splitlines())
     return (
         f'{text.preamble}\nextern "C" __global__ void {text.name}({arguments}) {{\n'
         "  for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < count; i += (long long)gridDim.x * blockDim.x) {\n"
-        f"{loads}\n    float y0;\n{body}\n    y0_[i] = y0;\n  }}\n}}\n"
+        f"{loads}\n    {made} y0;\n{body}\n    y0_[i] = y0;\n  }}\n}}\n"
     )
 
 
 class FusedOperator:
-    """What runs fused nodes on a card; compiles each tree once."""
+    """What runs fused nodes on a card; compiles each tree once for each set of types."""
 
     def __init__(self, card: Card) -> None:
         self._card = card
-        self._compiled: dict[tuple[Tree, int], Callable[..., Any]] = {}
+        self._compiled: dict[tuple[Tree, tuple[str, ...]], Callable[..., Any]] = {}
 
-    def function(self, *inputs: Any, tree: Tree) -> Any:
-        """Returns the value of the tree."""
-        key = tree, len(inputs)
-        compiled = self._compiled.get(key)
+    def function(self, *inputs: Any, tree: Tree, dtype: str) -> Any:
+        """Returns the value of the tree in an element type."""
+        dtypes = (*(str(dtype_of_numpy(array.dtype)) for array in inputs), dtype)
+        compiled = self._compiled.get((tree, dtypes))
         if compiled is None:
-            text = write_kernel(tree, len(inputs))
+            text = write_kernel(tree, dtypes)
             # Two threads may both compile it; one result stays.
             compiled = self._card.compile_elementwise(text.name, text.inputs, text.outputs, text.body, text.preamble)
-            self._compiled[key] = compiled
-        return compiled(*inputs)
+            self._compiled[tree, dtypes] = compiled
+        y = compiled(*(array.view("uint16") if name in SMALL else array for array, name in zip(inputs, dtypes, strict=False)))
+        return y.view(numpy_dtype(dtype)) if dtype in SMALL else y

@@ -14,6 +14,8 @@ Array = Any
 """An array in a card's memory."""
 HostArray = Any
 """A NumPy array."""
+Launch = Callable[[int, int, tuple[Any, ...]], None]
+"""A compiled kernel: blocks, threads of a block, arguments; arrays are C-contiguous, numbers have NumPy's types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,13 @@ class CardFacts:
     full_name: str
     capability: str
     memory_bytes: int
+
+
+class Convolutions(Protocol):
+    """A library of convolutions."""
+
+    def convolve(self, x: Array, w: Array, windows: Any, *, uses_tf32: bool) -> Array | None:
+        """Returns the convolution without bias, with float32 sums, None where the library has none that fits."""
 
 
 class Replay(Protocol):
@@ -72,6 +81,18 @@ class Card(Protocol):
 
         `inputs` and `outputs` are declarations as "float32 x"; `preamble` defines functions that the body calls.
         """
+
+    def compile_kernel(self, name: str, source: str) -> Launch | None:
+        """Returns the kernel `name` of a module in CUDA C++, None where the card is one that compiles nothing."""
+
+    def multiply(self, a: Array, b: Array, *, uses_tf32: bool) -> Array:
+        """Returns the product of the last two axes, the others broadcast; both of one type, float32 or of 16 bits.
+
+        Sums are float32, the result is rounded once. With TF32 the elements of float32 may lose all but 10 bits of their fractions.
+        """
+
+    def find_convolutions(self) -> Convolutions | None:
+        """Returns a library of convolutions, None where none is installed."""
 
     def read_memory(self) -> tuple[int, int]:
         """Returns the bytes that are free and all bytes; what only the library's pool holds counts as free."""

@@ -15,7 +15,15 @@ from hetero_core.testing.backend_cases import BackendCase, iterate_backend_cases
 from hetero_core.testing.compare import describe_mismatch
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
-CONFIGS = {"plain": {}, "fused and recorded": {"GPU_FUSION": True, "GPU_GRAPHS": True}}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "fused and recorded": {"GPU_FUSION": True, "GPU_GRAPHS": True},
+    "tf32": {"INFERENCE_PRECISION_HINT": "tf32"},
+    "f16": {"INFERENCE_PRECISION_HINT": "f16", "GPU_FUSION": True, "GPU_GRAPHS": True},
+    "bf16": {"INFERENCE_PRECISION_HINT": "bf16", "GPU_FUSION": True, "GPU_GRAPHS": True},
+}
+# Differences over the largest value of an output: some roundings of 2^-11, or of 2^-8.
+BOUNDS = {"tf32": 5e-3, "f16": 5e-3, "bf16": 4e-2}
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +31,7 @@ def cases() -> list[BackendCase]:
     return [case for case in iterate_backend_cases(kinds=KINDS) if not case.is_random]
 
 
-def find_mismatch(case: BackendCase, loaded: ExecutableNetwork, card: Any, repeats: int) -> str | None:
+def find_mismatch(case: BackendCase, loaded: ExecutableNetwork, card: Any, *, repeats: int, bound: float) -> str | None:
     """Returns what is wrong with the outputs, or with the number of copies; the last of some runs of one request is compared."""
     request = loaded.create_infer_request()
     for inputs, expected in case.runs:
@@ -36,7 +44,7 @@ def find_mismatch(case: BackendCase, loaded: ExecutableNetwork, card: Any, repea
             if problem is not None:
                 return problem
         for (name, value), wanted in zip(found.items(), expected, strict=True):
-            mismatch = describe_mismatch(value, wanted, rtol=max(case.rtol, 1e-4), name=name)
+            mismatch = describe_mismatch(value, wanted, rtol=max(case.rtol, 1e-4, bound), name=name)
             if mismatch is not None:
                 return mismatch
     return None
@@ -74,6 +82,7 @@ def test_what_is_claimed_is_right_and_every_copy_is_counted(cases: list[BackendC
     runtime = FakeRuntime()
     card = runtime.cards()[0]
     wrong, refused, passed, still = {}, 0, 0, 0
+    bound = BOUNDS.get(config.get("INFERENCE_PRECISION_HINT", "f32"), 0.0)
     with Core() as core:
         core.register_plugin("MOCKUP", GpuDevice("MOCKUP", runtime))
         for case in cases:
@@ -88,7 +97,7 @@ def test_what_is_claimed_is_right_and_every_copy_is_counted(cases: list[BackendC
                 continue
             assert not result.refused, case.name
             try:
-                problem = find_mismatch(case, loaded, card, 3 if config else 1)
+                problem = find_mismatch(case, loaded, card, repeats=3 if "GPU_GRAPHS" in config else 1, bound=bound)
             except Exception as error:  # noqa: BLE001  # the kind and the text go into the list that the test shows
                 problem = f"{type(error).__name__}: {error}"
             if problem is not None:

@@ -56,3 +56,38 @@ def test_kernels_call_what_there_is() -> None:
     problems = {f"{place}: {name}": problem for place, name, keywords in calls if (problem := find_problem(cupy, name, keywords))}
     assert problems == {}
     assert len({name for _, name, _ in calls}) > 60
+
+
+def find_cublas() -> Any:
+    """Returns CuPy's module for cuBLAS, None where either is missing."""
+    if importlib.util.find_spec("cupy") is None:
+        return None
+    try:
+        from cupy_backends.cuda.libs import cublas
+    except ImportError:
+        return None
+    return cublas
+
+
+def test_cublas_takes_what_it_is_told() -> None:
+    cublas = find_cublas()
+    if cublas is None:
+        pytest.skip("CuPy or cuBLAS is not installed")
+    told = "handle transa transb m n k alpha A Atype lda strideA B Btype ldb strideB beta C Ctype ldc strideC batchCount computeType algo"
+    signature = cublas.gemmStridedBatchedEx.__doc__.partition("(")[2].partition(")")[0]
+    assert [parameter.split()[-1] for parameter in signature.split(",")] == told.split()
+    assert cublas.CUBLAS_COMPUTE_32F != cublas.CUBLAS_COMPUTE_32F_FAST_TF32
+    assert (cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_T, cublas.CUBLAS_GEMM_DEFAULT) == (0, 1, -1)
+
+
+def test_arithmetic_on_values_of_16_bits_has_loops() -> None:
+    if importlib.util.find_spec("cupy") is None:
+        pytest.skip("CuPy is not installed")
+    import cupy
+
+    binary = ("add", "subtract", "multiply", "divide", "maximum", "minimum")
+    for kind in "eE":  # float16 and bfloat16
+        assert [name for name in binary if f"{kind * 2}->{kind}" not in getattr(cupy, name).types] == []
+        assert [
+            name for name in ("negative", "absolute", "exp", "sqrt") if f"{kind}->{kind}" not in getattr(cupy, name).types
+        ] == []

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import ctypes
-import importlib.util
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hetero_cupy.device import transform_network
-from hetero_cupy.fusion import fuse_elementwise, write_kernel, write_module, write_number
+from hetero_cupy.fusion import write_kernel, write_module, write_number
+from hetero_cupy.passes import transform_network
 
 from hetero_core import Core, Network
 
+from . import cuda_compiler
+
+needs_cuda_compiler = pytest.mark.skipif(not cuda_compiler.has_compiler(), reason=cuda_compiler.MISSING)
 X = np.array([[-4, -0.5, 0, 0.25], [1, 3.5, math.nan, math.inf]], np.float32)
 SILU = "g (float[2,4] x, float[4] b) => (float[2,4] y) { a = Add (x, b) s = Sigmoid (a) p = Mul (a, s) y = Neg (p) }"
 RESIDUAL = "g (float[2,4] x, float[2,4] z) => (float[2,4] y) { n = Neg (x) a = Add (n, z) r = LeakyRelu <alpha = 0.25> (a) y = Mul (r, r) }"
 
 
 def fuse(network: Network) -> Network:
-    return fuse_elementwise(transform_network(network))
+    return transform_network(network, precision="f32", fuses=True)
 
 
 def list_operators(network: Network) -> list[str]:
@@ -42,7 +42,7 @@ def test_chain_becomes_one_node_and_a_value_read_twice_stays(read: Callable[...,
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("g (float16[4] x) => (float16[4] y) { a = Neg (x) y = Relu (a) }", "not float32"),
+        ("g (double[4] x) => (double[4] y) { a = Neg (x) y = Relu (a) }", "not 32 or 16 bits"),
         ("g (float[4] x) => (float[4] a, float[4] y) { a = Neg (x) y = Relu (a) }", "an output of the network"),
         ("g (float[4] x, float[2,4] z) => (float[2,4] y) { a = Neg (x) y = Add (a, z) }", "broadcast afterwards"),
         ("g (float[4] x) => (float[4] y) { a = Neg (x) y = Softmax (a) }", "not elementwise"),
@@ -54,13 +54,15 @@ def test_what_is_not_alike_is_not_fused(read: Callable[..., Network], text: str,
 
 def test_text_follows_from_the_tree_alone() -> None:
     tree = ("Mul", (), (("LeakyRelu", (0.25,), (("Add", (), (0, 1)),)), ("Add", (), (0, 1))))
-    text = write_kernel(tree, 2)
-    assert text == write_kernel(tree, 2)
+    text = write_kernel(tree, ("float32",) * 3)
+    assert text == write_kernel(tree, ("float32",) * 3)
     assert text.inputs == ("float32 x0", "float32 x1")
     assert text.outputs == ("float32 y0",)
     # What occurs twice is computed once.
     assert text.body.splitlines() == [
-        "float t0 = (x0 + x1);",
+        "float v0 = x0;",
+        "float v1 = x1;",
+        "float t0 = (v0 + v1);",
         "float t1 = hetero_leaky(t0, 0.25f);",
         "float t2 = (t1 * t0);",
         "y0 = t2;",
@@ -83,7 +85,8 @@ def test_fused_network_computes_what_the_plain_one_does(core: Core, read: Callab
 
 
 ALL_OPERATORS = (
-    *("Abs", "Ceil", "Exp", "Floor", "Neg", "Reciprocal", "Relu", "Sigmoid", "Sqrt", "Tanh", "HardSwish", "HardSigmoid"),
+    *("Abs", "Cast", "Ceil", "Erf", "Exp", "Floor", "Gelu", "Log"),
+    *("Neg", "Reciprocal", "Relu", "Sigmoid", "Sqrt", "Tanh", "HardSwish", "HardSigmoid"),
     *("LeakyRelu", "Clip", "Add", "Sub", "Mul", "Div"),
 )
 PARAMETERS: dict[str, tuple[float, ...]] = {"HardSigmoid": (0.2, 0.5), "LeakyRelu": (0.01,), "Clip": (-1.5, 6.0)}
@@ -96,56 +99,21 @@ def make_tree(operator: str) -> Any:
     return operator, PARAMETERS.get(operator, ()), arguments
 
 
-def load_nvrtc() -> Any:
-    """Returns NVIDIA's runtime compiler, from its wheel or the system; None where there is none. It needs no card."""
-    found = importlib.util.find_spec("nvidia")
-    folders = [Path(folder) for folder in (found.submodule_search_locations or ())] if found is not None else []
-    wheels = sorted(path for folder in folders for path in folder.glob("**/libnvrtc.so.*") if "alt" not in path.name)
-    for name in (*map(str, wheels), "libnvrtc.so.12", "libnvrtc.so.13"):
-        try:
-            return ctypes.CDLL(name)
-        except OSError:
-            continue
-    return None
-
-
-def compile_module(nvrtc: Any, source: str, architecture: str) -> bytes:
-    """Returns PTX. Raises: AssertionError with the compiler's words."""
-    program = ctypes.c_void_p()
-    assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"fused.cu", 0, None, None) == 0
-    options = (ctypes.c_char_p * 2)(f"--gpu-architecture=compute_{architecture}".encode(), b"--device-as-default-execution-space")
-    answer = nvrtc.nvrtcCompileProgram(program, 2, options)
-    size = ctypes.c_size_t()
-    nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
-    log = ctypes.create_string_buffer(size.value)
-    nvrtc.nvrtcGetProgramLog(program, log)
-    assert answer == 0, log.value.decode()
-    nvrtc.nvrtcGetPTXSize(program, ctypes.byref(size))
-    ptx = ctypes.create_string_buffer(size.value)
-    nvrtc.nvrtcGetPTX(program, ptx)
-    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-    return ptx.value
-
-
-@pytest.mark.parametrize("architecture", ["80", "90"])
+@needs_cuda_compiler
+@pytest.mark.parametrize("architecture", cuda_compiler.ARCHITECTURES)
 def test_nvidias_compiler_takes_every_operator(architecture: str) -> None:
-    nvrtc = load_nvrtc()
-    if nvrtc is None:
-        pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc-cu12")
     for operator in ALL_OPERATORS:
-        text = write_kernel(make_tree(operator), 2)
-        ptx = compile_module(nvrtc, write_module(text), architecture)
+        text = write_kernel(make_tree(operator), ("float32",) * 3)
+        ptx = cuda_compiler.compile_module(write_module(text), architecture)
         assert f".entry {text.name}".encode() in ptx
         assert f".target sm_{architecture}".encode() in ptx
 
 
+@needs_cuda_compiler
 def test_nvidias_compiler_refuses_what_is_wrong() -> None:
-    nvrtc = load_nvrtc()
-    if nvrtc is None:
-        pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc-cu12")
-    source = write_module(write_kernel(make_tree("Relu"), 2)).replace("float hetero_relu", "float hetero_other")
+    source = write_module(write_kernel(make_tree("Relu"), ("float32",) * 3)).replace("float hetero_relu", "float hetero_other")
     with pytest.raises(AssertionError, match='identifier "hetero_relu" is undefined'):
-        compile_module(nvrtc, source, "80")
+        cuda_compiler.compile_module(source, "80")
 
 
 def test_every_operator_with_a_rule_is_tried() -> None:

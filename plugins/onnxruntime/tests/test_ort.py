@@ -123,12 +123,14 @@ def test_values_of_a_type_come_back_as_they_went_in(core: Core, dtype: Any, valu
     assert found.tolist() == x.tolist()
 
 
-def test_output_is_written_into_the_array_that_the_caller_set(core: Core, read: Read) -> None:
-    request = core.load_network(read("g (float[2] x) => (float[2] y) { y = Neg(x) }"), "ORT").create_infer_request()
-    mine = np.zeros(2, np.float32)
+@pytest.mark.parametrize("size", ["2", "4097", "N"])
+def test_output_is_written_into_the_array_that_the_caller_set(core: Core, read: Read, size: str) -> None:
+    request = core.load_network(read(f"g (float[{size}] x) => (float[{size}] y) {{ y = Neg(x) }}"), "ORT").create_infer_request()
+    x = np.arange(4097 if size == "4097" else 2, dtype=np.float32)
+    mine = np.zeros_like(x)
     request.set_tensor("y", mine)
-    assert request.infer({"x": np.array([1, 2], np.float32)})["y"] is mine
-    assert mine.tolist() == [-1, -2]
+    assert request.infer({"x": x})["y"] is mine
+    assert mine.tolist() == (-x).tolist()
 
 
 def test_part_that_nobody_reads_runs(core: Core, read: Read) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import pytest
 
 from hetero_core import Core, Network
-from hetero_core.errors import PluginError
+from hetero_core.errors import PluginError, UnsupportedNodesError
 from hetero_core.testing.backend_cases import BackendCase, iterate_backend_cases
 from hetero_core.testing.compare import describe_mismatch
 
@@ -22,6 +23,7 @@ Read = Callable[..., Network]
 REFUSED = {
     "attention_local_window": "ignores left_window_size",
     "attention_4d_with_past_and_present_qk_matmul_bias_4d_mask_causal": "counts the positions of causal Attention",
+    "bernoulli_seed": "draws 1 of Bernoulli with the probability of 0",
     "bitshift_right_int8_negative_input": "shifts signed integers",
     "cast_FLOAT_to_BFLOAT16": "does not round float32 to the nearest bfloat16",
     "cast_FLOAT_to_FLOAT8E4M3FN": "does not saturate",
@@ -184,3 +186,38 @@ def test_arithmetic_on_shapes_is_taken(core: Core, read: Read) -> None:
     assert not core.query_network(network, "OPENVINO").refused
     found = core.load_network(network, "OPENVINO").infer({"x": np.arange(24, dtype=np.float32).reshape(4, 6)})["y"]
     assert found.tolist() == np.arange(24).reshape(8, 3).tolist()
+
+
+def draw_numbers(core: Core, read: Read, operator: str, x: Any) -> Any:
+    text = f"g (float[20000] x) => (float[20000] y) {{ r = {operator} (x) y = Add(x, r) }}"
+    return core.load_network(read(text, 15), "OPENVINO").infer({"x": x})["y"]
+
+
+@pytest.mark.parametrize("operator", ["RandomNormalLike", "RandomNormalLike <seed = 0.0>"])
+def test_normal_numbers_without_a_seed_are_refused(core: Core, read: Read, operator: str) -> None:
+    with pytest.raises(UnsupportedNodesError, match="draws RandomNormalLike without a seed from two generators that are alike"):
+        draw_numbers(core, read, operator, np.zeros(20000, np.float32))
+
+
+def test_multinomial_is_refused_as_its_runs_are_alike(core: Core, read: Read) -> None:
+    network = read("g (float[1,4] x) => (int32[1,9] y) { y = Multinomial <sample_size = 9> (x) }", 15)
+    (reason,) = core.query_network(network, "OPENVINO").refused.values()
+    assert reason == "OpenVINO draws the same numbers of Multinomial in every run"
+
+
+@pytest.mark.parametrize(
+    ("operator", "distribute"),
+    [
+        ("RandomNormalLike <seed = 1.5>", NormalDist().cdf),
+        ("RandomUniformLike", float),
+        ("RandomUniformLike <seed = 1.5>", float),
+    ],
+)
+def test_numbers_that_are_taken_are_distributed_as_they_say(
+    core: Core, read: Read, operator: str, distribute: Callable[[float], float]
+) -> None:
+    """Kolmogorov: sqrt(n) times the largest distance of the two distributions is above 2.8 once in three million draws."""
+    ordered = np.sort(draw_numbers(core, read, operator, np.zeros(20000, np.float32)).astype(np.float64))
+    expected = np.array([distribute(value) for value in ordered.tolist()])
+    distance = np.abs(expected - np.arange(1, 20001) / 20000).max() * 20000**0.5
+    assert distance < 2.8

@@ -159,6 +159,23 @@ def test_output_is_written_into_the_array_that_the_caller_set(core: Core, read: 
     assert mine.tolist() == expected.tolist()
 
 
+@pytest.mark.parametrize(("size", "copied"), [(4096, 2 * 16384), (4097, 0)], ids=["small", "large"])
+def test_small_arrays_are_copied_and_said_to_be_and_results_stay_the_callers_own(
+    core: Core, read: Read, size: int, copied: int
+) -> None:
+    loaded = core.load_network(read(f"g (float[{size}] x) => (float[{size}] y) {{ y = Neg(x) }}"), "OPENVINO")
+    assert loaded.get_metric("OPENVINO_COPIED_BYTES") == copied
+    x = np.arange(size, dtype=np.float32)
+    first = loaded.infer({"x": x})["y"]
+    second = loaded.infer({"x": x + 1})["y"]
+    assert first.tolist() == (-x).tolist()
+    assert second.tolist() == (-x - 1).tolist()
+    request, mine = loaded.create_infer_request(), np.zeros(size, np.float32)
+    request.set_tensor("y", mine)
+    assert request.infer({"x": x})["y"] is mine
+    assert mine.tolist() == (-x).tolist()
+
+
 @pytest.mark.parametrize(
     ("text", "dtype", "limit", "words"),
     [
@@ -333,3 +350,15 @@ def test_elementwise_operations_with_outputs_of_several_shapes_are_right_in_ever
         with core.load_network(network, "OPENVINO") as loaded:
             for name, value in loaded.infer(moved).items():
                 np.testing.assert_allclose(value, expected[name], rtol=1e-5, err_msg=f"{name} at {offset}")
+
+
+def test_axes_that_are_counted_in_a_run_have_the_length_that_the_network_says(core: Core, read: Read) -> None:
+    """The engine alone converts no reduction over axes of a length that it does not know."""
+    network = read(
+        "g (float[3,4] x, int64 first) => (float[3,1] y) <int64 two = {2}, int64 one = {1}, int64[1] a> "
+        "{ a = Range(first, two, one) y = ReduceMean <keepdims = 1> (x, a) }",
+        18,
+    )
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    found = core.load_network(network, "OPENVINO").infer({"x": x, "first": np.array(1, np.int64)})["y"]
+    np.testing.assert_array_equal(found, [[1.5], [5.5], [9.5]])

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isinf, pi, sqrt
 
-from hetero_cpu.jit.code import Code, Floats
+from hetero_cpu.jit.code import Code
 from hetero_cpu.jit.exponential import emit_exponential, emit_exponential_less_one, emit_logarithm, emit_softplus
 from hetero_cpu.jit.rational import emit_erf, emit_tanh
+from hetero_cpu.jit.terms import Floats
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,12 @@ from math import ceil
 
 import numpy as np
 
-from hetero_cpu.jit.code import FLOAT_BYTES, Code, Number
+from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel
 from hetero_cpu.jit.exponential import emit_exponential_of_negative
 from hetero_cpu.jit.panels import emit_turned_panel
 from hetero_cpu.jit.strided_tile import StridedTile, StridedTiles
+from hetero_cpu.jit.terms import Number
 
 PARAMETERS = (
     "q", "q_batch", "q_head", "q_step", "k", "k_batch", "k_head", "k_step", "v", "v_batch", "v_head", "v_step",

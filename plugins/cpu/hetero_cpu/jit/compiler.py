@@ -13,12 +13,15 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from hetero_core.errors import HeteroError
 from hetero_core.files import replace_file
 from hetero_core.runtime.private_cache import open_private_folder
+from hetero_cpu.jit.image import ImageError, load_image
 
 logger = logging.getLogger(__name__)
 
@@ -46,62 +49,79 @@ class Kernel:
 @cache
 def find_width() -> int:
     """Returns the elements of the processor's float32 vectors: 16 with AVX-512, 8 with AVX2; 0 where no kernels are made."""
-    if platform.machine().lower() not in ("x86_64", "amd64") or not sys.platform.startswith("linux"):
+    if (
+        platform.machine().lower() not in ("x86_64", "amd64")
+        or not sys.platform.startswith("linux")
+        or find_spec("llvmlite") is None
+    ):
         return 0
-    try:
-        # LLVM itself, 100 MB: only where the provider is asked for.
-        from llvmlite import binding  # type: ignore[import-not-found,import-untyped,unused-ignore]  # llvmlite ships no types
-    except ImportError:
-        return 0
-    features = binding.get_host_cpu_features()
-    if features.get("avx512f") and features.get("avx512vl"):
+    features = set(_describe_processor().split())
+    if {"avx512f", "avx512vl"} <= features:
         return 16
-    return 8 if features.get("avx2") and features.get("fma") else 0
+    return 8 if {"avx2", "fma"} <= features else 0
+
+
+@cache
+def _describe_processor() -> str:
+    """Returns the lines of the first processor that say which it is, and what it and the system can do."""
+    wanted = {"vendor_id", "cpu family", "model", "model name", "stepping", "flags"}
+    found = []
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.partition(":")[0].strip() in wanted:
+                    found.append(line)
+                if not line.strip():
+                    break
+    except OSError as error:
+        logger.info("no machine code is made: the processor is not known: %s", error)
+    return "".join(found)
 
 
 class Compiler:
     """Safe for threads: two may compile the same kernel, one result stays."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # Apart, so that what is stored can be loaded while something else is compiled.
+        self._lock, self._lock_of_target = threading.Lock(), threading.Lock()
         self._addresses: dict[str, int] = {}
-        self._libraries: list[Any] = []
         self._target: Any = None
-        self._linker: Any = None
-        self._count = 0
 
     def find(self, kernel: Kernel) -> int | None:
         """Returns the address of a kernel that is compiled already; None for another one."""
         return self._addresses.get(kernel.name)
 
     def load_stored(self, kernels: Iterable[Kernel]) -> bool:
-        """Links what the private cache holds of these kernels; returns whether all of them are there now."""
-        missing = False
-        for kernel in dict.fromkeys(kernels):
-            if kernel.name not in self._addresses:
-                image = self._read(kernel)
-                if image is None:
-                    missing = True
-                else:
-                    self._link(kernel, image)
+        """Loads what the private cache holds of these kernels; returns whether all of them are there now."""
+        missing = [
+            kernel for kernel in dict.fromkeys(kernels) if kernel.name not in self._addresses and not self._load_stored(kernel)
+        ]
         return not missing
 
     def compile(self, kernel: Kernel) -> int:
         """Returns the address of a kernel, compiled now where it is not yet; takes some 10 to 100 ms then."""
-        address = self._addresses.get(kernel.name)
-        if address is not None:
-            return address
-        image = self._read(kernel)
-        if image is None:
+        if kernel.name not in self._addresses and not self._load_stored(kernel):
             image = self._translate(kernel)
             self._write(kernel, image)
-        return self._link(kernel, image)
+            self._link(kernel, image)
+        return self._addresses[kernel.name]
+
+    def _load_stored(self, kernel: Kernel) -> bool:
+        image = self._read(kernel)
+        if image is None:
+            return False
+        try:
+            self._link(kernel, image)
+        except ImageError as error:
+            logger.warning("a stored kernel cannot be used and is compiled again: %s", error)
+            return False
+        return True
 
     def _translate(self, kernel: Kernel) -> bytes:
-        from llvmlite import binding
+        from llvmlite import binding  # type: ignore[import-not-found,import-untyped,unused-ignore]  # llvmlite ships no types
 
         code = kernel.emit(kernel.name, find_width())
-        with self._lock:
+        with self._lock_of_target:
             target = self._open_target()
             module = binding.parse_assembly(str(code.module))
             module.verify()
@@ -127,27 +147,10 @@ class Compiler:
             )
         return self._target
 
-    def _link(self, kernel: Kernel, image: bytes) -> int:
-        from llvmlite import binding
-
+    def _link(self, kernel: Kernel, image: bytes) -> None:
         with self._lock:
-            if kernel.name in self._addresses:
-                return self._addresses[kernel.name]
-            if self._linker is None:
-                self._open_target()
-                self._linker = binding.create_lljit_compiler()
-            self._count += 1
-            library = (
-                binding.JITLibraryBuilder()
-                .add_object_img(image)
-                .add_current_process()
-                .export_symbol(kernel.name)
-                .link(self._linker, f"{kernel.name}.{self._count}")
-            )
-            self._libraries.append(library)
-            address = int(library[kernel.name])
-            self._addresses[kernel.name] = address
-            return address
+            if kernel.name not in self._addresses:
+                self._addresses[kernel.name] = load_image(image, kernel.name)
 
     def _read(self, kernel: Kernel) -> bytes | None:
         path = _find_path(kernel)
@@ -178,16 +181,8 @@ class Compiler:
 @cache
 def _describe_environment() -> str:
     """Returns a digest of all that machine code depends on beside a kernel's name: LLVM, the processor, and the code that emits."""
-    import llvmlite
-    from llvmlite import binding
-
     digest = hashlib.sha256()
-    for part in (
-        llvmlite.__version__,
-        str(binding.llvm_version_info),
-        binding.get_host_cpu_name(),
-        binding.get_host_cpu_features().flatten(),
-    ):
+    for part in (version("llvmlite"), _describe_processor()):
         digest.update(part.encode())
     for source in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(source.read_bytes())

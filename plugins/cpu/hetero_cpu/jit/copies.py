@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
-from hetero_cpu.jit.code import FLOAT_BYTES, Code, Floats, Mask, Number
+from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel, find_width
 from hetero_cpu.jit.elementwise import Expression, make_elementwise
 from hetero_cpu.jit.native import Array, NativeCall, address_of
 from hetero_cpu.jit.row_walk import call_rows
 from hetero_cpu.jit.rows import cut_rows, find_kind, merge_axes
+from hetero_cpu.jit.terms import Floats, Mask, Number
+from hetero_cpu.recipe import Recipe
 
 _PARAMETERS = (
     "rows", "columns", "blocks", "middle", "inner", "units", "units_of_chunk",
@@ -55,6 +57,20 @@ def plan_copy(y: Array, x: Array, *, workers: int) -> Copy | None:
     if _find_matrices(y, np.broadcast_to(x, y.shape)) is None:
         return None
     return Copy(TURN, lambda y, x: _call_turn(y, np.broadcast_to(x, y.shape), workers))
+
+
+def plan_pieces(y: Array, cuts: Sequence[tuple[slice, ...]], sources: Mapping[str, Array], *, workers: int) -> Recipe | None:
+    """Returns the recipe that copies each source into its piece of y; None where one of them cannot be copied so."""
+    copies = [plan_copy(y[cut], array, workers=workers) for cut, array in zip(cuts, sources.values(), strict=True)]
+    found = [copy for copy in copies if copy is not None]
+    # More axes than rows can have may come of it where the result becomes a piece itself.
+    if len(found) != len(copies) or y.ndim > 4:
+        return None
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        return [copy.bind(writes[0][cut], array) for copy, cut, array in zip(found, cuts, reads, strict=True)]
+
+    return Recipe(tuple(sources), bind, kernels=tuple(dict.fromkeys(copy.kernel for copy in found)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from math import prod
 
 from hetero_cpu.jit.arithmetic import Activation, emit_activations
-from hetero_cpu.jit.code import FLOAT_BYTES, Floats
+from hetero_cpu.jit.code import FLOAT_BYTES
 from hetero_cpu.jit.compiler import Kernel
+from hetero_cpu.jit.terms import Floats
 from hetero_cpu.jit.windows import TileCode, WindowBody, WindowShape, make_window_kernel
 
 # Weights that stay in registers while a vector of channels is computed; more are read where they are used.

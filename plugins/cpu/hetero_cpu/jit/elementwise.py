@@ -10,12 +10,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hetero_cpu.jit.arithmetic import EMITTERS, Activation
-from hetero_cpu.jit.code import FLOAT_BYTES, Code, Floats, Mask, Number
+from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel
 from hetero_cpu.jit.row_walk import RowWalk
+from hetero_cpu.jit.terms import Floats, Mask, Number
 
-# Vectors of a row that are loaded before one is written.
+# Vectors of a row that are loaded before one is written; fewer of what takes many instructions, which would be long to compile.
 _UNROLLED = 4
+_UNROLLED_LONG = 2
+_LONG = frozenset({"Celu", "Elu", "Erf", "Exp", "Gelu", "GeluTanh", "Log", "Mish", "Selu", "Sigmoid", "Softplus", "Swish", "Tanh"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +106,12 @@ def _emit_row(
         for vector, result in enumerate(results):
             code.store(addresses[0] + start, result, vector * code.width * FLOAT_BYTES, mask=mask)
 
-    wide = code.width * _UNROLLED
+    long = sum(instruction.operator in _LONG for instruction in expression.instructions)
+    together = _UNROLLED if long == 0 else _UNROLLED_LONG if long < _UNROLLED else 1
+    wide = code.width * together
     unrolled, full = length - length % wide, length - length % code.width
     with code.loop(0, unrolled, wide) as i:
-        compute(i * FLOAT_BYTES, _UNROLLED, None)
+        compute(i * FLOAT_BYTES, together, None)
     with code.loop(unrolled, full, code.width) as i:
         compute(i * FLOAT_BYTES, 1, None)
     with code.when(full < length):

@@ -42,10 +42,12 @@ def read_native_epilogue(site: Site, bias: Array | None, outputs: int, *, channe
     return NativeEpilogue(bias, added, tuple(activations))
 
 
-def find_overwritten(site: Site, source: str, added: tuple[str, ...]) -> tuple[int, ...]:
-    """Returns `Recipe.overwrites` of a product that reads `source` and what is added: not memory that it still multiplies."""
-    is_apart = not any(np.may_share_memory(site.prototypes[value], site.prototypes[source]) for value in added)
-    return (1,) if added and is_apart else ()
+def list_overwritten(site: Site, source: str, added: str) -> tuple[int, ...]:
+    """Returns the positions among (source, added) whose memory the result may take: that of `added`, where the source does not lie there.
+
+    Other tiles read the source after the first one is written; what is added is read where it is written.
+    """
+    return (1,) if added and not np.may_share_memory(site.prototypes[source], site.prototypes[added]) else ()
 
 
 def _read_vector(site: Site, value: str, shape: tuple[object, ...], outputs: int, channel_axis: int) -> Array | None:

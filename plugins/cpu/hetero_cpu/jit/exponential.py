@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from math import inf, log, nan
 
-from hetero_cpu.jit.code import Code, Floats
+from hetero_cpu.jit.code import Code
+from hetero_cpu.jit.terms import Floats
 
 _LN2_HIGH, _LN2_LOW = 0.693145751953125, 1.42860682030941723212e-6
 # e**r = 1 + r + r**2 * P(r) on |r| <= ln(2)/2, fitted by reweighted least squares: 3e-9 of the result.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hetero_cpu.jit.code import FLOAT_BYTES, Code, Floats, Mask, Number
+from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel
+from hetero_cpu.jit.terms import Floats, Mask, Number
 
 INTERLEAVE_PARAMETERS = (
     "x", "x_image", "x_row", "x_pixel", "x_group", "y", "y_image", "y_row", "y_pixel", "rows", "pixels", "lines", "lines_of_chunk", "own",

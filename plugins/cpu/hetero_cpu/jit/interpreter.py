@@ -14,8 +14,9 @@ import ctypes
 from collections.abc import Callable
 from functools import cache
 
-from hetero_cpu.jit.code import Code, Number
+from hetero_cpu.jit.code import Code
 from hetero_cpu.jit.compiler import COMPILER, Kernel
+from hetero_cpu.jit.terms import Number
 
 COLUMNS = ("kernel", "numbers", "chunks", "reserved")
 """Of a program's table, int64 each: address of the machine code, address of its numbers, count of chunks."""

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 
-from hetero_cpu.jit.code import FLOAT_BYTES, Code, Floats, Mask, Number
+from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel
 from hetero_cpu.jit.exponential import emit_exponential, emit_exponential_of_negative, emit_logarithm
 from hetero_cpu.jit.row_walk import RowWalk
+from hetero_cpu.jit.terms import Floats, Mask, Number
 
 _UNROLLED = 4
-_LOWEST = float("-inf")
 
 
 def _visit_vectors(code: Code, length: Number, body: Callable[[Number, int, Mask | None], None]) -> None:
@@ -62,7 +63,7 @@ def _emit_softmax(name: str, width: int, *, is_logarithm: bool) -> Code:
         y, x = addresses[0], addresses[1]
         # A NaN is passed over here, and makes the sum one.
         edge = code.spread(
-            _reduce_row(code, length, lambda at, mask: code.load(x + at, mask=mask), lambda a, b: b.at_least(a), _LOWEST)
+            _reduce_row(code, length, lambda at, mask: code.load(x + at, mask=mask), lambda a, b: b.at_least(a), -inf)
         )
 
         def raise_and_keep(at: Number, mask: Mask | None) -> Floats:
@@ -195,9 +196,20 @@ def _emit_neighbour_norm(name: str, width: int, before: int, after: int, beta: f
 
 def _emit_power(code: Code, x: Floats, beta: float) -> Floats:
     """Returns x ** -beta for positive x."""
-    root = code.call_intrinsic("sqrt", x)
-    if beta == 0.75:
-        return 1.0 / (root * code.call_intrinsic("sqrt", root))
-    if beta in (0.5, 1.0):
-        return 1.0 / (root if beta == 0.5 else x)
+    if beta == 1.0:
+        return 1.0 / x
+    if beta in (0.5, 0.75):
+        root = _emit_reciprocal_root(code, x)
+        found = root if beta == 0.5 else root * root * _emit_reciprocal_root(code, root)
+        # Of squares that overflow Newton's method would make NaN.
+        return (x >= inf).choose(code.constant(0.0), found)
     return emit_exponential(code, emit_logarithm(code, x) * -beta)
+
+
+def _emit_reciprocal_root(code: Code, x: Floats) -> Floats:
+    """Returns 1 / sqrt(x) by Newton's method, in less time than a root and a quotient."""
+    root = code.estimate_reciprocal_root(x)
+    for _ in range(1 if code.width == 16 else 2):
+        error = code.multiply_add(x * root, -root, code.constant(1.0))
+        root = code.multiply_add(root * 0.5, error, root)
+    return root

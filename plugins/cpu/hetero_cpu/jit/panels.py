@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hetero_cpu.jit.code import FLOAT_BYTES, Code, Floats, Number
+from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.copies import turn_vectors
+from hetero_cpu.jit.terms import Floats, Number
 
 
 def emit_panel(code: Code, source: Number, step: Number, rows: Number, columns: Number, panel: Number, vectors: int) -> None:

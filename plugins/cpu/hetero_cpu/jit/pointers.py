@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hetero_cpu.jit.code import Code, Number
+from hetero_cpu.jit.code import Code
+from hetero_cpu.jit.terms import Number
 
 # A pointer to pixel 0 or 9, plus 0, 1, 2, 4 or 8 times a register with a multiple of the stride: (pointer, multiple, factor).
 _PIXELS_OF_POINTER = 9

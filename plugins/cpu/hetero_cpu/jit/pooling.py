@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hetero_cpu.jit.code import FLOAT_BYTES, Code, Floats, Mask, Number
+from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel
+from hetero_cpu.jit.terms import Floats, Mask, Number
 from hetero_cpu.jit.windows import TileCode, WindowBody, WindowShape, make_window_kernel
 
 Combine = Callable[[Floats, Floats], Floats]

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hetero_cpu.jit.arithmetic import Activation
-from hetero_cpu.jit.code import FLOAT_BYTES, Code, Number
+from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel
+from hetero_cpu.jit.terms import Number
 from hetero_cpu.jit.tile import Tile, emit_call, emit_tile
 
 PARAMETERS = (

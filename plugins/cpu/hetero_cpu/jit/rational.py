@@ -5,8 +5,9 @@ The errors stated are the largest that were measured, in units in the last place
 
 from __future__ import annotations
 
-from hetero_cpu.jit.code import Code, Floats
+from hetero_cpu.jit.code import Code
 from hetero_cpu.jit.exponential import emit_polynomial
+from hetero_cpu.jit.terms import Floats
 
 # f(x) = x P(x**2) / Q(x**2), fitted by reweighted least squares in double precision: within 2.1e-8 of tanh for |x| <= 9.02 and of erf for
 # |x| <= 3.93, beyond which both are 1.

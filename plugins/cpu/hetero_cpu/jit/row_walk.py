@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from hetero_cpu.jit.code import Code, Number
+from hetero_cpu.jit.code import Code
 from hetero_cpu.jit.compiler import Kernel
 from hetero_cpu.jit.native import Array, NativeCall, address_of
 from hetero_cpu.jit.rows import Rows, choose_rows_of_chunk
+from hetero_cpu.jit.terms import Number
 
 PARAMETERS = ("middle", "inner", "rows", "rows_of_chunk", "length", "last")
 """Sizes of the second and the third axis of rows, rows in all and of one chunk, elements of a row and of the very last one."""

@@ -8,9 +8,10 @@ from math import prod
 
 import numpy as np
 
-from hetero_cpu.jit.code import FLOAT_BYTES, Code, Number
+from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel
 from hetero_cpu.jit.native import Array, NativeCall, address_of
+from hetero_cpu.jit.terms import Number
 from hetero_cpu.recipe import Halo
 
 _STAGED_ROWS = 8

@@ -14,7 +14,7 @@ import numpy as np
 from hetero_cpu.convolution import Convolution, read_convolution
 from hetero_cpu.halos import halo_of_tiles, reach_of_windows
 from hetero_cpu.jit.compiler import find_width
-from hetero_cpu.jit.epilogue import NativeEpilogue, find_overwritten, read_native_epilogue
+from hetero_cpu.jit.epilogue import NativeEpilogue, list_overwritten, read_native_epilogue
 from hetero_cpu.jit.native import Array, NativeCall, address_of, native_step
 from hetero_cpu.jit.product import PARAMETERS, ProductShape, make_product
 from hetero_cpu.jit.staging import Staging, bind_staging, make_stage
@@ -123,7 +123,7 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: St
         bind,
         nbytes,
         is_channels_last=True,
-        overwrites=find_overwritten(site, convolution.source, added),
+        overwrites=list_overwritten(site, convolution.source, epilogue.added),
         kernels=kernels,
     )
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 
 from hetero_cpu.convolution import read_convolution
 from hetero_cpu.jit.compiler import find_width
 from hetero_cpu.jit.depthwise import make_depthwise
-from hetero_cpu.jit.epilogue import read_native_epilogue
+from hetero_cpu.jit.epilogue import list_overwritten, read_native_epilogue
 from hetero_cpu.jit.native import NativeCall, native_step
+from hetero_cpu.jit.staging import bind_staging
+from hetero_cpu.jit.steps_convolution import choose_staging
 from hetero_cpu.jit.tiling import allocate_floats, pad_vector
 from hetero_cpu.jit.window_plan import WindowCall, has_channel_vectors, plan_shape
-from hetero_cpu.recipe import Array, Recipe, Site
+from hetero_cpu.recipe import NO_HALO, Array, Recipe, Site
 
 
 @native_step("Conv")
@@ -27,7 +30,11 @@ def plan_depthwise(site: Site) -> Recipe | None:
         return None
     added = epilogue.added
     width = find_width()
-    shape = plan_shape(site, convolution.windows, width, takes_halo=True)
+    source = convolution.source
+    # In C order the image is copied first, with zeros around it.
+    staging = None if has_channel_vectors(site.prototypes[source]) else choose_staging(convolution)
+    zeros = site.halos.get(source, NO_HALO) if staging is None else staging.halo
+    shape = plan_shape(convolution.windows, convolution.channels, width, zeros=zeros)
     if shape is None:
         return None
     kernel = make_depthwise(shape, epilogue.activations, adds=bool(added))
@@ -37,12 +44,14 @@ def plan_depthwise(site: Site) -> Recipe | None:
     call = WindowCall(kernel, shape, convolution.windows, width, 0.0, site.workers, {"weights": weights, "bias": bias})
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        return [call.bind(reads[0], writes[0], reads[1] if added else None)]
+        calls, image = bind_staging(staging, reads[0], scratch)
+        return [*calls, call.bind(image, writes[0], reads[1] if added else None)]
 
-    # Windows read what neighbours were made of: only the added tensor can be overwritten.
-    overwrites = (1,) if added and added != convolution.source else ()
-    reads = (convolution.source, added) if added else (convolution.source,)
-    return Recipe(reads, bind, is_channels_last=True, overwrites=overwrites, kernels=(kernel,))
+    overwrites = list_overwritten(site, source, added)
+    reads = (source, added) if added else (source,)
+    kernels = (kernel,) if staging is None else (staging.kernel, kernel)
+    nbytes = 0 if staging is None else prod(staging.shape) * 4
+    return Recipe(reads, bind, nbytes, is_channels_last=True, overwrites=overwrites, kernels=kernels)
 
 
 def _pack(weight: Array, width: int) -> Array:

@@ -9,11 +9,12 @@ import numpy as np
 
 from hetero_cpu.convolution import Convolution, read_convolution
 from hetero_cpu.jit.compiler import find_width
-from hetero_cpu.jit.epilogue import NativeEpilogue, read_native_epilogue
+from hetero_cpu.jit.epilogue import NativeEpilogue, list_overwritten, read_native_epilogue
 from hetero_cpu.jit.grouped import GROUP_PARAMETERS, make_grouped_product
 from hetero_cpu.jit.native import Array, NativeCall, address_of, native_step
 from hetero_cpu.jit.product import PARAMETERS, ProductShape
-from hetero_cpu.jit.steps_convolution import bind_staging, choose_staging, is_even, is_pixels
+from hetero_cpu.jit.staging import bind_staging
+from hetero_cpu.jit.steps_convolution import choose_staging, is_even, is_pixels
 from hetero_cpu.jit.tiling import Tiling, allocate_floats, choose_chunks, choose_tiling, pack_columns
 from hetero_cpu.recipe import NO_HALO, Recipe, Site
 
@@ -89,8 +90,7 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue) -> Recipe:
 
     kernels = (kernel,) if staging is None else (staging.kernel, kernel)
     nbytes = 0 if staging is None else prod(staging.shape) * 4
-    # Another group may still read what one has overwritten, and windows read their neighbours.
-    overwrites = (1,) if added and added != (convolution.source,) else ()
+    overwrites = list_overwritten(site, convolution.source, epilogue.added)
     return Recipe((convolution.source, *added), bind, nbytes, is_channels_last=True, overwrites=overwrites, kernels=kernels)
 
 

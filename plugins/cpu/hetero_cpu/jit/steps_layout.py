@@ -1,4 +1,4 @@
-"""What moves elements, by machine code: Transpose, Reshape of what lies otherwise, Expand, and the shuffle of channels."""
+"""What moves elements, by machine code: Transpose, Reshape of what lies otherwise, Expand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 
 from hetero_cpu.jit.copies import plan_copy
 from hetero_cpu.jit.native import Array, NativeCall, native_step
-from hetero_cpu.jit.shuffles import read_shuffle
 from hetero_cpu.recipe import Recipe, Site, Views, is_channels_last
 
 _PRODUCTS = frozenset({"MatMul", "Transpose"})
@@ -34,9 +33,9 @@ def _is_dense_image(array: Array) -> bool:
 
 @native_step("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 def plan_native_reshape(site: Site) -> Recipe | None:
-    """Returns the copy into C order of what has no view in the new shape, or a shuffle of channels; None where there is a view."""
+    """Returns the copy into C order of what has no view in the new shape; None where there is a view."""
     if site.group.epilogue:
-        return _plan_shuffle(site)
+        return None
     value, shape = site.node.inputs[0], _read_shape(site)
     prototype = site.prototypes[value]
     if prototype.size != prod(shape) or np.may_share_memory(prototype.reshape(shape), prototype):
@@ -51,34 +50,6 @@ def plan_native_expand(site: Site) -> Recipe | None:
     if site.group.epilogue or np.broadcast_shapes(site.shape(value), shape) != shape:
         return None
     return _plan_copy(site, value, lambda array: array, shape)
-
-
-def _plan_shuffle(site: Site) -> Recipe | None:
-    """Returns channels of images channels last in another order: those of (groups, channels of a group), turned."""
-    value, shape = site.node.inputs[0], _read_shape(site)
-    split = read_shuffle(site.group.members, site.types)
-    if split is None or not site.is_channels_last(value) or not site.is_float32(value):
-        return None
-    groups, own = split
-
-    def divide(array: Array, first: int, second: int) -> Array:
-        # The channels of an array that lies channels last are one axis, which NumPy splits as a view.
-        images, _, height, width = array.shape
-        strides = (array.strides[0], second * array.strides[1], *array.strides[1:])
-        return np.lib.stride_tricks.as_strided(array, (images, first, second, height, width), strides)
-
-    def turn(array: Array) -> Array:
-        return divide(array, groups, own).swapaxes(1, 2)
-
-    y = np.empty([shape[axis] for axis in (0, 2, 3, 1)], np.float32).transpose(0, 3, 1, 2)
-    copy = plan_copy(divide(y, own, groups), turn(site.prototypes[value]), workers=site.workers)
-    if copy is None:
-        return None
-
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        return [copy.bind(divide(writes[0], own, groups), turn(reads[0]))]
-
-    return Recipe((value,), bind, is_channels_last=True, kernels=(copy.kernel,))
 
 
 def _plan_copy(site: Site, value: str, turn: Callable[[Array], Array], shape: tuple[int, ...]) -> Recipe | None:

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from hetero_cpu.jit.compiler import find_width
-from hetero_cpu.jit.epilogue import find_overwritten, read_native_epilogue
+from hetero_cpu.jit.epilogue import list_overwritten, read_native_epilogue
 from hetero_cpu.jit.native import Array, NativeCall, address_of, native_step
 from hetero_cpu.jit.product import PARAMETERS, PIECE_PARAMETERS, ProductShape, make_product
 from hetero_cpu.jit.tiling import choose_chunks, choose_pieces, choose_tiling, pack_columns, pad_vector
@@ -91,4 +91,4 @@ def _plan(site: Site, weight: Array | None, bias: Array | None, *, is_turned: bo
         keep = (offsets, zeros, packed, padded, x, y, *reads)
         return [NativeCall(kernel, tuple(numbers.get(key, 0) for key in names), chunks.count, keep)]
 
-    return Recipe((source, *added), bind, overwrites=find_overwritten(site, source, added), kernels=(kernel,))
+    return Recipe((source, *added), bind, overwrites=list_overwritten(site, source, epilogue.added), kernels=(kernel,))

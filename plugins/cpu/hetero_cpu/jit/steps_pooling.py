@@ -18,7 +18,7 @@ from hetero_cpu.jit.pooling import (
     make_max_pool,
 )
 from hetero_cpu.jit.window_plan import WindowCall, count_chunks, has_channel_vectors, plan_shape
-from hetero_cpu.recipe import Array, Recipe, Site
+from hetero_cpu.recipe import NO_HALO, Array, Recipe, Site
 from hetero_cpu.steps_pooling import count_elements, read_windows
 
 
@@ -26,10 +26,10 @@ from hetero_cpu.steps_pooling import count_elements, read_windows
 def plan_max_pool(site: Site) -> Recipe | None:
     """Returns the recipe of a MaxPool without indices. Source: ONNX MaxPool-22."""
     windows = read_windows(site)
-    if windows is None:
+    if windows is None or not has_channel_vectors(site.prototypes[site.node.inputs[0]]):
         return None
     # The zeros of a halo are larger than negative elements.
-    shape = plan_shape(site, windows, find_width(), takes_halo=False)
+    shape = plan_shape(windows, site.shape(site.node.inputs[0])[1], find_width(), zeros=NO_HALO)
     if shape is None:
         return None
     return _make_recipe(site, WindowCall(make_max_pool(shape), shape, windows, find_width(), -np.inf, site.workers, {}))
@@ -43,7 +43,10 @@ def plan_average_pool(site: Site) -> Recipe | None:
         return None
     if _is_whole_image(windows):
         return _plan_global(site, make_global_mean(), 1 / (windows.sizes[0] * windows.sizes[1]))
-    shape = plan_shape(site, windows, find_width(), takes_halo=True)
+    source = site.node.inputs[0]
+    if not has_channel_vectors(site.prototypes[source]):
+        return None
+    shape = plan_shape(windows, site.shape(source)[1], find_width(), zeros=site.halos.get(source, NO_HALO))
     if shape is None:
         return None
     counts_pads = bool(site.node.attributes.get("count_include_pad", 0))

@@ -9,7 +9,7 @@ import numpy as np
 
 from hetero_cpu.convolution import Convolution
 from hetero_cpu.jit.compiler import Kernel, find_width
-from hetero_cpu.jit.epilogue import NativeEpilogue, find_overwritten
+from hetero_cpu.jit.epilogue import NativeEpilogue, list_overwritten
 from hetero_cpu.jit.native import Array, NativeCall, address_of
 from hetero_cpu.jit.staging import Staging, bind_staging
 from hetero_cpu.jit.tiling import Tiling, choose_tiling, pack_columns, pad_vector
@@ -93,7 +93,7 @@ def plan_winograd(convolution: Convolution, epilogue: NativeEpilogue, staging: S
         bind,
         nbytes,
         is_channels_last=True,
-        overwrites=find_overwritten(site, convolution.source, added),
+        overwrites=list_overwritten(convolution.site, convolution.source, epilogue.added),
         kernels=(*staging_kernels, *kernels),
     )
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hetero_cpu.jit.arithmetic import Activation, emit_activations
-from hetero_cpu.jit.code import FLOAT_BYTES, Code, Floats, Mask, Number
+from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.pointers import PixelPointers
+from hetero_cpu.jit.terms import Floats, Mask, Number
 
 _UNROLLED = 4
 

@@ -12,7 +12,7 @@ from hetero_core.kernels.windows import Windows
 from hetero_cpu.jit.compiler import Kernel
 from hetero_cpu.jit.native import NativeCall, address_of
 from hetero_cpu.jit.windows import PARAMETERS, WindowShape
-from hetero_cpu.recipe import NO_HALO, Array, Halo, Site
+from hetero_cpu.recipe import Array, Halo
 
 # Outputs of a tile: fourteen sums and nine weights fit the registers of AVX-512; AVX2 has half as many.
 _LONGEST_TILE = 7
@@ -33,21 +33,20 @@ def find_overhang(windows: Windows) -> Halo:
     return Halo(top, left, bottom, right)
 
 
-def plan_shape(site: Site, windows: Windows, width: int, *, takes_halo: bool) -> WindowShape | None:
-    """Returns what is compiled for the windows over the node's first input; None where kernels do not take them.
+def plan_shape(windows: Windows, channels: int, width: int, *, zeros: Halo) -> WindowShape | None:
+    """Returns what is compiled for windows over images of so many channels; None where kernels do not take them.
 
-    `takes_halo`: whether the zeros of a halo are what windows should find outside of the image.
+    `zeros`: those around the image that windows may read instead of neutral elements.
     """
-    source = site.node.inputs[0]
     taps = prod(windows.kernel)
-    if width == 0 or taps > _LARGEST_WINDOW or not has_channel_vectors(site.prototypes[source]):
+    if width == 0 or taps > _LARGEST_WINDOW:
         return None
-    (height, length), channels = windows.outputs, site.shape(source)[1]
+    height, length = windows.outputs
     rows = 2 if width >= _MANY_REGISTERS and height > 1 and taps <= _LARGE_WINDOW else 1
     tiles = -(-length // _LONGEST_TILE)
     pixels = -(-length // tiles)
     overhang = find_overhang(windows)
-    clips = overhang != NO_HALO and not (takes_halo and site.halos.get(source, NO_HALO).covers(overhang))
+    clips = not zeros.covers(overhang)
     kernel, strides, dilations = ((first, second) for first, second in (windows.kernel, windows.strides, windows.dilations))
     return WindowShape(
         kernel, strides, dilations, rows, height % rows, pixels, tiles * pixels != length, channels % width != 0, clips

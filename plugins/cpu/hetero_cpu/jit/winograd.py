@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from hetero_cpu.jit.arithmetic import Activation, emit_activations
-from hetero_cpu.jit.code import FLOAT_BYTES, Code, Floats, Number
+from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel
 from hetero_cpu.jit.native import Array
+from hetero_cpu.jit.terms import Floats, Number
 from hetero_cpu.jit.tile import Tile, emit_call, emit_tile
 from hetero_cpu.winograd import build_matrices
 

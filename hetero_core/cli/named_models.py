@@ -1,0 +1,30 @@
+"""A model by name, for commands that time models: the light models, written to a file for as long as the command runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def open_named_model(model: str) -> Iterator[str]:
+    """Gives the path of a model: of a light model where this is the name of one and no file is called so, else the text itself.
+
+    Raises: OSError where there is no room for the file.
+    """
+    if os.path.exists(model):
+        yield model
+        return
+    from hetero_core.testing.models import LIGHT_MODELS, light_model
+
+    if model not in LIGHT_MODELS:
+        yield model
+        return
+    import onnx  # heavy
+
+    with tempfile.TemporaryDirectory(prefix="hetero-model-") as folder:
+        path = os.path.join(folder, f"{model}.onnx")
+        onnx.save(light_model(model), path)
+        yield path

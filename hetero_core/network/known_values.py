@@ -1,0 +1,190 @@
+"""Values that are known before any run: shape arithmetic on sizes that are known, where onnx's own inference gives up.
+
+Integers and bools of at most a kilobyte; a table of the operators that compute shapes, each by NumPy. `infer_types` uses the values to
+learn types and keeps none of them: a network is not folded here. NumPy is imported when a value is first computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
+from hetero_core.network.graph import Initializer, Node
+from hetero_core.network.types import TensorType, ValueType
+
+LARGEST_VALUE = 1024
+"""Bytes; shapes, axes and the like are small."""
+
+Arrays = tuple[Any, ...]
+
+
+def compute_known_value(node: Node, types: Mapping[str, ValueType], constants: Mapping[str, Initializer]) -> dict[str, Initializer]:
+    """Returns the output of a node by name where it follows from constants and known shapes; nothing where it does not."""
+    compute = None if node.domain or len(node.outputs) != 1 else _OPERATORS.get(node.op_type)
+    if compute is None:
+        return {}
+    inputs = _read_shape(node, types, constants) if node.op_type in ("Shape", "Size") else _read_inputs(node, constants)
+    if inputs is None:
+        return {}
+    try:
+        array = compute(node, inputs)
+    except (ArithmeticError, IndexError, MemoryError, OverflowError, TypeError, ValueError):
+        # The node cannot be computed at all; who runs it says so, and in which run.
+        return {}
+    if array is None or array.nbytes > LARGEST_VALUE:
+        return {}
+    import numpy as np  # only networks with shape arithmetic need it here
+
+    # Arithmetic gives scalars, which are no arrays, and cuts give views with steps.
+    return {node.outputs[0]: Initializer.of_array(np.array(array, order="C"))}
+
+
+def _read_shape(node: Node, types: Mapping[str, ValueType], constants: Mapping[str, Initializer]) -> Arrays | None:
+    import numpy as np  # as above
+
+    constant = constants.get(node.inputs[0])
+    found = types.get(node.inputs[0]) if constant is None else constant.type
+    if not isinstance(found, TensorType) or found.shape is None:
+        return None
+    sizes = [size for size in found.shape if isinstance(size, int)]
+    return (np.array(sizes, np.int64),) if len(sizes) == len(found.shape) else None
+
+
+def _read_inputs(node: Node, constants: Mapping[str, Initializer]) -> Arrays | None:
+    found = [constants.get(value) if value else None for value in node.inputs]
+    for value, constant in zip(node.inputs, found, strict=True):
+        if value and (constant is None or constant.nbytes > LARGEST_VALUE or not _is_counting(constant.dtype)):
+            return None
+    return tuple(None if constant is None else constant.array for constant in found)
+
+
+def _is_counting(dtype: str) -> bool:
+    return dtype in ("int32", "int64", "bool")
+
+
+def _compute_shape(node: Node, inputs: Arrays) -> Any:
+    # start and end are Shape-15's; before, the whole shape is returned.
+    return inputs[0][node.attributes.get("start", 0) : node.attributes.get("end")]
+
+
+def _compute_size(node: Node, inputs: Arrays) -> Any:
+    import numpy as np  # as above
+
+    return np.array(inputs[0].prod(), np.int64)
+
+
+def _cast(node: Node, inputs: Arrays) -> Any:
+    dtype = dtype_of_onnx(node.attributes["to"])
+    return inputs[0].astype(numpy_dtype(dtype)) if dtype is not None and _is_counting(dtype) else None
+
+
+def _divide(node: Node, inputs: Arrays) -> Any:
+    import numpy as np  # as above
+
+    dividend, divisor = inputs
+    if not divisor.all():
+        return None
+    # The standard cuts fractions off; NumPy's quotient of integers is rounded down.
+    quotient = np.abs(dividend) // np.abs(divisor) * np.sign(dividend) * np.sign(divisor)
+    return quotient.astype(dividend.dtype)
+
+
+def _concatenate(node: Node, inputs: Arrays) -> Any:
+    import numpy as np  # as above
+
+    return np.concatenate(inputs, node.attributes.get("axis", 1))
+
+
+def _gather(node: Node, inputs: Arrays) -> Any:
+    import numpy as np  # as above
+
+    return np.take(inputs[0], inputs[1], node.attributes.get("axis", 0))
+
+
+def _slice(node: Node, inputs: Arrays) -> Any:
+    given = [list(node.attributes[key]) if key in node.attributes else None for key in ("starts", "ends", "axes")]
+    for index, array in enumerate(inputs[1:4]):
+        given[index] = None if array is None else array.tolist()
+    starts, ends, axes = given
+    if starts is None or ends is None:
+        return None
+    steps = inputs[4].tolist() if len(inputs) > 4 and inputs[4] is not None else [1] * len(starts)
+    if any(step <= 0 for step in steps):
+        return None
+    cut = [slice(None)] * inputs[0].ndim
+    for axis, start, end, step in zip(range(len(starts)) if axes is None else axes, starts, ends, steps, strict=True):
+        cut[axis] = slice(start, end, step)
+    return inputs[0][tuple(cut)]
+
+
+def _read_axes(node: Node, inputs: Arrays) -> tuple[int, ...] | None:
+    if len(inputs) > 1 and inputs[1] is not None:
+        return tuple(inputs[1].tolist())
+    axes = node.attributes.get("axes")
+    return None if axes is None else tuple(axes)
+
+
+def _squeeze(node: Node, inputs: Arrays) -> Any:
+    return inputs[0].squeeze(_read_axes(node, inputs))
+
+
+def _unsqueeze(node: Node, inputs: Arrays) -> Any:
+    import numpy as np  # as above
+
+    axes = _read_axes(node, inputs)
+    return None if axes is None else np.expand_dims(inputs[0], axes)
+
+
+def _fill(node: Node, inputs: Arrays) -> Any:
+    import numpy as np  # as above
+
+    value = node.attributes.get("value")
+    if value is None or value.dtype.name not in ("int32", "int64", "bool") or inputs[0].prod() > LARGEST_VALUE:
+        return None
+    return np.full(inputs[0].tolist(), value.reshape(())[()], value.dtype)
+
+
+def _count(node: Node, inputs: Arrays) -> Any:
+    import numpy as np  # as above
+
+    start, limit, step = (int(array.reshape(())) for array in inputs)
+    return np.arange(start, limit, step).astype(inputs[0].dtype) if abs(limit - start) <= LARGEST_VALUE * abs(step) else None
+
+
+def _reshape(node: Node, inputs: Arrays) -> Any:
+    target = inputs[1].tolist() if len(inputs) > 1 else list(node.attributes["shape"])
+    if not node.attributes.get("allowzero", 0):
+        target = [inputs[0].shape[axis] if size == 0 else size for axis, size in enumerate(target)]
+    return inputs[0].reshape(target)
+
+
+def _choose(node: Node, inputs: Arrays) -> Any:
+    import numpy as np  # as above
+
+    return np.where(*inputs)
+
+
+_OPERATORS: Mapping[str, Callable[[Node, Arrays], Any]] = {
+    "Add": lambda node, inputs: inputs[0] + inputs[1],
+    "Cast": _cast,
+    "Concat": _concatenate,
+    "ConstantOfShape": _fill,
+    "Div": _divide,
+    "Equal": lambda node, inputs: inputs[0] == inputs[1],
+    "Gather": _gather,
+    "Greater": lambda node, inputs: inputs[0] > inputs[1],
+    "Identity": lambda node, inputs: inputs[0],
+    "Less": lambda node, inputs: inputs[0] < inputs[1],
+    "Mul": lambda node, inputs: inputs[0] * inputs[1],
+    "Neg": lambda node, inputs: -inputs[0],
+    "Range": _count,
+    "Reshape": _reshape,
+    "Shape": _compute_shape,
+    "Size": _compute_size,
+    "Slice": _slice,
+    "Squeeze": _squeeze,
+    "Sub": lambda node, inputs: inputs[0] - inputs[1],
+    "Unsqueeze": _unsqueeze,
+    "Where": _choose,
+}

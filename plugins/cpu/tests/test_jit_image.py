@@ -1,0 +1,188 @@
+"""Object files in executable memory: what is stored runs again, what is damaged is compiled again, nothing is writable and executable."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import re
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
+
+from hetero_cpu.jit import compiler
+from hetero_cpu.jit.code import Code
+from hetero_cpu.jit.compiler import Compiler, Kernel, find_width
+from hetero_cpu.jit.image import ImageError, load_image
+
+if not find_width():
+    pytest.skip("no machine code for this processor", allow_module_level=True)
+
+NAME = "halve_and_add_third"
+
+
+def emit(name: str, width: int) -> Code:
+    """x[0] * 0.5 + 1/3: constants that lie beside the code."""
+    code = Code(name, 3, width)
+    row = code.parameters[0]
+    address = code.load_number(row)
+    half, third = code.constant(0.5), code.constant(1 / 3)
+    code.store(address, code.load(address) * half + third)
+    code.finish()
+    return code
+
+
+@pytest.fixture(name="folder")
+def fixture_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A private folder of the test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    compiler._open_folder.cache_clear()
+    yield tmp_path / "hetero" / compiler.FOLDER
+    compiler._open_folder.cache_clear()
+
+
+def run_at(address: int) -> list[float]:
+    x = np.full(find_width(), 3, np.float32)
+    row = np.array([x.ctypes.data], np.int64)
+    ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(address)(row.ctypes.data, 0, 0)
+    return list(x)
+
+
+EXPECTED = [float(np.float32(1.5) + np.float32(1 / 3))]
+
+
+def read_stored(folder: Path) -> tuple[Path, bytes]:
+    (path,) = folder.iterdir()
+    return path, path.read_bytes()[32:]
+
+
+def test_kernel_of_another_process_is_loaded_from_the_folder_and_not_compiled(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Compiler().compile(Kernel(NAME, emit))
+    later = Compiler()
+    monkeypatch.setattr(later, "_translate", lambda kernel: pytest.fail(f"{kernel.name} was compiled"))
+    assert later.load_stored([Kernel(NAME, emit)])
+    assert run_at(later.compile(Kernel(NAME, emit))) == EXPECTED * find_width()
+
+
+def test_kernel_that_is_not_stored_is_missing(folder: Path) -> None:
+    assert not Compiler().load_stored([Kernel(NAME, emit)])
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty"])
+def test_damaged_file_is_said_and_compiled_again(folder: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
+    Compiler().compile(Kernel(NAME, emit))
+    path, image = read_stored(folder)
+    stored = bytearray(path.read_bytes())
+    stored[-1] ^= 1
+    path.write_bytes({"cut": path.read_bytes()[:-5], "flipped": bytes(stored), "empty": b""}[damage])
+    with caplog.at_level(logging.WARNING, logger="hetero_cpu.jit.compiler"):
+        assert run_at(Compiler().compile(Kernel(NAME, emit))) == EXPECTED * find_width()
+    assert f"'{path}' is damaged; the kernel is compiled again" in caplog.text
+    assert read_stored(folder) == (path, image)
+
+
+def test_machine_code_is_never_writable_and_constants_are_not_executable(folder: Path) -> None:
+    address = Compiler().compile(Kernel(NAME, emit))
+    lines = Path("/proc/self/maps").read_text(encoding="ascii").splitlines()
+    rights = {}
+    for line in lines:
+        begin, end, right = re.match(r"(\w+)-(\w+) (\S+)", line).groups()  # type: ignore[union-attr]  # every line is such
+        rights[range(int(begin, 16), int(end, 16))] = right
+    assert [right for span, right in rights.items() if address in span] == ["r-xp"]
+
+
+def test_image_cut_anywhere_is_refused_or_complete(folder: Path) -> None:
+    Compiler().compile(Kernel(NAME, emit))
+    _, image = read_stored(folder)
+    refused = 0
+    for size in range(0, len(image), 7):
+        try:
+            load_image(image[:size], NAME)
+        except ImageError:
+            refused += 1
+    assert refused == len(range(0, len(image), 7))
+
+
+def find_relocations(image: bytes) -> tuple[int, int]:
+    """Returns the offset of the first relocation, and that of the header of its section."""
+    (begin,), (count,) = struct.unpack_from("<Q", image, 40), struct.unpack_from("<H", image, 60)
+    for header in range(begin, begin + 64 * count, 64):
+        if struct.unpack_from("<I", image, header + 4) == (4,):
+            return struct.unpack_from("<Q", image, header + 24)[0], header
+    pytest.fail("the kernel has no constants")
+
+
+def test_unknown_kind_of_reference_is_refused_by_number(folder: Path) -> None:
+    Compiler().compile(Kernel(NAME, emit))
+    image = bytearray(read_stored(folder)[1])
+    place, _ = find_relocations(bytes(image))
+    struct.pack_into("<I", image, place + 8, 9)
+    with pytest.raises(ImageError, match=r"a reference of kind 9; expected 1, 2 or 4"):
+        load_image(bytes(image), NAME)
+
+
+def test_reference_beyond_the_section_is_refused(folder: Path) -> None:
+    Compiler().compile(Kernel(NAME, emit))
+    image = bytearray(read_stored(folder)[1])
+    place, _ = find_relocations(bytes(image))
+    struct.pack_into("<Q", image, place, 1 << 40)
+    with pytest.raises(ImageError, match=f"kernel {NAME} is cut short or damaged"):
+        load_image(bytes(image), NAME)
+
+
+def test_other_name_is_not_found(folder: Path) -> None:
+    Compiler().compile(Kernel(NAME, emit))
+    with pytest.raises(ImageError, match="kernel stranger has no function of that name"):
+        load_image(read_stored(folder)[1], "stranger")
+
+
+def test_other_processor_is_refused(folder: Path) -> None:
+    Compiler().compile(Kernel(NAME, emit))
+    image = bytearray(read_stored(folder)[1])
+    struct.pack_into("<H", image, 18, 183)
+    with pytest.raises(ImageError, match="this is no object file for x86-64"):
+        load_image(bytes(image), NAME)
+
+
+def test_unusable_object_with_a_right_digest_is_compiled_again(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = Compiler()
+    first.compile(Kernel(NAME, emit))
+    image = bytearray(read_stored(folder)[1])
+    struct.pack_into("<H", image, 18, 183)
+    first._write(Kernel(NAME, emit), bytes(image))
+    with caplog.at_level(logging.WARNING, logger="hetero_cpu.jit.compiler"):
+        assert run_at(Compiler().compile(Kernel(NAME, emit))) == EXPECTED * find_width()
+    assert "a stored kernel cannot be used and is compiled again: this is no object file for x86-64" in caplog.text
+
+
+CHILD = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from test_jit_image import EXPECTED, NAME, Compiler, Kernel, emit, find_width, run_at
+assert run_at(Compiler().compile(Kernel(NAME, emit))) == EXPECTED * find_width()
+"""
+
+
+def test_processes_that_compile_the_same_kernel_at_once_are_all_right(folder: Path) -> None:
+    command = [sys.executable, "-c", CHILD, str(Path(__file__).parent)]
+    children = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    assert [(child.communicate()[1], child.returncode) for child in children] == [("", 0)] * 3
+    assert run_at(load_image(read_stored(folder)[1], NAME)) == EXPECTED * find_width()
+
+
+def test_folder_that_others_can_write_to_is_not_used(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    with caplog.at_level(logging.WARNING, logger="hetero_cpu.jit.compiler"):
+        assert run_at(Compiler().compile(Kernel(NAME, emit))) == EXPECTED * find_width()
+    assert "compiled kernels are not kept: " in caplog.text
+    assert not list(folder.iterdir())

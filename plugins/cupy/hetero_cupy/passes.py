@@ -1,0 +1,117 @@
+"""From the network as it was read to the one that is compiled: fewer nodes, lower precision, the card's operators, fused chains.
+
+The query sees the network as it is; what these passes make of accepted nodes is accepted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from hetero_core.transforms.patterns import fuse_gelu, fuse_layer_normalization
+
+from hetero_core.errors import HeteroError
+from hetero_core.kernels.program import compile_program
+from hetero_core.kernels.registry import find_kernel
+from hetero_core.limits import RunLimits
+from hetero_core.network.graph import EMPTY, Graph, Initializer, Network, Node
+from hetero_core.network.renaming import FreshNames
+from hetero_core.network.types import TensorType, ValueSpec
+from hetero_core.transforms.affine import fold_affines
+from hetero_core.transforms.constants import LARGEST_GROWTH, drop_unread, fold_constants
+from hetero_core.transforms.copies import eliminate_copies, eliminate_dropout
+from hetero_core.transforms.rewrite import Replacement, replace_nodes, run_passes
+from hetero_cupy.attention import fuse_scores
+from hetero_cupy.fusion import fuse_elementwise
+from hetero_cupy.operators import DOMAIN, take_operators
+from hetero_cupy.precision import lower_precision
+
+LOWERED = {"f16": "float16", "bf16": "bfloat16"}
+"""The hint -> the element type that float32 becomes."""
+
+_CLIP_BY_ATTRIBUTES = 6
+
+
+def transform_network(network: Network, *, precision: str, fuses: bool) -> Network:
+    """Returns the network as it is compiled."""
+    network = run_passes(
+        network,
+        (
+            eliminate_dropout,
+            eliminate_copies,
+            lambda one: fold_constants(one, evaluate_node),
+            fold_affines,
+            fuse_layer_normalization,
+            fuse_gelu,
+        ),
+    )
+    if precision in LOWERED:
+        network = lower_precision(network, LOWERED[precision])
+    network = take_operators(network)
+    return fuse_elementwise(split_biases(bound_clips(fuse_scores(network)))) if fuses else network
+
+
+def evaluate_node(node: Node, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Returns the outputs of a node on host arrays, None where it has no kernel, makes too much or fails: the run will say why."""
+    if find_kernel(node) is None:
+        return None
+    constants = {name: Initializer.of_array(np.asarray(array)) for name, array in zip(node.inputs, inputs, strict=True) if name}
+    outputs = tuple(ValueSpec(name, TensorType(None, None)) for name in node.writes)
+    limits = RunLimits(node.label, memory_limit=sum(constant.nbytes for constant in constants.values()) + LARGEST_GROWTH)
+    types = {name: constant.type for name, constant in constants.items()}
+    try:
+        found = compile_program(Graph(node.name, (), outputs, (node,), constants, types)).run((), limits=limits)
+    except (HeteroError, ArithmeticError, LookupError, TypeError, ValueError):
+        return None
+    made = dict(zip(node.writes, found, strict=True))
+    return tuple(made.get(name) for name in node.outputs)
+
+
+def bound_clips(network: Network) -> Network:
+    """Returns the network with constant limits of Clip as attributes, as its versions before 11 have them, so that it can be fused."""
+
+    def find(node: Node) -> Replacement | None:
+        if node.op_type != "Clip" or node.domain or node.since_version < 11:
+            return None
+        bounds = [network.initializers.get(name) for name in node.inputs[1:] if name]
+        floats = [bound for bound in bounds if bound is not None and bound.dtype in ("float32", *LOWERED.values())]
+        if len(floats) != len(node.inputs[1:]) or not all(np.isfinite(bound.array.astype(np.float32)).all() for bound in floats):
+            return None
+        limits = {name: float(bound.array.reshape(())) for name, bound in zip(("min", "max"), floats, strict=False)}
+        return Replacement(
+            (
+                replace(
+                    node,
+                    inputs=node.inputs[:1],
+                    opset=_CLIP_BY_ATTRIBUTES,
+                    since_version=_CLIP_BY_ATTRIBUTES,
+                    attributes=MappingProxyType(limits) if limits else EMPTY,
+                ),
+            )
+        )
+
+    return drop_unread(replace_nodes(network, find))
+
+
+def split_biases(network: Network) -> Network:
+    """Returns the network with the constant bias of Conv and Gemm as an Add behind it, which joins what follows in one kernel."""
+    names = FreshNames(network)
+
+    def find(node: Node) -> Replacement | None:
+        made = network.type_of(node.outputs[0]) if node.outputs else None
+        bias = network.initializers.get(node.inputs[2]) if node.domain == DOMAIN and len(node.inputs) == 3 else None
+        if bias is None or not isinstance(made, TensorType) or made.shape is None or node.op_type not in ("Conv", "Gemm"):
+            return None
+        if node.attributes.get("beta", 1.0) != 1.0:
+            return None
+        product, added = names.value(f"{node.outputs[0]}/product"), names.value(f"{node.inputs[2]}/spread")
+        shape = (bias.shape[0], *(1,) * (len(made.shape) - 2)) if node.op_type == "Conv" else bias.shape
+        spread = Initializer(bias.dtype, shape, lambda: bias.array.reshape(shape))
+        add = Node(names.node(f"{node.name}/bias"), "Add", (product, added), node.outputs, opset=14, since_version=14)
+        return Replacement(
+            (replace(node, inputs=node.inputs[:2], outputs=(product,)), add), types={product: made}, initializers={added: spread}
+        )
+
+    return drop_unread(replace_nodes(network, find))

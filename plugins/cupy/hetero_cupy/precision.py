@@ -1,0 +1,187 @@
+"""Lower precision: which values of a float32 network are kept in 16 bits when INFERENCE_PRECISION_HINT asks for it.
+
+Data flow: a value keeps its name and float32; its copy in 16 bits has a name of its own, and nodes read the one that suits them. What a
+node makes is decided by its operator: products make 16 bits, operators whose results leave the range of 16 bits make float32, what only
+moves or mixes values follows what it reads. Constants are cast here, once. Outputs, what bodies read, and operators that are not
+listed see float32, as the model has it. Kernels sum in float32 whatever they read. Imports no array library at its head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+
+from hetero_core.dtypes import numpy_dtype, onnx_of_dtype
+from hetero_core.kernels.registry import find_kernel
+from hetero_core.network.graph import Initializer, Network, Node
+from hetero_core.network.renaming import FreshNames
+from hetero_core.network.types import TensorType
+from hetero_core.transforms.constants import drop_unread
+
+PRODUCTS = frozenset({"Attention", "Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
+"""Sums of products: they read 16 bits and make 16 bits, the sum is float32."""
+
+NORMALIZED = frozenset(
+    (
+        *("BatchNormalization", "GroupNormalization", "InstanceNormalization", "LayerNormalization", "LpNormalization"),
+        *("MeanVarianceNormalization", "RMSNormalization", "AveragePool", "GlobalAveragePool", "LRN", "Softmax"),
+    )
+)
+"""Their first input is read as it is, float32 is computed inside, and the result is small again: 16 bits."""
+
+SENSITIVE = frozenset(
+    (
+        *("CumProd", "CumSum", "Cosh", "Exp", "GlobalLpPool", "Log", "LogSoftmax", "LpPool", "NegativeLogLikelihoodLoss", "Pow"),
+        *("Reciprocal", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceProd", "ReduceSum"),
+        *("ReduceSumSquare", "Sinh", "SoftmaxCrossEntropyLoss", "Softplus"),
+    )
+)
+"""Their results may leave the range of 16 bits, or are differences that need its digits: float32 in, float32 out."""
+
+NEUTRAL = frozenset(
+    (
+        *("Abs", "Add", "Celu", "Clip", "Concat", "DepthToSpace", "Div", "Elu", "Erf", "Expand", "Flatten", "Gather", "Gelu"),
+        *("GlobalMaxPool", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Max", "MaxPool", "Min", "Mish", "Mul", "Neg"),
+        *("PRelu", "Pad", "ReduceMax", "ReduceMin", "Relu", "Reshape", "Selu", "Sigmoid", "Slice", "SpaceToDepth", "Split"),
+        *("Sqrt", "Squeeze", "Sub", "Sum", "SwiGLU", "Swish", "Tanh", "Tile", "Transpose", "Unsqueeze", "Where"),
+    )
+)
+"""They make 16 bits where every float that they read is small, or is a constant that 16 bits can hold, as a table of embeddings."""
+
+_CAST_OPSET = 13
+"""The first opset whose Cast knows bfloat16."""
+
+
+def lower_precision(network: Network, dtype: str) -> Network:
+    """Returns the network with 16-bit values, `dtype` "float16" or "bfloat16", where that is safe; its border keeps its types."""
+    lowering = _Lowering(network, dtype)
+    for node in network.nodes:
+        lowering.add(node)
+    return drop_unread(lowering.finish())
+
+
+class _Lowering:
+    """The nodes so far, which values are there as they are, and which have a copy in 16 bits."""
+
+    def __init__(self, network: Network, dtype: str) -> None:
+        self._network = network
+        self._dtype = dtype
+        self._names = FreshNames(network)
+        self._nodes: list[Node] = []
+        self._types = dict(network.types)
+        self._constants: dict[str, Initializer] = dict(network.initializers)
+        self._present = {spec.name for spec in network.inputs} | set(network.initializers)
+        self._copies: dict[str, str] = {}
+        # What is small by its maker; a value that is float32 may have a copy, and yet everything after it is float32.
+        self._small: set[str] = set()
+
+    def add(self, node: Node) -> None:
+        floats = [
+            index
+            for index, name in enumerate(node.inputs)
+            if name and self._is_float32(name) and not _stays_on_host(node, index) and not (index and _is_one_of(NORMALIZED, node))
+        ]
+        makes_small = self._makes_small(node, [node.inputs[index] for index in floats])
+        follows = _is_one_of(NORMALIZED, node) and node.inputs[0] not in self._small
+        inputs = tuple(
+            self._read_copy(name) if makes_small and not follows and index in floats else self._read(name)
+            for index, name in enumerate(node.inputs)
+        )
+        for name in node.captures:
+            self._read(name)
+        changed = node if inputs == node.inputs else replace(node, inputs=inputs)
+        if makes_small and not follows:
+            changed = replace(changed, outputs=tuple(self._name_copy(name) for name in node.outputs))
+        else:
+            self._present.update(node.writes)
+        self._nodes.append(changed)
+        if makes_small:
+            small = [name for name in node.writes if self._is_float32(name)]
+            self._small.update(small)
+            for name in small:
+                self._read_copy(name)
+
+    def finish(self) -> Network:
+        for spec in self._network.outputs:
+            self._read(spec.name)
+        return replace(
+            self._network,
+            nodes=tuple(self._nodes),
+            types=MappingProxyType(self._types),
+            initializers=MappingProxyType(self._constants),
+        )
+
+    def _is_float32(self, name: str) -> bool:
+        found = self._network.initializers[name].type if name in self._network.initializers else self._network.type_of(name)
+        return isinstance(found, TensorType) and found.dtype == "float32"
+
+    def _makes_small(self, node: Node, floats: list[str]) -> bool:
+        if node.domain or node.bodies or not floats:
+            return False
+        constants = [self._network.initializers[name] for name in floats if name in self._network.initializers]
+        if not all(_fits_in(constant, self._dtype) for constant in constants):
+            return False
+        if node.op_type in PRODUCTS:
+            return all(self._is_float32(name) for name in node.writes)
+        if node.op_type in NORMALIZED:
+            return len(node.writes) == 1
+        values = [name for name in floats if name not in self._network.initializers]
+        return node.op_type in NEUTRAL and all(name in self._small for name in values)
+
+    def _read(self, name: str) -> str:
+        """Returns the name, after a cast from the copy where the value itself is not there yet."""
+        if name in self._copies and name not in self._present:
+            self._cast(self._copies[name], name, "float32")
+            self._present.add(name)
+        return name
+
+    def _read_copy(self, name: str) -> str:
+        """Returns the copy in 16 bits, after a cast where there is none yet."""
+        if name in self._copies:
+            return self._copies[name]
+        constant = self._network.initializers.get(name)
+        copy = self._name_copy(name)
+        if constant is None:
+            self._cast(name, copy, self._dtype)
+        else:
+            self._constants[copy] = _cast_constant(constant, self._dtype)
+        return copy
+
+    def _name_copy(self, name: str) -> str:
+        if not name or not self._is_float32(name):
+            return name
+        copy = self._copies[name] = self._names.value(f"{name}/{self._dtype}")
+        found = self._network.type_of(name)
+        self._types[copy] = TensorType(self._dtype, found.shape if isinstance(found, TensorType) else None)
+        return copy
+
+    def _cast(self, source: str, target: str, dtype: str) -> None:
+        attributes = MappingProxyType({"to": onnx_of_dtype(dtype)})
+        name = self._names.node(f"cast/{target}")
+        self._nodes.append(
+            Node(name, "Cast", (source,), (target,), opset=_CAST_OPSET, since_version=_CAST_OPSET, attributes=attributes)
+        )
+
+
+def _is_one_of(operators: frozenset[str], node: Node) -> bool:
+    return not node.domain and node.op_type in operators
+
+
+def _stays_on_host(node: Node, index: int) -> bool:
+    record = find_kernel(node)
+    return record is not None and index in record.host
+
+
+def _fits_in(constant: Initializer, dtype: str) -> bool:
+    """Says whether 16 bits hold a constant: nothing finite becomes infinite, and no single number becomes zero."""
+    import numpy as np  # the head imports no array library
+
+    with np.errstate(over="ignore"):
+        small = constant.array.astype(numpy_dtype(dtype)).astype(np.float32)
+    if (np.isinf(small) & np.isfinite(constant.array)).any():
+        return False
+    return constant.array.size != 1 or bool((small != 0).all()) or not constant.array.any()
+
+
+def _cast_constant(constant: Initializer, dtype: str) -> Initializer:
+    return Initializer(dtype, constant.shape, lambda: constant.array.astype(numpy_dtype(dtype)))
