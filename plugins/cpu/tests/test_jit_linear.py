@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hetero_core import Core
 from hetero_core.network.graph import Node
 
 from .conftest import NativeRun
@@ -90,3 +91,36 @@ def test_products_take_the_place_of_an_added_array_that_they_do_not_multiply(nat
     recipe = plan_native_mat_mul(native.make_site(nodes, images, {"w": draw_array(3, 48, 48)}, (20, 48)))
     assert recipe is not None
     assert recipe.overwrites == ((1,) if added == "r" else ())
+
+
+@pytest.mark.parametrize("operator", ["MatMul", "Conv", "Conv of 3 x 3"])
+def test_a_network_that_adds_what_it_multiplies_equals_the_formula(operator: str) -> None:
+    pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
+    from onnx import TensorProto, helper, numpy_helper
+
+    size = 3 if operator.endswith("3") else 1
+    x, w = draw_array(1, 1, 160, 9, 160), draw_array(2, 160, 160, size, size)
+    shape = [1, 160, 9, 160]
+    if operator == "MatMul":
+        weight = w[:, :, 0, 0]
+        product = helper.make_node("MatMul", ["a", "w"], ["m"])
+        exact = np.maximum(x, 0).astype(np.float64) @ weight + np.maximum(x, 0)
+    else:
+        weight, border = w, size // 2
+        product = helper.make_node("Conv", ["a", "w"], ["m"], pads=[border] * 4)
+        padded = np.pad(np.maximum(x, 0).astype(np.float64), ((0, 0), (0, 0), (border, border), (border, border)))
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (size, size), axis=(2, 3))
+        exact = np.einsum("nchwij,ocij->nohw", windows, w, optimize=True) + np.maximum(x, 0)
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        product,
+        helper.make_node("Add", ["m", "a"], ["s"]),
+        helper.make_node("Relu", ["s"], ["y"]),
+    ]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy"]
+    graph = helper.make_graph(nodes, "sums", values[:1], values[1:], [numpy_helper.from_array(weight, "w")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with Core() as core:
+        loaded = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT", "INFERENCE_NUM_THREADS": 2})
+        found = loaded.infer({"x": x})["y"]
+    np.testing.assert_allclose(found, np.maximum(exact, 0), rtol=1e-4, atol=1e-3)
