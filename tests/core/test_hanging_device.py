@@ -50,7 +50,7 @@ class Hanging(CpuDevice):
     @hookimpl
     def config_keys(self) -> Mapping[str, ConfigKey]:
         self._stay("config_keys")
-        return {}
+        return super().config_keys()
 
     @hookimpl
     def metrics(self, device: DeviceName) -> Mapping[str, Any]:

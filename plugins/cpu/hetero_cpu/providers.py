@@ -16,6 +16,7 @@ NUMPY, JIT = "NUMPY", "JIT"
 
 _NUMPY_STEPS = (
     "steps_attention",
+    "steps_batched",
     "steps_convolution",
     "steps_elementwise",
     "steps_layout",
@@ -28,6 +29,7 @@ _NUMPY_STEPS = (
 
 _NATIVE_STEPS = (
     "steps_attention",
+    "steps_batched",
     "steps_convolution",
     "steps_depthwise",
     "steps_elementwise",

@@ -244,7 +244,8 @@ import sys
 import hetero_cpu.jit.compiler as compiler
 compiler.find_width = lambda: 8
 import pytest
-sys.exit(pytest.main([sys.argv[1], "-q", "-k", "formula or halos", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]))
+options = ["-q", "-k", "formula or halos", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+sys.exit(pytest.main([sys.argv[1], *options]))
 """
 
 

@@ -13,7 +13,7 @@ from hetero_core.errors import BlobMismatchError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
 from hetero_core.network.writer import needs_wrappers, pack_network, unpack_network
-from hetero_onnxruntime.engine import Engine, describe_rivalry
+from hetero_onnxruntime.engine import CPU_PROVIDER, Engine, describe_rivalry
 from hetero_onnxruntime.executable import OrtExecutable
 from hetero_onnxruntime.known_errors import find_known_error
 from hetero_onnxruntime.probing import Prober
@@ -59,6 +59,11 @@ class OrtDevice:
             for node in network.nodes
             if node.name not in reasons and (reason := find_known_error(node, network))
         )
+        passed = [spec.name for spec in network.outputs if spec.name not in network.index_of_producer]
+        if passed and self._provider(device) != CPU_PROVIDER:
+            # ONNX Runtime 1.24 with OpenVINO: "Duplicate definition of name". A part that HETERO cuts has no such outputs.
+            why = f"{self._provider(device)} does not load a network that returns its input or constant '{passed[0]}' as it is"
+            reasons.update((node.name, why) for node in network.nodes if node.name not in reasons)
         asked = [node for node in stamped.nodes if node.name not in reasons]
         reasons.update(self._prober(device).find_refusals(asked, stamped))
         return QueryResult(

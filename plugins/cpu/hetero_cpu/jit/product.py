@@ -21,6 +21,8 @@ PARAMETERS = (
 )  # fmt: skip
 """Numbers of a row, in order: addresses; strides in bytes from image to image, row to row, pixel to pixel; counts.
 `rows` of one image; `tiles` of one row, of which the first `long_tiles` have the full size; `last`: elements of the last vector."""
+PIECE_PARAMETERS = ("pieces", "last_depth", "zeros")
+"""What follows where sums are made in pieces: their number; `depth` is that of one, `last_depth` of the last; zeros for one block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +37,16 @@ class ProductShape:
     adds: bool
     activations: tuple[Activation, ...]
     prefetches: int = 0
+    splits: bool = False
+    """Whether sums are made in pieces, one after the other for all pixels of a chunk: what a piece reads stays near, errors stay small."""
 
 
 def make_product(shape: ProductShape) -> Kernel:
     """Returns the kernel of a shape."""
-    name = Tile(shape.pixels, shape.vectors, shape.prefetches, shape.is_masked, shape.adds, shape.activations).name
+    name = (
+        Tile(shape.pixels, shape.vectors, shape.prefetches, shape.is_masked, shape.adds, shape.activations).name
+        + "_in_pieces" * shape.splits
+    )
     return Kernel(
         f"product_{name}_{shape.last_vectors}{'s' * shape.has_short_tiles}", lambda name, width: _emit(name, width, shape)
     )
@@ -55,7 +62,8 @@ def emit_product(code: Code, shape: ProductShape) -> None:
     """Emits the body of a function of a kernel's three parameters, and ends it."""
     width = code.width
     row, chunk, _ = code.parameters
-    p = {key: code.load_number(row, 8 * position) for position, key in enumerate(PARAMETERS)}
+    names = (*PARAMETERS, *PIECE_PARAMETERS) if shape.splits else PARAMETERS
+    p = {key: code.load_number(row, 8 * position) for position, key in enumerate(names)}
     has_other_last = shape.last_vectors != shape.vectors or shape.is_masked
     first_unit = (chunk % p["unit_chunks"]) * p["units_of_chunk"]
     last_unit = (first_unit + p["units_of_chunk"]).at_most(p["units"])
@@ -63,9 +71,10 @@ def emit_product(code: Code, shape: ProductShape) -> None:
     last_block = (first_block + p["blocks_of_chunk"]).at_most(p["blocks"])
     functions: dict[Tile, Code] = {}
 
-    def walk(block: Number, *, is_last: bool) -> None:
+    def walk(block: Number, piece: Number, *, is_last: bool) -> None:
         block_channels = block * (shape.vectors * width * FLOAT_BYTES)
         vectors = shape.last_vectors if is_last else shape.vectors
+        fetched_bytes = p["depth"] * (shape.vectors * width * FLOAT_BYTES) if shape.splits else p["block_bytes"]
         with code.loop(first_unit, last_unit) as unit:
             line, place = unit // p["tiles"], unit % p["tiles"]
             image, y_row = line // p["rows"], line % p["rows"]
@@ -78,15 +87,29 @@ def emit_product(code: Code, shape: ProductShape) -> None:
             arguments = {
                 "x": x, "x_pixel": p["x_pixel"], "offsets": p["offsets"], "taps": p["taps"], "depth": p["depth"],
                 "w": p["w"] + block * p["block_bytes"], "bias": p["bias"] + block_channels, "y": y, "y_pixel": p["y_pixel"],
-                "ahead": p["w"] + (block + 1) * p["block_bytes"] + unit * (p["block_bytes"] // p["units"]),
+                "ahead": p["w"] + (block + 1) * p["block_bytes"] + unit * (fetched_bytes // p["units"]),
                 "added": added, "added_pixel": p["added_pixel"], "last": p["last"],
             }  # fmt: skip
 
-            def call(pixels: int) -> None:
-                tile = Tile(pixels, vectors, shape.prefetches, shape.is_masked and is_last, shape.adds, shape.activations)
+            if shape.splits:
+                arguments = _pick_piece(code, p, arguments, piece, vectors, adds=shape.adds)
+
+            def call_tile(pixels: int, activations: tuple[Activation, ...]) -> None:
+                adds = shape.adds or shape.splits
+                tile = Tile(pixels, vectors, shape.prefetches, shape.is_masked and is_last, adds, activations)
                 if tile not in functions:
                     functions[tile] = emit_tile(code, tile)
                 emit_call(code, functions[tile], **arguments)  # called inside the loop
+
+            def call(pixels: int) -> None:
+                if not (shape.splits and shape.activations):
+                    call_tile(pixels, shape.activations)
+                    return
+                with code.either(piece.equals(p["pieces"] - 1)) as (end, middle):
+                    with end:
+                        call_tile(pixels, shape.activations)
+                    with middle:
+                        call_tile(pixels, ())
 
             if shape.has_short_tiles:
                 with code.either(place < p["long_tiles"]) as (long, short):
@@ -97,13 +120,36 @@ def emit_product(code: Code, shape: ProductShape) -> None:
             else:
                 call(shape.pixels)
 
-    if has_other_last:
-        full = last_block.at_most(p["blocks"] - 1)
+    def walk_blocks(piece: Number) -> None:
+        full = last_block.at_most(p["blocks"] - 1) if has_other_last else last_block
         with code.loop(first_block, full) as block:
-            walk(block, is_last=False)
-        with code.loop(full.at_least(first_block), last_block) as block:
-            walk(block, is_last=True)
+            walk(block, piece, is_last=False)
+        if has_other_last:
+            with code.loop(full.at_least(first_block), last_block) as block:
+                walk(block, piece, is_last=True)
+
+    if shape.splits:
+        with code.loop(0, p["pieces"]) as piece:
+            walk_blocks(piece)
     else:
-        with code.loop(first_block, last_block) as block:
-            walk(block, is_last=False)
+        walk_blocks(code.number(0))
     code.finish()
+
+
+def _pick_piece(
+    code: Code, p: dict[str, Number], whole: dict[str, Number], piece: Number, vectors: int, *, adds: bool
+) -> dict[str, Number]:
+    """Returns the arguments of a tile for one piece of its sums: the first one begins with the bias, the others add to the result."""
+    begin = piece * p["depth"] * FLOAT_BYTES
+    weights = begin * (vectors * code.width)
+    is_first, zeros, nothing = piece.equals(0), p["zeros"], code.number(0)
+    changed = {
+        "x": whole["x"] + begin,
+        "w": whole["w"] + weights,
+        "ahead": whole["ahead"] + weights,
+        "depth": piece.equals(p["pieces"] - 1).choose(p["last_depth"], p["depth"]),
+        "bias": is_first.choose(whole["bias"], zeros),
+        "added": is_first.choose(whole["added"] if adds else zeros, whole["y"]),
+        "added_pixel": is_first.choose(whole["added_pixel"] if adds else nothing, whole["y_pixel"]),
+    }
+    return {**whole, **changed}

@@ -10,8 +10,8 @@ import numpy as np
 from hetero_cpu.jit.compiler import find_width
 from hetero_cpu.jit.epilogue import list_overwritten, read_native_epilogue
 from hetero_cpu.jit.native import Array, NativeCall, address_of, native_step
-from hetero_cpu.jit.product import PARAMETERS, ProductShape, make_product
-from hetero_cpu.jit.tiling import choose_chunks, choose_tiling, pack_columns, pad_vector
+from hetero_cpu.jit.product import PARAMETERS, PIECE_PARAMETERS, ProductShape, make_product
+from hetero_cpu.jit.tiling import choose_chunks, choose_pieces, choose_tiling, pack_columns, pad_vector
 from hetero_cpu.recipe import Recipe, Site
 
 
@@ -58,6 +58,7 @@ def _plan(site: Site, weight: Array | None, bias: Array | None, *, is_turned: bo
         (weight,), ("product", is_turned, tiling.vectors, tiling.width), lambda w: pack_columns(w.T if is_turned else w, tiling)
     )
     padded = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
+    pieces, piece_depth = choose_pieces(depth)
     kernel = make_product(
         ProductShape(
             tiling.pixels,
@@ -68,22 +69,26 @@ def _plan(site: Site, weight: Array | None, bias: Array | None, *, is_turned: bo
             bool(added),
             epilogue.activations,
             tiling.count_prefetches(tiling.tiles),
+            splits=pieces > 1,
         )
     )
-    offsets = np.zeros(1, np.int64)
+    offsets, zeros = np.zeros(1, np.int64), pad_vector(None, 0, tiling.vectors * tiling.width)
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         x, y = reads[0], writes[0]
         assert y.flags.c_contiguous
         numbers = {
-            "x": address_of(x), "x_pixel": depth * 4, "offsets": address_of(offsets), "taps": 1, "depth": depth, "w": address_of(packed),
+            "x": address_of(x), "x_pixel": depth * 4, "offsets": address_of(offsets), "taps": 1, "depth": piece_depth,
+            "w": address_of(packed),
             "block_bytes": depth * tiling.vectors * tiling.width * 4, "bias": address_of(padded),
             "y": address_of(y), "y_pixel": outputs * 4,
             "added": address_of(reads[1]) if added else 0, "added_pixel": outputs * 4, "rows": 1, "tiles": tiling.tiles,
             "long_tiles": tiling.long_tiles, "units": chunks.units, "units_of_chunk": chunks.units_of_chunk,
             "unit_chunks": chunks.unit_chunks, "blocks": tiling.blocks, "blocks_of_chunk": chunks.blocks_of_chunk, "last": tiling.last,
+            "pieces": pieces, "last_depth": depth - (pieces - 1) * piece_depth, "zeros": address_of(zeros),
         }  # fmt: skip
-        keep = (offsets, packed, padded, x, y, *reads)
-        return [NativeCall(kernel, tuple(numbers.get(key, 0) for key in PARAMETERS), chunks.count, keep)]
+        names = (*PARAMETERS, *PIECE_PARAMETERS) if pieces > 1 else PARAMETERS
+        keep = (offsets, zeros, packed, padded, x, y, *reads)
+        return [NativeCall(kernel, tuple(numbers.get(key, 0) for key in names), chunks.count, keep)]
 
     return Recipe((source, *added), bind, overwrites=list_overwritten(site, source, epilogue.added), kernels=(kernel,))

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 from hetero_cpu.jit.arithmetic import Activation, emit_activations
 from hetero_cpu.jit.code import FLOAT_BYTES, Code
+from hetero_cpu.jit.pointers import PixelPointers
 from hetero_cpu.jit.terms import Floats, Mask, Number
 
 _UNROLLED = 4
-# Pixels that share one pointer; the others are reached from it by one or two strides.
-_PIXELS_OF_POINTER = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,29 +63,25 @@ def emit_strided_tile(outer: Code, tile: StridedTile) -> Code:
             firsts = [code.constant(0.0)] * tile.vectors
         sums.append([code.variable(first) for first in firsts])
     weights = code.variable(p["w"])
-    firsts_of_x = [p["x"]] if tile.is_turned else [p["x"] + p["x_step"] * m for m in range(0, tile.pixels, _PIXELS_OF_POINTER)]
-    pointers = [code.variable(first) for first in firsts_of_x]
+    pixels = PixelPointers(code, p["x_step"], 1 if tile.is_turned else tile.pixels)
+    pixels.begin(p["x"])
 
     def advance(count: int) -> None:
         here = weights.get()
-        bases = [pointer.get() for pointer in pointers]
+        bases = pixels.read()
         for k in range(count):
             rows = [code.load(here, j * vector_bytes, mask=guards[j]) for j in range(tile.vectors)]
             here = here + p["w_step"]
             for m in range(tile.pixels):
-                if tile.is_turned:
-                    scalar = code.load_scalar(bases[0], m * FLOAT_BYTES)
-                else:
-                    base = bases[m // _PIXELS_OF_POINTER] + p["x_step"] * (m % _PIXELS_OF_POINTER)
-                    scalar = code.load_scalar(base, k * FLOAT_BYTES)
-                spread = code.spread(scalar)
+                # Beside each other where x is turned, else a stride apart.
+                place, offset = (bases[0], m) if tile.is_turned else (pixels.find(bases, m), k)
+                spread = code.spread(code.load_scalar(place, offset * FLOAT_BYTES))
                 for j in range(tile.vectors):
                     sums[m][j].set(code.multiply_add(spread, rows[j], sums[m][j].get()))
             if tile.is_turned:
                 bases = [bases[0] + p["x_step"]]
         weights.set(here)
-        for pointer, base in zip(pointers, bases, strict=True):
-            pointer.set(base if tile.is_turned else base + count * FLOAT_BYTES)
+        pixels.move(bases, 0 if tile.is_turned else count * FLOAT_BYTES)
 
     even = p["depth"] - p["depth"] % _UNROLLED
     with code.loop(0, even, _UNROLLED):

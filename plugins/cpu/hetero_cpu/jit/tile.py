@@ -12,12 +12,14 @@ from dataclasses import dataclass
 
 from hetero_cpu.jit.arithmetic import Activation, emit_activations
 from hetero_cpu.jit.code import FLOAT_BYTES, Code
+from hetero_cpu.jit.pointers import PixelPointers
 from hetero_cpu.jit.terms import Number
 
 _UNROLLED = 4
 _CACHE_LINE = 64
-# Pixels that share one pointer; the others are reached from it by one or two strides.
-_PIXELS_OF_POINTER = 3
+# How far ahead weights are asked for that are read once, in one stream.
+_STREAM_BYTES = 512
+_FEWEST_OF_STREAM = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,11 @@ class Tile:
     is_masked: bool = False
     adds: bool = False
     activations: tuple[Activation, ...] = ()
+
+    @property
+    def streams(self) -> bool:
+        """Says whether the tile asks for its own weights ahead: where one pixel uses them, they are what it waits for."""
+        return self.pixels == 1 and self.vectors >= _FEWEST_OF_STREAM and not self.prefetches
 
     @property
     def name(self) -> str:
@@ -54,23 +61,26 @@ def emit_tile(outer: Code, tile: Tile) -> Code:
     weights = code.variable(w)
     even = depth - depth % _UNROLLED
     fetched = code.variable(ahead)
+    pixels = PixelPointers(code, x_pixel, tile.pixels)
     with code.loop(0, taps) as tap:
         start = x + code.load_number(offsets + tap * 8)
-        pointers = [code.variable(start + x_pixel * first) for first in range(0, tile.pixels, _PIXELS_OF_POINTER)]
+        pixels.begin(start)
 
         def advance(count: int) -> None:
             here = weights.get()
-            bases = [pointer.get() for pointer in pointers]
+            bases = pixels.read()
             for k in range(count):
-                rows = [code.load(here, k * step + j * vector_bytes) for j in range(tile.vectors)]
+                rows = []
+                for j in range(tile.vectors):
+                    if tile.streams:
+                        code.prefetch(here, k * step + j * vector_bytes + _STREAM_BYTES)
+                    rows.append(code.load(here, k * step + j * vector_bytes))
                 for m in range(tile.pixels):
-                    base = bases[m // _PIXELS_OF_POINTER] + x_pixel * (m % _PIXELS_OF_POINTER)  # called inside the loop
-                    scalar = code.spread(code.load_scalar(base, k * FLOAT_BYTES))
+                    scalar = code.spread(code.load_scalar(pixels.find(bases, m), k * FLOAT_BYTES))
                     for j in range(tile.vectors):
                         sums[m][j].set(code.multiply_add(scalar, rows[j], sums[m][j].get()))
             weights.set(here + count * step)
-            for pointer, base in zip(pointers, bases, strict=True):
-                pointer.set(base + count * FLOAT_BYTES)
+            pixels.move(bases, count * FLOAT_BYTES)
 
         with code.loop(0, even, _UNROLLED):
             if tile.prefetches:

@@ -14,6 +14,8 @@ _TILES = {16: ((14, 2), (9, 3), (6, 4), (5, 5), (4, 6), (3, 7), (2, 10), (1, 12)
 _LATENCY, _PRODUCTS_PER_CYCLE = 4, 2
 # Bytes: half of the second cache of most processors, for weights or for pixels.
 _NEAR_BYTES = 1 << 19
+# Products of a sum from which on it is made in pieces, and of a piece.
+_LONGEST_SUM, _PIECE = 2048, 1024
 # Tiles over which a block of weights is fetched.
 _MOST_FETCHING = 32
 # Multiplications of a chunk below which handing it to a thread costs more than it saves: about 10 microseconds.
@@ -114,6 +116,15 @@ def choose_chunks(tiling: Tiling, *, lines: int, depth: int, pixel_bytes: int, w
     wanted = min(tiling.blocks, max(1, most_chunks), 8 * workers) if workers > 1 else 1
     size = -(-tiling.blocks // wanted)
     return Chunks(units, units, 1, size, -(-tiling.blocks // size))
+
+
+def choose_pieces(depth: int) -> tuple[int, int]:
+    """Returns in how many pieces a sum is made, and the products of each but the last one: the error grows with the longest piece."""
+    if depth <= _LONGEST_SUM:
+        return 1, depth
+    pieces = -(-depth // _PIECE)
+    size = -(-depth // (4 * pieces)) * 4
+    return -(-depth // size), size
 
 
 def pack_columns(weight: Array, tiling: Tiling) -> Array:
