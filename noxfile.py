@@ -108,7 +108,7 @@ def types(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Runs every Python block of the docs and README, and checks their links."""
-    install_workspace(session, PLUGINS)
+    install_workspace(session, [with_extras(name, "jit") for name in PLUGINS])
     session.run("pytest", "tests/docs", *session.posargs, env=isolate(session))
 
 

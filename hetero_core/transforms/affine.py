@@ -92,10 +92,13 @@ class _Folder:
         outputs = weight.shape[0]
         if affine.scale.size not in (1, outputs) or affine.shift.size not in (1, outputs):
             return None
-        w = weight.array.astype(np.float64) * affine.scale.reshape(-1, *(1,) * (len(weight.shape) - 1))
+        # In float64, rounded once; NumPy converts a few thousand elements at a time.
+        w = np.empty_like(weight.array)
+        scale = affine.scale.reshape(-1, *(1,) * (len(weight.shape) - 1))
+        np.multiply(weight.array, scale, out=w, dtype=np.float64, casting="same_kind")
         b = (self._constants[bias].array.astype(np.float64) if bias else np.zeros(outputs)) * affine.scale + affine.shift
         dtype = weight.array.dtype
-        names = (self._keep(node, "weight", w.astype(dtype)), self._keep(node, "bias", b.astype(dtype)))
+        names = (self._keep(node, "weight", w), self._keep(node, "bias", b.astype(dtype)))
         return replace(conv, inputs=(conv.inputs[0], *names), outputs=node.outputs[:1], origins=_join_origins(conv, node))
 
     def _fold_into_norm(self, norm: Node, node: Node, affine: Affine) -> Node | None:

@@ -10,6 +10,7 @@ from hetero_core.kernels.windows import AUTO_PADS, Windows, lay_windows
 from hetero_cpu.epilogue import Epilogue, arrange_added, plan_epilogue
 from hetero_cpu.recipe import Array, Call, Recipe, Site
 from hetero_cpu.scratch import Shape, cut_scratch, measure_scratch
+from hetero_cpu.weights import LaterArray
 
 Image = Array
 """(height, width, channels)."""
@@ -57,6 +58,10 @@ class Convolution:
     def pack(self, purpose: tuple[object, ...], make: Callable[..., Array]) -> Array:
         """Returns the weights in another form, made once."""
         return self.site.weights.pack((self.weight,), purpose, make)
+
+    def pack_later(self, purpose: tuple[object, ...], make: Callable[..., Array]) -> LaterArray:
+        """Returns the promise of the weights in another form."""
+        return self.site.weights.pack_later((self.weight,), purpose, make)
 
     def offsets(self, i: int, j: int, begin: int) -> tuple[int, int]:
         """Returns the row and the column of the image that position (i, j) of the kernel reads for the outputs of row `begin`."""

@@ -16,6 +16,7 @@ from hetero_core.kernels.program import compile_program
 from hetero_core.network.graph import Network
 from hetero_cpu.foreign import evaluate_node
 from hetero_cpu.instance import Instance, WrongTypeError
+from hetero_cpu.jit.orders import OrderDroppedError
 from hetero_cpu.kernel_set import warn_of_slow_kernels
 from hetero_cpu.passes import join_network, transform_network
 from hetero_cpu.plan import Plan
@@ -54,8 +55,11 @@ class CpuExecutable(Executable):
         self.outputs = network.outputs
         self._transformed = transform_network(network)
         self._extensions = dict(extensions)
-        self._weights = PackedWeights()
+        # Apart, so that what only NumPy's plans read goes when machine code takes over.
+        self._weights, self._native_weights = PackedWeights(), PackedWeights()
         self._lock = threading.Lock()
+        self._has_run = threading.Event()
+        self._is_closed = False
         self._plans: OrderedDict[Signature, tuple[Plan, list[Instance]]] = OrderedDict()
         self._plan_count = 0
         self._refuted: set[Signature] = set()
@@ -85,6 +89,7 @@ class CpuExecutable(Executable):
             self._refuted.add(signature)
         finally:
             free.append(instance)
+            self._has_run.set()
         return self._run_frugally(inputs, context)
 
     def _run_frugally(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
@@ -98,7 +103,7 @@ class CpuExecutable(Executable):
         return {
             "CPU_PLANS": lambda: (self._plan_count, MOST_PLANS),
             "CPU_ARENA_BYTES": lambda: max((plan.arena_bytes for plan, _ in list(self._plans.values())), default=0),
-            "CPU_WEIGHT_BYTES": lambda: self._weights.nbytes,
+            "CPU_WEIGHT_BYTES": lambda: self._weights.nbytes + self._native_weights.nbytes,
             "CPU_KERNELS_READY": lambda: self._orders == 0,
             "CPU_NATIVE_STEPS": lambda: max((plan.native_count for plan, _ in list(self._plans.values())), default=0),
             "CPU_FOREIGN_STEPS": lambda: max((plan.foreign_count for plan, _ in list(self._plans.values())), default=0),
@@ -125,20 +130,23 @@ class CpuExecutable(Executable):
         """Returns the plan to run, and the one that takes over when its kernels are compiled, None where there is none."""
         if self._kernels == NUMPY:
             return build_plan(special, self._weights, self._extensions), None
-        from hetero_cpu.jit.compiler import COMPILER  # LLVM
+        from hetero_cpu.jit.compiler import COMPILER
+        from hetero_cpu.jit.interpreter import list_interpreters
 
-        native = build_plan(special, self._weights, self._extensions, provider=JIT, workers=self._workers)
+        native = build_plan(special, self._native_weights, self._extensions, provider=JIT, workers=self._workers)
+        kernels = (*native.kernels, *list_interpreters(self._workers))
         if self._kernels == JIT:
-            for kernel in native.kernels:
+            for kernel in kernels:
                 COMPILER.compile(kernel)
-            return native, None
-        if COMPILER.load_stored(native.kernels):
-            return native, None
-        return build_plan(special, self._weights, self._extensions), native
+        elif not COMPILER.load_stored(kernels):
+            return build_plan(special, self._weights, self._extensions), native
+        self._native_weights.pack_all(self._workers)
+        return native, None
 
     def _order(self, native: Plan, signature: Signature) -> None:
         """Has the kernels of a plan compiled; the plan takes over when they are."""
-        from hetero_cpu.jit.background import BACKGROUND  # LLVM
+        from hetero_cpu.jit.background import BACKGROUND
+        from hetero_cpu.jit.interpreter import list_interpreters
 
         owner = weakref.ref(self)
 
@@ -147,20 +155,38 @@ class CpuExecutable(Executable):
             if executable is not None:
                 executable._take_over(native, signature, error)
 
+        def is_wanted() -> bool:
+            executable = owner()
+            return executable is not None and not executable._is_closed
+
         with self._lock:
             self._orders += 1
-        BACKGROUND.order(native.kernels, take_over)
+        BACKGROUND.order((*native.kernels, *list_interpreters(self._workers)), take_over, is_wanted=is_wanted, begin=self._has_run)
 
     def _take_over(self, native: Plan, signature: Signature, error: BaseException | None) -> None:
-        if error is not None:
-            logger.warning("network '%s' goes on with NumPy: its kernels could not be compiled: %s", self.network.name, error)
-        with self._lock:
-            self._orders -= 1
-            if error is None and signature in self._plans:
-                self._plans[signature] = (native, [])
+        try:
+            if error is None:
+                self._native_weights.pack_all(1)
+            elif not isinstance(error, OrderDroppedError):
+                logger.warning("network '%s' goes on with NumPy: its kernels could not be compiled: %s", self.network.name, error)
+        finally:
+            with self._lock:
+                self._orders -= 1
+                if error is None and signature in self._plans:
+                    self._plans[signature] = (native, [])
+                if error is None and self._orders == 0:
+                    # What NumPy's plans read is freed with the last of them.
+                    self._weights = PackedWeights()
+
+    def close(self) -> None:
+        """Ends the helping threads; nothing more is compiled for this network."""
+        self._is_closed = True
+        self._has_run.set()
+        if self._teams is not None:
+            self._teams.close()
 
 
 def _open_teams(workers: int, streams: int) -> TeamPool:
-    from hetero_cpu.jit.team import TeamPool  # LLVM
+    from hetero_cpu.jit.team import TeamPool
 
     return TeamPool(workers, most=streams)

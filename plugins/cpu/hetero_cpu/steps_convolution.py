@@ -18,6 +18,7 @@ from hetero_cpu.convolution import Convolution, Image, Parts, read_convolution
 from hetero_cpu.recipe import Array, Call, Choice, Recipe, Site, step
 from hetero_cpu.shifted_copy import bind_shifted_copy
 from hetero_cpu.steps_winograd import plan_winograd, wants_winograd
+from hetero_cpu.weights import turn_matrix
 
 # Bytes of columns that are made at a time, so that they are still in the cache when they are multiplied.
 _COLUMN_BYTES = 1 << 20
@@ -50,9 +51,7 @@ def plan_convolution(site: Site) -> Choice | None:
 def _plan_pointwise(convolution: Convolution) -> Recipe:
     """All pixels are one matrix: (pixels, channels) @ (channels, outputs), for each group."""
     group, channels, outputs = convolution.group, convolution.channels, convolution.outputs
-    weight = convolution.pack(
-        ("pointwise", group), lambda w: np.ascontiguousarray(w.reshape(group, outputs // group, -1).transpose(0, 2, 1))
-    )
+    weight = convolution.pack(("pointwise", group), lambda w: _turn_groups(w.reshape(group, outputs // group, -1)))
     x = convolution.site.prototypes[convolution.source].transpose(0, 2, 3, 1)
     strides = convolution.windows.strides
     is_direct = strides == (1, 1) and _is_matrix(x)
@@ -71,6 +70,12 @@ def _plan_pointwise(convolution: Convolution) -> Recipe:
         return [*calls, partial(np.matmul, left, weight, made)]
 
     return convolution.make_recipe(bind, [] if is_direct else [pixels])
+
+
+def _turn_groups(matrices: Array) -> Array:
+    if len(matrices) == 1:
+        return turn_matrix(matrices[0])[None]
+    return np.ascontiguousarray(matrices.transpose(0, 2, 1))
 
 
 def _is_matrix(x: Array) -> bool:
@@ -216,9 +221,12 @@ def _plan_rows(convolution: Convolution) -> Recipe:
     taps = [divmod(i * windows.dilations[0], stride) for i in range(down)]
     phases = sorted({phase for _, phase in taps})
     tall = max(first for first, _ in taps) + height
-    weight = convolution.pack(
-        ("rows",), lambda w: np.ascontiguousarray(w.transpose(2, 3, 1, 0)).reshape(down, right * channels, outputs)
-    )
+
+    def pack(w: Array) -> Array:
+        taps = turn_matrix(w.reshape(outputs, -1)).reshape(channels, down, right, outputs)
+        return np.ascontiguousarray(taps.transpose(1, 2, 0, 3)).reshape(down, right * channels, outputs)
+
+    weight = convolution.pack(("rows",), pack)
 
     def bind_image(x: Array, y: Array, arrays: Sequence[Array]) -> Parts:
         buffer, spare = arrays[:2]

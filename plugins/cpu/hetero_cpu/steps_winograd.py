@@ -16,6 +16,7 @@ from numpy.lib.stride_tricks import as_strided
 from hetero_cpu.convolution import Convolution, Parts
 from hetero_cpu.recipe import Array, Call, Recipe
 from hetero_cpu.shifted_copy import bind_shifted_copy
+from hetero_cpu.winograd import transform_kernels
 
 # Of the points that were tried these lose the fewest digits: 1.3 to 4.4e-6 of the largest result for one layer.
 _POINTS = (0.0, 0.75, -0.75, 1.5, -1.5)
@@ -56,8 +57,9 @@ def _pack(w: Array) -> Array:
     """Returns (36, channels, outputs): the transformed kernels, computed in float64."""
     _, kernel, _ = build_matrices()
     outputs, channels = w.shape[:2]
-    rows = np.matmul(np.kron(kernel, kernel), w.reshape(outputs * channels, 9).T.astype(np.float64))
-    return np.ascontiguousarray(rows.reshape(_WINDOW**2, outputs, channels).transpose(0, 2, 1).astype(np.float32))
+    packed = np.empty((_WINDOW**2, channels, outputs), np.float32)
+    transform_kernels(w, kernel, packed)
+    return packed
 
 
 def plan_winograd(convolution: Convolution) -> Recipe:

@@ -7,6 +7,7 @@ neural networks; the matrices by Toom and Cook's construction over the points be
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ _POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.75, -0.75, 1.5, -1.5)}
 _FEWEST_CHANNELS = 16
 # Tiles that hang over the border of smaller images, and weights four times as large, cost more than the products that are saved.
 _SMALLEST_SIDE = 10
+# Kernels that are transformed at a time: whole cache lines of the result, and a product so small that BLAS calls no threads for it.
+_BLOCK_OUTPUTS, _BLOCK_CHANNELS = 16, 48
 
 
 @cache
@@ -39,6 +42,20 @@ def build_matrices(size: int) -> tuple[Array, Array, Array]:
     # What is zero by construction, up to rounding of the inverse.
     forth[np.abs(forth) < 1e-12] = 0
     return back, kernel * scale, forth
+
+
+def transform_kernels(w: Array, kernel: Array, moved: Array) -> None:
+    """Writes G g G^T of all kernels, computed in float64 and rounded once. w: (outputs, channels, 3, 3); kernel: G, (m+2, 3);
+    moved: float32 ((m+2)^2, channels, outputs), in any order of memory."""
+    outputs, channels = w.shape[:2]
+    both = np.kron(kernel, kernel)
+    positions = len(both)
+    for first, begin in product(range(0, outputs, _BLOCK_OUTPUTS), range(0, channels, _BLOCK_CHANNELS)):
+        block = w[first : first + _BLOCK_OUTPUTS, begin : begin + _BLOCK_CHANNELS]
+        taps = np.empty((9, *block.shape[:2]))
+        taps[...] = block.reshape(*block.shape[:2], 9).transpose(2, 0, 1)
+        made = np.matmul(both, taps.reshape(9, -1)).reshape(positions, *block.shape[:2])
+        moved[:, begin : begin + _BLOCK_CHANNELS, first : first + _BLOCK_OUTPUTS] = made.transpose(0, 2, 1)
 
 
 def choose_winograd(windows: Windows, *, channels: int, outputs: int, group: int, width: int) -> int:

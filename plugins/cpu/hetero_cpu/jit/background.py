@@ -8,26 +8,56 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from hetero_cpu.jit.compiler import COMPILER, Kernel
+from hetero_cpu.jit.orders import OrderDroppedError
 
 logger = logging.getLogger(__name__)
 
 Done = Callable[[BaseException | None], None]
+LONGEST_DELAY = 2.0
+"""Seconds that an order waits for a first run."""
+
+
+def _always() -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Kernels, and whom to tell."""
+
+    kernels: Sequence[Kernel]
+    done: Done
+    is_wanted: Callable[[], bool]
+    begin: threading.Event | None
 
 
 class BackgroundCompiler:
     """Takes orders from any thread; its own thread starts with the first one, and ends with the process."""
 
     def __init__(self) -> None:
-        self._orders: queue.SimpleQueue[tuple[Sequence[Kernel], Done] | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._is_over = threading.Event()
+        self._awaited: threading.Event | None = None
 
-    def order(self, kernels: Sequence[Kernel], done: Done) -> None:
-        """Has kernels compiled, then calls `done` in the compiling thread: with None, or with the error that stopped it."""
-        self._orders.put((kernels, done))
+    def order(
+        self,
+        kernels: Sequence[Kernel],
+        done: Done,
+        *,
+        is_wanted: Callable[[], bool] = _always,
+        begin: threading.Event | None = None,
+    ) -> None:
+        """Has kernels compiled, then calls `done` in the compiling thread: with None, or with the error that stopped it.
+
+        `is_wanted` is asked before each kernel; OrderDroppedError is the error where it is not. Nothing begins before `begin` is
+        set, or LONGEST_DELAY seconds have passed: to emit kernels takes the interpreter lock from a first run.
+        """
+        self._orders.put(Order(kernels, done, is_wanted, begin))
         with self._lock:
             if self._thread is None and not self._is_over.is_set():
                 self._thread = threading.Thread(target=self._work, name="hetero-cpu-compiler", daemon=True)
@@ -35,21 +65,36 @@ class BackgroundCompiler:
 
     def _work(self) -> None:
         while (order := self._orders.get()) is not None:
-            kernels, done = order
+            error: Exception | None = None
             try:
-                for kernel in kernels:
-                    if self._is_over.is_set():
-                        return
-                    COMPILER.compile(kernel)
-            except Exception as error:  # noqa: BLE001  # handed to whoever ordered
-                done(error)
-            else:
-                done(None)
+                self._compile(order)
+            except Exception as found:  # noqa: BLE001  # handed to whoever ordered
+                error = found
+            if self._is_over.is_set():
+                return
+            try:
+                order.done(error)
+            except Exception:
+                logger.exception("the plan of machine code could not take over")
+            # What it was for may go now, not with the next order.
+            del order, error
+
+    def _compile(self, order: Order) -> None:
+        if order.begin is not None:
+            self._awaited = order.begin
+            if not self._is_over.is_set():
+                order.begin.wait(LONGEST_DELAY)
+        for kernel in order.kernels:
+            if self._is_over.is_set() or not order.is_wanted():
+                raise OrderDroppedError("nobody wants these kernels")
+            COMPILER.compile(kernel)
 
     def close(self) -> None:
         """Ends the thread, after the kernel that it is at: LLVM must not be at work when the process takes itself apart."""
         self._is_over.set()
         self._orders.put(None)
+        if self._awaited is not None:
+            self._awaited.set()
         if self._thread is not None and self._thread.is_alive():
             self._thread.join()
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from math import ceil
 
 from hetero_cpu.jit.arithmetic import Activation
-from hetero_cpu.jit.code import FLOAT_BYTES, Code, Number
+from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel
 from hetero_cpu.jit.panels import emit_panel, emit_turned_panel
 from hetero_cpu.jit.strided_tile import StridedTile, StridedTiles
+from hetero_cpu.jit.terms import Number
 
 ARRAYS = ("a", "b", "y", "added")
 PARAMETERS = (

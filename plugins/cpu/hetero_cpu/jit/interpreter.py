@@ -36,22 +36,27 @@ _TICKETS = MOST_CHUNKS + 1
 _ROW_BYTES = 8 * len(COLUMNS)
 
 
+def list_interpreters(workers: int) -> tuple[Kernel, ...]:
+    """Returns the machine code that every program needs, for one thread or for several."""
+    return (_ALONE, _TOGETHER) if workers == 1 else (_ALONE, _TOGETHER, _HELPER)
+
+
 @cache
 def open_alone() -> Callable[[int, int, int], None]:
     """Returns run(table, begin, end): the calls of a table in the calling thread."""
-    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(COMPILER.compile(Kernel("interpreter_alone", _emit_alone)))
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(COMPILER.compile(_ALONE))
 
 
 @cache
 def open_together() -> Callable[[int, int, int, int, int], None]:
     """Returns run(table, begin, end, team, wanted): the same with a team, of whom `wanted` are woken first where they sleep."""
-    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 5)(COMPILER.compile(Kernel("interpreter_together", _emit_together)))
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 5)(COMPILER.compile(_TOGETHER))
 
 
 @cache
 def open_helper() -> Callable[[int, int], None]:
     """Returns help(team, worker), which returns when the team is stopped."""
-    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 2)(COMPILER.compile(Kernel("interpreter_helper", _emit_helper)))
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 2)(COMPILER.compile(_HELPER))
 
 
 def _emit_alone(name: str, width: int) -> Code:
@@ -180,3 +185,8 @@ def _emit_park(code: Code, team: Number) -> None:
         # An int, of which the upper half of the register says nothing; not 0 when a signal ended the wait.
         leave_if((code.call_outside("sem_wait", team + SEMAPHORE) % 2**32).equals(0))
     _emit_pass_on(code, team, 2)
+
+
+_ALONE = Kernel("interpreter_alone", _emit_alone)
+_TOGETHER = Kernel("interpreter_together", _emit_together)
+_HELPER = Kernel("interpreter_helper", _emit_helper)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hetero_cpu.jit.compiler import Kernel
+from hetero_cpu.weights import LaterArray
 
 Array = np.ndarray[Any, Any]
 
@@ -25,12 +26,12 @@ class NativeCall:
     kernel: Kernel
     numbers: tuple[int, ...]
     chunks: int
-    keep: tuple[Array, ...] = field(default=(), repr=False)
+    keep: tuple[object, ...] = field(default=(), repr=False)
 
 
-def address_of(array: Array) -> int:
-    """Returns the address of the first element."""
-    return int(array.ctypes.data)
+def address_of(array: Array | LaterArray) -> int:
+    """Returns the address of the first element, of an array that is only promised, too: it is made then."""
+    return int((array.get() if isinstance(array, LaterArray) else array).ctypes.data)
 
 
 def bits_of(number: float) -> int:

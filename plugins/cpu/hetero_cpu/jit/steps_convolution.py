@@ -80,7 +80,7 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: St
     chunks = choose_chunks(
         tiling, lines=lines, depth=depth * taps, pixel_bytes=convolution.channels * 4 * prod(windows.strides), workers=site.workers
     )
-    weight = convolution.pack(
+    weight = convolution.pack_later(
         ("product", tiling.vectors, tiling.width), lambda w: pack_columns(w.transpose(2, 3, 1, 0).reshape(-1, outputs), tiling)
     )
     # Read as the kernel does, in whole vectors.

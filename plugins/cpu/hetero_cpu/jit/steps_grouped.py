@@ -43,7 +43,7 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue) -> Recipe:
     pixels, lines = (convolution.batch * height * width, 1) if is_flat else (width, convolution.batch * height)
     tiling = choose_tiling(pixels, made, find_width())
     chunks = choose_chunks(tiling, lines=lines, depth=own * taps, pixel_bytes=own * 4 * prod(windows.strides), workers=site.workers)
-    weight = convolution.pack(("grouped", group, tiling.vectors, tiling.width), lambda w: _pack_groups(w, group, tiling))
+    weight = convolution.pack_later(("grouped", group, tiling.vectors, tiling.width), lambda w: _pack_groups(w, group, tiling))
     bias = _pad_groups(epilogue.bias, group, made, tiling.padded_outputs)
     kernel = make_grouped_product(
         ProductShape(

@@ -54,7 +54,7 @@ def _plan(site: Site, weight: Array | None, bias: Array | None, *, is_turned: bo
         return None
     tiling = choose_tiling(rows, outputs, find_width())
     chunks = choose_chunks(tiling, lines=1, depth=depth, pixel_bytes=depth * 4, workers=site.workers)
-    packed = site.weights.pack(
+    packed = site.weights.pack_later(
         (weight,), ("product", is_turned, tiling.vectors, tiling.width), lambda w: pack_columns(w.T if is_turned else w, tiling)
     )
     padded = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)

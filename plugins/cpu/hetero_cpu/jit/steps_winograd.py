@@ -12,10 +12,10 @@ from hetero_cpu.jit.compiler import Kernel, find_width
 from hetero_cpu.jit.epilogue import NativeEpilogue, list_overwritten
 from hetero_cpu.jit.native import Array, NativeCall, address_of
 from hetero_cpu.jit.staging import Staging, bind_staging
-from hetero_cpu.jit.tiling import Tiling, choose_tiling, pack_columns, pad_vector
+from hetero_cpu.jit.tiling import Tiling, allocate_floats, choose_tiling, pad_vector
 from hetero_cpu.jit.winograd import PARAMETERS, WinogradShape, make_input, make_output, make_whole
 from hetero_cpu.recipe import Recipe
-from hetero_cpu.winograd import build_matrices
+from hetero_cpu.winograd import build_matrices, transform_kernels
 
 # Tiles of one chunk: enough for a block of weights to be used often, few enough for their transforms to stay in the second cache.
 _TILES_OF_CHUNK = 56
@@ -52,7 +52,7 @@ def plan_winograd(convolution: Convolution, epilogue: NativeEpilogue, staging: S
         bool(epilogue.added),
         epilogue.activations,
     )
-    weight = convolution.pack(("winograd", size, tiling.vectors, tiling.width), lambda w: _pack(w, size, tiling))
+    weight = convolution.pack_later(("winograd", size, tiling.vectors, tiling.width), lambda w: _pack(w, size, tiling))
     bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
     zeros, offsets = pad_vector(None, 0, block), np.zeros(1, np.int64)
     moved_position = (rows * channels + _LINE) * 4
@@ -103,6 +103,12 @@ def _pack(w: Array, size: int, tiling: Tiling) -> Array:
     _, kernel, _ = build_matrices(size)
     outputs, channels = w.shape[:2]
     positions = (size + 2) ** 2
-    moved = np.matmul(np.kron(kernel, kernel), w.reshape(outputs * channels, 9).T.astype(np.float64)).astype(np.float32)
-    rows = moved.reshape(positions, outputs, channels).transpose(0, 2, 1).reshape(positions * channels, outputs)
-    return pack_columns(rows, tiling)
+    columns = tiling.vectors * tiling.width
+    packed = allocate_floats(positions * channels * tiling.padded_outputs)
+    for begin in range(0, tiling.padded_outputs, columns):
+        held = min(columns, tiling.padded_outputs - begin)
+        block = packed[positions * channels * begin :][: positions * channels * held].reshape(positions, channels, held)
+        made = min(held, outputs - begin)
+        block[:, :, made:] = 0
+        transform_kernels(w[begin : begin + made], kernel, block[:, :, :made])
+    return packed
