@@ -17,7 +17,7 @@ from hetero_core.network.graph import Network
 from hetero_core.network.writer import pack_network, unpack_network
 from hetero_cpu.blas import begin_limit, end_limit, needs_limit
 from hetero_cpu.executable import CpuExecutable
-from hetero_cpu.kernel_choice import AUTO, KERNEL_CHOICES, KERNELS_KEY, choose_kernels
+from hetero_cpu.kernel_choice import AUTO, KERNEL_CHOICES, KERNELS_KEY, choose_kernels, describe_machine_code
 from hetero_cpu.passes import strip_network
 
 
@@ -45,7 +45,9 @@ class CpuDevice:
     def metrics(self) -> Mapping[str, Any]:
         """Facts about the machine's processor."""
         return {
-            "FULL_DEVICE_NAME": f"{platform.processor() or platform.machine()} with NumPy {np.__version__}",
+            "FULL_DEVICE_NAME": lambda: (
+                f"{platform.processor() or platform.machine()} with NumPy {np.__version__}, {describe_machine_code()}"
+            ),
             "OPTIMIZATION_CAPABILITIES": ("FP32", "FP64", "FP16", "BF16", "INT8"),
             "DEVICE_ARCHITECTURE": platform.machine(),
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from importlib.util import find_spec
 
 from hetero_core.errors import ConfigValueError
@@ -29,9 +30,19 @@ def choose_kernels(wanted: str, device: str) -> str:
     )
 
 
+def describe_machine_code() -> str:
+    """Returns in a few words which machine code is made here, or what it would need."""
+    obstacle = _find_obstacle()
+    if obstacle is not None:
+        return f"no machine code, which needs {obstacle}"
+    from hetero_cpu.jit.compiler import find_width
+
+    return f"machine code for {'AVX-512' if find_width() == 16 else 'AVX2'} by llvmlite {version('llvmlite')}"
+
+
 def _find_obstacle() -> str | None:
     if find_spec("llvmlite") is None:
         return "the package llvmlite: pip install 'hetero-cpu[jit]'"
-    from hetero_cpu.jit.compiler import find_width  # LLVM
+    from hetero_cpu.jit.compiler import find_width
 
     return None if find_width() else "Linux on an x86-64 processor with AVX2"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hetero_cpu.jit.compiler import COMPILER, Kernel
+from hetero_cpu.jit.image import give_back_memory
 from hetero_cpu.jit.orders import OrderDroppedError
 
 logger = logging.getLogger(__name__)
@@ -76,8 +77,9 @@ class BackgroundCompiler:
                 order.done(error)
             except Exception:
                 logger.exception("the plan of machine code could not take over")
-            # What it was for may go now, not with the next order.
+            # What it was for may go now, not with the next order; so may what the plan before has left.
             del order, error
+            give_back_memory()
 
     def _compile(self, order: Order) -> None:
         if order.begin is not None:
@@ -88,6 +90,8 @@ class BackgroundCompiler:
             if self._is_over.is_set() or not order.is_wanted():
                 raise OrderDroppedError("nobody wants these kernels")
             COMPILER.compile(kernel)
+        # LLVM leaves some 100 MB to the allocator, and the packed weights come now.
+        give_back_memory()
 
     def close(self) -> None:
         """Ends the thread, after the kernel that it is at: LLVM must not be at work when the process takes itself apart."""

@@ -1,0 +1,231 @@
+"""AUTO: NumPy answers first, machine code takes over, and nothing is kept alive by what is still to be compiled."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import pytest
+
+pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
+
+from hetero_cpu.jit import compiler
+from hetero_cpu.jit.background import BackgroundCompiler
+from hetero_cpu.jit.compiler import Kernel, find_width
+from hetero_cpu.jit.orders import OrderDroppedError
+from hetero_cpu.weights import PackedWeights, turn_matrix
+from hetero_cpu.winograd import build_matrices, transform_kernels
+
+from hetero_core import Core
+
+if not find_width():
+    pytest.skip("no machine code for this processor", allow_module_level=True)
+
+PATIENCE = 120.0
+
+CHILD = """
+import json, sys, time
+import numpy as np
+import onnx
+from hetero_core import Core
+from hetero_core.testing.models import light_inputs, residual_model
+
+model = residual_model()
+inputs = light_inputs(model)
+with Core() as core:
+    expected = core.load_network(model, "TEMPLATE").infer(inputs)
+    network = core.load_network(model, "CPU", {"INFERENCE_NUM_THREADS": 2})
+    found = {"steps": [], "ready": [], "differences": []}
+    def ask():
+        answers = network.infer(inputs)
+        error = max(float(np.abs(answers[name] - expected[name]).max() / np.abs(expected[name]).max()) for name in expected)
+        found["differences"].append(error)
+        found["ready"].append(network.get_metric("CPU_KERNELS_READY"))
+        found["steps"].append(network.get_metric("CPU_NATIVE_STEPS"))
+    ask()
+    end = time.monotonic() + 120
+    while not network.get_metric("CPU_KERNELS_READY") and time.monotonic() < end:
+        ask()
+    ask()
+    found["llvm"] = "llvmlite.binding" in sys.modules
+print(json.dumps(found))
+"""
+
+
+def start(cache: Path) -> Any:
+    """Returns what a fresh process saw."""
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD],
+        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_answers_are_right_before_while_and_after_machine_code_takes_over_and_the_next_process_begins_with_it(
+    tmp_path: Path,
+) -> None:
+    tmp_path.chmod(0o700)
+    cold = start(tmp_path)
+    assert (cold["ready"][0], cold["steps"][0]) == (False, 0)
+    assert cold["ready"][-1]
+    assert cold["steps"][-1] > 0
+    assert max(cold["differences"]) < 1e-5
+    warm = start(tmp_path)
+    assert warm["ready"] == [True] * len(warm["ready"])
+    assert warm["steps"][0] == cold["steps"][-1]
+    assert warm["differences"][-1] == cold["differences"][-1]
+    assert not warm["llvm"]
+
+
+MODEL = '<ir_version: 8, opset_import: ["": 17]> mix (float[1, 16, 12, 12] x) => (float[1, 32, 12, 12] y) { y = Conv (x, w) }'
+
+
+def make_model() -> Any:
+    """Returns a 1x1 convolution."""
+    model = onnx.parser.parse_model(MODEL)
+    weight = np.linspace(-1, 1, 512, dtype=np.float32).reshape(32, 16, 1, 1)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    return model
+
+
+@pytest.fixture(name="empty_folder")
+def fixture_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No kernel is stored, and none is in the process."""
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(compiler.COMPILER, "_addresses", {})
+    compiler._open_folder.cache_clear()
+    yield
+    compiler._open_folder.cache_clear()
+
+
+@pytest.mark.usefixtures("empty_folder")
+def test_network_that_waits_for_kernels_is_collected_and_its_order_dropped() -> None:
+    with Core() as core:
+        network = core.load_network(make_model(), "CPU")
+        assert not network.get_metric("CPU_KERNELS_READY")
+        seen = weakref.ref(network)
+        network.close()
+        del network
+        gc.collect()
+        assert seen() is None
+
+
+@pytest.mark.usefixtures("empty_folder")
+def test_weights_of_numpy_are_freed_when_machine_code_has_taken_over() -> None:
+    with Core() as core:
+        network = core.load_network(make_model(), "CPU")
+        answer = network.infer({"x": np.ones((1, 16, 12, 12), np.float32)})["y"]
+        assert network.get_metric("CPU_WEIGHT_BYTES") >= 512 * 4
+        wait_until_ready(network)
+        native = core.load_network(make_model(), "CPU", {"CPU_KERNELS": "JIT"})
+        assert network.get_metric("CPU_WEIGHT_BYTES") == native.get_metric("CPU_WEIGHT_BYTES")
+        again = network.infer({"x": np.ones((1, 16, 12, 12), np.float32)})["y"]
+        np.testing.assert_allclose(again, answer, rtol=1e-5, atol=1e-5)
+
+
+def wait_until_ready(network: Any) -> None:
+    tick = threading.Event()
+    for _ in range(int(PATIENCE / 0.01)):
+        if network.get_metric("CPU_KERNELS_READY"):
+            return
+        tick.wait(0.01)
+    pytest.fail("the kernels were not compiled")
+
+
+def test_order_that_nobody_wants_compiles_nothing_and_says_so() -> None:
+    background, told, done = BackgroundCompiler(), list[BaseException | None](), threading.Event()
+
+    def note(error: BaseException | None) -> None:
+        told.append(error)
+        done.set()
+
+    kernel = Kernel("never_wanted", lambda name, width: pytest.fail("it was emitted"))
+    background.order([kernel], note, is_wanted=lambda: False)
+    assert done.wait(PATIENCE)
+    background.close()
+    assert [str(error) for error in told if isinstance(error, OrderDroppedError)] == ["nobody wants these kernels"]
+
+
+def test_order_begins_when_the_first_run_has_ended() -> None:
+    background, begin, done = BackgroundCompiler(), threading.Event(), threading.Event()
+    asked: list[bool] = []
+
+    def is_wanted() -> bool:
+        asked.append(begin.is_set())
+        return False
+
+    background.order([Kernel("never_emitted", lambda name, width: None)], lambda _: done.set(), is_wanted=is_wanted, begin=begin)
+    begin.set()
+    assert done.wait(PATIENCE)
+    background.close()
+    assert asked == [True]
+
+
+def test_closing_ends_the_wait_for_a_first_run() -> None:
+    background = BackgroundCompiler()
+    background.order([], lambda _: pytest.fail("it is over"), begin=threading.Event())
+    background.close()
+    assert all(thread.name != "hetero-cpu-compiler" or thread is not background._thread for thread in threading.enumerate())
+
+
+def test_packed_weights_are_made_once_and_only_when_they_are_asked_for() -> None:
+    weights, calls = PackedWeights(), list[str]()
+    constant = np.arange(6.0)
+
+    def double(array: Any) -> Any:
+        calls.append("double")
+        return array * 2
+
+    later = weights.pack_later((constant,), ("double",), double)
+    assert (calls, weights.nbytes) == ([], 0)
+    weights.pack_all(2)
+    weights.pack_all(1)
+    assert weights.pack((constant,), ("double",), double) is later.get()
+    assert calls == ["double"]
+    assert not later.get().flags.writeable
+    assert weights.nbytes == 48
+    np.testing.assert_array_equal(later.get(), [0, 2, 4, 6, 8, 10])
+
+
+def test_errors_of_packing_come_out_of_all_workers() -> None:
+    weights = PackedWeights()
+    for purpose in range(3):
+        weights.pack_later((np.zeros(1),), (purpose,), lambda array: array.reshape(2))
+    with pytest.raises(ValueError, match="cannot reshape array of size 1"):
+        weights.pack_all(2)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (31, 7), (32, 5), (65, 40), (3, 100)])
+def test_turned_matrix_is_the_transpose_in_c_order(shape: tuple[int, int]) -> None:
+    matrix = np.arange(shape[0] * shape[1], dtype=np.float32).reshape(shape)
+    turned = turn_matrix(matrix)
+    np.testing.assert_array_equal(turned, matrix.T)
+    assert turned.flags.c_contiguous
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize(("outputs", "channels"), [(1, 1), (17, 49), (33, 100)])
+def test_transformed_kernels_are_the_formula_rounded_once(size: int, outputs: int, channels: int) -> None:
+    random = np.random.default_rng(outputs)
+    w = random.standard_normal((outputs, channels, 3, 3)).astype(np.float32)
+    kernel = build_matrices(size)[1]
+    moved = np.full(((size + 2) ** 2, channels, outputs), np.nan, np.float32)
+    transform_kernels(w, kernel, moved)
+    expected = np.einsum("ai,ocij,bj->abco", kernel, w.astype(np.float64), kernel).reshape(moved.shape)
+    np.testing.assert_allclose(moved, expected, rtol=1e-7 * 1.2, atol=1e-12)
