@@ -16,7 +16,6 @@ NUMPY, JIT = "NUMPY", "JIT"
 
 _NUMPY_STEPS = (
     "steps_attention",
-    "steps_batched",
     "steps_convolution",
     "steps_elementwise",
     "steps_layout",

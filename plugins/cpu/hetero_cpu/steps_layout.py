@@ -96,7 +96,13 @@ def plan_concat(site: Site) -> Choice | None:
     node = site.node
     if "axis" not in node.attributes or len({site.prototypes[value].dtype for value in node.inputs}) != 1:
         return None
-    axis = int(node.attributes["axis"]) % len(_sizes(site))
+    sizes = _sizes(site)
+    axis = int(node.attributes["axis"]) % len(sizes)
+    shapes = [site.shape(value) for value in node.inputs]
+    if any(shape[:axis] + shape[axis + 1 :] != sizes[:axis] + sizes[axis + 1 :] for shape in shapes):
+        return None
+    if any(len(shape) != len(sizes) for shape in shapes) or sum(shape[axis] for shape in shapes) != sizes[axis]:
+        return None
     is_last = all(site.is_channels_last(value) or max(site.shape(value)[2:], default=0) == 1 for value in node.inputs)
     is_last = is_last and any(site.is_channels_last(value) for value in node.inputs)
     return Join(tuple(node.inputs), axis, is_last)

@@ -240,3 +240,25 @@ def test_gemm_of_any_form_equals_the_formula(
     expected = alpha * (wide_a.T if left else wide_a) @ (wide_b.T if right else wide_b) + beta * constants.get("c", np.zeros(()))
     node = oh.make_node("Gemm", ["a", *constants], ["y"], transA=int(left), transB=int(right), alpha=alpha, beta=beta)
     check(core, make_model([node], {"a": a.shape}, constants, ["y"]), {"a": a}, {"y": expected})
+
+
+@pytest.mark.parametrize(("shapes", "made"), [([(3, 3), (3, 3)], (5, 3)), ([(3, 3), (3, 2)], (6, 3)), ([(3, 3), (3,)], (6, 3))])
+def test_concat_of_pieces_that_contradict_its_type_is_left_to_the_toolkit(
+    shapes: list[tuple[int, ...]], made: tuple[int, ...]
+) -> None:
+    """A model may say so where inference has nothing to say against it; the toolkit names the node when it runs."""
+    from hetero_cpu.fusion import Group
+    from hetero_cpu.recipe import Join, Site
+    from hetero_cpu.steps_layout import plan_concat
+    from hetero_cpu.weights import PackedWeights
+
+    from hetero_core.network.graph import Node
+    from hetero_core.network.types import TensorType
+
+    node = Node("joined", "Concat", ("a", "b"), ("y",), attributes={"axis": 0})
+    types = {name: TensorType("float32", shape) for name, shape in zip("aby", [*shapes, made], strict=True)}
+    arrays = {name: np.zeros(shape, np.float32) for name, shape in zip("ab", shapes, strict=True)}
+    assert plan_concat(Site(Group(node), types, {}, arrays, PackedWeights())) is None
+    right = {**types, "y": TensorType("float32", (6, 3)), "b": TensorType("float32", (3, 3))}
+    choice = plan_concat(Site(Group(node), right, {}, {name: np.zeros((3, 3), np.float32) for name in "ab"}, PackedWeights()))
+    assert isinstance(choice, Join)

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from hetero_core.transforms.patterns import fuse_gelu, fuse_layer_normalization
 
 from hetero_core.errors import HeteroError
 from hetero_core.kernels.program import compile_program
@@ -19,9 +18,11 @@ from hetero_core.limits import RunLimits
 from hetero_core.network.graph import EMPTY, Graph, Initializer, Network, Node
 from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType, ValueSpec
+from hetero_core.transforms.activations import fuse_gelu
 from hetero_core.transforms.affine import fold_affines
 from hetero_core.transforms.constants import LARGEST_GROWTH, drop_unread, fold_constants
 from hetero_core.transforms.copies import eliminate_copies, eliminate_dropout
+from hetero_core.transforms.normalizations import fuse_layer_normalization
 from hetero_core.transforms.rewrite import Replacement, replace_nodes, run_passes
 from hetero_cupy.attention import fuse_scores
 from hetero_cupy.fusion import fuse_elementwise

@@ -8,7 +8,7 @@ from math import ceil
 from hetero_cpu.jit.arithmetic import Activation
 from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel
-from hetero_cpu.jit.panels import emit_turned_panel
+from hetero_cpu.jit.panels import emit_panel, emit_turned_panel
 from hetero_cpu.jit.strided_tile import StridedTile, StridedTiles
 from hetero_cpu.jit.terms import Number
 
@@ -34,13 +34,15 @@ class BatchedShape:
     is_masked: bool
     is_a_turned: bool
     is_b_turned: bool
+    packs: bool
+    """Whether blocks of b are copied together before they are read, as turned ones always are."""
     adds: bool
     activations: tuple[Activation, ...]
 
     @property
     def name(self) -> str:
         """What tells it apart."""
-        flags = "m" * self.is_masked + "t" * self.is_a_turned + "u" * self.is_b_turned + "a" * self.adds
+        flags = "m" * self.is_masked + "t" * self.is_a_turned + "u" * self.is_b_turned + "p" * self.packs + "a" * self.adds
         return f"{self.rows}x{self.vectors}_{self.last_vectors}{flags}" + "".join(f"_{item.name}" for item in self.activations)
 
 
@@ -101,9 +103,11 @@ def _emit_block(
     vectors = shape.last_vectors if is_last else shape.vectors
     column = block * (shape.vectors * code.width)
     offset = column * FLOAT_BYTES
-    if shape.is_b_turned:
-        source = places["b"] + column * p["b_step"]
-        emit_turned_panel(code, source, p["b_step"], p["depth"], p["columns"] - column, panel, vectors)
+    if shape.is_b_turned or shape.packs:
+        emit_copy, source = emit_panel, places["b"] + offset
+        if shape.is_b_turned:
+            emit_copy, source = emit_turned_panel, places["b"] + column * p["b_step"]
+        emit_copy(code, source, p["b_step"], p["depth"], p["columns"] - column, panel, vectors)
         w, w_step = panel, code.number(vectors * code.width * FLOAT_BYTES)
     else:
         w, w_step = places["b"] + offset, p["b_step"]

@@ -19,6 +19,7 @@ _FLOAT_BYTES = 4
 # Multiplications of a chunk below which handing it to a thread costs more than it saves: about 10 microseconds.
 _SMALLEST_CHUNK = 1 << 20
 _CHUNKS_OF_WORKER = 8
+_ROWS_WORTH_PACKING = 28
 
 
 @native_step("MatMul")
@@ -41,9 +42,19 @@ def plan_native_batched_mat_mul(site: Site) -> Recipe | None:
     is_a_turned, is_b_turned = bool(turns[0]), bool(turns[1])
     width = find_width()
     tile, vectors, last_vectors, is_masked = choose_batched_tile(rows, columns, width)
+    # Rows of b far apart fall into the same few lines of a cache.
+    packs = rows >= _ROWS_WORTH_PACKING
     kernel = make_batched(
         BatchedShape(
-            tile, vectors, last_vectors, is_masked, is_a_turned, is_b_turned, bool(adds) or bias is not None, epilogue.activations
+            tile,
+            vectors,
+            last_vectors,
+            is_masked,
+            is_a_turned,
+            is_b_turned,
+            packs,
+            bool(adds) or bias is not None,
+            epilogue.activations,
         )
     )
 
@@ -61,7 +72,7 @@ def plan_native_batched_mat_mul(site: Site) -> Recipe | None:
         return None
     blocks = -(-columns // (vectors * width))
     units = blocks * prod(shape[:-2])
-    panel_bytes = align(depth * vectors * width * _FLOAT_BYTES) + 128 if is_b_turned else 0
+    panel_bytes = align(depth * vectors * width * _FLOAT_BYTES) + 128 if is_b_turned or packs else 0
     work = units * rows * depth * vectors * width
     wanted = max(1, min(units, work // _SMALLEST_CHUNK, _CHUNKS_OF_WORKER * site.workers)) if site.workers > 1 else 1
     units_of_chunk = -(-units // wanted)
