@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import onnx.parser
 import pytest
 from onnx import helper
 
+from hetero_core.kernels import registry
 from hetero_core.kernels.ops_page import format_ops_page
 from hetero_core.kernels.program import compile_program
 from hetero_core.kernels.registry import NOT_STRING, find_kernel, find_refusal, find_refusals, kernel, read_table
@@ -187,3 +189,16 @@ def test_kernels_do_not_write_into_their_inputs() -> None:
     x.flags.writeable = False
     (y,) = compile_program(network).run((x,))
     assert y.tolist() == [[0, 8, 0], [7, 0, 0], [0, 0, 9]]
+
+
+def test_signature_of_every_kernel_is_what_inspect_tells() -> None:
+    for entry in read_table().values():
+        attributes, required, (least, most) = registry._read_signature(entry.function)
+        parameters = list(inspect.signature(entry.function).parameters.values())[1:]
+        keywords = [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+        inputs = [parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+        assert list(attributes) == [parameter.name for parameter in keywords]
+        assert list(required) == [parameter.name for parameter in keywords if parameter.default is parameter.empty]
+        assert all(attributes[parameter.name] == parameter.default for parameter in keywords if parameter.name not in required)
+        assert least == sum(parameter.default is parameter.empty for parameter in inputs)
+        assert most == (None if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters) else len(inputs))
