@@ -111,3 +111,13 @@ def test_operands_without_neighbours_or_rows_are_left_to_others(native: NativeRu
         images, shape = {"a": draw_array(1, 2, 1, 2, 1, 4, 6), "b": draw_array(2, 1, 3, 1, 2, 6, 5)}, (2, 3, 2, 2, 4, 5)
     node = Node("m", "MatMul", ("a", "b"), ("y",), since_version=13)
     assert plan_native_batched_mat_mul(native.make_site([node], images, {}, shape)) is None
+
+
+def test_one_constant_matrix_on_the_right_is_left_to_the_step_that_packs_it_once(native: NativeRun) -> None:
+    from hetero_cpu.jit.steps_batched import plan_native_batched_mat_mul
+
+    node = Node("m", "MatMul", ("a", "b"), ("y",), since_version=13)
+    images, w = {"a": draw_array(1, 2, 4, 6)}, draw_array(2, 6, 5)
+    assert plan_native_batched_mat_mul(native.make_site([node], images, {"b": w}, (2, 4, 5))) is None
+    stack = {"b": np.stack([w, w])}
+    assert plan_native_batched_mat_mul(native.make_site([node], images, stack, (2, 4, 5))) is not None
