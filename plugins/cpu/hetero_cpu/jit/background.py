@@ -17,7 +17,7 @@ from hetero_cpu.jit.orders import OrderDroppedError
 logger = logging.getLogger(__name__)
 
 Done = Callable[[BaseException | None], None]
-LONGEST_DELAY = 2.0
+LONGEST_DELAY = 5.0
 """Seconds that an order waits for a first run."""
 
 
