@@ -71,7 +71,8 @@ def make_model(name: str) -> tuple[onnx.ModelProto, dict[str, np.ndarray[Any, An
     if name == "resnet50":
         model = light_model(name)
         return model, light_inputs(model), 30
-    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[4] x) => (float[4] y) { y = Relu(x) }')
+    nodes = {"one-node": "y = Relu(x)", "three-nodes": "a = Relu(x) b = Neg(a) y = Abs(b)"}[name]
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g (float[4] x) => (float[4] y) {{ {nodes} }}')
     return model, {"x": np.ones(4, np.float32)}, 20_000
 
 
@@ -173,7 +174,7 @@ BENCHES: dict[str, Callable[[], None]] = {
         for name in ("one-node", "resnet50")
     },
     **{f"HETERO-{name}": lambda name=name: bench_hetero("ORT", name) for name in ("one-node", "resnet50")},  # type: ignore[misc]  # as above
-    "split-resnet50": lambda: bench_split(DEVICES, "resnet50"),
+    **{f"split-{name}": lambda name=name: bench_split(DEVICES, name) for name in ("three-nodes", "resnet50")},  # type: ignore[misc]  # as above
 }
 
 
