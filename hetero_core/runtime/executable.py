@@ -99,11 +99,10 @@ class ExecutableNetwork:
         self._is_host = all(spec.memory == HOST for spec in (*self.all_inputs, *self.all_outputs))
         self._plain = describe_plain(self.inputs)
         self._resident = frozenset() if self._is_host else find_resident(border, self.all_inputs, self.all_outputs)
-        self._output_dtypes = tuple(
-            None if spec.dtype is None or spec.name in self._resident else numpy_dtype(spec.dtype) for spec in self.all_outputs
-        )
-        self._output_shapes = tuple(
-            None if spec.dtype is None or spec.name in self._resident else spec.shape for spec in self.all_outputs
+        # What each output must be: element type and shape, None where the device's own memory is no array of NumPy's.
+        self._promised = tuple(
+            (None, None, spec) if spec.dtype is None or spec.name in self._resident else (numpy_dtype(spec.dtype), spec.shape, spec)
+            for spec in self.all_outputs
         )
         # A device that starts runs by itself is only asked to where no wrapper and no transfer stands between.
         self.start: Callable[[tuple[Any, ...], RunContext, Done], None] | None = (
@@ -129,8 +128,11 @@ class ExecutableNetwork:
             return dict(zip(late, own_outputs(tuple(late.values()), ordered), strict=True))
         state = self.create_state()
         context = RunContext(state, profile=Profile(str(self.device)) if self.measures else None, limits=self.create_limits())
-        states = RequestStates(self)
-        outputs = states.keep(self.check_outputs(self.run_host(states.join(ordered), context), context))
+        if self.border.states:
+            states = RequestStates(self)
+            outputs = states.keep(self.check_outputs(self.run_host(states.join(ordered), context), context))
+        else:
+            outputs = self.check_outputs(self.run_host(ordered, context), context)
         owned = own_outputs(outputs, ordered)
         return {spec.name: value for spec, value in zip(self.outputs, owned, strict=True)}
 
@@ -205,14 +207,14 @@ class ExecutableNetwork:
             raise PluginError(
                 f"{self._binding.provenance} returned {found} from run; expected a tuple of {len(self.all_outputs)} outputs"
             )
-        for value, dtype, spec in zip(outputs, self._output_dtypes, self.all_outputs, strict=True):
-            if dtype is not None and getattr(value, "dtype", None) != dtype:
-                found = getattr(value, "dtype", type(value).__name__)
+        for value, (dtype, wanted, spec) in zip(outputs, self._promised, strict=True):
+            # NumPy has one object for each of its types: the usual comparison is of two names for it.
+            if dtype is not None and (own := getattr(value, "dtype", None)) is not dtype and own != dtype:
+                named = type(value).__name__ if own is None else own
                 raise PluginError(
-                    f"{self._binding.provenance} returned {found} for output '{spec.name}'; expected an array of {dtype}"
+                    f"{self._binding.provenance} returned {named} for output '{spec.name}'; expected an array of {dtype}"
                 )
-        for value, wanted, spec in zip(outputs, self._output_shapes, self.all_outputs, strict=True):
-            if wanted is not None and not fits_shape(value.shape, wanted):
+            if wanted is not None and value.shape != wanted and not fits_shape(value.shape, wanted):
                 raise PluginError(
                     f"{self._binding.provenance} returned shape {list(value.shape)} for output '{spec.name}'; expected {spec.type}, "
                     "as the model states it"

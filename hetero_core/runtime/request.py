@@ -369,7 +369,7 @@ class InferRequest:
         """Lets those go on who wait for a run."""
         if run.timer is not None:
             run.timer.cancel()
-        run.done.set()
+        run.done.open()
         if run.wake is not None:
             run.wake()
 

@@ -16,6 +16,12 @@ from hetero_core.diagnosis.hardware import check_gpu, check_threads, find_cuda_f
 from hetero_core.diagnosis.libraries import check_blas, check_libraries, read_flags, read_libraries
 from hetero_core.diagnosis.packages import check_distributions
 
+RIVALS = [
+    ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino"),
+    ("openvino", "openvino-dev", "openvino-nightly"),
+]
+"""A package, and two distributions that install it."""
+
 
 def run_doctor(path: Path, **variables: str) -> tuple[int, list[dict[str, Any]]]:
     environment = {**os.environ, **variables}
@@ -49,6 +55,25 @@ def test_plugin_that_fails_is_found_with_its_reason(tmp_path: Path) -> None:
     (found,) = [finding for finding in findings if finding["text"].startswith("BROKEN")]
     assert "libbroken.so: cannot open shared object file" in found["text"]
     assert found["cure"] == "do what the reason says, or remove the plugin: pip uninstall hetero-broken"
+
+
+@pytest.mark.parametrize(("package", "first", "second"), RIVALS, ids=[package for package, _, _ in RIVALS])
+def test_distributions_that_own_the_same_files_are_found(tmp_path: Path, package: str, first: str, second: str) -> None:
+    """As wheels leave them that list their files, and say nothing of packages."""
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").write_text("")
+    for name in (first, second):
+        plant_distribution(tmp_path, name, package)
+        described = tmp_path / f"{name.replace('-', '_')}-1.0.dist-info"
+        (described / "top_level.txt").unlink()
+        (described / "RECORD").write_text(f"{package}/__init__.py,,\n{described.name}/METADATA,,\n{described.name}/RECORD,,\n")
+    code, findings = run_doctor(tmp_path)
+    assert code == 1
+    (found,) = [each for each in findings if each["topic"] == "packages" and f"the folder {package} " in each["text"]]
+    owners = found["text"].partition(" install the folder")[0].split(" and ")
+    # The distribution that really is installed here, if there is one, is a third.
+    assert {first, second} <= set(owners) <= {first, second, package}
+    assert found["cure"] == f"pip uninstall {' '.join(owners)}, then install one of them"
 
 
 def test_distributions_that_overwrite_each_other_are_found(tmp_path: Path) -> None:

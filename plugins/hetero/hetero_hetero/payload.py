@@ -23,6 +23,7 @@ from hetero_core.network.types import ValueSpec, type_of_json, type_to_json
 from hetero_core.network.writer import pack_network, unpack_network
 from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_hetero.executable import HeteroExecutable
+from hetero_hetero.properties import MEASURING_KEY
 from hetero_hetero.shares import configure_stages
 
 _CONSTANTS = "constants"
@@ -86,7 +87,8 @@ def import_stages(
     borders = [(stage.device, stage.inputs, stage.outputs) for stage in plan.stages]
     shares = configure_stages(core, borders, config[THREADS_KEY], configs)
     limits = {name: config[name] for name in LIMIT_KEYS if config[name] is not None}
-    loaded = [_import_stage(core, row, f"stage/{index}", sections, {**shares[index], **limits}) for index, row in enumerate(rows)]
+    steered = {**limits, MEASURING_KEY: config[MEASURING_KEY]}
+    loaded = [_import_stage(core, row, f"stage/{index}", sections, {**shares[index], **steered}) for index, row in enumerate(rows)]
     held = _take_prefix(_CONSTANTS, sections)
     constants = {name: one.array for name, one in unpack_network(held).initializers.items()} if held else {}
     return HeteroExecutable(

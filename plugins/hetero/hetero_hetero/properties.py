@@ -13,7 +13,8 @@ from hetero_core.devices.threads import EXCLUSIVE_KEY, HINT_KEY, STREAMS_KEY, TH
 from hetero_core.errors import ConfigKeyError, ConfigValueError, DeviceUnavailableError, enumerate_choices, suggest
 
 PROPERTIES_KEY = "DEVICE_PROPERTIES"
-_KEYS_OF_THE_WHOLE = ("PERF_COUNT", "DEVICE_ID", EXCLUSIVE_KEY, STREAMS_KEY, HINT_KEY, *LIMIT_KEYS)
+MEASURING_KEY = "PERF_COUNT"
+_KEYS_OF_THE_WHOLE = (MEASURING_KEY, "DEVICE_ID", EXCLUSIVE_KEY, STREAMS_KEY, HINT_KEY, *LIMIT_KEYS)
 
 
 def configure_children(
@@ -33,8 +34,12 @@ def configure_children(
                 f"{PROPERTIES_KEY} of device {device} give {child} {THREADS_KEY}={values[THREADS_KEY]}; one run of the whole has "
                 f"{config[THREADS_KEY]}, which is {THREADS_KEY} of {device} divided by its streams"
             )
+    # Some devices compile otherwise what they are to measure.
+    measured = {MEASURING_KEY: True} if config.get(MEASURING_KEY) else {}
     return {
-        child: {**_select_flat(core, child, config), **properties.get(child, {})} for child in children if child not in unavailable
+        child: {**measured, **_select_flat(core, child, config), **properties.get(child, {})}
+        for child in children
+        if child not in unavailable
     }
 
 

@@ -133,6 +133,39 @@ def test_output_is_written_into_the_array_that_the_caller_set(core: Core, read: 
     assert mine.tolist() == (-x).tolist()
 
 
+def test_arrays_that_change_places_between_runs_of_a_request_are_read_and_written_where_they_are(core: Core, read: Read) -> None:
+    """A request keeps what it has bound: arrays of more than 16 KiB, in and out, the same, new, and of another request."""
+    loaded = core.load_network(
+        read("g (float[5000] x, float[5000] z) => (float[5000] y, float[5000] w) { y = Sub(x, z) w = Neg(x) }"), "ORT"
+    )
+    requests = [loaded.create_infer_request() for _ in range(2)]
+    arrays = [np.full(5000, value, np.float32) for value in range(6)]
+    places = [np.zeros(5000, np.float32) for _ in range(5)]
+    drawn = np.random.default_rng(0)
+    for _ in range(60):
+        request = requests[drawn.integers(2)]
+        first, second = drawn.permutation(5)[:2]
+        request.set_tensor("y", places[first])
+        request.set_tensor("w", places[second])
+        x, z = (arrays[index] for index in drawn.integers(6, size=2))
+        x[...] = drawn.integers(100)
+        found = request.infer({"x": x, "z": z})
+        assert found["y"] is places[first]
+        assert found["w"] is places[second]
+        assert found["y"].tolist() == (x - z).tolist()
+        assert found["w"].tolist() == (-x).tolist()
+
+
+def test_array_for_an_output_that_was_made_smaller_after_a_run_is_not_written_beyond_its_end(core: Core, read: Read) -> None:
+    request = core.load_network(read("g (float[5000] x) => (float[5000] y) { y = Neg(x) }"), "ORT").create_infer_request()
+    mine, x = np.zeros(5000, np.float32), np.ones(5000, np.float32)
+    request.set_tensor("y", mine)
+    request.infer({"x": x})
+    mine.resize(10, refcheck=False)
+    with pytest.raises(InferenceError, match=r"invalid dimensions for output: y .*\n index: 0 Got: 10 Expected: 5000"):
+        request.infer({"x": x})
+
+
 def test_part_that_nobody_reads_runs(core: Core, read: Read) -> None:
     network = read("g (float[2] x) => (float[2] y) { [dead] d = Shape(x) [alive] y = Neg(x) }")
     loaded = core.load_network(network.with_affinity({"dead": "ORT", "alive": "CPU"}), "HETERO:ORT,CPU")

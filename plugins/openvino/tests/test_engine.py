@@ -14,6 +14,8 @@ LIST = (
     "for status in core.list_devices(): print(status.name, '|', status.reason)\n"
     "import numpy, onnx.parser\n"
     "model = onnx.parser.parse_model('<ir_version: 8, opset_import: [\"\": 17]> g (float[1] x) => (float[1] y) { y = Neg(x) }')\n"
+    "from hetero_core.cli.main import main\n"
+    "print('exit status', main(['devices']))\n"
     "print(core.load_network(model, 'CPU').infer({'x': numpy.ones(1, numpy.float32)})['y'])\n"
 )
 
@@ -23,6 +25,13 @@ def list_devices(folder: Path) -> str:
     code = f"import site, sys\nsys.path.insert(0, {str(folder)!r})\nsite.addsitedir({str(folder)!r})\n" + LIST
     arguments = [sys.executable, "-S", "-c", code] if (folder / "numpy").exists() else [sys.executable, "-c", code]
     return subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=120).stdout
+
+
+def find_row(printed: str, device: str) -> str:
+    """Returns what the table of `hetero devices` says of a device."""
+    assert "exit status 0\n" in printed
+    (row,) = [line for line in printed.splitlines() if line.startswith(f"{device} ") and " | " not in line]
+    return row
 
 
 @pytest.fixture
@@ -48,6 +57,7 @@ def test_absent_engine_is_named_with_the_cure(site_without_engine: Path) -> None
     printed = list_devices(site_without_engine)
     assert "OPENVINO | " in printed
     assert "OpenVINO is not installed; pip install 'hetero-openvino[engine]'" in printed
+    assert "CANNOT BE USED: OpenVINO is not installed" in find_row(printed, "OPENVINO")
     assert "CPU | \n" in printed
     assert printed.endswith("[-1.]\n")
 
@@ -86,5 +96,9 @@ def test_broken_engine_is_listed_with_its_reason_and_hides_no_other(
     install_engine(site_without_engine, version, source)
     printed = list_devices(site_without_engine)
     assert expected in printed
+    row = find_row(printed, "OPENVINO")
+    assert "CANNOT BE USED: " in row
+    assert expected in row
+    assert "CANNOT BE USED" not in find_row(printed, "CPU")
     assert "CPU | \n" in printed
     assert printed.endswith("[-1.]\n")

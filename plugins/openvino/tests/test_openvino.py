@@ -213,6 +213,18 @@ def test_profile_names_the_nodes_of_the_model_and_of_what_is_fused(core: Core, r
         assert all(entry.seconds >= 0 and entry.device == "OPENVINO" for entry in entries)
 
 
+def test_profile_of_a_part_names_its_nodes_when_the_whole_is_measured(core: Core, read: Read, tmp_path: Path) -> None:
+    network = read("g (float[64,64] x) => (float[64,64] y) { [m] a = MatMul(x, x) [s] y = Sigmoid(a) }")
+    device = "HETERO:OPENVINO,CPU"
+    loaded = core.load_network(network.with_affinity({"m": "OPENVINO", "s": "CPU"}), device, {"PERF_COUNT": True})
+    core.load_network(network.with_affinity({"m": "OPENVINO", "s": "CPU"}), device).export_network(tmp_path / "h.blob")
+    for each in (loaded, core.import_network(tmp_path / "h.blob", "HETERO", {"PERF_COUNT": True})):
+        request = each.create_infer_request()
+        request.infer({"x": np.zeros((64, 64), np.float32)})
+        found = [(entry.node, entry.device) for entry in request.perf_counts if entry.operator != "transfer"]
+        assert [entry for entry in found if entry[0] in ("m", "s")] == [("m", "OPENVINO"), ("s", "CPU")]
+
+
 @pytest.mark.parametrize(("config", "threads", "streams"), [({}, 1, 1), ({"NUM_STREAMS": 2, "INFERENCE_NUM_THREADS": 2}, 1, 2)])
 def test_threads_and_streams_of_the_configuration_reach_the_engine(
     core: Core, read: Read, config: dict[str, Any], threads: int, streams: int
