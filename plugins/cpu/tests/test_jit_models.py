@@ -1,0 +1,32 @@
+"""Whole models by machine code: nothing falls back in silence, and the number of threads changes no bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hetero_core import Core
+from hetero_core.testing.models import light_inputs, light_model
+
+pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
+
+from hetero_cpu.jit.compiler import find_width
+
+if not find_width():
+    pytest.skip("no machine code for this processor", allow_module_level=True)
+
+
+@pytest.mark.parametrize("name", ["inception_v1", "shufflenet", "squeezenet"])
+def test_every_convolution_is_machine_code_and_threads_change_no_bit(name: str) -> None:
+    """A step that refuses by mistake would leave its node to NumPy, where only the time tells."""
+    model = light_model(name)
+    inputs = light_inputs(model)
+    found = []
+    with Core() as core:
+        for threads in (1, 2):
+            loaded = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT", "INFERENCE_NUM_THREADS": threads})
+            assert loaded.get_metric("CPU_FOREIGN_STEPS") == 0
+            assert loaded.get_metric("CPU_NATIVE_STEPS") >= sum(node.op_type == "Conv" for node in model.graph.node)
+            found.append(list(loaded.infer(inputs).values()))
+    for alone, together in zip(*found, strict=True):
+        np.testing.assert_array_equal(alone, together)
