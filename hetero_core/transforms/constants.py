@@ -24,6 +24,9 @@ RANDOM_OPERATORS = frozenset(
 LARGEST_GROWTH = 1 << 20
 """Bytes that a node may make beyond those that it reads, to be computed ahead."""
 
+LARGEST_KEPT = 1 << 16
+"""Bytes from which on a result is computed again rather than kept where nobody needs it for a while."""
+
 
 def fold_constants(network: Network, evaluate: Evaluate) -> Network:
     """Returns the network with nodes that read nothing but constants replaced by their results; one sweep.
@@ -40,7 +43,7 @@ def fold_constants(network: Network, evaluate: Evaluate) -> Network:
             nodes.append(node)
             continue
         for value, array in results.items():
-            constants[value] = Initializer.of_array(array)
+            constants[value] = _keep_result(node, value, array, constants, evaluate)
             types[value] = constants[value].type
     if len(nodes) == len(network.nodes):
         return network
@@ -69,6 +72,25 @@ def _evaluate_node(node: Node, network: Network, constants: Mapping[str, Initial
         return None
     read = sum(array.nbytes for array in inputs if array is not None)
     return made if sum(array.nbytes for array in made.values()) <= max(read, LARGEST_GROWTH) else None
+
+
+def _keep_result(node: Node, value: str, array: Any, constants: Mapping[str, Initializer], evaluate: Evaluate) -> Initializer:
+    """Returns the constant that a node made; a large one can be made again, so that it need not be kept beside what is made of it."""
+    made = Initializer.of_array(array)
+    if made.nbytes < LARGEST_KEPT or any(name and name not in constants for name in node.inputs):
+        return made
+    sources = {name: constants[name] for name in node.reads}
+
+    def load() -> Any:
+        results = evaluate(node, tuple(sources[name].array if name else None for name in node.inputs))
+        for source in sources.values():
+            source.release()
+        assert results is not None, f"node {node.label} cannot be computed a second time"
+        return results[node.outputs.index(value)]
+
+    for source in sources.values():
+        source.release()
+    return Initializer(made.dtype, made.shape, load, is_renewable=True, array=array)
 
 
 def _stand_in(value_type: Any) -> tuple[Any, ...] | None:
