@@ -28,8 +28,12 @@ LARGEST_KEPT = 1 << 16
 """Bytes from which on a result is computed again rather than kept where nobody needs it for a while."""
 
 
-def fold_constants(network: Network, evaluate: Evaluate) -> Network:
-    """Returns the network with nodes that read nothing but constants replaced by their results; one sweep.
+def _is_never_kept(node: Node, network: Network) -> bool:
+    return False
+
+
+def fold_constants(network: Network, evaluate: Evaluate, *, is_kept: Callable[[Node, Network], bool] = _is_never_kept) -> Network:
+    """Returns the network with nodes that read nothing but constants replaced by their results, but those that `is_kept`; one sweep.
 
     A node stays when it is random, has a body, makes an output of the network, or makes more than 1 MiB out of less: the file is
     small where it says how to make a large constant, and so stays the network. The shape of a value that is known counts as constant.
@@ -38,7 +42,7 @@ def fold_constants(network: Network, evaluate: Evaluate) -> Network:
     types = dict(network.types)
     nodes: list[Node] = []
     for node in network.nodes:
-        results = None if _is_kept(node, network) else _evaluate_node(node, network, constants, evaluate)
+        results = None if _is_kept(node, network) or is_kept(node, network) else _evaluate_node(node, network, constants, evaluate)
         if results is None:
             nodes.append(node)
             continue

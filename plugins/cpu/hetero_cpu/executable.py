@@ -19,7 +19,7 @@ from hetero_cpu.instance import Instance, WrongTypeError
 from hetero_cpu.jit.orders import OrderDroppedError
 from hetero_cpu.kernel_set import warn_of_slow_kernels
 from hetero_cpu.passes import join_network, transform_network
-from hetero_cpu.plan import Plan
+from hetero_cpu.plan import Plan, count_constant_bytes
 from hetero_cpu.planner import build_plan
 from hetero_cpu.providers import JIT, NUMPY
 from hetero_cpu.signature import Signature, read_static_signature, specialize_network
@@ -56,7 +56,9 @@ class CpuExecutable(Executable):
         self._transformed = transform_network(network)
         self._extensions = dict(extensions)
         # Apart, so that what only NumPy's plans read goes when machine code takes over.
-        self._weights, self._native_weights = PackedWeights(), PackedWeights()
+        signature = read_static_signature(self._transformed)
+        releases = signature is not None
+        self._weights, self._native_weights = PackedWeights(releases=releases), PackedWeights(releases=releases)
         self._lock = threading.Lock()
         self._has_run = threading.Event()
         self._is_closed = False
@@ -64,7 +66,6 @@ class CpuExecutable(Executable):
         self._plan_count = 0
         self._refuted: set[Signature] = set()
         self._program: Program | None = None
-        signature = read_static_signature(self._transformed)
         if signature is not None:
             self._find_plan(signature)
 
@@ -104,6 +105,7 @@ class CpuExecutable(Executable):
             "CPU_PLANS": lambda: (self._plan_count, MOST_PLANS),
             "CPU_ARENA_BYTES": lambda: max((plan.arena_bytes for plan, _ in list(self._plans.values())), default=0),
             "CPU_WEIGHT_BYTES": lambda: self._weights.nbytes + self._native_weights.nbytes,
+            "CPU_CONSTANT_BYTES": lambda: count_constant_bytes(plan for plan, _ in list(self._plans.values())),
             "CPU_KERNELS_READY": lambda: self._orders == 0,
             "CPU_NATIVE_STEPS": lambda: max((plan.native_count for plan, _ in list(self._plans.values())), default=0),
             "CPU_FOREIGN_STEPS": lambda: max((plan.foreign_count for plan, _ in list(self._plans.values())), default=0),
@@ -117,6 +119,10 @@ class CpuExecutable(Executable):
                 return found
         special = join_network(specialize_network(self._transformed, signature, evaluate_node))
         plan, awaited = self._build_plan(special)
+        if self._weights.releases:
+            # There will be no other plan, and what this one needs of the constants it has.
+            for constant in (*self._transformed.initializers.values(), *special.initializers.values()):
+                constant.release()
         with self._lock:
             self._plan_count += 1
             found = self._plans.setdefault(signature, (plan, []))
@@ -176,7 +182,7 @@ class CpuExecutable(Executable):
                     self._plans[signature] = (native, [])
                 if error is None and self._orders == 0:
                     # What NumPy's plans read is freed with the last of them.
-                    self._weights = PackedWeights()
+                    self._weights = PackedWeights(releases=self._weights.releases)
 
     def close(self) -> None:
         """Ends the helping threads; nothing more is compiled for this network."""
