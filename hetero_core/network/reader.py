@@ -6,8 +6,10 @@ functions.
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -18,6 +20,7 @@ from hetero_core.network.border import BORDER_KEY, Border, border_of_json, list_
 from hetero_core.network.graph import EMPTY, Graph, Network
 from hetero_core.network.shapes import CustomTypes, infer_types
 from hetero_core.network.soundness import check_text, find_contradiction
+from hetero_core.network.splitting import NO_PAYLOADS, BytesInMemory, BytesOfFile, ByteSource, split_model
 from hetero_core.network.types import ValueSpec, has_known_element
 from hetero_core.network.weights import WeightFiles, WeightSource
 
@@ -40,17 +43,20 @@ def read_network(
     Raises: NetworkNotFoundError, NetworkReadError for what is no ONNX model; InvalidNetworkError for a model that is no valid
     network; AffinityError for a pin without a device.
     """
+    folder = None if base is None else os.fspath(base)
+    payloads = NO_PAYLOADS
     if isinstance(source, (str, os.PathLike)):
         path = os.fspath(source)
-        folder: str | None
-        folder = os.path.dirname(os.path.abspath(path)) if base is None else os.fspath(base)
+        folder = os.path.dirname(os.path.abspath(path)) if folder is None else folder
         title = f"'{path}'"
-        model = parse_model(_read_file(path), title)
+        model, payloads = _read_file(path, title)
+    elif isinstance(source, (bytes, bytearray, memoryview)):
+        title = f"{len(source)} bytes"
+        model, payloads = _parse_split(BytesInMemory(bytes(source)), title)
     else:
-        folder = None if base is None else os.fspath(base)
-        title = f"{len(source)} bytes" if isinstance(source, (bytes, bytearray, memoryview)) else "the ModelProto"
-        model = parse_model(bytes(source), title) if isinstance(source, (bytes, bytearray, memoryview)) else _check_proto(source)
-    network = assemble_network(model, WeightFiles(folder), title)
+        title = "the ModelProto"
+        model = _check_proto(source)
+    network = assemble_network(model, WeightFiles(folder), title, payloads)
     return infer_types(network, infer_custom_types=infer_custom_types)
 
 
@@ -64,16 +70,32 @@ def _check_proto(source: onnx.ModelProto) -> onnx.ModelProto:
     return source
 
 
-def _read_file(path: str) -> bytes:
+def _read_file(path: str, title: str) -> tuple[onnx.ModelProto, Mapping[int, bytes]]:
     if os.path.isdir(path):
         raise NetworkReadError(f"cannot read network from '{path}': it is a folder. Give the path of the .onnx file in it.")
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        with io.FileIO(path) as file:
+            return _parse_split(BytesOfFile(file), title)
     except FileNotFoundError as error:
         raise NetworkNotFoundError(f"cannot read network from '{path}': there is no such file.") from error
     except OSError as error:
         raise NetworkReadError(f"cannot read network from '{path}': {error.strerror}.") from error
+
+
+def _parse_split(source: ByteSource, title: str) -> tuple[onnx.ModelProto, Mapping[int, bytes]]:
+    """Returns the proto in a source, and the `raw_data` that it lacks by the position of the initializer.
+
+    Raises: NetworkReadError when there is none; OSError of the source.
+    """
+    split = split_model(source)
+    if split is not None:
+        import onnx  # heavy
+        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # comes with onnx, without stubs
+
+        # What protobuf refuses without its weights, it is shown with them, so that they change no word of the error.
+        with suppress(DecodeError):
+            return onnx.ModelProto.FromString(split.skeleton), split.payloads
+    return parse_model(source.read_all(), title), NO_PAYLOADS
 
 
 def parse_model(content: bytes, title: str) -> onnx.ModelProto:
@@ -82,7 +104,7 @@ def parse_model(content: bytes, title: str) -> onnx.ModelProto:
     Raises: NetworkReadError when there is none.
     """
     import onnx  # heavy
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # comes with onnx, without stubs
+    from google.protobuf.message import DecodeError
 
     if not content:
         raise NetworkReadError(f"cannot read network from {title}: it is empty. Expected an ONNX model.")
@@ -101,14 +123,18 @@ def parse_model(content: bytes, title: str) -> onnx.ModelProto:
         ) from error
 
 
-def assemble_network(model: onnx.ModelProto, weights: WeightSource, title: str) -> Network:
+def assemble_network(
+    model: onnx.ModelProto, weights: WeightSource, title: str, payloads: Mapping[int, bytes] = NO_PAYLOADS
+) -> Network:
     """Returns the network of a proto with the types that it declares, none inferred.
+
+    `payloads`: the `raw_data` of initializers of the graph, by position, where the proto has an empty one instead.
 
     Raises: as `read_network`.
     """
     _check_header(model, title)
     opsets = read_opsets(model.opset_import, "the model")
-    graph, pins = GraphReader(model, weights).read_root(opsets)
+    graph, pins = GraphReader(model, weights, payloads).read_root(opsets)
     metadata = {entry.key: entry.value for entry in model.metadata_props}
     check_text(*metadata, *metadata.values())
     text = metadata.pop(BORDER_KEY, "{}")
