@@ -147,8 +147,11 @@ class CpuExecutable(Executable):
         if self._kernels == JIT or COMPILER.load_stored(list_interpreters(self._workers)):
             native = self._build_native_plan(special)
             if self._kernels == JIT:
-                for kernel in (*native.kernels, *list_interpreters(self._workers)):
-                    COMPILER.compile(kernel)
+                try:
+                    for kernel in (*native.kernels, *list_interpreters(self._workers)):
+                        COMPILER.compile(kernel)
+                finally:
+                    COMPILER.rest()
             if self._kernels == JIT or COMPILER.load_stored(native.kernels):
                 self._native_weights.pack_all(self._workers)
                 return native, False
