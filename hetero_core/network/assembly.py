@@ -27,7 +27,7 @@ from hetero_core.network.scopes import (
     normal_domain,
 )
 from hetero_core.network.soundness import check_everything_is_produced, check_single_assignment, check_text
-from hetero_core.network.splitting import NO_PAYLOADS
+from hetero_core.network.splitting import NO_PAYLOADS, Payload
 from hetero_core.network.tensors import read_sparse_tensor, read_tensor
 from hetero_core.network.topology import find_free_values, sort_topologically
 from hetero_core.network.type_protos import read_type
@@ -52,7 +52,7 @@ class Draft:
 class GraphReader:
     """Reads the graphs of one model."""
 
-    def __init__(self, model: onnx.ModelProto, weights: WeightSource, payloads: Mapping[int, bytes]) -> None:
+    def __init__(self, model: onnx.ModelProto, weights: WeightSource, payloads: Mapping[int, Payload]) -> None:
         """`payloads`: the `raw_data` of initializers of the root graph, by position, that was taken out of the proto."""
         self._model = model
         self._weights = weights
@@ -68,7 +68,9 @@ class GraphReader:
         check_everything_is_produced(graph)
         return graph, {node.name: draft.pins[node.name] for node in graph.nodes if node.name in draft.pins}
 
-    def _read_graph(self, proto: onnx.GraphProto, scope: Scope, draft: Draft, payloads: Mapping[int, bytes] = NO_PAYLOADS) -> Graph:
+    def _read_graph(
+        self, proto: onnx.GraphProto, scope: Scope, draft: Draft, payloads: Mapping[int, Payload] = NO_PAYLOADS
+    ) -> Graph:
         for position, tensor in enumerate(proto.initializer):
             name = scope.value(tensor.name)
             initializer = read_tensor(tensor, self._weights, f"initializer '{name}'", raw=payloads.get(position))

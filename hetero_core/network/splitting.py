@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
+from hetero_core.network.file_spans import FileSpan, HeldFile
+
 # The fields ModelProto.graph, GraphProto.initializer and TensorProto.raw_data.
 _GRAPH, _INITIALIZER, _RAW = 7, 5, 9
 _VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
@@ -31,6 +33,10 @@ Field = tuple[int, int, int, int, int]
 """Number, wire type, and where the field, its content and the next field begin."""
 
 
+Payload = bytes | FileSpan
+"""What a weight is made of: its bytes, or where they stand."""
+
+
 class ByteSource(Protocol):
     """Bytes that can be read in pieces."""
 
@@ -40,6 +46,9 @@ class ByteSource(Protocol):
 
     def read(self, begin: int, end: int) -> bytes:
         """Returns the bytes from `begin` to `end`, fewer where there are no more."""
+
+    def keep(self, begin: int, end: int) -> Payload:
+        """Returns the bytes from `begin` to `end`, or where they are."""
 
     def read_all(self) -> bytes:
         """Returns all bytes."""
@@ -56,16 +65,21 @@ class BytesInMemory:
         """Returns a copy."""
         return self._content[begin:end]
 
+    keep = read
+
     def read_all(self) -> bytes:
         """Returns what was given."""
         return self._content
 
 
 class BytesOfFile:
-    """A ByteSource over an open file; the caller closes it. A pipe or a device is read as a whole."""
+    """A ByteSource over an open file; the caller closes it. A pipe or a device is read as a whole.
 
-    def __init__(self, file: io.FileIO) -> None:
-        self._file = file
+    With `held` weights are not read, but later, each time when they are needed.
+    """
+
+    def __init__(self, file: io.FileIO, held: HeldFile | None = None) -> None:
+        self._file, self._held = file, held
         status = os.fstat(file.fileno())
         self.size = status.st_size if stat.S_ISREG(status.st_mode) else 0
 
@@ -79,6 +93,10 @@ class BytesOfFile:
             begin += len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
+    def keep(self, begin: int, end: int) -> Payload:
+        """Returns the bytes, or the span of the file that is held."""
+        return self.read(begin, end) if self._held is None else FileSpan(self._held, begin, end)
+
     def read_all(self) -> bytes:
         """Returns all bytes, from the beginning where the file has one."""
         if self.size:
@@ -91,10 +109,10 @@ class SplitModel:
     """A ModelProto whose large initializers have an empty `raw_data`, and what was in it, by their position in the graph."""
 
     skeleton: bytes
-    payloads: Mapping[int, bytes]
+    payloads: Mapping[int, Payload]
 
 
-NO_PAYLOADS: Mapping[int, bytes] = MappingProxyType({})
+NO_PAYLOADS: Mapping[int, Payload] = MappingProxyType({})
 """Of a proto that holds all of its weights."""
 
 
@@ -121,7 +139,7 @@ class _Splitter:
     def __init__(self, source: ByteSource) -> None:
         self._source = source
         self._window, self._window_begin = b"", 0
-        self._payloads: dict[int, bytes] = {}
+        self._payloads: dict[int, Payload] = {}
 
     def split(self) -> SplitModel:
         end = self._source.size
@@ -159,7 +177,7 @@ class _Splitter:
                     tensor,
                 )
                 copied = stop
-                self._payloads[position] = self._read(raw[1], raw[2])
+                self._payloads[position] = self._keep(raw[1], raw[2])
             position += 1
         pieces.append(self._read(copied, end))
         return b"".join(pieces)
@@ -205,6 +223,12 @@ class _Splitter:
 
     def _read(self, begin: int, end: int) -> bytes:
         found = self._source.read(begin, end) if begin < end else b""
+        if len(found) != end - begin:
+            raise _UnusualFrameError
+        return found
+
+    def _keep(self, begin: int, end: int) -> Payload:
+        found = self._source.keep(begin, end)
         if len(found) != end - begin:
             raise _UnusualFrameError
         return found

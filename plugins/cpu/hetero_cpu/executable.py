@@ -19,7 +19,7 @@ from hetero_cpu.instance import Instance, WrongTypeError
 from hetero_cpu.jit.orders import OrderDroppedError
 from hetero_cpu.kernel_set import warn_of_slow_kernels
 from hetero_cpu.passes import join_network, transform_network
-from hetero_cpu.plan import Plan
+from hetero_cpu.plan import Plan, count_constant_bytes
 from hetero_cpu.planner import build_plan
 from hetero_cpu.providers import JIT, NUMPY
 from hetero_cpu.signature import Signature, read_static_signature, specialize_network
@@ -57,7 +57,9 @@ class CpuExecutable(Executable):
         self._transformed = transform_network(network)
         self._extensions = dict(extensions)
         # Apart, so that what only NumPy's plans read goes when machine code takes over.
-        self._weights, self._native_weights = PackedWeights(), PackedWeights()
+        signature = read_static_signature(self._transformed)
+        releases = signature is not None
+        self._weights, self._native_weights = PackedWeights(releases=releases), PackedWeights(releases=releases)
         self._lock = threading.Lock()
         self._has_run = threading.Event()
         self._is_closed = False
@@ -65,7 +67,6 @@ class CpuExecutable(Executable):
         self._plan_count = 0
         self._refuted: set[Signature] = set()
         self._program: Program | None = None
-        signature = read_static_signature(self._transformed)
         if signature is not None:
             self._find_plan(signature)
 
@@ -105,6 +106,7 @@ class CpuExecutable(Executable):
             "CPU_PLANS": lambda: (self._plan_count, MOST_PLANS),
             "CPU_ARENA_BYTES": lambda: max((plan.arena_bytes for plan, _ in list(self._plans.values())), default=0),
             "CPU_WEIGHT_BYTES": lambda: self._weights.nbytes + self._native_weights.nbytes,
+            "CPU_CONSTANT_BYTES": lambda: count_constant_bytes(plan for plan, _ in list(self._plans.values())),
             "CPU_KERNELS_READY": lambda: self._orders == 0,
             "CPU_NATIVE_STEPS": lambda: max((plan.native_count for plan, _ in list(self._plans.values())), default=0),
             "CPU_FOREIGN_STEPS": lambda: max((plan.foreign_count for plan, _ in list(self._plans.values())), default=0),
@@ -118,6 +120,7 @@ class CpuExecutable(Executable):
                 return found
         special = join_network(specialize_network(self._transformed, signature, evaluate_node))
         plan, is_awaited = self._build_plan(special)
+        self._let_go(special)
         with self._lock:
             self._plan_count += 1
             found = self._plans.setdefault(signature, (plan, []))
@@ -126,6 +129,12 @@ class CpuExecutable(Executable):
         if is_awaited and found[0] is plan:
             self._order(special, signature)
         return found
+
+    def _let_go(self, special: Network) -> None:
+        """Lets go of the constants where there will be no other plan: what this one needs of them it has."""
+        if self._weights.releases:
+            for constant in (*self._transformed.initializers.values(), *special.initializers.values()):
+                constant.release()
 
     def _build_plan(self, special: Network) -> tuple[Plan, bool]:
         """Returns the plan to run, and whether one of machine code takes over when its kernels are compiled."""
@@ -138,8 +147,11 @@ class CpuExecutable(Executable):
         if self._kernels == JIT or COMPILER.load_stored(list_interpreters(self._workers)):
             native = self._build_native_plan(special)
             if self._kernels == JIT:
-                for kernel in (*native.kernels, *list_interpreters(self._workers)):
-                    COMPILER.compile(kernel)
+                try:
+                    for kernel in (*native.kernels, *list_interpreters(self._workers)):
+                        COMPILER.compile(kernel)
+                finally:
+                    COMPILER.rest()
             if self._kernels == JIT or COMPILER.load_stored(native.kernels):
                 self._native_weights.pack_all(self._workers)
                 return native, False
@@ -161,6 +173,8 @@ class CpuExecutable(Executable):
             executable = owner()
             if executable is not None:
                 native = executable._build_native_plan(special)
+                # They are made again to be packed: compiling takes longer, and needs memory, too.
+                executable._let_go(special)
                 workers = executable._workers
                 # Whoever compiles holds nothing but the plan.
                 del executable
@@ -194,7 +208,7 @@ class CpuExecutable(Executable):
                     self._plans[signature] = (native, [])
                 if error is None and self._orders == 0:
                     # What NumPy's plans read is freed with the last of them.
-                    self._weights = PackedWeights()
+                    self._weights = PackedWeights(releases=self._weights.releases)
 
     def close(self) -> None:
         """Ends the helping threads; nothing more is compiled for this network."""

@@ -88,10 +88,13 @@ class BackgroundCompiler:
             if not self._is_over.is_set():
                 order.begin.wait(LONGEST_DELAY)
         self._require_wanted(order)
-        for kernel in order.kernels:
-            self._require_wanted(order)
-            COMPILER.compile(kernel)
-        # LLVM leaves some 100 MB to the allocator, and the packed weights come now.
+        try:
+            for kernel in order.kernels:
+                self._require_wanted(order)
+                COMPILER.compile(kernel)
+        finally:
+            COMPILER.rest()
+        # What was emitted is left to the allocator, and the packed weights come now.
         give_back_memory()
 
     def _require_wanted(self, order: Order) -> None:
