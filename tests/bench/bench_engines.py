@@ -2,8 +2,8 @@
 
 Each comparison has a process of its own, so that no engine's threads disturb another's; its two sides run in turns there on one session
 of the same options. Each figure is the median; the least of all runs stands beside it, for a machine that others use, too. The plain side
-is the engine's own interface without copies: arrays bound once, run again and again. Run it on a quiet machine: `nox -s bench`. Nothing is
-asserted.
+is the engine's own interface without copies: arrays bound once, run again and again. `--cold` empties the caches before each run, as
+another program would, and sleeps for a millisecond. Run it on a quiet machine: `nox -s bench`. Nothing is asserted.
 """
 
 from __future__ import annotations
@@ -15,16 +15,19 @@ os.environ.pop("OPENBLAS_CORETYPE", None)
 os.environ.pop("OPENBLAS_L2_SIZE", None)
 
 import argparse
+import math
 import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from time import perf_counter
+from time import perf_counter, sleep
+from types import MethodType
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx.numpy_helper
 import onnx.parser
 
 from hetero_core import Core, Network
@@ -36,44 +39,99 @@ DEVICES = ("OPENVINO", "ORT", "CPU")
 Inputs = Mapping[str, np.ndarray[Any, Any]]
 
 
-@dataclass(frozen=True)
-class Times:
-    """Seconds of one side."""
-
-    median: float
-    least: float
+Pairs = list[tuple[float, float]]
+"""Seconds of the two sides of a comparison, run one after the other."""
 
 
-def time_pairs(first: Callable[[], object], second: Callable[[], object], rounds: int) -> tuple[Times, Times]:
-    """Returns the times of both, run in turns, each after one run that is not counted."""
-    times: tuple[list[float], list[float]] = ([], [])
+@dataclass
+class Caches:
+    """What a run finds in the processor's caches: what the run before it left, or nothing."""
+
+    is_cold: bool = False
+    filler: np.ndarray[Any, Any] | None = None
+
+    def prepare(self) -> None:
+        """Called before each run that is measured."""
+        if self.is_cold:
+            if self.filler is None:
+                self.filler = np.zeros(64 << 20, np.uint8)
+            self.filler += 1
+            sleep(0.001)
+
+
+CACHES = Caches()
+
+
+def time_pairs(first: Callable[[], object], second: Callable[[], object], rounds: int) -> Pairs:
+    """Returns the times of both, run in turns after one run that is not counted; every other pair begins with the second."""
     for function in (first, second):
         function()
-    for _ in range(rounds):
-        for function, kept in zip((first, second), times, strict=True):
+    pairs = []
+    for turn in range(rounds if not CACHES.is_cold else min(rounds, 300)):
+        seconds = {}
+        for function in (first, second) if turn % 2 == 0 else (second, first):
+            CACHES.prepare()
             began = perf_counter()
             function()
-            kept.append(perf_counter() - began)
-    first_times, second_times = (Times(statistics.median(kept), min(kept)) for kept in times)
-    return first_times, second_times
+            seconds[function] = perf_counter() - began
+        pairs.append((seconds[first], seconds[second]))
+    return pairs
 
 
-def report(title: str, plain: Times, device: Times) -> None:
-    """Prints a ratio and the difference in microseconds, of medians and of the least."""
+def find_interval(values: list[float]) -> tuple[float, float]:
+    """Returns the bounds that the median lies between in 95 of 100 cases, whatever the distribution: order statistics of the sign test."""
+    ordered = sorted(values)
+    reach = 0.98 * math.sqrt(len(ordered))
+    lowest, highest = math.floor(len(ordered) / 2 - reach), math.ceil(len(ordered) / 2 + reach)
+    return ordered[max(lowest, 0)], ordered[min(highest, len(ordered) - 1)]
+
+
+def report(title: str, pairs: Pairs, *, boundaries: int = 0) -> None:
+    """Prints the ratio of medians, the median difference with its interval, and the least; of a split also what a boundary costs."""
+    plain, device = (list(side) for side in zip(*pairs, strict=True))
+    differences = [second - first for first, second in pairs]
+    middle, (low, high) = statistics.median(differences), find_interval(differences)
     print(
-        f"{title}: {device.median / plain.median:.3f} ({plain.median * 1e6:.1f} us, {(device.median - plain.median) * 1e6:+.1f} us); "
-        f"least {device.least / plain.least:.3f} ({plain.least * 1e6:.1f} us, {(device.least - plain.least) * 1e6:+.1f} us)"
+        f"{title}: {statistics.median(device) / statistics.median(plain):.3f} ({statistics.median(plain) * 1e6:.1f} us, "
+        f"{middle * 1e6:+.1f} us, 95 %: {low * 1e6:+.1f} to {high * 1e6:+.1f}); "
+        f"least {min(device) / min(plain):.3f} ({min(plain) * 1e6:.1f} us, {(min(device) - min(plain)) * 1e6:+.1f} us)"
     )
+    if boundaries:
+        each = [f"{value / boundaries * 1e6:+.1f}" for value in (middle, low, high)]
+        print(f"  a boundary, of {boundaries}: {each[0]} us, 95 %: {each[1]} to {each[2]}")
 
 
 def make_model(name: str) -> tuple[onnx.ModelProto, dict[str, np.ndarray[Any, Any]], int]:
     """Returns a model, its inputs, and how many rounds it is worth."""
     if name == "resnet50":
         model = light_model(name)
-        return model, light_inputs(model), 30
+        return model, light_inputs(model), 60
+    if name == "narrow":
+        return make_narrow_model(), {"x": np.ones((1, 8, 16, 16), np.float32)}, 5_000
     nodes = {"one-node": "y = Relu(x)", "three-nodes": "a = Relu(x) b = Neg(a) y = Abs(b)"}[name]
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g (float[4] x) => (float[4] y) {{ {nodes} }}')
     return model, {"x": np.ones(4, np.float32)}, 20_000
+
+
+def make_narrow_model(*, blocks: int = 9, channels: int = 8, side: int = 16) -> onnx.ModelProto:
+    """Returns residual blocks as those of resnet50, so narrow that a run takes less than a millisecond."""
+    draw = np.random.default_rng(0)
+    lines, weights = [], []
+    for index in range(blocks):
+        before = f"b{index}" if index else "x"
+        lines.append(
+            f"""c{index} = Conv <pads = [1, 1, 1, 1]> ({before}, v{index}) r{index} = Relu(c{index})
+            d{index} = Conv <pads = [1, 1, 1, 1]> (r{index}, w{index}) a{index} = Add(d{index}, {before}) b{index + 1} = Relu(a{index})"""
+        )
+        for name in (f"v{index}", f"w{index}"):
+            drawn = draw.standard_normal((channels, channels, 3, 3)).astype(np.float32) / (9 * channels)
+            weights.append(onnx.numpy_helper.from_array(drawn, name))
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]> narrow (float[1, {channels}, {side}, {side}] x) => (float[1, {channels}, 1, 1] y)
+        {{ {" ".join(lines)} y = GlobalAveragePool(b{blocks}) }}"""
+    )
+    model.graph.initializer.extend(weights)
+    return model
 
 
 def bind_onnxruntime(loaded: Any, inputs: Inputs) -> Callable[[], object]:
@@ -102,6 +160,8 @@ def bind_openvino(loaded: Any, inputs: Inputs) -> Callable[[], object]:
 
     executable = loaded.executable
     request = executable.compiled.create_infer_request()
+    # The binding's own, without what stands above it in Python; it runs on this thread.
+    infer = MethodType(openvino.InferRequest.__base__.infer, request)
     for spec, port in zip(executable.inputs, executable._ports.inputs, strict=True):
         request.set_input_tensor(port, openvino.Tensor(inputs[spec.name], shared_memory=True))
     kept = [np.empty_like(value) for value in loaded.infer(inputs).values()]
@@ -109,8 +169,7 @@ def bind_openvino(loaded: Any, inputs: Inputs) -> Callable[[], object]:
         request.set_output_tensor(port, openvino.Tensor(array, shared_memory=True))
 
     def run() -> object:
-        request.start_async()
-        request.wait()
+        infer({}, True, False)
         return kept
 
     return run
@@ -122,12 +181,12 @@ def bench_device(device: str, name: str) -> None:
     with Core() as core:
         loaded = core.load_network(model, device, THREADS)
         plain = bind(loaded, inputs)
-        report(f"{name}: infer of {device} / its engine", *time_pairs(plain, lambda: loaded.infer(inputs), rounds))
+        report(f"{name}: infer of {device} / its engine", time_pairs(plain, lambda: loaded.infer(inputs), rounds))
         request = loaded.create_infer_request()
         for key, value in loaded.infer(inputs).items():
             request.set_tensor(key, np.empty_like(value))
         report(
-            f"{name}: a request of {device} with arrays set / its engine", *time_pairs(plain, lambda: request.infer(inputs), rounds)
+            f"{name}: a request of {device} with arrays set / its engine", time_pairs(plain, lambda: request.infer(inputs), rounds)
         )
 
 
@@ -135,8 +194,8 @@ def bench_hetero(device: str, name: str) -> None:
     model, inputs, rounds = make_model(name)
     with Core() as core:
         alone, through = (core.load_network(model, each, THREADS) for each in (device, f"HETERO:{device}"))
-        times = time_pairs(lambda: alone.infer(inputs), lambda: through.infer(inputs), rounds)
-        report(f"{name}: HETERO:{device} / {device}", *times)
+        pairs = time_pairs(lambda: alone.infer(inputs), lambda: through.infer(inputs), rounds)
+        report(f"{name}: HETERO:{device} / {device}", pairs)
 
 
 def bench_split(devices: tuple[str, ...], name: str) -> None:
@@ -149,10 +208,11 @@ def bench_split(devices: tuple[str, ...], name: str) -> None:
         split = core.load_network(network.with_affinity(pins), f"HETERO:{','.join(devices)}", THREADS)
         parts = [(device, cut_subnetwork(network, list(nodes))) for device, nodes in split.get_metric("HETERO_SUBGRAPHS")]
         runs = load_parts(core, parts, inputs)
-        times = time_pairs(lambda: [run() for run in runs], lambda: split.infer(inputs), rounds)
-        report(f"{name}: {len(parts)} subgraphs on {', '.join(devices)} / their sum", *times)
+        pairs = time_pairs(lambda: [run() for run in runs], lambda: split.infer(inputs), rounds)
+        report(f"{name}: {len(parts)} subgraphs on {', '.join(devices)} / their sum", pairs, boundaries=len(parts) - 1)
         for (device, part), run in zip(parts, runs, strict=True):
-            print(f"  {device}, {len(part.nodes)} nodes: {time_pairs(run, run, rounds)[0].median * 1e6:.1f} us")
+            least = min(min(pair) for pair in time_pairs(run, lambda run=run: run(), min(rounds, 100)))  # type: ignore[misc]  # a default binds the loop's value
+            print(f"  {device}, {len(part.nodes)} nodes: least {least * 1e6:.1f} us")
 
 
 def load_parts(core: Core, parts: list[tuple[str, Network]], inputs: Inputs) -> list[Callable[[], object]]:
@@ -174,7 +234,7 @@ BENCHES: dict[str, Callable[[], None]] = {
         for name in ("one-node", "resnet50")
     },
     **{f"HETERO-{name}": lambda name=name: bench_hetero("ORT", name) for name in ("one-node", "resnet50")},  # type: ignore[misc]  # as above
-    **{f"split-{name}": lambda name=name: bench_split(DEVICES, name) for name in ("three-nodes", "resnet50")},  # type: ignore[misc]  # as above
+    **{f"split-{name}": lambda name=name: bench_split(DEVICES, name) for name in ("three-nodes", "narrow", "resnet50")},  # type: ignore[misc]  # as above
 }
 
 
@@ -182,12 +242,15 @@ def main() -> None:
     """Runs one comparison here, or each in a process of its own."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=sorted(BENCHES))
-    chosen = parser.parse_args().only
-    if chosen is not None:
-        BENCHES[chosen]()
+    parser.add_argument("--cold", action="store_true", help="with empty caches before each run")
+    given = parser.parse_args()
+    CACHES.is_cold = given.cold
+    if given.only is not None:
+        BENCHES[given.only]()
         return
     for name in BENCHES:
-        ended = subprocess.run([sys.executable, "-W", "ignore", __file__, "--only", name], check=False)
+        cold = ["--cold"] if given.cold else []
+        ended = subprocess.run([sys.executable, "-W", "ignore", __file__, "--only", name, *cold], check=False)
         if ended.returncode != 0:
             print(f"{name}: failed")
 

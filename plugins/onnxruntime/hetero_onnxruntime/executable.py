@@ -26,15 +26,18 @@ _PLAIN = frozenset(
 _LITTLE = 16384
 """Bytes up to which a copy, 0.3 us, costs less than what binding adds to a run, 8 us."""
 
+Place = tuple[int, tuple[int, ...]]
+"""Where an array lies: address and shape."""
+
 
 class Bindings:
-    """What a request has bound, kept for its next run: the addresses of inputs and then outputs, 0 for what is not bound yet."""
+    """What a request has bound, kept for its next run: where the inputs and then the outputs lay, None for what is not bound yet."""
 
-    __slots__ = ("addresses", "bound")
+    __slots__ = ("bound", "places")
 
     def __init__(self) -> None:
         self.bound: Any = None
-        self.addresses: list[int] = []
+        self.places: list[Place | None] = []
 
 
 class OrtExecutable(Executable):
@@ -74,14 +77,16 @@ class OrtExecutable(Executable):
         """Runs into the caller's arrays; what lies where it lay in the last run is bound already."""
         if bindings.bound is None:
             bindings.bound = self._loaded.session.io_binding()
-            bindings.addresses = [0] * (len(inputs) + len(presets))
-        bound, addresses = bindings.bound, bindings.addresses
-        for index, (spec, value) in enumerate(zip((*self.inputs, *self.outputs), (*inputs, *presets), strict=True)):
-            address = value.ctypes.data
+            bindings.places = [None] * (len(inputs) + len(presets))
+        bound, places = bindings.bound, bindings.places
+        for index, value in enumerate((*inputs, *presets)):
+            place = _find_place(value)
             # An array that was resized where it lies is told anew, and refused by the engine.
-            if address != addresses[index] or value.shape != spec.shape:
-                _bind(bound.bind_input if index < len(inputs) else bound.bind_output, spec, value)
-                addresses[index] = address
+            if place is None or place != places[index]:
+                is_input = index < len(inputs)
+                spec = self.inputs[index] if is_input else self.outputs[index - len(inputs)]
+                _bind(bound.bind_input if is_input else bound.bind_output, spec, value)
+                places[index] = place
         self._loaded.session.run_with_iobinding(bound)
         return tuple(presets)
 
@@ -156,6 +161,17 @@ def _is_little(spec: ValueSpec) -> bool:
         return False
     sizes = [size for size in spec.shape or () if isinstance(size, int)]
     return prod(sizes) * numpy_dtype(str(spec.dtype)).itemsize <= _LITTLE
+
+
+def _find_place(array: np.ndarray[Any, Any]) -> Place | None:
+    """Returns where an array lies; None for one that is empty, read-only, not contiguous or of a type that NumPy lacks.
+
+    0.7 us; `ctypes.data` takes 1.5.
+    """
+    if not array.flags.carray or not array.size or array.dtype.isbuiltin != 1:
+        return None
+    where = ctypes.c_char.from_buffer(array)  # type: ignore[arg-type]  # before Python 3.12 stubs do not say that arrays are buffers
+    return ctypes.addressof(where), array.shape
 
 
 def _bind(bind: Any, spec: ValueSpec, array: np.ndarray[Any, Any]) -> None:
