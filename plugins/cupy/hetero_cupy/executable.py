@@ -21,10 +21,11 @@ from hetero_core.kernels.execution import Program
 from hetero_core.kernels.program import compile_program
 from hetero_core.network.graph import Network, iterate_graphs
 from hetero_core.network.types import HOST, ValueSpec
+from hetero_cupy.attention_operator import AttentionOperator
 from hetero_cupy.conversions import SMALL
 from hetero_cupy.fusion import FUSED, FusedOperator
 from hetero_cupy.namespace import CardNamespace
-from hetero_cupy.operators import CardOperators
+from hetero_cupy.operators import DOMAIN, CardOperators
 from hetero_cupy.placement import find_host_inputs, place_value
 from hetero_cupy.recording import Recordings
 from hetero_cupy.refusals import DTYPES
@@ -90,7 +91,7 @@ class GpuExecutable(Executable):
         self._extensions = {key: HostOperator(extension, self._read, self._write) for key, extension in extensions.items()}
         self._stream = card.create_stream()
         self._fused = sum((node.domain, node.op_type) == FUSED for node in transformed.nodes)
-        self._own = {**operators.list_extensions(), FUSED: FusedOperator(card)}
+        self._own = {**operators.list_extensions(), FUSED: FusedOperator(card), (DOMAIN, "Attention"): AttentionOperator(card)}
         host_inputs = find_host_inputs(transformed)
         self.inputs = tuple(
             ValueSpec(spec.name, spec.type, HOST) if spec.name in host_inputs else place_value(spec, card.memory)

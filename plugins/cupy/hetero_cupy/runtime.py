@@ -15,7 +15,9 @@ Array = Any
 HostArray = Any
 """A NumPy array."""
 Launch = Callable[[int, int, tuple[Any, ...]], None]
-"""A compiled kernel: blocks, threads of a block, arguments; arrays are C-contiguous, numbers have NumPy's types."""
+"""A compiled kernel: blocks, threads of a block, arguments; of arrays the address of their first element, numbers as NumPy has them.
+
+Arrays are C-contiguous, but for those of attention, whose strides are arguments."""
 
 
 @dataclass(frozen=True, slots=True)
