@@ -15,7 +15,9 @@ import numpy as np
 
 from hetero_core.errors import DeviceUnavailableError
 from hetero_core.runtime.private_cache import open_private_folder
+from hetero_cupy.arena import Places
 from hetero_cupy.cudnn_convolution import open_cudnn
+from hetero_cupy.cupy_arena import make_allocator
 from hetero_cupy.cupy_gemm import multiply_by_cublas
 from hetero_cupy.probe import explain_facts, explain_import, find_facts
 from hetero_cupy.runtime import CardFacts, Convolutions, Launch
@@ -65,12 +67,11 @@ class CupyRuntime:
 
 
 class CupyReplay:
-    """A CUDA graph, with the pool that its arrays lie in and nobody else uses."""
+    """A CUDA graph; the arrays that it works on are kept by whoever keeps it."""
 
-    def __init__(self, stream: Any, graph: Any, pool: Any) -> None:
+    def __init__(self, stream: Any, graph: Any) -> None:
         self._stream = stream
         self._graph = graph
-        self._pool = pool
 
     def launch(self) -> None:
         """Runs the graph on its stream, and waits."""
@@ -96,6 +97,7 @@ class CupyCard:
         self._staging: Any = None
         self._staging_lock = threading.Lock()
         self._convolutions: Convolutions | None = None
+        self._own = threading.local()
         with cupy.cuda.Device(index):
             self._copy_stream = cupy.cuda.Stream(non_blocking=True)
 
@@ -171,15 +173,31 @@ class CupyCard:
             finally:
                 stream.synchronize()
 
-    def record(self, stream: Any, work: Callable[[], None]) -> CupyReplay:
-        """Returns the work as a CUDA graph.
+    def address_of(self, array: Any) -> int:
+        """Returns the address on the card."""
+        return int(array.data.ptr)
 
-        While a stream is recorded nothing may be taken from the driver, so the work runs once before with a pool of its own, which then
-        has every piece that the same work needs again, and which the graph keeps.
-        """
-        pool = self.xp.cuda.MemoryPool()
-        with self.xp.cuda.Device(self._index), self.xp.cuda.using_allocator(pool.malloc), stream:
-            work()
+    @contextmanager
+    def place_arrays(self, places: Places, block: Any) -> Iterator[None]:
+        """Makes the places this thread's allocator; what has no place comes from CuPy's pool."""
+        pool = self.xp.get_default_memory_pool()
+        give = make_allocator(self.xp, places, block, index=self._index, allocate=pool.malloc)
+        before, self._own.places = getattr(self._own, "places", None), places
+        try:
+            with self.xp.cuda.using_allocator(give):
+                yield
+        finally:
+            self._own.places = before
+
+    def allow_in_place(self, made: Any, read: Any) -> None:
+        """Tells the places of this thread."""
+        places = getattr(self._own, "places", None)
+        if places is not None:
+            places.allow_in_place(int(made.data.ptr), int(read.data.ptr))
+
+    def record(self, stream: Any, work: Callable[[], None]) -> CupyReplay:
+        """Returns the work as a CUDA graph. While a stream is recorded nothing may be taken from the driver: `work` has an arena."""
+        with self.xp.cuda.Device(self._index), stream:
             stream.synchronize()
             stream.begin_capture()
             try:
@@ -189,7 +207,7 @@ class CupyCard:
                 stream.end_capture()
                 raise
             graph = stream.end_capture()
-        return CupyReplay(stream, graph, pool)
+        return CupyReplay(stream, graph)
 
     def compile_elementwise(
         self, name: str, inputs: tuple[str, ...], outputs: tuple[str, ...], body: str, preamble: str
