@@ -58,7 +58,7 @@ class Card(Protocol):
         """Returns a copy in host memory; the array is complete by then."""
 
     def from_host(self, array: HostArray) -> Array:
-        """Returns a copy on the card, complete when this returns."""
+        """Returns a copy on the card, complete for whatever `use` and `to_host` see later; the host's array may be changed at once."""
 
     def owns(self, value: Any) -> bool:
         """Says whether a value is an array in this card's memory."""
