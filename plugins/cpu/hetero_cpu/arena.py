@@ -1,49 +1,13 @@
-"""Places in one block of memory: values that live at the same time lie apart, others may share."""
+"""How blocks of an arena lie on a CPU; which place each has is `hetero_core.kernels.arena`'s to say."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from hetero_core.kernels.arena import align_size
 
 ALIGNMENT = 64
 """Bytes; a cache line, and the widest vector."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lifetime:
-    """A block of memory that is needed from step `begin` to step `end`, both included."""
-
-    nbytes: int
-    begin: int
-    end: int
-
-
-def place_blocks(lifetimes: Sequence[Lifetime]) -> tuple[tuple[int, ...], int]:
-    """Returns the offset of each block, and the bytes of the arena.
-
-    Largest blocks first, each at the lowest place where it fits between those that live at the same time. Quadratic.
-    Source: Pisarchyk & Lee 2020, Efficient memory management for deep neural net inference, greedy by size.
-    """
-    offsets = [0] * len(lifetimes)
-    placed: list[int] = []
-    total = 0
-    for index in sorted(range(len(lifetimes)), key=lambda position: (-lifetimes[position].nbytes, position)):
-        block = lifetimes[index]
-        offset = 0
-        for other in placed:
-            held = lifetimes[other]
-            if held.begin > block.end or held.end < block.begin:
-                continue
-            if offsets[other] >= offset + block.nbytes:
-                break
-            offset = max(offset, align(offsets[other] + held.nbytes))
-        offsets[index] = offset
-        total = max(total, align(offset + block.nbytes))
-        placed.append(index)
-        placed.sort(key=lambda position: offsets[position])
-    return tuple(offsets), total
-
-
 def align(nbytes: int) -> int:
     """Returns the next multiple of the alignment."""
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+    return align_size(nbytes, ALIGNMENT)

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from hetero_core.dtypes import numpy_dtype
+from hetero_core.kernels.arena import Lifetime, place_blocks
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType
-from hetero_cpu.arena import Lifetime, align, place_blocks
+from hetero_cpu.arena import ALIGNMENT, align
 from hetero_cpu.foreign import compile_node
 from hetero_cpu.fusion import Group, form_groups
 from hetero_cpu.halos import HaloTable
@@ -340,7 +341,7 @@ class _Builder:
             (index, work.scratch) for index, (_, work, _) in enumerate(self.steps) if isinstance(work, Recipe) and work.scratch
         ]
         lifetimes += [Lifetime(align(scratch), index + 1, index + 1) for index, scratch in working]
-        offsets, arena_bytes = place_blocks(lifetimes)
+        offsets, arena_bytes = place_blocks(lifetimes, alignment=ALIGNMENT)
         scratch_of_step = dict(zip((index for index, _ in working), offsets[len(roots) :], strict=True))
         clears: dict[int, tuple[str, ...]] = {}
         for root in roots:

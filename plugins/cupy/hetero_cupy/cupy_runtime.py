@@ -15,14 +15,17 @@ import numpy as np
 
 from hetero_core.errors import DeviceUnavailableError
 from hetero_core.runtime.private_cache import open_private_folder
+from hetero_cupy.arena import Places
 from hetero_cupy.cudnn_convolution import open_cudnn
+from hetero_cupy.cupy_arena import make_allocator
+from hetero_cupy.cupy_copies import CupyCopyEngine
 from hetero_cupy.cupy_gemm import multiply_by_cublas
 from hetero_cupy.probe import explain_facts, explain_import, find_facts
 from hetero_cupy.runtime import CardFacts, Convolutions, Launch
+from hetero_cupy.staging import Copies
 from hetero_cupy.utilisation import read_utilisation
 
 _CACHE_VARIABLE = "CUPY_CACHE_DIR"
-_KEPT_STAGING_BYTES = 64 << 20
 
 
 def open_cupy(name: str) -> CupyRuntime:
@@ -65,12 +68,11 @@ class CupyRuntime:
 
 
 class CupyReplay:
-    """A CUDA graph, with the pool that its arrays lie in and nobody else uses."""
+    """A CUDA graph; the arrays that it works on are kept by whoever keeps it."""
 
-    def __init__(self, stream: Any, graph: Any, pool: Any) -> None:
+    def __init__(self, stream: Any, graph: Any) -> None:
         self._stream = stream
         self._graph = graph
-        self._pool = pool
 
     def launch(self) -> None:
         """Runs the graph on its stream, and waits."""
@@ -92,28 +94,18 @@ class CupyCard:
             f"{properties['major']}.{properties['minor']}",
             int(properties["totalGlobalMem"]),
         )
-        # Page-locked memory of the host, through which copies go; one copy at a time uses it.
-        self._staging: Any = None
-        self._staging_lock = threading.Lock()
         self._convolutions: Convolutions | None = None
+        self._own = threading.local()
         with cupy.cuda.Device(index):
-            self._copy_stream = cupy.cuda.Stream(non_blocking=True)
+            self._copies = Copies(CupyCopyEngine(cupy))
 
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:
         """Returns a copy on the host, by way of page-locked memory."""
         with self.xp.cuda.Device(self._index):
-            # What the thread has sent to its stream so far is what makes the array.
-            self.xp.cuda.get_current_stream().synchronize()
-            array = self.xp.ascontiguousarray(array).reshape(array.shape)
-            self.xp.cuda.get_current_stream().synchronize()
             result = np.empty(array.shape, array.dtype)
-            if not array.nbytes:
-                return result
-            with self._staging_lock, self._copy_stream:
-                staged = self._stage(array.nbytes, array.dtype, array.shape)
-                array.get(out=staged, stream=self._copy_stream)
-                self._copy_stream.synchronize()
-                np.copyto(result, staged)
+            if result.nbytes:
+                laid = array if array.flags.c_contiguous else self.xp.ascontiguousarray(array)
+                self._copies.read(int(laid.data.ptr), result, current=self.xp.cuda.get_current_stream())
         return result
 
     def from_host(self, array: Any) -> Any:
@@ -122,31 +114,14 @@ class CupyCard:
             if not isinstance(array, np.ndarray):
                 return self._adopt(array)
             result = self.xp.empty(array.shape, array.dtype)
-            if not array.nbytes:
-                return result
-            with self._staging_lock, self._copy_stream:
-                staged = self._stage(array.nbytes, array.dtype, array.shape)
-                np.copyto(staged, array)
-                # The memory may have been in use on this thread's stream before.
-                self._copy_stream.wait_event(self.xp.cuda.get_current_stream().record())
-                result.set(staged, stream=self._copy_stream)
-                self._copy_stream.synchronize()
+            if array.nbytes:
+                self._copies.write(np.ascontiguousarray(array), int(result.data.ptr), current=self.xp.cuda.get_current_stream())
         return result
 
     def _adopt(self, array: Any) -> Any:
         found = self.xp.from_dlpack(array)
         self.xp.cuda.Device(self._index).synchronize()
         return found if found.flags.c_contiguous else self.xp.ascontiguousarray(found)
-
-    def _stage(self, nbytes: int, dtype: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-        """Returns page-locked memory as an array; keeps it for the next copy where it is small enough."""
-        staging = self._staging
-        if staging is None or staging.mem.size < nbytes:
-            staging = self.xp.cuda.alloc_pinned_memory(nbytes)
-            if nbytes <= _KEPT_STAGING_BYTES:
-                self._staging = staging
-        count = int(np.prod(shape, dtype=np.int64))
-        return np.frombuffer(staging, dtype, count).reshape(shape)
 
     def owns(self, value: Any) -> bool:
         """Says whether a value is an array of CuPy on this card."""
@@ -164,22 +139,39 @@ class CupyCard:
 
     @contextmanager
     def use(self, stream: Any) -> Iterator[None]:
-        """Makes card and stream this thread's own, and waits at the end."""
+        """Makes card and stream this thread's own, behind the inputs that are under way, and waits at the end."""
         with self.xp.cuda.Device(self._index), stream:
+            self._copies.join(stream)
             try:
                 yield
             finally:
                 stream.synchronize()
 
-    def record(self, stream: Any, work: Callable[[], None]) -> CupyReplay:
-        """Returns the work as a CUDA graph.
+    def address_of(self, array: Any) -> int:
+        """Returns the address on the card."""
+        return int(array.data.ptr)
 
-        While a stream is recorded nothing may be taken from the driver, so the work runs once before with a pool of its own, which then
-        has every piece that the same work needs again, and which the graph keeps.
-        """
-        pool = self.xp.cuda.MemoryPool()
-        with self.xp.cuda.Device(self._index), self.xp.cuda.using_allocator(pool.malloc), stream:
-            work()
+    @contextmanager
+    def place_arrays(self, places: Places, block: Any) -> Iterator[None]:
+        """Makes the places this thread's allocator; what has no place comes from CuPy's pool."""
+        pool = self.xp.get_default_memory_pool()
+        give = make_allocator(self.xp, places, block, index=self._index, allocate=pool.malloc)
+        before, self._own.places = getattr(self._own, "places", None), places
+        try:
+            with self.xp.cuda.using_allocator(give):
+                yield
+        finally:
+            self._own.places = before
+
+    def allow_in_place(self, made: Any, read: Any) -> None:
+        """Tells the places of this thread."""
+        places = getattr(self._own, "places", None)
+        if places is not None:
+            places.allow_in_place(int(made.data.ptr), int(read.data.ptr))
+
+    def record(self, stream: Any, work: Callable[[], None]) -> CupyReplay:
+        """Returns the work as a CUDA graph. While a stream is recorded nothing may be taken from the driver: `work` has an arena."""
+        with self.xp.cuda.Device(self._index), stream:
             stream.synchronize()
             stream.begin_capture()
             try:
@@ -189,7 +181,7 @@ class CupyCard:
                 stream.end_capture()
                 raise
             graph = stream.end_capture()
-        return CupyReplay(stream, graph, pool)
+        return CupyReplay(stream, graph)
 
     def compile_elementwise(
         self, name: str, inputs: tuple[str, ...], outputs: tuple[str, ...], body: str, preamble: str

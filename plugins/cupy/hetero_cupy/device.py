@@ -24,6 +24,8 @@ from hetero_cupy.runtime import Card, Runtime
 
 FUSION_KEY = "GPU_FUSION"
 GRAPHS_KEY = "GPU_GRAPHS"
+ATTENTION_KEY = "GPU_ATTENTION"
+ARENA_KEY = "GPU_ARENA"
 CUDNN_KEY = "GPU_CUDNN"
 PRECISION_KEY = "INFERENCE_PRECISION_HINT"
 _IDENTITY = "gpu identity"
@@ -55,6 +57,14 @@ class GpuDevice:
                 bool,
                 False,
                 "Join neighbouring elementwise operators on floats, and what stands before a Softmax, into one CUDA kernel.",
+            ),
+            ARENA_KEY: ConfigKey(
+                bool,
+                False,
+                "Give each request one allocation, with a fixed place for every array that a run makes; recorded runs have it.",
+            ),
+            ATTENTION_KEY: ConfigKey(
+                bool, False, "Compute attention in one kernel that never writes its scores to memory, by float32 arithmetic."
             ),
             CUDNN_KEY: ConfigKey(
                 bool, False, "Compute convolutions of 16 bits or TF32 by cuDNN where it has a plan; needs nvidia-cudnn-frontend."
@@ -102,11 +112,12 @@ class GpuDevice:
             )
         return GpuExecutable(
             network,
-            transform_network(network, precision=config[PRECISION_KEY], fuses=config[FUSION_KEY]),
+            transform_network(network, precision=config[PRECISION_KEY], fuses=config[FUSION_KEY], attends=config[ATTENTION_KEY]),
             card,
             extensions=self._extensions,
             where=f"network '{network.name}' on {device}",
             operators=CardOperators(card, uses_tf32=config[PRECISION_KEY] == "tf32", convolutions=convolutions),
+            plans=config[ARENA_KEY],
             records=config[GRAPHS_KEY],
         )
 

@@ -15,19 +15,21 @@ from typing import Any
 import numpy as np
 
 from hetero_core.contract import Executable, Extension, RunContext
-from hetero_core.dtypes import dtype_of_numpy
+from hetero_core.dtypes import dtype_of_numpy, numpy_dtype
 from hetero_core.errors import DeviceMemoryError
 from hetero_core.kernels.execution import Program
 from hetero_core.kernels.program import compile_program
 from hetero_core.network.graph import Network, iterate_graphs
-from hetero_core.network.types import HOST, ValueSpec
+from hetero_core.network.types import HOST, TensorType, ValueSpec
+from hetero_cupy.attention_operator import AttentionOperator
 from hetero_cupy.conversions import SMALL
 from hetero_cupy.fusion import FUSED, FusedOperator
 from hetero_cupy.namespace import CardNamespace
-from hetero_cupy.operators import CardOperators
+from hetero_cupy.operators import DOMAIN, CardOperators
 from hetero_cupy.placement import find_host_inputs, place_value
 from hetero_cupy.recording import Recordings
 from hetero_cupy.refusals import DTYPES
+from hetero_cupy.request_memory import PlanBook, RequestMemory, Signature, sign_inputs
 from hetero_cupy.runtime import Card
 from hetero_cupy.traffic import Traffic
 
@@ -57,12 +59,13 @@ def _map_tensors(copy: Callable[[Any], Any], value: Any) -> Any:
 
 
 class GpuState:
-    """What belongs to one request: its stream, and the runs that were recorded for it."""
+    """What belongs to one request: its stream, its memory where that is planned, and the runs that were recorded for it."""
 
-    __slots__ = ("recordings", "stream")
+    __slots__ = ("memory", "recordings", "stream")
 
-    def __init__(self, stream: Any, recordings: Recordings | None) -> None:
+    def __init__(self, stream: Any, memory: RequestMemory | None, recordings: Recordings | None) -> None:
         self.stream = stream
+        self.memory = memory
         self.recordings = recordings
 
 
@@ -78,19 +81,24 @@ class GpuExecutable(Executable):
         extensions: Mapping[tuple[str, str], Extension],
         where: str,
         operators: CardOperators,
+        plans: bool,
         records: bool,
     ) -> None:
-        """Writes the weights to the card. Raises: DeviceMemoryError."""
+        """Writes the weights to the card; with `plans` also finds a place for each array of a run, where shapes are known.
+
+        Raises: DeviceMemoryError.
+        """
         self.network = network
         self.card = card
         self.traffic = Traffic()
         self.weights = Traffic()
         self._where = where
         self._records = records
+        self._book = PlanBook(card, self.traffic) if plans or records else None
         self._extensions = {key: HostOperator(extension, self._read, self._write) for key, extension in extensions.items()}
         self._stream = card.create_stream()
         self._fused = sum((node.domain, node.op_type) == FUSED for node in transformed.nodes)
-        self._own = {**operators.list_extensions(), FUSED: FusedOperator(card)}
+        self._own = {**operators.list_extensions(), FUSED: FusedOperator(card), (DOMAIN, "Attention"): AttentionOperator(card)}
         host_inputs = find_host_inputs(transformed)
         self.inputs = tuple(
             ValueSpec(spec.name, spec.type, HOST) if spec.name in host_inputs else place_value(spec, card.memory)
@@ -102,6 +110,34 @@ class GpuExecutable(Executable):
         with self._watch_memory("while the weights were written"):
             self._program = self._compile(transformed, host_inputs)
         self._counted = self.traffic
+        self._planned: Signature | None = None
+        if self._book is not None and can_run_on_zeros(transformed, extensions):
+            self._plan_on_zeros(self._book)
+
+    def _plan_on_zeros(self, book: PlanBook) -> None:
+        """Plans the one signature of a network of known shapes. Raises: DeviceMemoryError where a request has no room on the card."""
+        types = [spec.type for spec in self.inputs if isinstance(spec.type, TensorType) and spec.memory != HOST]
+        if len(types) != len(self.inputs):
+            return
+        with self._watch_memory("while a first run on zeros was watched"), self.card.use(self._stream):
+            zeros = tuple(self.card.xp.zeros(found.shape, dtype=numpy_dtype(str(found.dtype))) for found in types)
+            signature = sign_inputs(self.card, zeros)
+            if signature is None:
+                return
+            book.watch(self._program.run, zeros, signature)
+            del zeros
+        plan = book.find(signature)
+        if plan is None:
+            return
+        self._planned = signature
+        free, _ = self.card.read_memory()
+        if plan.nbytes > free:
+            raise DeviceMemoryError(
+                f"cannot load {self._where}: the values of one request take {plan.nbytes} bytes, {free} are free on "
+                f"{self.card.facts.full_name} beside the constants; {GIVES_UP}",
+                needed=plan.nbytes,
+                free=free,
+            )
 
     def _compile(self, network: Network, host_inputs: frozenset[str]) -> Program:
         with self.card.use(self._stream):
@@ -128,8 +164,15 @@ class GpuExecutable(Executable):
         return self.card.from_host(array)
 
     def create_state(self) -> GpuState:
-        """Returns a stream, and a place for recorded runs where they are asked for."""
-        return GpuState(self.card.create_stream(), Recordings(self.card, self.traffic) if self._records else None)
+        """Returns a stream, the request's memory, and a place for recorded runs where they are asked for. Raises: DeviceMemoryError."""
+        stream = self.card.create_stream()
+        if self._book is None:
+            return GpuState(stream, None, None)
+        memory = RequestMemory(self.card, self._book)
+        if self._planned is not None:
+            with self._watch_memory("while the memory of a request was set aside"), self.card.use(stream):
+                memory.open(self._planned)
+        return GpuState(stream, memory, Recordings(self.card, memory) if self._records else None)
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs, complete. Raises: DeviceMemoryError; the card can be used afterwards."""
@@ -137,9 +180,12 @@ class GpuExecutable(Executable):
         assert isinstance(state, GpuState)
         run = self._bind(context)
         with self._watch_memory("while it ran"), self.card.use(state.stream):
-            if state.recordings is None or context.profile is not None or context.limits is not None:
+            if state.memory is None or context.limits is not None:
                 return run(inputs)
-            return state.recordings.run(run, inputs, state.stream)
+            if state.recordings is not None and context.profile is None:
+                return state.recordings.run(run, inputs, state.stream)
+            signature = sign_inputs(self.card, inputs)
+            return run(inputs) if signature is None else state.memory.run(run, inputs, signature)
 
     def _bind(self, context: RunContext) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
         return lambda inputs: self._program.run(
@@ -171,7 +217,23 @@ class GpuExecutable(Executable):
             "GPU_HOST_WRITES": lambda: self.traffic.snapshot()[2],
             "GPU_HOST_WRITTEN_BYTES": lambda: self.traffic.snapshot()[3],
             "GPU_FUSED_KERNELS": self._fused,
+            "GPU_ARENA_BYTES": lambda: 0 if self._book is None else self._book.largest_bytes,
+            "GPU_ARENA_IN_PLACE": lambda: 0 if self._book is None else self._book.in_place,
+            "GPU_ARENA_MISSES": lambda: 0 if self._book is None else self._book.misses,
         }
+
+
+def can_run_on_zeros(network: Network, extensions: Mapping[tuple[str, str], Extension]) -> bool:
+    """Says whether a run on zeros ends and is nobody's business: known shapes, no loop, no function that somebody gave."""
+    if any(node.bodies or (node.domain, node.op_type) in extensions for node in network.nodes):
+        return False
+    return all(
+        isinstance(spec.type, TensorType)
+        and spec.type.dtype is not None
+        and spec.type.shape is not None
+        and all(isinstance(size, int) for size in spec.type.shape)
+        for spec in network.inputs
+    )
 
 
 def require_room_for_weights(card: Card, network: Network, where: str) -> None:

@@ -62,7 +62,8 @@ class HostAccessError(TypeError):
     """The memory of a card was touched without an explicit copy."""
 
 
-Allocate = Callable[[np.ndarray[Any, Any]], None]
+Allocate = Callable[..., np.ndarray[Any, Any]]
+"""Gives an array its memory: returns it, or its copy where it is told to lie; with `is_empty`, without its elements."""
 
 
 class FakeArray:
@@ -72,8 +73,7 @@ class FakeArray:
 
     def __init__(self, home: Home, array: np.ndarray[Any, Any]) -> None:
         self.home = home
-        self._array = array
-        home.allocate(array)
+        self._array = home.allocate(array)
 
     def __getattr__(self, name: str) -> Any:
         if name in _VALUES:
@@ -197,6 +197,12 @@ class Home:
             return {key: self.unwrap(element) for key, element in value.items()}
         return value
 
+    def make_empty(self, shape: Any, dtype: Any = float) -> FakeArray:
+        """Returns an array whose elements are what was in its memory before."""
+        array = FakeArray.__new__(FakeArray)
+        array.home, array._array = self, self.allocate(np.empty(shape, dtype), is_empty=True)
+        return array
+
     def wrap_function(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns the function on arrays of this memory."""
 
@@ -220,6 +226,8 @@ class FakeNamespace(types.ModuleType):
         if name in _REFUSED_FUNCTIONS:
             raise HostAccessError(f"'{name}' waits for the card, or draws other numbers there")
         value = getattr(self._module, name)
+        if value is np.empty:
+            return self._home.make_empty
         if isinstance(value, types.ModuleType):
             made: Any = FakeNamespace(self._home, value)
         elif isinstance(value, type) or not callable(value):

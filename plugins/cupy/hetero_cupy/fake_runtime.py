@@ -16,6 +16,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from hetero_cupy.arena import Places, Ticket
 from hetero_cupy.fake_array import FakeArray, FakeNamespace, Home, HostAccessError
 from hetero_cupy.runtime import CardFacts, Convolutions, Launch
 
@@ -55,21 +56,71 @@ class FakeCard:
         self.is_recording = False
         self._limit = memory_bytes
         self._lock = threading.RLock()
+        self._own = threading.local()
+        self._roots: set[int] = set()
+        self.allocations = 0
+        """How many arrays got memory of their own so far."""
         self._home = Home(self.memory, self._allocate)
         self.xp = FakeNamespace(self._home)
 
-    def _allocate(self, array: np.ndarray[Any, Any]) -> None:
-        if self._limit is None or array.base is not None:
-            return
+    def _allocate(self, array: np.ndarray[Any, Any], *, is_empty: bool = False) -> np.ndarray[Any, Any]:
+        """Returns an array that is made, in the card's memory; a view of one that lies there as it is."""
+        root = _find_root(array)
         with self._lock:
-            if self.used_bytes + array.nbytes > self._limit:
+            if id(root) in self._roots or not array.nbytes:
+                return array
+        places: tuple[Places, Any] | None = getattr(self._own, "places", None)
+        ticket = None if places is None else places[0].take(array.nbytes)
+        if places is not None and ticket is not None and ticket.offset is not None:
+            memory = memoryview(places[1])[ticket.offset : ticket.offset + array.nbytes]
+            placed = np.ndarray(array.shape, array.dtype, buffer=memory)
+            if not is_empty:
+                placed[...] = array
+            self._keep(memory, 0, ticket)
+            return placed
+        if root is not array:
+            array = np.array(array)
+        with self._lock:
+            if self._limit is not None and self.used_bytes + array.nbytes > self._limit:
                 raise FakeOutOfMemoryError(array.nbytes)
             self.used_bytes += array.nbytes
-        weakref.finalize(array, self._free, array.nbytes)
+            self.allocations += 1
+        if ticket is not None:
+            ticket.stand_at(array.ctypes.data)
+        self._keep(array, array.nbytes, ticket)
+        return array
 
-    def _free(self, nbytes: int) -> None:
+    def _keep(self, root: Any, nbytes: int, ticket: Ticket | None) -> None:
+        """Knows a piece of memory, and its ticket, until nobody uses it."""
         with self._lock:
+            self._roots.add(id(root))
+        weakref.finalize(root, self._free, id(root), nbytes, ticket)
+
+    def _free(self, root: int, nbytes: int, ticket: Ticket | None) -> None:
+        with self._lock:
+            self._roots.discard(root)
             self.used_bytes -= nbytes
+
+    def address_of(self, array: FakeArray) -> int:
+        """Returns where it is."""
+        address: int = self._home.unwrap(array).ctypes.data
+        return address
+
+    @contextmanager
+    def place_arrays(self, places: Places, block: FakeArray | None) -> Iterator[None]:
+        """Asks for a place of every array that is made, and puts it there."""
+        before = getattr(self._own, "places", None)
+        self._own.places = places, None if block is None else self._home.unwrap(block)
+        try:
+            yield
+        finally:
+            self._own.places = before
+
+    def allow_in_place(self, made: FakeArray, read: FakeArray) -> None:
+        """Tells the places."""
+        places = getattr(self._own, "places", None)
+        if places is not None:
+            places[0].allow_in_place(self.address_of(made), self.address_of(read))
 
     def to_host(self, array: FakeArray) -> np.ndarray[Any, Any]:
         """Returns a copy."""
@@ -186,6 +237,14 @@ class FakeRuntime:
     def cards(self) -> tuple[FakeCard, ...]:
         """Returns the cards, always the same."""
         return self._cards
+
+
+def _find_root(array: np.ndarray[Any, Any]) -> Any:
+    """Returns what owns the memory of an array."""
+    root: Any = array
+    while isinstance(root, np.ndarray) and root.base is not None:
+        root = root.base
+    return root
 
 
 def _round_to_tf32(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -240,4 +240,7 @@ class FusedOperator:
             compiled = self._card.compile_elementwise(text.name, text.inputs, text.outputs, text.body, text.preamble)
             self._compiled[tree, dtypes] = compiled
         y = compiled(*(array.view("uint16") if name in SMALL else array for array, name in zip(inputs, dtypes, strict=False)))
+        for array in inputs:
+            if array.shape == y.shape and array.flags.c_contiguous:
+                self._card.allow_in_place(y, array)
         return y.view(numpy_dtype(dtype)) if dtype in SMALL else y

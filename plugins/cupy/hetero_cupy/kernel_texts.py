@@ -82,7 +82,7 @@ extern "C" __global__ void NAME(const {storage}* x, {storage}* columns, long lon
   }}
 }}
 """
-    return _name_text("columns", body)
+    return name_text("columns", body)
 
 
 def write_depthwise(dtype: str, geometry: Geometry) -> CudaText:
@@ -121,7 +121,7 @@ extern "C" __global__ void NAME(const {storage}* x, const {storage}* w, {storage
   }}
 }}
 """
-    return _name_text("depthwise", body)
+    return name_text("depthwise", body)
 
 
 def write_softmax(dtype: str, mask: str | None = None) -> CudaText:
@@ -160,7 +160,7 @@ extern "C" __global__ void NAME(const {storage}* x, {storage}* y, long long rows
   }}
 }}
 """
-    return _name_text("softmax", body)
+    return name_text("softmax", body)
 
 
 def write_layer_normalization(dtype: str, parameters: str) -> CudaText:
@@ -186,9 +186,10 @@ extern "C" __global__ void NAME(const {storage}* x, const {constants}* scale, co
   }}
 }}
 """
-    return _name_text("layer_normalization", body)
+    return name_text("layer_normalization", body)
 
 
-def _name_text(subject: str, body: str) -> CudaText:
+def name_text(subject: str, body: str) -> CudaText:
+    """Returns a module with its functions for 16 bits; what stands for NAME in the body gets the kernel's name, which follows from it."""
     name = f"hetero_{subject}_{sha256(body.encode()).hexdigest()[:12]}"
     return CudaText(name, CONVERSIONS + ROUNDING + body.replace("NAME", name))

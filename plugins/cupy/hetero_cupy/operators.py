@@ -223,6 +223,8 @@ class CardOperators:
             steps = (heads * queries * width * (batch > 1), queries * width * (heads > 1), width * (queries > 1))
             arguments += [mask, *(np.int32(size) for size in (*x.shape[1:3], *steps))]
         launch(min(rows, _MOST_BLOCKS), THREADS, tuple(arguments))
+        # The thread that writes an element was the last to read the one in its place.
+        self._card.allow_in_place(y, arguments[0])
         return y
 
     def normalize_rows(
@@ -237,6 +239,7 @@ class CardOperators:
         rows, width = x.size // x.shape[-1], x.shape[-1]
         arrays = (self._lay_out(x), self._lay_out(scale), self._lay_out(bias), y)
         launch(min(rows, _MOST_BLOCKS), THREADS, (*arrays, np.int64(rows), np.int32(width), np.float32(epsilon)))
+        self._card.allow_in_place(y, arrays[0])
         return y
 
     def _lay_out(self, x: Array) -> Array:

@@ -20,11 +20,13 @@ from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType, ValueSpec
 from hetero_core.transforms.activations import fuse_gelu
 from hetero_core.transforms.affine import fold_affines
+from hetero_core.transforms.attention import fuse_attention, pack_heads
 from hetero_core.transforms.constants import LARGEST_GROWTH, drop_unread, fold_constants
 from hetero_core.transforms.copies import eliminate_copies, eliminate_dropout
 from hetero_core.transforms.normalizations import fuse_layer_normalization
 from hetero_core.transforms.rewrite import Replacement, replace_nodes, run_passes
 from hetero_cupy.attention import fuse_scores
+from hetero_cupy.attention_operator import take_attention
 from hetero_cupy.fusion import fuse_elementwise
 from hetero_cupy.operators import DOMAIN, take_operators
 from hetero_cupy.precision import lower_precision
@@ -35,8 +37,8 @@ LOWERED = {"f16": "float16", "bf16": "bfloat16"}
 _CLIP_BY_ATTRIBUTES = 6
 
 
-def transform_network(network: Network, *, precision: str, fuses: bool) -> Network:
-    """Returns the network as it is compiled."""
+def transform_network(network: Network, *, precision: str, fuses: bool, attends: bool = False) -> Network:
+    """Returns the network as it is compiled; `attends` says whether attention is one kernel."""
     network = run_passes(
         network,
         (
@@ -46,11 +48,12 @@ def transform_network(network: Network, *, precision: str, fuses: bool) -> Netwo
             fold_affines,
             fuse_layer_normalization,
             fuse_gelu,
+            *((fuse_attention, pack_heads) if attends else ()),
         ),
     )
     if precision in LOWERED:
         network = lower_precision(network, LOWERED[precision])
-    network = take_operators(network)
+    network = take_operators(take_attention(network) if attends else network)
     return fuse_elementwise(split_biases(bound_clips(fuse_scores(network)))) if fuses else network
 
 

@@ -79,7 +79,7 @@ class _Lowering:
         floats = [
             index
             for index, name in enumerate(node.inputs)
-            if name and self._is_float32(name) and not _stays_on_host(node, index) and not (index and _is_one_of(NORMALIZED, node))
+            if name and self._is_float32(name) and not _stays_on_host(node, index) and not _is_read_wide(node, index)
         ]
         makes_small = self._makes_small(node, [node.inputs[index] for index in floats])
         follows = _is_one_of(NORMALIZED, node) and node.inputs[0] not in self._small
@@ -165,6 +165,11 @@ class _Lowering:
 
 def _is_one_of(operators: frozenset[str], node: Node) -> bool:
     return not node.domain and node.op_type in operators
+
+
+def _is_read_wide(node: Node, index: int) -> bool:
+    """Says whether an input keeps float32 beside small ones: parameters of normalizations, masks that 16 bits would make infinite."""
+    return bool(index and _is_one_of(NORMALIZED, node)) or (index == 3 and _is_one_of(frozenset({"Attention"}), node))
 
 
 def _stays_on_host(node: Node, index: int) -> bool:

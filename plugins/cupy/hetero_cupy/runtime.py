@@ -10,12 +10,16 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from hetero_cupy.arena import Places
+
 Array = Any
 """An array in a card's memory."""
 HostArray = Any
 """A NumPy array."""
 Launch = Callable[[int, int, tuple[Any, ...]], None]
-"""A compiled kernel: blocks, threads of a block, arguments; arrays are C-contiguous, numbers have NumPy's types."""
+"""A compiled kernel: blocks, threads of a block, arguments; of arrays the address of their first element, numbers as NumPy has them.
+
+Arrays are C-contiguous, but for those of attention, whose strides are arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ class Card(Protocol):
         """Returns a copy in host memory; the array is complete by then."""
 
     def from_host(self, array: HostArray) -> Array:
-        """Returns a copy on the card, complete when this returns."""
+        """Returns a copy on the card, complete for whatever `use` and `to_host` see later; the host's array may be changed at once."""
 
     def owns(self, value: Any) -> bool:
         """Says whether a value is an array in this card's memory."""
@@ -68,8 +72,17 @@ class Card(Protocol):
     def use(self, stream: Any) -> AbstractContextManager[None]:
         """Sends what this thread calls meanwhile to a stream of the card; at its end all of it is done."""
 
+    def address_of(self, array: Array) -> int:
+        """Returns where the first element of an array is, in bytes."""
+
+    def place_arrays(self, places: Places, block: Array | None) -> AbstractContextManager[None]:
+        """Asks `places` for the memory of every array that this thread makes meanwhile; `block` is what offsets count from."""
+
+    def allow_in_place(self, made: Array, read: Array) -> None:
+        """Tells the places of this thread, if there are any, that each element of an array follows from one of another of its size."""
+
     def record(self, stream: Any, work: Callable[[], None]) -> Replay:
-        """Returns what `work` did as something to run again; every array that it made stays where it is.
+        """Returns what `work` did as something to run again. It has run before, and makes its arrays where it made them then.
 
         Raises: whatever the library raises where something in it cannot be recorded.
         """

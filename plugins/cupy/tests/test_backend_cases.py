@@ -17,6 +17,7 @@ from hetero_core.testing.compare import describe_mismatch
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 CONFIGS: dict[str, dict[str, Any]] = {
     "plain": {},
+    "arena": {"GPU_ARENA": True, "GPU_ATTENTION": True},
     "fused and recorded": {"GPU_FUSION": True, "GPU_GRAPHS": True},
     "tf32": {"INFERENCE_PRECISION_HINT": "tf32"},
     "f16": {"INFERENCE_PRECISION_HINT": "f16", "GPU_FUSION": True, "GPU_GRAPHS": True},
@@ -97,7 +98,9 @@ def test_what_is_claimed_is_right_and_every_copy_is_counted(cases: list[BackendC
                 continue
             assert not result.refused, case.name
             try:
-                problem = find_mismatch(case, loaded, card, repeats=3 if "GPU_GRAPHS" in config else 1, bound=bound)
+                problem = find_mismatch(
+                    case, loaded, card, repeats=3 if {"GPU_ARENA", "GPU_GRAPHS"} & config.keys() else 1, bound=bound
+                )
             except Exception as error:  # noqa: BLE001  # the kind and the text go into the list that the test shows
                 problem = f"{type(error).__name__}: {error}"
             if problem is not None:

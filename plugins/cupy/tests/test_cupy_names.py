@@ -91,3 +91,23 @@ def test_arithmetic_on_values_of_16_bits_has_loops() -> None:
         assert [
             name for name in ("negative", "absolute", "exp", "sqrt") if f"{kind}->{kind}" not in getattr(cupy, name).types
         ] == []
+
+
+def test_streams_events_and_copies_are_called_as_they_are() -> None:
+    if importlib.util.find_spec("cupy") is None:
+        pytest.skip("CuPy is not installed")
+    import cupy
+
+    cuda = cupy.cuda
+    signature = cuda.runtime.memcpyAsync.__doc__.partition("(")[2].partition(")")[0]
+    assert [parameter.split()[-1] for parameter in signature.split(",")] == ["dst", "src", "size", "kind", "stream"]
+    assert (cuda.runtime.memcpyHostToDevice, cuda.runtime.memcpyDeviceToHost) == (1, 2)
+    assert "disable_timing" in cuda.Event.__doc__
+    assert "non_blocking" in cuda.Stream.__doc__
+    assert isinstance(cuda.Stream.null.ptr, int)
+    for owner, names in (
+        (cuda.Stream, ("wait_event", "synchronize", "begin_capture", "end_capture")),
+        (cuda.Event, ("record", "synchronize")),
+        (cuda, ("alloc_pinned_memory", "using_allocator", "get_current_stream", "UnownedMemory", "MemoryPointer")),
+    ):
+        assert [name for name in names if not hasattr(owner, name)] == []
