@@ -67,9 +67,10 @@ def metrics(device: DeviceName) -> Mapping[str, Any]:
     """Returns metrics of the device with this id: a value, or a function without arguments for what costs time.
 
     They go over the core's standard ones: AVAILABLE_DEVICES (tuple of ids), FULL_DEVICE_NAME, OPTIMIZATION_CAPABILITIES,
-    DEVICE_ARCHITECTURE, RANGE_FOR_ASYNC_INFER_REQUESTS (lowest, highest, step), RANGE_FOR_STREAMS (lowest, highest; how many runs
-    of a network may be under way at once on the Core's threads), HOLDS_INTERPRETER_LOCK (True: HETERO runs no two such devices at
-    once). SUPPORTED_METRICS, SUPPORTED_CONFIG_KEYS and IMPORT_EXPORT_SUPPORT are derived by the core.
+    DEVICE_ARCHITECTURE, CODE_FOLDER (the name of the private folder with compiled code, "" for none),
+    RANGE_FOR_ASYNC_INFER_REQUESTS (lowest, highest, step), RANGE_FOR_STREAMS (lowest, highest; how many runs of a network may be
+    under way at once on the Core's threads), HOLDS_INTERPRETER_LOCK (True: HETERO runs no two such devices at once).
+    SUPPORTED_METRICS, SUPPORTED_CONFIG_KEYS and IMPORT_EXPORT_SUPPORT are derived by the core.
     """
 
 

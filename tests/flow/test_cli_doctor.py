@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from hetero_core.diagnosis.findings import Finding
+from hetero_core.diagnosis.folders import CURE, check_code_folders
 from hetero_core.diagnosis.hardware import check_gpu, check_threads, find_cuda_fault, read_driver
 from hetero_core.diagnosis.libraries import check_blas, check_libraries, read_flags, read_libraries
 from hetero_core.diagnosis.packages import check_distributions
@@ -175,3 +176,26 @@ def test_what_the_system_says_is_read_from_its_files(tmp_path: Path) -> None:
     assert read_driver(tmp_path / "nothing") is None
     assert read_flags(tmp_path / "cpuinfo") == ("sse2", "avx512f")
     assert "libnothing.so.1" in str(find_cuda_fault("libnothing.so.1"))
+
+
+def test_folder_of_compiled_code_is_made_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = tmp_path / "hetero" / "some-kernels"
+    text = f"ONE keeps its compiled code in '{folder}'"
+    assert check_code_folders({"ONE": "some-kernels"}) == [Finding("folders", f"{text}: 0 files, 0.0 MB")]
+    for name in ("a.o", "b.o"):
+        (folder / name).write_bytes(bytes(150_000))
+    assert check_code_folders({"ONE": "some-kernels"}) == [Finding("folders", f"{text}: 2 files, 0.3 MB")]
+    assert check_code_folders({}) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links are made by nobody but an administrator")
+def test_folder_of_compiled_code_that_cannot_be_used_is_found_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "hetero").mkdir(mode=0o700)
+    (tmp_path / "hetero" / "some-kernels").symlink_to(tmp_path)
+    reason = f"cannot keep code in '{tmp_path / 'hetero' / 'some-kernels'}': it is a link; expected a folder of your own. Remove it"
+    (found,) = check_code_folders({"ONE": "some-kernels"})
+    assert found == Finding("folders", f"ONE does not keep its compiled code: {reason}", CURE)

@@ -17,7 +17,7 @@ from hetero_core.network.graph import Network
 from hetero_core.network.writer import pack_network, unpack_network
 from hetero_cpu.blas import begin_limit, end_limit, needs_limit
 from hetero_cpu.executable import CpuExecutable
-from hetero_cpu.kernel_choice import AUTO, KERNEL_CHOICES, KERNELS_KEY, choose_kernels, describe_machine_code
+from hetero_cpu.kernel_choice import AUTO, KERNEL_CHOICES, KERNELS_KEY, choose_kernels, describe_machine_code, find_code_folder
 from hetero_cpu.passes import strip_network
 
 
@@ -50,6 +50,7 @@ class CpuDevice:
             ),
             "OPTIMIZATION_CAPABILITIES": ("FP32", "FP64", "FP16", "BF16", "INT8"),
             "DEVICE_ARCHITECTURE": platform.machine(),
+            "CODE_FOLDER": find_code_folder,
         }
 
     @hookimpl

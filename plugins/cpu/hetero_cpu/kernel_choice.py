@@ -40,6 +40,15 @@ def describe_machine_code() -> str:
     return f"machine code for {'AVX-512' if find_width() == 16 else 'AVX2'} by llvmlite {version('llvmlite')}"
 
 
+def find_code_folder() -> str:
+    """Returns the name of the private folder in which machine code is kept; empty where none is made."""
+    if _find_obstacle() is not None:
+        return ""
+    from hetero_cpu.jit.compiler import FOLDER
+
+    return FOLDER
+
+
 def _find_obstacle() -> str | None:
     if find_spec("llvmlite") is None:
         return "the package llvmlite: pip install 'hetero-cpu[jit]'"

@@ -186,3 +186,16 @@ def test_folder_that_others_can_write_to_is_not_used(folder: Path, caplog: pytes
         assert run_at(Compiler().compile(Kernel(NAME, emit))) == EXPECTED * find_width()
     assert "compiled kernels are not kept: " in caplog.text
     assert not list(folder.iterdir())
+
+
+def test_doctor_shows_the_folder_and_what_it_holds(folder: Path) -> None:
+    Compiler().compile(Kernel(NAME, emit))
+    (path,) = folder.iterdir()
+    size = path.stat().st_size
+    command = [sys.executable, "-m", "hetero_core", "doctor"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert f"\n  - CPU keeps its compiled code in '{folder}': 1 file, {size / 1e6:.1f} MB\n" in ended.stdout
+    folder.chmod(0o777)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert ended.returncode == 1
+    assert f"\n  ! CPU does not keep its compiled code: cannot keep code in '{folder}': others may write to it" in ended.stdout
