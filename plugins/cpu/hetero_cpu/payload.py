@@ -48,17 +48,24 @@ def keep_plan(executable: CpuExecutable, payload: Payload) -> None:
 
     That needs weights that are packed here as they lie in the blob.
     """
-    native = executable.find_native_plan()
-    if native is None or not payload.digests or PACKED not in payload.sections:
+    native, digests = executable.find_native_plan(), find_digests(payload)
+    if native is None or digests is None:
         return
     packed = _pack(executable, *native)
     if packed is None:
         return
     sections, captured = packed
-    if digest_sections(sections) == payload.digests:
+    # Not the model: the passes have taken out what nobody reads any more, and it was made from this one.
+    if {**digest_sections(sections), MODEL: digests[MODEL]} == digests:
         from hetero_cpu.jit.stored_plans import make_key, write_plan
 
-        write_plan(make_key(payload.digests, executable.workers), captured)
+        write_plan(make_key(digests, executable.workers), captured)
+
+
+def find_digests(payload: Payload) -> dict[str, bytes] | None:
+    """Returns what binds a plan to a payload; None where that has no packed weights, or is of a format without digests."""
+    names = (INDEX, MODEL, WEIGHTS, PACKED)
+    return {name: payload.digests[name] for name in names} if all(name in payload.digests for name in names) else None
 
 
 def _pack(executable: CpuExecutable, signature: Signature, plan: Any) -> tuple[dict[str, memoryview], Any] | None:
@@ -179,7 +186,7 @@ def read_network(sections: Mapping[str, Any]) -> Network:
     weights, packed = (np.frombuffer(sections[name], np.uint8) for name in (WEIGHTS, PACKED))
     try:
         memory = _restore_weights(read_index(sections), weights, packed)
-    except (KeyError, TypeError, ValueError) as error:
+    except (ArithmeticError, KeyError, TypeError, ValueError) as error:
         raise BlobDamagedError(
             f"the blob of CPU has an index that contradicts its sections: {type(error).__name__}: {error}"
         ) from error

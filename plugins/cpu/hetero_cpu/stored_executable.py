@@ -12,7 +12,7 @@ import numpy as np
 from hetero_core.contract import Executable, Payload, RunContext
 from hetero_cpu.executable import MOST_PLANS, CpuExecutable
 from hetero_cpu.instance import Instance
-from hetero_cpu.payload import PACKED, WEIGHTS, read_index, read_network, read_signature, read_specs
+from hetero_cpu.payload import PACKED, WEIGHTS, find_digests, read_index, read_network, read_signature, read_specs
 from hetero_cpu.plan import Plan
 
 if TYPE_CHECKING:
@@ -95,14 +95,15 @@ class StoredExecutable(Executable):
 
 def find_plan(payload: Payload, workers: int) -> Plan | None:
     """Returns the plan that is stored for a payload and a number of threads, its kernels loaded; None where it has to be planned."""
-    if not payload.digests or PACKED not in payload.sections:
+    digests = find_digests(payload)
+    if digests is None:
         return None
     from hetero_cpu.jit.captured_plan import restore_plan
     from hetero_cpu.jit.compiler import COMPILER
     from hetero_cpu.jit.interpreter import list_interpreters
     from hetero_cpu.jit.stored_plans import make_key, read_plan
 
-    captured = read_plan(make_key(payload.digests, workers))
+    captured = read_plan(make_key(digests, workers))
     if captured is None:
         return None
     plan = restore_plan(captured, {name: _align(payload.sections[name]) for name in (PACKED, WEIGHTS)})
