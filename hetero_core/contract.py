@@ -136,12 +136,14 @@ class Payload:
     """What a plugin exports: named byte sections, and the version of their meaning.
 
     The core wraps them in the container (identity, versions, digest) and gives the same sections back, memory-mapped, at import.
-    `code` names the sections that are executed in whatever way; they are imported only where the user trusts the blob.
+    `code` names the sections that are executed in whatever way; they are imported only where the user trusts the blob. `digests` are of
+    the sections of an import (`hetero_core.runtime.digests`), for a plugin that keeps something beside a blob; an export leaves them out.
     """
 
     sections: Mapping[str, Any]
     version: int = 1
     code: tuple[str, ...] = ()
+    digests: Mapping[str, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.code if name not in self.sections]

@@ -210,11 +210,20 @@ def pack_network(network: Network) -> dict[str, bytes | memoryview]:
 
     Raises: InvalidNetworkError when the model without its weights is above 2 GiB.
     """
+    model, outside = pack_model(network)
+    return {"model": model, "weights": outside.copy_to_memory()}
+
+
+def pack_model(network: Network) -> tuple[bytes, OutsideWeights]:
+    """Returns the section "model", and the constants that the section "weights" holds, for whoever stores these in another way.
+
+    Raises: InvalidNetworkError as `pack_network`.
+    """
     outside = OutsideWeights("weights")
     model = write_model(network, GraphWriter(outside, _any_type, notes_of_node=history_of_node))
     # The writer raises the version to what it writes; the network keeps the one that it was read with.
     model.metadata_props.add(key=_IR_VERSION_KEY, value=str(network.ir_version))
-    return {"model": _serialize(model, network), "weights": outside.copy_to_memory()}
+    return _serialize(model, network), outside
 
 
 _IR_VERSION_KEY = "hetero.ir_version"

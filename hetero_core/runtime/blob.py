@@ -7,9 +7,12 @@ Layout, all numbers little-endian:
     bytes 12-15   zero
     bytes 16-23   length of the header in bytes
     bytes 24-31   length of the whole container in bytes
-    header        JSON in UTF-8: who made it, for what, and the table of sections (name, offset, size)
+    header        JSON in UTF-8: who made it, for what, and the table of sections (name, offset, size, digest)
     sections      each at a multiple of 64 from the start of the container, gaps filled with zeros
-    last 32       SHA-256 over everything before
+    last 32       SHA-256 over everything before the sections
+
+The digest of a section is made of those of its pieces (digests.py), so that several processors share the work. Format 1, which is still
+read, has none in its table; its last 32 bytes are SHA-256 over everything before them.
 
 HETERO's sections hold containers of the same format. A container carries data; what is code is marked as such in the table of
 sections, and is used only where the user trusts it.
@@ -23,16 +26,18 @@ import json
 import mmap
 import os
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 from hetero_core.contract import Payload
 from hetero_core.errors import BlobDamagedError, BlobMismatchError
+from hetero_core.runtime.digests import digest_sections
 
 MAGIC = b"HETEROBL"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_OLD_FORMAT = 1
 ALIGNMENT = 64
 _HEAD = struct.Struct("<8sIIQQ")
 _DIGEST_SIZE = 32
@@ -58,24 +63,23 @@ def write_blob(header: BlobHeader, payload: Payload, stream: IO[bytes]) -> None:
     """Writes one container. The stream need not be seekable."""
     views = {name: memoryview(section).cast("B") for name, section in payload.sections.items()}
     prefix, total = _lay_out(header, views, payload.code)
-    digest = hashlib.sha256()
     position = 0
     for piece in _iterate_pieces(prefix, views):
-        digest.update(piece)
         position += len(piece)
         stream.write(piece)
     assert position + _DIGEST_SIZE == total
-    stream.write(digest.digest())
+    stream.write(hashlib.sha256(prefix).digest())
 
 
 def _lay_out(header: BlobHeader, views: Mapping[str, memoryview], code: tuple[str, ...]) -> tuple[bytes, int]:
     """Returns head and header as bytes, and the length of the container. Offsets count from the end of the header."""
     table: list[dict[str, Any]] = []
     offset = 0
+    digests = digest_sections(views)
     for name, view in views.items():
         # Only what is code has the mark, so that a container without code is what it was before there were marks.
         mark = {"code": True} if name in code else {}
-        table.append({"name": name, "offset": offset, "size": view.nbytes, **mark})
+        table.append({"name": name, "offset": offset, "size": view.nbytes, "digest": digests[name].hex(), **mark})
         offset = _align(offset + view.nbytes)
     fields = {field.name: getattr(header, field.name) for field in dataclasses.fields(header)}
     text = json.dumps({**fields, "config": dict(header.config), "sections": table}, sort_keys=True).encode()
@@ -109,17 +113,43 @@ def read_blob(source: str | os.PathLike[str] | IO[bytes] | bytes | memoryview) -
     magic, version, _, header_size, total = _HEAD.unpack_from(view)
     if magic != MAGIC:
         raise BlobDamagedError(f"{name} is no exported network: it begins with {bytes(magic)!r}, expected {MAGIC!r}")
-    if version != FORMAT_VERSION:
+    if version not in (_OLD_FORMAT, FORMAT_VERSION):
         raise BlobMismatchError(
-            f"{name} has container format {version}; this hetero-core reads format {FORMAT_VERSION}; export it again"
+            f"{name} has container format {version}; this hetero-core reads formats {_OLD_FORMAT} and {FORMAT_VERSION}; export it again"
         )
     if total != len(view):
         raise BlobDamagedError(f"{name} is cut off or has bytes added: its header says {total} bytes, it has {len(view)}")
-    if hashlib.sha256(view[:-_DIGEST_SIZE]).digest() != view[-_DIGEST_SIZE:]:
-        raise BlobDamagedError(f"{name} is damaged: its digest differs from its content; export the network again")
     if header_size > len(view) - _HEAD.size - _DIGEST_SIZE:
         raise BlobDamagedError(f"{name} is damaged: its header of {header_size} bytes does not fit into {len(view)} bytes")
-    return _parse(name, view, header_size)
+    summed = len(view) - _DIGEST_SIZE if version == _OLD_FORMAT else min(_align(_HEAD.size + header_size), len(view) - _DIGEST_SIZE)
+    if hashlib.sha256(view[:summed]).digest() != view[-_DIGEST_SIZE:]:
+        raise BlobDamagedError(f"{name} is damaged: its digest differs from its content; export the network again")
+    header, rows, payload = _parse(name, view, header_size)
+    if version == _OLD_FORMAT:
+        return header, payload
+    digests = digest_sections(payload.sections)
+    _check_sections(name, rows, digests)
+    _check_gaps(name, view[_align(_HEAD.size + header_size) : -_DIGEST_SIZE], rows)
+    return header, replace(payload, digests=digests)
+
+
+def _check_sections(name: str, rows: Sequence[_Row], digests: Mapping[str, bytes]) -> None:
+    for row in rows:
+        if row.digest != digests[row.name].hex():
+            raise BlobDamagedError(
+                f"{name} is damaged: the digest of its section '{row.name}' differs from its content; export the network again"
+            )
+
+
+def _check_gaps(name: str, room: memoryview, rows: Sequence[_Row]) -> None:
+    """Raises BlobDamagedError for anything but zeros between sections, or for more than there have to be; no digest covers them."""
+    begins = [*(row.offset for row in rows), len(room)]
+    ends = [0, *(row.offset + row.size for row in rows)]
+    for end, begin in zip(ends, begins, strict=True):
+        if begin != _align(end) or any(room[end:begin]):
+            raise BlobDamagedError(
+                f"{name} is damaged: between {end} and {begin} of its sections there is more than zeros to the next {ALIGNMENT}"
+            )
 
 
 def _open_view(source: Any) -> tuple[str, memoryview]:
@@ -138,7 +168,18 @@ def _open_view(source: Any) -> tuple[str, memoryview]:
     return f"'{path}'", memoryview(content)
 
 
-def _parse(name: str, view: memoryview, header_size: int) -> tuple[BlobHeader, Payload]:
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A section in the table: where it is, from the end of the header; its digest in hex, "" in format 1."""
+
+    name: str
+    offset: int
+    size: int
+    digest: str
+    is_code: bool
+
+
+def _parse(name: str, view: memoryview, header_size: int) -> tuple[BlobHeader, list[_Row], Payload]:
     start = _align(_HEAD.size + header_size)
     room = len(view) - _DIGEST_SIZE - start
     try:
@@ -147,18 +188,20 @@ def _parse(name: str, view: memoryview, header_size: int) -> tuple[BlobHeader, P
         header = _read_header(fields)
     except (ValueError, RecursionError) as error:
         raise BlobDamagedError(f"{name} has a header that cannot be read: {error}") from error
-    if len({section for section, _, _, _ in table}) < len(table):
-        raise BlobDamagedError(f"{name} has two sections of one name: {', '.join(sorted(section for section, _, _, _ in table))}")
+    names = sorted(row.name for row in table)
+    if len(set(names)) < len(names):
+        raise BlobDamagedError(f"{name} has two sections of one name: {', '.join(names)}")
     end = 0
-    for section, offset, size, _ in table:
-        if offset < 0 or size < 0 or offset % ALIGNMENT or offset + size > room:
-            raise BlobDamagedError(f"{name}: section '{section}' at {offset} with {size} bytes does not fit into {room} bytes")
+    for row in table:
+        where = f"section '{row.name}' at {row.offset}"
+        if row.offset < 0 or row.size < 0 or row.offset % ALIGNMENT or row.offset + row.size > room:
+            raise BlobDamagedError(f"{name}: {where} with {row.size} bytes does not fit into {room} bytes")
         # Sections that share bytes would let a small file stand for containers within containers without end.
-        if offset < end:
-            raise BlobDamagedError(f"{name}: section '{section}' at {offset} begins within the one before, which ends at {end}")
-        end = offset + size
-    sections = {section: view[start + offset : start + offset + size] for section, offset, size, _ in table}
-    return header, Payload(sections, header.payload_version, tuple(section for section, _, _, is_code in table if is_code))
+        if row.offset < end:
+            raise BlobDamagedError(f"{name}: {where} begins within the one before, which ends at {end}")
+        end = row.offset + row.size
+    sections = {row.name: view[start + row.offset : start + row.offset + row.size] for row in table}
+    return header, table, Payload(sections, header.payload_version, tuple(row.name for row in table if row.is_code))
 
 
 def find_code(payload: Payload) -> tuple[str, ...]:
@@ -182,7 +225,7 @@ def _peek(section: Any) -> Payload | None:
         return None
     header_size = _HEAD.unpack_from(view)[3]
     try:
-        return _parse("a section", view, header_size)[1]
+        return _parse("a section", view, header_size)[2]
     except BlobDamagedError:
         return None
 
@@ -208,14 +251,14 @@ def _read_header(fields: dict[str, Any]) -> BlobHeader:
     return BlobHeader(**{**found, "inputs": tuple(found["inputs"]), "outputs": tuple(found["outputs"])})
 
 
-def _read_row(row: Any) -> tuple[str, int, int, bool]:
+def _read_row(row: Any) -> _Row:
     fields = dict(row) if isinstance(row, dict) else row
     name, offset, size = _take_field(fields, "name", str), _take_field(fields, "offset", int), _take_field(fields, "size", int)
-    is_code = fields.pop("code", False)
+    is_code, digest = fields.pop("code", False), fields.pop("digest", "")
     # A mark that is not understood might be one that forbids something.
-    if fields or not isinstance(is_code, bool):
-        raise ValueError(f"its section '{name}' is marked {dict(row)!r:.120}; expected name, offset, size and perhaps code")
-    return name, offset, size, is_code
+    if fields or not isinstance(is_code, bool) or not isinstance(digest, str):
+        raise ValueError(f"its section '{name}' is marked {dict(row)!r:.120}; expected name, offset, size, digest and perhaps code")
+    return _Row(name, offset, size, digest, is_code)
 
 
 def _take_field(fields: Any, name: str, kind: type) -> Any:

@@ -39,7 +39,7 @@ def add_border(payload: Payload, border: Border) -> Payload:
     """Returns the payload with the border, where that says anything about runs."""
     if not border.shapes_runs:
         return payload
-    return Payload({**payload.sections, _SECTION: pack_border(border)}, payload.version)
+    return replace(payload, sections={**payload.sections, _SECTION: pack_border(border)})
 
 
 def take_border(payload: Payload) -> tuple[Payload, Border]:
@@ -51,7 +51,7 @@ def take_border(payload: Payload) -> tuple[Payload, Border]:
         border = unpack_border(bytes(sections.pop(_SECTION)))
     except InvalidNetworkError as error:
         raise BlobDamagedError(str(error)) from error
-    return Payload(sections, payload.version), border
+    return replace(payload, sections=sections), border
 
 
 def check_border(border: Border, executable: Executable) -> None:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -244,7 +245,7 @@ def _read_entry(path: Path, identity: bytes) -> tuple[BlobHeader, Payload]:
     code = find_code(payload)
     if code:
         raise UntrustedBlobError(f"'{path}' holds code, in the sections {list(code)}; no cache entry may")
-    return header, Payload(sections, payload.version)
+    return header, replace(payload, sections=sections)
 
 
 def _unlink_all(paths: list[Path]) -> None:

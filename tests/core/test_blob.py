@@ -96,7 +96,7 @@ def test_every_truncation_and_addition_is_caught() -> None:
 def test_other_format_version_says_which_one_is_read() -> None:
     blob = bytearray(make_blob())
     blob[8] = 9
-    with pytest.raises(BlobMismatchError, match="has container format 9; this hetero-core reads format 1"):
+    with pytest.raises(BlobMismatchError, match="has container format 9; this hetero-core reads formats 1 and 2"):
         read_blob(bytes(blob))
 
 
@@ -125,8 +125,8 @@ def rewrite_header(change: Callable[[dict[str, Any]], object]) -> bytes:
     body = blob[-(-(32 + size) // ALIGNMENT) * ALIGNMENT : -32]
     start = -(-(32 + len(text)) // ALIGNMENT) * ALIGNMENT
     head = blob[:16] + struct.pack("<QQ", len(text), start + len(body) + 32)
-    content = (head + text).ljust(start, b"\0") + body
-    return content + hashlib.sha256(content).digest()
+    prefix = (head + text).ljust(start, b"\0")
+    return prefix + body + hashlib.sha256(prefix).digest()
 
 
 @pytest.mark.parametrize(
@@ -146,6 +146,16 @@ def rewrite_header(change: Callable[[dict[str, Any]], object]) -> bytes:
             "section 'first' at 0 with 1" + "0" * 30 + " bytes does not fit into",
         ),
         (lambda fields: fields["sections"][0].update(offset=-64), "section 'first' at -64 with 5 bytes does not fit into"),
+        (
+            lambda fields: fields["sections"][0].update(digest=0),
+            "its section 'first' is marked .*; expected name, offset, size, digest",
+        ),
+        (lambda fields: fields["sections"][0].pop("digest"), "the digest of its section 'first' differs from its content"),
+        (
+            lambda fields: fields["sections"][2].update(digest="ab" * 32),
+            "the digest of its section 'second' differs from its content",
+        ),
+        (lambda fields: fields["sections"].pop(0), "between 0 and 64 of its sections there is more than zeros to the next 64"),
         (lambda fields: fields["sections"][1].update(name="first"), "has two sections of one name: first, first, second"),
     ],
 )

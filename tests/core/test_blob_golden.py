@@ -1,4 +1,4 @@
-"""Format 1 of the container is frozen: files that were written once are read for ever, and are written again byte for byte."""
+"""Formats of the container are frozen: files that were written once are read for ever, those of format 2 written again byte for byte."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import hashlib
 import importlib.util
 import json
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from hetero_core.runtime.blob import read_blob
+from hetero_core.runtime.digests import digest_sections
 
 GOLDEN = Path(__file__).with_name("golden")
 _spec = importlib.util.spec_from_file_location("make_golden", GOLDEN / "make_golden.py")
@@ -22,6 +24,8 @@ _spec.loader.exec_module(make_golden)
 DIGESTS = {
     "plain-1.blob": "70072fa268d562df2d4751a6d76768127fc89cde4f5027fbc81c0ec7d4175b37",
     "nested-1.blob": "62db8e0ea4179ff189faf4e711eee27b5481db9e44483f16f3a1d7622d70c157",
+    "plain-2.blob": "81ae365a4f229d9428474e102963e8af1e0894051298bf1a9e05f763d1ae3706",
+    "nested-2.blob": "5d079b31fcb3641e849ab0fa5b65b23c779edc82b81d67bd357083d5cb821edd",
 }
 
 
@@ -30,23 +34,24 @@ def test_golden_files_are_those_of_the_list() -> None:
     assert found == DIGESTS
 
 
-@pytest.mark.parametrize("name", DIGESTS)
+@pytest.mark.parametrize("name", make_golden.GOLDEN)
 def test_writer_still_writes_the_golden_bytes(name: str) -> None:
     assert make_golden.GOLDEN[name]() == (GOLDEN / name).read_bytes()
 
 
-def test_reader_still_reads_the_golden_files() -> None:
-    header, payload = read_blob(GOLDEN / "plain-1.blob")
+@pytest.mark.parametrize("version", [1, 2])
+def test_reader_still_reads_the_golden_files(version: int) -> None:
+    header, payload = read_blob(GOLDEN / f"plain-{version}.blob")
     assert header == make_golden.PLAIN_HEADER
     assert payload.version == 3
     assert {name: bytes(section) for name, section in payload.sections.items()} == make_golden.PLAIN_SECTIONS
-    outer, nested = read_blob(GOLDEN / "nested-1.blob")
+    outer, nested = read_blob(GOLDEN / f"nested-{version}.blob")
     assert outer == make_golden.NESTED_HEADER
     assert list(nested.sections) == ["index", "stage/0"]
     assert read_blob(nested.sections["stage/0"])[0] == header
 
 
-def test_every_byte_of_the_layout_is_where_the_format_says() -> None:
+def test_every_byte_of_the_old_layout_is_where_the_format_says() -> None:
     content = (GOLDEN / "plain-1.blob").read_bytes()
     assert content[:8] == b"HETEROBL"
     assert content[8:12] == b"\x01\0\0\0", "the format's version"
@@ -63,3 +68,36 @@ def test_every_byte_of_the_layout_is_where_the_format_says() -> None:
     ]
     assert content[640:1024] == ((b"\x08\x0a" * 21).ljust(64, b"\0") + bytes(range(200)).ljust(256, b"\0") + b"z".ljust(64, b"\0"))
     assert content[1024:] == hashlib.sha256(content[:1024]).digest()
+
+
+def test_every_byte_of_the_layout_is_where_the_format_says() -> None:
+    content = (GOLDEN / "plain-2.blob").read_bytes()
+    assert content[:8] == b"HETEROBL"
+    assert content[8:12] == b"\x02\0\0\0", "the format's version"
+    assert content[12:16] == bytes(4)
+    assert content[16:24] == (897).to_bytes(8, "little"), "the size of the header"
+    assert content[24:32] == len(content).to_bytes(8, "little") == (1376).to_bytes(8, "little")
+    header = json.loads(content[32 : 32 + 897])
+    assert content[32 + 897 : 960] == bytes(960 - 32 - 897), "the sections begin at the next multiple of 64"
+    sections = {"model": (0, b"\x08\x0a" * 21), "empty": (64, b""), "weights": (64, bytes(range(200))), "one/two": (320, b"z")}
+    assert header["sections"] == [
+        {"name": name, "offset": offset, "size": len(section), "digest": digest_of_pieces(section)}
+        for name, (offset, section) in sections.items()
+    ]
+    assert content[960:1344] == ((b"\x08\x0a" * 21).ljust(64, b"\0") + bytes(range(200)).ljust(256, b"\0") + b"z".ljust(64, b"\0"))
+    assert content[1344:] == hashlib.sha256(content[:960]).digest()
+
+
+def digest_of_pieces(section: bytes) -> str:
+    """The format's definition, as the reference page has it."""
+    pieces = [section[begin : begin + 2**20] for begin in range(0, len(section), 2**20)]
+    return hashlib.sha256(b"".join(hashlib.sha256(piece).digest() for piece in pieces)).hexdigest()
+
+
+@pytest.mark.parametrize("size", [0, 1, 2**20 - 1, 2**20, 2**20 + 1, 9 * 2**20 + 5])
+def test_digest_of_a_section_is_that_of_its_pieces(size: int) -> None:
+    section = Random(size).randbytes(size)
+    digests = digest_sections({"one": memoryview(section), "none": memoryview(b""), "two": memoryview(section)[: size // 2]})
+    assert [digests[name].hex() for name in ("one", "none", "two")] == [
+        digest_of_pieces(section), hashlib.sha256().hexdigest(), digest_of_pieces(section[: size // 2])
+    ]  # fmt: skip

@@ -129,7 +129,7 @@ def lay_out(sections: dict[str, bytes]) -> tuple[list[dict[str, Any]], bytes]:
     """Returns the table and the aligned bytes."""
     table, body = [], b""
     for name, section in sections.items():
-        table.append({"name": name, "offset": len(body), "size": len(section)})
+        table.append({"name": name, "offset": len(body), "size": len(section), "digest": digest_section(section)})
         body += section.ljust(align(len(section)), b"\0")
     return table, body
 
@@ -138,16 +138,22 @@ def assemble(fields: Any, body: bytes) -> bytes:
     """Returns head, header and body as a whole container."""
     text = json.dumps(fields, sort_keys=True).encode()
     start = align(HEAD.size + len(text))
-    head = HEAD.pack(MAGIC, 1, 0, len(text), start + len(body) + 32)
-    content = (head + text).ljust(start, b"\0") + body
-    return content + hashlib.sha256(content).digest()
+    prefix = (HEAD.pack(MAGIC, 2, 0, len(text), start + len(body) + 32) + text).ljust(start, b"\0")
+    return prefix + body + hashlib.sha256(prefix).digest()
+
+
+def digest_section(section: bytes) -> str:
+    """Returns the digest of a section as its table has it."""
+    pieces = (section[begin : begin + 2**20] for begin in range(0, len(section), 2**20))
+    return hashlib.sha256(b"".join(hashlib.sha256(piece).digest() for piece in pieces)).hexdigest()
 
 
 def close(content: bytes) -> bytes:
     """Returns the content with its length in its head and its digest at its end, where it is long enough to have a head."""
     if len(content) >= HEAD.size and content[:8] == MAGIC and len(content) % 3:
         content = content[:24] + struct.pack("<Q", len(content) + 32) + content[32:]
-    return content + hashlib.sha256(content).digest()
+    header_size = HEAD.unpack_from(content)[3] if len(content) >= HEAD.size else 0
+    return content + hashlib.sha256(content[: align(HEAD.size + header_size)]).digest()
 
 
 def align(offset: int) -> int:

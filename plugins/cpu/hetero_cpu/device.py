@@ -14,11 +14,13 @@ from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.hookspecs import hookimpl
 from hetero_core.kernels.registry import find_refusals
 from hetero_core.network.graph import Network
-from hetero_core.network.writer import pack_network, unpack_network
 from hetero_cpu.blas import begin_limit, end_limit, needs_limit
 from hetero_cpu.executable import CpuExecutable
 from hetero_cpu.kernel_choice import AUTO, KERNEL_CHOICES, KERNELS_KEY, choose_kernels, describe_machine_code, find_code_folder
 from hetero_cpu.passes import strip_network
+from hetero_cpu.payload import export_executable, keep_plan, read_network
+from hetero_cpu.providers import NUMPY
+from hetero_cpu.stored_executable import StoredExecutable, find_plan
 
 
 class CpuDevice:
@@ -62,6 +64,9 @@ class CpuDevice:
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
         """Compiles the network into bound kernels."""
+        return self._load(device, network, config)
+
+    def _load(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> CpuExecutable:
         require_all_supported(device, network, self.query_network(device, network))
         threads = config[THREADS_KEY]
         kind = LimitedExecutable if needs_limit(threads) else CpuExecutable
@@ -69,14 +74,24 @@ class CpuDevice:
         return kind(network, self._extensions, kernels=kernels, workers=threads, streams=config[STREAMS_KEY])
 
     @hookimpl
-    def export_network(self, executable: CpuExecutable) -> Payload:
-        """The network itself: compiling it takes less time than reading a compiled form would save."""
-        return Payload(pack_network(executable.network))
+    def export_network(self, executable: CpuExecutable | StoredExecutable) -> Payload:
+        """The network after its passes, with the weights as machine code reads them."""
+        return executable.export() if isinstance(executable, StoredExecutable) else export_executable(executable)
 
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
-        """Compiles the exported network; its weights stay in the blob's memory."""
-        return self.load_network(device, unpack_network(payload.sections), config)
+        """Takes up the plan that was kept when the blob was written, weights staying in the blob's memory; without it plans again."""
+        kernels, threads = choose_kernels(config[KERNELS_KEY], str(device)), config[THREADS_KEY]
+
+        def load(network: Network) -> CpuExecutable:
+            return self._load(device, network, config)
+
+        plan = None if kernels == NUMPY else find_plan(payload, threads)
+        if plan is not None:
+            return StoredExecutable(payload, plan, load, workers=threads, streams=config[STREAMS_KEY])
+        executable = load(read_network(payload.sections))
+        keep_plan(executable, payload)
+        return executable
 
     @hookimpl
     def add_extension(self, extension: Extension) -> bool:

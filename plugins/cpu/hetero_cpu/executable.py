@@ -112,6 +112,29 @@ class CpuExecutable(Executable):
             "CPU_FOREIGN_STEPS": lambda: max((plan.foreign_count for plan, _ in list(self._plans.values())), default=0),
         }
 
+    @property
+    def workers(self) -> int:
+        """The threads that a run with machine code may have."""
+        return self._workers
+
+    @property
+    def transformed(self) -> Network:
+        """The network after the passes that do not ask for sizes."""
+        return self._transformed
+
+    @property
+    def native_weights(self) -> PackedWeights:
+        """What machine code reads."""
+        return self._native_weights
+
+    def find_native_plan(self) -> tuple[Signature, Plan] | None:
+        """Returns the plan of machine code alone that was used last, and the input shapes that it is for; None where there is none."""
+        with self._lock:
+            for signature, (plan, _) in reversed(self._plans.items()):
+                if plan.kernels and not plan.foreign_count and signature not in self._refuted:
+                    return signature, plan
+        return None
+
     def _find_plan(self, signature: Signature) -> tuple[Plan, list[Instance]]:
         with self._lock:
             found = self._plans.get(signature)

@@ -44,8 +44,8 @@ class Instance:
     __slots__ = ("_arrays", "_cancelled", "_inputs", "_limits", "_memory", "_outputs", "_passed", "_program", "_steps", "_strides")
 
     def __init__(self, plan: Plan) -> None:
-        self._memory = _allocate(plan.arena_bytes)
-        self._arrays = _lay_arrays(plan, self._memory)
+        self._memory = allocate_arena(plan.arena_bytes)
+        self._arrays = lay_arrays(plan, self._memory)
         # What has no place in the arena, by name: for the length of a run.
         self._passed: dict[str, Any] = {}
         self._cancelled: Callable[[], bool] = bool
@@ -63,7 +63,7 @@ class Instance:
             return (self._bind_foreign(step.work, step.writes),)
         scratch = self._memory[step.scratch_offset : step.scratch_offset + step.work.scratch]
         reads = [self._arrays[value] for value in step.work.reads]
-        calls: list[Any] = [_bind_clear(plan, value, self._memory) for value in step.clears]
+        calls: list[Any] = [bind_halo(plan, value, self._memory) for value in step.clears]
         calls += step.work.bind(reads, [self._arrays[value] for value in step.writes], scratch)
         actions: list[Call | range] = []
         for call in calls:
@@ -169,7 +169,8 @@ def _make_program(calls: Sequence[NativeCall]) -> Any:
     return NativeProgram(calls)
 
 
-def _bind_clear(plan: Plan, value: str, memory: Array) -> NativeCall:
+def bind_halo(plan: Plan, value: str, memory: Array) -> NativeCall:
+    """Returns the call that writes the zeros around a value."""
     from hetero_cpu.jit.staging import bind_clear  # LLVM
 
     block = plan.places[value]
@@ -177,7 +178,7 @@ def _bind_clear(plan: Plan, value: str, memory: Array) -> NativeCall:
     return bind_clear(block.padded_shape, block.halo, memory[plan.offsets[value] : plan.offsets[value] + block.nbytes])
 
 
-def _allocate(nbytes: int) -> Array:
+def allocate_arena(nbytes: int) -> Array:
     """Returns bytes that begin at a multiple of the alignment."""
     memory = np.empty(nbytes + ALIGNMENT, np.uint8)
     begin = -memory.ctypes.data % ALIGNMENT
@@ -185,7 +186,8 @@ def _allocate(nbytes: int) -> Array:
     return aligned
 
 
-def _lay_arrays(plan: Plan, memory: Array) -> dict[str, Array]:
+def lay_arrays(plan: Plan, memory: Array) -> dict[str, Array]:
+    """Returns all values of a plan that lie in the arena, and its constants."""
     arrays = dict(plan.constants)
 
     def find(value: str) -> Array:

@@ -67,6 +67,11 @@ class LaterArray:
         return 0 if array is None else array.nbytes
 
     @property
+    def constants(self) -> tuple[Array, ...]:
+        """What it is made of."""
+        return self._constants
+
+    @property
     def source_bytes(self) -> int:
         """The bytes of what it is made of."""
         return sum(source.nbytes for source in self._sources)
@@ -131,6 +136,11 @@ class PackedWeights:
         with ThreadPoolExecutor(min(workers, len(left)), thread_name_prefix="hetero-CPU-weights") as pool:
             for future in [pool.submit(later.get) for later in left]:
                 future.result()
+
+    def list_made(self) -> list[tuple[tuple[Array, ...], tuple[object, ...], Array]]:
+        """Returns what is made already, in the order in which it was asked for: the constants, the purpose, the array."""
+        made = [(later.constants, key[len(later.constants) :], later) for key, later in list(self._arrays.items()) if later.nbytes]
+        return [(constants, purpose, later.get()) for constants, purpose, later in made]
 
     @property
     def nbytes(self) -> int:

@@ -1,8 +1,8 @@
-"""Writes the golden blobs beside this file: containers of format 1, whose bytes may never change again.
+"""Writes the golden blobs of format 2 beside this file, whose bytes may never change again.
 
     python tests/core/golden/make_golden.py
 
-A new format gets new files; those of format 1 stay, and stay readable or are refused by their version.
+A new format gets new files; those of format 1, which nobody writes any more, stay, and stay readable or are refused by their version.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _write(header: BlobHeader, payload: Payload) -> bytes:
     return stream.getvalue()
 
 
-GOLDEN = {"plain-1.blob": make_plain, "nested-1.blob": make_nested}
+GOLDEN = {"plain-2.blob": make_plain, "nested-2.blob": make_nested}
 
 if __name__ == "__main__":
     for name, make in GOLDEN.items():

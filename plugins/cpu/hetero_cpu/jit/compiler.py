@@ -160,7 +160,7 @@ class Compiler:
 
 
 @cache
-def _describe_environment() -> str:
+def describe_environment() -> str:
     """Returns a digest of all that machine code depends on beside a kernel's name: LLVM, the processor, and the code that emits."""
     digest = hashlib.sha256()
     for part in (version("llvmlite"), _describe_processor()):
@@ -183,7 +183,7 @@ def _find_path(kernel: Kernel) -> Path | None:
     folder = _open_folder()
     if folder is None:
         return None
-    name = hashlib.sha256(f"{_describe_environment()}/{kernel.name}".encode()).hexdigest()[:40]
+    name = hashlib.sha256(f"{describe_environment()}/{kernel.name}".encode()).hexdigest()[:40]
     return folder / f"{name}.o"
 
 

@@ -141,6 +141,14 @@ def pack_columns(weight: Array, tiling: Tiling) -> Array:
     return packed
 
 
+def unpack_columns(packed: Array, depth: int, outputs: int, columns: int) -> Array:
+    """Returns the matrix (depth, outputs) of which `pack_columns` made blocks of so many columns."""
+    full = (outputs - 1) // columns * columns
+    head = packed[: depth * full].reshape(-1, depth, columns).transpose(1, 0, 2).reshape(depth, full)
+    tail = packed[depth * full :].reshape(depth, -1)
+    return np.concatenate([head, tail[:, : outputs - full]], axis=1)
+
+
 def pad_vector(vector: Array | None, outputs: int, size: int) -> Array:
     """Returns `outputs` numbers, zeros where there are none, followed by zeros up to `size`."""
     padded = allocate_floats(size)

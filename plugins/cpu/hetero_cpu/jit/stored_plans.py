@@ -1,0 +1,105 @@
+"""Captured plans in the user's private folder: files of JSON behind their digest, by all that their numbers depend on.
+
+What is in them steers machine code, so they are kept where kernels are, and trusted as these are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from hetero_core.errors import HeteroError
+from hetero_core.files import replace_file
+from hetero_core.network.graph import Node
+from hetero_core.runtime.private_cache import open_private_folder
+from hetero_cpu.jit.captured_plan import CapturedCall, CapturedPlan, View
+from hetero_cpu.jit.compiler import describe_environment
+
+logger = logging.getLogger(__name__)
+
+FOLDER = "cpu-plans"
+_DIGEST_BYTES = 32
+
+
+def make_key(digests: Mapping[str, bytes], workers: int) -> str:
+    """Returns the name of a plan: a digest over the sections of its blob, the threads, LLVM, the processor and the code that emits."""
+    digest = hashlib.sha256(f"{describe_environment()} {workers}".encode())
+    for name, found in sorted(digests.items()):
+        digest.update(hashlib.sha256(name.encode()).digest() + found)
+    return digest.hexdigest()[:40]
+
+
+def move_places(captured: CapturedPlan, moved: Mapping[str, tuple[str, int]]) -> CapturedPlan:
+    """Returns the plan with addresses in other places, each beginning at an offset of the new one."""
+
+    def move(call: CapturedCall) -> CapturedCall:
+        numbers, addresses = list(call.numbers), []
+        for position, place in call.addresses:
+            new, offset = moved.get(place, (place, 0))
+            numbers[position] += offset
+            addresses.append((position, new))
+        return replace(call, numbers=tuple(numbers), addresses=tuple(addresses))
+
+    return replace(captured, steps=tuple((node, tuple(move(call) for call in calls)) for node, calls in captured.steps))
+
+
+def write_plan(key: str, captured: CapturedPlan) -> None:
+    """Keeps a plan; where that fails, a warning says so and the next import plans for itself."""
+    content = json.dumps(_to_json(captured), separators=(",", ":")).encode()
+    try:
+        with replace_file(open_private_folder(FOLDER) / f"{key}.json") as file:
+            file.write(hashlib.sha256(content).digest() + content)
+    except (OSError, HeteroError) as error:
+        logger.warning("cannot keep a plan: %s", error)
+
+
+def read_plan(key: str) -> CapturedPlan | None:
+    """Returns the plan of this name; None where there is none, or only a damaged one."""
+    try:
+        path = open_private_folder(FOLDER) / f"{key}.json"
+        stored = path.read_bytes()
+    except (OSError, HeteroError):
+        return None
+    digest, content = stored[:_DIGEST_BYTES], stored[_DIGEST_BYTES:]
+    if hashlib.sha256(content).digest() != digest:
+        logger.warning("'%s' is damaged; the network is planned again", path)
+        return None
+    return _of_json(json.loads(content))
+
+
+def _to_json(captured: CapturedPlan) -> dict[str, Any]:
+    steps = [
+        [
+            [node.name, node.op_type, node.domain, node.opset, node.since_version, node.origins],
+            [[call.kernel, call.numbers, call.chunks, call.addresses] for call in calls],
+        ]
+        for node, calls in captured.steps
+    ]
+    values = {name: [view.offset, view.dtype, view.shape, view.strides] for name, view in captured.values.items()}
+    return {
+        "steps": steps,
+        "values": values,
+        "inputs": captured.inputs,
+        "outputs": captured.outputs,
+        "arena_bytes": captured.arena_bytes,
+    }
+
+
+def _of_json(fields: Any) -> CapturedPlan:
+    steps = []
+    for (name, op_type, domain, opset, since_version, origins), calls in fields["steps"]:
+        node = Node(name, op_type, (), (), domain=domain, opset=opset, since_version=since_version, origins=tuple(origins))
+        captured = (
+            CapturedCall(kernel, tuple(numbers), chunks, tuple((position, place) for position, place in addresses))
+            for kernel, numbers, chunks, addresses in calls
+        )
+        steps.append((node, tuple(captured)))
+    values = {
+        name: View(offset, dtype, tuple(shape), tuple(strides))
+        for name, (offset, dtype, shape, strides) in fields["values"].items()
+    }
+    return CapturedPlan(tuple(steps), values, tuple(fields["inputs"]), tuple(fields["outputs"]), fields["arena_bytes"])

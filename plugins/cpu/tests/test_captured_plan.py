@@ -1,0 +1,134 @@
+"""Capturing a plan: what is an address is told from what is a count, and what cannot be told refuses the whole plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("llvmlite", reason="plans of machine code are named by its version")
+
+from hetero_cpu.instance import allocate_arena, lay_arrays
+from hetero_cpu.jit.captured_plan import CapturedPlan, capture_plan, restore_plan
+from hetero_cpu.jit.compiler import Kernel
+from hetero_cpu.jit.native import NativeCall
+from hetero_cpu.jit.stored_plans import make_key, move_places, read_plan, write_plan
+from hetero_cpu.plan import Block, Plan, PlannedStep
+from hetero_cpu.recipe import Recipe
+
+from hetero_core.network.graph import Node
+
+Array = np.ndarray[Any, Any]
+Bind = Callable[[Sequence[Array], Sequence[Array], Array], Sequence[Any]]
+
+
+def refuse(name: str, width: int) -> Any:
+    raise AssertionError("nothing is emitted here")
+
+
+KERNEL = Kernel("kernel_of_the_test", refuse)
+FLOATS, NUMBERS = np.arange(5000, dtype=np.float32), np.arange(4000, dtype=np.int64)
+
+
+def make_plan(bind: Bind) -> Plan:
+    """Returns a plan of one step that reads x and writes y, both of 16 numbers, with 64 bytes to work in."""
+    block = Block((2, 8), np.dtype(np.float32), (1, 0))
+    step = PlannedStep(
+        Node("n", "Neg", ("x",), ("y",), origins=("a", "b")), Recipe(("x",), bind, 64, kernels=(KERNEL,)), ("y",), 128
+    )
+    return Plan((step,), {"x": block, "y": block}, {"x": 0, "y": 64}, {}, ("x",), ("y",), 192)
+
+
+def capture(bind: Bind) -> tuple[CapturedPlan, dict[str, Array]] | None:
+    return capture_plan(make_plan(bind), {"weights": FLOATS})
+
+
+def test_every_kind_of_address_is_found_and_set_again() -> None:
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        table = np.array([-64, 0, 64], np.int64)
+        addresses = [reads[0].ctypes.data - 256, writes[0].ctypes.data + 8, scratch.ctypes.data, FLOATS.ctypes.data + 400]
+        numbers = (*addresses, table.ctypes.data, NUMBERS.ctypes.data + 16, 7, -3, 1 << 31)
+        return [NativeCall(KERNEL, numbers, 5, (reads, writes[0], table, NUMBERS, FLOATS))]
+
+    captured = capture(bind)
+    assert captured is not None
+    plan, found = captured
+    ((node, (call,)),) = plan.steps
+    assert (node.name, node.operator, node.origins, call.chunks) == ("n", "Neg-1", ("a", "b"), 5)
+    assert call.numbers == (-256, 72, 128, 400, 0, 16, 7, -3, 1 << 31)
+    assert dict(call.addresses) == {0: "arena", 1: "arena", 2: "arena", 3: "weights", 4: "array/0", 5: "array/1"}
+    assert found["array/0"].tolist() == [-64, 0, 64]
+    assert found["array/1"] is NUMBERS
+
+    memory = np.zeros(40000, np.uint8)
+    areas = {"weights": np.array(FLOATS), "packed": memory}
+    restored = restore_plan(move_places(plan, {"array/0": ("packed", 1024), "array/1": ("packed", 2048)}), areas)
+    arena = allocate_arena(restored.arena_bytes)
+    work = restored.steps[0].work
+    assert isinstance(work, Recipe)
+    (bound,) = work.bind((), (), arena)
+    assert isinstance(bound, NativeCall)
+    base, weights, packed = arena.ctypes.data, areas["weights"].ctypes.data, memory.ctypes.data
+    assert bound.numbers == (base - 256, base + 72, base + 128, weights + 400, packed + 1024, packed + 2064, 7, -3, 1 << 31)
+    arrays = lay_arrays(restored, arena)
+    assert {name: (arrays[name].ctypes.data - base, arrays[name].shape, arrays[name].strides) for name in "xy"} == {
+        "x": (0, (2, 8), (4, 8)),
+        "y": (64, (2, 8), (4, 8)),
+    }
+
+
+@pytest.mark.parametrize("size", [2, 5000])
+def test_array_of_addresses_refuses(size: int) -> None:
+    table = np.zeros(size, np.int64)
+    table[1] = FLOATS.ctypes.data
+    assert capture(lambda reads, writes, scratch: [NativeCall(KERNEL, (table.ctypes.data,), 1, (table,))]) is None
+
+
+def test_address_of_what_nobody_keeps_refuses() -> None:
+    assert capture(lambda reads, writes, scratch: [NativeCall(KERNEL, (NUMBERS.ctypes.data,), 1, (FLOATS,))]) is None
+
+
+def test_array_that_differs_from_instance_to_instance_refuses() -> None:
+    made: list[Array] = []
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        made.append(np.full(4, len(made), np.float32))
+        return [NativeCall(KERNEL, (made[-1].ctypes.data,), 1, (made[-1],))]
+
+    assert capture(bind) is None
+
+
+def test_count_that_differs_from_instance_to_instance_refuses() -> None:
+    seen: list[int] = []
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        seen.append(len(seen))
+        return [NativeCall(KERNEL, (len(seen),), 1, ())]
+
+    assert capture(bind) is None
+
+
+def test_call_of_python_refuses() -> None:
+    assert capture(lambda reads, writes, scratch: [lambda: None]) is None
+
+
+def test_plan_that_is_kept_comes_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    captured = capture(lambda reads, writes, scratch: [NativeCall(KERNEL, (scratch.ctypes.data, 3, -(1 << 40)), 2, (scratch,))])
+    assert captured is not None
+    key = make_key({"packed": b"1"}, 1)
+    assert read_plan(key) is None
+    write_plan(key, captured[0])
+    read = read_plan(key)
+    assert read is not None
+    assert (read.values, read.inputs, read.outputs, read.arena_bytes) == (captured[0].values, ("x",), ("y",), 192)
+    assert [calls for _, calls in read.steps] == [calls for _, calls in captured[0].steps]
+    assert [(node.name, node.origins) for node, _ in read.steps] == [("n", ("a", "b"))]
+
+
+def test_name_of_a_plan_depends_on_content_names_and_threads() -> None:
+    digests = ({"packed": b"1"}, {"packed": b"2"}, {"weights": b"1"}, {"packed": b"1", "weights": b"1"})
+    keys = [make_key(found, workers) for found in digests for workers in (1, 2)]
+    assert len(set(keys)) == len(keys)
