@@ -87,7 +87,7 @@ def list_calls(steps: Iterable[BoundStep], current: CurrentRun, program: Any) ->
     for step in steps:
         if step.is_little and 0 < unwatched < _MOST_JOINED:
             unwatched += 1
-            made = []
+            made: list[Call] = []
         else:
             unwatched = int(step.is_little)
             made = [partial(current.stop_before, step.node)]
