@@ -64,7 +64,7 @@ def plan_binary(site: Site) -> Choice | None:
 
     # Of more than two, the third is read when the first sum is there: only the first two may be written over.
     overwrites = tuple(position for position, value in enumerate(values[:2]) if site.shape(value) == shape)
-    return Recipe(tuple(values), bind, is_channels_last=bool(is_last), overwrites=overwrites)
+    return Recipe(tuple(values), bind, is_channels_last=bool(is_last), overwrites=overwrites, calls_blas=False)
 
 
 @step(*_UNARY)
@@ -78,7 +78,7 @@ def plan_unary(site: Site) -> Choice | None:
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Call]:
         return [bind_elements(function, reads[0], out=writes[0])]
 
-    return Recipe((value,), bind, is_channels_last=site.is_channels_last(value), overwrites=(0,))
+    return Recipe((value,), bind, is_channels_last=site.is_channels_last(value), overwrites=(0,), calls_blas=False)
 
 
 @step(*BINDERS)
@@ -106,7 +106,7 @@ def plan_activation(site: Site) -> Choice | None:
         return calls
 
     scratch = size * 4 if needs_spare else 0
-    return Recipe((value,), bind, scratch, is_channels_last=site.is_channels_last(value), overwrites=(0,))
+    return Recipe((value,), bind, scratch, is_channels_last=site.is_channels_last(value), overwrites=(0,), calls_blas=False)
 
 
 def _is_worth_widening(site: Site, value: str, shape: tuple[int, ...]) -> bool:
