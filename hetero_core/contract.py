@@ -313,10 +313,8 @@ class Profile:
 class CancelToken:
     """A flag that one request sets and that everything running for it may poll."""
 
-    __slots__ = ("is_set",)
-
-    def __init__(self) -> None:
-        self.is_set = False
+    # Of the class until it is set: each run has a token, and next to none is ever set.
+    is_set = False
 
 
 class RunContext:

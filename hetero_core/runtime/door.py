@@ -292,12 +292,44 @@ def fill_presets(presets: Sequence[Any], outputs: tuple[Any, ...], specs: Sequen
     return tuple(filled)
 
 
+def find_spec(name: str, inputs: Sequence[ValueSpec], outputs: Sequence[ValueSpec], *, network: str) -> tuple[ValueSpec, bool]:
+    """Returns the input or output of a name, and whether it is an input. Raises: InputNameError with all names."""
+    for specs, is_input in ((inputs, True), (outputs, False)):
+        for spec in specs:
+            if spec.name == name:
+                return spec, is_input
+    names = [spec.name for spec in (*inputs, *outputs)]
+    raise InputNameError(
+        f"network '{network}' has no input or output '{name}'{suggest(name, names) or ';'} it has {enumerate_choices(names)}"
+    )
+
+
 def own_outputs(outputs: tuple[Any, ...], inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """Returns outputs that belong to the caller alone: copies of those that are constants, inputs, or repeat one another."""
+    if all_are_apart(outputs, inputs):
+        return outputs
     owned: list[Any] = []
     for output in outputs:
         owned.append(_copy_if_shared(output, inputs, owned))
     return tuple(owned)
+
+
+def all_are_apart(outputs: tuple[Any, ...], inputs: tuple[Any, ...]) -> bool:
+    """Says whether each output is plainly a writable array with memory of its own; False also where that takes a closer look.
+
+    Arrays that own their memory share none unless they are one. Only where the memory is that of something else the spans are compared.
+    """
+    known = list(inputs)
+    has_views = False
+    for output in outputs:
+        if type(output) is not np.ndarray or not output.flags.writeable:
+            return False
+        has_views = has_views or output.base is not None
+        for other in known:
+            if other is output or (has_views and isinstance(other, np.ndarray) and np.may_share_memory(output, other)):
+                return False
+        known.append(output)
+    return True
 
 
 def _copy_if_shared(output: Any, inputs: Sequence[Any], earlier: Sequence[Any]) -> Any:

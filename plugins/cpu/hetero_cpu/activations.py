@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from hetero_core.network.graph import Node
+from hetero_cpu.bare_calls import make_number
 from hetero_cpu.error_function import write_erf
 from hetero_cpu.recipe import Array, Call
 
-ZERO, ONE, HALF = (np.float32(number) for number in (0, 1, 0.5))
+ZERO, ONE, HALF = (make_number(number) for number in (0, 1, 0.5))
 
 Binder = Callable[[Node, Mapping[str, Array], Array, Array, Array], list[Call]]
 """Takes the node, the constants, x, out, and a spare array like them."""
@@ -27,7 +28,7 @@ def _bind_clip(node: Node, constants: Mapping[str, Array], x: Array, out: Array,
     calls: list[Call] = []
     for function, bound in ((np.maximum, low), (np.minimum, high)):
         if bound is not None:
-            calls.append(partial(function, x, np.float32(bound), out=out))
+            calls.append(partial(function, x, make_number(bound), out=out))
             x = out
     return calls if calls or x is out else [partial(np.copyto, out, x)]
 
@@ -42,7 +43,7 @@ def read_clip(node: Node, constants: Mapping[str, Array]) -> tuple[Any, Any]:
 
 
 def _bind_leaky_relu(node: Node, constants: Mapping[str, Array], x: Array, out: Array, spare: Array) -> list[Call]:
-    alpha = np.float32(node.attributes.get("alpha", 0.01))
+    alpha = make_number(node.attributes.get("alpha", 0.01))
     pick = np.maximum if alpha <= 1 else np.minimum
     return [partial(np.multiply, x, alpha, spare), partial(pick, x, spare, out=out)]
 
@@ -58,7 +59,7 @@ def _bind_sigmoid(node: Node, constants: Mapping[str, Array], x: Array, out: Arr
 
 
 def _bind_hard_sigmoid(node: Node, constants: Mapping[str, Array], x: Array, out: Array, spare: Array) -> list[Call]:
-    alpha, beta = (np.float32(node.attributes.get(name, default)) for name, default in (("alpha", 0.2), ("beta", 0.5)))
+    alpha, beta = (make_number(node.attributes.get(name, default)) for name, default in (("alpha", 0.2), ("beta", 0.5)))
     return [
         partial(np.multiply, x, alpha, out),
         partial(np.add, out, beta, out),
@@ -69,7 +70,7 @@ def _bind_hard_sigmoid(node: Node, constants: Mapping[str, Array], x: Array, out
 
 def _bind_hard_swish(node: Node, constants: Mapping[str, Array], x: Array, out: Array, spare: Array) -> list[Call]:
     return [
-        partial(np.multiply, x, np.float32(1 / 6), spare),
+        partial(np.multiply, x, make_number(1 / 6), spare),
         partial(np.add, spare, HALF, spare),
         partial(np.maximum, spare, ZERO, out=spare),
         partial(np.minimum, spare, ONE, out=spare),
@@ -80,7 +81,7 @@ def _bind_hard_swish(node: Node, constants: Mapping[str, Array], x: Array, out: 
 def _bind_swish(node: Node, constants: Mapping[str, Array], x: Array, out: Array, spare: Array) -> list[Call]:
     """x / (1 + exp(-alpha x)); where the exponential overflows the quotient is the right 0. Source: ONNX Swish-24."""
     return [
-        partial(np.multiply, x, np.float32(-node.attributes.get("alpha", 1.0)), spare),
+        partial(np.multiply, x, make_number(-node.attributes.get("alpha", 1.0)), spare),
         partial(np.exp, spare, spare),
         partial(np.add, spare, ONE, spare),
         partial(np.divide, x, spare, out),
@@ -88,7 +89,7 @@ def _bind_swish(node: Node, constants: Mapping[str, Array], x: Array, out: Array
 
 
 def _bind_elu(node: Node, constants: Mapping[str, Array], x: Array, out: Array, spare: Array) -> list[Call]:
-    alpha = np.float32(node.attributes.get("alpha", 1.0))
+    alpha = make_number(node.attributes.get("alpha", 1.0))
     # alpha (exp(min(x, 0)) - 1) is 0 where x is positive, so that the parts add up.
     return [
         partial(np.minimum, x, ZERO, out=spare),
@@ -108,10 +109,10 @@ def _bind_gelu(node: Node, constants: Mapping[str, Array], x: Array, out: Array,
     if node.attributes.get("approximate", "none") == "tanh":
         return [
             partial(np.multiply, x, x, spare),
-            partial(np.multiply, spare, np.float32(0.044715), spare),
+            partial(np.multiply, spare, make_number(0.044715), spare),
             partial(np.add, spare, ONE, spare),
             partial(np.multiply, spare, x, spare),
-            partial(np.multiply, spare, np.float32(np.sqrt(2 / np.pi)), spare),
+            partial(np.multiply, spare, make_number(np.sqrt(2 / np.pi)), spare),
             partial(np.tanh, spare, spare),
             partial(np.add, spare, ONE, spare),
             partial(np.multiply, spare, HALF, spare),
@@ -119,7 +120,7 @@ def _bind_gelu(node: Node, constants: Mapping[str, Array], x: Array, out: Array,
         ]
 
     return [
-        partial(np.multiply, x, np.float32(np.sqrt(0.5)), spare),
+        partial(np.multiply, x, make_number(np.sqrt(0.5)), spare),
         partial(write_erf, spare),
         partial(np.add, spare, ONE, spare),
         partial(np.multiply, spare, HALF, spare),

@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 from hetero_core.devices.processors import count_affinity
@@ -16,55 +18,71 @@ from hetero_core.devices.processors import count_affinity
 logger = logging.getLogger(__name__)
 
 
+Library = tuple[Callable[[], int], Callable[[int], object]]
+"""What returns the threads of a BLAS, and what sets them."""
+
+
+def _open_library(found: Any) -> Library:
+    """Returns the two functions of a library that threadpoolctl has found.
+
+    Those of OpenBLAS itself where it has threads of its own. threadpoolctl 3.8 lets only the first thread that asks set their number, as
+    long as that thread lives, and says nothing to the others; and its way to the functions takes 1.5 us.
+    """
+    if found.internal_api == "openblas" and getattr(found, "threading_layer", "") != "openmp":
+        for prefix, suffix in product(("", "scipy_"), ("", "64_", "_64")):
+            names = [f"{prefix}openblas_{verb}_num_threads{suffix}" for verb in ("get", "set")]
+            if all(hasattr(found.dynlib, name) for name in names):
+                get, set_ = (getattr(found.dynlib, name) for name in names)
+                return get, set_
+    return found.get_num_threads, found.set_num_threads
+
+
 class _Blas:
-    """The libraries, found on first use, the numbers that they had then, and what the runs under way ask for."""
+    """The libraries, found on first use, the numbers that they had then and have now, and what the runs under way ask for."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.libraries: list[Any] | None = None
+        self.libraries: list[Library] | None = None
         self.before: list[int] = []
+        self.now: list[int] = []
         self.asked: list[int] = []
 
-    def find_libraries(self) -> list[Any]:
-        if self.libraries is None:
-            # Looks at every loaded library, about 1 ms.
-            from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]  # threadpoolctl 3 ships none
+    def find_libraries(self) -> list[Library]:
+        # Looks at every loaded library, about 1 ms.
+        from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]  # threadpoolctl 3 ships none
 
-            self.libraries = list(ThreadpoolController().select(user_api="blas").lib_controllers)
-            if not self.libraries:
-                logger.warning(
-                    "the threads of NumPy's BLAS cannot be limited here: threadpoolctl knows no BLAS among the libraries"
-                )
-        return self.libraries
+        libraries = [_open_library(found) for found in ThreadpoolController().select(user_api="blas").lib_controllers]
+        if not libraries:
+            logger.warning("the threads of NumPy's BLAS cannot be limited here: threadpoolctl knows no BLAS among the libraries")
+        return libraries
 
     def enter(self, threads: int) -> None:
         with self.lock:
-            libraries = self.find_libraries()
+            if self.libraries is None:
+                self.libraries = self.find_libraries()
             if not self.asked:
-                self.before = [library.num_threads for library in libraries]
-            if not self.asked or threads < min(self.asked):
-                self._set([min(threads, most) for most in self.before])
+                self.before = self.now = [get() for get, _ in self.libraries]
             self.asked.append(threads)
+            self._set(min(self.asked))
 
     def leave(self, threads: int) -> None:
         with self.lock:
-            lowest = min(self.asked)
             self.asked.remove(threads)
-            if not self.asked:
-                self._set(self.before)
-            elif min(self.asked) > lowest:
-                self._set([min(min(self.asked), most) for most in self.before])
+            self._set(min(self.asked, default=None))
 
-    def _set(self, numbers: list[int]) -> None:
-        for library, number in zip(self.find_libraries(), numbers, strict=True):
-            library.set_num_threads(number)
+    def _set(self, most: int | None) -> None:
+        """Lets BLAS have what it had before, but at most `most`; a number that we have not changed is left alone."""
+        for index, (_, set_number) in enumerate(self.libraries or ()):
+            number = self.before[index] if most is None else min(most, self.before[index])
+            if number != self.now[index]:
+                set_number(number)
+                self.now = [*self.now[:index], number, *self.now[index + 1 :]]
 
     def restart(self) -> None:
         """Forgets the runs of the parent, in a forked child: none of their threads is there to end one."""
         self.lock = threading.Lock()
-        if self.asked:
-            self.asked = []
-            self._set(self.before)
+        self.asked = []
+        self._set(None)
 
 
 _blas = _Blas()
@@ -80,7 +98,7 @@ def needs_limit(threads: int) -> bool:
 def begin_limit(threads: int) -> None:
     """Keeps BLAS at this many threads or fewer until the matching `end_limit`; never raises its number.
 
-    The two take 3 us alone, and make a run 8 us longer.
+    The two take 2.4 us, and 1.6 where BLAS has no more threads anyway.
     """
     _blas.enter(threads)
 

@@ -7,12 +7,13 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import Executable, RunContext
 from hetero_core.kernels.execution import Program
 from hetero_core.kernels.program import compile_program
+from hetero_core.limits import RunLimits
 from hetero_core.network.graph import Network
 from hetero_cpu.foreign import evaluate_node
 from hetero_cpu.instance import Instance, WrongTypeError
@@ -32,6 +33,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_PLANS = 16
+
+
+@dataclass(slots=True)
+class PlanInUse:
+    """A plan, and its instances that no run has. `is_refuted`: a run has shown that it was made of wrong types."""
+
+    plan: Plan
+    free: list[Instance] = field(default_factory=list)
+    is_refuted: bool = False
 
 
 class CpuExecutable(Executable):
@@ -61,38 +71,50 @@ class CpuExecutable(Executable):
         releases = signature is not None
         self._weights, self._native_weights = PackedWeights(releases=releases), PackedWeights(releases=releases)
         self._lock = threading.Lock()
-        self._has_run = threading.Event()
+        self._has_run, self._is_warm = threading.Event(), False
         self._is_closed = False
-        self._plans: OrderedDict[Signature, tuple[Plan, list[Instance]]] = OrderedDict()
+        self._plans: OrderedDict[Signature, PlanInUse] = OrderedDict()
         self._plan_count = 0
-        self._refuted: set[Signature] = set()
         self._program: Program | None = None
+        # The plan of a network whose inputs have one shape each: no run has to look for it.
+        self._only_plan: PlanInUse | None = None
         if signature is not None:
             self._find_plan(signature)
+            with self._lock:
+                # Not what was found: machine code may have taken over already.
+                self._only_plan = self._plans[signature]
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs; a cancelled run ends between two steps."""
-        signature = tuple(getattr(array, "shape", None) for array in inputs)
-        plan, free = self._find_plan(signature)
-        limits = context.limits
-        if limits is not None and limits.memory_limit is not None and limits.held + plan.arena_bytes > limits.memory_limit:
-            return self._run_frugally(inputs, context)
-        if signature in self._refuted:
+        found = self._only_plan
+        if found is None:
+            found = self._find_plan(tuple([getattr(array, "shape", None) for array in inputs]))
+        plan, limits = found.plan, context.limits
+        if found.is_refuted or (limits is not None and not _has_room(limits, plan.arena_bytes)):
             return self._run_frugally(inputs, context)
         try:
-            instance = free.pop()
+            instance = found.free.pop()
         except IndexError:
             instance = Instance(plan)
         try:
-            with nullcontext() if self._teams is None or not plan.kernels else self._teams.lease() as team:
+            if self._teams is None or not plan.kernels:
+                return instance.run(inputs, context)
+            with self._teams.lease() as team:
                 return instance.run(inputs, context, team)
         except WrongTypeError as error:
             logger.info("network '%s': %s; it runs without a plan for these shapes", self.network.name, error)
-            self._refuted.add(signature)
+            found.is_refuted = True
         finally:
-            free.append(instance)
-            self._has_run.set()
+            found.free.append(instance)
+            if not self._is_warm:
+                self._is_warm = True
+                self._has_run.set()
         return self._run_frugally(inputs, context)
+
+    @property
+    def calls_blas(self) -> bool:
+        """Whether a run without limits may call NumPy's BLAS; True also where it depends on the shapes of the inputs."""
+        return self._only_plan is None or self._only_plan.plan.calls_blas
 
     def _run_frugally(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Runs node by node, where a value is freed when it is read for the last time; names the node for which there is no room."""
@@ -104,12 +126,12 @@ class CpuExecutable(Executable):
         """How many plans were made and may be kept, what they hold, and how many steps are the toolkit's."""
         return {
             "CPU_PLANS": lambda: (self._plan_count, MOST_PLANS),
-            "CPU_ARENA_BYTES": lambda: max((plan.arena_bytes for plan, _ in list(self._plans.values())), default=0),
+            "CPU_ARENA_BYTES": lambda: max((found.plan.arena_bytes for found in list(self._plans.values())), default=0),
             "CPU_WEIGHT_BYTES": lambda: self._weights.nbytes + self._native_weights.nbytes,
-            "CPU_CONSTANT_BYTES": lambda: count_constant_bytes(plan for plan, _ in list(self._plans.values())),
+            "CPU_CONSTANT_BYTES": lambda: count_constant_bytes(found.plan for found in list(self._plans.values())),
             "CPU_KERNELS_READY": lambda: self._orders == 0,
-            "CPU_NATIVE_STEPS": lambda: max((plan.native_count for plan, _ in list(self._plans.values())), default=0),
-            "CPU_FOREIGN_STEPS": lambda: max((plan.foreign_count for plan, _ in list(self._plans.values())), default=0),
+            "CPU_NATIVE_STEPS": lambda: max((found.plan.native_count for found in list(self._plans.values())), default=0),
+            "CPU_FOREIGN_STEPS": lambda: max((found.plan.foreign_count for found in list(self._plans.values())), default=0),
         }
 
     @property
@@ -130,12 +152,12 @@ class CpuExecutable(Executable):
     def find_native_plan(self) -> tuple[Signature, Plan] | None:
         """Returns the plan of machine code alone that was used last, and the input shapes that it is for; None where there is none."""
         with self._lock:
-            for signature, (plan, _) in reversed(self._plans.items()):
-                if plan.kernels and not plan.foreign_count and signature not in self._refuted:
-                    return signature, plan
+            for signature, found in reversed(self._plans.items()):
+                if found.plan.kernels and not found.plan.foreign_count and not found.is_refuted:
+                    return signature, found.plan
         return None
 
-    def _find_plan(self, signature: Signature) -> tuple[Plan, list[Instance]]:
+    def _find_plan(self, signature: Signature) -> PlanInUse:
         with self._lock:
             found = self._plans.get(signature)
             if found is not None:
@@ -146,10 +168,10 @@ class CpuExecutable(Executable):
         self._let_go(special)
         with self._lock:
             self._plan_count += 1
-            found = self._plans.setdefault(signature, (plan, []))
+            found = self._plans.setdefault(signature, PlanInUse(plan))
             while len(self._plans) > MOST_PLANS:
                 self._plans.popitem(last=False)
-        if is_awaited and found[0] is plan:
+        if is_awaited and found.plan is plan:
             self._order(special, signature)
         return found
 
@@ -228,7 +250,8 @@ class CpuExecutable(Executable):
             with self._lock:
                 self._orders -= 1
                 if error is None and native is not None and signature in self._plans:
-                    self._plans[signature] = (native, [])
+                    taken = self._plans[signature] = PlanInUse(native, is_refuted=self._plans[signature].is_refuted)
+                    self._only_plan = None if self._only_plan is None else taken
                 if error is None and self._orders == 0:
                     # What NumPy's plans read is freed with the last of them.
                     self._weights = PackedWeights(releases=self._weights.releases)
@@ -239,6 +262,10 @@ class CpuExecutable(Executable):
         self._has_run.set()
         if self._teams is not None:
             self._teams.close()
+
+
+def _has_room(limits: RunLimits, nbytes: int) -> bool:
+    return limits.memory_limit is None or limits.held + nbytes <= limits.memory_limit
 
 
 def _open_teams(workers: int, streams: int) -> TeamPool:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextvars import Context
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_core.contract import RunContext
-from hetero_core.errors import RequestCancelledError
+from hetero_core.contract import Profile, RunContext
 from hetero_core.limits import RunLimits
-from hetero_core.network.graph import Node
 from hetero_cpu.arena import ALIGNMENT
+from hetero_cpu.calls import BoundStep, CurrentRun, bind_action, join_steps, list_calls, note_node
 from hetero_cpu.plan import Block, Derived, Foreign, Plan, PlannedStep
 from hetero_cpu.recipe import Array, Call
 
@@ -21,50 +20,43 @@ if TYPE_CHECKING:
     from hetero_cpu.jit.native import NativeCall
     from hetero_cpu.jit.team import Team
 
-
-# Calls of machine code between which nobody looks whether the run was cancelled.
-_MOST_JOINED = 32
+_LITTLE_BYTES = 16384
+"""What a step may read, write and work in, in all, to be one of those between which nobody looks whether the run was cancelled."""
 
 
 class WrongTypeError(Exception):
     """A kernel made another type than was inferred, so that the plan does not hold; never leaves the device."""
 
 
-@dataclass(frozen=True, slots=True)
-class BoundStep:
-    """The node that a profile and errors name, and what is called: functions, and ranges of the program of machine code."""
-
-    node: Node
-    actions: tuple[Call | range, ...]
-
-
 class Instance:
     """Not safe for threads: whoever runs it has it alone."""
 
-    __slots__ = ("_arrays", "_cancelled", "_inputs", "_limits", "_memory", "_outputs", "_passed", "_program", "_steps", "_strides")
+    __slots__ = ("_arrays", "_calls", "_current", "_inputs", "_memory", "_outputs", "_program", "_silence", "_steps", "_strides")
 
     def __init__(self, plan: Plan) -> None:
         self._memory = allocate_arena(plan.arena_bytes)
         self._arrays = lay_arrays(plan, self._memory)
-        # What has no place in the arena, by name: for the length of a run.
-        self._passed: dict[str, Any] = {}
-        self._cancelled: Callable[[], bool] = bool
-        self._limits: RunLimits | None = None
+        self._current = current = CurrentRun()
         native: list[NativeCall] = []
-        self._steps = tuple(BoundStep(step.node, self._bind(step, plan, native)) for step in plan.steps)
+        self._steps = tuple(self._bind(step, plan, native) for step in plan.steps)
         # What a run does where nobody wants the times of single steps: as few calls as possible.
         self._strides = join_steps(self._steps)
         self._program = _make_program(native)
-        self._inputs = plan.inputs
-        self._outputs = plan.outputs
+        self._calls = list_calls(self._strides, current, self._program)
+        # The array of each input and output; None where it has no place in the arena.
+        self._inputs = tuple((value, self._arrays.get(value)) for value in plan.inputs)
+        self._outputs = tuple((value, self._arrays.get(value)) for value in plan.outputs)
+        # What a foreign step calls may be the user's function, which is to see the user's own context.
+        self._silence = None if plan.foreign_count else _make_silence()
 
-    def _bind(self, step: PlannedStep, plan: Plan, native: list[NativeCall]) -> tuple[Call | range, ...]:
+    def _bind(self, step: PlannedStep, plan: Plan, native: list[NativeCall]) -> BoundStep:
         if isinstance(step.work, Foreign):
-            return (self._bind_foreign(step.work, step.writes),)
+            return BoundStep(step.node, (_bind_foreign(step.work, step.writes, self._arrays, self._current),))
         scratch = self._memory[step.scratch_offset : step.scratch_offset + step.work.scratch]
         reads = [self._arrays[value] for value in step.work.reads]
+        writes = [self._arrays[value] for value in step.writes]
         calls: list[Any] = [bind_halo(plan, value, self._memory) for value in step.clears]
-        calls += step.work.bind(reads, [self._arrays[value] for value in step.writes], scratch)
+        calls += step.work.bind(reads, writes, scratch)
         actions: list[Call | range] = []
         for call in calls:
             if callable(call):
@@ -76,89 +68,90 @@ class Instance:
                 actions[-1] = range(actions[-1].start, place + 1)
             else:
                 actions.append(range(place, place + 1))
-        return tuple(actions)
-
-    def _bind_foreign(self, work: Foreign, writes: Sequence[str]) -> Call:
-        def call() -> None:
-            found = work.program.run(
-                tuple(self._read(value) for value in work.reads), is_cancelled=self._cancelled, limits=self._limits
-            )
-            for value, place, result in zip(writes, work.placed, found, strict=True):
-                if place is None:
-                    self._passed[value] = result
-                else:
-                    _copy_result(self._arrays[place], result, value)
-
-        return call
-
-    def _read(self, value: str) -> Any:
-        return self._arrays[value] if value in self._arrays else self._passed[value]
+        is_little = sum(array.nbytes for array in (*reads, *writes, scratch)) <= _LITTLE_BYTES
+        return BoundStep(step.node, tuple(actions), is_little)
 
     def run(self, inputs: Sequence[Any], context: RunContext, team: Team | None = None) -> tuple[Any, ...]:
         """Returns the outputs in arrays of their own, or in those that the context brings; a team helps with machine code.
 
         Raises: RequestCancelledError when the context is cancelled between two steps; WrongTypeError. Errors carry the node as a note.
         """
-        self._cancelled, self._limits = context.cancelled, context.limits
+        current = self._current
+        current.token, current.limits, current.team = context.token, context.limits, team
         try:
+            for (value, place), array in zip(self._inputs, inputs, strict=True):
+                if place is None:
+                    current.passed[value] = array
+                else:
+                    place[...] = array
             # ONNX lets infinities and NaN arise in silence. The state belongs to the thread, so requests do not disturb each other.
-            with np.errstate(all="ignore"):
-                for value, array in zip(self._inputs, inputs, strict=True):
-                    if value in self._arrays:
-                        np.copyto(self._arrays[value], array)
-                    else:
-                        self._passed[value] = array
-                self._run_steps(context, team)
-                presets = (None,) * len(self._outputs) if context.outputs is None else context.outputs
-                return tuple(self._take_out(value, preset) for value, preset in zip(self._outputs, presets, strict=True))
+            if self._silence is not None and context.profile is None and context.limits is None:
+                self._silence.run(self._calls.run)
+            else:
+                with np.errstate(all="ignore"):
+                    self._run_calls(context.profile, context.limits)
+            return self._take_out(context.outputs)
         finally:
-            self._passed.clear()
+            current.team = None
+            current.passed.clear()
 
-    def _run_steps(self, context: RunContext, team: Team | None) -> None:
-        cancelled, profile, limits, program = context.cancelled, context.profile, context.limits, self._program
-        step: BoundStep | None = None
-        try:
-            for step in self._strides if profile is None else self._steps:
-                if cancelled():
-                    raise RequestCancelledError(f"cancelled before node {step.node.label}")
-                if limits is not None:
-                    limits.enter(step.node.label)
-                began = 0.0 if profile is None else perf_counter()
+    def _run_calls(self, profile: Profile | None, limits: RunLimits | None) -> None:
+        if profile is None and limits is None:
+            self._calls.run()
+            return
+        for step in self._strides if profile is None else self._steps:
+            self._current.stop_before(step.node)
+            if limits is not None:
+                limits.enter(step.node.label)
+            began = perf_counter()
+            try:
                 for action in step.actions:
-                    if isinstance(action, range):
-                        program.run(action.start, action.stop, team)
-                    else:
-                        action()
-                if profile is not None:
-                    profile.add(step.node, perf_counter() - began)
-        except Exception as error:
-            if step is not None and not isinstance(error, RequestCancelledError) and not getattr(error, "__notes__", ()):
-                error.add_note(f"while running node {step.node.label}")
-            raise
+                    bind_action(action, self._current, self._program)()
+            except Exception as error:
+                note_node(error, step.node)
+                raise
+            if profile is not None:
+                profile.add(step.node, perf_counter() - began)
 
-    def _take_out(self, value: str, preset: Array | None) -> Any:
-        found = self._read(value)
-        if value not in self._arrays:
-            return _own(found, self._memory)
-        is_fit = preset is not None and preset.shape == found.shape and preset.dtype == found.dtype
-        taken = preset if is_fit and preset is not None else np.empty(found.shape, found.dtype)
-        np.copyto(taken, found)
-        return taken
+    def _take_out(self, presets: Sequence[Array | None] | None) -> tuple[Any, ...]:
+        taken: list[Any] = []
+        for index, (value, place) in enumerate(self._outputs):
+            if place is None:
+                taken.append(_own(self._current.passed[value], self._memory))
+                continue
+            preset = None if presets is None else presets[index]
+            if preset is None or preset.shape != place.shape or preset.dtype != place.dtype:
+                # C order, whatever the order in the arena.
+                taken.append(place.copy())
+            else:
+                preset[...] = place
+                taken.append(preset)
+        return tuple(taken)
 
 
-def join_steps(steps: Sequence[BoundStep]) -> tuple[BoundStep, ...]:
-    """Returns the steps with runs of machine code that follow one another as one, under the name of the first; cancelling waits for one."""
-    joined: list[BoundStep] = []
-    for step in steps:
-        before = joined[-1].actions[-1] if joined and joined[-1].actions else None
-        after = step.actions[0] if step.actions else None
-        fits = len(step.actions) == 1 and isinstance(before, range) and isinstance(after, range) and before.stop == after.start
-        if fits and isinstance(before, range) and isinstance(after, range) and after.stop - before.start <= _MOST_JOINED:
-            last = joined[-1]
-            joined[-1] = BoundStep(last.node, (*last.actions[:-1], range(before.start, after.stop)))
-        else:
-            joined.append(step)
-    return tuple(joined)
+def _make_silence() -> Context:
+    """Returns an empty context in which NumPy's functions let infinities and NaN arise; 0.05 us to enter, `np.errstate` takes 0.8."""
+    silence = Context()
+    silence.run(np.seterr, all="ignore")
+    return silence
+
+
+def _bind_foreign(work: Foreign, writes: Sequence[str], arrays: dict[str, Array], current: CurrentRun) -> Call:
+    passed = current.passed
+
+    def call() -> None:
+        found = work.program.run(
+            tuple(arrays[value] if value in arrays else passed[value] for value in work.reads),
+            is_cancelled=current.is_cancelled,
+            limits=current.limits,
+        )
+        for value, place, result in zip(writes, work.placed, found, strict=True):
+            if place is None:
+                passed[value] = result
+            else:
+                _copy_result(arrays[place], result, value)
+
+    return call
 
 
 def _make_program(calls: Sequence[NativeCall]) -> Any:

@@ -106,6 +106,11 @@ class Plan:
             listed.append(make_clear())
         return tuple(dict.fromkeys(listed))
 
+    @cached_property
+    def calls_blas(self) -> bool:
+        """Whether a step may call NumPy's BLAS, whose threads are then those of the network."""
+        return any(isinstance(step.work, Foreign) or (step.work.calls_blas and not step.work.kernels) for step in self.steps)
+
     @property
     def native_count(self) -> int:
         """How many steps are machine code."""

@@ -303,7 +303,7 @@ class _Builder:
             recipe = plan_pieces(self.prototypes[output], cuts, arrays, workers=self.workers)
             if recipe is not None:
                 return recipe
-        return Recipe(tuple(sources), _bind_copies(cuts))
+        return Recipe(tuple(sources), _bind_copies(cuts), calls_blas=False)
 
     def _can_move(self, source: str, output: str, join: Join) -> bool:
         root = self._find_root(source)

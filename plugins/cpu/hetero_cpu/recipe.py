@@ -61,6 +61,8 @@ class Recipe:
     scratch: int = 0
     is_channels_last: bool = False
     overwrites: tuple[int, ...] = ()
+    calls_blas: bool = True
+    """Whether a call may be a product of NumPy's; machine code never is."""
     kernels: tuple[Kernel, ...] = ()
     """The machine code that `bind` returns calls of; a step that has some writes into any strides, also beside a halo."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from hetero_cpu.activations import BINDERS, NEEDS_SPARE
+from hetero_cpu.bare_calls import bind_elements, flatten_memory, unite
 from hetero_cpu.recipe import Array, Call, Choice, Recipe, Site, step
 
 _BINARY: dict[str, Any] = {
@@ -29,6 +30,8 @@ _UNARY: dict[str, Any] = {
 }
 # Elements that an activation of several calls works on at a time, so that they stay in the nearest cache.
 _STRIP = 1 << 14
+# Bytes of a result up to which a constant is written out in its shape: that broadcasting takes longer than reading this is sure.
+_MOST_WIDENED = 1 << 14
 
 
 def _order_of(site: Site, values: Sequence[str]) -> bool | None:
@@ -46,17 +49,22 @@ def plan_binary(site: Site) -> Choice | None:
     if is_old or len(values) < 2 or not site.is_float32(*values) or node.attributes:
         return None
     is_last = _order_of(site, values)
-    shape = site.types[node.outputs[0]].shape
+    shape = tuple(size for size in site.types[node.outputs[0]].shape or () if isinstance(size, int))
     function = _BINARY.get(node.op_type, np.add)
+    widened = {value: _widen(site, value, shape) for value in values if _is_worth_widening(site, value, shape)}
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Call]:
         (y,) = writes
-        calls: list[Call] = [partial(function, reads[0], reads[1], out=y)]
-        return calls + [partial(function, y, array, out=y) for array in reads[2:]]
+        first, *others = (widened.get(value, array) for value, array in zip(values, reads, strict=True))
+        calls: list[Call] = []
+        for other in others:
+            calls.append(bind_elements(function, first, other, out=y))
+            first = y
+        return calls
 
     # Of more than two, the third is read when the first sum is there: only the first two may be written over.
     overwrites = tuple(position for position, value in enumerate(values[:2]) if site.shape(value) == shape)
-    return Recipe(tuple(values), bind, is_channels_last=bool(is_last), overwrites=overwrites)
+    return Recipe(tuple(values), bind, is_channels_last=bool(is_last), overwrites=overwrites, calls_blas=False)
 
 
 @step(*_UNARY)
@@ -68,9 +76,9 @@ def plan_unary(site: Site) -> Choice | None:
     function = _UNARY[site.node.op_type]
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Call]:
-        return [partial(function, reads[0], writes[0])]
+        return [bind_elements(function, reads[0], out=writes[0])]
 
-    return Recipe((value,), bind, is_channels_last=site.is_channels_last(value), overwrites=(0,))
+    return Recipe((value,), bind, is_channels_last=site.is_channels_last(value), overwrites=(0,), calls_blas=False)
 
 
 @step(*BINDERS)
@@ -84,23 +92,29 @@ def plan_activation(site: Site) -> Choice | None:
     size = site.prototypes[value].size
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Call]:
-        x, y = (_flatten(array) for array in (reads[0], writes[0]))
+        x, y = (flatten_memory(array) for array in (reads[0], writes[0]))
         spare = scratch.view(np.float32) if needs_spare else y
         if x.ndim != 1 or y.ndim != 1 or reads[0].strides != writes[0].strides:
-            x, y = reads[0], writes[0]
+            x, y = unite(reads[0], writes[0]), writes[0]
             return BINDERS[node.op_type](node, site.constants, x, y, spare[:size].reshape(x.shape) if needs_spare else y)
         strip = _STRIP if node.op_type not in ("Relu", "Clip") else size
         calls: list[Call] = []
         for begin in range(0, size, strip):
-            part, made = x[begin : begin + strip], y[begin : begin + strip]
+            made = y[begin : begin + strip]
+            part = unite(x[begin : begin + strip], made)
             calls += BINDERS[node.op_type](node, site.constants, part, made, spare[: part.size] if needs_spare else made)
         return calls
 
     scratch = size * 4 if needs_spare else 0
-    return Recipe((value,), bind, scratch, is_channels_last=site.is_channels_last(value), overwrites=(0,))
+    return Recipe((value,), bind, scratch, is_channels_last=site.is_channels_last(value), overwrites=(0,), calls_blas=False)
 
 
-def _flatten(array: Array) -> Array:
-    """Returns the elements in the order in which they lie in memory; the array itself where they do not lie side by side."""
-    laid = array.transpose(sorted(range(array.ndim), key=lambda axis: -array.strides[axis]))
-    return laid.reshape(-1) if laid.flags.c_contiguous else array
+def _is_worth_widening(site: Site, value: str, shape: tuple[int, ...]) -> bool:
+    return value in site.constants and 1 < site.constants[value].size < prod(shape) <= _MOST_WIDENED // 4
+
+
+def _widen(site: Site, value: str, shape: tuple[int, ...]) -> Array:
+    def write_out(array: Array) -> Array:
+        return np.ascontiguousarray(np.broadcast_to(array, shape))
+
+    return site.weights.pack((site.constants[value],), ("widened", shape), write_out)

@@ -30,7 +30,7 @@ def plan_reshape(site: Site) -> Choice | None:
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Call]:
         return [partial(np.copyto, writes[0].reshape(reads[0].shape), reads[0])]
 
-    return Recipe((value,), bind)
+    return Recipe((value,), bind, calls_blas=False)
 
 
 @step("Transpose")
@@ -45,7 +45,7 @@ def plan_transpose(site: Site) -> Choice | None:
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Call]:
         return [partial(np.copyto, writes[0], turn(reads[0]))]
 
-    return Recipe((value,), bind)
+    return Recipe((value,), bind, calls_blas=False)
 
 
 @step("Split")

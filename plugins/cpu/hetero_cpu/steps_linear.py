@@ -8,6 +8,7 @@ from math import prod
 
 import numpy as np
 
+from hetero_cpu.bare_calls import bind_product
 from hetero_cpu.epilogue import arrange_added, plan_epilogue
 from hetero_cpu.recipe import Array, Call, Choice, Recipe, Site, step
 from hetero_cpu.scratch import cut_scratch, measure_scratch
@@ -42,8 +43,8 @@ def _bind_product(a: Array, b: Array, y: Array, *, is_one: bool) -> Call:
     if is_one and a.ndim > 2:
         rows, made = a.reshape(-1, a.shape[-1]), y.reshape(-1, y.shape[-1])
         if np.may_share_memory(rows, a) and np.may_share_memory(made, y):
-            return partial(np.matmul, rows, b, made)
-    return partial(np.matmul, a, b, y)
+            return bind_product(rows, b, made)
+    return bind_product(a, b, y)
 
 
 @step("Gemm")
@@ -72,7 +73,7 @@ def plan_gemm(site: Site) -> Choice | None:
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Call]:
         left, right = (array.T if is_turned else array for array, is_turned in zip(reads[:2], flags, strict=True))
         y = writes[0]
-        calls: list[Call] = [partial(np.matmul, left, right, y)]
+        calls: list[Call] = [bind_product(left, right, y)]
         if alpha != 1:
             calls.append(partial(np.multiply, y, alpha, y))
         if bias is not None:

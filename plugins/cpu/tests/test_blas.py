@@ -69,6 +69,22 @@ def test_network_without_limit_never_touches_blas(looking: tuple[Core, Looking],
     assert operator.seen == [[4], [4]]
 
 
+@pytest.mark.parametrize(("nodes", "is_limited"), [("a = Relu(x) y = Add(a, x)", False), ("y = MatMul(x, x)", True)])
+@pytest.mark.parametrize("size", ["2", "N"])
+def test_plan_without_products_leaves_blas_alone(
+    looking: tuple[Core, Looking], monkeypatch: pytest.MonkeyPatch, nodes: str, is_limited: bool, size: str
+) -> None:
+    """Where the shapes are open a run asks BLAS all the same."""
+    core, _ = looking
+    text = f'<ir_version: 8, opset_import: ["": 17]> g (float[{size},{size}] x) => (float[{size},{size}] y) {{ {nodes} }}'
+    network = core.load_network(onnx.parser.parse_model(text), "CPU", {"INFERENCE_NUM_THREADS": 2, "CPU_KERNELS": "NUMPY"})
+    entered: list[int] = []
+    monkeypatch.setattr(blas._blas, "enter", entered.append)
+    monkeypatch.setattr(blas._blas, "leave", lambda threads: None)
+    network.infer({"x": np.ones((2, 2), np.float32)})
+    assert entered == ([2] if is_limited or size == "N" else [])
+
+
 def test_number_that_the_user_made_smaller_is_not_raised(looking: tuple[Core, Looking]) -> None:
     core, operator = looking
     network = core.load_network(onnx.parser.parse_model(MODEL), "CPU", {"INFERENCE_NUM_THREADS": 3})
@@ -104,6 +120,18 @@ def test_smallest_of_the_limits_under_way_holds(looking: tuple[Core, Looking]) -
     wide.infer({"x": X})
     # The wide one alone, the narrow one within it, the wide one alone again.
     assert operator.seen == [[3], [2], [3]]
+    assert count_blas_threads() == [4]
+
+
+def test_limit_holds_in_every_thread_that_runs(looking: tuple[Core, Looking]) -> None:
+    """threadpoolctl 3.7 lets only the first thread that asks set the number of OpenBLAS, as long as that thread lives."""
+    core, operator = looking
+    network = core.load_network(onnx.parser.parse_model(MODEL), "CPU", {"INFERENCE_NUM_THREADS": 2})
+    network.infer({"x": X})
+    other = threading.Thread(target=network.infer, args=({"x": X},))
+    other.start()
+    other.join()
+    assert operator.seen == [[2], [2]]
     assert count_blas_threads() == [4]
 
 

@@ -90,8 +90,8 @@ class HeteroExecutable(Executable):
         for slot, value in self._route.constants:
             self._empty[slot] = value
         self._names = [(tuple(spec.name for spec in stage.inputs), tuple(spec.name for spec in stage.outputs)) for stage in stages]
-        # A stage's outputs are checked against these: the NumPy type of host tensors, None for anything else.
-        self._wanted = [tuple(_find_host_dtype(spec) for spec in stage.outputs) for stage in stages]
+        # A stage's outputs are checked against these: NumPy type and shape of host tensors, None for anything else.
+        self._wanted = [tuple(_find_host_type(spec) for spec in stage.outputs) for stage in stages]
 
     def loaded_parts(self) -> tuple[tuple[ExecutableNetwork, Network | None], ...]:
         """Returns each stage with the network that it runs; None where it came from its device's own blob."""
@@ -160,8 +160,9 @@ class HeteroExecutable(Executable):
             found = f"{len(results)} values" if isinstance(results, tuple) else type(results).__name__
             raise PluginError(f"device {self.stages[index].device} returned {found}; expected a tuple of {len(wanted)} outputs")
         for position, value in enumerate(results):
-            if wanted[position] is not None:
-                value = _check_tensor(value, wanted[position], self.stages[index], position)
+            host_type = wanted[position]
+            if host_type is not None and not _is_plainly(value, *host_type):
+                value = _check_tensor(value, host_type[0], self.stages[index], position)
             slots[targets[position]] = value
 
     def metrics(self) -> Mapping[str, Any]:
@@ -183,11 +184,19 @@ class HeteroExecutable(Executable):
             stage.close()
 
 
-def _find_host_dtype(spec: ValueSpec) -> np.dtype[Any] | None:
-    return numpy_dtype(spec.dtype) if spec.dtype is not None and spec.memory == HOST else None
+_HostType = tuple[np.dtype[Any], tuple[int | str | None, ...] | None]
 
 
-def _check_tensor(value: Any, dtype: np.dtype[Any] | None, stage: ExecutableNetwork, position: int) -> Any:
+def _find_host_type(spec: ValueSpec) -> _HostType | None:
+    return (numpy_dtype(spec.dtype), spec.shape) if spec.dtype is not None and spec.memory == HOST else None
+
+
+def _is_plainly(value: Any, dtype: np.dtype[Any], shape: tuple[int | str | None, ...] | None) -> bool:
+    """Says whether a value is exactly what is wanted; one that is not may still do."""
+    return type(value) is np.ndarray and value.dtype is dtype and value.shape == shape and value.flags.c_contiguous
+
+
+def _check_tensor(value: Any, dtype: np.dtype[Any], stage: ExecutableNetwork, position: int) -> Any:
     """Returns the value C-contiguous. Raises: PluginError when it is no array of the element type and shape."""
     if not isinstance(value, np.ndarray) or value.dtype != dtype:
         found = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
