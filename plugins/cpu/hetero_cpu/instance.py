@@ -14,6 +14,8 @@ from hetero_core.errors import RequestCancelledError
 from hetero_core.limits import RunLimits
 from hetero_core.network.graph import Node
 from hetero_cpu.arena import ALIGNMENT
+from hetero_cpu.output_memory import OutputMemory
+from hetero_cpu.outside import OutsidePlaces
 from hetero_cpu.plan import Block, Derived, Foreign, Plan, PlannedStep
 from hetero_cpu.recipe import Array, Call
 
@@ -41,7 +43,10 @@ class BoundStep:
 class Instance:
     """Not safe for threads: whoever runs it has it alone."""
 
-    __slots__ = ("_arrays", "_cancelled", "_inputs", "_limits", "_memory", "_outputs", "_passed", "_program", "_steps", "_strides")
+    __slots__ = (
+        "_arrays", "_cancelled", "_inputs", "_inputs_outside", "_limits", "_memory", "_outputs", "_outputs_outside", "_outside", "_passed",
+        "_program", "_steps", "_strides",
+    )  # fmt: skip
 
     def __init__(self, plan: Plan) -> None:
         self._memory = _allocate(plan.arena_bytes)
@@ -57,6 +62,9 @@ class Instance:
         self._program = _make_program(native)
         self._inputs = plan.inputs
         self._outputs = plan.outputs
+        self._inputs_outside = frozenset(plan.outside.inputs)
+        self._outputs_outside = {value: (root, _open_memory(self._arrays[value])) for value, root in plan.outside.outputs.items()}
+        self._outside = OutsidePlaces(self._program, {root: self._arrays[root] for root in plan.outside.roots})
 
     def _bind(self, step: PlannedStep, plan: Plan, native: list[NativeCall]) -> tuple[Call | range, ...]:
         if isinstance(step.work, Foreign):
@@ -103,16 +111,41 @@ class Instance:
         try:
             # ONNX lets infinities and NaN arise in silence. The state belongs to the thread, so requests do not disturb each other.
             with np.errstate(all="ignore"):
-                for value, array in zip(self._inputs, inputs, strict=True):
-                    if value in self._arrays:
-                        np.copyto(self._arrays[value], array)
-                    else:
-                        self._passed[value] = array
-                self._run_steps(context, team)
                 presets = (None,) * len(self._outputs) if context.outputs is None else context.outputs
-                return tuple(self._take_out(value, preset) for value, preset in zip(self._outputs, presets, strict=True))
+                addresses = self._bring_in(inputs)
+                made = self._make_outputs(presets, addresses)
+                self._outside.move(addresses)
+                self._run_steps(context, team)
+                return tuple(
+                    made[value] if value in made else self._take_out(value, preset)
+                    for value, preset in zip(self._outputs, presets, strict=True)
+                )
         finally:
             self._passed.clear()
+
+    def _bring_in(self, inputs: Sequence[Any]) -> dict[str, int]:
+        """Returns the addresses of inputs that are read where they are; copies the others into the arena, or passes them on by name."""
+        addresses = {}
+        for value, array in zip(self._inputs, inputs, strict=True):
+            if value in self._inputs_outside and _fits(array, self._arrays[value]):
+                addresses[value] = array.ctypes.data
+            elif value in self._arrays:
+                np.copyto(self._arrays[value], array)
+            else:
+                self._passed[value] = array
+        return addresses
+
+    def _make_outputs(self, presets: Sequence[Array | None], addresses: dict[str, int]) -> dict[str, Array]:
+        """Returns arrays for the outputs that are written where they stay, and notes the addresses of their places.
+
+        What the caller has set is not among them: a run that was cancelled may be under way when the caller has its arrays back.
+        """
+        made = {}
+        for value, preset in zip(self._outputs, presets, strict=True):
+            if preset is None and value in self._outputs_outside:
+                root, memory = self._outputs_outside[value]
+                made[value], addresses[root] = memory.take()
+        return made
 
     def _run_steps(self, context: RunContext, team: Team | None) -> None:
         cancelled, profile, limits, program = context.cancelled, context.profile, context.limits, self._program
@@ -159,6 +192,14 @@ def join_steps(steps: Sequence[BoundStep]) -> tuple[BoundStep, ...]:
         else:
             joined.append(step)
     return tuple(joined)
+
+
+def _open_memory(array: Array) -> OutputMemory:
+    return OutputMemory(array.shape, array.dtype, array.nbytes)
+
+
+def _fits(array: Array, place: Array) -> bool:
+    return array.dtype == place.dtype and array.flags.c_contiguous and array.flags.aligned
 
 
 def _make_program(calls: Sequence[NativeCall]) -> Any:
