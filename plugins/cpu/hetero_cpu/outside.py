@@ -24,8 +24,8 @@ from hetero_cpu.recipe import NO_HALO, Array, Recipe
 if TYPE_CHECKING:  # LLVM
     from hetero_cpu.jit.program import NativeProgram
 
-# Bytes from which on a copy costs more than to change addresses: some microseconds.
-_FEWEST_BYTES = 1 << 16
+FEWEST_BYTES = 1 << 16
+"""Of a value that may lie outside: from there on a copy costs more than to change addresses, some microseconds."""
 
 
 def find_outside(
@@ -52,7 +52,7 @@ def find_outside(
 
     def may_move(root: str) -> bool:
         block = places[root]
-        is_large = isinstance(block, Block) and block.halo == NO_HALO and block.nbytes >= _FEWEST_BYTES
+        is_large = isinstance(block, Block) and block.halo == NO_HALO and block.nbytes >= FEWEST_BYTES
         return is_large and root not in fixed and prototypes[root].flags.c_contiguous
 
     def is_whole(value: str, root: str) -> bool:

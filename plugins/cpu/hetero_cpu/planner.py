@@ -17,7 +17,7 @@ from hetero_cpu.arena import Lifetime, align, place_blocks
 from hetero_cpu.foreign import compile_node
 from hetero_cpu.fusion import Group, form_groups
 from hetero_cpu.halos import HaloTable
-from hetero_cpu.outside import find_outside
+from hetero_cpu.outside import FEWEST_BYTES, find_outside
 from hetero_cpu.plan import NOTHING_OUTSIDE, Block, Derived, Foreign, Outside, Plan, PlannedStep
 from hetero_cpu.providers import NUMPY, choose_step
 from hetero_cpu.recipe import NO_HALO, Array, Choice, Halo, Join, Recipe, Site, Views, is_channels_last
@@ -238,7 +238,8 @@ class _Builder:
 
     def _is_read_in_place(self, value: str) -> bool:
         """Says whether a value is in the memory of an input that machine code may read where the caller has it."""
-        return self.provider != NUMPY and self._find_root(value) in self.network.index_of_input
+        root = self._find_root(value)
+        return self.provider != NUMPY and root in self.network.index_of_input and self.prototypes[root].nbytes >= FEWEST_BYTES
 
     def _is_dead(self, value: str, group: Group) -> bool:
         """Says whether nothing that shares memory with a value is read after this group, and all of that memory is the value."""
