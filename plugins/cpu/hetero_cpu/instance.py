@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import Context
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from hetero_core.contract import Profile, RunContext
 from hetero_core.limits import RunLimits
 from hetero_cpu.arena import ALIGNMENT
 from hetero_cpu.calls import BoundStep, CurrentRun, bind_action, join_steps, list_calls, note_node
+from hetero_cpu.outside import OutsideArrays
 from hetero_cpu.plan import Block, Derived, Foreign, Plan, PlannedStep
 from hetero_cpu.recipe import Array, Call
 
@@ -24,6 +25,9 @@ _LITTLE_BYTES = 16384
 """What a step may read, write and work in, in all, to be one of those between which nobody looks whether the run was cancelled."""
 
 
+_NOTHING: Mapping[str, Array] = {}
+
+
 class WrongTypeError(Exception):
     """A kernel made another type than was inferred, so that the plan does not hold; never leaves the device."""
 
@@ -31,7 +35,9 @@ class WrongTypeError(Exception):
 class Instance:
     """Not safe for threads: whoever runs it has it alone."""
 
-    __slots__ = ("_arrays", "_calls", "_current", "_inputs", "_memory", "_outputs", "_program", "_silence", "_steps", "_strides")
+    __slots__ = (
+        "_arrays", "_calls", "_current", "_inputs", "_memory", "_outputs", "_outside", "_program", "_silence", "_steps", "_strides",
+    )  # fmt: skip
 
     def __init__(self, plan: Plan) -> None:
         self._memory = allocate_arena(plan.arena_bytes)
@@ -46,6 +52,7 @@ class Instance:
         # The array of each input and output; None where it has no place in the arena.
         self._inputs = tuple((value, self._arrays.get(value)) for value in plan.inputs)
         self._outputs = tuple((value, self._arrays.get(value)) for value in plan.outputs)
+        self._outside = OutsideArrays(plan, self._program, self._arrays) if plan.outside.roots else None
         # What a foreign step calls may be the user's function, which is to see the user's own context.
         self._silence = None if plan.foreign_count else _make_silence()
 
@@ -79,10 +86,11 @@ class Instance:
         current = self._current
         current.token, current.limits, current.team = context.token, context.limits, team
         try:
+            made = _NOTHING if self._outside is None else self._outside.move(inputs, context.outputs)
             for (value, place), array in zip(self._inputs, inputs, strict=True):
                 if place is None:
                     current.passed[value] = array
-                else:
+                elif value not in made:
                     place[...] = array
             # ONNX lets infinities and NaN arise in silence. The state belongs to the thread, so requests do not disturb each other.
             if self._silence is not None and context.profile is None and context.limits is None:
@@ -90,7 +98,7 @@ class Instance:
             else:
                 with np.errstate(all="ignore"):
                     self._run_calls(context.profile, context.limits)
-            return self._take_out(context.outputs)
+            return self._take_out(made, context.outputs)
         finally:
             current.team = None
             current.passed.clear()
@@ -113,11 +121,14 @@ class Instance:
             if profile is not None:
                 profile.add(step.node, perf_counter() - began)
 
-    def _take_out(self, presets: Sequence[Array | None] | None) -> tuple[Any, ...]:
+    def _take_out(self, made: Mapping[str, Array], presets: Sequence[Array | None] | None) -> tuple[Any, ...]:
         taken: list[Any] = []
         for index, (value, place) in enumerate(self._outputs):
             if place is None:
                 taken.append(_own(self._current.passed[value], self._memory))
+                continue
+            if value in made:
+                taken.append(made[value])
                 continue
             preset = None if presets is None else presets[index]
             if preset is None or preset.shape != place.shape or preset.dtype != place.dtype:

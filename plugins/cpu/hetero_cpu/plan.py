@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +84,25 @@ class PlannedStep:
     """The values whose halos are written before it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """The values that lie outside the arena where the caller's arrays fit: inputs, and outputs by the values in whose block they are.
+
+    Each of these blocks has a place in the arena for the whole run all the same, for arrays that do not fit.
+    """
+
+    inputs: tuple[str, ...] = ()
+    outputs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """The values whose blocks they are, inputs first."""
+        return (*self.inputs, *self.outputs.values())
+
+
+NOTHING_OUTSIDE = Outside()
+
+
 @dataclass(frozen=True)
 class Plan:
     """Steps, and where each value lies: a block at an offset, or derived from another value; what is nowhere is passed on by name."""
@@ -95,6 +114,7 @@ class Plan:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     arena_bytes: int
+    outside: Outside = NOTHING_OUTSIDE
 
     @cached_property
     def kernels(self) -> tuple[Kernel, ...]:

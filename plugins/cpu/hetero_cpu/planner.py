@@ -18,7 +18,8 @@ from hetero_cpu.arena import ALIGNMENT, align
 from hetero_cpu.foreign import compile_node
 from hetero_cpu.fusion import Group, form_groups
 from hetero_cpu.halos import HaloTable
-from hetero_cpu.plan import Block, Derived, Foreign, Plan, PlannedStep
+from hetero_cpu.outside import FEWEST_BYTES, find_outside
+from hetero_cpu.plan import NOTHING_OUTSIDE, Block, Derived, Foreign, Outside, Plan, PlannedStep
 from hetero_cpu.providers import NUMPY, choose_step
 from hetero_cpu.recipe import NO_HALO, Array, Choice, Halo, Join, Recipe, Site, Views, is_channels_last
 from hetero_cpu.signature import read_static_type
@@ -250,7 +251,7 @@ class _Builder:
         wanted = self.types[output]
         for position in recipe.overwrites:
             value = recipe.reads[position]
-            if value in self.constants or self.types.get(value) != wanted:
+            if value in self.constants or self.types.get(value) != wanted or self._is_read_in_place(value):
                 continue
             if is_channels_last(self.prototypes[value]) != recipe.is_channels_last and self.prototypes[value].ndim == 4:
                 continue
@@ -258,6 +259,11 @@ class _Builder:
             if self.halos.get(value, NO_HALO) == halo and self._is_dead(value, group):
                 return value
         return None
+
+    def _is_read_in_place(self, value: str) -> bool:
+        """Says whether a value is in the memory of an input that machine code may read where the caller has it."""
+        root = self._find_root(value)
+        return self.provider != NUMPY and root is not None and root in self.network.index_of_input and self.prototypes[root].nbytes >= FEWEST_BYTES
 
     def _is_dead(self, value: str, group: Group) -> bool:
         """Says whether nothing that shares memory with a value is read after this group, and all of that memory is the value."""
@@ -307,7 +313,7 @@ class _Builder:
 
     def _can_move(self, source: str, output: str, join: Join) -> bool:
         root = self._find_root(source)
-        if root is None or root == output:
+        if root is None or root == output or self._is_read_in_place(source):
             return False
         place = self.places[root]
         assert isinstance(place, Block)
@@ -335,13 +341,18 @@ class _Builder:
             begin, last = spans.get(root, (end, 0))
             written = self.first_write.get(value, end)
             spans[root] = (min(begin, written), max(last, self.last_read.get(value, 0), written if written < end else 0))
-        roots = list(spans)
+        outside = self._find_outside(used)
+        roots = [root for root in spans if root not in outside.roots]
         lifetimes = [Lifetime(self.places[root].nbytes, *spans[root]) for root in roots]  # type: ignore[union-attr]  # roots are blocks
         working = [
             (index, work.scratch) for index, (_, work, _) in enumerate(self.steps) if isinstance(work, Recipe) and work.scratch
         ]
         lifetimes += [Lifetime(align(scratch), index + 1, index + 1) for index, scratch in working]
         offsets, arena_bytes = place_blocks(lifetimes, alignment=ALIGNMENT)
+        own_offsets = {}
+        for root in outside.roots:
+            own_offsets[root] = arena_bytes
+            arena_bytes += align(self.places[root].nbytes)  # type: ignore[union-attr]  # roots are blocks
         scratch_of_step = dict(zip((index for index, _ in working), offsets[len(roots) :], strict=True))
         clears: dict[int, tuple[str, ...]] = {}
         for root in roots:
@@ -353,11 +364,24 @@ class _Builder:
                 PlannedStep(*step, scratch_of_step.get(index, 0), clears.get(index, ())) for index, step in enumerate(self.steps)
             ),
             {value: place for value, place in self.places.items() if value in used},
-            dict(zip(roots, offsets, strict=False)),
+            {**dict(zip(roots, offsets, strict=False)), **own_offsets},
             {name: array for name, array in self.constants.items() if name in self.prototypes or name in self.network.initializers},
             tuple(spec.name for spec in self.network.inputs),
             tuple(spec.name for spec in self.network.outputs),
             arena_bytes,
+            outside,
+        )
+
+    def _find_outside(self, used: set[str]) -> Outside:
+        if self.provider == NUMPY:
+            return NOTHING_OUTSIDE
+        return find_outside(
+            [spec.name for spec in self.network.inputs if spec.name in used],
+            [spec.name for spec in self.network.outputs],
+            [(work, writes) for _, work, writes in self.steps],
+            self.places,
+            self.prototypes,
+            self._find_root,
         )
 
     def _drop_unused_inputs(self) -> set[str]:

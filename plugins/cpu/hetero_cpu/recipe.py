@@ -65,6 +65,8 @@ class Recipe:
     """Whether a call may be a product of NumPy's; machine code never is."""
     kernels: tuple[Kernel, ...] = ()
     """The machine code that `bind` returns calls of; a step that has some writes into any strides, also beside a halo."""
+    calls_functions: bool = False
+    """Whether `bind` returns functions beside calls of machine code: they keep the arrays that they were bound to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,12 +39,14 @@ class ProductShape:
     prefetches: int = 0
     splits: bool = False
     """Whether sums are made in pieces, one after the other for all pixels of a chunk: what a piece reads stays near, errors stay small."""
+    streams: bool = False
+    """Whether one tile is all that uses a block of weights."""
 
 
 def make_product(shape: ProductShape) -> Kernel:
     """Returns the kernel of a shape."""
     name = (
-        Tile(shape.pixels, shape.vectors, shape.prefetches, shape.is_masked, shape.adds, shape.activations).name
+        Tile(shape.pixels, shape.vectors, shape.prefetches, shape.is_masked, shape.adds, shape.activations, shape.streams).name
         + "_in_pieces" * shape.splits
     )
     return Kernel(
@@ -96,7 +98,7 @@ def emit_product(code: Code, shape: ProductShape) -> None:
 
             def call_tile(pixels: int, activations: tuple[Activation, ...]) -> None:
                 adds = shape.adds or shape.splits
-                tile = Tile(pixels, vectors, shape.prefetches, shape.is_masked and is_last, adds, activations)
+                tile = Tile(pixels, vectors, shape.prefetches, shape.is_masked and is_last, adds, activations, shape.streams)
                 if tile not in functions:
                     functions[tile] = emit_tile(code, tile)
                 emit_call(code, functions[tile], **arguments)  # called inside the loop

@@ -19,7 +19,7 @@ class NativeProgram:
     Keeps all memory that the calls point to. One thread at a time may run it, unless its calls may run beside themselves.
     """
 
-    __slots__ = ("_alone", "_calls", "_keep", "_several", "_table", "_together")
+    __slots__ = ("_alone", "_calls", "_keep", "_several", "_table", "_together", "numbers")
 
     def __init__(self, calls: Sequence[NativeCall]) -> None:
         assert all(0 <= call.chunks <= MOST_CHUNKS for call in calls), "chunks of a call: a planner's mistake"
@@ -30,7 +30,9 @@ class NativeProgram:
             row[:3] = COMPILER.compile(call.kernel), begin, call.chunks
             begin += numbers.itemsize * len(call.numbers)
         self._calls = len(calls)
-        self._keep = (table, numbers, *(array for call in calls for array in call.keep))
+        self.numbers = numbers
+        """Those of all calls, one after the other: a change counts from the next run on."""
+        self._keep = (table, *(array for call in calls for array in call.keep))
         self._table = address_of(table)
         # How many of the calls before have several chunks: where none is between two places, no team is of use.
         self._several = [0, *accumulate(int(call.chunks > 1) for call in calls)]

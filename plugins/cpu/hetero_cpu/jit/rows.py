@@ -8,6 +8,7 @@ from math import prod
 
 import numpy as np
 
+from hetero_cpu.jit.chunks import choose_chunk_size
 from hetero_cpu.jit.native import Array
 
 FLOAT_BYTES = 4
@@ -103,4 +104,4 @@ def _turn(strides: Sequence[tuple[int, ...]], count: int) -> tuple[tuple[int, ..
 def choose_rows_of_chunk(rows: int, length: int, workers: int) -> int:
     """Returns how many rows a chunk has, so that no chunk is tiny and each worker has several."""
     elements = max(_CHUNK, -(-rows * length // (workers * _CHUNKS_OF_WORKER)))
-    return max(1, min(rows, -(-elements // length)))
+    return choose_chunk_size(rows, max(1, rows * length // elements), workers)

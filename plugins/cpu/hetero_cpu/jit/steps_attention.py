@@ -9,6 +9,7 @@ import numpy as np
 
 from hetero_cpu.arena import align
 from hetero_cpu.jit.attention import PARAMETERS, choose_attention_shape, make_attention
+from hetero_cpu.jit.chunks import choose_chunk_size
 from hetero_cpu.jit.compiler import find_width
 from hetero_cpu.jit.native import Array, NativeCall, address_of, bits_of, native_step
 from hetero_cpu.recipe import Recipe, Site
@@ -54,9 +55,10 @@ def plan_native_attention(site: Site) -> Recipe | None:
     worker_bytes = edges + align(row_bytes) + 128
     blocks = -(-queries // (shape.vectors * find_width()))
     units = batch * heads * blocks
-    work = batch * heads * queries * keys * (size + value_size)
+    # Vectors of queries are computed whole.
+    work = units * shape.vectors * find_width() * keys * (size + value_size)
     wanted = max(1, min(units, work // _SMALLEST_CHUNK, _CHUNKS_OF_WORKER * site.workers)) if site.workers > 1 else 1
-    units_of_chunk = -(-units // wanted)
+    units_of_chunk = choose_chunk_size(units, wanted, site.workers)
     scale = float(node.attributes.get("scale", 1 / sqrt(size)))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from hetero_cpu.arena import align
 from hetero_cpu.jit.batched import ARRAYS, PARAMETERS, BatchedShape, choose_batched_tile, make_batched
+from hetero_cpu.jit.chunks import choose_chunk_size
 from hetero_cpu.jit.compiler import find_width
 from hetero_cpu.jit.epilogue import read_native_epilogue
 from hetero_cpu.jit.native import Array, NativeCall, address_of, native_step
@@ -81,7 +82,7 @@ def plan_native_batched_mat_mul(site: Site) -> Recipe | None:
     panel_bytes = align(depth * vectors * width * _FLOAT_BYTES) + 128 if is_b_turned or packs else 0
     work = units * rows * depth * vectors * width
     wanted = max(1, min(units, work // _SMALLEST_CHUNK, _CHUNKS_OF_WORKER * site.workers)) if site.workers > 1 else 1
-    units_of_chunk = -(-units // wanted)
+    units_of_chunk = choose_chunk_size(units, wanted, site.workers)
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         arrays = spread(reads, writes[0])

@@ -145,4 +145,5 @@ def _shape_product(tiling: Tiling, epilogue: NativeEpilogue, lines: int) -> Prod
         bool(epilogue.added),
         epilogue.activations,
         tiling.count_prefetches(lines * tiling.tiles),
+        streams=lines * tiling.tiles == 1,
     )

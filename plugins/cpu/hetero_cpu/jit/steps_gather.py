@@ -48,7 +48,7 @@ def plan_native_gather(site: Site) -> Recipe | None:
         check = partial(_check_indices, table, wanted, axis)
         return [check, NativeCall(GATHER, numbers, -(-rows // rows_of_chunk), (table, wanted, writes[0]))]
 
-    return Recipe((value, name), bind, kernels=(GATHER,))
+    return Recipe((value, name), bind, kernels=(GATHER,), calls_functions=True)
 
 
 def _check_indices(x: Array, indices: Array, axis: int) -> None:

@@ -70,6 +70,7 @@ def _plan(site: Site, weight: Array | None, bias: Array | None, *, is_turned: bo
             epilogue.activations,
             tiling.count_prefetches(tiling.tiles),
             splits=pieces > 1,
+            streams=tiling.tiles == 1,
         )
     )
     offsets, zeros = np.zeros(1, np.int64), pad_vector(None, 0, tiling.vectors * tiling.width)

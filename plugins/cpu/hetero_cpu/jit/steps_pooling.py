@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hetero_core.kernels.windows import Windows
+from hetero_cpu.jit.chunks import choose_chunk_size
 from hetero_cpu.jit.compiler import Kernel, find_width
 from hetero_cpu.jit.native import NativeCall, address_of, bits_of, native_step
 from hetero_cpu.jit.pooling import (
@@ -105,7 +106,7 @@ def _plan_global(site: Site, kernel: Kernel, factor: float) -> Recipe | None:
         batch, channels, height, length = x.shape
         blocks = -(-channels // (GLOBAL_BLOCK * width))
         units = batch * blocks
-        units_of_chunk = -(-units // count_chunks(units, x.size / width, site.workers))
+        units_of_chunk = choose_chunk_size(units, count_chunks(units, x.size / width, site.workers), site.workers)
         numbers = {
             "x": address_of(x), "x_image": x.strides[0], "x_row": x.strides[2], "x_pixel": x.strides[3], "height": height, "width": length,
             "y": address_of(y), "y_image": y.strides[0], "factor": bits_of(factor), "blocks": blocks, "units": units,

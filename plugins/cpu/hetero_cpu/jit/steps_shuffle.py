@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hetero_cpu.jit.chunks import choose_chunk_size
 from hetero_cpu.jit.compiler import find_width
 from hetero_cpu.jit.interleave import INTERLEAVE_PARAMETERS, make_interleave
 from hetero_cpu.jit.native import Array, NativeCall, address_of, native_step
@@ -43,7 +44,7 @@ def plan_shuffle(site: Site) -> Recipe | None:
         x, y = reads[0], writes[0]
         lines = batch * height
         # A load, a permutation or two, and a store for each vector.
-        lines_of_chunk = -(-lines // count_chunks(lines, x.size / find_width() * 4, site.workers))
+        lines_of_chunk = choose_chunk_size(lines, count_chunks(lines, x.size / find_width() * 4, site.workers), site.workers)
         numbers = {
             "x": address_of(x), "x_image": x.strides[0], "x_row": x.strides[3], "x_pixel": x.strides[4], "x_group": x.strides[2],
             "y": address_of(y), "y_image": y.strides[0], "y_row": y.strides[2], "y_pixel": y.strides[3],

@@ -17,9 +17,8 @@ from hetero_cpu.jit.terms import Number
 
 _UNROLLED = 4
 _CACHE_LINE = 64
-# How far ahead weights are asked for that are read once, in one stream.
-_STREAM_BYTES = 512
-_FEWEST_OF_STREAM = 4
+# How far ahead weights are asked for that are read once, in one stream; more pixels leave the processor's own fetching less to go by.
+_STREAM_BYTES, _STREAM_BYTES_OF_ONE_PIXEL = 4096, 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +32,14 @@ class Tile:
     is_masked: bool = False
     adds: bool = False
     activations: tuple[Activation, ...] = ()
-
-    @property
-    def streams(self) -> bool:
-        """Says whether the tile asks for its own weights ahead: where one pixel uses them, they are what it waits for."""
-        return self.pixels == 1 and self.vectors >= _FEWEST_OF_STREAM and not self.prefetches
+    streams: bool = False
+    """Whether it asks for its own weights ahead: where no other tile uses them, they are what it waits for."""
 
     @property
     def name(self) -> str:
         """What tells it apart."""
         activations = "".join(f"_{activation.name}" for activation in self.activations)
-        flags = f"p{self.prefetches}" * (self.prefetches > 0) + "m" * self.is_masked + "a" * self.adds
+        flags = f"p{self.prefetches}" * (self.prefetches > 0) + "m" * self.is_masked + "a" * self.adds + "r" * self.streams
         return f"{self.pixels}x{self.vectors}{flags}{activations}"
 
 
@@ -61,6 +57,7 @@ def emit_tile(outer: Code, tile: Tile) -> Code:
     weights = code.variable(w)
     even = depth - depth % _UNROLLED
     fetched = code.variable(ahead)
+    stream_bytes = _STREAM_BYTES_OF_ONE_PIXEL if tile.pixels == 1 else _STREAM_BYTES
     pixels = PixelPointers(code, x_pixel, tile.pixels)
     with code.loop(0, taps) as tap:
         start = x + code.load_number(offsets + tap * 8)
@@ -73,7 +70,7 @@ def emit_tile(outer: Code, tile: Tile) -> Code:
                 rows = []
                 for j in range(tile.vectors):
                     if tile.streams:
-                        code.prefetch(here, k * step + j * vector_bytes + _STREAM_BYTES)
+                        code.prefetch(here, k * step + j * vector_bytes + stream_bytes)
                     rows.append(code.load(here, k * step + j * vector_bytes))
                 for m in range(tile.pixels):
                     scalar = code.spread(code.load_scalar(pixels.find(bases, m), k * FLOAT_BYTES))

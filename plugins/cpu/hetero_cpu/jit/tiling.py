@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hetero_cpu.jit.chunks import choose_chunk_size
 from hetero_cpu.jit.native import Array
 
 # Pixels and vectors of channels that fit into the registers: with AVX-512 pixels * vectors + vectors + 1 <= 32, with AVX2 <= 16.
@@ -18,8 +19,12 @@ _NEAR_BYTES = 1 << 19
 _LONGEST_SUM, _PIECE = 2048, 1024
 # Tiles over which a block of weights is fetched.
 _MOST_FETCHING = 32
-# Multiplications of a chunk below which handing it to a thread costs more than it saves: about 10 microseconds.
-_SMALLEST_CHUNK = 1 << 20
+# From how many blocks for each worker on ranges of them come out even enough.
+_BLOCKS_OF_WORKER = 3
+# Multiplications of a chunk below which handing it to a thread costs more than it saves: about 5 microseconds.
+_SMALLEST_CHUNK = 1 << 19
+# The same in bytes of weights, for which few rows only wait.
+_SMALLEST_STREAM = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,20 +106,23 @@ def choose_chunks(tiling: Tiling, *, lines: int, depth: int, pixel_bytes: int, w
     """Returns the chunks of a product over `lines` lines, of `depth` products for each result; a pixel adds `pixel_bytes` to what is read.
 
     Where all weights are near, a chunk takes a range of units through all blocks, so that its pixels stay near; else a chunk is a range
-    of blocks, so that its weights do.
+    of blocks, so that its weights do. Several workers take ranges of blocks where there are more weights than pixels, so that not each of
+    them has to bring all weights near.
     """
     units = lines * tiling.tiles
     products = units * tiling.pixels * tiling.padded_outputs * depth
-    most_chunks = max(1, products // _SMALLEST_CHUNK)
     weight_bytes = tiling.padded_outputs * depth * 4
-    if weight_bytes <= 2 * _NEAR_BYTES or tiling.blocks < 2 * workers:
+    most_chunks = max(1, products // _SMALLEST_CHUNK, weight_bytes // _SMALLEST_STREAM)
+    are_near = weight_bytes <= 2 * _NEAR_BYTES
+    outweighs = workers > 1 and weight_bytes > units * tiling.pixels * pixel_bytes and tiling.blocks >= _BLOCKS_OF_WORKER * workers
+    if ((are_near and not outweighs) or tiling.blocks < 2 * workers) and units >= min(workers, tiling.blocks):
         near = max(1, _NEAR_BYTES // max(1, pixel_bytes * tiling.pixels))
         wanted = max(-(-units // near), min(most_chunks, 8 * workers) if workers > 1 else 1)
-        size = max(1, -(-units // wanted))
+        size = choose_chunk_size(units, wanted, workers)
         count = -(-units // size)
         return Chunks(units, size, count, tiling.blocks, count)
     wanted = min(tiling.blocks, max(1, most_chunks), 8 * workers) if workers > 1 else 1
-    size = -(-tiling.blocks // wanted)
+    size = choose_chunk_size(tiling.blocks, wanted, workers)
     return Chunks(units, units, 1, size, -(-tiling.blocks // size))
 
 

@@ -9,6 +9,7 @@ from math import prod
 import numpy as np
 
 from hetero_core.kernels.windows import Windows
+from hetero_cpu.jit.chunks import choose_chunk_size
 from hetero_cpu.jit.compiler import Kernel
 from hetero_cpu.jit.native import NativeCall, address_of
 from hetero_cpu.jit.windows import PARAMETERS, WindowShape
@@ -83,7 +84,7 @@ class WindowCall:
         lines = batch * groups
         vectors = -(-channels // self.width)
         instructions = batch * height * length * vectors * (prod(self.windows.kernel) + 4)
-        lines_of_chunk = -(-lines // count_chunks(lines, instructions, self.workers))
+        lines_of_chunk = choose_chunk_size(lines, count_chunks(lines, instructions, self.workers), self.workers)
         neutral = np.full(channels, self.neutral, np.float32)
         third = y if added is None else added
         numbers = {

@@ -1,0 +1,19 @@
+"""Into which chunks work is cut so that all workers end at about the same time."""
+
+from __future__ import annotations
+
+
+def choose_chunk_size(units: int, chunks: int, workers: int) -> int:
+    """Returns how many of `units` equal units a chunk has, where about `chunks` chunks are wanted: half as many to twice as many.
+
+    Seven chunks keep two workers as long as eight would.
+    """
+    size = -(-units // max(1, chunks))
+    if workers == 1 or size >= units:
+        return size
+
+    def count_rounds(candidate: int) -> int:
+        return -(-units // (candidate * workers)) * candidate
+
+    candidates = range(-(-size // 2), min(2 * size, units) + 1)
+    return min(candidates, key=lambda candidate: (count_rounds(candidate), abs(candidate - size)))

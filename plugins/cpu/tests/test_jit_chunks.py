@@ -1,0 +1,61 @@
+"""How work is cut for several workers: all of it, in chunks of about the wanted size, so that nobody is left waiting."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
+
+from hetero_cpu.jit.chunks import choose_chunk_size
+from hetero_cpu.jit.tiling import choose_chunks, choose_tiling
+
+
+@given(units=st.integers(1, 500), chunks=st.integers(1, 600), workers=st.integers(1, 9))
+def test_chunks_have_about_the_wanted_size_and_keep_workers_as_long_as_any_other_would(
+    units: int, chunks: int, workers: int
+) -> None:
+    size, wanted = choose_chunk_size(units, chunks, workers), -(-units // chunks)
+    assert wanted / 2 <= size <= 2 * wanted
+
+    def count_rounds(candidate: int) -> int:
+        """How many units the worker has who has the most, where all take turns."""
+        numbers = [min(candidate, units - begin) for begin in range(0, units, candidate)]
+        return max(len(numbers[worker::workers]) for worker in range(workers)) * candidate
+
+    assert count_rounds(size) <= count_rounds(wanted)
+
+
+@pytest.mark.parametrize(("units", "chunks", "size"), [(14, 10, 1), (14, 7, 1), (14, 3, 7), (8, 3, 2), (7, 7, 1), (1, 1, 1)])
+def test_two_workers_get_the_same_number_of_units_where_they_can(units: int, chunks: int, size: int) -> None:
+    assert choose_chunk_size(units, chunks, 2) == size
+
+
+def test_one_worker_gets_chunks_of_the_wanted_size() -> None:
+    assert choose_chunk_size(14, 5, 1) == 3
+
+
+@pytest.mark.parametrize(
+    ("pixels", "outputs", "depth", "unit_chunks"),
+    [
+        # 49 pixels of 160 channels beside 600 KB of weights: each of two workers reads half of them.
+        (49, 960, 160, 1),
+        # 3136 pixels of 24 channels beside 14 KB of weights.
+        (3136, 144, 24, 8),
+    ],
+)
+def test_several_workers_share_what_is_more_weights_or_pixels(pixels: int, outputs: int, depth: int, unit_chunks: int) -> None:
+    tiling = choose_tiling(pixels, outputs, 16)
+    chunks = choose_chunks(tiling, lines=1, depth=depth, pixel_bytes=depth * 4, workers=2)
+    assert chunks.unit_chunks == unit_chunks
+    assert chunks.count % 2 == 0
+    assert choose_chunks(tiling, lines=1, depth=depth, pixel_bytes=depth * 4, workers=1).unit_chunks == 1
+
+
+@pytest.mark.parametrize("workers", [2, 4, 16])
+def test_weights_that_one_row_waits_for_are_shared(workers: int) -> None:
+    tiling = choose_tiling(1, 768, 16)
+    chunks = choose_chunks(tiling, lines=1, depth=768, pixel_bytes=768 * 4, workers=workers)
+    assert chunks.count == tiling.blocks == 4
+    assert choose_chunks(tiling, lines=1, depth=768, pixel_bytes=768 * 4, workers=1).count == 1

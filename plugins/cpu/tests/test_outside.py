@@ -1,0 +1,232 @@
+"""Inputs that are read where the caller has them, and outputs that are written where they stay: nothing is seen of it but the time."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import pytest
+from hetero_cpu.output_memory import OutputMemory
+
+from hetero_core import Core
+
+# Large enough not to be copied: 128 KiB.
+ROWS, COLUMNS = 128, 256
+SHAPE = f"{ROWS},{COLUMNS}"
+
+
+@pytest.fixture
+def core(kernels: str) -> Iterator[Core]:
+    with Core() as opened:
+        opened.set_config({"CPU_KERNELS": kernels, "INFERENCE_NUM_THREADS": 2}, "CPU")
+        yield opened
+
+
+@pytest.fixture
+def native_core(kernels: str, core: Core) -> Core:
+    if kernels == "NUMPY":
+        pytest.skip("NumPy's plans copy what comes in and goes out")
+    return core
+
+
+def parse(text: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}')
+
+
+def draw_array(seed: int, *shape: int) -> Any:
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
+
+
+def find_address(array: Any) -> int:
+    return int(array.ctypes.data)
+
+
+RELU = parse(f"g (float[{SHAPE}] x) => (float[{SHAPE}] y) {{ y = Relu(x) }}")
+CACHE = parse("""g (float[1,4,64,64] past, float[1,4,1,64] new) => (float[1,4,65,64] present, float[1,4,65,64] twice) {
+    present = Concat<axis=2>(past, new)
+    twice = Add(present, present)
+}""")
+
+
+def run_cache(past: Any, new: Any) -> dict[str, Any]:
+    present = np.concatenate([past, new], axis=2)
+    return {"present": present, "twice": present + present}
+
+
+def test_a_step_that_could_write_over_its_input_leaves_the_callers_array_alone(core: Core) -> None:
+    x = draw_array(0, ROWS, COLUMNS)
+    before = x.copy()
+    x.flags.writeable = False
+    found = core.load_network(RELU, "CPU").infer({"x": x})["y"]
+    assert np.array_equal(x, before)
+    assert np.array_equal(found, np.maximum(before, 0))
+
+
+def test_each_run_reads_the_arrays_that_it_is_given(core: Core) -> None:
+    request = core.load_network(CACHE, "CPU").create_infer_request()
+    for seed in range(4):
+        inputs = {"past": draw_array(seed, 1, 4, 64, 64), "new": draw_array(seed + 9, 1, 4, 1, 64)}
+        found = request.infer(inputs)
+        for name, expected in run_cache(**inputs).items():
+            assert np.array_equal(found[name], expected)
+
+
+def test_results_that_are_held_survive_later_runs(core: Core) -> None:
+    request = core.load_network(RELU, "CPU").create_infer_request()
+    arrays = [draw_array(seed, ROWS, COLUMNS) for seed in range(6)]
+    held = [request.infer({"x": x})["y"] for x in arrays]
+    for x, y in zip(arrays, held, strict=True):
+        assert np.array_equal(y, np.maximum(x, 0))
+
+
+def test_a_view_of_a_result_is_enough_to_hold_it(core: Core) -> None:
+    request = core.load_network(RELU, "CPU").create_infer_request()
+    arrays = [draw_array(seed, ROWS, COLUMNS) for seed in range(6)]
+    held = [memoryview(request.infer({"x": x})["y"].T[3:5].reshape(2, 8, -1)[:, 1]) for x in arrays]
+    for x, part in zip(arrays, held, strict=True):
+        assert np.array_equal(part, np.maximum(x, 0).T[3:5].reshape(2, 8, -1)[:, 1])
+
+
+def test_a_result_may_be_the_next_input(core: Core) -> None:
+    request = core.load_network(RELU, "CPU").create_infer_request()
+    x = draw_array(3, ROWS, COLUMNS)
+    y = request.infer({"x": x})["y"]
+    for _ in range(4):
+        y = request.infer({"x": y})["y"]
+    assert np.array_equal(y, np.maximum(x, 0))
+
+
+def test_a_result_belongs_to_the_caller_who_may_write_into_it(core: Core) -> None:
+    request = core.load_network(RELU, "CPU").create_infer_request()
+    x = draw_array(4, ROWS, COLUMNS)
+    first = request.infer({"x": x})["y"]
+    first[...] = 7
+    assert np.array_equal(request.infer({"x": x})["y"], np.maximum(x, 0))
+    assert np.all(first == 7)
+
+
+def test_what_was_dropped_is_written_again(native_core: Core) -> None:
+    request = native_core.load_network(RELU, "CPU").create_infer_request()
+    x = draw_array(5, ROWS, COLUMNS)
+    addresses = {find_address(request.infer({"x": x})["y"]) for _ in range(8)}
+    # One while the request still has the last one.
+    assert len(addresses) <= 2
+
+
+@pytest.mark.parametrize("unfit", ["unaligned", "strided", "reversed"])
+def test_inputs_that_lie_otherwise_are_copied(core: Core, unfit: str) -> None:
+    x = draw_array(6, ROWS, COLUMNS)
+    if unfit == "unaligned":
+        memory = np.zeros(x.nbytes + 1, np.uint8)
+        given = memory[1:].view(np.float32).reshape(x.shape)
+        given[...] = x
+    elif unfit == "strided":
+        wide = np.zeros((ROWS, COLUMNS, 2), np.float32)
+        wide[..., 0] = x
+        given = wide[..., 0]
+    else:
+        given = x[::-1].copy()[::-1]
+    assert np.array_equal(core.load_network(RELU, "CPU").infer({"x": given})["y"], np.maximum(x, 0))
+
+
+def test_arrays_set_for_outputs_are_filled_beside_others(core: Core) -> None:
+    request = core.load_network(CACHE, "CPU").create_infer_request()
+    inputs = {"past": draw_array(7, 1, 4, 64, 64), "new": draw_array(8, 1, 4, 1, 64)}
+    mine = np.zeros((1, 4, 65, 64), np.float32)
+    request.set_tensor("twice", mine)
+    found = request.infer(inputs)
+    expected = run_cache(**inputs)
+    assert found["twice"] is mine
+    assert np.array_equal(mine, expected["twice"])
+    assert np.array_equal(found["present"], expected["present"])
+
+
+def test_an_array_may_be_set_for_an_output_and_given_as_an_input(core: Core) -> None:
+    model = parse(f"g (float[{SHAPE}] x) => (float[{SHAPE}] y) {{ t = ReduceSum<keepdims=1>(x)  y = Add(x, t) }}")
+    request = core.load_network(model, "CPU").create_infer_request()
+    x = np.ones((ROWS, COLUMNS), np.float32)
+    request.set_tensor("y", x)
+    assert np.all(request.infer({"x": x})["y"] == 1 + ROWS * COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("body", "outputs"),
+    [
+        ("y = Identity(x)", ["y"]),
+        ("y = Relu(x)  shape = Constant<value_ints=[-1]>()  z = Reshape(y, shape)", ["y", "z"]),
+        ("y = Relu(x)  shape = Constant<value_ints=[-1]>()  z = Reshape(y, shape)", ["z"]),
+        ("y = Relu(x)  z = Transpose<perm=[1, 0]>(y)", ["y", "z"]),
+        ("y = Relu(x)  z = CumSum(y, axis)", ["y", "z"]),
+        ("z = CumSum(x, axis)  y = Relu(x)", ["y", "z"]),
+        ("half = Constant<value_ints=[64, 64]>()  y, z = Split<axis=0>(x, half)", ["y", "z"]),
+        ("half = Constant<value_ints=[64, 64]>()  y, t = Split<axis=0>(x, half)  z = Relu(t)", ["y", "z"]),
+        ("y = Concat<axis=0>(x, x)  z = Exp(x)", ["y", "z"]),
+    ],
+)
+def test_outputs_that_share_memory_or_come_from_functions_are_right(core: Core, body: str, outputs: list[str]) -> None:
+    returned = ", ".join(f"float[n] {name}" for name in outputs)
+    model = parse(f"g (float[{SHAPE}] x) => ({returned}) <int64 axis = {{0}}> {{ {body} }}")
+    for value in model.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    x = abs(draw_array(9, ROWS, COLUMNS))
+    request = core.load_network(model, "CPU").create_infer_request()
+    request.infer({"x": x})
+    found = request.infer({"x": x})
+    halves = {"y": x[:64], "z": x[64:]}
+    expected = {
+        "Split": halves,
+        "CumSum": {"y": x, "z": np.cumsum(x, axis=0)},
+        "Transpose": {"y": x, "z": x.T},
+        "Concat": {"y": np.concatenate([x, x]), "z": np.exp(x)},
+    }
+    wanted = next((arrays for operator, arrays in expected.items() if operator in body), {"y": x, "z": x.reshape(-1)})
+    for name in outputs:
+        assert found[name].shape == wanted[name].shape
+        np.testing.assert_allclose(found[name], wanted[name], rtol=2e-5)
+        assert not np.shares_memory(found[name], x)
+    if len(outputs) > 1:
+        assert not np.shares_memory(found["y"], found["z"])
+
+
+def test_indices_are_never_read_where_somebody_else_may_change_them(native_core: Core) -> None:
+    """They are checked once, and memory is read by them afterwards."""
+    model = parse("g (float[64,64] x, int64[16384] i) => (float[16384,64] y) { y = Gather(x, i) }")
+    loaded = native_core.load_network(model, "CPU")
+    x, i = draw_array(10, 64, 64), np.arange(16384) % 64
+    assert np.array_equal(loaded.infer({"x": x, "i": i})["y"], x[i])
+    with pytest.raises(Exception, match="out of bounds"):
+        loaded.infer({"x": x, "i": i + 1})
+
+
+def test_memory_of_outputs_is_handed_out_again_when_no_view_of_it_is_left() -> None:
+    memory = OutputMemory((32, 8), np.dtype(np.float32), 1024)
+    first, address = memory.take()
+    assert address == find_address(first)
+    assert address % 64 == 0
+    assert first.shape == (32, 8)
+    part = first[3:, ::2].T
+    del first
+    second, other = memory.take()
+    assert other != address
+    assert not np.shares_memory(second, part)
+    del part
+    gc.collect()
+    assert memory.take()[1] == address
+
+
+def test_no_more_memory_is_kept_than_two_outputs_need() -> None:
+    tracemalloc.start()
+    try:
+        memory = OutputMemory((1 << 18,), np.dtype(np.float32), 1 << 20)
+        before = tracemalloc.get_traced_memory()[0]
+        held = [memory.take()[0] for _ in range(5)]
+        assert tracemalloc.get_traced_memory()[0] - before > 5 << 20
+        held.clear()
+        gc.collect()
+        assert 0 < tracemalloc.get_traced_memory()[0] - before < 3 << 20
+    finally:
+        tracemalloc.stop()
