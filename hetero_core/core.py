@@ -86,7 +86,10 @@ class Core:
 
     def _as_network(self, model: Network | str | os.PathLike[str] | bytes | onnx.ModelProto) -> Network:
         if not isinstance(model, Network):
-            return self.read_network(model)
+            from hetero_core.network.reader import read_network  # imports onnx
+
+            # Nobody else has this network, so its weights need not outlive their use.
+            return read_network(model, infer_custom_types=self._infer_custom_types, holds_weights=False)
         if self._extensions and any(value not in model.types for node in model.nodes for value in node.writes):
             from hetero_core.network.shapes import infer_types  # imports onnx
 

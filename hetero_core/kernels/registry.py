@@ -3,7 +3,8 @@
 A kernel is one function. Its first parameter is `xp`, the array namespace (NumPy, CuPy or one like them); then come the ONNX inputs
 by position, absent ones as None; ONNX attributes are keyword-only and carry the spec's defaults. It returns one array or a tuple,
 and never writes into its inputs; its result may share their memory. `find_refusal` reads the same record that runs the node, so
-that a claim and its execution cannot drift. Kernel modules are imported on the first question. Imports no array library at its head.
+that a claim and its execution cannot drift. A kernel module is imported on the first question about one of
+its operators. Imports no array library at its head.
 """
 
 from __future__ import annotations
@@ -18,56 +19,9 @@ from typing import Any, TypeVar
 
 from hetero_core.dtypes import DTYPES, dtype_of_onnx
 from hetero_core.errors import enumerate_choices, suggest
+from hetero_core.kernels.index import OPERATORS_OF_MODULES, map_modules
 from hetero_core.network.graph import EMPTY, Graph, Node
 from hetero_core.network.types import MapType, TensorType, ValueType
-
-MODULES = (
-    "activations",
-    "arithmetic",
-    "attention",
-    "casts",
-    "comparison",
-    "control_flow",
-    "convolution",
-    "convolution_special",
-    "flex_attention",
-    "generation",
-    "images",
-    "indexing",
-    "layout",
-    "legacy_arithmetic",
-    "linear",
-    "losses",
-    "mathematics",
-    "ml_encoders",
-    "ml_features",
-    "ml_linear",
-    "ml_maps",
-    "ml_svm",
-    "ml_tree_classifier",
-    "ml_trees",
-    "normalization",
-    "padding",
-    "pooling",
-    "quantization",
-    "quantized_linear",
-    "random_numbers",
-    "recurrent",
-    "recurrent_legacy",
-    "reductions",
-    "resize",
-    "scatter",
-    "selection",
-    "sequences",
-    "signals",
-    "slicing",
-    "softmax",
-    "strings",
-    "tokenizer",
-    "training",
-    "vision",
-)
-"""The modules of kernels, each imported when the table is first read."""
 
 Dtypes = frozenset[str]
 ANY: Dtypes = frozenset(DTYPES)
@@ -204,15 +158,25 @@ def _read_signature(function: Callable[..., Any]) -> tuple[dict[str, Any], tuple
 
 @cache
 def read_table() -> Mapping[tuple[str, str, int], Kernel]:
-    """Returns the whole table, sorted by domain, operator and version; imports the kernel modules on the first call."""
-    for module in MODULES:
+    """Returns the whole table, sorted by domain, operator and version; imports all kernel modules on the first call."""
+    for module in OPERATORS_OF_MODULES:
         importlib.import_module(f"hetero_core.kernels.{module}")
     return dict(sorted(_TABLE.items()))
 
 
+_MODULES = map_modules()
+
+
+@cache
+def _import_kernels(domain: str, op_type: str) -> None:
+    for module in _MODULES.get((domain, op_type), ()):
+        importlib.import_module(f"hetero_core.kernels.{module}")
+
+
 def find_kernel(node: Node) -> Kernel | None:
-    """Returns the kernel of a node's operator in the node's version, or None."""
-    return read_table().get((node.domain, node.op_type, node.since_version))
+    """Returns the kernel of a node's operator in the node's version, or None; imports the modules that have the operator."""
+    _import_kernels(node.domain, node.op_type)
+    return _TABLE.get((node.domain, node.op_type, node.since_version))
 
 
 def find_refusal(

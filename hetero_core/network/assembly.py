@@ -27,6 +27,7 @@ from hetero_core.network.scopes import (
     normal_domain,
 )
 from hetero_core.network.soundness import check_everything_is_produced, check_single_assignment, check_text
+from hetero_core.network.splitting import NO_PAYLOADS, Payload
 from hetero_core.network.tensors import read_sparse_tensor, read_tensor
 from hetero_core.network.topology import find_free_values, sort_topologically
 from hetero_core.network.type_protos import read_type
@@ -51,9 +52,11 @@ class Draft:
 class GraphReader:
     """Reads the graphs of one model."""
 
-    def __init__(self, model: onnx.ModelProto, weights: WeightSource) -> None:
+    def __init__(self, model: onnx.ModelProto, weights: WeightSource, payloads: Mapping[int, Payload]) -> None:
+        """`payloads`: the `raw_data` of initializers of the root graph, by position, that was taken out of the proto."""
         self._model = model
         self._weights = weights
+        self._payloads = payloads
         self._functions = {key_of_function(function): function for function in model.functions}
         self._since: dict[tuple[str, str, int], int] = {}
         self._value_names: set[str] = set(names_of_values(model.graph)) if self._functions else set()
@@ -61,14 +64,17 @@ class GraphReader:
     def read_root(self, opsets: Mapping[str, int]) -> tuple[Graph, Mapping[str, str]]:
         """Returns the root graph, its declared types and the pins of its nodes."""
         draft = Draft()
-        graph = self._read_graph(self._model.graph, Scope(opsets), draft)
+        graph = self._read_graph(self._model.graph, Scope(opsets), draft, self._payloads)
         check_everything_is_produced(graph)
         return graph, {node.name: draft.pins[node.name] for node in graph.nodes if node.name in draft.pins}
 
-    def _read_graph(self, proto: onnx.GraphProto, scope: Scope, draft: Draft) -> Graph:
-        for tensor in proto.initializer:
+    def _read_graph(
+        self, proto: onnx.GraphProto, scope: Scope, draft: Draft, payloads: Mapping[int, Payload] = NO_PAYLOADS
+    ) -> Graph:
+        for position, tensor in enumerate(proto.initializer):
             name = scope.value(tensor.name)
-            self._add_initializer(draft, name, read_tensor(tensor, self._weights, f"initializer '{name}'"))
+            initializer = read_tensor(tensor, self._weights, f"initializer '{name}'", raw=payloads.get(position))
+            self._add_initializer(draft, name, initializer)
         for sparse in proto.sparse_initializer:
             name = scope.value(sparse.values.name)
             self._add_initializer(draft, name, read_sparse_tensor(sparse, self._weights, f"sparse initializer '{name}'"))

@@ -12,6 +12,7 @@ from functools import cached_property
 from math import prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+from weakref import ReferenceType, ref
 
 from hetero_core.dtypes import bits_of_dtype
 from hetero_core.errors import InvalidNetworkError, suggest
@@ -32,16 +33,28 @@ def _empty() -> Mapping[str, Any]:
 class Initializer:
     """A constant of a network: its type is known at once, its array is made on first use and kept, read-only and shared.
 
-    Networks and their parts hold the same object, so weights are never copied between parts.
+    Networks and their parts hold the same object, so weights are never copied between parts. One that is *renewable* can make its
+    array again, the same each time, and lets go of it when it is told to.
     """
 
-    __slots__ = ("_array", "_digest", "_load", "dtype", "shape")
+    __slots__ = ("_array", "_digest", "_is_renewable", "_let_go", "_load", "dtype", "shape")
 
-    def __init__(self, dtype: str, shape: tuple[int, ...], load: Callable[[], np.ndarray[Any, Any]]) -> None:
+    def __init__(
+        self,
+        dtype: str,
+        shape: tuple[int, ...],
+        load: Callable[[], np.ndarray[Any, Any]],
+        *,
+        is_renewable: bool = False,
+        array: np.ndarray[Any, Any] | None = None,
+    ) -> None:
+        """`load` makes the array, where `is_renewable` as often as it is called; `array` is what it would make, where that is there."""
         self.dtype = dtype
         self.shape = shape
         self._load: Callable[[], np.ndarray[Any, Any]] | None = load
-        self._array: np.ndarray[Any, Any] | None = None
+        self._is_renewable = is_renewable
+        self._array = None if array is None else _protect(array)
+        self._let_go: ReferenceType[np.ndarray[Any, Any]] | None = None
         self._digest: bytes | None = None
 
     @classmethod
@@ -60,15 +73,29 @@ class Initializer:
     @property
     def array(self) -> np.ndarray[Any, Any]:
         """The array, C-contiguous and read-only; made on the first call. Two threads may both make it; one result stays."""
-        if self._array is None:
-            load = self._load
-            if load is not None:
-                array = load().view()
-                array.flags.writeable = False
-                self._array = array
+        array = self._array
+        if array is None:
+            # Another thread may have just made it, and let go of how; or whoever asked before still has it.
+            load, let_go = self._load, self._let_go
+            array = self._array if let_go is None else let_go()
+            if array is None:
+                assert load is not None
+                array = _protect(load())
+            self._array = array
+            if not self._is_renewable:
                 self._load = None
-        assert self._array is not None
-        return self._array
+        return array
+
+    def release(self) -> None:
+        """Lets go of the array, where it can be made again; whoever has it keeps it, and the next who asks gets it or a new one."""
+        array = self._array
+        if self._is_renewable and array is not None:
+            self._let_go, self._array = ref(array), None
+
+    @property
+    def is_renewable(self) -> bool:
+        """Says whether `release` frees memory."""
+        return self._is_renewable
 
     @property
     def digest(self) -> bytes:
@@ -76,7 +103,10 @@ class Initializer:
         if self._digest is None:
             from hetero_core.network.tensors import digest_array  # below in the tree; asked for by fingerprints only
 
+            is_held = self._array is not None
             self._digest = digest_array(self.array)
+            if not is_held:
+                self.release()
         return self._digest
 
     @property
@@ -89,6 +119,12 @@ class Initializer:
         """The bytes of the array in memory; strings count one pointer each."""
         bits = bits_of_dtype(self.dtype)
         return prod(self.shape) * (8 if bits is None else max(bits // 8, 1))
+
+
+def _protect(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,8 +6,10 @@ functions.
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -15,9 +17,11 @@ from typing import TYPE_CHECKING
 from hetero_core.errors import InvalidNetworkError, NetworkNotFoundError, NetworkReadError
 from hetero_core.network.assembly import GraphReader, read_opsets
 from hetero_core.network.border import BORDER_KEY, Border, border_of_json, list_defaults
+from hetero_core.network.file_spans import hold_file
 from hetero_core.network.graph import EMPTY, Graph, Network
 from hetero_core.network.shapes import CustomTypes, infer_types
 from hetero_core.network.soundness import check_text, find_contradiction
+from hetero_core.network.splitting import NO_PAYLOADS, BytesInMemory, BytesOfFile, ByteSource, Payload, split_model
 from hetero_core.network.types import ValueSpec, has_known_element
 from hetero_core.network.weights import WeightFiles, WeightSource
 
@@ -30,27 +34,32 @@ def read_network(
     *,
     base: str | os.PathLike[str] | None = None,
     infer_custom_types: CustomTypes | None = None,
+    holds_weights: bool = True,
 ) -> Network:
     """Returns the network of an ONNX file, of its bytes, or of a ModelProto, with the types of all values as far as they are known.
 
     `base` is the folder of external weights; that of the file where `source` is one. `infer_custom_types` gives the output types of
     a node that onnx does not know (`shapes.CustomTypes`). A ModelProto is not kept: what is done to it later changes nothing.
-    External weights are mapped when they are first used; all else is in memory when this returns.
+    External weights are mapped when they are first used; all else is in memory when this returns. Without `holds_weights` large
+    weights of a file are read when they are used, and are renewable: the file stays open, and must not be changed.
 
     Raises: NetworkNotFoundError, NetworkReadError for what is no ONNX model; InvalidNetworkError for a model that is no valid
     network; AffinityError for a pin without a device.
     """
+    folder = None if base is None else os.fspath(base)
+    payloads = NO_PAYLOADS
     if isinstance(source, (str, os.PathLike)):
         path = os.fspath(source)
-        folder: str | None
-        folder = os.path.dirname(os.path.abspath(path)) if base is None else os.fspath(base)
+        folder = os.path.dirname(os.path.abspath(path)) if folder is None else folder
         title = f"'{path}'"
-        model = parse_model(_read_file(path), title)
+        model, payloads = _read_file(path, title, holds_weights=holds_weights)
+    elif isinstance(source, (bytes, bytearray, memoryview)):
+        title = f"{len(source)} bytes"
+        model, payloads = _parse_split(BytesInMemory(bytes(source)), title)
     else:
-        folder = None if base is None else os.fspath(base)
-        title = f"{len(source)} bytes" if isinstance(source, (bytes, bytearray, memoryview)) else "the ModelProto"
-        model = parse_model(bytes(source), title) if isinstance(source, (bytes, bytearray, memoryview)) else _check_proto(source)
-    network = assemble_network(model, WeightFiles(folder), title)
+        title = "the ModelProto"
+        model = _check_proto(source)
+    network = assemble_network(model, WeightFiles(folder), title, payloads)
     return infer_types(network, infer_custom_types=infer_custom_types)
 
 
@@ -64,16 +73,33 @@ def _check_proto(source: onnx.ModelProto) -> onnx.ModelProto:
     return source
 
 
-def _read_file(path: str) -> bytes:
+def _read_file(path: str, title: str, *, holds_weights: bool) -> tuple[onnx.ModelProto, Mapping[int, Payload]]:
     if os.path.isdir(path):
         raise NetworkReadError(f"cannot read network from '{path}': it is a folder. Give the path of the .onnx file in it.")
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        with io.FileIO(path) as file:
+            held = None if holds_weights else hold_file(file.fileno(), path)
+            return _parse_split(BytesOfFile(file, held), title)
     except FileNotFoundError as error:
         raise NetworkNotFoundError(f"cannot read network from '{path}': there is no such file.") from error
     except OSError as error:
         raise NetworkReadError(f"cannot read network from '{path}': {error.strerror}.") from error
+
+
+def _parse_split(source: ByteSource, title: str) -> tuple[onnx.ModelProto, Mapping[int, Payload]]:
+    """Returns the proto in a source, and the `raw_data` that it lacks by the position of the initializer.
+
+    Raises: NetworkReadError when there is none; OSError of the source.
+    """
+    split = split_model(source)
+    if split is not None:
+        import onnx  # heavy
+        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # comes with onnx, without stubs
+
+        # What protobuf refuses without its weights, it is shown with them, so that they change no word of the error.
+        with suppress(DecodeError):
+            return onnx.ModelProto.FromString(split.skeleton), split.payloads
+    return parse_model(source.read_all(), title), NO_PAYLOADS
 
 
 def parse_model(content: bytes, title: str) -> onnx.ModelProto:
@@ -82,7 +108,7 @@ def parse_model(content: bytes, title: str) -> onnx.ModelProto:
     Raises: NetworkReadError when there is none.
     """
     import onnx  # heavy
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # comes with onnx, without stubs
+    from google.protobuf.message import DecodeError
 
     if not content:
         raise NetworkReadError(f"cannot read network from {title}: it is empty. Expected an ONNX model.")
@@ -101,14 +127,18 @@ def parse_model(content: bytes, title: str) -> onnx.ModelProto:
         ) from error
 
 
-def assemble_network(model: onnx.ModelProto, weights: WeightSource, title: str) -> Network:
+def assemble_network(
+    model: onnx.ModelProto, weights: WeightSource, title: str, payloads: Mapping[int, Payload] = NO_PAYLOADS
+) -> Network:
     """Returns the network of a proto with the types that it declares, none inferred.
+
+    `payloads`: the `raw_data` of initializers of the graph, by position, where the proto has an empty one instead.
 
     Raises: as `read_network`.
     """
     _check_header(model, title)
     opsets = read_opsets(model.opset_import, "the model")
-    graph, pins = GraphReader(model, weights).read_root(opsets)
+    graph, pins = GraphReader(model, weights, payloads).read_root(opsets)
     metadata = {entry.key: entry.value for entry in model.metadata_props}
     check_text(*metadata, *metadata.values())
     text = metadata.pop(BORDER_KEY, "{}")

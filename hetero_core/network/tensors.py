@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_core.dtypes import DTYPES, bits_of_dtype, dtype_of_numpy, dtype_of_onnx, numpy_dtype, onnx_of_dtype
 from hetero_core.errors import InvalidNetworkError, NetworkReadError, enumerate_choices
+from hetero_core.network.file_spans import FileSpan
 from hetero_core.network.graph import Initializer
+from hetero_core.network.splitting import Payload
 from hetero_core.network.weights import WeightSource
 
 if TYPE_CHECKING:
@@ -30,10 +32,11 @@ _LARGEST_SPARSE = 2**31
 """Bytes; a sparse constant is held dense, and a few bytes in a file may stand for any number of zeros."""
 
 
-def read_tensor(proto: onnx.TensorProto, weights: WeightSource, owner: str) -> Initializer:
+def read_tensor(proto: onnx.TensorProto, weights: WeightSource, owner: str, *, raw: Payload | None = None) -> Initializer:
     """Returns the constant that a proto holds. `owner` begins the message of an error: "initializer 'w'".
 
-    Bytes are copied out of the proto once; external weights are not touched before the array is used.
+    `raw` stands for the `raw_data` of the proto, which is empty then. Bytes are copied out of the proto once; external weights are
+    not touched before the array is used.
 
     Raises: NetworkReadError when type, shape and bytes do not fit together.
     """
@@ -51,9 +54,12 @@ def read_tensor(proto: onnx.TensorProto, weights: WeightSource, owner: str) -> I
         _check_length(len(strings), count, "strings", owner)
         return Initializer(dtype, shape, lambda: _array_of_strings(strings, shape))
     if proto.HasField("raw_data"):
-        raw = proto.raw_data
-        _check_length(len(raw), stored_size(dtype, count), "bytes", owner)
-        return Initializer(dtype, shape, lambda: array_of_bytes(raw, dtype, shape))
+        content = proto.raw_data if raw is None else raw
+        _check_length(len(content), stored_size(dtype, count), "bytes", owner)
+        if isinstance(content, FileSpan):
+            read = content.read
+            return Initializer(dtype, shape, lambda: array_of_bytes(read(), dtype, shape), is_renewable=True)
+        return Initializer(dtype, shape, lambda: array_of_bytes(content, dtype, shape))
     array = _read_typed_fields(proto, owner)
     return Initializer(dtype, shape, lambda: array)
 

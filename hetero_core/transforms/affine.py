@@ -92,13 +92,10 @@ class _Folder:
         outputs = weight.shape[0]
         if affine.scale.size not in (1, outputs) or affine.shift.size not in (1, outputs):
             return None
-        # In float64, rounded once; NumPy converts a few thousand elements at a time.
-        w = np.empty_like(weight.array)
-        scale = affine.scale.reshape(-1, *(1,) * (len(weight.shape) - 1))
-        np.multiply(weight.array, scale, out=w, dtype=np.float64, casting="same_kind")
+        w = _scale_later(weight, affine.scale)
         b = (self._constants[bias].array.astype(np.float64) if bias else np.zeros(outputs)) * affine.scale + affine.shift
-        dtype = weight.array.dtype
-        names = (self._keep(node, "weight", w), self._keep(node, "bias", b.astype(dtype)))
+        b = Initializer.of_array(b.astype(weight.dtype))
+        names = (self._keep(node, "weight", w), self._keep(node, "bias", b))
         return replace(conv, inputs=(conv.inputs[0], *names), outputs=node.outputs[:1], origins=_join_origins(conv, node))
 
     def _fold_into_norm(self, norm: Node, node: Node, affine: Affine) -> Node | None:
@@ -116,15 +113,16 @@ class _Folder:
         # The parameters that give the joined scale and shift with the mean and variance as they are.
         scale = first.scale * affine.scale * np.sqrt(variance + epsilon)
         shift = first.shift * affine.scale + affine.shift + mean * first.scale * affine.scale
-        names = (self._keep(node, "scale", scale.astype(dtype)), self._keep(node, "shift", shift.astype(dtype)))
+        joined = (Initializer.of_array(scale.astype(dtype)), Initializer.of_array(shift.astype(dtype)))
+        names = (self._keep(node, "scale", joined[0]), self._keep(node, "shift", joined[1]))
         inputs = (norm.inputs[0], *names, *norm.inputs[3:5])
         return replace(norm, inputs=inputs, outputs=node.outputs[:1], origins=_join_origins(norm, node))
 
-    def _keep(self, node: Node, role: str, array: Any) -> str:
+    def _keep(self, node: Node, role: str, constant: Initializer) -> str:
         name = f"{node.outputs[0]}/{role}"
         while name in self._constants or name in self._network.types or name in self._network.index_of_producer:
             name += "'"
-        self._constants[name] = Initializer.of_array(array)
+        self._constants[name] = constant
         return name
 
     def finish(self) -> Network:
@@ -133,6 +131,22 @@ class _Folder:
             return self._network
         nodes = tuple(node for node in self._nodes if node is not None)
         return drop_unread(replace(self._network, nodes=nodes, initializers=MappingProxyType(self._constants)))
+
+
+def _scale_later(weight: Initializer, scale: np.ndarray[Any, Any]) -> Initializer:
+    """Returns the weights times one number for each output, made on first use: a network is never in memory twice for being folded."""
+
+    def load() -> np.ndarray[Any, Any]:
+        import numpy as np  # late: a network without constants to fold needs none
+
+        # In float64, rounded once; NumPy converts a few thousand elements at a time.
+        array = weight.array
+        scaled = np.empty_like(array)
+        np.multiply(array, scale.reshape(-1, *(1,) * (array.ndim - 1)), out=scaled, dtype=np.float64, casting="same_kind")
+        weight.release()
+        return scaled
+
+    return Initializer(weight.dtype, weight.shape, load, is_renewable=True)
 
 
 def _join_origins(first: Node, second: Node) -> tuple[str, ...]:

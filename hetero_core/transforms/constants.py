@@ -24,9 +24,16 @@ RANDOM_OPERATORS = frozenset(
 LARGEST_GROWTH = 1 << 20
 """Bytes that a node may make beyond those that it reads, to be computed ahead."""
 
+LARGEST_KEPT = 1 << 16
+"""Bytes from which on a result is computed again rather than kept where nobody needs it for a while."""
 
-def fold_constants(network: Network, evaluate: Evaluate) -> Network:
-    """Returns the network with nodes that read nothing but constants replaced by their results; one sweep.
+
+def _is_never_kept(node: Node, network: Network) -> bool:
+    return False
+
+
+def fold_constants(network: Network, evaluate: Evaluate, *, is_kept: Callable[[Node, Network], bool] = _is_never_kept) -> Network:
+    """Returns the network with nodes that read nothing but constants replaced by their results, but those that `is_kept`; one sweep.
 
     A node stays when it is random, has a body, makes an output of the network, or makes more than 1 MiB out of less: the file is
     small where it says how to make a large constant, and so stays the network. The shape of a value that is known counts as constant.
@@ -35,12 +42,12 @@ def fold_constants(network: Network, evaluate: Evaluate) -> Network:
     types = dict(network.types)
     nodes: list[Node] = []
     for node in network.nodes:
-        results = None if _is_kept(node, network) else _evaluate_node(node, network, constants, evaluate)
+        results = None if _is_kept(node, network) or is_kept(node, network) else _evaluate_node(node, network, constants, evaluate)
         if results is None:
             nodes.append(node)
             continue
         for value, array in results.items():
-            constants[value] = Initializer.of_array(array)
+            constants[value] = _keep_result(node, value, array, constants, evaluate)
             types[value] = constants[value].type
     if len(nodes) == len(network.nodes):
         return network
@@ -69,6 +76,25 @@ def _evaluate_node(node: Node, network: Network, constants: Mapping[str, Initial
         return None
     read = sum(array.nbytes for array in inputs if array is not None)
     return made if sum(array.nbytes for array in made.values()) <= max(read, LARGEST_GROWTH) else None
+
+
+def _keep_result(node: Node, value: str, array: Any, constants: Mapping[str, Initializer], evaluate: Evaluate) -> Initializer:
+    """Returns the constant that a node made; a large one can be made again, so that it need not be kept beside what is made of it."""
+    made = Initializer.of_array(array)
+    if made.nbytes < LARGEST_KEPT or any(name and name not in constants for name in node.inputs):
+        return made
+    sources = {name: constants[name] for name in node.reads}
+
+    def load() -> Any:
+        results = evaluate(node, tuple(sources[name].array if name else None for name in node.inputs))
+        for source in sources.values():
+            source.release()
+        assert results is not None, f"node {node.label} cannot be computed a second time"
+        return results[node.outputs.index(value)]
+
+    for source in sources.values():
+        source.release()
+    return Initializer(made.dtype, made.shape, load, is_renewable=True, array=array)
 
 
 def _stand_in(value_type: Any) -> tuple[Any, ...] | None:

@@ -16,6 +16,7 @@ import pytest
 from onnx import helper
 
 from hetero_core.kernels import registry
+from hetero_core.kernels.index import map_modules
 from hetero_core.kernels.ops_page import format_ops_page
 from hetero_core.kernels.program import compile_program
 from hetero_core.kernels.registry import NOT_STRING, find_kernel, find_refusal, find_refusals, kernel, read_table
@@ -43,6 +44,30 @@ def default_of(attribute: onnx.defs.OpSchema.Attribute) -> Any:
     value = helper.get_attribute_value(attribute.default_value)
     values = [item.decode() if isinstance(item, bytes) else item for item in (value if isinstance(value, list) else [value])]
     return tuple(values) if isinstance(value, list) else values[0]
+
+
+def test_index_names_for_each_operator_the_modules_that_have_its_kernels() -> None:
+    expected: dict[tuple[str, str], set[str]] = {}
+    for (domain, op_type, _), record in read_table().items():
+        module = record.function.__module__.removeprefix("hetero_core.kernels.")
+        expected.setdefault((domain, op_type), set()).add(module)
+    assert {key: set(modules) for key, modules in map_modules().items()} == expected
+
+
+def test_question_about_one_operator_imports_its_modules_alone() -> None:
+    code = """if True:
+        import sys
+        from hetero_core.kernels.registry import find_kernel
+        from hetero_core.network.graph import Node
+        assert find_kernel(Node("n", "Add", ("a", "b"), ("y",), since_version=14)) is not None
+        assert find_kernel(Node("n", "Add", ("a", "b"), ("y",), since_version=1)) is not None
+        assert find_kernel(Node("n", "Add", ("a", "b"), ("y",), "com.acme", since_version=1)) is None
+        print(*sorted(name for name in sys.modules if name.startswith("hetero_core.kernels.")))
+    """
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    names = {name.rpartition(".")[2] for name in found}
+    assert {"arithmetic", "legacy_arithmetic"} <= names
+    assert names.isdisjoint({"control_flow", "convolution", "ml_trees", "vision"})
 
 
 @pytest.mark.parametrize("key", [key for key in read_table() if key in SCHEMAS], ids=lambda key: f"{key[1]}-{key[2]}")

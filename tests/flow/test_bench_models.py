@@ -159,9 +159,11 @@ def test_children_have_nothing_that_chooses_kernels_or_ways_to_wait(modules: Any
         "NUMBA_CACHE_DIR": "x",
         "OMP_WAIT_POLICY": "active",
         "OMP_NUM_THREADS": "7",
+        # Imports would compile what an installed package has compiled.
+        "PYTHONDONTWRITEBYTECODE": "1",
     }
     environment, cleared = modules("children").make_environment(given, 2, cache=Path("kept"))
-    assert cleared == ["NUMBA_CACHE_DIR", "OMP_WAIT_POLICY", "OPENBLAS_CORETYPE"]
+    assert cleared == ["NUMBA_CACHE_DIR", "OMP_WAIT_POLICY", "OPENBLAS_CORETYPE", "PYTHONDONTWRITEBYTECODE"]
     threads = dict.fromkeys(("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "2")
     assert environment == {"PATH": "/bin", "XDG_CACHE_HOME": "kept", **threads}
 

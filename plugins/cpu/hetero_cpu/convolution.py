@@ -22,11 +22,11 @@ _ATTRIBUTES = {"auto_pad", "dilations", "group", "kernel_shape", "pads", "stride
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """One convolution of two spatial axes. weight: (outputs, channels / group, height, width)."""
+    """One convolution of two spatial axes, without its weights: who binds the recipe must not keep them."""
 
     site: Site
     windows: Windows
-    weight: Array
+    outputs: int
     group: int
     epilogue: Epilogue
 
@@ -46,9 +46,11 @@ class Convolution:
         return self.site.shape(self.source)[1]
 
     @property
-    def outputs(self) -> int:
-        """The channels of the result."""
-        return int(self.weight.shape[0])
+    def weight(self) -> Array:
+        """The weights (outputs, channels / group, height, width), there while the network is planned."""
+        weight = self.site.constant(1)
+        assert weight is not None
+        return weight
 
     @property
     def result_shape(self) -> Shape:
@@ -131,4 +133,4 @@ def read_convolution(site: Site) -> Convolution | None:
     expected = site.types[site.group.outputs[0]].shape
     if expected != (shape[0], weight.shape[0], *windows.outputs) or 0 in expected or weight.shape[0] % group:
         return None
-    return Convolution(site, windows, weight, group, epilogue)
+    return Convolution(site, windows, int(weight.shape[0]), group, epilogue)

@@ -6,7 +6,7 @@ import logging
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +19,14 @@ from hetero_cpu.instance import Instance, WrongTypeError
 from hetero_cpu.jit.orders import OrderDroppedError
 from hetero_cpu.kernel_set import warn_of_slow_kernels
 from hetero_cpu.passes import join_network, transform_network
-from hetero_cpu.plan import Plan
+from hetero_cpu.plan import Plan, count_constant_bytes
 from hetero_cpu.planner import build_plan
 from hetero_cpu.providers import JIT, NUMPY
 from hetero_cpu.signature import Signature, read_static_signature, specialize_network
 from hetero_cpu.weights import PackedWeights
 
 if TYPE_CHECKING:
+    from hetero_cpu.jit.compiler import Kernel
     from hetero_cpu.jit.team import TeamPool
 
 logger = logging.getLogger(__name__)
@@ -56,7 +57,9 @@ class CpuExecutable(Executable):
         self._transformed = transform_network(network)
         self._extensions = dict(extensions)
         # Apart, so that what only NumPy's plans read goes when machine code takes over.
-        self._weights, self._native_weights = PackedWeights(), PackedWeights()
+        signature = read_static_signature(self._transformed)
+        releases = signature is not None
+        self._weights, self._native_weights = PackedWeights(releases=releases), PackedWeights(releases=releases)
         self._lock = threading.Lock()
         self._has_run = threading.Event()
         self._is_closed = False
@@ -64,7 +67,6 @@ class CpuExecutable(Executable):
         self._plan_count = 0
         self._refuted: set[Signature] = set()
         self._program: Program | None = None
-        signature = read_static_signature(self._transformed)
         if signature is not None:
             self._find_plan(signature)
 
@@ -104,6 +106,7 @@ class CpuExecutable(Executable):
             "CPU_PLANS": lambda: (self._plan_count, MOST_PLANS),
             "CPU_ARENA_BYTES": lambda: max((plan.arena_bytes for plan, _ in list(self._plans.values())), default=0),
             "CPU_WEIGHT_BYTES": lambda: self._weights.nbytes + self._native_weights.nbytes,
+            "CPU_CONSTANT_BYTES": lambda: count_constant_bytes(plan for plan, _ in list(self._plans.values())),
             "CPU_KERNELS_READY": lambda: self._orders == 0,
             "CPU_NATIVE_STEPS": lambda: max((plan.native_count for plan, _ in list(self._plans.values())), default=0),
             "CPU_FOREIGN_STEPS": lambda: max((plan.foreign_count for plan, _ in list(self._plans.values())), default=0),
@@ -139,44 +142,73 @@ class CpuExecutable(Executable):
                 self._plans.move_to_end(signature)
                 return found
         special = join_network(specialize_network(self._transformed, signature, evaluate_node))
-        plan, awaited = self._build_plan(special)
+        plan, is_awaited = self._build_plan(special)
+        self._let_go(special)
         with self._lock:
             self._plan_count += 1
             found = self._plans.setdefault(signature, (plan, []))
             while len(self._plans) > MOST_PLANS:
                 self._plans.popitem(last=False)
-        if awaited is not None and found[0] is plan:
-            self._order(awaited, signature)
+        if is_awaited and found[0] is plan:
+            self._order(special, signature)
         return found
 
-    def _build_plan(self, special: Network) -> tuple[Plan, Plan | None]:
-        """Returns the plan to run, and the one that takes over when its kernels are compiled, None where there is none."""
+    def _let_go(self, special: Network) -> None:
+        """Lets go of the constants where there will be no other plan: what this one needs of them it has."""
+        if self._weights.releases:
+            for constant in (*self._transformed.initializers.values(), *special.initializers.values()):
+                constant.release()
+
+    def _build_plan(self, special: Network) -> tuple[Plan, bool]:
+        """Returns the plan to run, and whether one of machine code takes over when its kernels are compiled."""
         if self._kernels == NUMPY:
-            return build_plan(special, self._weights, self._extensions), None
+            return build_plan(special, self._weights, self._extensions), False
         from hetero_cpu.jit.compiler import COMPILER
         from hetero_cpu.jit.interpreter import list_interpreters
 
-        native = build_plan(special, self._native_weights, self._extensions, provider=JIT, workers=self._workers)
-        kernels = (*native.kernels, *list_interpreters(self._workers))
-        if self._kernels == JIT:
-            for kernel in kernels:
-                COMPILER.compile(kernel)
-        elif not COMPILER.load_stored(kernels):
-            return build_plan(special, self._weights, self._extensions), native
-        self._native_weights.pack_all(self._workers)
-        return native, None
+        # All plans of machine code need the interpreters: where they are not stored, none is made before NumPy's has answered.
+        if self._kernels == JIT or COMPILER.load_stored(list_interpreters(self._workers)):
+            native = self._build_native_plan(special)
+            if self._kernels == JIT:
+                try:
+                    for kernel in (*native.kernels, *list_interpreters(self._workers)):
+                        COMPILER.compile(kernel)
+                finally:
+                    COMPILER.rest()
+            if self._kernels == JIT or COMPILER.load_stored(native.kernels):
+                self._native_weights.pack_all(self._workers)
+                return native, False
+        return build_plan(special, self._weights, self._extensions), True
 
-    def _order(self, native: Plan, signature: Signature) -> None:
-        """Has the kernels of a plan compiled; the plan takes over when they are."""
+    def _build_native_plan(self, special: Network) -> Plan:
+        """Returns the plan of machine code, nothing of it compiled or packed."""
+        return build_plan(special, self._native_weights, self._extensions, provider=JIT, workers=self._workers)
+
+    def _order(self, special: Network, signature: Signature) -> None:
+        """Has the plan of machine code made and its kernels compiled; it takes over when they are."""
         from hetero_cpu.jit.background import BACKGROUND
         from hetero_cpu.jit.interpreter import list_interpreters
 
         owner = weakref.ref(self)
+        made: list[Plan] = []
+
+        def list_kernels() -> Iterator[Kernel]:
+            executable = owner()
+            if executable is not None:
+                native = executable._build_native_plan(special)
+                # They are made again to be packed: compiling takes longer, and needs memory, too.
+                executable._let_go(special)
+                workers = executable._workers
+                # Whoever compiles holds nothing but the plan.
+                del executable
+                made.append(native)
+                yield from native.kernels
+                yield from list_interpreters(workers)
 
         def take_over(error: BaseException | None) -> None:
             executable = owner()
             if executable is not None:
-                executable._take_over(native, signature, error)
+                executable._take_over(made[0] if made else None, signature, error)
 
         def is_wanted() -> bool:
             executable = owner()
@@ -184,9 +216,9 @@ class CpuExecutable(Executable):
 
         with self._lock:
             self._orders += 1
-        BACKGROUND.order((*native.kernels, *list_interpreters(self._workers)), take_over, is_wanted=is_wanted, begin=self._has_run)
+        BACKGROUND.order(list_kernels(), take_over, is_wanted=is_wanted, begin=self._has_run)
 
-    def _take_over(self, native: Plan, signature: Signature, error: BaseException | None) -> None:
+    def _take_over(self, native: Plan | None, signature: Signature, error: BaseException | None) -> None:
         try:
             if error is None:
                 self._native_weights.pack_all(1)
@@ -195,11 +227,11 @@ class CpuExecutable(Executable):
         finally:
             with self._lock:
                 self._orders -= 1
-                if error is None and signature in self._plans:
+                if error is None and native is not None and signature in self._plans:
                     self._plans[signature] = (native, [])
                 if error is None and self._orders == 0:
                     # What NumPy's plans read is freed with the last of them.
-                    self._weights = PackedWeights()
+                    self._weights = PackedWeights(releases=self._weights.releases)
 
     def close(self) -> None:
         """Ends the helping threads; nothing more is compiled for this network."""

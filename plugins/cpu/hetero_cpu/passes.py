@@ -19,10 +19,11 @@ from hetero_core.transforms.rewrite import run_passes
 from hetero_core.transforms.scalars import fold_scalars
 from hetero_core.transforms.transposes import cancel_transposes, merge_transposes
 from hetero_cpu.foreign import evaluate_node
+from hetero_cpu.signature import is_turned_for_products
 
 
 def _fold(network: Network) -> Network:
-    return fold_constants(network, evaluate_node)
+    return fold_constants(network, evaluate_node, is_kept=is_turned_for_products)
 
 
 PASSES_OF_QUERY = (eliminate_dropout, eliminate_copies)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -115,3 +115,15 @@ class Plan:
     def foreign_count(self) -> int:
         """How many steps are calls of the toolkit."""
         return sum(isinstance(step.work, Foreign) for step in self.steps)
+
+
+def count_constant_bytes(plans: Iterable[Plan]) -> int:
+    """Returns the bytes of the constants that plans hold as they are; memory that several share counts once."""
+    roots = {}
+    for plan in plans:
+        foreign = (value for step in plan.steps if isinstance(step.work, Foreign) for value in step.work.program.values)
+        for array in (*plan.constants.values(), *(value for value in foreign if isinstance(value, np.ndarray))):
+            while isinstance(array.base, np.ndarray):
+                array = array.base
+            roots[id(array)] = array
+    return sum(array.nbytes for array in roots.values())

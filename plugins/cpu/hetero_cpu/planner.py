@@ -23,6 +23,8 @@ from hetero_cpu.recipe import NO_HALO, Array, Choice, Halo, Join, Recipe, Site, 
 from hetero_cpu.signature import read_static_type
 from hetero_cpu.weights import PackedWeights
 
+# Bytes; smaller ones stay, also for functions that look into them when they are bound.
+_LARGE_CONSTANT = 1 << 16
 # Plain images have few channels; what has more comes from another part of a network, and a convolution wants it channels last.
 _FEWEST_CHANNELS = 8
 _WANTS_CHANNELS_LAST = frozenset({"Conv", "MaxPool", "AveragePool", "GlobalAveragePool"})
@@ -39,6 +41,7 @@ def build_plan(
     """Returns the plan of a network as `specialize_network` made it; `workers` is the most threads that machine code may have."""
     types = {value: found for value in network.types if (found := read_static_type(network, value)) is not None}
     constants = {name: initializer.array for name, initializer in network.initializers.items()}
+    weights = weights.serve(network.initializers)
     types.update({name: initializer.type for name, initializer in network.initializers.items() if initializer.dtype != "string"})
     groups = form_groups(network, types, constants)
     if provider != NUMPY:
@@ -70,7 +73,7 @@ class _Builder:
 
     network: Network
     types: Mapping[str, TensorType]
-    constants: Mapping[str, Array]
+    constants: dict[str, Array]
     weights: PackedWeights
     extensions: Mapping[tuple[str, str], Any]
     provider: str
@@ -84,6 +87,8 @@ class _Builder:
     last_read: dict[str, int] = field(default_factory=dict)
     readers_left: dict[str, int] = field(default_factory=dict)
     fixed: set[str] = field(default_factory=set)
+    kept: set[str] = field(default_factory=set)
+    """The constants that steps read as they are."""
 
     def __post_init__(self) -> None:
         for node in self.network.nodes:
@@ -128,6 +133,20 @@ class _Builder:
             self._add_recipe(group, choice)
         for value in group.reads:
             self.readers_left[value] -= sum(value in node.reads for node in group.members)
+            if self.readers_left[value] == 0 and value in self.constants:
+                self._drop_constant(value)
+
+    def _drop_constant(self, value: str) -> None:
+        """Takes a large constant out of the plan when no node is left to read it and no step reads it as it is."""
+        if self.constants[value].nbytes < _LARGE_CONSTANT or value in self.kept:
+            return
+        # Sites share these mappings, so no recipe keeps what was packed.
+        del self.constants[value]
+        self.prototypes.pop(value, None)
+        constant = self.network.initializers.get(value)
+        # What machine code packs later is let go then.
+        if constant is not None and self.weights.releases and self.provider == NUMPY:
+            constant.release()
 
     def _is_better_alone(self, group: Group, choice: Choice) -> bool:
         """Says whether the group is NumPy's, and its first node alone would be machine code."""
@@ -193,7 +212,7 @@ class _Builder:
         if None in placed:
             # The kernel may return a view of what it reads.
             self.fixed.update(reads)
-        self.steps.append((node, Foreign(program, reads, tuple(placed)), node.writes))
+        self._add_step(node, Foreign(program, reads, tuple(placed)), node.writes)
 
     def _add_views(self, group: Group, choice: Views) -> None:
         for value, make in zip(group.outputs, choice.make, strict=False):
@@ -202,7 +221,7 @@ class _Builder:
             view = make(self.prototypes[choice.source])
             self.prototypes[value] = view
             if choice.source in self.constants:
-                self.constants = {**self.constants, value: view}
+                self.constants[value] = view
             else:
                 self.places[value] = Derived(choice.source, make)
 
@@ -218,7 +237,11 @@ class _Builder:
             self.prototypes[outputs[0]] = self.prototypes[target]
             if target in self.halos:
                 self.halos[outputs[0]] = self.halos[target]
-        self.steps.append((group.name_profile(), recipe, outputs))
+        self._add_step(group.name_profile(), recipe, outputs)
+
+    def _add_step(self, node: Node, work: Recipe | Foreign, writes: tuple[str, ...]) -> None:
+        self.kept.update(work.reads)
+        self.steps.append((node, work, writes))
 
     def _find_overwritten(self, group: Group, recipe: Recipe) -> str | None:
         """Returns the value whose memory the output takes, None where the output gets its own."""
@@ -269,7 +292,7 @@ class _Builder:
                 copied.append(source)
                 slices.append(cut)
         if copied:
-            self.steps.append((group.name_profile(), self._copy_pieces(output, copied, slices), (output,)))
+            self._add_step(group.name_profile(), self._copy_pieces(output, copied, slices), (output,))
 
     def _copy_pieces(self, output: str, sources: Sequence[str], cuts: Sequence[tuple[slice, ...]]) -> Recipe:
         if self.provider != NUMPY and len(set(sources)) == len(sources):

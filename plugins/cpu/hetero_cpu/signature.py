@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from types import MappingProxyType
 
-from hetero_core.network.graph import Network
+from hetero_core.network.graph import Network, Node
 from hetero_core.network.shapes import infer_types
 from hetero_core.network.types import TensorType
 from hetero_core.transforms.constants import Evaluate, fold_constants
@@ -40,7 +40,7 @@ def specialize_network(network: Network, signature: Signature, evaluate: Evaluat
         types = {**network.types, **{spec.name: spec.type for spec in inputs}}
         special = infer_types(replace(network, inputs=tuple(inputs), types=MappingProxyType(types)))
     for _ in range(_MOST_ROUNDS):
-        folded = fold_constants(special, evaluate)
+        folded = fold_constants(special, evaluate, is_kept=is_turned_for_products)
         if folded is special:
             break
         # What became constant, as the shape of a Reshape, tells more types.
@@ -50,6 +50,20 @@ def specialize_network(network: Network, signature: Signature, evaluate: Evaluat
 
 def _has_open_types(network: Network) -> bool:
     return any(read_static_type(network, value) is None for node in network.nodes for value in node.writes)
+
+
+def is_turned_for_products(node: Node, network: Network) -> bool:
+    """Says whether a node turns a constant matrix that only products read on the right: they read it turned, without a second one."""
+    if node.op_type != "Transpose" or node.domain or len(node.inputs) != 1 or tuple(node.attributes.get("perm", (1, 0))) != (1, 0):
+        return False
+    constant = network.initializers.get(node.inputs[0])
+    readers = [network.nodes[index] for index in network.index_of_consumers.get(node.outputs[0], ())]
+    return (
+        constant is not None
+        and len(constant.shape) == 2
+        and bool(readers)
+        and all(reader.op_type == "MatMul" and not reader.domain and reader.inputs[0] != node.outputs[0] for reader in readers)
+    )
 
 
 def read_static_type(network: Network, value: str) -> TensorType | None:

@@ -7,11 +7,14 @@ plan, and with it the list of its kernels, is there before anything is packed, a
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from weakref import ReferenceType, ref
 
 import numpy as np
+
+from hetero_core.network.graph import Initializer
 
 Array = np.ndarray[Any, Any]
 
@@ -31,10 +34,11 @@ def turn_matrix(w: Array) -> Array:
 class LaterArray:
     """An array that is made when it is first asked for, read-only. Safe for threads."""
 
-    __slots__ = ("_array", "_constants", "_lock", "_make")
+    __slots__ = ("__weakref__", "_array", "_lock", "_make", "_releases", "_sources")
 
-    def __init__(self, constants: tuple[Array, ...], make: Callable[..., Array]) -> None:
-        self._constants, self._make = constants, make
+    def __init__(self, sources: tuple[Array | Initializer, ...], make: Callable[..., Array], *, releases: bool) -> None:
+        """`releases`: the sources are let go when the array is made."""
+        self._sources, self._make, self._releases = sources, make, releases
         self._array: Array | None = None
         self._lock = threading.Lock()
 
@@ -42,10 +46,19 @@ class LaterArray:
         """Returns the array."""
         with self._lock:
             if self._array is None:
-                made = self._make(*self._constants)
+                made = self._make(*(source.array if isinstance(source, Initializer) else source for source in self._sources))
                 made.flags.writeable = False
                 self._array = made
+                if self._releases:
+                    self._release_sources()
             return self._array
+
+    def _release_sources(self) -> None:
+        for source in self._sources:
+            if isinstance(source, Initializer):
+                source.release()
+        # What is told apart by its constants keeps those, without their arrays.
+        self._sources = tuple(source for source in self._sources if isinstance(source, Initializer))
 
     @property
     def nbytes(self) -> int:
@@ -61,17 +74,35 @@ class LaterArray:
     @property
     def source_bytes(self) -> int:
         """The bytes of what it is made of."""
-        return sum(constant.nbytes for constant in self._constants)
+        return sum(source.nbytes for source in self._sources)
 
 
 class PackedWeights:
-    """Arrays by (constants, purpose). Threads may both ask for one; it is made once."""
+    """Arrays by (constants, purpose). Threads may both ask for one; it is made once.
 
-    __slots__ = ("_arrays",)
+    With `releases` a constant is let go when it was packed: for a network that has one plan.
+    """
 
-    def __init__(self) -> None:
-        # The constants are kept beside what was made of them: an id is only theirs while they live.
+    __slots__ = ("_arrays", "_owners", "_releases", "_unshared")
+
+    def __init__(self, *, releases: bool = False) -> None:
+        # The sources are kept beside what was made of them: an id is only theirs while they live.
         self._arrays: dict[tuple[object, ...], LaterArray] = {}
+        self._releases = releases
+        self._owners: Mapping[int, Initializer] = {}
+        self._unshared: list[ReferenceType[LaterArray]] = []
+
+    @property
+    def releases(self) -> bool:
+        """Says whether what was packed is let go."""
+        return self._releases
+
+    def serve(self, constants: Mapping[str, Initializer]) -> PackedWeights:
+        """Returns the same weights for the plan of a network with these constants: an array is told apart by the constant that it is of."""
+        served = PackedWeights(releases=self._releases)
+        served._arrays, served._unshared = self._arrays, self._unshared
+        served._owners = {id(constant.array): constant for constant in constants.values()}
+        return served
 
     def pack(self, constants: tuple[Array, ...], purpose: tuple[object, ...], make: Callable[..., Array]) -> Array:
         """Returns `make(*constants)`, read-only; `purpose` tells apart what is made of the same constants."""
@@ -79,13 +110,24 @@ class PackedWeights:
 
     def pack_later(self, constants: tuple[Array, ...], purpose: tuple[object, ...], make: Callable[..., Array]) -> LaterArray:
         """Returns the promise of `make(*constants)`: what is promised is made by `pack_all`, or when it is asked for."""
-        key = (*map(id, constants), *purpose)
+        sources = tuple(map(self._find_owner, constants))
+        if self._releases and not all(isinstance(source, Initializer) for source in sources):
+            # Views, as of a matrix that is turned: let go with what they are views of, so that nothing may find them by their id.
+            unshared = LaterArray(sources, make, releases=True)
+            self._unshared.append(ref(unshared))
+            return unshared
+        key = (*map(id, sources), *purpose)
         found = self._arrays.get(key)
-        return self._arrays.setdefault(key, LaterArray(constants, make)) if found is None else found
+        return self._arrays.setdefault(key, LaterArray(sources, make, releases=self._releases)) if found is None else found
+
+    def _find_owner(self, array: Array) -> Array | Initializer:
+        owner = self._owners.get(id(array))
+        # The id may be that of an array which was let go.
+        return owner if owner is not None and owner.array is array else array
 
     def pack_all(self, workers: int) -> None:
         """Makes what is promised, the largest first, with up to `workers` threads."""
-        left = list(self._arrays.values())
+        left = self._list_arrays()
         left.sort(key=lambda later: -later.source_bytes)
         if workers <= 1 or len(left) <= 1:
             for later in left:
@@ -103,4 +145,8 @@ class PackedWeights:
     @property
     def nbytes(self) -> int:
         """The bytes of all arrays that are held."""
-        return sum(later.nbytes for later in list(self._arrays.values()))
+        return sum(later.nbytes for later in self._list_arrays())
+
+    def _list_arrays(self) -> list[LaterArray]:
+        unshared = (held() for held in list(self._unshared))
+        return [*list(self._arrays.values()), *(later for later in unshared if later is not None)]

@@ -45,7 +45,7 @@ inputs = light_inputs(model)
 with Core() as core:
     expected = core.load_network(model, "TEMPLATE").infer(inputs)
     network = core.load_network(model, "CPU", {"INFERENCE_NUM_THREADS": 2})
-    found = {"steps": [], "ready": [], "differences": []}
+    found = {"steps": [], "ready": [], "differences": [], "is_planned": "hetero_cpu.jit.product" in sys.modules}
     def ask():
         answers = network.infer(inputs)
         error = max(float(np.abs(answers[name] - expected[name]).max() / np.abs(expected[name]).max()) for name in expected)
@@ -82,6 +82,8 @@ def test_answers_are_right_before_while_and_after_machine_code_takes_over_and_th
     tmp_path.chmod(0o700)
     cold = start(tmp_path)
     assert (cold["ready"][0], cold["steps"][0]) == (False, 0)
+    # Machine code is not even planned before NumPy can answer.
+    assert not cold["is_planned"]
     assert cold["ready"][-1]
     assert cold["steps"][-1] > 0
     assert max(cold["differences"]) < 1e-5
@@ -160,6 +162,23 @@ def test_order_that_nobody_wants_compiles_nothing_and_says_so() -> None:
     assert done.wait(PATIENCE)
     background.close()
     assert [str(error) for error in told if isinstance(error, OrderDroppedError)] == ["nobody wants these kernels"]
+
+
+def test_kernels_that_cannot_be_listed_are_an_error_of_the_order() -> None:
+    background, told, done = BackgroundCompiler(), list[BaseException | None](), threading.Event()
+
+    def list_kernels() -> Iterator[Kernel]:
+        raise ValueError("no plan can be made")
+        yield
+
+    def note(error: BaseException | None) -> None:
+        told.append(error)
+        done.set()
+
+    background.order(list_kernels(), note)
+    assert done.wait(PATIENCE)
+    background.close()
+    assert [str(error) for error in told] == ["no plan can be made"]
 
 
 def test_order_begins_when_the_first_run_has_ended() -> None:

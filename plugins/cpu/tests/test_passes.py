@@ -73,9 +73,11 @@ def test_layer_of_bert_has_no_reshapes_and_transposes(core: Core) -> None:
     ids=["vit_tiny", "gpt2_step"],
 )
 def test_transposes_left_in_a_transformer(core: Core, model: onnx.ModelProto, transposes: int) -> None:
-    operators = [node.op_type for node in compile_network(core, model).nodes]
+    network = compile_network(core, model)
+    operators = [node.op_type for node in network.nodes]
     assert operators.count("Attention") == 1
-    assert operators.count("Transpose") == transposes
+    # A constant that is turned for a product is a view.
+    assert sum(node.op_type == "Transpose" and node.inputs[0] not in network.initializers for node in network.nodes) == transposes
     assert "Softmax" not in operators
     inputs = light_inputs(model)
     for found, wanted in zip(core.load_network(model, "CPU").infer(inputs).values(), run_engine(model, inputs), strict=True):

@@ -21,6 +21,8 @@ THREADS = ("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 CACHE = "XDG_CACHE_HOME"
 # Names that say how threads wait, or what numba compiles and where it keeps it.
 _CLEARED_PREFIXES = ("GOMP_", "KMP_", "NUMBA_", "OMP_", "OPENBLAS_")
+# Packages are installed with their bytecode. A checkout gets it from the first child, so that no import that is measured compiles.
+_CLEARED_NAMES = frozenset({"PYTHONDONTWRITEBYTECODE"})
 
 Answer = dict[str, Any]
 
@@ -28,11 +30,15 @@ Answer = dict[str, Any]
 def make_environment(given: Mapping[str, str], threads: int, *, cache: Path) -> tuple[dict[str, str], list[str]]:
     """Returns the environment of a child, and the names of `given` that are not in it: they would choose kernels or ways to wait."""
     environment, cleared = clear_environment(given)
-    more = sorted(name for name in environment if name.startswith(_CLEARED_PREFIXES) and name not in THREADS)
+    more = sorted(name for name in environment if _is_cleared(name))
     environment = {name: value for name, value in environment.items() if name not in more}
     environment.update(dict.fromkeys(THREADS, str(threads)))
     environment[CACHE] = str(cache)
     return environment, sorted([*cleared, *more])
+
+
+def _is_cleared(name: str) -> bool:
+    return name in _CLEARED_NAMES or (name.startswith(_CLEARED_PREFIXES) and name not in THREADS)
 
 
 def list_cleared() -> list[str]:

@@ -7,7 +7,7 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from hetero_cpu.jit.compiler import COMPILER, Kernel
@@ -29,7 +29,7 @@ def _always() -> bool:
 class Order:
     """Kernels, and whom to tell."""
 
-    kernels: Sequence[Kernel]
+    kernels: Iterable[Kernel]
     done: Done
     is_wanted: Callable[[], bool]
     begin: threading.Event | None
@@ -47,7 +47,7 @@ class BackgroundCompiler:
 
     def order(
         self,
-        kernels: Sequence[Kernel],
+        kernels: Iterable[Kernel],
         done: Done,
         *,
         is_wanted: Callable[[], bool] = _always,
@@ -56,7 +56,8 @@ class BackgroundCompiler:
         """Has kernels compiled, then calls `done` in the compiling thread: with None, or with the error that stopped it.
 
         `is_wanted` is asked before each kernel; OrderDroppedError is the error where it is not. Nothing begins before `begin` is
-        set, or LONGEST_DELAY seconds have passed: to emit kernels takes the interpreter lock from a first run.
+        set, or LONGEST_DELAY seconds have passed: to emit kernels takes the interpreter lock from a first run. So `kernels` is gone
+        through in the compiling thread, and may take its time to find out which they are.
         """
         self._orders.put(Order(kernels, done, is_wanted, begin))
         with self._lock:
@@ -86,12 +87,19 @@ class BackgroundCompiler:
             self._awaited = order.begin
             if not self._is_over.is_set():
                 order.begin.wait(LONGEST_DELAY)
-        for kernel in order.kernels:
-            if self._is_over.is_set() or not order.is_wanted():
-                raise OrderDroppedError("nobody wants these kernels")
-            COMPILER.compile(kernel)
-        # LLVM leaves some 100 MB to the allocator, and the packed weights come now.
+        self._require_wanted(order)
+        try:
+            for kernel in order.kernels:
+                self._require_wanted(order)
+                COMPILER.compile(kernel)
+        finally:
+            COMPILER.rest()
+        # What was emitted is left to the allocator, and the packed weights come now.
         give_back_memory()
+
+    def _require_wanted(self, order: Order) -> None:
+        if self._is_over.is_set() or not order.is_wanted():
+            raise OrderDroppedError("nobody wants these kernels")
 
     def close(self) -> None:
         """Ends the thread, after the kernel that it is at: LLVM must not be at work when the process takes itself apart."""

@@ -82,10 +82,8 @@ class Compiler:
     """Safe for threads: two may compile the same kernel, one result stays."""
 
     def __init__(self) -> None:
-        # Apart, so that what is stored can be loaded while something else is compiled.
-        self._lock, self._lock_of_target = threading.Lock(), threading.Lock()
+        self._lock = threading.Lock()
         self._addresses: dict[str, int] = {}
-        self._target: Any = None
 
     def find(self, kernel: Kernel) -> int | None:
         """Returns the address of a kernel that is compiled already; None for another one."""
@@ -118,34 +116,17 @@ class Compiler:
         return True
 
     def _translate(self, kernel: Kernel) -> bytes:
-        from llvmlite import binding  # type: ignore[import-not-found,import-untyped,unused-ignore]  # llvmlite ships no types
+        from hetero_cpu.jit.translator import TRANSLATOR  # subprocess, and LLVM where there can be no other process
 
-        code = kernel.emit(kernel.name, find_width())
-        with self._lock_of_target:
-            target = self._open_target()
-            module = binding.parse_assembly(str(code.module))
-            module.verify()
-            options = binding.create_pipeline_tuning_options(speed_level=2)
-            # Kernels are vectors and unrolled as they are written.
-            options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
-            builder = binding.create_pass_builder(target, options)
-            builder.getModulePassManager().run(module, builder)
-            image: bytes = target.emit_object(module)
-            return image
+        # It starts while the kernel is emitted.
+        TRANSLATOR.prepare()
+        return TRANSLATOR.translate(str(kernel.emit(kernel.name, find_width()).module), kernel.name)
 
-    def _open_target(self) -> Any:
-        from llvmlite import binding
+    def rest(self) -> None:
+        """Ends the process that compiles, where there is one; for when nothing is left to be compiled."""
+        from hetero_cpu.jit.translator import TRANSLATOR
 
-        if self._target is None:
-            binding.initialize_native_target()
-            binding.initialize_native_asmprinter()
-            # Vectors of AVX-512 are wanted where the code has them.
-            features = binding.get_host_cpu_features()
-            listed = f"{features.flatten()},-prefer-256-bit"
-            self._target = binding.Target.from_default_triple().create_target_machine(
-                cpu=binding.get_host_cpu_name(), features=listed, opt=3, reloc="pic", codemodel="default", jit=True
-            )
-        return self._target
+        TRANSLATOR.rest()
 
     def _link(self, kernel: Kernel, image: bytes) -> None:
         with self._lock:

@@ -1,0 +1,256 @@
+"""The bytes of a model without its large weights: the proto that is left, and each weight in memory of its own.
+
+protobuf copies every weight out of what it parses, and a constant copies it once more. Here a weight is read once, to where it stays.
+Rules: only the frame of the message is looked at, and protobuf parses all the rest of it; what is not framed as exporters do it is
+not split, so that protobuf sees all of it and says what is wrong. Source: protobuf's encoding, and onnx.proto for the numbers.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Protocol
+
+from hetero_core.network.file_spans import FileSpan, HeldFile
+
+# The fields ModelProto.graph, GraphProto.initializer and TensorProto.raw_data.
+_GRAPH, _INITIALIZER, _RAW = 7, 5, 9
+_VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
+_FIXED = {_EIGHT_BYTES: 8, _FOUR_BYTES: 4}
+_LONGEST_TAG, _LONGEST_LENGTH, _LONGEST_VARINT = 5, 5, 10
+_LONGEST_HEADER = _LONGEST_TAG + _LONGEST_VARINT
+# A smaller tensor is protobuf's.
+_SMALLEST_SPLIT = 4096
+_WINDOW = 4096
+# protobuf refuses messages of that size.
+_LARGEST_MODEL = 2**31 - 1
+
+Field = tuple[int, int, int, int, int]
+"""Number, wire type, and where the field, its content and the next field begin."""
+
+
+Payload = bytes | FileSpan
+"""What a weight is made of: its bytes, or where they stand."""
+
+
+class ByteSource(Protocol):
+    """Bytes that can be read in pieces."""
+
+    @property
+    def size(self) -> int:
+        """How many there are, as far as is known; 0 where only `read_all` tells."""
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Returns the bytes from `begin` to `end`, fewer where there are no more."""
+
+    def keep(self, begin: int, end: int) -> Payload:
+        """Returns the bytes from `begin` to `end`, or where they are."""
+
+    def read_all(self) -> bytes:
+        """Returns all bytes."""
+
+
+class BytesInMemory:
+    """A ByteSource over bytes."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self.size = len(content)
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Returns a copy."""
+        return self._content[begin:end]
+
+    keep = read
+
+    def read_all(self) -> bytes:
+        """Returns what was given."""
+        return self._content
+
+
+class BytesOfFile:
+    """A ByteSource over an open file; the caller closes it. A pipe or a device is read as a whole.
+
+    With `held` weights are not read, but later, each time when they are needed.
+    """
+
+    def __init__(self, file: io.FileIO, held: HeldFile | None = None) -> None:
+        self._file, self._held = file, held
+        status = os.fstat(file.fileno())
+        self.size = status.st_size if stat.S_ISREG(status.st_mode) else 0
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Returns the bytes that the file has there now."""
+        self._file.seek(begin)
+        # What is read in one call may be less than is there.
+        pieces = []
+        while begin < end and (piece := self._file.read(end - begin)):
+            pieces.append(piece)
+            begin += len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def keep(self, begin: int, end: int) -> Payload:
+        """Returns the bytes, or the span of the file that is held."""
+        return self.read(begin, end) if self._held is None else FileSpan(self._held, begin, end)
+
+    def read_all(self) -> bytes:
+        """Returns all bytes, from the beginning where the file has one."""
+        if self.size:
+            self._file.seek(0)
+        return self._file.readall() or b""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitModel:
+    """A ModelProto whose large initializers have an empty `raw_data`, and what was in it, by their position in the graph."""
+
+    skeleton: bytes
+    payloads: Mapping[int, Payload]
+
+
+NO_PAYLOADS: Mapping[int, Payload] = MappingProxyType({})
+"""Of a proto that holds all of its weights."""
+
+
+class _UnusualFrameError(Exception):
+    """The message is damaged, or framed in a way that is legal and that nobody uses."""
+
+
+def split_model(source: ByteSource) -> SplitModel | None:
+    """Returns the two halves of a model; None for what had better be parsed as a whole, a damaged model above all.
+
+    A skeleton that protobuf parses stands for a model that it parses, with the same fields except for the weights.
+
+    Raises: OSError of the source.
+    """
+    if not 0 < source.size <= _LARGEST_MODEL:
+        return None
+    try:
+        return _Splitter(source).split()
+    except _UnusualFrameError:
+        return None
+
+
+class _Splitter:
+    def __init__(self, source: ByteSource) -> None:
+        self._source = source
+        self._window, self._window_begin = b"", 0
+        self._payloads: dict[int, Payload] = {}
+
+    def split(self) -> SplitModel:
+        end = self._source.size
+        pieces: list[bytes] = []
+        has_graph = False
+        for number, wire, begin, content, stop in self._walk(0, end):
+            if number != _GRAPH:
+                pieces.append(self._read(begin, stop))
+                continue
+            # protobuf would merge two graphs into one.
+            if wire != _LENGTH or has_graph:
+                raise _UnusualFrameError
+            has_graph = True
+            graph = self._split_graph(content, stop)
+            pieces += (encode_varint(_GRAPH << 3 | _LENGTH), encode_varint(len(graph)), graph)
+        return SplitModel(b"".join(pieces), self._payloads)
+
+    def _split_graph(self, begin: int, end: int) -> bytes:
+        pieces: list[bytes] = []
+        position, copied = 0, begin
+        for number, wire, start, content, stop in self._walk(begin, end):
+            if number != _INITIALIZER:
+                continue
+            if wire != _LENGTH:
+                raise _UnusualFrameError
+            raw = self._find_raw(content, stop) if stop - content >= _SMALLEST_SPLIT else None
+            if raw is not None:
+                tensor = b"".join(
+                    (self._read(content, raw[0]), encode_varint(_RAW << 3 | _LENGTH), encode_varint(0), self._read(raw[2], stop))
+                )
+                pieces += (
+                    self._read(copied, start),
+                    encode_varint(_INITIALIZER << 3 | _LENGTH),
+                    encode_varint(len(tensor)),
+                    tensor,
+                )
+                copied = stop
+                self._payloads[position] = self._keep(raw[1], raw[2])
+            position += 1
+        pieces.append(self._read(copied, end))
+        return b"".join(pieces)
+
+    def _find_raw(self, begin: int, end: int) -> tuple[int, int, int] | None:
+        """Returns where the `raw_data` of a tensor, its content and what follows it begin; None for a tensor that has none."""
+        found = None
+        for number, wire, start, content, stop in self._walk(begin, end):
+            if number == _RAW:
+                if wire != _LENGTH or found is not None:
+                    raise _UnusualFrameError
+                found = start, content, stop
+        return found
+
+    def _walk(self, begin: int, end: int) -> Iterator[Field]:
+        while begin < end:
+            field = self._read_field(begin, end)
+            yield field
+            begin = field[-1]
+
+    def _read_field(self, begin: int, end: int) -> Field:
+        offset = begin - self._window_begin
+        if offset < 0 or offset + _LONGEST_HEADER > len(self._window):
+            self._window, self._window_begin, offset = self._source.read(begin, begin + _WINDOW), begin, 0
+        window = self._window
+        tag, content = _decode_varint(window, offset, _LONGEST_TAG)
+        number, wire = tag >> 3, tag & 7
+        if number == 0:
+            raise _UnusualFrameError
+        if wire == _LENGTH:
+            length, content = _decode_varint(window, content, _LONGEST_LENGTH)
+            stop = content + length
+        elif wire == _VARINT:
+            stop = _decode_varint(window, content, _LONGEST_VARINT)[1]
+        elif wire in _FIXED:
+            stop = content + _FIXED[wire]
+        else:
+            raise _UnusualFrameError
+        shift = self._window_begin
+        if stop + shift > end:
+            raise _UnusualFrameError
+        return number, wire, begin, content + shift, stop + shift
+
+    def _read(self, begin: int, end: int) -> bytes:
+        found = self._source.read(begin, end) if begin < end else b""
+        if len(found) != end - begin:
+            raise _UnusualFrameError
+        return found
+
+    def _keep(self, begin: int, end: int) -> Payload:
+        found = self._source.keep(begin, end)
+        if len(found) != end - begin:
+            raise _UnusualFrameError
+        return found
+
+
+def _decode_varint(window: bytes, offset: int, longest: int) -> tuple[int, int]:
+    """Returns a number of at most `longest` bytes, and where the next one begins."""
+    number = shift = 0
+    for byte in window[offset : offset + longest]:
+        offset += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, offset
+        shift += 7
+    raise _UnusualFrameError
+
+
+def encode_varint(number: int) -> bytes:
+    """Returns a number of 0 or more as protobuf writes it: seven bits a byte, the lowest first."""
+    encoded = bytearray()
+    while number >= 0x80:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)

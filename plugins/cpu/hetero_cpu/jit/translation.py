@@ -1,0 +1,106 @@
+"""LLVM: the text of a module to an object file for the processor at hand. Run as a program, it does so for another process.
+
+Rule: imports nothing of this project, since as a program it is run by its path. LLVM takes 50 MB when it is loaded and leaves 100
+more to the allocator, which a process that runs networks is spared where another one compiles.
+
+A message is the count of its bytes, eight bytes, and these. A request is a message with the text of a module; an empty one ends the
+program. An answer is one byte, b"+" or b"-", and a message with an object file or the text of an error. The first answer, which is
+empty, says that LLVM is there.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from typing import IO, Any
+
+_COUNT_BYTES = 8
+_MADE, _FAILED = b"+", b"-"
+
+
+def translate(text: str) -> bytes:
+    """Returns the object file of a module. Not safe for threads. Raises: RuntimeError where LLVM refuses the module."""
+    from llvmlite import binding  # type: ignore[import-not-found,import-untyped,unused-ignore]  # llvmlite ships no types
+
+    target = _open_target()
+    module = binding.parse_assembly(text)
+    module.verify()
+    options = binding.create_pipeline_tuning_options(speed_level=2)
+    # Kernels are vectors and unrolled as they are written.
+    options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
+    builder = binding.create_pass_builder(target, options)
+    builder.getModulePassManager().run(module, builder)
+    image: bytes = target.emit_object(module)
+    return image
+
+
+@cache
+def _open_target() -> Any:
+    from llvmlite import binding
+
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    # Vectors of AVX-512 are wanted where the code has them.
+    features = binding.get_host_cpu_features()
+    listed = f"{features.flatten()},-prefer-256-bit"
+    return binding.Target.from_default_triple().create_target_machine(
+        cpu=binding.get_host_cpu_name(), features=listed, opt=3, reloc="pic", codemodel="default", jit=True
+    )
+
+
+def write_message(stream: IO[bytes], content: bytes, kind: bytes = b"") -> None:
+    """Writes bytes with their kind and their count before them."""
+    left = memoryview(kind + len(content).to_bytes(_COUNT_BYTES, "little") + content)
+    # A stream without buffer may take less than it is given.
+    while left:
+        left = left[stream.write(left) :]
+    stream.flush()
+
+
+def read_message(stream: IO[bytes]) -> bytes:
+    """Returns the bytes of one message. Raises: EOFError where the other side has ended."""
+    return _read_exactly(stream, int.from_bytes(_read_exactly(stream, _COUNT_BYTES), "little"))
+
+
+def read_answer(stream: IO[bytes]) -> bytes:
+    """Returns what was made. Raises: EOFError where the other side has ended; RuntimeError with the error that it tells."""
+    kind, content = _read_exactly(stream, 1), read_message(stream)
+    if kind != _MADE:
+        raise RuntimeError(content.decode())
+    return content
+
+
+def _read_exactly(stream: IO[bytes], count: int) -> bytes:
+    pieces: list[bytes] = []
+    while count and (piece := stream.read(count)):
+        pieces.append(piece)
+        count -= len(piece)
+    if count:
+        raise EOFError("the other process has ended")
+    return b"".join(pieces)
+
+
+def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
+    """Answers requests until one is empty or there are no more."""
+    _open_target()
+    write_message(answers, b"", _MADE)
+    while text := _read_request(requests):
+        try:
+            image = translate(text.decode())
+        except Exception as error:  # noqa: BLE001  # told to whoever asked, who raises it
+            write_message(answers, f"{type(error).__name__}: {error}".encode(), _FAILED)
+        else:
+            write_message(answers, image, _MADE)
+
+
+def _read_request(requests: IO[bytes]) -> bytes:
+    try:
+        return read_message(requests)
+    except EOFError:
+        return b""
+
+
+if __name__ == "__main__":
+    # Where llvmlite is; nothing else is needed beside the standard library.
+    sys.path.append(sys.argv[1])
+    serve(sys.stdin.buffer, sys.stdout.buffer)

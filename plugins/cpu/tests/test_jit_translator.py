@@ -1,0 +1,131 @@
+"""LLVM in a process of its own: what it refuses, how it ends, and what happens where no process can be had."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
+
+from hetero_cpu.jit import translator
+from hetero_cpu.jit.compiler import find_width
+from hetero_cpu.jit.translator import Translator
+
+if not find_width():
+    pytest.skip("no machine code for this processor", allow_module_level=True)
+
+MODULE = "define i64 @{name}(i64 %x) {{\n  %y = add i64 %x, 1\n  ret i64 %y\n}}\n"
+PATIENCE = 60.0
+ELF = b"\x7fELF"
+
+CHILD = """
+import json, sys
+from hetero_core import Core
+from hetero_core.testing.models import light_inputs, residual_model
+
+model = residual_model()
+inputs = light_inputs(model)
+with Core() as core:
+    expected = core.load_network(model, "CPU", {"CPU_KERNELS": "NUMPY"}).infer(inputs)
+    network = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"})
+    found = network.infer(inputs)
+    error = max(float(abs(found[name] - expected[name]).max() / abs(expected[name]).max()) for name in expected)
+    steps = network.get_metric("CPU_NATIVE_STEPS")
+maps = open("/proc/self/maps").read()
+print(json.dumps({"error": error, "steps": steps, "llvm": "libllvmlite" in maps, "binding": "llvmlite.binding" in sys.modules}))
+"""
+
+
+@pytest.fixture
+def translate() -> Iterator[Translator]:
+    made = Translator()
+    yield made
+    made.rest()
+
+
+def test_process_that_compiles_all_kernels_of_a_network_has_no_llvm_in_its_memory(tmp_path: Path) -> None:
+    cold = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    tmp_path.chmod(0o700)
+    ended = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, timeout=240, env=cold)
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert not found["llvm"]
+    assert not found["binding"]
+    assert found["steps"] > 0
+    assert found["error"] < 1e-5
+
+
+def test_module_that_llvm_refuses_is_an_error_with_its_words_and_the_next_one_is_compiled(translate: Translator) -> None:
+    with pytest.raises(RuntimeError, match="expected top-level entity"):
+        translate.translate("this is no module", "none")
+    process = translate._process
+    assert translate.translate(MODULE.format(name="next"), "next").startswith(ELF)
+    assert translate._process is process
+
+
+def test_process_that_ended_is_told_by_the_kernel_and_the_next_kernel_gets_another_one(translate: Translator) -> None:
+    translate.translate(MODULE.format(name="first"), "first")
+    process = translate._process
+    assert process is not None
+    process.kill()
+    process.wait()
+    with pytest.raises(RuntimeError, match=f"LLVM ended with {-signal.SIGKILL} while it compiled kernel second"):
+        translate.translate(MODULE.format(name="second"), "second")
+    assert translate.translate(MODULE.format(name="third"), "third").startswith(ELF)
+
+
+def test_process_ends_when_nothing_is_left_to_be_compiled(translate: Translator) -> None:
+    translate.translate(MODULE.format(name="only"), "only")
+    process = translate._process
+    assert process is not None
+    translate.rest()
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("executable", "reason"),
+    [
+        ("", "there is no interpreter to start"),
+        ("/nowhere/python", "No such file"),
+        ("/bin/false", "the one that was started ended"),
+    ],
+)
+def test_llvm_is_loaded_here_where_no_process_can_be_had(
+    translate: Translator, executable: str, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(translator.sys, "executable", executable)
+    with caplog.at_level(logging.INFO, translator.__name__):
+        assert translate.translate(MODULE.format(name="here"), "here").startswith(ELF)
+    assert reason in caplog.text
+
+
+def test_process_goes_when_the_program_was_killed() -> None:
+    code = (
+        "import os, signal\n"
+        "from hetero_cpu.jit.translator import TRANSLATOR\n"
+        f"TRANSLATOR.translate({MODULE.format(name='last')!r}, 'last')\n"
+        "print(TRANSLATOR._process.pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == -signal.SIGKILL
+    end = time.monotonic() + PATIENCE
+    while is_running(int(ended.stdout)):
+        assert time.monotonic() < end, "it is still there"
+
+
+def is_running(process: int) -> bool:
+    """Says whether a process is there and no zombie."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -1,0 +1,142 @@
+"""Memory of a loaded network: a weight is held in the form in which kernels read it, and in no other."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from weakref import ref
+
+import numpy as np
+import onnx.parser
+import pytest
+from hetero_cpu.executable import CpuExecutable
+from hetero_cpu.passes import strip_network
+
+from hetero_core import Core, Network
+from hetero_core.contract import RunContext
+from hetero_core.limits import RunLimits
+from hetero_core.network.graph import Initializer
+from hetero_core.network.reader import read_network
+
+CONVOLUTIONS = (
+    "g (float[1, 64, 14, 14] x) => (float[1, 10] y) {"
+    " a = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x, w0)"
+    " b = BatchNormalization(a, scale, bias, mean, variance)  c = Relu(b)"
+    " d = Conv <kernel_shape = [1, 1]> (c, w1)"
+    " e = Conv <kernel_shape = [3, 3], group = 4> (d, w2)"
+    " f = Conv <kernel_shape = [5, 5], strides = [2, 2]> (e, w3)"
+    " h = GlobalAveragePool(f)  i = Flatten(h)  y = Gemm <transB = 1> (i, w4, w5) }"
+)
+SHAPES = {
+    "w0": (128, 64, 3, 3),
+    "w1": (256, 128, 1, 1),
+    "w2": (256, 64, 3, 3),
+    "w3": (64, 256, 5, 5),
+    "w4": (10, 64),
+    "w5": (10,),
+    **dict.fromkeys(("scale", "bias", "mean", "variance"), (128,)),
+}
+LARGE = ("w0", "w1", "w2", "w3")
+WORDS = (
+    "g (int64[1, 6] x) => (float[1, 6, 500] y) {"
+    " a = Gather(table, x)  b = MatMul(a, w0)  c = Tanh(b)  d = MatMul(c, w1)  t = Transpose <perm = [1, 0]> (table)  y = MatMul(d, t) }"
+)
+
+
+class Weights:
+    """Makes arrays as often as they are asked for, and knows which of them are alive."""
+
+    def __init__(self, text: str, shapes: dict[str, tuple[int, ...]]) -> None:
+        model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}')
+        for name, shape in shapes.items():
+            model.graph.initializer.append(onnx.numpy_helper.from_array(self.make(name, shape), name))
+        self.made: dict[str, list[ref[Any]]] = {name: [] for name in shapes}
+        network = read_network(model)
+        constants = {
+            name: Initializer("float32", shape, self._maker(name, shape), is_renewable=True) for name, shape in shapes.items()
+        }
+        self.network: Network = replace(network, initializers=MappingProxyType(constants))
+        self.model = model
+
+    @staticmethod
+    def make(name: str, shape: tuple[int, ...]) -> Any:
+        """Returns the same numbers for the same name."""
+        rng = np.random.default_rng(list(name.encode()))
+        low, high = (0.5, 1.5) if name in ("scale", "variance") else (-0.1, 0.1)
+        return rng.uniform(low, high, shape).astype(np.float32)
+
+    def _maker(self, name: str, shape: tuple[int, ...]) -> Callable[[], Any]:
+        def load() -> Any:
+            array = self.make(name, shape)
+            self.made[name].append(ref(array))
+            return array
+
+        return load
+
+    def list_alive(self) -> list[str]:
+        """Returns the constants of which an array is alive."""
+        gc.collect()
+        return [name for name, arrays in self.made.items() if any(array() is not None for array in arrays)]
+
+
+def run(executable: CpuExecutable, x: Any) -> Any:
+    (y,) = executable.run((x,), RunContext())
+    return y
+
+
+@pytest.fixture(scope="module")
+def core() -> Iterator[Core]:
+    with Core() as core:
+        yield core
+
+
+@pytest.fixture
+def images() -> Any:
+    return np.random.default_rng(1).standard_normal((1, 64, 14, 14)).astype(np.float32)
+
+
+def test_weights_that_were_packed_are_let_go_and_the_answer_is_right(kernels: str, images: Any, core: Core) -> None:
+    weights = Weights(CONVOLUTIONS, SHAPES)
+    executable = CpuExecutable(strip_network(weights.network), {}, kernels=kernels)
+    assert not set(LARGE) & set(weights.list_alive())
+    expected = core.load_network(weights.model, "TEMPLATE").infer({"x": images})["y"]
+    np.testing.assert_allclose(run(executable, images), expected, rtol=1e-4, atol=1e-5)
+    assert not set(LARGE) & set(weights.list_alive())
+
+
+def test_each_weight_is_made_once_for_a_plan(kernels: str) -> None:
+    weights = Weights(CONVOLUTIONS, SHAPES)
+    CpuExecutable(weights.network, {}, kernels=kernels)
+    assert {name: len(arrays) for name, arrays in weights.made.items()} == dict.fromkeys(SHAPES, 1)
+
+
+def test_network_that_let_go_of_its_weights_can_be_exported(images: Any, core: Core, kernels: str, tmp_path: Path) -> None:
+    loaded = core.load_network(Weights(CONVOLUTIONS, SHAPES).network, "CPU", {"CPU_KERNELS": kernels})
+    loaded.export_network(tmp_path / "g.blob")
+    imported = core.import_network(tmp_path / "g.blob", "CPU")
+    assert np.array_equal(imported.infer({"x": images})["y"], loaded.infer({"x": images})["y"])
+    assert imported.fingerprint == core.read_network(Weights(CONVOLUTIONS, SHAPES).model).fingerprint
+
+
+def test_network_that_let_go_of_its_weights_runs_node_by_node_where_memory_is_short(images: Any, core: Core, kernels: str) -> None:
+    weights = Weights(CONVOLUTIONS, SHAPES)
+    executable = CpuExecutable(weights.network, {}, kernels=kernels)
+    context = RunContext(limits=RunLimits("g", memory_limit=executable.metrics()["CPU_ARENA_BYTES"]() - 1))
+    expected = core.load_network(weights.model, "TEMPLATE").infer({"x": images})["y"]
+    np.testing.assert_allclose(executable.run((images,), context)[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_table_that_is_read_as_it_is_stays_and_its_product_takes_no_second_copy(kernels: str) -> None:
+    weights = Weights(WORDS, {"table": (500, 96), "w0": (96, 384), "w1": (384, 96)})
+    executable = CpuExecutable(weights.network, {}, kernels=kernels)
+    alive = weights.list_alive()
+    metrics = {name: ask() for name, ask in executable.metrics().items()}
+    # NumPy multiplies by weights as they are.
+    assert alive == (["table"] if kernels == "JIT" else ["table", "w0", "w1"])
+    table, others = 500 * 96 * 4, 2 * 384 * 96 * 4
+    assert metrics["CPU_CONSTANT_BYTES"] == (table if kernels == "JIT" else table + others)
+    assert metrics["CPU_WEIGHT_BYTES"] <= (1.1 * (table + others) if kernels == "JIT" else 0)

@@ -1,0 +1,114 @@
+"""Constants: made on first use, kept, and let go where they can be made again."""
+
+from __future__ import annotations
+
+import gc
+from weakref import ref
+
+import numpy as np
+import onnx.parser
+import pytest
+from hetero_cpu.foreign import evaluate_node
+
+from hetero_core.network.graph import Initializer, Network
+from hetero_core.network.reader import read_network
+from hetero_core.transforms.affine import fold_affines
+from hetero_core.transforms.constants import LARGEST_KEPT, fold_constants
+
+SIZE = LARGEST_KEPT // 4
+
+
+class Maker:
+    """Makes an array of ones, and counts how often."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self) -> np.ndarray:
+        self.calls += 1
+        return np.ones(3, np.float32)
+
+
+def test_renewable_constant_is_freed_when_it_is_released_and_made_again_when_it_is_asked_for() -> None:
+    make = Maker()
+    constant = Initializer("float32", (3,), make, is_renewable=True)
+    held = ref(constant.array)
+    assert constant.array is held()
+    constant.release()
+    gc.collect()
+    assert held() is None
+    assert constant.array.tolist() == [1, 1, 1]
+    assert not constant.array.flags.writeable
+    assert make.calls == 2
+
+
+def test_released_constant_that_somebody_holds_is_not_made_a_second_time() -> None:
+    make = Maker()
+    constant = Initializer("float32", (3,), make, is_renewable=True)
+    held = constant.array
+    constant.release()
+    assert constant.array is held
+    assert make.calls == 1
+
+
+def test_constant_that_cannot_be_made_again_is_kept() -> None:
+    make = Maker()
+    constant = Initializer("float32", (3,), make)
+    held = ref(constant.array)
+    constant.release()
+    gc.collect()
+    assert constant.array is held()
+    assert make.calls == 1
+
+
+def test_digest_holds_no_array_that_was_not_held_before() -> None:
+    constant = Initializer("float32", (3,), Maker(), is_renewable=True)
+    assert constant.digest == Initializer.of_array(np.ones(3, np.float32)).digest
+    held = ref(constant.array)
+    constant.release()
+    gc.collect()
+    assert held() is None
+
+
+@pytest.fixture
+def convolution() -> Network:
+    rng = np.random.default_rng(3)
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 21]> g (float[1, 8, 9, 9] x) => (float[1, 16, 7, 7] y) '
+        "{ c = Conv(x, w)  y = BatchNormalization(c, scale, bias, mean, variance) }"
+    )
+    shapes = {"w": (16, 8, 3, 3), "scale": (16,), "bias": (16,), "mean": (16,), "variance": (16,)}
+    for name, shape in shapes.items():
+        array = rng.uniform(0.5, 2.0, shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return read_network(model)
+
+
+def test_folded_weights_are_made_when_they_are_used_and_can_be_let_go(convolution: Network) -> None:
+    folded = fold_affines(convolution)
+    weight = folded.initializers[folded.nodes[0].inputs[1]]
+    own = {name: initializer.array.astype(np.float64) for name, initializer in convolution.initializers.items()}
+    factor = own["scale"] / np.sqrt(own["variance"] + 1e-5)
+    expected = (own["w"] * factor[:, None, None, None]).astype(np.float32)
+    first = ref(weight.array)
+    assert np.array_equal(weight.array, expected)
+    weight.release()
+    gc.collect()
+    assert first() is None
+    assert np.array_equal(weight.array, expected)
+
+
+@pytest.mark.parametrize(("rows", "is_renewable"), [(SIZE // 16, True), (SIZE // 16 - 1, False)])
+def test_large_result_of_constants_is_made_again_when_it_was_let_go(rows: int, is_renewable: bool) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 21]> g (float[1, N] x) => (float[1, M] y) { t = Transpose(w)  y = MatMul(x, t) }'
+    )
+    w = np.random.default_rng(4).standard_normal((rows, 16)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    folded = fold_constants(read_network(model), evaluate_node)
+    constant = folded.initializers["t"]
+    first = ref(constant.array)
+    constant.release()
+    gc.collect()
+    assert (first() is None) == is_renewable
+    assert np.array_equal(constant.array, w.T)
