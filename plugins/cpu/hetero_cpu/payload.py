@@ -33,9 +33,14 @@ _ALIGNMENT = 64
 def export_executable(executable: CpuExecutable) -> Payload:
     """Returns the payload; keeps the plan beside it, for imports by the same user."""
     native = executable.find_native_plan()
-    packed = None if native is None else _pack(executable, *native)
-    if packed is None:
-        return Payload(pack_network(executable.transformed), VERSION)
+    try:
+        packed = None if native is None else _pack(executable, *native)
+        if packed is None:
+            return Payload(pack_network(executable.transformed), VERSION)
+    finally:
+        # What the plan has let go was made again to be written.
+        for constant in executable.transformed.initializers.values():
+            constant.release()
     from hetero_cpu.jit.stored_plans import make_key, write_plan
 
     sections, captured = packed
@@ -76,28 +81,27 @@ def _pack(executable: CpuExecutable, signature: Signature, plan: Any) -> tuple[d
     model, outside = pack_model(executable.transformed)
     made = executable.native_weights.list_made()
     constants = {offset: initializer.array for offset, initializer in outside.initializers}
-    areas = {f"{PACKED}/{number}": array for number, (_, _, array) in enumerate(made)}
+    areas = {f"{PACKED}/{number}": array for number, (_, array) in enumerate(made)}
     areas |= {f"{WEIGHTS}/{offset}": array for offset, array in constants.items() if _view_stored(array).nbytes == array.nbytes}
     captured = capture_plan(plan, areas)
     if captured is None:
         return None
     plan_of_sections, found = captured
     read = {place for _, calls in plan_of_sections.steps for call in calls for _, place in call.addresses}
-    offset_of_constant = {id(array): offset for offset, array in constants.items()}
+    unread = {offset: array for offset, array in constants.items() if f"{WEIGHTS}/{offset}" not in read}
+    candidates = _sort_by_sum(unread)
     packed, kept = _Section(), _Section()
     moved: dict[str, tuple[str, int]] = {}
     unpacked: dict[int, list[Any]] = {}
-    for number, (sources, purpose, array) in enumerate(made):
+    for number, (purpose, array) in enumerate(made):
         place = f"{PACKED}/{number}"
         if place not in read:
             continue
         moved[place] = (PACKED, packed.add(array))
-        offset = offset_of_constant.get(id(sources[0]))
-        if offset is None or f"{WEIGHTS}/{offset}" in read:
-            continue
-        rule = _find_rule(sources[0], purpose, array)
-        if rule is not None:
-            unpacked[offset] = [moved[place][1], array.nbytes, *rule]
+        for offset in candidates.get(_sum_bits(array), ()):
+            rule = _find_rule(unread[offset], purpose, array)
+            if rule is not None:
+                unpacked[offset] = [moved[place][1], array.nbytes, *rule]
     for place, array in found.items():
         moved[place] = (PACKED, packed.add(array))
     rows = []
@@ -121,6 +125,18 @@ def _pack(executable: CpuExecutable, signature: Signature, plan: Any) -> tuple[d
         PACKED: packed.copy_to_memory(),
     }
     return sections, move_places(plan_of_sections, moved)
+
+
+def _sort_by_sum(constants: Mapping[int, Array]) -> dict[int, list[int]]:
+    offsets: dict[int, list[int]] = {}
+    for offset, array in constants.items():
+        offsets.setdefault(_sum_bits(array), []).append(offset)
+    return offsets
+
+
+def _sum_bits(array: Array) -> int:
+    """Returns a number that is the same when elements change places or zeros are added."""
+    return int(array.reshape(-1).view(np.uint32).sum(dtype=np.uint64)) if array.dtype == np.float32 else -1
 
 
 def _view_stored(array: Array) -> Array:

@@ -34,10 +34,18 @@ def turn_matrix(w: Array) -> Array:
 class LaterArray:
     """An array that is made when it is first asked for, read-only. Safe for threads."""
 
-    __slots__ = ("__weakref__", "_array", "_lock", "_make", "_releases", "_sources")
+    __slots__ = ("__weakref__", "_array", "_lock", "_make", "_releases", "_sources", "purpose")
 
-    def __init__(self, sources: tuple[Array | Initializer, ...], make: Callable[..., Array], *, releases: bool) -> None:
-        """`releases`: the sources are let go when the array is made."""
+    def __init__(
+        self,
+        sources: tuple[Array | Initializer, ...],
+        make: Callable[..., Array],
+        *,
+        releases: bool,
+        purpose: tuple[object, ...] = (),
+    ) -> None:
+        """`purpose` says what is made of the sources; `releases`: they are let go when the array is made."""
+        self.purpose = purpose
         self._sources, self._make, self._releases = sources, make, releases
         self._array: Array | None = None
         self._lock = threading.Lock()
@@ -65,11 +73,6 @@ class LaterArray:
         """The bytes of the array; 0 before it is made."""
         array = self._array
         return 0 if array is None else array.nbytes
-
-    @property
-    def constants(self) -> tuple[Array, ...]:
-        """What it is made of."""
-        return self._constants
 
     @property
     def source_bytes(self) -> int:
@@ -113,12 +116,16 @@ class PackedWeights:
         sources = tuple(map(self._find_owner, constants))
         if self._releases and not all(isinstance(source, Initializer) for source in sources):
             # Views, as of a matrix that is turned: let go with what they are views of, so that nothing may find them by their id.
-            unshared = LaterArray(sources, make, releases=True)
+            unshared = LaterArray(sources, make, releases=True, purpose=purpose)
             self._unshared.append(ref(unshared))
             return unshared
         key = (*map(id, sources), *purpose)
         found = self._arrays.get(key)
-        return self._arrays.setdefault(key, LaterArray(sources, make, releases=self._releases)) if found is None else found
+        return (
+            self._arrays.setdefault(key, LaterArray(sources, make, releases=self._releases, purpose=purpose))
+            if found is None
+            else found
+        )
 
     def _find_owner(self, array: Array) -> Array | Initializer:
         owner = self._owners.get(id(array))
@@ -137,10 +144,9 @@ class PackedWeights:
             for future in [pool.submit(later.get) for later in left]:
                 future.result()
 
-    def list_made(self) -> list[tuple[tuple[Array, ...], tuple[object, ...], Array]]:
-        """Returns what is made already, in the order in which it was asked for: the constants, the purpose, the array."""
-        made = [(later.constants, key[len(later.constants) :], later) for key, later in list(self._arrays.items()) if later.nbytes]
-        return [(constants, purpose, later.get()) for constants, purpose, later in made]
+    def list_made(self) -> list[tuple[tuple[object, ...], Array]]:
+        """Returns what is made already, each with its purpose."""
+        return [(later.purpose, later.get()) for later in self._list_arrays() if later.nbytes]
 
     @property
     def nbytes(self) -> int:
