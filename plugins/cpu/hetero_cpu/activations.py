@@ -13,24 +13,37 @@ from hetero_cpu.bare_calls import make_number
 from hetero_cpu.error_function import write_erf
 from hetero_cpu.recipe import Array, Call
 
-ZERO, ONE, HALF = (make_number(number) for number in (0, 1, 0.5))
+ZERO, ONE, HALF, INFINITY = (make_number(number) for number in (0, 1, 0.5, np.inf))
+# Elements from which `np.clip` is the fastest for one bound and for two.
+_FEWEST_BOUND_BY_CLIP, _FEWEST_CLIPPED = 1 << 15, 1 << 13
 
 Binder = Callable[[Node, Mapping[str, Array], Array, Array, Array], list[Call]]
 """Takes the node, the constants, x, out, and a spare array like them."""
 
 
 def _bind_relu(node: Node, constants: Mapping[str, Array], x: Array, out: Array, spare: Array) -> list[Call]:
-    return [partial(np.maximum, x, ZERO, out=out)]
+    return [bind_bound(x, ZERO, None, out)]
 
 
 def _bind_clip(node: Node, constants: Mapping[str, Array], x: Array, out: Array, spare: Array) -> list[Call]:
-    low, high = read_clip(node, constants)
-    calls: list[Call] = []
-    for function, bound in ((np.maximum, low), (np.minimum, high)):
-        if bound is not None:
-            calls.append(partial(function, x, make_number(bound), out=out))
-            x = out
-    return calls if calls or x is out else [partial(np.copyto, out, x)]
+    low, high = (None if bound is None else make_number(bound) for bound in read_clip(node, constants))
+    if low is None and high is None:
+        return [] if x is out else [partial(np.copyto, out, x)]
+    if low is None or high is None or x.size >= _FEWEST_CLIPPED:
+        return [bind_bound(x, low, high, out)]
+    return [partial(np.maximum, x, low, out=out), partial(np.minimum, out, high, out=out)]
+
+
+def bind_bound(x: Array, low: Array | None, high: Array | None, out: Array) -> Call:
+    """Returns the call that keeps x between one or two bounds; NaN stays NaN.
+
+    `np.clip` compares 8 elements in a nanosecond, `np.maximum` and `np.minimum` 5, but it begins 1.4 us later.
+    """
+    if high is None and x.size < _FEWEST_BOUND_BY_CLIP:
+        return partial(np.maximum, x, low, out=out)
+    if low is None and x.size < _FEWEST_BOUND_BY_CLIP:
+        return partial(np.minimum, x, high, out=out)
+    return partial(np.clip, x, -INFINITY if low is None else low, INFINITY if high is None else high, out)
 
 
 def read_clip(node: Node, constants: Mapping[str, Array]) -> tuple[Any, Any]:

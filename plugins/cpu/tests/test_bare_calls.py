@@ -117,3 +117,33 @@ def test_small_constants_are_broadcast_as_onnx_says(rows: int, sizes: str) -> No
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
         is_widened = rows == 2 and shape not in ((1,), (rows, 3, 4))
         assert loaded.get_metric("CPU_WEIGHT_BYTES") == (rows * 12 * 4 if is_widened else 0)
+
+
+@pytest.mark.parametrize("size", [5, 8192, 40000])
+@pytest.mark.parametrize("bounds", [(0.0, None), (None, 6.0), (0.0, 6.0), (-1.5, -0.5), (2.0, 1.0), (None, None)])
+def test_bounds_hold_for_any_number_of_elements_and_nan_stays(size: int, bounds: tuple[float | None, float | None]) -> None:
+    """2 and 1 are bounds of which the upper one wins. Source: ONNX Clip-13, min(max(x, low), high)."""
+    low, high = bounds
+    x = (8 * draw(size)).astype(np.float32)
+    x[:5] = [np.nan, np.inf, -np.inf, 0.5, -0.0]
+    expected = x.astype(np.float64)
+    expected = expected if low is None else np.where(expected < low, low, expected)
+    expected = expected if high is None else np.where(expected > high, high, expected)
+    constants = {name: np.array(bound, np.float32) for name, bound in (("low", low), ("high", high)) if bound is not None}
+    inputs = ["x", "low" if low is not None else "", "high" if high is not None else ""]
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Clip", inputs, ["y"])],
+        "g",
+        [onnx.helper.make_tensor_value_info("x", 1, [size])],
+        [onnx.helper.make_tensor_value_info("y", 1, [size])],
+        [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    with Core() as core:
+        loaded = core.load_network(model, "CPU", {"CPU_KERNELS": "NUMPY"})
+        np.testing.assert_array_equal(loaded.infer({"x": x})["y"], expected.astype(np.float32))
+        if bounds == (0.0, None):
+            relu = model.graph.node[0]
+            relu.CopyFrom(onnx.helper.make_node("Relu", ["x"], ["y"]))
+            loaded = core.load_network(model, "CPU", {"CPU_KERNELS": "NUMPY"})
+            np.testing.assert_array_equal(loaded.infer({"x": x})["y"], expected.astype(np.float32))
