@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import sqrt
 
 import numpy as np
 
 from hetero_cpu.arena import align
-from hetero_cpu.jit.attention import PARAMETERS, choose_attention_shape, make_attention
+from hetero_cpu.jit.attention import CACHE_PARAMETERS, PARAMETERS, choose_attention_shape, make_attention
 from hetero_cpu.jit.chunks import choose_chunk_size
 from hetero_cpu.jit.compiler import find_width
 from hetero_cpu.jit.native import Array, NativeCall, address_of, bits_of, native_step
 from hetero_cpu.recipe import Recipe, Site
-from hetero_cpu.steps_attention import find_split, is_plain_attention, split_heads
+from hetero_cpu.steps_attention import find_split, is_plain_attention, join_caches, split_heads
 
 _FLOAT_BYTES = 4
 # Multiplications of a chunk below which handing it to a thread costs more than it saves: about 10 microseconds.
@@ -23,7 +24,7 @@ _CHUNKS_OF_WORKER = 8
 
 @native_step("Attention")
 def plan_native_attention(site: Site) -> Recipe | None:
-    """Returns the recipe of softmax(scale q k^T + mask) v; caches, soft caps, lengths and shared heads are left to others.
+    """Returns the recipe of softmax(scale q k^T + mask) v, with caches or without; soft caps, lengths and shared heads are left to others.
 
     Source: ONNX Attention-24.
     """
@@ -31,12 +32,17 @@ def plan_native_attention(site: Site) -> Recipe | None:
     split = find_split(site)
     if split is None or not is_plain_attention(site) or site.group.epilogue:
         return None
-    q, k, v = (split_heads(site.prototypes[name], split) for name in node.inputs[:3])
+    appends = site.has_input(4)
+    given = [site.prototypes[name] for name in node.inputs[:3]]
+    q, k, v = (split_heads(array, split) for array in (given[0], *join_caches(site)))
     batch, heads, queries, size = q.shape
     keys, value_size = k.shape[2], v.shape[3]
     if k.shape != (batch, heads, keys, size) or v.shape[:3] != (batch, heads, keys) or 0 in (*q.shape, keys, value_size):
         return None
     if any(array.shape[3] > 1 and array.strides[3] != _FLOAT_BYTES for array in (q, k, v)):
+        return None
+    caches = [site.prototypes[name] for name in node.inputs[4:6]] if appends else []
+    if appends and any(array.size == 0 or array.strides[3] != _FLOAT_BYTES for array in (*given[1:], *caches)):
         return None
     full_shape = (batch, heads, queries, keys)
     kind = ""
@@ -46,6 +52,11 @@ def plan_native_attention(site: Site) -> Recipe | None:
             return None
         kind = "number" if np.broadcast_to(mask, full_shape).strides[2] == 0 or queries == 1 else "vectors"
     shape = choose_attention_shape(queries, keys, value_size, kind, find_width())
+    if appends:
+        # Where several units read a head, none could say when its keys are there.
+        if not shape.is_one_block:
+            return None
+        shape = replace(shape, appends=True)
     kernel = make_attention(shape)
     row_bytes = shape.vectors * find_width() * _FLOAT_BYTES
     scores = align(size * row_bytes)
@@ -62,7 +73,7 @@ def plan_native_attention(site: Site) -> Recipe | None:
     scale = float(node.attributes.get("scale", 1 / sqrt(size)))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        arrays = {key: split_heads(array, split) for key, array in zip("qkv", reads, strict=False)}
+        arrays = {key: split_heads(array, split) for key, array in zip("qkv", (reads[0], *(writes[1:] or reads[1:3])), strict=True)}
         arrays["y"] = split_heads(writes[0], split)
         if kind:
             arrays["mask"] = np.broadcast_to(reads[3], full_shape)
@@ -74,7 +85,21 @@ def plan_native_attention(site: Site) -> Recipe | None:
         for key, array in arrays.items():
             names = (key, f"{key}_batch", f"{key}_head", f"{key}_query" if key == "mask" else f"{key}_step")
             numbers.update(zip(names, (address_of(array), *array.strides[:3]), strict=True))
-        row = tuple(numbers.get(key, 0) for key in PARAMETERS)
-        return [NativeCall(kernel, row, -(-units // units_of_chunk), (*reads, writes[0], scratch))]
+        if appends:
+            for key, past, fresh in zip("kv", reads[-2:], reads[1:3], strict=True):
+                numbers.update(_list_rows(f"past_{key}", past) | _list_rows(f"new_{key}", fresh))
+        row = tuple(numbers.get(key, 0) for key in ((*PARAMETERS, *CACHE_PARAMETERS) if appends else PARAMETERS))
+        return [NativeCall(kernel, row, -(-units // units_of_chunk), (*reads, *writes, scratch))]
 
     return Recipe(tuple(name for name in node.inputs if name), bind, site.workers * worker_bytes, kernels=(kernel,))
+
+
+def _list_rows(name: str, array: Array) -> dict[str, int]:
+    """Returns where the keys or values of each head lie, as one row where they do so in one piece."""
+    batch, head, step, _ = array.strides
+    count, row_bytes = array.shape[2], array.shape[3] * _FLOAT_BYTES
+    rows, row_bytes = (1, count * row_bytes) if step == row_bytes else (count, row_bytes)
+    return {
+        name: address_of(array), f"{name}_batch": batch, f"{name}_head": head, f"{name}_step": step, f"{name}_rows": rows,
+        f"{name}_row_bytes": row_bytes,
+    }  # fmt: skip
