@@ -175,6 +175,31 @@ def test_keys_and_values_are_appended_to_their_caches(native: NativeRun, **drawn
     np.testing.assert_array_equal(presents[1], v)
 
 
+@pytest.mark.parametrize("begin", [0, 8, 1])
+def test_caches_that_go_past_the_processors_are_the_same(native: NativeRun, begin: int) -> None:
+    from hetero_cpu.jit.steps_attention import plan_native_attention
+    from hetero_cpu.jit.tiling import allocate_floats
+
+    q = draw_array(1, 2, 3, 1, 64)
+    k, v = draw_array(2, 2, 3, 701, 64), draw_array(3, 2, 3, 701, 32)
+    images = {"q": q, "k": k[:, :, 700:], "v": v[:, :, 700:], "past_k": k[:, :, :700], "past_v": v[:, :, :700]}
+    names = ("q", "k", "v", "", "past_k", "past_v")
+    node = Node("attention", "Attention", names, ("y", "present_k", "present_v"), since_version=24)
+    recipe = plan_native_attention(native.make_site([node], images, {}, (2, 3, 1, 32)))
+    assert recipe is not None
+    assert recipe.kernels[0].name.endswith("far")
+    memories = [allocate_floats(array.size + 32) for array in (k, v)]
+    for memory in memories:
+        memory[...] = np.nan
+    presents = [memory[begin : begin + array.size].reshape(array.shape) for memory, array in zip(memories, (k, v), strict=True)]
+    found = np.full((2, 3, 1, 32), np.nan, np.float32)
+    native.run(recipe, images, found, *presents)
+    np.testing.assert_allclose(found, attend(q, k, v, 0.0, 0.125), rtol=2e-6, atol=2e-6)
+    np.testing.assert_array_equal(presents[0], k)
+    np.testing.assert_array_equal(presents[1], v)
+    assert all(np.isnan(memory).sum() == 32 for memory in memories)
+
+
 @pytest.mark.parametrize(
     ("queries", "inputs", "outputs"),
     [

@@ -15,14 +15,14 @@ from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel
 from hetero_cpu.jit.exponential import emit_exponential_of_negative
 from hetero_cpu.jit.panels import emit_turned_panel
-from hetero_cpu.jit.streams import emit_stream
+from hetero_cpu.jit.streams import emit_forked_stream, emit_stream
 from hetero_cpu.jit.strided_tile import StridedTile, StridedTiles
 from hetero_cpu.jit.terms import Number
 
 PARAMETERS = (
     "q", "q_batch", "q_head", "q_step", "k", "k_batch", "k_head", "k_step", "v", "v_batch", "v_head", "v_step",
     "y", "y_batch", "y_head", "y_step", "mask", "mask_batch", "mask_head", "mask_query", "heads", "keys", "size", "value_size", "scale",
-    "blocks", "units", "units_of_chunk", "scratch", "scratch_worker", "scores", "masks", "edges",
+    "blocks", "units", "units_of_chunk", "scratch", "scratch_worker", "scores", "masks", "edges", "near",
 )  # fmt: skip
 CACHE_PARAMETERS = tuple(
     f"{source}_{key}{end}"
@@ -32,7 +32,7 @@ CACHE_PARAMETERS = tuple(
 )
 """What follows where a head's keys and values are made of past and new ones first; each as rows, of which one piece is a single one."""
 """Addresses, strides in bytes and counts; `scale`: its bits; `size` of a query, `value_size` of a value; a unit is a block of
-queries of one head; `scores`, `masks` and `edges` are where these begin in the working memory of a worker, after the turned queries."""
+queries of one head; `scores`, `masks`, `edges` and `near` are where these begin in the working memory of a worker."""
 
 _LOWEST = float(np.finfo(np.float32).min)
 # Keys of a tile beside one or two vectors of queries, by the elements of a vector.
@@ -58,12 +58,21 @@ class AttentionShape:
     mask: str
     appends: bool = False
     """Whether keys and values are copied together from the past ones and the new ones, by the unit that reads them."""
+    is_far: bool = False
+    """Whether they are so many that they go past the caches, and are read in working memory."""
 
     @property
     def name(self) -> str:
         """What tells it apart."""
         numbers = (self.vectors, self.last_rows, self.keys, self.value_vectors)
-        return "_".join(map(str, numbers)) + "o" * self.is_one_block + "m" * self.is_masked + self.mask + "_appends" * self.appends
+        return (
+            "_".join(map(str, numbers))
+            + "o" * self.is_one_block
+            + "m" * self.is_masked
+            + self.mask
+            + "_appends" * self.appends
+            + "_far" * self.is_far
+        )
 
 
 def choose_attention_shape(queries: int, keys: int, value_size: int, mask: str, width: int) -> AttentionShape:
@@ -131,14 +140,21 @@ class _Emitter:
         self._emit_values(places, rows, vectors)
 
     def _emit_append(self, places: dict[str, Number], key: str) -> None:
-        """Writes all keys or values of the head, which are near when they are read."""
+        """Writes all keys or values of the head, and has them read where they are near."""
         code, p = self._code, self._p
-        target = places[key]
+        target, near = places[key], self._panel + p["near"]
+        if self._shape.is_far:
+            places[key] = near
         for source in (f"past_{key}", f"new_{key}"):
             row_bytes = p[f"{source}_row_bytes"]
             with code.loop(0, p[f"{source}_rows"]) as row:
-                emit_stream(code, target + row * row_bytes, places[source] + row * p[f"{source}_step"], row_bytes)
-            target = target + p[f"{source}_rows"] * row_bytes
+                offset, found = row * row_bytes, places[source] + row * p[f"{source}_step"]
+                if self._shape.is_far:
+                    emit_forked_stream(code, near + offset, target + offset, found, row_bytes)
+                else:
+                    emit_stream(code, target + offset, found, row_bytes)
+            end = p[f"{source}_rows"] * row_bytes
+            target, near = target + end, near + end
 
     def _emit_scores(self, places: dict[str, Number], rows: int, vectors: int) -> None:
         """Writes scale * k q^T + mask turned, and the largest of each query."""

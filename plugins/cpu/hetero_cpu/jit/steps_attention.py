@@ -20,6 +20,8 @@ _FLOAT_BYTES = 4
 # Multiplications of a chunk below which handing it to a thread costs more than it saves: about 10 microseconds.
 _SMALLEST_CHUNK = 1 << 20
 _CHUNKS_OF_WORKER = 8
+# Keys and values of this size would leave no room in the second cache of most processors.
+_FAR_BYTES = 1 << 20
 
 
 @native_step("Attention")
@@ -56,14 +58,16 @@ def plan_native_attention(site: Site) -> Recipe | None:
         # Where several units read a head, none could say when its keys are there.
         if not shape.is_one_block:
             return None
-        shape = replace(shape, appends=True)
+        is_far = batch * heads * keys * (size + value_size) * _FLOAT_BYTES >= _FAR_BYTES
+        shape = replace(shape, appends=True, is_far=is_far and size % find_width() == value_size % find_width() == 0)
     kernel = make_attention(shape)
     row_bytes = shape.vectors * find_width() * _FLOAT_BYTES
     scores = align(size * row_bytes)
     masks = scores + align(keys * row_bytes)
     edges = masks + (align(keys * row_bytes) if kind == "vectors" else 0)
     # A line between workers, so that none waits for what another one writes.
-    worker_bytes = edges + align(row_bytes) + 128
+    near = edges + align(row_bytes)
+    worker_bytes = near + (align(keys * max(size, value_size) * _FLOAT_BYTES) if shape.is_far else 0) + 128
     blocks = -(-queries // (shape.vectors * find_width()))
     units = batch * heads * blocks
     # Vectors of queries are computed whole.
@@ -80,7 +84,7 @@ def plan_native_attention(site: Site) -> Recipe | None:
         numbers = {
             "heads": heads, "keys": keys, "size": size, "value_size": value_size, "scale": bits_of(scale), "blocks": blocks,
             "units": units, "units_of_chunk": units_of_chunk, "scratch": address_of(scratch), "scratch_worker": worker_bytes,
-            "scores": scores, "masks": masks, "edges": edges,
+            "scores": scores, "masks": masks, "edges": edges, "near": near,
         }  # fmt: skip
         for key, array in arrays.items():
             names = (key, f"{key}_batch", f"{key}_head", f"{key}_query" if key == "mask" else f"{key}_step")
