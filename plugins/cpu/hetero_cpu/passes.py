@@ -10,6 +10,7 @@ from hetero_core.network.graph import Network
 from hetero_core.transforms.activations import fuse_gelu, fuse_hard_swish, fuse_swish
 from hetero_core.transforms.affine import fold_affines
 from hetero_core.transforms.attention import fuse_attention, pack_heads
+from hetero_core.transforms.caches import fuse_caches
 from hetero_core.transforms.constants import fold_constants
 from hetero_core.transforms.copies import eliminate_copies, eliminate_dropout
 from hetero_core.transforms.normalizations import fuse_layer_normalization, fuse_rms_normalization, fuse_softmax
@@ -43,7 +44,15 @@ PASSES = (
     fold_affines,
 )
 # These ask for sizes, so they see the network once for each set of input shapes.
-PASSES_OF_SHAPES = (eliminate_idle, merge_reshapes, merge_stacked_transposes, fuse_attention, merge_transposes, pack_heads)
+PASSES_OF_SHAPES = (
+    eliminate_idle,
+    merge_reshapes,
+    merge_stacked_transposes,
+    fuse_attention,
+    merge_transposes,
+    pack_heads,
+    fuse_caches,
+)
 
 
 def strip_network(network: Network) -> Network:

@@ -263,9 +263,9 @@ class _Builder:
     def _is_read_in_place(self, value: str) -> bool:
         """Says whether a value is in the memory of an input that machine code may read where the caller has it."""
         root = self._find_root(value)
-        if self.provider == NUMPY or root is None:
+        if self.provider == NUMPY or root is None or root not in self.network.index_of_input:
             return False
-        return root in self.network.index_of_input and self.prototypes[root].nbytes >= FEWEST_BYTES
+        return self.prototypes[root].nbytes >= FEWEST_BYTES
 
     def _is_dead(self, value: str, group: Group) -> bool:
         """Says whether nothing that shares memory with a value is read after this group, and all of that memory is the value."""

@@ -19,7 +19,7 @@ _LOWEST, _ONE = np.finfo(np.float32).min, np.float32(1)
 
 @step("Attention")
 def plan_attention(site: Site) -> Choice | None:
-    """Returns the recipe of softmax(scale q k^T + mask) v; caches, soft caps, lengths and shared heads are left to the toolkit.
+    """Returns the recipe of softmax(scale q k^T + mask) v; soft caps, lengths and shared heads are left to the toolkit.
 
     Source: ONNX Attention-24. The sum divides the products with v, which are fewer than the scores.
     """
@@ -30,7 +30,7 @@ def plan_attention(site: Site) -> Choice | None:
     split = find_split(site)
     if split is None:
         return None
-    q, k, v = (split_heads(site.prototypes[name], split) for name in node.inputs[:3])
+    q, k, v = (split_heads(array, split) for array in (site.prototypes[node.inputs[0]], *join_caches(site)))
     batch, heads, queries, size = q.shape
     keys = k.shape[2]
     if k.shape != (batch, heads, keys, size) or v.shape[:3] != (batch, heads, keys):
@@ -44,11 +44,14 @@ def plan_attention(site: Site) -> Choice | None:
     shapes = [(together * rows * keys,), (together * rows,)]
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Call]:
-        q, k, v = (split_heads(array, split) for array in reads[:3])
+        q, k, v = (split_heads(array, split) for array in (reads[0], *(writes[1:] or reads[1:3])))
         y = split_heads(writes[0], split)
         mask = np.broadcast_to(reads[3], (batch, heads, queries, keys)) if has_mask else None
         scores, edges = cut_scratch(scratch, shapes)
         calls: list[Call] = []
+        for present, past, fresh in zip(writes[1:], reads[-2:], reads[1:3], strict=False):
+            calls += [partial(np.copyto, present[:, :, : past.shape[2]], past)]
+            calls += [partial(np.copyto, present[:, :, past.shape[2] :], fresh)]
         for image in range(batch):
             for head in range(0, heads, together):
                 for row in range(0, queries, rows):
@@ -86,20 +89,39 @@ def _bind_softmax(tile: Array, edge: Array, scale: np.float32, mask: Array | Non
 
 
 def is_plain_attention(site: Site) -> bool:
-    """Says whether a node is the formula alone: float32, one output, without caches, soft caps, lengths and a causal mask."""
+    """Says whether a node is the formula alone: float32, without soft caps, lengths and a causal mask; with both caches or none."""
     node = site.node
+    has_caches = [bool(name) for name in (*node.inputs[4:6], *node.outputs[1:3])]
     return (
         set(node.attributes) <= _ATTRIBUTES
         and not node.attributes.get("is_causal", 0)
-        and not any(node.outputs[1:])
-        and not any(node.inputs[4:])
+        and (has_caches == [True] * 4 or not any(has_caches))
+        and not any((*node.inputs[6:], *node.outputs[3:]))
         and site.is_float32(*(name for name in node.inputs if name))
     )
 
 
+def join_caches(site: Site) -> tuple[Array, Array]:
+    """Returns arrays that lie as all keys and values do: the given ones, or where there are caches both in one. Raises: ValueError."""
+    names = site.node.inputs
+    given = site.prototypes[names[1]], site.prototypes[names[2]]
+    if not site.has_input(4):
+        return given
+    k, v = (_join_shapes(site.shape(past), fresh.shape) for past, fresh in zip(names[4:6], given, strict=True))
+    return np.empty(k, np.float32), np.empty(v, np.float32)
+
+
+def _join_shapes(past: tuple[int, ...], fresh: tuple[int, ...]) -> tuple[int, ...]:
+    if len(past) != len(fresh) or past[:2] != fresh[:2] or past[3:] != fresh[3:]:
+        raise ValueError(f"a cache of {past} does not go with {fresh}")
+    return (*past[:2], past[2] + fresh[2], *past[3:])
+
+
 def find_split(site: Site) -> int | None:
-    """Returns the heads of packed inputs, 0 where heads are an axis, None where the step does not apply."""
+    """Returns the heads of packed inputs, 0 where heads are an axis, None where the step does not apply; caches go with the latter."""
     ranks = {len(site.shape(name)) for name in site.node.inputs[:3]}
+    if site.has_input(4):
+        return 0 if ranks == {4} else None
     heads, others = (int(site.node.attributes.get(name, 0)) for name in ("q_num_heads", "kv_num_heads"))
     if ranks == {4}:
         return 0

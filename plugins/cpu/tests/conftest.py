@@ -86,13 +86,13 @@ class NativeRun:
             workers,
         )
 
-    def run(self, recipe: Recipe, arrays: Mapping[str, Any], y: Any) -> int:
-        """Computes y, the last chunks first; returns how many chunks there were."""
+    def run(self, recipe: Recipe, arrays: Mapping[str, Any], y: Any, *others: Any) -> int:
+        """Computes y, and other outputs where there are any, the last chunks first; returns how many chunks there were."""
         from hetero_cpu.jit.compiler import COMPILER, Kernel
 
         scratch = np.zeros(recipe.scratch, np.uint8)
         chunks = 0
-        for call in recipe.bind([arrays[name] for name in recipe.reads], [y], scratch):
+        for call in recipe.bind([arrays[name] for name in recipe.reads], [y, *others], scratch):
             assert not callable(call)
             assert call.kernel in recipe.kernels
             emit = call.kernel.emit

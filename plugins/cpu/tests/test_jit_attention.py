@@ -137,3 +137,85 @@ def test_sizes_that_do_not_lie_side_by_side_are_left_to_others(native: NativeRun
     images["k"] = draw_array(1, 1, 2, 8, 4).swapaxes(2, 3)
     node = Node("attention", "Attention", tuple("qkv"), ("y",), since_version=24)
     assert plan_native_attention(native.make_site([node], images, {}, (1, 2, 4, 8))) is None
+
+
+@SETTINGS
+@given(
+    batch=st.integers(1, 2),
+    heads=st.integers(1, 3),
+    queries=st.sampled_from([1, 3, 8]),
+    past=st.sampled_from([1, 5, 64]),
+    size=st.sampled_from([4, 17, 64]),
+    value_size=st.sampled_from([8, 23, 64]),
+    mask=st.sampled_from(["", "key", "query"]),
+    is_turned=st.booleans(),
+)
+def test_keys_and_values_are_appended_to_their_caches(native: NativeRun, **drawn: Any) -> None:
+    from hetero_cpu.jit.steps_attention import plan_native_attention
+
+    batch, heads, queries, past = (drawn[name] for name in ("batch", "heads", "queries", "past"))
+    keys = past + queries
+    q = draw_array(1, batch, heads, queries, drawn["size"])
+    k, v = (draw_array(seed, batch, heads, keys, size) for seed, size in ((2, drawn["size"]), (3, drawn["value_size"])))
+    parts = {"k": k[:, :, past:], "v": v[:, :, past:], "past_k": k[:, :, :past], "past_v": v[:, :, :past]}
+    how = "turned" if drawn["is_turned"] else "heads"
+    images = {"q": q, **{name: lay_heads(array, how)[0] for name, array in parts.items()}}
+    mask: Any = 0.0
+    if drawn["mask"]:
+        mask = images["mask"] = draw_array(4, *((batch, 1, 1, keys) if drawn["mask"] == "key" else (queries, keys)))
+    names = ("q", "k", "v", "mask" if drawn["mask"] else "", "past_k", "past_v")
+    node = Node("attention", "Attention", names, ("y", "present_k", "present_v"), since_version=24, attributes={"scale": 0.3})
+    exact = attend(q, k, v, mask, 0.3)
+    recipe = plan_native_attention(native.make_site([node], images, {}, exact.shape))
+    assert recipe is not None
+    found, *presents = (np.full(shape, np.nan, np.float32) for shape in (exact.shape, k.shape, v.shape))
+    native.run(recipe, images, found, *presents)
+    np.testing.assert_allclose(found, exact, rtol=2e-6, atol=2e-6)
+    np.testing.assert_array_equal(presents[0], k)
+    np.testing.assert_array_equal(presents[1], v)
+
+
+@pytest.mark.parametrize("begin", [0, 8, 1])
+def test_caches_that_go_past_the_processors_are_the_same(native: NativeRun, begin: int) -> None:
+    from hetero_cpu.jit.steps_attention import plan_native_attention
+    from hetero_cpu.jit.tiling import allocate_floats
+
+    q = draw_array(1, 2, 3, 1, 64)
+    k, v = draw_array(2, 2, 3, 701, 64), draw_array(3, 2, 3, 701, 32)
+    images = {"q": q, "k": k[:, :, 700:], "v": v[:, :, 700:], "past_k": k[:, :, :700], "past_v": v[:, :, :700]}
+    names = ("q", "k", "v", "", "past_k", "past_v")
+    node = Node("attention", "Attention", names, ("y", "present_k", "present_v"), since_version=24)
+    recipe = plan_native_attention(native.make_site([node], images, {}, (2, 3, 1, 32)))
+    assert recipe is not None
+    assert recipe.kernels[0].name.endswith("far")
+    memories = [allocate_floats(array.size + 32) for array in (k, v)]
+    for memory in memories:
+        memory[...] = np.nan
+    presents = [memory[begin : begin + array.size].reshape(array.shape) for memory, array in zip(memories, (k, v), strict=True)]
+    found = np.full((2, 3, 1, 32), np.nan, np.float32)
+    native.run(recipe, images, found, *presents)
+    np.testing.assert_allclose(found, attend(q, k, v, 0.0, 0.125), rtol=2e-6, atol=2e-6)
+    np.testing.assert_array_equal(presents[0], k)
+    np.testing.assert_array_equal(presents[1], v)
+    assert all(np.isnan(memory).sum() == 32 for memory in memories)
+
+
+@pytest.mark.parametrize(
+    ("queries", "inputs", "outputs"),
+    [
+        (40, ("q", "k", "v", "", "past_k", "past_v"), ("y", "present_k", "present_v")),
+        (4, ("q", "k", "v", "", "past_k", "past_v"), ("y",)),
+        (4, ("q", "k", "v", "", "past_k"), ("y", "present_k")),
+        (4, ("q", "k", "v", "", "past_v", "past_k"), ("y", "present_k", "present_v")),
+    ],
+    ids=["more queries than a block has", "no outputs for caches", "one cache", "sizes that do not go together"],
+)
+def test_other_caches_are_left_to_others(native: NativeRun, queries: int, inputs: Any, outputs: Any) -> None:
+    from hetero_cpu.providers import choose_step
+
+    images = {name: draw_array(1, 1, 2, queries, 8) for name in "qk"}
+    images |= {"v": draw_array(1, 1, 2, queries, 16), "past_k": draw_array(1, 1, 2, 6, 8), "past_v": draw_array(1, 1, 2, 6, 16)}
+    node = Node("attention", "Attention", inputs, outputs, since_version=24)
+    choice = choose_step(native.make_site([node], images, {}, (1, 2, queries, 16)), "JIT")
+    assert choice is None or not choice.kernels
+    assert (choice is None) is (queries == 4)

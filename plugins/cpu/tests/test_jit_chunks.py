@@ -37,18 +37,18 @@ def test_one_worker_gets_chunks_of_the_wanted_size() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pixels", "outputs", "depth", "unit_chunks"),
+    ("pixels", "outputs", "depth", "shares_weights"),
     [
         # 49 pixels of 160 channels beside 600 KB of weights: each of two workers reads half of them.
-        (49, 960, 160, 1),
+        (49, 960, 160, True),
         # 3136 pixels of 24 channels beside 14 KB of weights.
-        (3136, 144, 24, 8),
+        (3136, 144, 24, False),
     ],
 )
-def test_several_workers_share_what_is_more_weights_or_pixels(pixels: int, outputs: int, depth: int, unit_chunks: int) -> None:
+def test_several_workers_share_what_is_more_weights_or_pixels(pixels: int, outputs: int, depth: int, shares_weights: bool) -> None:
     tiling = choose_tiling(pixels, outputs, 16)
     chunks = choose_chunks(tiling, lines=1, depth=depth, pixel_bytes=depth * 4, workers=2)
-    assert chunks.unit_chunks == unit_chunks
+    assert (chunks.unit_chunks == 1) is shares_weights
     assert chunks.count % 2 == 0
     assert choose_chunks(tiling, lines=1, depth=depth, pixel_bytes=depth * 4, workers=1).unit_chunks == 1
 

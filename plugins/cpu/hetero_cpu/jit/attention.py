@@ -15,16 +15,24 @@ from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel
 from hetero_cpu.jit.exponential import emit_exponential_of_negative
 from hetero_cpu.jit.panels import emit_turned_panel
+from hetero_cpu.jit.streams import emit_forked_stream, emit_stream
 from hetero_cpu.jit.strided_tile import StridedTile, StridedTiles
 from hetero_cpu.jit.terms import Number
 
 PARAMETERS = (
     "q", "q_batch", "q_head", "q_step", "k", "k_batch", "k_head", "k_step", "v", "v_batch", "v_head", "v_step",
     "y", "y_batch", "y_head", "y_step", "mask", "mask_batch", "mask_head", "mask_query", "heads", "keys", "size", "value_size", "scale",
-    "blocks", "units", "units_of_chunk", "scratch", "scratch_worker", "scores", "masks", "edges",
+    "blocks", "units", "units_of_chunk", "scratch", "scratch_worker", "scores", "masks", "edges", "near",
 )  # fmt: skip
+CACHE_PARAMETERS = tuple(
+    f"{source}_{key}{end}"
+    for key in "kv"
+    for source in ("past", "new")
+    for end in ("", "_batch", "_head", "_step", "_rows", "_row_bytes")
+)
+"""What follows where a head's keys and values are made of past and new ones first; each as rows, of which one piece is a single one."""
 """Addresses, strides in bytes and counts; `scale`: its bits; `size` of a query, `value_size` of a value; a unit is a block of
-queries of one head; `scores`, `masks` and `edges` are where these begin in the working memory of a worker, after the turned queries."""
+queries of one head; `scores`, `masks`, `edges` and `near` are where these begin in the working memory of a worker."""
 
 _LOWEST = float(np.finfo(np.float32).min)
 # Keys of a tile beside one or two vectors of queries, by the elements of a vector.
@@ -48,12 +56,23 @@ class AttentionShape:
     """The vectors of a whole value; the last of them is masked where `is_masked`."""
     is_masked: bool
     mask: str
+    appends: bool = False
+    """Whether keys and values are copied together from the past ones and the new ones, by the unit that reads them."""
+    is_far: bool = False
+    """Whether they are so many that they go past the caches, and are read in working memory."""
 
     @property
     def name(self) -> str:
         """What tells it apart."""
         numbers = (self.vectors, self.last_rows, self.keys, self.value_vectors)
-        return "_".join(map(str, numbers)) + "o" * self.is_one_block + "m" * self.is_masked + self.mask
+        return (
+            "_".join(map(str, numbers))
+            + "o" * self.is_one_block
+            + "m" * self.is_masked
+            + self.mask
+            + "_appends" * self.appends
+            + "_far" * self.is_far
+        )
 
 
 def choose_attention_shape(queries: int, keys: int, value_size: int, mask: str, width: int) -> AttentionShape:
@@ -76,14 +95,16 @@ def make_attention(shape: AttentionShape) -> Kernel:
 def _emit(name: str, width: int, shape: AttentionShape) -> Code:
     code = Code(name, 3, width)
     row, chunk, worker = code.parameters
-    p = {key: code.load_number(row, 8 * position) for position, key in enumerate(PARAMETERS)}
+    names = (*PARAMETERS, *CACHE_PARAMETERS) if shape.appends else PARAMETERS
+    p = {key: code.load_number(row, 8 * position) for position, key in enumerate(names)}
     begin = chunk * p["units_of_chunk"]
     emitter = _Emitter(code, p, shape, p["scratch"] + worker * p["scratch_worker"])
     with code.loop(begin, (begin + p["units_of_chunk"]).at_most(p["units"])) as unit:
         line, block = unit // p["blocks"], unit % p["blocks"]
         batch, head = line // p["heads"], line % p["heads"]
         query = block * (shape.vectors * width)
-        places = {key: p[key] + batch * p[f"{key}_batch"] + head * p[f"{key}_head"] for key in ("q", "k", "v", "y", "mask")}
+        arrays = ("q", "k", "v", "y", "mask", *(("past_k", "new_k", "past_v", "new_v") if shape.appends else ()))
+        places = {key: p[key] + batch * p[f"{key}_batch"] + head * p[f"{key}_head"] for key in arrays}
         places["q"] = places["q"] + query * p["q_step"]
         places["y"] = places["y"] + query * p["y_step"]
         places["mask"] = places["mask"] + query * p["mask_query"]
@@ -110,9 +131,30 @@ class _Emitter:
     def emit_block(self, places: dict[str, Number], rows: int) -> None:
         """Emits attention of `rows` queries, at places of the head."""
         vectors = -(-rows // self._code.width)
+        if self._shape.appends:
+            self._emit_append(places, "k")
         self._emit_scores(places, rows, vectors)
         self._emit_softmax(vectors)
+        if self._shape.appends:
+            self._emit_append(places, "v")
         self._emit_values(places, rows, vectors)
+
+    def _emit_append(self, places: dict[str, Number], key: str) -> None:
+        """Writes all keys or values of the head, and has them read where they are near."""
+        code, p = self._code, self._p
+        target, near = places[key], self._panel + p["near"]
+        if self._shape.is_far:
+            places[key] = near
+        for source in (f"past_{key}", f"new_{key}"):
+            row_bytes = p[f"{source}_row_bytes"]
+            with code.loop(0, p[f"{source}_rows"]) as row:
+                offset, found = row * row_bytes, places[source] + row * p[f"{source}_step"]
+                if self._shape.is_far:
+                    emit_forked_stream(code, near + offset, target + offset, found, row_bytes)
+                else:
+                    emit_stream(code, target + offset, found, row_bytes)
+            end = p[f"{source}_rows"] * row_bytes
+            target, near = target + end, near + end
 
     def _emit_scores(self, places: dict[str, Number], rows: int, vectors: int) -> None:
         """Writes scale * k q^T + mask turned, and the largest of each query."""

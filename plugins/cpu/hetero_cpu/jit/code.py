@@ -153,6 +153,11 @@ class Code:
         function = self._declare(name, ir.VOID, [kind, ir.POINTER, ir.I32, ir.VectorType(ir.I1, kind.count)])
         self.builder.call(function, [value.value, pointer, ir.Constant(ir.I32, 4), mask.value])
 
+    def store_far(self, address: Number, value: Floats, offset: int = 0) -> None:
+        """Writes a vector into memory past the caches, at a multiple of its own size: nothing there is read before it is written."""
+        stored = self.builder.store(value.value, self._point(address, offset), align=value.value.type.count * FLOAT_BYTES)
+        stored.set_metadata("nontemporal", self.builder.module.add_metadata([ir.Constant(I32, 1)]))
+
     def mask_first(self, count: Number | int) -> Mask:
         """Returns a mask that holds for the first `count` elements, all of them where there are more."""
         kind = ir.VectorType(ir.I64, self.width)
