@@ -79,6 +79,7 @@ class StoredExecutable(Executable):
             "CPU_PLANS": lambda: (1 if self._loaded is None else 1 + self._loaded.metrics()["CPU_PLANS"]()[0], MOST_PLANS),
             "CPU_ARENA_BYTES": lambda: most("CPU_ARENA_BYTES", plan.arena_bytes),
             "CPU_WEIGHT_BYTES": lambda: add("CPU_WEIGHT_BYTES", sections[PACKED].nbytes),
+            "CPU_CONSTANT_BYTES": lambda: add("CPU_CONSTANT_BYTES", sections[WEIGHTS].nbytes),
             "CPU_KERNELS_READY": lambda: self._loaded is None or self._loaded.metrics()["CPU_KERNELS_READY"](),
             "CPU_NATIVE_STEPS": lambda: most("CPU_NATIVE_STEPS", plan.native_count),
             "CPU_FOREIGN_STEPS": lambda: most("CPU_FOREIGN_STEPS", 0),
