@@ -17,6 +17,7 @@ from hetero_onnxruntime.engine import CPU_PROVIDER, Engine, describe_rivalry
 from hetero_onnxruntime.executable import OrtExecutable
 from hetero_onnxruntime.known_errors import find_known_error
 from hetero_onnxruntime.probing import Prober
+from hetero_onnxruntime.provider_errors import find_provider_error
 from hetero_onnxruntime.session import CONFIG_KEYS, Settings
 
 _CAPABILITIES = ("FP32", "FP64", "FP16", "INT8")
@@ -53,16 +54,18 @@ class OrtDevice:
         """Stamps the network, then asks the engine about each distinct node."""
         stamps = choose_stamps(network, self._newest_of_domain(network))
         stamped = apply_stamps(network, stamps, self._engine.newest_ir_version)
+        provider = self._provider(device)
         reasons = dict(stamps.refusals)
         reasons.update(
             (node.name, reason)
             for node in network.nodes
-            if node.name not in reasons and (reason := find_known_error(node, network))
+            if node.name not in reasons
+            and (reason := find_known_error(node, network) or find_provider_error(node, network, provider))
         )
         passed = [spec.name for spec in network.outputs if spec.name not in network.index_of_producer]
-        if passed and self._provider(device) != CPU_PROVIDER:
+        if passed and provider != CPU_PROVIDER:
             # ONNX Runtime 1.24 with OpenVINO: "Duplicate definition of name". A part that HETERO cuts has no such outputs.
-            why = f"{self._provider(device)} does not load a network that returns its input or constant '{passed[0]}' as it is"
+            why = f"{provider} does not load a network that returns its input or constant '{passed[0]}' as it is"
             reasons.update((node.name, why) for node in network.nodes if node.name not in reasons)
         asked = [node for node in stamped.nodes if node.name not in reasons]
         reasons.update(self._prober(device).find_refusals(asked, stamped))

@@ -32,8 +32,8 @@ DISTRIBUTIONS = (
 
 CPU_PROVIDER = "CPUExecutionProvider"
 _SUFFIX = "ExecutionProvider"
-# A cloud service, not a device: it runs nothing by itself.
-_NO_DEVICES = frozenset({"AzureExecutionProvider"})
+NO_DEVICES = frozenset({"AzureExecutionProvider"})
+"""A cloud service, not a device: it runs nothing by itself."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,9 +51,9 @@ class Engine:
     @cached_property
     def provider_of_id(self) -> Mapping[str, str]:
         """Device id -> execution provider, for each that ran the probe: "CPU" first, then by name."""
-        offered = [name for name in self.module.get_available_providers() if name not in _NO_DEVICES]
+        offered = [name for name in self.module.get_available_providers() if name not in NO_DEVICES]
         # Providers of libraries that were registered with the engine are known as devices only.
-        registered = [device.ep_name for device in self.module.get_ep_devices() if device.ep_name not in _NO_DEVICES]
+        registered = [device.ep_name for device in self.module.get_ep_devices() if device.ep_name not in NO_DEVICES]
         others = sorted({*offered, *registered} - {CPU_PROVIDER})
         working = [name for name in others if find_fault(self.module, name) is None]
         return {name.removesuffix(_SUFFIX).upper(): name for name in (CPU_PROVIDER, *working)}

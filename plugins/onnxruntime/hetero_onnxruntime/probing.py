@@ -12,7 +12,7 @@ from functools import cache
 from hetero_core.devices.probing import NodeProber, list_element_types
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.writer import network_to_bytes
-from hetero_onnxruntime.engine import CPU_PROVIDER, Engine, make_options, open_session
+from hetero_onnxruntime.engine import CPU_PROVIDER, NO_DEVICES, Engine, make_options, open_session
 
 _PACKED = frozenset({"int4", "uint4", "float4e2m1", "int2", "uint2"})
 """Types that the engine packs, several elements to a byte; arrays at its border have one element a byte."""
@@ -25,6 +25,11 @@ class Prober:
         self._engine = engine
         self._provider = provider
         self._nodes = NodeProber(self._ask, keeps_weights=False)
+        # The engine lists the kernels of its CPU provider, and, where it was built with OpenVINO (1.24), ends the process instead.
+        self._lists_kernels = provider == CPU_PROVIDER and set(engine.module.get_available_providers()) <= {
+            CPU_PROVIDER,
+            *NO_DEVICES,
+        }
 
     def find_refusals(self, nodes: Iterable[Node], network: Network) -> dict[str, str]:
         """Returns why the engine does not take nodes of a stamped network, by name; nodes that it takes are not in it."""
@@ -56,7 +61,9 @@ class Prober:
         if type(error).__name__ != "NotImplemented":
             return f"ONNX Runtime {self._engine.version}: {shorten_message(str(error))}"
         types = ", ".join(str(network.type_of(value)) for value in node.inputs if value)
-        versions = sorted(_list_kernel_versions(node, self._provider))
+        if not self._lists_kernels:
+            return f"ONNX Runtime {self._engine.version} has no {self._provider} kernel for {node.operator} on ({types})"
+        versions = sorted(_kernel_versions().get((node.domain, node.op_type), set()))
         if not versions:
             return f"ONNX Runtime {self._engine.version} has no {self._provider} kernel for {node.op_type}"
         listed = ", ".join(f"{low} to {high}" if low != high else str(low) for low, high in versions)
@@ -85,12 +92,6 @@ def _refuse_type(value: str, network: Network) -> str | None:
     if value not in network.initializers and (packed := sorted(set(map(str, dtypes)) & _PACKED)):
         return f"'{value}' is {packed[0]}, which ONNX Runtime packs; only constants of such types are handed to it"
     return None
-
-
-def _list_kernel_versions(node: Node, provider: str) -> set[tuple[int, int]]:
-    """Returns the ranges of versions of an operator for which the engine has a kernel of any element type."""
-    # The engine lists the kernels of its own CPU provider only.
-    return _kernel_versions().get((node.domain, node.op_type), set()) if provider == CPU_PROVIDER else set()
 
 
 @cache

@@ -1,4 +1,7 @@
-"""ORT with a second execution provider: what it refuses that the engine's own takes. The provider here stands in for one of hardware."""
+"""ORT with a second execution provider: what it refuses that the engine's own takes.
+
+The provider here stands in for one of hardware, and takes what the engine's own does: what is refused, the plugin refuses by itself.
+"""
 
 from __future__ import annotations
 
@@ -61,3 +64,90 @@ def test_network_whose_nodes_make_all_outputs_is_taken_by_a_second_provider(devi
     network = read("(float[2] x) => (float[2] y, float[2] z) { y = Neg(x) z = Abs(y) }")
     found = device.query_network(DeviceName("ORT", id="OPENVINO"), network)
     assert dict(found.supported) == {"Neg_0": "ORT.OPENVINO", "Abs_1": "ORT.OPENVINO"}
+
+
+HALVES = "OpenVINO's provider multiplies by the reciprocal, so that a quotient may be on the other side of a half"
+LONG = "OpenVINO's provider computes integers of 64 bits in 32; "
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("(int64[2] x) => (int64[2] y) { y = Neg(x) }", LONG + "'x' may be larger"),
+        (
+            "(float[2] x) => (int64[1] y) <int64[1] c = {5000000000}> { s = Shape(x) y = Add(c, c) }",
+            LONG + "the constant 'c' is larger",
+        ),
+        ("(int32[2] x) => (bool[2] y) { y = Equal(x, x) }", "OpenVINO's provider computes Equal of int32 in float32"),
+        (
+            "(uint8[2] x) => (uint8[2] y) { y = Add(x, x) }",
+            "OpenVINO's provider saturates uint8 in Add; the standard's reference wraps around",
+        ),
+        ("(float[2] x) => (float[2] y) { y = Max(x) }", "OpenVINO's provider does not write the Max of one value"),
+        ("(float[2] x, float[2] z) => (float[2] y) { d = Div(x, z) y = Round(d) }", HALVES),
+        (
+            "(float[2] x, int64[1] r) => (float[N] y) { y = Tile(x, r) }",
+            "OpenVINO's provider returns what it has not written where repeats are no constant",
+        ),
+        ("(float[2] x) => (float[1] y) { y = ReduceMax(x) }", "OpenVINO's provider returns the lowest float of infinities alone"),
+        (
+            "(float[1,1,4,4] x) => (float[1,1,2,2] y) { y = MaxPool <kernel_shape = [2, 2], strides = [2, 2], ceil_mode = 1> (x) }",
+            "OpenVINO's provider counts a window that begins behind the end of the input, under ceil_mode",
+        ),
+    ],
+)
+def test_node_that_the_provider_of_openvino_computes_wrongly_is_refused_there_and_taken_by_the_engines_own(
+    device: OrtDevice, text: str, reason: str
+) -> None:
+    network = read(text)
+    assert list(device.query_network(DeviceName("ORT", id="OPENVINO"), network).refused.values()) == [reason]
+    assert dict(device.query_network(DeviceName("ORT"), network).refused) == {}
+
+
+def test_softmax_that_flattens_is_refused_by_the_provider_of_openvino_unless_nothing_is_flattened(device: OrtDevice) -> None:
+    text = '<ir_version: 7, opset_import: ["": 11]> g (float[2,3,4] x) => (float[2,3,4] y) {{ y = Softmax <axis = {axis}> (x) }}'
+    reason = "OpenVINO's provider computes Softmax-11 along one axis; the standard flattens all from that axis on"
+    for axis, reasons in ((1, [reason]), (2, []), (-1, [])):
+        network = read_network(onnx.parser.parse_model(text.format(axis=axis)))
+        assert list(device.query_network(DeviceName("ORT", id="OPENVINO"), network).refused.values()) == reasons
+
+
+def test_body_that_computes_integers_of_64_bits_is_refused_by_the_provider_of_openvino(device: OrtDevice) -> None:
+    network = read(
+        """(bool b, int32[2] x) => (int32[2] y) { y = If(b) <
+        then_branch = yes () => (int32[2] p) <int64[2] c = {5000000000, 1}> { [sum] a = Add(c, c) p = Cast <to = 6> (a) },
+        else_branch = no () => (int32[2] q) { q = Neg(x) }> }"""
+    )
+    reasons = list(device.query_network(DeviceName("ORT", id="OPENVINO"), network).refused.values())
+    assert reasons == [f"its body holds 'sum' (Add): {LONG}the constant 'c' is larger"]
+    network = read(
+        """(bool b, int64[2] x) => (int64[2] y) { y = If(b) <
+        then_branch = yes () => (int64[2] p) { p = Add(x, x) }, else_branch = no () => (int64[2] q) { q = Neg(x) }> }"""
+    )
+    reasons = list(device.query_network(DeviceName("ORT", id="OPENVINO"), network).refused.values())
+    assert reasons == [LONG + "'x' may be larger"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "(float[4] x, int64[2] i) => (float[2] y) { y = Gather(x, i) }",
+        "(float[2,3] x) => (float[4,3] y) <int64[2] r = {2, 1}> { y = Tile(x, r) }",
+        "(float[4] x) => (int64[1] y) { y = Shape(x) }",
+        "(float[4] x) => (float[2] y) <int64[1] s = {2}, int64[1] e = {9223372036854775807}> { y = Slice(x, s, e) }",
+        "(int32[4] x) => (int32[4] y) { y = Add(x, x) }",
+    ],
+)
+def test_sizes_and_positions_of_64_bits_and_sums_of_32_are_taken_by_the_provider_of_openvino(device: OrtDevice, body: str) -> None:
+    assert dict(device.query_network(DeviceName("ORT", id="OPENVINO"), read(body)).refused) == {}
+
+
+def test_engine_with_more_providers_words_a_missing_kernel_without_its_list_of_kernels(
+    device: OrtDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ONNX Runtime 1.24 with OpenVINO ends the process when it is asked for that list."""
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [SECOND, CPU_PROVIDER])
+    monkeypatch.setattr(probing, "_kernel_versions", lambda: pytest.fail("asked for the list"))
+    network = read("(int16[2] x) => (int16[2] y) { y = Min(x, x) }")
+    (reason,) = device.query_network(DeviceName("ORT"), network).refused.values()
+    assert reason == f"ONNX Runtime {onnxruntime.__version__} has no CPUExecutionProvider kernel for Min-13 on (int16[2], int16[2])"

@@ -1,0 +1,199 @@
+"""What the execution provider of OpenVINO computes wrongly, or fails at when it runs; refused, so that nobody gets a wrong answer.
+
+Found with onnxruntime-openvino 1.24.1: by a case of ONNX's own backend suite, which the entry names, or by a comparison with the provider
+of processors. An entry goes when a newer distribution is right. What every provider gets wrong is in `known_errors`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from hetero_core.network.graph import Graph, Node, iterate_graphs
+from hetero_core.network.types import TensorType
+
+OPENVINO_PROVIDER = "OpenVINOExecutionProvider"
+
+Check = Callable[[Node, Graph], str | None]
+
+_LONG = frozenset({"int64", "uint64"})
+_WIDE = _LONG | {"int32", "uint32"}
+_BYTES = frozenset({"int8", "uint8"})
+_INDICES = {
+    "ConstantOfShape": (0,),
+    "Expand": (1,),
+    "Gather": (1,),
+    "GatherElements": (1,),
+    "GatherND": (1,),
+    "Loop": (0,),
+    "OneHot": (0, 1),
+    "Pad": (1, 3),
+    "Reshape": (1,),
+    "ScatterElements": (1,),
+    "ScatterND": (1,),
+    "Squeeze": (1,),
+    "Tile": (1,),
+    "TopK": (1,),
+    "Unsqueeze": (1,),
+}
+"""Operator -> the inputs that hold sizes, axes and positions, which 32 bits are enough for."""
+_GROWING = frozenset({"Einsum", "Gemm", "MatMul", "Pow", "ReduceProd", "ReduceSumSquare"})
+_IN_FLOAT = _GROWING | {
+    *(
+        "Div",
+        "Equal",
+        "Greater",
+        "GreaterOrEqual",
+        "Less",
+        "LessOrEqual",
+        "Mod",
+        "ReduceL1",
+        "ReduceMax",
+        "ReduceMean",
+        "ReduceMin",
+    ),
+    *("Resize", "ReverseSequence", "TopK", "Trilu", "Upsample"),
+}
+_SATURATING = _GROWING | {"Abs", "Add", "Div", "Mul", "Neg", "ReduceMean", "ReduceSum", "Sub", "Sum"}
+
+
+def find_provider_error(node: Node, graph: Graph, provider: str) -> str | None:
+    """Returns what a provider gets wrong about a node, or about one in its bodies, in words, or None."""
+    if provider != OPENVINO_PROVIDER:
+        return None
+    found = _check_node(node, graph)
+    if found is not None:
+        return found
+    for outer in node.bodies.values():
+        for body in iterate_graphs(outer):
+            for inner in body.nodes:
+                found = _check_node(inner, body)
+                if found is not None:
+                    return f"its body holds '{inner.name}' ({inner.op_type}): {found}"
+    return None
+
+
+def _check_node(node: Node, graph: Graph) -> str | None:
+    if node.domain:
+        return None
+    check = _CHECKS.get(node.op_type)
+    found = None if check is None else check(node, graph)
+    return _check_integers(node, graph) if found is None else found
+
+
+def _check_integers(node: Node, graph: Graph) -> str | None:
+    """The engine computes integers of 64 bits in 32, some operators of wide ones in float32, and saturates bytes."""
+    # A body computes what it likes with what it reads.
+    for position, value in enumerate(node.reads if node.bodies else node.inputs):
+        if not value or position in _INDICES.get(node.op_type, ()):
+            continue
+        constant = graph.initializers.get(value)
+        if constant is None:
+            if _find_dtype(value, graph) in _LONG:
+                return f"OpenVINO's provider computes integers of 64 bits in 32; '{value}' may be larger"
+        elif constant.dtype in _LONG and node.op_type != "Slice" and _exceeds_int32(constant.array):
+            return f"OpenVINO's provider computes integers of 64 bits in 32; the constant '{value}' is larger"
+    dtype = _find_dtype(node.inputs[0], graph) if node.inputs else None
+    if dtype in _WIDE and node.op_type in _IN_FLOAT:
+        return f"OpenVINO's provider computes {node.op_type} of {dtype} in float32"
+    if dtype in _BYTES and node.op_type in _SATURATING:
+        return f"OpenVINO's provider saturates {dtype} in {node.op_type}; the standard's reference wraps around"
+    if node.op_type == "BitShift":
+        return "OpenVINO's provider shifts signed integers, and beyond their width, another way than the standard"
+    return None
+
+
+def _exceeds_int32(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> bool:
+    return bool(array.size and (array.max() > 2**31 - 1 or array.min() < np.int64(-(2**31))))
+
+
+def _find_dtype(value: str, graph: Graph) -> str | None:
+    found = graph.type_of(value)
+    return found.dtype if isinstance(found, TensorType) else None
+
+
+def _always(reason: str) -> Check:
+    return lambda node, graph: reason
+
+
+def _check_attribute(name: str, usual: object, reason: str) -> Check:
+    return lambda node, graph: reason if node.attributes.get(name, usual) != usual else None
+
+
+def _check_single(node: Node, graph: Graph) -> str | None:
+    # max_one_input, min_one_input, sum_one_input: an output that is an input is not written
+    return f"OpenVINO's provider does not write the {node.op_type} of one value" if len(node.inputs) == 1 else None
+
+
+def _check_reduce(node: Node, graph: Graph) -> str | None:
+    # No case: the accumulator begins at the lowest float
+    dtype = _find_dtype(node.inputs[0], graph)
+    is_real = dtype is None or "float" in dtype
+    return f"OpenVINO's provider returns the {_EXTREMES[node.op_type]} float of infinities alone" if is_real else None
+
+
+def _check_round(node: Node, graph: Graph) -> str | None:
+    index = graph.index_of_producer.get(node.inputs[0])
+    is_quotient = index is not None and graph.nodes[index].op_type == "Div"
+    return _HALVES if is_quotient else None
+
+
+def _check_softmax(node: Node, graph: Graph) -> str | None:
+    # Before version 13 the input is flattened to two dimensions.
+    if node.since_version >= 13:
+        return None
+    found, axis = graph.type_of(node.inputs[0]), node.attributes.get("axis", 1)
+    if (
+        isinstance(found, TensorType)
+        and found.shape is not None
+        and all(size == 1 for size in found.shape[axis % len(found.shape) + 1 :])
+    ):
+        return None
+    return f"OpenVINO's provider computes {node.op_type}-{node.since_version} along one axis; the standard flattens all from that axis on"
+
+
+def _check_tile(node: Node, graph: Graph) -> str | None:
+    # tile
+    is_known = node.inputs[1] in graph.initializers
+    return None if is_known else "OpenVINO's provider returns what it has not written where repeats are no constant"
+
+
+_HALVES = "OpenVINO's provider multiplies by the reciprocal, so that a quotient may be on the other side of a half"
+_WINDOWS = "OpenVINO's provider counts a window that begins behind the end of the input, under ceil_mode"
+_LAYOUT = "OpenVINO's provider ignores the layout of a recurrent operator"
+_EXTREMES = {"ReduceMax": "lowest", "ReduceMin": "highest"}
+
+_CHECKS: dict[str, Check] = {
+    # averagepool_2d_ceil_last_window_starts_on_pad, maxpool_2d_ceil_output_size_reduce_by_one
+    "AveragePool": _check_attribute("ceil_mode", 0, _WINDOWS),
+    # center_crop_pad_crop_axes_chw
+    "CenterCropPad": _check_attribute("axes", None, "OpenVINO's provider fails at run time on CenterCropPad of some axes"),
+    # dequantizelinear_blocked
+    "DequantizeLinear": _check_attribute("block_size", 0, "OpenVINO's provider ignores block_size of DequantizeLinear"),
+    # dynamicquantizelinear
+    "DynamicQuantizeLinear": _always(_HALVES),
+    # gru_batchwise, simple_rnn_batchwise
+    "GRU": _check_attribute("layout", 0, _LAYOUT),
+    "LSTM": _check_attribute("layout", 0, _LAYOUT),
+    # l2normalization_axis_0
+    "LpNormalization": _always("OpenVINO's provider divides by a norm of 0, where the standard has 0"),
+    "Max": _check_single,
+    "MaxPool": _check_attribute("ceil_mode", 0, _WINDOWS),
+    "Min": _check_single,
+    # nonmaxsuppression_iou_threshold_boundary
+    "NonMaxSuppression": _always("OpenVINO's provider drops boxes whose overlap equals the threshold"),
+    "QuantizeLinear": _always(_HALVES),
+    "RNN": _check_attribute("layout", 0, _LAYOUT),
+    "ReduceMax": _check_reduce,
+    "ReduceMin": _check_reduce,
+    # resize_downsample_sizes_nearest_not_larger, _not_smaller
+    "Resize": _check_attribute(
+        "keep_aspect_ratio_policy", "stretch", "OpenVINO's provider ignores keep_aspect_ratio_policy of Resize"
+    ),
+    "Round": _check_round,
+    "LogSoftmax": _check_softmax,
+    "Softmax": _check_softmax,
+    "Sum": _check_single,
+    "Tile": _check_tile,
+}
