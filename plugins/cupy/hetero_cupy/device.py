@@ -27,6 +27,7 @@ GRAPHS_KEY = "GPU_GRAPHS"
 ATTENTION_KEY = "GPU_ATTENTION"
 ARENA_KEY = "GPU_ARENA"
 CUDNN_KEY = "GPU_CUDNN"
+CUBLASLT_KEY = "GPU_CUBLASLT"
 PRECISION_KEY = "INFERENCE_PRECISION_HINT"
 _IDENTITY = "gpu identity"
 _AMPERE = 8
@@ -65,6 +66,9 @@ class GpuDevice:
             ),
             ATTENTION_KEY: ConfigKey(
                 bool, False, "Compute attention in one kernel that never writes its scores to memory, by float32 arithmetic."
+            ),
+            CUBLASLT_KEY: ConfigKey(
+                bool, False, "Compute bias, ReLU and GELU in the kernel of the product before them, by cuBLASLt where it has one."
             ),
             CUDNN_KEY: ConfigKey(
                 bool, False, "Compute convolutions of 16 bits or TF32 by cuDNN where it has a plan; needs nvidia-cudnn-frontend."
@@ -110,13 +114,26 @@ class GpuDevice:
                 f"configuration key {CUDNN_KEY} of device {device}: nvidia-cudnn-frontend is not installed; pip install "
                 "'hetero-cupy[cudnn]', or load without the key"
             )
+        products = card.find_products() if config[CUBLASLT_KEY] else None
+        if config[CUBLASLT_KEY] and products is None:
+            raise ConfigValueError(
+                f"configuration key {CUBLASLT_KEY} of device {device}: libcublasLt, which comes with cuBLAS, is not found; pip install "
+                "nvidia-cublas-cu12 for CUDA 12, nvidia-cublas for later ones, or load without the key"
+            )
         return GpuExecutable(
             network,
-            transform_network(network, precision=config[PRECISION_KEY], fuses=config[FUSION_KEY], attends=config[ATTENTION_KEY]),
+            transform_network(
+                network,
+                precision=config[PRECISION_KEY],
+                fuses=config[FUSION_KEY],
+                attends=config[ATTENTION_KEY],
+                has_epilogues=products is not None,
+            ),
             card,
             extensions=self._extensions,
             where=f"network '{network.name}' on {device}",
             operators=CardOperators(card, uses_tf32=config[PRECISION_KEY] == "tf32", convolutions=convolutions),
+            products=products,
             plans=config[ARENA_KEY],
             records=config[GRAPHS_KEY],
         )

@@ -23,6 +23,7 @@ from hetero_core.network.graph import Network, iterate_graphs
 from hetero_core.network.types import HOST, TensorType, ValueSpec
 from hetero_cupy.attention_operator import AttentionOperator
 from hetero_cupy.conversions import SMALL
+from hetero_cupy.epilogues import LINEAR, LinearOperator
 from hetero_cupy.fusion import FUSED, FusedOperator
 from hetero_cupy.namespace import CardNamespace
 from hetero_cupy.operators import DOMAIN, CardOperators
@@ -30,7 +31,7 @@ from hetero_cupy.placement import find_host_inputs, place_value
 from hetero_cupy.recording import Recordings
 from hetero_cupy.refusals import DTYPES
 from hetero_cupy.request_memory import PlanBook, RequestMemory, Signature, sign_inputs
-from hetero_cupy.runtime import Card
+from hetero_cupy.runtime import Card, Products
 from hetero_cupy.traffic import Traffic
 
 GIVES_UP = "free memory on the card, use smaller inputs, or give a part of the network to another device, as in HETERO:GPU,CPU"
@@ -81,6 +82,7 @@ class GpuExecutable(Executable):
         extensions: Mapping[tuple[str, str], Extension],
         where: str,
         operators: CardOperators,
+        products: Products | None,
         plans: bool,
         records: bool,
     ) -> None:
@@ -98,7 +100,13 @@ class GpuExecutable(Executable):
         self._extensions = {key: HostOperator(extension, self._read, self._write) for key, extension in extensions.items()}
         self._stream = card.create_stream()
         self._fused = sum((node.domain, node.op_type) == FUSED for node in transformed.nodes)
-        self._own = {**operators.list_extensions(), FUSED: FusedOperator(card), (DOMAIN, "Attention"): AttentionOperator(card)}
+        linear = {} if products is None else {LINEAR: LinearOperator(card, products, uses_tf32=operators.uses_tf32)}
+        self._own = {
+            **operators.list_extensions(),
+            FUSED: FusedOperator(card),
+            (DOMAIN, "Attention"): AttentionOperator(card),
+            **linear,
+        }
         host_inputs = find_host_inputs(transformed)
         self.inputs = tuple(
             ValueSpec(spec.name, spec.type, HOST) if spec.name in host_inputs else place_value(spec, card.memory)
