@@ -1,10 +1,11 @@
 """Checks and times the GPU device on the card of this machine; without one it says why and ends with 3.
 
-One call, below ten minutes, with nothing installed of this checkout: the conformance kit and onnx's backend suite on the card in three
-precisions, networks against CPU, times beside PyTorch, the host's share of a recorded run, and splits with CPU. What there is no time
-for is left out, by name. Ends with 1 where an answer is wrong. The report is also written to a file.
+One call, of at most 520 seconds, with nothing installed of this checkout: each part by itself, the conformance kit and onnx's backend suite
+on the card; then the host's share of a recorded run, networks against CPU with times beside PyTorch, and splits with CPU. Lines are
+printed as they come, what there is no time for is left out, by name. Ends with 1 where an answer is wrong. The report is also written
+to a file.
 
-    python tests/bench/gpu.py [--seconds 540] [--models resnet50 bert] [--output gpu.md] [--wheels FOLDER] [--dry]
+    python tests/bench/gpu.py [--seconds 480] [--models resnet50 bert] [--output gpu.md] [--wheels FOLDER] [--dry]
 
 `--wheels` takes packages from a folder, for a machine without a network. `--dry` runs the same on a card of make-believe, to try the
 script; its times say nothing.
@@ -36,6 +37,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "fused": {"GPU_FUSION": True},
     "recorded": {"GPU_GRAPHS": True},
     "both": {"GPU_FUSION": True, "GPU_GRAPHS": True},
+    "all": {"GPU_FUSION": True, "GPU_GRAPHS": True, "GPU_ATTENTION": True, "GPU_CUBLASLT": True},
 }
 # Largest difference over the largest value. Sums of some thousand terms in another order; what was found on the host, times four.
 TOLERANCES = {"float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1}
@@ -212,7 +214,7 @@ def time_model(core: Any, card: Any, *, name: str, batch: int, dtype: str, clock
     inputs = draw_inputs(network)
     expected = list(core.load_network(network, "CPU").infer(inputs).values()) if batch == 1 else None
     times, difference = {}, ""
-    for variant in ("plain", "both"):
+    for variant in ("plain", "all"):
         config = {**VARIANTS[variant], "INFERENCE_PRECISION_HINT": HINTS[dtype]}
         with core.load_network(network, "CARD", config) as loaded:
             if expected is not None:
@@ -221,9 +223,9 @@ def time_model(core: Any, card: Any, *, name: str, batch: int, dtype: str, clock
                 difference = f"{worst:.1e}" + ("" if worst <= TOLERANCES[dtype] else " WRONG")
             times[variant] = time_median(make_timer(card), bind_run(loaded, inputs))
     eager, compiled, reason = time_torch(name, batch, dtype, time_median=time_median, may_compile=lambda: clock.has(60))
-    cells = [f"{times['plain'] * 1e3:.3f}", f"{times['both'] * 1e3:.3f}", difference]
+    cells = [f"{times['plain'] * 1e3:.3f}", f"{times['all'] * 1e3:.3f}", difference]
     for other in (eager, compiled):
-        cells += ["", ""] if other is None else [f"{other * 1e3:.3f}", f"{other / times['both']:.2f}"]
+        cells += ["", ""] if other is None else [f"{other * 1e3:.3f}", f"{other / times['all']:.2f}"]
     return f"| {name} | {batch} | {dtype} | {' | '.join(cells)} | {reason} |"
 
 
@@ -280,9 +282,29 @@ def add_rows(report: Report, subject: str, make_rows: Callable[[], Iterator[str]
         report.add(f"| {subject} | WRONG: {type(error).__name__}: {' '.join(str(error).split())[:200]} |")
 
 
+def check_parts(core: Any, card: Any, report: Report, options: argparse.Namespace) -> None:
+    """Asks each part of the device by itself, before anything is built on it."""
+    import gpu_parts as parts  # needs NumPy, which may have come with the wheels
+
+    measure = make_timer(card)
+    add_rows(report, "copies", lambda: parts.check_copies(card))
+    add_rows(report, "attention", lambda: parts.check_attention(card, time_median, measure, is_dry=options.dry))
+    add_rows(report, "epilogues", lambda: parts.check_epilogues(card, time_median, measure, is_dry=options.dry))
+    for name in options.models[:2]:
+
+        def check_network(name: str = name) -> Iterator[str]:
+            network = core.read_network(make_model(name, 1))
+            yield from parts.check_arena(core, card, network, draw_inputs(network), name=name)
+            runs = 2 if options.dry else 20
+            yield from parts.check_overlap(core, network, draw_inputs(network), VARIANTS["all"], name=name, runs=runs)
+
+        add_rows(report, name, check_network)
+    add_rows(report, "full card", lambda: parts.check_full_card(core, card))
+
+
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=540)
+    parser.add_argument("--seconds", type=float, default=480)
     parser.add_argument("--models", nargs="*", default=list(MODELS))
     parser.add_argument("--batches", nargs="*", type=int, default=[1, 32])
     parser.add_argument("--dtypes", nargs="*", choices=list(HINTS), default=["float32", "float16"])
@@ -296,6 +318,7 @@ def read_options() -> argparse.Namespace:
 
 def main() -> int:
     options = read_options()
+    clock = Clock(options.seconds)
     add_checkout()
     announce_checkout()
     if options.wheels is not None:
@@ -308,28 +331,30 @@ def main() -> int:
     except DeviceUnavailableError as error:
         print(f"{Path(__file__).name}: nothing was measured: {error}")
         return NO_CARD
-    clock, report, card = Clock(options.seconds), Report(options.output), runtime.cards()[0]
+    report, card = Report(options.output), runtime.cards()[0]
     report.add(f"{card.facts.full_name}, compute capability {card.facts.capability}, {runtime.name}; {', '.join(packages)}\n")
+    if card.find_products() is None:
+        report.add("cuBLASLt is not found: every line is without GPU_CUBLASLT\n")
+        VARIANTS["all"].pop("GPU_CUBLASLT")
     with make_core(runtime) as core:
+        check_parts(core, card, report, options)
+        report.add()
+        check_kit(runtime, clock.share(0.25), options.checks, report)
+        for title, config in (("plain", {}), ("all on", VARIANTS["all"])):
+            check_suite(core, clock.share(0.25), config=config, pattern=options.cases, title=title, report=report)
+        report.add()
         add_rows(report, "launch", lambda: time_launch(core, card))
-        report.add(
-            "\n| network | batch | type | ms | fused, recorded: ms | from CPU | eager: ms | x | compiled: ms | x | left out |"
-        )
-        report.add("|---|---|---|---|---|---|---|---|---|---|---|")
-        times = clock.share(0.6)
-        for batch, name, dtype in product(options.batches, options.models, options.dtypes):
-            if times.has(10):
-                make_row = partial(time_model, core, card, name=name, batch=batch, dtype=dtype, clock=times)
-                add_rows(report, name, lambda make=make_row: iter([make()]))  # type: ignore[misc]  # bound now
-            else:
-                report.add(f"| {name} | {batch} | {dtype} | left out: no time |")
         report.add()
         for name in options.models[:2]:
             add_rows(report, name, lambda n=name: time_splits(core, n))  # type: ignore[misc]  # bound now
-        report.add()
-        check_kit(runtime, clock.share(0.4), options.checks, report)
-        for title, config in (("plain", {}), ("fused and recorded", VARIANTS["both"])):
-            check_suite(core, clock.share(0.5), config=config, pattern=options.cases, title=title, report=report)
+        report.add("\n| network | batch | type | ms | all on: ms | from CPU | eager: ms | x | compiled: ms | x | left out |")
+        report.add("|---|---|---|---|---|---|---|---|---|---|---|")
+        for batch, name, dtype in product(options.batches, options.models, options.dtypes):
+            if clock.has(15):
+                make_row = partial(time_model, core, card, name=name, batch=batch, dtype=dtype, clock=clock)
+                add_rows(report, name, lambda make=make_row: iter([make()]))  # type: ignore[misc]  # bound now
+            else:
+                report.add(f"| {name} | {batch} | {dtype} | left out: no time |")
     return 0 if report.is_right else 1
 
 

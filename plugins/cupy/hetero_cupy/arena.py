@@ -11,7 +11,7 @@ Source of the idea: Sekiyama et al. 2018, Profile-guided memory optimization for
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from hetero_core.kernels.arena import Lifetime, place_blocks
@@ -65,9 +65,19 @@ class ArenaPlan:
 
     sizes: tuple[int, ...]
     offsets: tuple[int, ...]
-    clashes: tuple[tuple[int, ...], ...]
     replaces: tuple[int, ...]
     nbytes: int
+    clashes: tuple[tuple[int, ...], ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Raises: ValueError for places that cannot be meant: outside of the arena, or in the place of what comes later."""
+        if not len(self.sizes) == len(self.offsets) == len(self.replaces):
+            raise ValueError(f"{len(self.sizes)} sizes, {len(self.offsets)} offsets and {len(self.replaces)} sources are no plan")
+        for index, (size, offset, source) in enumerate(zip(self.sizes, self.offsets, self.replaces, strict=True)):
+            is_inside = size >= 0 <= offset <= self.nbytes - size and not offset % ALIGNMENT
+            if not is_inside or not -1 <= source < index or (source >= 0 and self.offsets[source] != offset):
+                raise ValueError(f"array {index} of {size} bytes cannot lie at {offset} of {self.nbytes} in the place of {source}")
+        object.__setattr__(self, "clashes", _find_clashes(self.offsets, self.sizes, self.replaces))
 
     @property
     def in_place(self) -> int:
@@ -137,11 +147,10 @@ def plan_arena(lifetimes: Sequence[Lifetime], sources: dict[int, list[int]]) -> 
     place_of = dict(zip(roots, offsets, strict=True))
     places = tuple(place_of[first[index]] for index in range(len(lifetimes)))
     sizes = tuple(lifetime.nbytes for lifetime in lifetimes)
-    clashes = _find_clashes(places, sizes, chains)
-    return ArenaPlan(sizes, places, clashes, tuple(chains.get(index, -1) for index in range(len(sizes))), nbytes)
+    return ArenaPlan(sizes, places, tuple(chains.get(index, -1) for index in range(len(sizes))), nbytes)
 
 
-def _find_clashes(places: tuple[int, ...], sizes: tuple[int, ...], chains: dict[int, int]) -> tuple[tuple[int, ...], ...]:
+def _find_clashes(places: tuple[int, ...], sizes: tuple[int, ...], replaces: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     """Returns for each array the last ones before it that stood on its bytes: these had asked for the ones before them."""
     clashes: list[tuple[int, ...]] = []
     owned: list[tuple[int, int, tuple[int, ...]]] = []
@@ -153,10 +162,10 @@ def _find_clashes(places: tuple[int, ...], sizes: tuple[int, ...], chains: dict[
                 continue
             found.update(dict.fromkeys(owners))
             kept += [(low, high, owners) for low, high in ((left, begin), (end, right)) if low < high]
-        source = chains.get(index)
+        source = replaces[index]
         clashes.append(tuple(other for other in found if other != source))
         # Nobody asked whether the array is gone in whose place this one stands: whoever comes next does.
-        owned = [*kept, (begin, end, (index,) if source is None else (index, source))] if size else kept
+        owned = [*kept, (begin, end, (index,) if source < 0 else (index, source))] if size else kept
     return tuple(clashes)
 
 

@@ -16,12 +16,14 @@ import numpy as np
 from hetero_core.errors import DeviceUnavailableError
 from hetero_core.runtime.private_cache import open_private_folder
 from hetero_cupy.arena import Places
+from hetero_cupy.cublaslt_library import load_cublaslt
+from hetero_cupy.cublaslt_products import LtProducts
 from hetero_cupy.cudnn_convolution import open_cudnn
 from hetero_cupy.cupy_arena import make_allocator
 from hetero_cupy.cupy_copies import CupyCopyEngine
 from hetero_cupy.cupy_gemm import multiply_by_cublas
 from hetero_cupy.probe import explain_facts, explain_import, find_facts
-from hetero_cupy.runtime import CardFacts, Convolutions, Launch
+from hetero_cupy.runtime import CardFacts, Convolutions, Launch, Products
 from hetero_cupy.staging import Copies
 from hetero_cupy.utilisation import read_utilisation
 
@@ -95,6 +97,7 @@ class CupyCard:
             int(properties["totalGlobalMem"]),
         )
         self._convolutions: Convolutions | None = None
+        self._products: Products | None = None
         self._own = threading.local()
         with cupy.cuda.Device(index):
             self._copies = Copies(CupyCopyEngine(cupy))
@@ -206,6 +209,13 @@ class CupyCard:
         if self._convolutions is None:
             self._convolutions = open_cudnn(self.xp)
         return self._convolutions
+
+    def find_products(self) -> Products | None:
+        """Returns cuBLASLt's, one for the card, where the library is."""
+        if self._products is None:
+            library = load_cublaslt(int(self.xp.cuda.runtime.runtimeGetVersion()) // 1000)
+            self._products = None if library is None else LtProducts(self.xp, library)
+        return self._products
 
     def read_memory(self) -> tuple[int, int]:
         """Returns what the driver has free and what the pool has in reserve together, and all there is."""

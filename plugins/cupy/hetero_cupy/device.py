@@ -16,10 +16,12 @@ from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec
 from hetero_core.network.writer import pack_network, unpack_network
+from hetero_cupy.arena import ArenaPlan
 from hetero_cupy.executable import GpuExecutable
 from hetero_cupy.operators import CardOperators
 from hetero_cupy.passes import transform_network
 from hetero_cupy.refusals import find_card_refusals
+from hetero_cupy.request_memory import Signature, read_plans
 from hetero_cupy.runtime import Card, Runtime
 
 FUSION_KEY = "GPU_FUSION"
@@ -27,8 +29,10 @@ GRAPHS_KEY = "GPU_GRAPHS"
 ATTENTION_KEY = "GPU_ATTENTION"
 ARENA_KEY = "GPU_ARENA"
 CUDNN_KEY = "GPU_CUDNN"
+CUBLASLT_KEY = "GPU_CUBLASLT"
 PRECISION_KEY = "INFERENCE_PRECISION_HINT"
 _IDENTITY = "gpu identity"
+_PLANS = "gpu arena"
 _AMPERE = 8
 
 
@@ -66,6 +70,9 @@ class GpuDevice:
             ATTENTION_KEY: ConfigKey(
                 bool, False, "Compute attention in one kernel that never writes its scores to memory, by float32 arithmetic."
             ),
+            CUBLASLT_KEY: ConfigKey(
+                bool, False, "Compute bias, ReLU and GELU in the kernel of the product before them, by cuBLASLt where it has one."
+            ),
             CUDNN_KEY: ConfigKey(
                 bool, False, "Compute convolutions of 16 bits or TF32 by cuDNN where it has a plan; needs nvidia-cudnn-frontend."
             ),
@@ -102,6 +109,11 @@ class GpuDevice:
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
         """Writes the weights to the card and binds the kernels."""
+        return self._load(device, network, config, {})
+
+    def _load(
+        self, device: DeviceName, network: Network, config: Mapping[str, Any], known_plans: Mapping[Signature, ArenaPlan]
+    ) -> GpuExecutable:
         require_all_supported(device, network, self.query_network(device, network))
         card = self._card(device)
         convolutions = card.find_convolutions() if config[CUDNN_KEY] else None
@@ -110,22 +122,37 @@ class GpuDevice:
                 f"configuration key {CUDNN_KEY} of device {device}: nvidia-cudnn-frontend is not installed; pip install "
                 "'hetero-cupy[cudnn]', or load without the key"
             )
+        products = card.find_products() if config[CUBLASLT_KEY] else None
+        if config[CUBLASLT_KEY] and products is None:
+            raise ConfigValueError(
+                f"configuration key {CUBLASLT_KEY} of device {device}: libcublasLt, which comes with cuBLAS, is not found; pip install "
+                "nvidia-cublas-cu12 for CUDA 12, nvidia-cublas for later ones, or load without the key"
+            )
         return GpuExecutable(
             network,
-            transform_network(network, precision=config[PRECISION_KEY], fuses=config[FUSION_KEY], attends=config[ATTENTION_KEY]),
+            transform_network(
+                network,
+                precision=config[PRECISION_KEY],
+                fuses=config[FUSION_KEY],
+                attends=config[ATTENTION_KEY],
+                has_epilogues=products is not None,
+            ),
             card,
             extensions=self._extensions,
             where=f"network '{network.name}' on {device}",
             operators=CardOperators(card, uses_tf32=config[PRECISION_KEY] == "tf32", convolutions=convolutions),
+            products=products,
             plans=config[ARENA_KEY],
             records=config[GRAPHS_KEY],
+            known_plans=known_plans,
         )
 
     @hookimpl
     def export_network(self, device: DeviceName, executable: GpuExecutable) -> Payload:
-        """The network, and which card and library it ran on. Compiled kernels stay in the user's own folder."""
+        """The network, where the arrays of its runs lie, and for which card and library. Compiled kernels stay in the user's own folder."""
         identity = json.dumps(self._identify(executable.card)).encode()
-        return Payload({**pack_network(executable.network), _IDENTITY: identity})
+        plans = json.dumps(executable.list_plans()).encode()
+        return Payload({**pack_network(executable.network), _IDENTITY: identity, _PLANS: plans})
 
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
@@ -138,7 +165,15 @@ class GpuDevice:
                 f"cannot import the blob on {device}: it was exported with {_show(found)}, here is {_show(here)}; load the model again "
                 "and export it"
             )
-        return self.load_network(device, unpack_network(sections), config)
+        section = bytes(sections.pop(_PLANS, b"[]"))
+        try:
+            plans = read_plans(json.loads(section))
+        except (TypeError, ValueError) as error:
+            raise BlobMismatchError(
+                f"cannot import the blob on {device}: its section '{_PLANS}' holds no places of arrays ({error}); load the model again "
+                "and export it"
+            ) from error
+        return self._load(device, unpack_network(sections), config, plans)
 
     def _identify(self, card: Card) -> dict[str, str]:
         return {"library": self._runtime.name, "compute capability": card.facts.capability}

@@ -21,8 +21,10 @@ from hetero_core.kernels.execution import Program
 from hetero_core.kernels.program import compile_program
 from hetero_core.network.graph import Network, iterate_graphs
 from hetero_core.network.types import HOST, TensorType, ValueSpec
+from hetero_cupy.arena import ArenaPlan
 from hetero_cupy.attention_operator import AttentionOperator
 from hetero_cupy.conversions import SMALL
+from hetero_cupy.epilogues import LINEAR, LinearOperator
 from hetero_cupy.fusion import FUSED, FusedOperator
 from hetero_cupy.namespace import CardNamespace
 from hetero_cupy.operators import DOMAIN, CardOperators
@@ -30,7 +32,7 @@ from hetero_cupy.placement import find_host_inputs, place_value
 from hetero_cupy.recording import Recordings
 from hetero_cupy.refusals import DTYPES
 from hetero_cupy.request_memory import PlanBook, RequestMemory, Signature, sign_inputs
-from hetero_cupy.runtime import Card
+from hetero_cupy.runtime import Card, Products
 from hetero_cupy.traffic import Traffic
 
 GIVES_UP = "free memory on the card, use smaller inputs, or give a part of the network to another device, as in HETERO:GPU,CPU"
@@ -81,8 +83,10 @@ class GpuExecutable(Executable):
         extensions: Mapping[tuple[str, str], Extension],
         where: str,
         operators: CardOperators,
+        products: Products | None,
         plans: bool,
         records: bool,
+        known_plans: Mapping[Signature, ArenaPlan],
     ) -> None:
         """Writes the weights to the card; with `plans` also finds a place for each array of a run, where shapes are known.
 
@@ -94,11 +98,17 @@ class GpuExecutable(Executable):
         self.weights = Traffic()
         self._where = where
         self._records = records
-        self._book = PlanBook(card, self.traffic) if plans or records else None
+        self._book = PlanBook(card, self.traffic, known_plans) if plans or records else None
         self._extensions = {key: HostOperator(extension, self._read, self._write) for key, extension in extensions.items()}
         self._stream = card.create_stream()
         self._fused = sum((node.domain, node.op_type) == FUSED for node in transformed.nodes)
-        self._own = {**operators.list_extensions(), FUSED: FusedOperator(card), (DOMAIN, "Attention"): AttentionOperator(card)}
+        linear = {} if products is None else {LINEAR: LinearOperator(card, products, uses_tf32=operators.uses_tf32)}
+        self._own = {
+            **operators.list_extensions(),
+            FUSED: FusedOperator(card),
+            (DOMAIN, "Attention"): AttentionOperator(card),
+            **linear,
+        }
         host_inputs = find_host_inputs(transformed)
         self.inputs = tuple(
             ValueSpec(spec.name, spec.type, HOST) if spec.name in host_inputs else place_value(spec, card.memory)
@@ -124,7 +134,8 @@ class GpuExecutable(Executable):
             signature = sign_inputs(self.card, zeros)
             if signature is None:
                 return
-            book.watch(self._program.run, zeros, signature)
+            if not book.knows(signature):
+                book.watch(self._program.run, zeros, signature)
             del zeros
         plan = book.find(signature)
         if plan is None:
@@ -162,6 +173,10 @@ class GpuExecutable(Executable):
             return array  # a text: it is an output as it is, since no kernel of the card reads one
         self._counted.count_write(array.nbytes)
         return self.card.from_host(array)
+
+    def list_plans(self) -> list[Any]:
+        """Returns the places that were found so far, for a blob."""
+        return [] if self._book is None else self._book.dump()
 
     def create_state(self) -> GpuState:
         """Returns a stream, the request's memory, and a place for recorded runs where they are asked for. Raises: DeviceMemoryError."""

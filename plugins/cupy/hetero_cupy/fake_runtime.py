@@ -29,6 +29,26 @@ class FakeOutOfMemoryError(MemoryError):
         self.nbytes = nbytes
 
 
+class FakeProducts:
+    """Products with an epilogue, as a library has them: not for every shape."""
+
+    def __init__(self, card: FakeCard, home: Home) -> None:
+        self._card = card
+        self._home = home
+
+    def multiply(self, a: FakeArray, b: FakeArray, bias: FakeArray, *, activation: str, uses_tf32: bool) -> FakeArray | None:
+        """Returns the product with its epilogue, None for an odd number of columns."""
+        if b.shape[1] % 2 or not a.size:
+            return None
+        self._card.epilogues.append(activation)
+        y = self._home.unwrap(self._card.multiply(a, b, uses_tf32=uses_tf32)).astype(np.float32)
+        y = y + self._home.unwrap(bias).astype(np.float32)
+        y = np.maximum(y, np.float32(0)) if activation == "Relu" else y
+        inner = math.sqrt(2 / math.pi) * (y + np.float32(0.044715) * y**3)
+        y = 0.5 * y * (1 + np.tanh(inner)) if activation == "Gelu" else y
+        return FakeArray(self._home, y.astype(a.dtype))
+
+
 class FakeReplay:
     """A recorded run: does it again, and puts the results where the recording had them."""
 
@@ -53,6 +73,8 @@ class FakeCard:
         self.copies: list[tuple[str, int]] = []
         self.products: list[tuple[str, bool]] = []
         """The element type of each product so far, and whether TF32 was asked for."""
+        self.epilogues: list[str] = []
+        """The activation of each product with an epilogue so far."""
         self.is_recording = False
         self._limit = memory_bytes
         self._lock = threading.RLock()
@@ -204,6 +226,10 @@ class FakeCard:
     def find_convolutions(self) -> Convolutions | None:
         """There is none."""
         return None
+
+    def find_products(self) -> FakeProducts:
+        """Returns a library of make-believe."""
+        return FakeProducts(self, self._home)
 
     def read_memory(self) -> tuple[int, int]:
         """Returns what is free of the limit; of no limit, a large number."""

@@ -95,7 +95,7 @@ class CardOperators:
     def __init__(self, card: Card, *, uses_tf32: bool, convolutions: Convolutions | None = None) -> None:
         self._card = card
         self._xp: Namespace = card.xp
-        self._uses_tf32 = uses_tf32
+        self.uses_tf32 = uses_tf32
         self._convolutions = convolutions
         self._compiled: dict[str, Launch | None] = {}
 
@@ -112,7 +112,7 @@ class CardOperators:
 
     def multiply(self, a: Array, b: Array) -> Array:
         """Returns the product of the last two axes, the others broadcast. Source: ONNX MatMul-13."""
-        return self._card.multiply(a, b, uses_tf32=self._uses_tf32)
+        return self._card.multiply(a, b, uses_tf32=self.uses_tf32)
 
     def compute_gemm(
         self,
@@ -157,7 +157,7 @@ class CardOperators:
             return narrow(convolve(self._xp, widen(x), widen(w), windows, group), x.dtype)
         if group == channels == outputs and not windows.is_pointwise:
             return self._convolve_depthwise(x, w, windows)
-        found = None if self._convolutions is None else self._convolutions.convolve(x, w, windows, uses_tf32=self._uses_tf32)
+        found = None if self._convolutions is None else self._convolutions.convolve(x, w, windows, uses_tf32=self.uses_tf32)
         if found is not None:
             return found
         filters = w.reshape(group, outputs // group, -1)

@@ -24,9 +24,10 @@ from hetero_core.transforms.attention import fuse_attention, pack_heads
 from hetero_core.transforms.constants import LARGEST_GROWTH, drop_unread, fold_constants
 from hetero_core.transforms.copies import eliminate_copies, eliminate_dropout
 from hetero_core.transforms.normalizations import fuse_layer_normalization
-from hetero_core.transforms.rewrite import Replacement, replace_nodes, run_passes
+from hetero_core.transforms.rewrite import Pass, Replacement, replace_nodes, run_passes
 from hetero_cupy.attention import fuse_scores
 from hetero_cupy.attention_operator import take_attention
+from hetero_cupy.epilogues import fuse_epilogues
 from hetero_cupy.fusion import fuse_elementwise
 from hetero_cupy.operators import DOMAIN, take_operators
 from hetero_cupy.precision import lower_precision
@@ -37,8 +38,10 @@ LOWERED = {"f16": "float16", "bf16": "bfloat16"}
 _CLIP_BY_ATTRIBUTES = 6
 
 
-def transform_network(network: Network, *, precision: str, fuses: bool, attends: bool = False) -> Network:
-    """Returns the network as it is compiled; `attends` says whether attention is one kernel."""
+def transform_network(
+    network: Network, *, precision: str, fuses: bool, attends: bool = False, has_epilogues: bool = False
+) -> Network:
+    """Returns the network as it is compiled; attention is one node with `attends`, a product with its bias with `has_epilogues`."""
     network = run_passes(
         network,
         (
@@ -54,7 +57,10 @@ def transform_network(network: Network, *, precision: str, fuses: bool, attends:
     if precision in LOWERED:
         network = lower_precision(network, LOWERED[precision])
     network = take_operators(take_attention(network) if attends else network)
-    return fuse_elementwise(split_biases(bound_clips(fuse_scores(network)))) if fuses else network
+    passes: list[Pass] = [bound_clips, fuse_scores] if fuses else []
+    passes += [split_biases] if fuses or has_epilogues else []
+    passes += [fuse_epilogues] if has_epilogues else []
+    return run_passes(network, (*passes, *((fuse_elementwise,) if fuses else ())))
 
 
 def evaluate_node(node: Node, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:

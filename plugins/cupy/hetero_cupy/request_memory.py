@@ -6,7 +6,7 @@ the way, and whose inputs all lie on the card, are planned: nothing that is comp
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hetero_cupy.arena import Arena, ArenaPlan, Tracer
@@ -24,13 +24,21 @@ def sign_inputs(card: Card, inputs: tuple[Any, ...]) -> Signature | None:
     return tuple((tuple(value.shape), str(value.dtype)) for value in inputs)
 
 
+def read_plans(rows: list[Any]) -> dict[Signature, ArenaPlan]:
+    """Returns the plans that a book dumped. Raises: ValueError, TypeError where they are none."""
+    return {
+        tuple((tuple(shape), dtype) for shape, dtype in signature): ArenaPlan(tuple(sizes), tuple(offsets), tuple(replaces), nbytes)
+        for signature, sizes, offsets, replaces, nbytes in rows
+    }
+
+
 class PlanBook:
     """The plans of a network by signature, None for a run that cannot be planned. Two threads may find the same; either is right."""
 
-    def __init__(self, card: Card, traffic: Traffic) -> None:
+    def __init__(self, card: Card, traffic: Traffic, known: Mapping[Signature, ArenaPlan]) -> None:
         self._card = card
         self._traffic = traffic
-        self._plans: dict[Signature, ArenaPlan | None] = {}
+        self._plans: dict[Signature, ArenaPlan | None] = {**known}
         self.misses = 0
 
     def find(self, signature: Signature) -> ArenaPlan | None:
@@ -49,6 +57,14 @@ class PlanBook:
         is_still = self._traffic.snapshot() == before and all(self._card.owns(output) for output in outputs)
         self._plans[signature] = tracer.finish() if is_still else None
         return outputs
+
+    def dump(self) -> list[Any]:
+        """Returns the plans as JSON has them: signature, sizes, offsets, what is computed in whose place, bytes."""
+        return [
+            [signature, plan.sizes, plan.offsets, plan.replaces, plan.nbytes]
+            for signature, plan in list(self._plans.items())
+            if plan is not None
+        ]
 
     @property
     def largest_bytes(self) -> int:

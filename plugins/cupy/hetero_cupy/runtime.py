@@ -38,6 +38,16 @@ class Convolutions(Protocol):
         """Returns the convolution without bias, with float32 sums, None where the library has none that fits."""
 
 
+class Products(Protocol):
+    """A library of products with an epilogue."""
+
+    def multiply(self, a: Array, b: Array, bias: Array, *, activation: str, uses_tf32: bool) -> Array | None:
+        """Returns activation(a @ b + bias), "", "Relu" or "Gelu", with float32 sums, None where the library has none that fits.
+
+        a: (..., depth), b: (depth, columns), bias: (columns,).
+        """
+
+
 class Replay(Protocol):
     """A run that was recorded once; running it again reads and writes the arrays that it was recorded with."""
 
@@ -106,6 +116,9 @@ class Card(Protocol):
 
     def find_convolutions(self) -> Convolutions | None:
         """Returns a library of convolutions, None where none is installed."""
+
+    def find_products(self) -> Products | None:
+        """Returns a library of products with an epilogue, None where none is installed."""
 
     def read_memory(self) -> tuple[int, int]:
         """Returns the bytes that are free and all bytes; what only the library's pool holds counts as free."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,13 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_cupy.arena import ALIGNMENT, Arena, Tracer, plan_arena
+from hetero_cupy.arena import ALIGNMENT, Arena, ArenaPlan, Tracer, plan_arena
 from hetero_cupy.cupy_arena import make_allocator
 from hetero_cupy.device import GpuDevice
 from hetero_cupy.fake_runtime import FakeRuntime
 
 from hetero_core import Core, Network, RunContext
-from hetero_core.errors import DeviceMemoryError
+from hetero_core.contract import DeviceName
+from hetero_core.errors import BlobMismatchError, DeviceMemoryError
 from hetero_core.kernels.arena import Lifetime
 from hetero_core.testing.compare import max_relative_difference
 from hetero_core.testing.larger_models import bert_model
@@ -159,7 +161,8 @@ def test_wrong_plan_gives_wrong_results(core: Core, read: Callable[..., Network]
     loaded = core.load_network(read(CHAIN), "GPU", ON)
     book = loaded.executable._book
     ((signature, plan),) = book._plans.items()
-    book._plans[signature] = replace(plan, offsets=(0,) * len(plan.sizes), clashes=((),) * len(plan.sizes))
+    book._plans[signature] = replace(plan, offsets=(0,) * len(plan.sizes))
+    object.__setattr__(book._plans[signature], "clashes", ((),) * len(plan.sizes))
     x = np.linspace(-1, 1, 64, dtype=np.float32)
     runner = Runner(loaded)
     (found,) = runner.run(x)
@@ -187,6 +190,60 @@ def test_elementwise_kernels_compute_in_place(core: Core, read: Callable[..., Ne
     assert loaded.get_metric("GPU_ARENA_BYTES") == 2 * 2048
     expected = core.load_network(read(text), "CPU").infer({"x": x, "w": w})["y"]
     assert max_relative_difference(loaded.infer({"x": x, "w": w})["y"], expected) < 1e-5
+
+
+def test_blob_brings_the_places_along(core: Core, read: Callable[..., Network], runtime: FakeRuntime) -> None:
+    loaded = core.load_network(read(CHAIN.replace("64", "N")), "GPU", ON)
+    x = np.linspace(-1, 1, 96, dtype=np.float32)
+    loaded.infer({"x": x})
+    blob = io.BytesIO()
+    loaded.export_network(blob)
+    blob.seek(0)
+    again = core.import_network(blob, "GPU")
+    assert again.get_metric("GPU_ARENA_BYTES") == loaded.get_metric("GPU_ARENA_BYTES") > 0
+    runner = Runner(again)
+    (found,) = runner.run(x)
+    # The block alone: nobody had to watch a run.
+    assert runner.allocated == 1
+    np.testing.assert_allclose(runner.card.to_host(found), x, rtol=1e-6)
+    assert again.get_metric("GPU_ARENA_MISSES") == 0
+
+
+def test_known_shapes_are_not_tried_again_at_import(core: Core, read: Callable[..., Network], runtime: FakeRuntime) -> None:
+    blob = io.BytesIO()
+    core.load_network(read(CHAIN), "GPU", ON).export_network(blob)
+    blob.seek(0)
+    card = runtime.cards()[0]
+    before = card.allocations
+    again = core.import_network(blob, "GPU")
+    # The zeros that it would be tried with, to know their signature.
+    assert card.allocations - before == 1
+    x = np.linspace(-1, 1, 64, dtype=np.float32)
+    np.testing.assert_allclose(again.infer({"x": x})["y"], x, rtol=1e-6)
+
+
+@pytest.mark.parametrize("section", [b"[[1]]", b'[[[[[4], "float32"]], [8], [4], [-1], 256]]', b"{"])
+def test_blob_with_other_places_is_an_error(core: Core, read: Callable[..., Network], runtime: FakeRuntime, section: bytes) -> None:
+    device, name = GpuDevice("GPU", runtime), DeviceName("GPU", "", "")
+    payload = device.export_network(name, core.load_network(read(CHAIN), "GPU", ON).executable)
+    damaged = replace(payload, sections={**payload.sections, "gpu arena": section})
+    with pytest.raises(BlobMismatchError, match="cannot import the blob on GPU: its section 'gpu arena' holds no places of arrays"):
+        device.import_network(name, damaged, {})
+
+
+@pytest.mark.parametrize(
+    ("sizes", "offsets", "replaces", "nbytes", "reason"),
+    [
+        ((8, 8), (0, 256), (-1,), 512, "2 sizes, 2 offsets and 1 sources are no plan"),
+        ((8,), (256,), (-1,), 256, "array 0 of 8 bytes cannot lie at 256 of 256"),
+        ((8,), (4,), (-1,), 256, "array 0 of 8 bytes cannot lie at 4 of 256"),
+        ((8, 8), (0, 0), (1, -1), 256, "array 0 of 8 bytes cannot lie at 0 of 256 in the place of 1"),
+        ((8, 8), (0, 256), (-1, 0), 512, "array 1 of 8 bytes cannot lie at 256 of 512 in the place of 0"),
+    ],
+)
+def test_places_that_cannot_be_meant_are_an_error(sizes: Any, offsets: Any, replaces: Any, nbytes: int, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        ArenaPlan(sizes, offsets, replaces, nbytes)
 
 
 @pytest.mark.skipif(host_compiler.COMPILER is None, reason=host_compiler.MISSING)

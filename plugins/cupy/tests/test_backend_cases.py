@@ -17,7 +17,7 @@ from hetero_core.testing.compare import describe_mismatch
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 CONFIGS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "arena": {"GPU_ARENA": True, "GPU_ATTENTION": True},
+    "arena": {"GPU_ARENA": True, "GPU_ATTENTION": True, "GPU_CUBLASLT": True},
     "fused and recorded": {"GPU_FUSION": True, "GPU_GRAPHS": True},
     "tf32": {"INFERENCE_PRECISION_HINT": "tf32"},
     "f16": {"INFERENCE_PRECISION_HINT": "f16", "GPU_FUSION": True, "GPU_GRAPHS": True},

@@ -237,6 +237,6 @@ def test_reference_pages_name_every_key_and_metric(core: Core, read: Callable[..
     reference = Path(__file__).parents[3] / "docs" / "reference"
     keys = [name for name in core.config_keys("GPU") if name.startswith("GPU_")]
     metrics = (*core.get_metric("GPU", "SUPPORTED_METRICS"), *core.load_network(read(CHAIN), "GPU").get_metric("SUPPORTED_METRICS"))
-    assert len(keys) == 5
+    assert len(keys) == 6
     assert [name for name in keys if f"| `{name}` |" not in (reference / "configuration.md").read_text()] == []
     assert [name for name in metrics if f"`{name}`" not in (reference / "metrics.md").read_text()] == []
