@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -88,21 +87,13 @@ class NativeRun:
 
     def run(self, recipe: Recipe, arrays: Mapping[str, Any], y: Any, *others: Any) -> int:
         """Computes y, and other outputs where there are any, the last chunks first; returns how many chunks there were."""
-        from hetero_cpu.jit.compiler import COMPILER, Kernel
+        from hetero_cpu.jit.trial import run_calls
 
         scratch = np.zeros(recipe.scratch, np.uint8)
-        chunks = 0
-        for call in recipe.bind([arrays[name] for name in recipe.reads], [y, *others], scratch):
-            assert not callable(call)
-            assert call.kernel in recipe.kernels
-            emit = call.kernel.emit
-            kernel = Kernel(f"{call.kernel.name}_w{self.width}", lambda name, _, emit=emit: emit(name, self.width))
-            function = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(COMPILER.compile(kernel))
-            numbers = np.array(call.numbers, np.int64)
-            for chunk in reversed(range(call.chunks)):
-                function(numbers.ctypes.data, chunk, 0)
-            chunks += call.chunks
-        return chunks
+        calls = recipe.bind([arrays[name] for name in recipe.reads], [y, *others], scratch)
+        run_calls(calls, self.width)
+        assert {call.kernel for call in calls} <= set(recipe.kernels)
+        return sum(call.chunks for call in calls)
 
 
 @pytest.fixture(params=[16, 8], ids=["AVX-512", "AVX2"])
