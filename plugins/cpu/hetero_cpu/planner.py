@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -19,6 +18,7 @@ from hetero_cpu.foreign import compile_node
 from hetero_cpu.fusion import Group, form_groups
 from hetero_cpu.halos import HaloTable
 from hetero_cpu.outside import FEWEST_BYTES, find_outside
+from hetero_cpu.pieces import copy_pieces
 from hetero_cpu.plan import NOTHING_OUTSIDE, Block, Derived, Foreign, Outside, Plan, PlannedStep
 from hetero_cpu.providers import NUMPY, choose_step
 from hetero_cpu.recipe import NO_HALO, Array, Choice, Halo, Join, Recipe, Site, Views, is_channels_last
@@ -307,17 +307,10 @@ class _Builder:
                 copied.append(source)
                 slices.append(cut)
         if copied:
-            self._add_step(group.name_profile(), self._copy_pieces(output, copied, slices), (output,))
-
-    def _copy_pieces(self, output: str, sources: Sequence[str], cuts: Sequence[tuple[slice, ...]]) -> Recipe:
-        if self.provider != NUMPY and len(set(sources)) == len(sources):
-            from hetero_cpu.jit.copies import plan_pieces  # LLVM
-
-            arrays = {source: self.prototypes[source] for source in sources}
-            recipe = plan_pieces(self.prototypes[output], cuts, arrays, workers=self.workers)
-            if recipe is not None:
-                return recipe
-        return Recipe(tuple(sources), _bind_copies(cuts), calls_blas=False)
+            recipe = copy_pieces(
+                self.prototypes[output], slices, copied, self.prototypes, provider=self.provider, workers=self.workers
+            )
+            self._add_step(group.name_profile(), recipe, (output,))
 
     def _can_move(self, source: str, output: str, join: Join) -> bool:
         root = self._find_root(source)
@@ -404,10 +397,3 @@ class _Builder:
 
 def _keep(array: Array) -> Array:
     return array
-
-
-def _bind_copies(slices: Sequence[tuple[slice, ...]]) -> Any:
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Any]:
-        return [partial(np.copyto, writes[0][cut], array) for cut, array in zip(slices, reads, strict=True)]
-
-    return bind

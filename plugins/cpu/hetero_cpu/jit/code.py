@@ -167,7 +167,7 @@ class Code:
     def store_far(self, address: Number, value: Floats, offset: int = 0) -> None:
         """Writes a vector into memory past the caches, at a multiple of its own size: nothing there is read before it is written."""
         stored = self.builder.store(value.value, self._point(address, offset), align=value.value.type.count * FLOAT_BYTES)
-        stored.set_metadata("nontemporal", self.builder.module.add_metadata([ir.Constant(I32, 1)]))
+        stored.set_metadata("nontemporal", self.builder.module.add_metadata([ir.Constant(ir.I32, 1)]))
 
     def mask_first(self, count: Number | int) -> Mask:
         """Returns a mask that holds for the first `count` elements, all of them where there are more."""

@@ -1,0 +1,34 @@
+"""What a concatenation copies: the values that do not lie in its result already, each into its piece of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hetero_cpu.providers import NUMPY
+from hetero_cpu.recipe import Array, Recipe
+
+Cut = tuple[slice, ...]
+
+
+def copy_pieces(
+    output: Array, cuts: Sequence[Cut], sources: Sequence[str], prototypes: Mapping[str, Array], *, provider: str, workers: int
+) -> Recipe:
+    """Returns the recipe that copies each source into the piece of `output` that its cut makes; by machine code where it takes them all."""
+    if provider != NUMPY and len(set(sources)) == len(sources):
+        from hetero_cpu.jit.copies import plan_pieces  # LLVM
+
+        recipe = plan_pieces(output, cuts, {source: prototypes[source] for source in sources}, workers=workers)
+        if recipe is not None:
+            return recipe
+    return Recipe(tuple(sources), _bind_copies(cuts), calls_blas=False)
+
+
+def _bind_copies(cuts: Sequence[Cut]) -> Any:
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Any]:
+        return [partial(np.copyto, writes[0][cut], array) for cut, array in zip(cuts, reads, strict=True)]
+
+    return bind
