@@ -135,6 +135,10 @@ class Node:
     where onnx has no schema for it). `attributes` holds int, float, str (bytes where it is not UTF-8), arrays, ValueTypes, Graphs
     and tuples of these. `captures` are the outer values that its bodies read. `origins` are the names of the nodes of the model
     that it stands for: its own name unless a pass made it. Two nodes are the same only if they are the same object.
+
+    What follows from these is found once, as passes and planners ask for it again and again. `reads`: all values that the node needs,
+    present inputs, then captures, each once, in order. `writes`: the outputs that have a name. `bodies`: the graph attributes (If,
+    Loop, Scan, ...) by attribute name.
     """
 
     name: str
@@ -148,10 +152,18 @@ class Node:
     captures: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     original_name: str | None = None
+    reads: tuple[str, ...] = field(init=False)
+    writes: tuple[str, ...] = field(init=False)
+    bodies: Mapping[str, Graph] = field(init=False)
 
     def __post_init__(self) -> None:
+        put = object.__setattr__
         if not self.origins:
-            object.__setattr__(self, "origins", (self.name,))
+            put(self, "origins", (self.name,))
+        put(self, "reads", tuple(dict.fromkeys(filter(None, (*self.inputs, *self.captures)))))
+        put(self, "writes", tuple(filter(None, self.outputs)))
+        bodies = {key: value for key, value in self.attributes.items() if isinstance(value, Graph)}
+        put(self, "bodies", MappingProxyType(bodies) if bodies else EMPTY)
 
     def __repr__(self) -> str:
         return f"Node({self.label})"
@@ -166,21 +178,6 @@ class Node:
     def label(self) -> str:
         """The node as messages write it: "'conv1' (Conv-22)"."""
         return f"'{self.name}' ({self.operator})"
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """All values that the node needs: present inputs, then captures; each once, in order."""
-        return tuple(dict.fromkeys(value for value in (*self.inputs, *self.captures) if value))
-
-    @property
-    def writes(self) -> tuple[str, ...]:
-        """The outputs that have a name."""
-        return tuple(value for value in self.outputs if value)
-
-    @property
-    def bodies(self) -> Mapping[str, Graph]:
-        """The graph attributes (If, Loop, Scan, ...) by attribute name."""
-        return {key: value for key, value in self.attributes.items() if isinstance(value, Graph)}
 
 
 @dataclass(frozen=True, eq=False)

@@ -47,7 +47,6 @@ class CpuExecutable(Executable):
         streams: int = 1,
     ) -> None:
         """`kernels`: NUMPY, JIT or AUTO; a run with machine code may have `workers` threads, and `streams` runs may be under way."""
-        warn_of_slow_kernels()
         self._kernels, self._workers = kernels, workers
         self._teams = None if kernels == NUMPY or workers == 1 else _open_teams(workers, streams)
         self._orders = 0
@@ -121,6 +120,8 @@ class CpuExecutable(Executable):
         special = join_network(specialize_network(self._transformed, signature, evaluate_node))
         plan, is_awaited = self._build_plan(special)
         self._let_go(special)
+        if plan.native_count < len(plan.steps):
+            warn_of_slow_kernels()
         with self._lock:
             self._plan_count += 1
             found = self._plans.setdefault(signature, (plan, []))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from importlib.util import find_spec
 
 from hetero_core.errors import ConfigValueError
@@ -35,9 +34,9 @@ def describe_machine_code() -> str:
     obstacle = _find_obstacle()
     if obstacle is not None:
         return f"no machine code, which needs {obstacle}"
-    from hetero_cpu.jit.compiler import find_width
+    from hetero_cpu.jit.compiler import find_llvmlite_version, find_width
 
-    return f"machine code for {'AVX-512' if find_width() == 16 else 'AVX2'} by llvmlite {version('llvmlite')}"
+    return f"machine code for {'AVX-512' if find_width() == 16 else 'AVX2'} by llvmlite {find_llvmlite_version()}"
 
 
 def _find_obstacle() -> str | None:

@@ -19,7 +19,7 @@ _WITHOUT_AVX512 = frozenset(
 @cache
 def warn_of_slow_kernels() -> None:
     """Logs a warning when the processor has AVX-512 and OpenBLAS does not use it; once in a process."""
-    # Looks at every loaded library, about 1 ms.
+    # Takes some 5 ms, so it is asked for only where NumPy computes something.
     from threadpoolctl import threadpool_info  # type: ignore[import-untyped]  # threadpoolctl 3 ships none
 
     message = describe_slow_kernels(threadpool_info(), read_processor_flags(), os.environ.get("OPENBLAS_CORETYPE"))

@@ -6,9 +6,13 @@ import importlib
 import logging
 from collections.abc import Callable
 from functools import cache
+from typing import TYPE_CHECKING
 
 from hetero_cpu.fusion import ANCHORS
 from hetero_cpu.recipe import STEP_FUNCTIONS, Choice, Site
+
+if TYPE_CHECKING:
+    from hetero_cpu.jit.native import NativeStepFunction
 
 logger = logging.getLogger(__name__)
 
@@ -25,27 +29,42 @@ _NUMPY_STEPS = (
     "steps_transposed",
 )
 
-
-_NATIVE_STEPS = (
-    "steps_attention",
-    "steps_batched",
-    "steps_convolution",
-    "steps_depthwise",
-    "steps_elementwise",
-    "steps_gather",
-    "steps_grouped",
+_ALL = "all"
+_NATIVE_STEPS = {
+    "steps_attention": "Attention",
+    "steps_batched": "MatMul",
+    "steps_convolution": "Conv",
+    "steps_depthwise": "Conv",
+    "steps_elementwise": _ALL,
+    "steps_gather": "Gather",
+    "steps_grouped": "Conv",
     # Asked before the copies of steps_layout.
-    "steps_shuffle",
-    "steps_layout",
-    "steps_linear",
-    "steps_normalization",
-    "steps_pooling",
-    "steps_transposed",
-)
+    "steps_shuffle": "Reshape Transpose",
+    "steps_layout": "Expand Flatten Reshape Squeeze Transpose Unsqueeze",
+    "steps_linear": "Gemm MatMul",
+    "steps_normalization": "InstanceNormalization LRN LayerNormalization LogSoftmax RMSNormalization SimplifiedLayerNormalization Softmax",
+    "steps_pooling": "AveragePool GlobalAveragePool GlobalMaxPool MaxPool ReduceMax ReduceMean",
+    "steps_transposed": "ConvTranspose",
+}
+"""Module -> the operators that it has steps for, in the order in which they are asked. A network imports those that it needs."""
 
 
 @cache
-def _load_native_steps() -> None:
+def _list_native_steps(op_type: str) -> tuple[NativeStepFunction, ...]:
+    """Returns the functions that are asked about an operator, in order."""
+    from hetero_cpu.jit.native import NATIVE_STEP_FUNCTIONS
+
+    modules = [
+        f"hetero_cpu.jit.{name}" for name, operators in _NATIVE_STEPS.items() if operators is _ALL or op_type in operators.split()
+    ]
+    for module in modules:
+        importlib.import_module(module)
+    # Another operator may have had them imported in another order.
+    return tuple(sorted(NATIVE_STEP_FUNCTIONS.get(op_type, ()), key=lambda function: modules.index(function.__module__)))
+
+
+def import_native_steps() -> None:
+    """Imports all steps of machine code."""
     for module in _NATIVE_STEPS:
         importlib.import_module(f"hetero_cpu.jit.{module}")
 
@@ -70,12 +89,9 @@ def provide_numpy(site: Site) -> Choice | None:
 
 def provide_native(site: Site) -> Choice | None:
     """Returns what the first function of machine code makes that takes the group; None when none does."""
-    from hetero_cpu.jit.native import NATIVE_STEP_FUNCTIONS  # LLVM
-
-    _load_native_steps()
     if site.node.domain:
         return None
-    for function in NATIVE_STEP_FUNCTIONS.get(site.node.op_type, ()):
+    for function in _list_native_steps(site.node.op_type):
         choice: Choice | None = function(site)
         if choice is not None:
             return choice

@@ -114,7 +114,7 @@ def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
     if compiler.find_width() < request.param:
         pytest.skip(f"the processor has no vectors of {request.param} elements")
-    providers._load_native_steps()
+    providers.import_native_steps()
     find_width: Callable[[], int] = lambda: request.param  # noqa: E731  # a stand-in for a function of this name
     for name, module in list(sys.modules.items()):
         if name.startswith("hetero_cpu.jit.") and name != "hetero_cpu.jit.compiler" and hasattr(module, "find_width"):

@@ -57,7 +57,7 @@ with Core() as core:
     while not network.get_metric("CPU_KERNELS_READY") and time.monotonic() < end:
         ask()
     ask()
-    found["llvm"] = "llvmlite.binding" in sys.modules
+    found["llvm"] = "llvmlite" in sys.modules
 print(json.dumps(found))
 """
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from hetero_cpu.jit.compiler import find_width
 from hetero_cpu.kernel_set import describe_slow_kernels, read_processor_flags
 
 AVX512 = frozenset({"avx2", "avx512f"})
@@ -35,17 +36,21 @@ def test_kernels_that_fit_the_processor_are_no_reason_for_a_warning(architecture
 
 
 @pytest.mark.skipif("avx512f" not in read_processor_flags(), reason="the processor has no AVX-512")
-def test_process_with_old_kernels_warns_once() -> None:
+@pytest.mark.parametrize(("kernels", "count"), [("NUMPY", 1), ("JIT", 0)])
+def test_process_with_old_kernels_warns_once_where_numpy_computes(kernels: str, count: int) -> None:
+    if kernels == "JIT" and not find_width():
+        pytest.skip("no machine code for this processor")
     program = """
-import logging, onnx.parser
+import logging, sys, onnx.parser
 from hetero_core import Core
 logging.basicConfig(level=logging.WARNING, format="%(message)s")
 model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Relu (x) }')
 with Core() as core:
-    core.load_network(model, "CPU"), core.load_network(model, "CPU")
+    for _ in range(2):
+        core.load_network(model, "CPU", {"CPU_KERNELS": sys.argv[1]}).infer({"x": [1.0, -1.0]})
 """
     environment = {**os.environ, "OPENBLAS_CORETYPE": "Haswell"}
     ended = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", program, kernels], env=environment, capture_output=True, text=True, check=True, timeout=120
     )
-    assert ended.stderr.count("OpenBLAS runs its kernels for Haswell") == 1
+    assert ended.stderr.count("OpenBLAS runs its kernels for Haswell") == count

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from llvmlite import ir  # type: ignore[import-not-found,import-untyped,unused-ignore]  # llvmlite ships no types
 
+from hetero_cpu.jit import llvm as ir
 from hetero_cpu.jit.terms import Floats, Mask, Number, Term, Truth
 
-I1, I32, I64, FLOAT, VOID, POINTER = ir.IntType(1), ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.VoidType(), ir.PointerType()
 FLOAT_BYTES = 4
 
 
@@ -41,10 +40,10 @@ class Variable:
 class Code:
     """A function of numbers under construction, in a module of its own or in one that is given."""
 
-    def __init__(self, name: str, parameters: int, width: int, module: ir.Module | None = None, *, returns: bool = False) -> None:
+    def __init__(self, name: str, parameters: int, width: int, module: Any = None, *, returns: bool = False) -> None:
         self.width = width
         self.module = ir.Module(name) if module is None else module
-        self.function = ir.Function(self.module, ir.FunctionType(I64 if returns else VOID, [I64] * parameters), name)
+        self.function = ir.Function(self.module, ir.FunctionType(ir.I64 if returns else ir.VOID, [ir.I64] * parameters), name)
         if module is not None:
             self.function.linkage = "internal"
         self._entry = ir.IRBuilder(self.function.append_basic_block("entry"))
@@ -80,42 +79,42 @@ class Code:
 
     def call_address(self, address: Number, *arguments: Number | int) -> None:
         """Calls the function at an address with numbers; it returns nothing."""
-        kind = ir.FunctionType(VOID, [I64] * len(arguments))
+        kind = ir.FunctionType(ir.VOID, [ir.I64] * len(arguments))
         pointer = self.builder.inttoptr(address.value, kind.as_pointer())
         self.builder.call(pointer, [self.number(argument).value for argument in arguments])
 
     def call_outside(self, name: str, *arguments: Number | int) -> Number:
         """Calls a function of the C library, int64 to int64; its name has to be imported when the module is linked."""
-        function = self._declare(name, I64, [I64] * len(arguments))
+        function = self._declare(name, ir.I64, [ir.I64] * len(arguments))
         return Number(self, self.builder.call(function, [self.number(argument).value for argument in arguments]))
 
     # Values.
 
     def number(self, value: Number | int) -> Number:
         """Returns a number of the function."""
-        return value if isinstance(value, Number) else Number(self, ir.Constant(I64, int(value)))
+        return value if isinstance(value, Number) else Number(self, ir.Constant(ir.I64, int(value)))
 
     def constant(self, value: float, width: int | None = None) -> Floats:
         """Returns a constant vector, or a scalar for width 1; the value is rounded to float32."""
         wanted = self.width if width is None else width
-        single = ir.Constant(FLOAT, float(np.float32(value)))
-        return Floats(self, single if wanted == 1 else ir.Constant(ir.VectorType(FLOAT, wanted), [single] * wanted))
+        single = ir.Constant(ir.FLOAT, float(np.float32(value)))
+        return Floats(self, single if wanted == 1 else ir.Constant(ir.VectorType(ir.FLOAT, wanted), [single] * wanted))
 
     def spread(self, scalar: Floats) -> Floats:
         """Returns a vector of one element, many times."""
-        kind = ir.VectorType(FLOAT, self.width)
-        one = self.builder.insert_element(ir.Constant(kind, ir.Undefined), scalar.value, ir.Constant(I32, 0))
-        zeros = ir.Constant(ir.VectorType(I32, self.width), [0] * self.width)
+        kind = ir.VectorType(ir.FLOAT, self.width)
+        one = self.builder.insert_element(ir.Constant(kind, ir.Undefined), scalar.value, ir.Constant(ir.I32, 0))
+        zeros = ir.Constant(ir.VectorType(ir.I32, self.width), [0] * self.width)
         return Floats(self, self.builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), zeros))
 
     def hide(self, value: Number) -> Number:
         """Returns the same number in a register of its own: LLVM does not know how it was made, and so does not make it again."""
-        itself = ir.InlineAsm(ir.FunctionType(I64, [I64]), "", "=r,0")
+        itself = ir.InlineAsm(ir.FunctionType(ir.I64, [ir.I64]), "", "=r,0")
         return Number(self, self.builder.call(itself, [value.value]))
 
     def float_of(self, bits: Number) -> Floats:
         """Returns the float32 whose bits are the lower half of a number."""
-        return Floats(self, self.builder.bitcast(self.builder.trunc(bits.value, I32), FLOAT))
+        return Floats(self, self.builder.bitcast(self.builder.trunc(bits.value, ir.I32), ir.FLOAT))
 
     def variable(self, first: Term) -> Variable:
         """Returns a variable with its first value."""
@@ -128,12 +127,12 @@ class Code:
 
     def reserve(self, count: int) -> Number:
         """Returns the address of `count` int64 on the stack, there until the function returns."""
-        place = self._entry.alloca(ir.ArrayType(I64, count))
-        return Number(self, self._entry.ptrtoint(place, I64))
+        place = self._entry.alloca(ir.ArrayType(ir.I64, count))
+        return Number(self, self._entry.ptrtoint(place, ir.I64))
 
     def load_number(self, address: Number, offset: int = 0) -> Number:
         """Returns the int64 at an address."""
-        return Number(self, self.builder.load(self._point(address, offset), align=8, typ=I64))
+        return Number(self, self.builder.load(self._point(address, offset), align=8, typ=ir.I64))
 
     def store_number(self, address: Number, value: Number | int, offset: int = 0) -> None:
         """Writes an int64."""
@@ -141,18 +140,18 @@ class Code:
 
     def load_scalar(self, address: Number, offset: int = 0) -> Floats:
         """Returns the float32 at an address."""
-        return Floats(self, self.builder.load(self._point(address, offset), align=4, typ=FLOAT))
+        return Floats(self, self.builder.load(self._point(address, offset), align=4, typ=ir.FLOAT))
 
     def load(self, address: Number, offset: int = 0, *, mask: Mask | None = None, width: int | None = None) -> Floats:
         """Returns the vector at an address; zeros where the mask does not hold, and nothing is read there."""
-        kind = ir.VectorType(FLOAT, self.width if width is None else width)
+        kind = ir.VectorType(ir.FLOAT, self.width if width is None else width)
         pointer = self._point(address, offset)
         if mask is None:
             return Floats(self, self.builder.load(pointer, align=4, typ=kind))
         name = f"llvm.masked.load.v{kind.count}f32.p0"
-        function = self._declare(name, kind, [POINTER, I32, ir.VectorType(I1, kind.count), kind])
-        zeros = ir.Constant(kind, [ir.Constant(FLOAT, 0.0)] * kind.count)
-        return Floats(self, self.builder.call(function, [pointer, ir.Constant(I32, 4), mask.value, zeros]))
+        function = self._declare(name, kind, [ir.POINTER, ir.I32, ir.VectorType(ir.I1, kind.count), kind])
+        zeros = ir.Constant(kind, [ir.Constant(ir.FLOAT, 0.0)] * kind.count)
+        return Floats(self, self.builder.call(function, [pointer, ir.Constant(ir.I32, 4), mask.value, zeros]))
 
     def store(self, address: Number, value: Floats, offset: int = 0, *, mask: Mask | None = None) -> None:
         """Writes a vector or a scalar; only where the mask holds."""
@@ -162,14 +161,14 @@ class Code:
             return
         kind = value.value.type
         name = f"llvm.masked.store.v{kind.count}f32.p0"
-        function = self._declare(name, VOID, [kind, POINTER, I32, ir.VectorType(I1, kind.count)])
-        self.builder.call(function, [value.value, pointer, ir.Constant(I32, 4), mask.value])
+        function = self._declare(name, ir.VOID, [kind, ir.POINTER, ir.I32, ir.VectorType(ir.I1, kind.count)])
+        self.builder.call(function, [value.value, pointer, ir.Constant(ir.I32, 4), mask.value])
 
     def mask_first(self, count: Number | int) -> Mask:
         """Returns a mask that holds for the first `count` elements, all of them where there are more."""
-        kind = ir.VectorType(I64, self.width)
-        one = self.builder.insert_element(ir.Constant(kind, ir.Undefined), self.number(count).value, ir.Constant(I32, 0))
-        zeros = ir.Constant(ir.VectorType(I32, self.width), [0] * self.width)
+        kind = ir.VectorType(ir.I64, self.width)
+        one = self.builder.insert_element(ir.Constant(kind, ir.Undefined), self.number(count).value, ir.Constant(ir.I32, 0))
+        zeros = ir.Constant(ir.VectorType(ir.I32, self.width), [0] * self.width)
         limit = self.builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), zeros)
         return Mask(self, self.builder.icmp_signed("<", ir.Constant(kind, list(range(self.width))), limit))
 
@@ -182,7 +181,7 @@ class Code:
 
     def float_from(self, number: Number) -> Floats:
         """Returns a number as float32."""
-        return Floats(self, self.builder.sitofp(number.value, FLOAT))
+        return Floats(self, self.builder.sitofp(number.value, ir.FLOAT))
 
     def multiply_add(self, left: Floats, right: Floats, added: Floats) -> Floats:
         """Returns left * right + added, rounded once."""
@@ -198,7 +197,7 @@ class Code:
     def exponent_power(self, exponent: Floats) -> Floats:
         """Returns 2**n for whole float32 n of -126 to 127."""
         kind = exponent.value.type
-        bits = ir.VectorType(I32, kind.count) if isinstance(kind, ir.VectorType) else I32
+        bits = ir.VectorType(ir.I32, kind.count) if isinstance(kind, ir.VectorType) else ir.I32
         whole = self.builder.fptosi(exponent.value, bits)
         bias, shift = (ir.Constant(bits, [k] * kind.count if isinstance(kind, ir.VectorType) else k) for k in (127, 23))
         return Floats(self, self.builder.bitcast(self.builder.shl(self.builder.add(whole, bias), shift), kind))
@@ -208,8 +207,8 @@ class Code:
         if value.width == 16:
             kind = value.value.type
             name = "llvm.x86.avx512.mask.scalef.ps.512"
-            function = self._declare(name, kind, [kind] * 3 + [ir.IntType(16), I32])
-            all_of_them, as_set = ir.Constant(ir.IntType(16), -1), ir.Constant(I32, 4)
+            function = self._declare(name, kind, [kind] * 3 + [ir.I16, ir.I32])
+            all_of_them, as_set = ir.Constant(ir.I16, -1), ir.Constant(ir.I32, 4)
             return Floats(self, self.builder.call(function, [value.value, exponent.value, value.value, all_of_them, as_set]))
         half = self.call_intrinsic("floor", exponent * 0.5)
         return value * self.exponent_power(half) * self.exponent_power(exponent - half)
@@ -218,14 +217,14 @@ class Code:
         """Returns 1 / sqrt(value) to 14 bits in a vector of 16, to 11 bits in one of 8; for positive values that are not subnormal."""
         kind = value.value.type
         if value.width == 16:
-            function = self._declare("llvm.x86.avx512.rsqrt14.ps.512", kind, [kind, kind, ir.IntType(16)])
-            return Floats(self, self.builder.call(function, [value.value, value.value, ir.Constant(ir.IntType(16), -1)]))
+            function = self._declare("llvm.x86.avx512.rsqrt14.ps.512", kind, [kind, kind, ir.I16])
+            return Floats(self, self.builder.call(function, [value.value, value.value, ir.Constant(ir.I16, -1)]))
         return Floats(self, self.builder.call(self._declare("llvm.x86.avx.rsqrt.ps.256", kind, [kind]), [value.value]))
 
     def split_exponent(self, value: Floats) -> tuple[Floats, Floats]:
         """Returns m of sqrt(1/2) to sqrt(2) and whole n with value = m * 2**n, for positive values that are not subnormal."""
         kind = value.value.type
-        bits = ir.VectorType(I32, kind.count) if isinstance(kind, ir.VectorType) else I32
+        bits = ir.VectorType(ir.I32, kind.count) if isinstance(kind, ir.VectorType) else ir.I32
         root, shift = (ir.Constant(bits, [k] * kind.count if isinstance(kind, ir.VectorType) else k) for k in (0x3F3504F3, 23))
         whole = self.builder.bitcast(value.value, bits)
         exponent = self.builder.ashr(self.builder.sub(whole, root), shift)
@@ -279,9 +278,9 @@ class Code:
 
     def prefetch(self, address: Number, offset: int = 0) -> None:
         """Has a cache line brought into the second cache; nothing happens where the address is not ours."""
-        function = self._declare("llvm.prefetch.p0", VOID, [POINTER, I32, I32, I32])
+        function = self._declare("llvm.prefetch.p0", ir.VOID, [ir.POINTER, ir.I32, ir.I32, ir.I32])
         # For reading, kept in the second cache, as numbers.
-        self.builder.call(function, [self._point(address, offset), *(ir.Constant(I32, flag) for flag in (0, 2, 1))])
+        self.builder.call(function, [self._point(address, offset), *(ir.Constant(ir.I32, flag) for flag in (0, 2, 1))])
 
     # Threads.
 
@@ -292,12 +291,12 @@ class Code:
 
     def load_atomically(self, address: Number) -> Number:
         """Returns an int64 that another thread may write."""
-        return Number(self, self.builder.load_atomic(self._point(address, 0), "seq_cst", 8, typ=I64))
+        return Number(self, self.builder.load_atomic(self._point(address, 0), "seq_cst", 8, typ=ir.I64))
 
     def store_atomically(self, address: Number, value: Number | int) -> None:
         """Writes an int64 that another thread may read."""
         # llvmlite asks here for the kind that a pointer points to, which its plain pointers do not have.
-        pointer = self.builder.inttoptr(address.value, I64.as_pointer())
+        pointer = self.builder.inttoptr(address.value, ir.I64.as_pointer())
         self.builder.store_atomic(self.number(value).value, pointer, "seq_cst", 8)
 
     def exchange_if(self, address: Number, expected: Number | int, wanted: Number | int) -> Truth:
@@ -309,14 +308,14 @@ class Code:
 
     def pause(self) -> None:
         """Tells the processor that the thread waits."""
-        self.builder.call(self._declare("llvm.x86.sse2.pause", VOID, []), [])
+        self.builder.call(self._declare("llvm.x86.sse2.pause", ir.VOID, []), [])
 
     def read_cycles(self) -> Number:
         """Returns a counter that grows with time, some two to four in a nanosecond."""
-        return Number(self, self.builder.call(self._declare("llvm.readcyclecounter", I64, []), []))
+        return Number(self, self.builder.call(self._declare("llvm.readcyclecounter", ir.I64, []), []))
 
     def _point(self, address: Number, offset: int) -> Any:
-        return self.builder.inttoptr((address + offset).value, POINTER)
+        return self.builder.inttoptr((address + offset).value, ir.POINTER)
 
     def _declare(self, name: str, result: Any, parameters: list[Any]) -> Any:
         found = self.module.globals.get(name)

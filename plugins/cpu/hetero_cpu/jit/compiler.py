@@ -160,10 +160,16 @@ class Compiler:
 
 
 @cache
+def find_llvmlite_version() -> str:
+    """Returns the version that is installed. Once in a process: finders may keep what they list of each folder of the search path."""
+    return version("llvmlite")
+
+
+@cache
 def _describe_environment() -> str:
     """Returns a digest of all that machine code depends on beside a kernel's name: LLVM, the processor, and the code that emits."""
     digest = hashlib.sha256()
-    for part in (version("llvmlite"), _describe_processor()):
+    for part in (find_llvmlite_version(), _describe_processor()):
         digest.update(part.encode())
     for source in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(source.read_bytes())

@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from llvmlite import ir  # type: ignore[import-not-found,import-untyped,unused-ignore]  # llvmlite ships no types
+from hetero_cpu.jit import llvm as ir
 
 if TYPE_CHECKING:
     from hetero_cpu.jit.code import Code
-
-I32 = ir.IntType(32)
 
 
 class Term:
@@ -193,11 +191,11 @@ class Floats(Term):
 
     def element(self, position: int) -> Floats:
         """Returns one element."""
-        return Floats(self.code, self.code.builder.extract_element(self.value, ir.Constant(I32, position)))
+        return Floats(self.code, self.code.builder.extract_element(self.value, ir.Constant(ir.I32, position)))
 
     def shuffle(self, other: Floats, positions: Sequence[int]) -> Floats:
         """Returns elements of self followed by `other`, by position."""
-        wanted = ir.Constant(ir.VectorType(I32, len(positions)), list(positions))
+        wanted = ir.Constant(ir.VectorType(ir.I32, len(positions)), list(positions))
         return Floats(self.code, self.code.builder.shuffle_vector(self.value, other.value, wanted))
 
     def fold(self, combine: Any) -> Floats:
@@ -207,5 +205,5 @@ class Floats(Term):
             half = found.width // 2
             found = combine(found.shuffle(found, range(half)), found.shuffle(found, range(half, 2 * half)))
             if half == 1:
-                found = Floats(self.code, self.code.builder.extract_element(found.value, ir.Constant(I32, 0)))
+                found = Floats(self.code, self.code.builder.extract_element(found.value, ir.Constant(ir.I32, 0)))
         return found
