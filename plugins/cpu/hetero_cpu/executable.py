@@ -164,9 +164,9 @@ class CpuExecutable(Executable):
                 return found
         special = join_network(specialize_network(self._transformed, signature, evaluate_node))
         plan, is_awaited = self._build_plan(special)
+        self._let_go(special)
         if plan.native_count < len(plan.steps):
             warn_of_slow_kernels()
-        self._let_go(special)
         with self._lock:
             self._plan_count += 1
             found = self._plans.setdefault(signature, PlanInUse(plan))

@@ -15,6 +15,7 @@ import onnx.parser
 import pytest
 from hetero_cpu.executable import CpuExecutable
 from hetero_cpu.passes import strip_network
+from hetero_cpu.weights import PackedWeights
 
 from hetero_core import Core, Network
 from hetero_core.contract import RunContext
@@ -140,3 +141,38 @@ def test_table_that_is_read_as_it_is_stays_and_its_product_takes_no_second_copy(
     table, others = 500 * 96 * 4, 2 * 384 * 96 * 4
     assert metrics["CPU_CONSTANT_BYTES"] == (table if kernels == "JIT" else table + others)
     assert metrics["CPU_WEIGHT_BYTES"] <= (1.1 * (table + others) if kernels == "JIT" else 0)
+
+
+def test_weight_is_let_go_when_it_was_packed_and_the_next_one_was_not() -> None:
+    weights = Weights(CONVOLUTIONS, SHAPES)
+    constants = weights.network.initializers
+    packed = PackedWeights(releases=True).serve(constants)
+    packed.pack((constants["w0"].array,), ("doubled",), lambda w: w * 2)
+    assert set(LARGE) & set(weights.list_alive()) == {"w1", "w2", "w3"}
+    assert packed.nbytes == np.prod(SHAPES["w0"]) * 4
+
+
+def test_weights_of_a_network_that_may_have_several_plans_are_kept() -> None:
+    weights = Weights(CONVOLUTIONS, SHAPES)
+    constants = weights.network.initializers
+    PackedWeights().serve(constants).pack((constants["w0"].array,), ("doubled",), lambda w: w * 2)
+    assert set(weights.list_alive()) == set(SHAPES)
+
+
+def test_plan_that_waits_for_its_kernels_holds_no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
+    from hetero_cpu.jit.background import BACKGROUND
+    from hetero_cpu.jit.compiler import COMPILER, find_width
+
+    if not find_width():
+        pytest.skip("no machine code is made for this processor")
+    ordered: list[Iterator[Any]] = []
+    monkeypatch.setattr(COMPILER, "load_stored", lambda kernels: False)
+    monkeypatch.setattr(BACKGROUND, "order", lambda kernels, done, **_: ordered.append(kernels))
+    weights = Weights(CONVOLUTIONS, SHAPES)
+    executable = CpuExecutable(weights.network, {}, kernels="AUTO")
+    assert not set(LARGE) & set(weights.list_alive())
+    # The plan is made when its first kernel is asked for.
+    next(ordered[0])
+    assert not set(LARGE) & set(weights.list_alive())
+    executable.close()
