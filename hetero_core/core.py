@@ -25,7 +25,7 @@ from hetero_core.runtime.executable import Binding, ExecutableNetwork, find_core
 from hetero_core.runtime.executors import Executor, ExecutorManager
 from hetero_core.runtime.forks import FORK_ADVICE, count_forks
 from hetero_core.runtime.identity import check_header, merge_imported_config
-from hetero_core.runtime.limits import call_in_time, check_constants, check_sections
+from hetero_core.runtime.limits import call_in_time, check_constants, check_sections, describe_model
 from hetero_core.runtime.trust import require_trust
 from hetero_core.runtime.wrapped_run import bind_run
 
@@ -76,9 +76,12 @@ class Core:
 
         Raises: NetworkNotFoundError, NetworkReadError, InvalidNetworkError.
         """
+        return self._read(model, base, holds_weights=True)
+
+    def _read(self, model: Any, base: Any = None, *, holds_weights: bool) -> Network:
         from hetero_core.network.reader import read_network  # imports onnx
 
-        return read_network(model, base=base, infer_custom_types=self._infer_custom_types)
+        return read_network(model, base=base, infer_custom_types=self._infer_custom_types, holds_weights=holds_weights)
 
     def _infer_custom_types(self, node: Node, input_types: tuple[ValueType | None, ...]) -> tuple[ValueType, ...] | None:
         extension = self._extensions.get((node.domain, node.op_type))
@@ -86,10 +89,7 @@ class Core:
 
     def _as_network(self, model: Network | str | os.PathLike[str] | bytes | onnx.ModelProto) -> Network:
         if not isinstance(model, Network):
-            from hetero_core.network.reader import read_network  # imports onnx
-
-            # Nobody else has this network, so its weights need not outlive their use.
-            return read_network(model, infer_custom_types=self._infer_custom_types, holds_weights=False)
+            return self._read(model, holds_weights=False)  # nobody else has this network
         if self._extensions and any(value not in model.types for node in model.nodes for value in node.writes):
             from hetero_core.network.shapes import infer_types  # imports onnx
 
@@ -219,7 +219,7 @@ class Core:
         parsed, complete = entry.resolve(parsed, config)
         return call_in_time(
             lambda: entry.query_network(parsed, self._as_network(network), complete),
-            what=f"a query about {_describe_model(network)}",
+            what=f"a query about {describe_model(network)}",
             entry=entry,
             device=parsed,
             config=complete,
@@ -240,7 +240,7 @@ class Core:
         parsed, complete = entry.resolve(parsed, config)
         return call_in_time(
             lambda: self._load(network, entry, parsed, complete),
-            what=f"loading {_describe_model(network)}",
+            what=f"loading {describe_model(network)}",
             entry=entry,
             device=parsed,
             config=complete,
@@ -393,10 +393,3 @@ class Core:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _describe_model(model: object) -> str:
-    """Returns a model as messages name it before it was read."""
-    if isinstance(model, Network):
-        return f"network '{model.name}'"
-    return f"network '{os.fspath(model)}'" if isinstance(model, (str, os.PathLike)) else "a network"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any, TypeVar
@@ -109,3 +110,10 @@ def check_sections(payload: Payload, name: str, device: DeviceName, config: Mapp
         raise MemoryLimitError(
             f"cannot import network '{name}' on {device}: its blob holds {total} bytes; MEMORY_LIMIT is {limit}. Raise the limit"
         )
+
+
+def describe_model(model: object) -> str:
+    """Returns a model as messages name it before it was read."""
+    if isinstance(model, Network):
+        return f"network '{model.name}'"
+    return f"network '{os.fspath(model)}'" if isinstance(model, (str, os.PathLike)) else "a network"

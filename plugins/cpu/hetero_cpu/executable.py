@@ -178,7 +178,7 @@ class CpuExecutable(Executable):
             if self._kernels == JIT or COMPILER.load_stored(native.kernels):
                 self._native_weights.pack_all(self._workers)
                 return native, False
-        return build_plan(special, self._weights, self._extensions), True
+        return build_plan(special, self._weights, self._extensions, is_interim=True), True
 
     def _build_native_plan(self, special: Network) -> Plan:
         """Returns the plan of machine code, nothing of it compiled or packed."""

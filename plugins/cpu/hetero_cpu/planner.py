@@ -37,8 +37,12 @@ def build_plan(
     *,
     provider: str = NUMPY,
     workers: int = 1,
+    is_interim: bool = False,
 ) -> Plan:
-    """Returns the plan of a network as `specialize_network` made it; `workers` is the most threads that machine code may have."""
+    """Returns the plan of a network as `specialize_network` made it; `workers` is the most threads that machine code may have.
+
+    `is_interim`: machine code takes over soon.
+    """
     types = {value: found for value in network.types if (found := read_static_type(network, value)) is not None}
     constants = {name: initializer.array for name, initializer in network.initializers.items()}
     weights = weights.serve(network.initializers)
@@ -47,7 +51,7 @@ def build_plan(
     if provider != NUMPY:
         groups = _join_groups(groups, network, types, constants)
     halos = None if provider == NUMPY else _make_halo_table(network, types, groups)
-    builder = _Builder(network, types, constants, weights, extensions, provider, workers, halos)
+    builder = _Builder(network, types, constants, weights, extensions, provider, workers, halos, is_interim)
     for group in groups:
         builder.add_group(group)
     return builder.finish()
@@ -79,6 +83,7 @@ class _Builder:
     provider: str
     workers: int
     wanted_halos: HaloTable | None
+    is_interim: bool
     halos: dict[str, Halo] = field(default_factory=dict)
     steps: list[tuple[Node, Recipe | Foreign, tuple[str, ...]]] = field(default_factory=list)
     places: dict[str, Block | Derived] = field(default_factory=dict)
@@ -171,6 +176,7 @@ class _Builder:
             self.halos,
             self._find_halo(group.outputs[0]),
             self.workers,
+            self.is_interim,
         )
         return choose_step(site, self.provider)
 

@@ -102,6 +102,8 @@ class Site:
     """The zeros that the output gets where a recipe with kernels makes it channels last."""
     workers: int = 1
     """The threads that machine code may be run by."""
+    is_interim: bool = False
+    """Whether machine code takes over soon, so that what is made is not worth much memory or time."""
 
     @property
     def node(self) -> Node:

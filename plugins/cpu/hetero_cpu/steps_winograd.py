@@ -31,7 +31,12 @@ _STRIP_BYTES = 4 << 20
 
 
 def wants_winograd(convolution: Convolution) -> bool:
-    """Says whether the transforms cost less than the products that they save: large images, enough channels on both sides."""
+    """Says whether the transforms cost less than the products that they save: large images, enough channels on both sides.
+
+    Weights become four times as large, and take longer to transform than an interim plan is likely to save.
+    """
+    if convolution.site.is_interim:
+        return False
     windows = convolution.windows
     is_3x3 = windows.kernel == (3, 3) and windows.strides == windows.dilations == (1, 1) and convolution.group == 1
     is_large = windows.outputs[0] * windows.outputs[1] >= _SMALLEST_IMAGE

@@ -59,6 +59,17 @@ class Code:
             self.builder.ret(result.value)
         self._entry.branch(self.function.basic_blocks[1])
 
+    def take_text(self) -> str:
+        """Returns the module as LLVM reads it, and takes it apart: tens of thousands of objects in circles, which would stay for long."""
+        text = str(self.module)
+        for function in self.module.functions:
+            for block in function.blocks:
+                block.instructions.clear()
+                block.terminator = None
+            function.blocks.clear()
+        self.module.globals.clear()
+        return text
+
     def inner(self, name: str, parameters: int) -> Code:
         """Returns another function of the same module, which only this module can call."""
         return Code(name, parameters, self.width, self.module)

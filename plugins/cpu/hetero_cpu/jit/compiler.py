@@ -120,7 +120,7 @@ class Compiler:
 
         # It starts while the kernel is emitted.
         TRANSLATOR.prepare()
-        return TRANSLATOR.translate(str(kernel.emit(kernel.name, find_width()).module), kernel.name)
+        return TRANSLATOR.translate(kernel.emit(kernel.name, find_width()).take_text(), kernel.name)
 
     def rest(self) -> None:
         """Ends the process that compiles, where there is one; for when nothing is left to be compiled."""
