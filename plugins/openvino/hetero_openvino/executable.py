@@ -1,6 +1,8 @@
 """A network in use on the engine: arrays go in and come out without a copy, small ones aside; each run has a request of the engine.
 
-With one stream a run stays on the thread that asks for it; with several it goes to the engine's threads, which share the streams evenly.
+With one stream a run of the main thread stays there. Every other run goes to the engine's threads: they share several streams evenly, and
+they outlive a network. A thread on which the engine ran gives up its part of it when it ends, and a network that another thread lets go at
+that moment is freed under its hands (OpenVINO 2026.4: a lock that is never given back, or an abort). The main thread ends with the process.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from threading import get_ident, main_thread
 from types import MethodType
 from typing import Any
 
@@ -100,10 +103,10 @@ class OpenvinoExecutable(Executable):
         self._copied_bytes = sum(_count_bytes(spec) for spec in small)
         self._taken_outputs = tuple((index, port) for index, port, _, shape in made if shape is None)
         # The engine gives a thread that asks one stream for good: of several, two threads may be given the same.
-        self._stays_on_thread = streams == 1
+        self._has_one_stream = streams == 1
         is_all_copied = compiled is not None and not self._bound_inputs and not self._bound_outputs and not ports.passed
         is_plain = not any(spec.dtype in PACKED or spec.dtype in CARRIERS for spec in self.outputs)
-        self._is_copied = self._stays_on_thread and is_all_copied and is_plain
+        self._is_copied = self._has_one_stream and is_all_copied and is_plain
         limits = find_limits(network)
         self._limited = [
             (index, spec.name, limits[spec.name])
@@ -118,7 +121,7 @@ class OpenvinoExecutable(Executable):
         """
         for index, name, limit in self._limited:
             _require_within(inputs[index], name, limit)
-        if self._is_copied and context.profile is None:
+        if self._is_copied and context.profile is None and get_ident() == main_thread().ident:
             try:
                 lane = self._lanes.pop()
             except IndexError:
@@ -158,7 +161,7 @@ class OpenvinoExecutable(Executable):
             if self._is_new_place(lane, (index, True), results[index], spec):
                 shared.append(self._carry(results[index], spec))
                 request.set_output_tensor(port, self._share(shared[-1], spec, shape))
-        if self._stays_on_thread:
+        if self._has_one_stream and get_ident() == main_thread().ident:
             lane.infer(_SET_BEFORE, True, False)
         else:
             request.start_async()

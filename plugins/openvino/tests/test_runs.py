@@ -24,7 +24,7 @@ def _load(core: Core, read: Read, size: int, **config: Any) -> Any:
 
 
 @pytest.mark.parametrize("size", [4, LARGE], ids=["small", "large"])
-def test_run_with_one_stream_waits_for_no_other_thread(core: Core, read: Read, size: int) -> None:
+def test_run_of_the_main_thread_with_one_stream_waits_for_no_other(core: Core, read: Read, size: int) -> None:
     loaded = _load(core, read, size, INFERENCE_NUM_THREADS=1)
     x = {"x": np.ones(size, np.float32)}
     loaded.infer(x)
@@ -33,6 +33,23 @@ def test_run_with_one_stream_waits_for_no_other_thread(core: Core, read: Read, s
         loaded.infer(x)
     # A run on a thread of the engine is one wait or two.
     assert resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before < 100
+
+
+@pytest.mark.parametrize("size", [4, LARGE], ids=["small", "large"])
+def test_run_of_another_thread_than_the_main_one_is_the_engines(core: Core, read: Read, size: int) -> None:
+    # A thread that ends while a network is let go would tear down the engine's state of both.
+    loaded = _load(core, read, size, INFERENCE_NUM_THREADS=1)
+    x = {"x": np.arange(size, dtype=np.float32)}
+
+    def count_waits() -> int:
+        np.testing.assert_array_equal(loaded.infer(x)["y"], -x["x"])
+        before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+        for _ in range(500):
+            loaded.infer(x)
+        return int(resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before)
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(count_waits).result() > 100
 
 
 @pytest.mark.parametrize("size", [4, LARGE], ids=["small", "large"])
