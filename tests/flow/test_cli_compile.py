@@ -80,7 +80,7 @@ def test_damaged_blob_is_an_error(blob: str, capsys: pytest.CaptureFixture[str])
     Path(blob).write_bytes(content)
     for arguments in (["run", blob, "-d", "HETERO", "--random"], ["compile", "--inspect", blob]):
         assert main(arguments) == 2
-        assert "its digest differs from its content" in capsys.readouterr().err
+        assert "is damaged: the digest of its section 'stage/0' differs from its content" in capsys.readouterr().err
 
 
 def test_inspect_shows_the_header_and_those_of_the_parts(blob: str, capsys: pytest.CaptureFixture[str]) -> None:
