@@ -144,7 +144,13 @@ class GpuExecutable(Executable):
             if signature is None:
                 return
             if not book.knows(signature):
-                book.watch(self._program.run, zeros, signature)
+                try:
+                    book.watch(self._program.run, zeros, signature)
+                except Exception as error:
+                    if self.card.is_out_of_memory(error):
+                        raise
+                    # Zeros are nobody's inputs: a network may be right to refuse them, as sizes of parts. Its first run is watched.
+                    return
             del zeros
         plan = book.find(signature)
         if plan is None:
