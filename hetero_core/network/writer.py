@@ -20,7 +20,7 @@ from hetero_core.network.graph import Initializer, Network, Node, iterate_graphs
 from hetero_core.network.notes import history_of_node, no_notes
 from hetero_core.network.tensors import bytes_of_array, stored_size, write_tensor
 from hetero_core.network.types import ValueType, has_known_element
-from hetero_core.network.weights import WeightBuffer
+from hetero_core.network.weights import WeightBuffer, WeightSource
 
 if TYPE_CHECKING:
     import onnx
@@ -242,13 +242,23 @@ def unpack_network(sections: Mapping[str, Any]) -> Network:
     """
     import numpy as np
 
+    if not {"model", "weights"} <= set(sections):
+        raise NetworkReadError(f"{_PACKED} has the sections {enumerate_choices(sections)}; expected model, weights.")
+    return unpack_model(sections["model"], WeightBuffer(np.frombuffer(sections["weights"], np.uint8)))
+
+
+_PACKED = "a packed network"
+
+
+def unpack_model(model: Any, weights: WeightSource) -> Network:
+    """Returns the network of a section "model", its large constants from `weights`, for whoever stored these in another way.
+
+    Raises: NetworkReadError as `unpack_network`.
+    """
     from hetero_core.network.reader import assemble_network, parse_model
 
-    title = "a packed network"
-    if not {"model", "weights"} <= set(sections):
-        raise NetworkReadError(f"{title} has the sections {enumerate_choices(sections)}; expected model, weights.")
-    weights = np.frombuffer(sections["weights"], np.uint8)
-    network = assemble_network(parse_model(bytes(sections["model"]), title), WeightBuffer(weights), title)
+    title = _PACKED
+    network = assemble_network(parse_model(bytes(model), title), weights, title)
     metadata = dict(network.metadata)
     ir_version = metadata.pop(_IR_VERSION_KEY, "")
     if not ir_version.isdecimal() or len(ir_version) > 9:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
@@ -15,12 +16,14 @@ from hetero_core.errors import BlobMismatchError, ConfigValueError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec
-from hetero_core.network.writer import pack_network, unpack_network
+from hetero_core.network.writer import unpack_network
 from hetero_cupy.arena import ArenaPlan
+from hetero_cupy.conversions import SMALL
 from hetero_cupy.executable import GpuExecutable
 from hetero_cupy.operators import CardOperators
-from hetero_cupy.passes import transform_network
-from hetero_cupy.refusals import find_card_refusals
+from hetero_cupy.passes import LOWERED, choose_kernels, prepare_network
+from hetero_cupy.payload import VERSION, WEIGHTS, pack_prepared, unpack_prepared
+from hetero_cupy.refusals import DTYPES, find_card_refusals
 from hetero_cupy.request_memory import Signature, read_plans
 from hetero_cupy.runtime import Card, Runtime
 
@@ -106,15 +109,30 @@ class GpuDevice:
         reasons = find_card_refusals(network, self._extensions)
         return query_by_transform(device, network, lambda same: same, lambda node, _: reasons.get(node.name))
 
+    def _require_taken(self, device: DeviceName, prepared: Network) -> None:
+        """Raises UnsupportedNodesError for a prepared network with nodes that the card does not run; its values may be bfloat16."""
+        reasons = find_card_refusals(prepared, self._extensions, dtypes=DTYPES | SMALL)
+        refused = query_by_transform(device, prepared, lambda same: same, lambda node, _: reasons.get(node.name))
+        require_all_supported(device, prepared, refused)
+
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
         """Writes the weights to the card and binds the kernels."""
-        return self._load(device, network, config, {})
+        return self._compile(device, self._prepare(device, network, config), config)
 
-    def _load(
-        self, device: DeviceName, network: Network, config: Mapping[str, Any], known_plans: Mapping[Signature, ArenaPlan]
-    ) -> GpuExecutable:
+    def _prepare(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Network:
         require_all_supported(device, network, self.query_network(device, network))
+        return prepare_network(network, precision=config[PRECISION_KEY], attends=config[ATTENTION_KEY])
+
+    def _compile(
+        self,
+        device: DeviceName,
+        prepared: Network,
+        config: Mapping[str, Any],
+        *,
+        known_plans: Mapping[Signature, ArenaPlan] = MappingProxyType({}),
+        is_stored: bool = False,
+    ) -> GpuExecutable:
         card = self._card(device)
         convolutions = card.find_convolutions() if config[CUDNN_KEY] else None
         if config[CUDNN_KEY] and convolutions is None:
@@ -129,17 +147,13 @@ class GpuDevice:
                 "nvidia-cublas-cu12 for CUDA 12, nvidia-cublas for later ones, or load without the key"
             )
         return GpuExecutable(
-            network,
-            transform_network(
-                network,
-                precision=config[PRECISION_KEY],
-                fuses=config[FUSION_KEY],
-                attends=config[ATTENTION_KEY],
-                has_epilogues=products is not None,
-            ),
+            prepared,
+            choose_kernels(prepared, fuses=config[FUSION_KEY], attends=config[ATTENTION_KEY], has_epilogues=products is not None),
             card,
+            recipe=describe_recipe(config),
+            is_stored=is_stored,
             extensions=self._extensions,
-            where=f"network '{network.name}' on {device}",
+            where=f"network '{prepared.name}' on {device}",
             operators=CardOperators(card, uses_tf32=config[PRECISION_KEY] == "tf32", convolutions=convolutions),
             products=products,
             plans=config[ARENA_KEY],
@@ -149,14 +163,20 @@ class GpuDevice:
 
     @hookimpl
     def export_network(self, device: DeviceName, executable: GpuExecutable) -> Payload:
-        """The network, where the arrays of its runs lie, and for which card and library. Compiled kernels stay in the user's own folder."""
+        """The prepared network, its weights read back from the card, where the arrays of its runs lie, and for which card and library.
+
+        Compiled kernels stay in the user's own folder.
+        """
         identity = json.dumps(self._identify(executable.card)).encode()
         plans = json.dumps(executable.list_plans()).encode()
-        return Payload({**pack_network(executable.network), _IDENTITY: identity, _PLANS: plans})
+        return Payload({**pack_prepared(executable.network, executable.recipe), _IDENTITY: identity, _PLANS: plans}, VERSION)
 
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
-        """Loads the network anew. Raises: BlobMismatchError for a blob of another library or of another kind of card."""
+        """Writes the weights to the card as they lie in the blob, and chooses the kernels.
+
+        Raises: BlobMismatchError for a blob of another library, another kind of card or other keys; BlobDamagedError.
+        """
         sections = dict(payload.sections)
         found = json.loads(bytes(sections.pop(_IDENTITY)))
         here = self._identify(self._card(device))
@@ -173,7 +193,11 @@ class GpuDevice:
                 f"cannot import the blob on {device}: its section '{_PLANS}' holds no places of arrays ({error}); load the model again "
                 "and export it"
             ) from error
-        return self._load(device, unpack_network(sections), config, plans)
+        if WEIGHTS not in sections:
+            return self._compile(device, self._prepare(device, unpack_network(sections), config), config, known_plans=plans)
+        prepared = unpack_prepared(sections, describe_recipe(config), str(device))
+        self._require_taken(device, prepared)
+        return self._compile(device, prepared, config, known_plans=plans, is_stored=True)
 
     def _identify(self, card: Card) -> dict[str, str]:
         return {"library": self._runtime.name, "compute capability": card.facts.capability}
@@ -206,6 +230,11 @@ class GpuDevice:
         for card in self._runtime.cards():
             card.free_unused()
         return True
+
+
+def describe_recipe(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what the weights of a network are prepared for; other keys change nothing about them."""
+    return {"precision": LOWERED.get(config[PRECISION_KEY], "float32"), "attention": config[ATTENTION_KEY]}
 
 
 def find_capabilities(capability: str) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ from hetero_cupy.refusals import DTYPES
 from hetero_cupy.request_memory import PlanBook, RequestMemory, Signature, sign_inputs
 from hetero_cupy.runtime import Card, Products
 from hetero_cupy.traffic import Traffic
+from hetero_cupy.uploads import Uploads
 
 GIVES_UP = "free memory on the card, use smaller inputs, or give a part of the network to another device, as in HETERO:GPU,CPU"
 
@@ -72,14 +73,16 @@ class GpuState:
 
 
 class GpuExecutable(Executable):
-    """A compiled program on one card. `transformed` is the network as it is compiled; exports hold the other one."""
+    """A compiled program on one card. `transformed` is the network as it is compiled; exports hold `prepared`, what it was made from."""
 
     def __init__(
         self,
-        network: Network,
+        prepared: Network,
         transformed: Network,
         card: Card,
         *,
+        recipe: Mapping[str, Any],
+        is_stored: bool,
         extensions: Mapping[tuple[str, str], Extension],
         where: str,
         operators: CardOperators,
@@ -90,9 +93,11 @@ class GpuExecutable(Executable):
     ) -> None:
         """Writes the weights to the card; with `plans` also finds a place for each array of a run, where shapes are known.
 
+        `recipe` says what the weights were prepared for; `is_stored` that they lie in a blob, and need not be read back to be exported.
+
         Raises: DeviceMemoryError.
         """
-        self.network = network
+        self.recipe = recipe
         self.card = card
         self.traffic = Traffic()
         self.weights = Traffic()
@@ -112,14 +117,18 @@ class GpuExecutable(Executable):
         host_inputs = find_host_inputs(transformed)
         self.inputs = tuple(
             ValueSpec(spec.name, spec.type, HOST) if spec.name in host_inputs else place_value(spec, card.memory)
-            for spec in network.inputs
+            for spec in prepared.inputs
         )
-        self.outputs = tuple(place_value(spec, card.memory) for spec in network.outputs)
+        self.outputs = tuple(place_value(spec, card.memory) for spec in prepared.outputs)
         require_room_for_weights(card, transformed, where)
+        uploads = Uploads()
+        self._uploads: Uploads | None = uploads
         self._counted = self.weights
         with self._watch_memory("while the weights were written"):
             self._program = self._compile(transformed, host_inputs)
         self._counted = self.traffic
+        self._uploads = None
+        self.network = prepared if is_stored else uploads.keep_on_card(prepared, self._download)
         self._planned: Signature | None = None
         if self._book is not None and can_run_on_zeros(transformed, extensions):
             self._plan_on_zeros(self._book)
@@ -135,7 +144,13 @@ class GpuExecutable(Executable):
             if signature is None:
                 return
             if not book.knows(signature):
-                book.watch(self._program.run, zeros, signature)
+                try:
+                    book.watch(self._program.run, zeros, signature)
+                except Exception as error:
+                    if self.card.is_out_of_memory(error):
+                        raise
+                    # Zeros are nobody's inputs: a network may be right to refuse them, as sizes of parts. Its first run is watched.
+                    return
             del zeros
         plan = book.find(signature)
         if plan is None:
@@ -172,7 +187,14 @@ class GpuExecutable(Executable):
         if dtype_of_numpy(array.dtype) not in DTYPES | SMALL:
             return array  # a text: it is an output as it is, since no kernel of the card reads one
         self._counted.count_write(array.nbytes)
-        return self.card.from_host(array)
+        written = self.card.from_host(array)
+        if self._uploads is not None:
+            self._uploads.note(array, written)
+        return written
+
+    def _download(self, array: Any) -> Any:
+        self.weights.count_read(array.nbytes)
+        return self.card.to_host(array)
 
     def list_plans(self) -> list[Any]:
         """Returns the places that were found so far, for a blob."""
@@ -227,6 +249,8 @@ class GpuExecutable(Executable):
         """What is on the card, and what has crossed since the network was loaded."""
         return {
             "GPU_WEIGHT_BYTES": self.weights.written_bytes,
+            "GPU_WEIGHT_READS": lambda: self.weights.snapshot()[0],
+            "GPU_WEIGHT_READ_BYTES": lambda: self.weights.snapshot()[1],
             "GPU_HOST_READS": lambda: self.traffic.snapshot()[0],
             "GPU_HOST_READ_BYTES": lambda: self.traffic.snapshot()[1],
             "GPU_HOST_WRITES": lambda: self.traffic.snapshot()[2],

@@ -1,6 +1,8 @@
-"""From the network as it was read to the one that is compiled: fewer nodes, lower precision, the card's operators, fused chains.
+"""From the network as it was read to the one that is compiled, in two steps: what makes constants, and what chooses kernels.
 
-The query sees the network as it is; what these passes make of accepted nodes is accepted.
+`prepare_network` takes nodes away, folds and casts: it makes the weights as they are written to the card, and its result is what a
+blob holds. `choose_kernels` takes the card's operators and fuses chains; it makes no array of weights, so that it is done anew at
+import. The query sees the network as it is; what these passes make of accepted nodes is accepted.
 """
 
 from __future__ import annotations
@@ -42,6 +44,12 @@ def transform_network(
     network: Network, *, precision: str, fuses: bool, attends: bool = False, has_epilogues: bool = False
 ) -> Network:
     """Returns the network as it is compiled; attention is one node with `attends`, a product with its bias with `has_epilogues`."""
+    prepared = prepare_network(network, precision=precision, attends=attends)
+    return choose_kernels(prepared, fuses=fuses, attends=attends, has_epilogues=has_epilogues)
+
+
+def prepare_network(network: Network, *, precision: str, attends: bool) -> Network:
+    """Returns the network of ONNX's operators with its weights as the card gets them."""
     network = run_passes(
         network,
         (
@@ -56,6 +64,23 @@ def transform_network(
     )
     if precision in LOWERED:
         network = lower_precision(network, LOWERED[precision])
+    return round_numbers(network)
+
+
+def round_numbers(network: Network) -> Network:
+    """Returns the network with the numbers of its nodes as ONNX writes them, float32, so that it computes the same from a blob."""
+
+    def find(node: Node) -> Replacement | None:
+        floats = {name: float(np.float32(value)) for name, value in node.attributes.items() if isinstance(value, float)}
+        if all(value == node.attributes[name] or value != value for name, value in floats.items()):
+            return None
+        return Replacement((replace(node, attributes=MappingProxyType({**node.attributes, **floats})),))
+
+    return replace_nodes(network, find)
+
+
+def choose_kernels(network: Network, *, fuses: bool, attends: bool, has_epilogues: bool) -> Network:
+    """Returns a prepared network as it is compiled; its weights stay as they are, or are views of them."""
     network = take_operators(take_attention(network) if attends else network)
     passes: list[Pass] = [bound_clips, fuse_scores] if fuses else []
     passes += [split_biases] if fuses or has_epilogues else []

@@ -18,7 +18,7 @@ from hetero_cupy.fake_runtime import FakeRuntime
 
 from hetero_core import Core, Network, RunContext
 from hetero_core.contract import DeviceName
-from hetero_core.errors import BlobMismatchError, DeviceMemoryError
+from hetero_core.errors import BlobMismatchError, DeviceMemoryError, InferenceError
 from hetero_core.kernels.arena import Lifetime
 from hetero_core.testing.compare import max_relative_difference
 from hetero_core.testing.larger_models import bert_model
@@ -177,6 +177,19 @@ def test_run_that_reads_on_the_way_is_not_planned(core: Core, read: Callable[...
         (found,) = runner.run(np.array(x, np.float32))
         assert runner.card.to_host(found).tolist() == [np.flatnonzero(x).tolist()]
     assert loaded.get_metric("GPU_ARENA_BYTES") == 0
+
+
+def test_network_that_takes_no_zeros_is_loaded(core: Core, read: Callable[..., Network]) -> None:
+    # Sizes that were computed on the card: zeros do not make up the axis, but nobody has given zeros.
+    text = "g (int64[2] n, float[8] x) => (float[A] y, float[B] z) { s = Abs (n) y, z = Split <axis = 0> (x, s) }"
+    loaded = core.load_network(read(text), "GPU", ON)
+    x = np.arange(8, dtype=np.float32)
+    for _ in range(2):
+        found = loaded.infer({"n": np.array([-3, 5]), "x": x})
+        assert [found[name].tolist() for name in "yz"] == [[0, 1, 2], [3, 4, 5, 6, 7]]
+    assert loaded.get_metric("GPU_ARENA_BYTES") == 0
+    with pytest.raises(InferenceError, match=r"parts of \(3, 4\) do not make up an axis of 8"):
+        loaded.infer({"n": np.array([3, 4]), "x": x})
 
 
 def test_elementwise_kernels_compute_in_place(core: Core, read: Callable[..., Network]) -> None:
