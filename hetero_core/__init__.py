@@ -12,22 +12,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hetero_core.contract import (
-        ConfigKey,
-        DeviceName,
-        Executable,
-        Extension,
-        Payload,
-        Plan,
-        QueryResult,
-        RunContext,
-    )
+    from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult, RunContext
     from hetero_core.core import Core
     from hetero_core.errors import HeteroError
     from hetero_core.hookspecs import hookimpl
     from hetero_core.network.border import InputInfo, OutputInfo
     from hetero_core.network.graph import Network, Node
     from hetero_core.network.types import MapType, OptionalType, SequenceType, TensorType, ValueSpec
+    from hetero_core.plan import Plan
     from hetero_core.runtime.executable import ExecutableNetwork
     from hetero_core.runtime.queue import AsyncInferQueue
     from hetero_core.runtime.request import InferRequest
@@ -39,7 +31,6 @@ _HOMES = {
         "Executable",
         "Extension",
         "Payload",
-        "Plan",
         "QueryResult",
         "RunContext",
     ),
@@ -49,6 +40,7 @@ _HOMES = {
     "hetero_core.network.border": ("InputInfo", "OutputInfo"),
     "hetero_core.network.graph": ("Network", "Node"),
     "hetero_core.network.types": ("MapType", "OptionalType", "SequenceType", "TensorType", "ValueSpec"),
+    "hetero_core.plan": ("Plan",),
     "hetero_core.runtime.executable": ("ExecutableNetwork",),
     "hetero_core.runtime.queue": ("AsyncInferQueue",),
     "hetero_core.runtime.request": ("InferRequest",),

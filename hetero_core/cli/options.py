@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from hetero_core.blobs.container import MAGIC
 from hetero_core.cli.answer import Answer, UsageError
 from hetero_core.network import affinity
-from hetero_core.runtime.blob import MAGIC
 
 if TYPE_CHECKING:
     from hetero_core.core import Core

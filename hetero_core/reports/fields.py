@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero_core.contract import Plan
+from hetero_core.plan import Plan
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from hetero_core.blobs.digests import digest_sections
 from hetero_core.contract import Payload
 from hetero_core.errors import BlobDamagedError
 from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec, type_of_json, type_to_json
 from hetero_core.network.writer import pack_model, pack_network, unpack_network
-from hetero_core.runtime.digests import digest_sections
 from hetero_cpu.executable import CpuExecutable
 from hetero_cpu.signature import Signature
 

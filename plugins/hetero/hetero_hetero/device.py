@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, Plan, QueryResult, freeze_mapping
+from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult, freeze_mapping
 from hetero_core.core import Core
 from hetero_core.devices.config import STANDARD_KEYS
 from hetero_core.devices.names import parse_device_name, split_device_list
@@ -16,6 +16,7 @@ from hetero_core.errors import DeviceNameError, DeviceUnavailableError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
 from hetero_core.network.writer import pack_network, unpack_network
+from hetero_core.plan import Plan
 from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_hetero.affinity import Task, begin_assignment, complete_assignment
 from hetero_hetero.branches import BranchExecutable, cut_branches
