@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hetero_core.runtime.executable import ExecutableNetwork
     from hetero_core.runtime.queue import AsyncInferQueue
     from hetero_core.runtime.request import InferRequest
+    from hetero_core.transforms.editing import EditableNetwork
 
 _HOMES = {
     "hetero_core.contract": (
@@ -44,6 +45,7 @@ _HOMES = {
     "hetero_core.runtime.executable": ("ExecutableNetwork",),
     "hetero_core.runtime.queue": ("AsyncInferQueue",),
     "hetero_core.runtime.request": ("InferRequest",),
+    "hetero_core.transforms.editing": ("EditableNetwork",),
 }
 _HOME_OF_NAME = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -52,6 +54,7 @@ __all__ = [
     "ConfigKey",
     "Core",
     "DeviceName",
+    "EditableNetwork",
     "Executable",
     "ExecutableNetwork",
     "Extension",

@@ -57,7 +57,8 @@ class Plan:
     those that failed to load it, and those that it left for another one although they take it.
     `candidates` maps node -> devices that would take it besides the one that has it; empty where only the plan was asked for: a
     device is asked about what those before it have left. `conflicts` say what keeps subgraphs of one device apart; `unexplained`
-    counts the nodes for which no path was looked for because the network is large.
+    counts the nodes for which no path was looked for because the network is large. `selection` is the text of every step of the
+    selection of subgraphs, where the query asked for it.
     """
 
     network: str
@@ -71,3 +72,4 @@ class Plan:
     conflicts: tuple[Conflict, ...] = ()
     unexplained: int = 0
     candidates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    selection: str = ""

@@ -14,6 +14,7 @@ from hetero_core.network import affinity
 if TYPE_CHECKING:
     from hetero_core.core import Core
     from hetero_core.network.graph import Network
+    from hetero_core.transforms.editing import EditableNetwork
 
 
 class Parser(argparse.ArgumentParser):
@@ -107,7 +108,7 @@ def is_blob(path: str) -> bool:
         return False
 
 
-def read_model(core: Core, path: str) -> Network:
+def read_model(core: Core, path: str) -> EditableNetwork:
     """Returns the network of a model file.
 
     Raises: errors of reading; UsageError for an exported network, which is compiled already.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_core.testing.compare import describe_mismatch
+from hetero_core.transforms.postprocessing import change_outputs
 
 if TYPE_CHECKING:
     from hetero_core.core import Core
@@ -30,7 +31,7 @@ def is_undetermined(case: BackendCase, network: Network, core: Core, device: str
     node = _find_softmax(network)
     if node is None:
         return False
-    inner = network.with_outputs(add=[node.inputs[0]])
+    inner = change_outputs(network, {}, add=[node.inputs[0]], only=None)
     with core.load_network(network, device) as loaded, core.load_network(inner, device) as opened:
         for inputs, (expected,) in case.runs:
             feeds = {spec.name: value for spec, value in zip(network.inputs, inputs, strict=False)}

@@ -12,7 +12,8 @@ from types import MappingProxyType
 from typing import Any
 
 from hetero_core.errors import InvalidNetworkError
-from hetero_core.network.graph import Initializer, Network
+from hetero_core.network.graph import Network
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.subnetwork import cut_subnetwork
 
 Fails = Callable[[Network], bool]

@@ -12,7 +12,8 @@ from hetero_core.contract import DeviceName, Payload
 from hetero_core.devices.device import Device
 from hetero_core.devices.watch import OutOfTimeError, call_within, find_deadline
 from hetero_core.errors import ConfigValueError, DeadlineExceededError, MemoryLimitError
-from hetero_core.network.graph import Initializer, Network, iterate_graphs
+from hetero_core.network.graph import Network, iterate_graphs
+from hetero_core.network.initializers import Initializer
 
 Result = TypeVar("Result")
 

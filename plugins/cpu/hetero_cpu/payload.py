@@ -140,7 +140,7 @@ def _sum_bits(array: Array) -> int:
 
 
 def _view_stored(array: Array) -> Array:
-    from hetero_core.network.tensors import bytes_of_array
+    from hetero_core.network.arrays import bytes_of_array
 
     return bytes_of_array(array)
 
