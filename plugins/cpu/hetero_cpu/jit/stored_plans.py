@@ -57,6 +57,11 @@ def write_plan(key: str, captured: CapturedPlan) -> None:
         logger.warning("cannot keep a plan: %s", error)
 
 
+def note_verified(key: str, captured: CapturedPlan) -> None:
+    """Keeps a plan as one that was found right, so that no later import computes a run of it twice."""
+    write_plan(key, replace(captured, is_verified=True))
+
+
 def read_plan(key: str) -> CapturedPlan | None:
     """Returns the plan of this name; None where there is none, or only a damaged one."""
     try:
@@ -86,6 +91,7 @@ def _to_json(captured: CapturedPlan) -> dict[str, Any]:
         "inputs": captured.inputs,
         "outputs": captured.outputs,
         "arena_bytes": captured.arena_bytes,
+        "is_verified": captured.is_verified,
     }
 
 
@@ -102,4 +108,5 @@ def _of_json(fields: Any) -> CapturedPlan:
         name: View(offset, dtype, tuple(shape), tuple(strides))
         for name, (offset, dtype, shape, strides) in fields["values"].items()
     }
-    return CapturedPlan(tuple(steps), values, tuple(fields["inputs"]), tuple(fields["outputs"]), fields["arena_bytes"])
+    inputs, outputs = tuple(fields["inputs"]), tuple(fields["outputs"])
+    return CapturedPlan(tuple(steps), values, inputs, outputs, fields["arena_bytes"], fields["is_verified"])
