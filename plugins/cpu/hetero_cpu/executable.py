@@ -41,7 +41,7 @@ MOST_PLANS = 16
 class PlanInUse:
     """A plan, and its instances that no run has. `is_refuted`: a run has shown that it is wrong, or made of wrong types.
 
-    `needs_check`: its next run is computed twice; `name` is what the plan is noted by when it was found right, empty for NumPy's.
+    `needs_check`: its next run is computed twice; `name` is what a plan of machine code is noted by when it was found right.
     """
 
     plan: Plan
@@ -209,12 +209,12 @@ class CpuExecutable(Executable):
         """What machine code reads."""
         return self._native_weights
 
-    def find_native_plan(self) -> tuple[Signature, Plan] | None:
-        """Returns the plan of machine code alone that was used last, and the input shapes that it is for; None where there is none."""
+    def find_native_plan(self) -> tuple[Signature, Plan, str] | None:
+        """Returns the plan of machine code alone that was used last, with its input shapes and its name; None where there is none."""
         with self._lock:
             for signature, found in reversed(self._plans.items()):
                 if found.plan.kernels and not found.plan.foreign_count and not found.is_refuted:
-                    return signature, found.plan
+                    return signature, found.plan, found.name
         return None
 
     def _find_plan(self, signature: Signature) -> PlanInUse:
@@ -246,7 +246,7 @@ class CpuExecutable(Executable):
 
             name = name_plan(special, self._workers)
             if is_verified(name):
-                return PlanInUse(plan, is_refuted=self._verifier.has_refuted)
+                return PlanInUse(plan, is_refuted=self._verifier.has_refuted, name=name)
         needs_check = bool(name) or self._verifies == YES
         return PlanInUse(plan, is_refuted=self._verifier.has_refuted, needs_check=needs_check, name=name)
 

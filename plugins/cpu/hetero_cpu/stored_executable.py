@@ -21,7 +21,6 @@ from hetero_cpu.verification import Verifier
 if TYPE_CHECKING:
     from hetero_core.kernels.execution import Program
     from hetero_core.network.graph import Network
-    from hetero_cpu.jit.captured_plan import CapturedPlan
 
 Load = Callable[["Network"], CpuExecutable]
 _ALIGNMENT = 64
@@ -29,11 +28,10 @@ _ALIGNMENT = 64
 
 @dataclass(frozen=True, slots=True)
 class StoredPlan:
-    """A plan from the private folder: as it runs, and as it is stored, by its name."""
+    """A plan from the private folder, and the name that it is noted by when it was found right."""
 
     plan: Plan
-    captured: CapturedPlan
-    key: str
+    name: str
 
 
 class StoredExecutable(Executable):
@@ -50,14 +48,15 @@ class StoredExecutable(Executable):
         streams: int,
         verifies: str = NO,
     ) -> None:
-        """`verifies`: unless it is NO, a plan that is not stored as verified is verified in its first run."""
+        """`verifies`: unless it is NO, a plan that is not noted as right is verified in its first run."""
         from hetero_cpu.jit.team import TeamPool
+        from hetero_cpu.jit.verified_plans import is_verified
 
         index = read_index(payload.sections)
         self.payload = payload
         self.inputs, self.outputs = read_specs(index, "inputs"), read_specs(index, "outputs")
         self._signature, self._stored, self._load, self._verifies = read_signature(index), stored, load, verifies
-        self._found = PlanInUse(stored.plan, needs_check=verifies != NO and not stored.captured.is_verified)
+        self._found = PlanInUse(stored.plan, needs_check=verifies != NO and not is_verified(stored.name))
         self._extensions, self._workers = dict(extensions), workers
         self._teams = None if workers == 1 else TeamPool(workers, most=streams)
         self._lock = threading.Lock()
@@ -104,9 +103,9 @@ class StoredExecutable(Executable):
             return verdict.outputs
         found.needs_check = False
         if verdict.is_lasting:
-            from hetero_cpu.jit.stored_plans import note_verified
+            from hetero_cpu.jit.verified_plans import note_verified
 
-            note_verified(self._stored.key, self._stored.captured)
+            note_verified(self._stored.name)
         # Its constants are beside the packed ones in memory.
         self._program = None
         return verdict.outputs
@@ -179,12 +178,11 @@ def find_plan(payload: Payload, workers: int) -> StoredPlan | None:
     from hetero_cpu.jit.interpreter import list_interpreters
     from hetero_cpu.jit.stored_plans import make_key, read_plan
 
-    key = make_key(digests, workers)
-    captured = read_plan(key)
+    captured = read_plan(make_key(digests, workers))
     if captured is None:
         return None
     plan = restore_plan(captured, {name: _align(payload.sections[name]) for name in (PACKED, WEIGHTS)})
-    return StoredPlan(plan, captured, key) if COMPILER.load_stored((*plan.kernels, *list_interpreters(workers))) else None
+    return StoredPlan(plan, captured.name) if COMPILER.load_stored((*plan.kernels, *list_interpreters(workers))) else None
 
 
 def _align(section: Any) -> np.ndarray[Any, Any]:

@@ -191,10 +191,9 @@ def test_plans_are_verified_where_the_key_says_so(core: Core, config: dict[str, 
 
 
 def test_each_set_of_sizes_is_verified_once_also_when_its_plan_was_dropped(core: Core) -> None:
-    network = core.load_network(make_model(None), "CPU")
+    network = core.load_network(make_model(None), "CPU", {"CPU_KERNELS": "JIT", "CPU_VERIFY": "YES"})
     for rows in (3, 4, 3, *range(20, 40), 3):
         check(network.infer(make_inputs(rows))["y"], make_inputs(rows))
-        wait_until_ready(network)
     assert read_metrics(network) == (22, False)
     assert network.get_metric("CPU_PLANS") == (23, 16)
 
@@ -231,12 +230,16 @@ def test_process_after_one_that_has_verified_computes_nothing_twice(tmp_path: Pa
     assert second == [3, 0, 0.0, False]
 
 
-def test_plan_beside_a_blob_is_verified_by_its_first_import_alone(core: Core, tmp_path: Path) -> None:
-    loaded = core.load_network(make_model(), "CPU")
-    loaded.infer(make_inputs())
+@pytest.mark.parametrize("kernels", ["AUTO", "JIT"])
+@pytest.mark.parametrize("runs", [0, 1], ids=["exported-before-a-run", "exported-after-a-run"])
+def test_plan_beside_a_blob_is_verified_once(core: Core, tmp_path: Path, kernels: str, runs: int) -> None:
+    loaded = core.load_network(make_model(), "CPU", {"CPU_KERNELS": kernels})
+    for _ in range(runs):
+        loaded.infer(make_inputs())
     loaded.export_network(tmp_path / "x.blob")
-    for plans in (1, 0):
-        imported = core.import_network(tmp_path / "x.blob", "CPU")
+    is_verified = kernels == "AUTO" and runs
+    for plans in (0 if is_verified else 1, 0):
+        imported = core.import_network(tmp_path / "x.blob", "CPU", {"CPU_VERIFY": "YES"})
         assert isinstance(imported.executable, StoredExecutable)
         for seed in range(2):
             check(imported.infer(make_inputs(seed=seed))["y"], make_inputs(seed=seed))
@@ -375,3 +378,12 @@ def test_error_of_the_inputs_is_the_plans_own_and_no_fault(core: Core) -> None:
     assert not network.get_metric("CPU_REFUTED")
     network.infer({"x": x, "i": np.array([0, -9])})
     assert read_metrics(network) == (1, False)
+
+
+def test_run_after_the_load_that_filled_the_cache_counts_for_the_entry(core: Core, tmp_path: Path) -> None:
+    config = {"CACHE_DIR": str(tmp_path / "cache")}
+    for plans, is_hit in ((1, False), (0, True)):
+        network = core.load_network(make_model(), "CPU", config)
+        assert network.get_metric("LOADED_FROM_CACHE") == is_hit
+        check(network.infer(make_inputs())["y"], make_inputs())
+        assert read_metrics(network) == (plans, False)

@@ -57,13 +57,11 @@ def write_plan(key: str, captured: CapturedPlan) -> None:
         logger.warning("cannot keep a plan: %s", error)
 
 
-def note_verified(key: str, captured: CapturedPlan) -> None:
-    """Keeps a plan as one that was found right, so that no later import computes a run of it twice."""
-    write_plan(key, replace(captured, is_verified=True))
-
-
 def read_plan(key: str) -> CapturedPlan | None:
-    """Returns the plan of this name; None where there is none, or only a damaged one."""
+    """Returns the plan of this name; None where there is none, or only a damaged one.
+
+    One that was stored without a name to be noted by has a digest of what is stored.
+    """
     try:
         path = open_private_folder(FOLDER) / f"{key}.json"
         stored = path.read_bytes()
@@ -73,7 +71,8 @@ def read_plan(key: str) -> CapturedPlan | None:
     if hashlib.sha256(content).digest() != digest:
         logger.warning("'%s' is damaged; the network is planned again", path)
         return None
-    return _of_json(json.loads(content))
+    captured = _of_json(json.loads(content))
+    return captured if captured.name else replace(captured, name=digest.hex()[:40])
 
 
 def _to_json(captured: CapturedPlan) -> dict[str, Any]:
@@ -91,7 +90,7 @@ def _to_json(captured: CapturedPlan) -> dict[str, Any]:
         "inputs": captured.inputs,
         "outputs": captured.outputs,
         "arena_bytes": captured.arena_bytes,
-        "is_verified": captured.is_verified,
+        "name": captured.name,
     }
 
 
@@ -109,4 +108,4 @@ def _of_json(fields: Any) -> CapturedPlan:
         for name, (offset, dtype, shape, strides) in fields["values"].items()
     }
     inputs, outputs = tuple(fields["inputs"]), tuple(fields["outputs"])
-    return CapturedPlan(tuple(steps), values, inputs, outputs, fields["arena_bytes"], fields["is_verified"])
+    return CapturedPlan(tuple(steps), values, inputs, outputs, fields["arena_bytes"], fields["name"])
