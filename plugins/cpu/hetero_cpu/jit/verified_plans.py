@@ -18,7 +18,8 @@ import numpy as np
 from hetero_core import transforms
 from hetero_core.blobs.private_cache import open_private_folder
 from hetero_core.errors import HeteroError
-from hetero_core.network.graph import Graph, Initializer, Network
+from hetero_core.network.graph import Graph, Network
+from hetero_core.network.initializers import Initializer
 from hetero_cpu.jit.compiler import describe_environment
 
 logger = logging.getLogger(__name__)
