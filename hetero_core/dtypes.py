@@ -6,6 +6,7 @@ in messages and in files. NumPy and ml_dtypes are imported when a conversion is 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,24 @@ _ML_DTYPES = {
 DTYPES: tuple[str, ...] = tuple(_TABLE)
 FLOAT_DTYPES: frozenset[str] = frozenset(name for name in _TABLE if "float" in name)
 INTEGER_DTYPES: frozenset[str] = frozenset(name for name in _TABLE if "int" in name)
+
+TOLERANCES: Mapping[str, float] = {
+    # Sums of some thousand terms, added in another order.
+    "float64": 1e-9,
+    "complex128": 1e-9,
+    "float32": 1e-4,
+    "complex64": 1e-4,
+    # A few roundings at the largest value: 2^-11 each for float16, 2^-8 for bfloat16.
+    "float16": 1e-2,
+    "bfloat16": 5e-2,
+    # One step to the neighbouring value, just above a power of two.
+    "float8e4m3fn": 0.125,
+    "float8e4m3fnuz": 0.125,
+    "float8e5m2": 0.25,
+    "float8e5m2fnuz": 0.25,
+    "float4e2m1": 0.5,
+}
+"""The largest difference of two right results, as a share of the largest expected value; a type that is not listed must be equal."""
 
 
 def dtype_of_onnx(number: int) -> str | None:

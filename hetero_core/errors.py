@@ -154,6 +154,10 @@ class ClosedError(HeteroError, RuntimeError):
     """The object was closed before."""
 
 
+class WrongPlanWarning(UserWarning):
+    """A device has found out that it computes a network wrongly in its fast way; it goes on in another one, and says how to report it."""
+
+
 def suggest(wrong: str, choices: Iterable[str]) -> str:
     """Returns ", did you mean 'X'?" for the nearest of `choices`, or an empty text when none is near."""
     known = sorted(set(choices))

@@ -8,31 +8,12 @@ NumPy is imported when something is first compared.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.dtypes import dtype_of_numpy
+from hetero_core.dtypes import TOLERANCES, dtype_of_numpy
 
 if TYPE_CHECKING:
     import numpy as np
-
-TOLERANCES: Mapping[str, float] = {
-    # Sums of some thousand terms, added in another order.
-    "float64": 1e-9,
-    "complex128": 1e-9,
-    "float32": 1e-4,
-    "complex64": 1e-4,
-    # A few roundings at the largest value: 2^-11 each for float16, 2^-8 for bfloat16.
-    "float16": 1e-2,
-    "bfloat16": 5e-2,
-    # One step to the neighbouring value, just above a power of two.
-    "float8e4m3fn": 0.125,
-    "float8e4m3fnuz": 0.125,
-    "float8e5m2": 0.25,
-    "float8e5m2fnuz": 0.25,
-    "float4e2m1": 0.5,
-}
-"""The largest `max_relative_difference` that passes, by element type; a type that is not listed must be equal."""
 
 
 def tolerance_of_dtype(dtype: str) -> float:

@@ -6,8 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hetero_core.dtypes import DTYPES, FLOAT_DTYPES, numpy_dtype
-from hetero_core.testing.compare import TOLERANCES, assert_same, describe_mismatch, max_relative_difference, tolerance_of_dtype
+from hetero_core.dtypes import DTYPES, FLOAT_DTYPES, TOLERANCES, numpy_dtype
+from hetero_core.testing.compare import assert_same, describe_mismatch, max_relative_difference, tolerance_of_dtype
 
 NAN, INF = math.nan, math.inf
 

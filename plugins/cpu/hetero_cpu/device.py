@@ -16,7 +16,17 @@ from hetero_core.kernels.registry import find_refusals
 from hetero_core.network.graph import Network
 from hetero_cpu.blas import begin_limit, end_limit, needs_limit
 from hetero_cpu.executable import CpuExecutable
-from hetero_cpu.kernel_choice import AUTO, KERNEL_CHOICES, KERNELS_KEY, choose_kernels, describe_machine_code, find_code_folder
+from hetero_cpu.kernel_choice import (
+    AUTO,
+    KERNEL_CHOICES,
+    KERNELS_KEY,
+    VERIFY_CHOICES,
+    VERIFY_KEY,
+    choose_kernels,
+    choose_verification,
+    describe_machine_code,
+    find_code_folder,
+)
 from hetero_cpu.passes import strip_network
 from hetero_cpu.payload import export_executable, keep_plan, read_network
 from hetero_cpu.providers import NUMPY
@@ -32,7 +42,7 @@ class CpuDevice:
 
     @hookimpl
     def config_keys(self) -> Mapping[str, ConfigKey]:
-        """Who computes."""
+        """Who computes, and which plans are verified."""
         return {
             KERNELS_KEY: ConfigKey(
                 str,
@@ -40,7 +50,15 @@ class CpuDevice:
                 "NUMPY computes with NumPy alone, JIT with machine code made for the processor; AUTO begins with NumPy and changes over "
                 "when the machine code is compiled, where it can be.",
                 choices=KERNEL_CHOICES,
-            )
+            ),
+            VERIFY_KEY: ConfigKey(
+                str,
+                AUTO,
+                "YES computes the first run of each plan a second time without a plan, and leaves a plan that is wrong; AUTO does so "
+                "where CPU_KERNELS is AUTO and machine code computes, unless the run has MEMORY_LIMIT or DEADLINE; NO never.",
+                choices=VERIFY_CHOICES,
+                runtime=True,
+            ),
         }
 
     @hookimpl
@@ -71,7 +89,8 @@ class CpuDevice:
         threads = config[THREADS_KEY]
         kind = LimitedExecutable if needs_limit(threads) else CpuExecutable
         kernels = choose_kernels(config[KERNELS_KEY], str(device))
-        return kind(network, self._extensions, kernels=kernels, workers=threads, streams=config[STREAMS_KEY])
+        verifies = choose_verification(config[VERIFY_KEY], kernels)
+        return kind(network, self._extensions, kernels=kernels, workers=threads, streams=config[STREAMS_KEY], verifies=verifies)
 
     @hookimpl
     def export_network(self, executable: CpuExecutable | StoredExecutable) -> Payload:
@@ -86,9 +105,18 @@ class CpuDevice:
         def load(network: Network) -> CpuExecutable:
             return self._load(device, network, config)
 
-        plan = None if kernels == NUMPY else find_plan(payload, threads)
-        if plan is not None:
-            return StoredExecutable(payload, plan, load, workers=threads, streams=config[STREAMS_KEY])
+        stored = None if kernels == NUMPY else find_plan(payload, threads)
+        if stored is not None:
+            verifies = choose_verification(config[VERIFY_KEY], kernels)
+            return StoredExecutable(
+                payload,
+                stored,
+                load,
+                extensions=self._extensions,
+                workers=threads,
+                streams=config[STREAMS_KEY],
+                verifies=verifies,
+            )
         executable = load(read_network(payload.sections))
         keep_plan(executable, payload)
         return executable
@@ -110,9 +138,16 @@ class LimitedExecutable(CpuExecutable):
     """A program whose runs may take fewer threads than BLAS has; a class of its own, so that others pay nothing for it."""
 
     def __init__(
-        self, network: Network, extensions: Mapping[tuple[str, str], Any], *, kernels: str, workers: int, streams: int
+        self,
+        network: Network,
+        extensions: Mapping[tuple[str, str], Any],
+        *,
+        kernels: str,
+        workers: int,
+        streams: int,
+        verifies: str,
     ) -> None:
-        super().__init__(network, extensions, kernels=kernels, workers=workers, streams=streams)
+        super().__init__(network, extensions, kernels=kernels, workers=workers, streams=streams, verifies=verifies)
         self._threads = workers
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:

@@ -18,12 +18,14 @@ from hetero_core.network.graph import Network
 from hetero_cpu.foreign import evaluate_node
 from hetero_cpu.instance import Instance, WrongTypeError
 from hetero_cpu.jit.orders import OrderDroppedError
+from hetero_cpu.kernel_choice import NO, YES
 from hetero_cpu.kernel_set import warn_of_slow_kernels
 from hetero_cpu.passes import join_network, transform_network
 from hetero_cpu.plan import Plan, count_constant_bytes
 from hetero_cpu.planner import build_plan
 from hetero_cpu.providers import JIT, NUMPY
 from hetero_cpu.signature import Signature, read_static_signature, specialize_network
+from hetero_cpu.verification import Verifier
 from hetero_cpu.weights import PackedWeights
 
 if TYPE_CHECKING:
@@ -37,11 +39,30 @@ MOST_PLANS = 16
 
 @dataclass(slots=True)
 class PlanInUse:
-    """A plan, and its instances that no run has. `is_refuted`: a run has shown that it was made of wrong types."""
+    """A plan, and its instances that no run has. `is_refuted`: a run has shown that it is wrong, or made of wrong types.
+
+    `needs_check`: its next run is computed twice; `name` is what a plan of machine code is noted by when it was found right.
+    """
 
     plan: Plan
     free: list[Instance] = field(default_factory=list)
     is_refuted: bool = False
+    needs_check: bool = False
+    name: str = ""
+
+    def run(self, inputs: tuple[Any, ...], context: RunContext, teams: TeamPool | None) -> tuple[Any, ...]:
+        """Returns the outputs. Raises: WrongTypeError; what the steps raise."""
+        try:
+            instance = self.free.pop()
+        except IndexError:
+            instance = Instance(self.plan)
+        try:
+            if teams is None or not self.plan.kernels:
+                return instance.run(inputs, context)
+            with teams.lease() as team:
+                return instance.run(inputs, context, team)
+        finally:
+            self.free.append(instance)
 
 
 class CpuExecutable(Executable):
@@ -55,9 +76,13 @@ class CpuExecutable(Executable):
         kernels: str = NUMPY,
         workers: int = 1,
         streams: int = 1,
+        verifies: str = NO,
     ) -> None:
-        """`kernels`: NUMPY, JIT or AUTO; a run with machine code may have `workers` threads, and `streams` runs may be under way."""
-        self._kernels, self._workers = kernels, workers
+        """`kernels`: NUMPY, JIT or AUTO; a run with machine code may have `workers` threads, and `streams` runs may be under way.
+
+        `verifies` says which plans are verified in their first run: AUTO those with machine code, YES all, NO none.
+        """
+        self._kernels, self._workers, self._verifies = kernels, workers, verifies
         self._teams = None if kernels == NUMPY or workers == 1 else _open_teams(workers, streams)
         self._orders = 0
         self.network = network
@@ -65,6 +90,8 @@ class CpuExecutable(Executable):
         self.outputs = network.outputs
         self._transformed = transform_network(network)
         self._extensions = dict(extensions)
+        names = [tuple(spec.name for spec in specs) for specs in (self.inputs, self.outputs)]
+        self._verifier = Verifier(network.name, names[1], inputs=names[0], compile_toolkit=self._open_program)
         # Apart, so that what only NumPy's plans read goes when machine code takes over.
         signature = read_static_signature(self._transformed)
         releases = signature is not None
@@ -87,39 +114,70 @@ class CpuExecutable(Executable):
         """Returns the outputs; a cancelled run ends between two steps."""
         found = self._only_plan
         if found is None:
+            if self._verifier.has_refuted:
+                return self._run_frugally(inputs, context)
             found = self._find_plan(tuple([getattr(array, "shape", None) for array in inputs]))
-        plan, limits = found.plan, context.limits
-        if found.is_refuted or (limits is not None and not _has_room(limits, plan.arena_bytes)):
+        limits = context.limits
+        if found.is_refuted or (limits is not None and not _has_room(limits, found.plan.arena_bytes)):
             return self._run_frugally(inputs, context)
         try:
-            instance = found.free.pop()
-        except IndexError:
-            instance = Instance(plan)
-        try:
-            if self._teams is None or not plan.kernels:
-                return instance.run(inputs, context)
-            with self._teams.lease() as team:
-                return instance.run(inputs, context, team)
+            # A run with limits was given neither the time nor the memory of two, unless all are to be verified.
+            if found.needs_check and (limits is None or self._verifies == YES):
+                return self._run_twice(found, inputs, context)
+            return found.run(inputs, context, self._teams)
         except WrongTypeError as error:
             logger.info("network '%s': %s; it runs without a plan for these shapes", self.network.name, error)
             found.is_refuted = True
         finally:
-            found.free.append(instance)
             if not self._is_warm:
                 self._is_warm = True
                 self._has_run.set()
         return self._run_frugally(inputs, context)
 
+    def _run_twice(self, found: PlanInUse, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        """Runs with a plan that nobody has verified, and without one; where the answers differ the network goes on node by node."""
+        verdict = self._verifier.run(inputs, context, lambda: found.run(inputs, context, self._teams))
+        if verdict.fault:
+            self._refute_all()
+            self._verifier.warn(verdict.fault)
+            if verdict.error is not None:
+                raise verdict.error
+            return verdict.outputs
+        found.needs_check = False
+        if verdict.is_lasting and found.name:
+            from hetero_cpu.jit.verified_plans import note_verified
+
+            note_verified(found.name)
+        if self._weights.releases:
+            # Nothing is left to be verified: the plan has what it needs of the constants.
+            self._program = None
+            self._let_go(self._transformed)
+        return verdict.outputs
+
+    def _refute_all(self) -> None:
+        """Keeps all plans from being used again, also those that are still to come: where one is wrong, so may be others."""
+        with self._lock:
+            for found in self._plans.values():
+                found.is_refuted = True
+                found.free.clear()
+
     @property
     def calls_blas(self) -> bool:
         """Whether a run without limits may call NumPy's BLAS; True also where it depends on the shapes of the inputs."""
-        return self._only_plan is None or self._only_plan.plan.calls_blas
+        found = self._only_plan
+        return found is None or found.needs_check or found.is_refuted or found.plan.calls_blas
 
     def _run_frugally(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Runs node by node, where a value is freed when it is read for the last time; names the node for which there is no room."""
-        if self._program is None:
-            self._program = compile_program(self._transformed, extensions=self._extensions)
-        return self._program.run(inputs, profile=context.profile, is_cancelled=context.cancelled, limits=context.limits)
+        program = self._open_program()
+        return program.run(inputs, profile=context.profile, is_cancelled=context.cancelled, limits=context.limits)
+
+    def _open_program(self) -> Program:
+        """Returns the network as the toolkit runs it."""
+        program = self._program
+        if program is None:
+            program = self._program = compile_program(self._transformed, extensions=self._extensions)
+        return program
 
     def metrics(self) -> Mapping[str, Any]:
         """How many plans were made and may be kept, what they hold, and how many steps are the toolkit's."""
@@ -131,6 +189,9 @@ class CpuExecutable(Executable):
             "CPU_KERNELS_READY": lambda: self._orders == 0,
             "CPU_NATIVE_STEPS": lambda: max((found.plan.native_count for found in list(self._plans.values())), default=0),
             "CPU_FOREIGN_STEPS": lambda: max((found.plan.foreign_count for found in list(self._plans.values())), default=0),
+            "CPU_VERIFIED_PLANS": lambda: self._verifier.plans,
+            "CPU_VERIFY_SECONDS": lambda: self._verifier.seconds,
+            "CPU_REFUTED": lambda: self._verifier.has_refuted,
         }
 
     @property
@@ -148,12 +209,12 @@ class CpuExecutable(Executable):
         """What machine code reads."""
         return self._native_weights
 
-    def find_native_plan(self) -> tuple[Signature, Plan] | None:
-        """Returns the plan of machine code alone that was used last, and the input shapes that it is for; None where there is none."""
+    def find_native_plan(self) -> tuple[Signature, Plan, str] | None:
+        """Returns the plan of machine code alone that was used last, with its input shapes and its name; None where there is none."""
         with self._lock:
             for signature, found in reversed(self._plans.items()):
                 if found.plan.kernels and not found.plan.foreign_count and not found.is_refuted:
-                    return signature, found.plan
+                    return signature, found.plan, found.name
         return None
 
     def _find_plan(self, signature: Signature) -> PlanInUse:
@@ -164,17 +225,30 @@ class CpuExecutable(Executable):
                 return found
         special = join_network(specialize_network(self._transformed, signature, evaluate_node))
         plan, is_awaited = self._build_plan(special)
+        entry = self._enter(plan, special)
         self._let_go(special)
         if plan.native_count < len(plan.steps):
             warn_of_slow_kernels()
         with self._lock:
             self._plan_count += 1
-            found = self._plans.setdefault(signature, PlanInUse(plan))
+            found = self._plans.setdefault(signature, entry)
             while len(self._plans) > MOST_PLANS:
                 self._plans.popitem(last=False)
         if is_awaited and found.plan is plan:
             self._order(special, signature)
         return found
+
+    def _enter(self, plan: Plan, special: Network) -> PlanInUse:
+        """Returns the plan of a network for runs, to be verified where that is asked for and nobody has."""
+        name = ""
+        if plan.kernels and self._verifies != NO:
+            from hetero_cpu.jit.verified_plans import is_verified, name_plan
+
+            name = name_plan(special, self._workers)
+            if is_verified(name):
+                return PlanInUse(plan, is_refuted=self._verifier.has_refuted, name=name)
+        needs_check = bool(name) or self._verifies == YES
+        return PlanInUse(plan, is_refuted=self._verifier.has_refuted, needs_check=needs_check, name=name)
 
     def _let_go(self, special: Network) -> None:
         """Lets go of the constants where there will be no other plan: what this one needs of them it has."""
@@ -213,18 +287,19 @@ class CpuExecutable(Executable):
         from hetero_cpu.jit.interpreter import list_interpreters
 
         owner = weakref.ref(self)
-        made: list[Plan] = []
+        made: list[PlanInUse] = []
 
         def list_kernels() -> Iterator[Kernel]:
             executable = owner()
             if executable is not None:
                 native = executable._build_native_plan(special)
+                entry = executable._enter(native, special)
                 # They are made again to be packed: compiling takes longer, and needs memory, too.
                 executable._let_go(special)
                 workers = executable._workers
                 # Whoever compiles holds nothing but the plan.
                 del executable
-                made.append(native)
+                made.append(entry)
                 yield from native.kernels
                 yield from list_interpreters(workers)
 
@@ -241,7 +316,7 @@ class CpuExecutable(Executable):
             self._orders += 1
         BACKGROUND.order(list_kernels(), take_over, is_wanted=is_wanted, begin=self._has_run)
 
-    def _take_over(self, native: Plan | None, signature: Signature, error: BaseException | None) -> None:
+    def _take_over(self, native: PlanInUse | None, signature: Signature, error: BaseException | None) -> None:
         try:
             if error is None:
                 self._native_weights.pack_all(1)
@@ -251,8 +326,9 @@ class CpuExecutable(Executable):
             with self._lock:
                 self._orders -= 1
                 if error is None and native is not None and signature in self._plans:
-                    taken = self._plans[signature] = PlanInUse(native, is_refuted=self._plans[signature].is_refuted)
-                    self._only_plan = None if self._only_plan is None else taken
+                    native.is_refuted |= self._plans[signature].is_refuted
+                    self._plans[signature] = native
+                    self._only_plan = None if self._only_plan is None else native
                 if error is None and self._orders == 0:
                     # What NumPy's plans read is freed with the last of them.
                     self._weights = PackedWeights(releases=self._weights.releases)

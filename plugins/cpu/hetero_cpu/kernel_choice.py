@@ -1,4 +1,4 @@
-"""CPU_KERNELS: who computes, and whether it can."""
+"""CPU_KERNELS: who computes, and whether it can; CPU_VERIFY: which plans are verified."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from hetero_cpu.providers import JIT, NUMPY
 KERNELS_KEY = "CPU_KERNELS"
 AUTO = "AUTO"
 KERNEL_CHOICES = (AUTO, JIT, NUMPY)
+VERIFY_KEY = "CPU_VERIFY"
+YES, NO = "YES", "NO"
+VERIFY_CHOICES = (AUTO, NO, YES)
 
 
 def choose_kernels(wanted: str, device: str) -> str:
@@ -27,6 +30,11 @@ def choose_kernels(wanted: str, device: str) -> str:
     raise ConfigValueError(
         f"configuration key {KERNELS_KEY} of device {device}: expected {AUTO} or {NUMPY}, got {JIT}, which needs {obstacle}"
     )
+
+
+def choose_verification(wanted: str, kernels: str) -> str:
+    """Returns AUTO (plans with machine code are verified), YES (all plans) or NO, by the wish and by who computes."""
+    return NO if wanted == AUTO and kernels != AUTO else wanted
 
 
 def describe_machine_code() -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -73,8 +74,8 @@ def find_digests(payload: Payload) -> dict[str, bytes] | None:
     return {name: payload.digests[name] for name in names} if all(name in payload.digests for name in names) else None
 
 
-def _pack(executable: CpuExecutable, signature: Signature, plan: Any) -> tuple[dict[str, memoryview], Any] | None:
-    """Returns the sections, and the plan with its addresses in them; None where not all of the plan can be captured."""
+def _pack(executable: CpuExecutable, signature: Signature, plan: Any, name: str) -> tuple[dict[str, memoryview], Any] | None:
+    """Returns the sections, and the plan of this name with its addresses in them; None where not all of the plan can be captured."""
     from hetero_cpu.jit.captured_plan import capture_plan
     from hetero_cpu.jit.stored_plans import move_places
 
@@ -124,7 +125,7 @@ def _pack(executable: CpuExecutable, signature: Signature, plan: Any) -> tuple[d
         WEIGHTS: kept.copy_to_memory(),
         PACKED: packed.copy_to_memory(),
     }
-    return sections, move_places(plan_of_sections, moved)
+    return sections, replace(move_places(plan_of_sections, moved), name=name)
 
 
 def _sort_by_sum(constants: Mapping[int, Array]) -> dict[int, list[int]]:

@@ -4,54 +4,121 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero_core.contract import Executable, Payload, RunContext
-from hetero_cpu.executable import MOST_PLANS, CpuExecutable
-from hetero_cpu.instance import Instance
+from hetero_core.kernels.program import compile_program
+from hetero_cpu.blas import begin_limit, end_limit, needs_limit
+from hetero_cpu.executable import MOST_PLANS, CpuExecutable, PlanInUse
+from hetero_cpu.kernel_choice import NO, YES
 from hetero_cpu.payload import PACKED, WEIGHTS, find_digests, read_index, read_network, read_signature, read_specs
 from hetero_cpu.plan import Plan
+from hetero_cpu.verification import Verifier
 
 if TYPE_CHECKING:
+    from hetero_core.kernels.execution import Program
     from hetero_core.network.graph import Network
 
 Load = Callable[["Network"], CpuExecutable]
 _ALIGNMENT = 64
 
 
+@dataclass(frozen=True, slots=True)
+class StoredPlan:
+    """A plan from the private folder, and the name that it is noted by when it was found right."""
+
+    plan: Plan
+    name: str
+
+
 class StoredExecutable(Executable):
     """Safe for threads. Other input shapes, and a memory limit below what the plan takes, make it load the network after all."""
 
-    def __init__(self, payload: Payload, plan: Plan, load: Load, *, workers: int, streams: int) -> None:
+    def __init__(
+        self,
+        payload: Payload,
+        stored: StoredPlan,
+        load: Load,
+        *,
+        extensions: Mapping[tuple[str, str], Any],
+        workers: int,
+        streams: int,
+        verifies: str = NO,
+    ) -> None:
+        """`verifies`: unless it is NO, a plan that is not noted as right is verified in its first run."""
         from hetero_cpu.jit.team import TeamPool
+        from hetero_cpu.jit.verified_plans import is_verified
 
         index = read_index(payload.sections)
         self.payload = payload
         self.inputs, self.outputs = read_specs(index, "inputs"), read_specs(index, "outputs")
-        self._signature, self._plan, self._load = read_signature(index), plan, load
-        self._free: list[Instance] = []
+        self._signature, self._stored, self._load, self._verifies = read_signature(index), stored, load, verifies
+        self._found = PlanInUse(stored.plan, needs_check=verifies != NO and not is_verified(stored.name))
+        self._extensions, self._workers = dict(extensions), workers
         self._teams = None if workers == 1 else TeamPool(workers, most=streams)
         self._lock = threading.Lock()
         self._loaded: CpuExecutable | None = None
+        self._program: Program | None = None
+        names = [tuple(spec.name for spec in specs) for specs in (self.inputs, self.outputs)]
+        self._verifier = Verifier("", names[1], inputs=names[0], compile_toolkit=self._open_program)
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs; a cancelled run ends between two steps."""
-        limits, plan = context.limits, self._plan
-        is_small = limits is not None and limits.memory_limit is not None and limits.held + plan.arena_bytes > limits.memory_limit
+        limits, found = context.limits, self._found
+        is_small = (
+            limits is not None and limits.memory_limit is not None and limits.held + found.plan.arena_bytes > limits.memory_limit
+        )
         if is_small or tuple(getattr(array, "shape", None) for array in inputs) != self._signature:
             return self._open().run(inputs, context)
+        if found.is_refuted or (found.needs_check and (limits is None or self._verifies == YES)):
+            return self._run_with_toolkit(inputs, context)
+        return found.run(inputs, context, self._teams)
+
+    def _run_with_toolkit(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        """Runs node by node; before the plan was found wrong also with it, so as to compare."""
+        is_limited = needs_limit(self._workers)
+        if is_limited:
+            begin_limit(self._workers)
         try:
-            instance = self._free.pop()
-        except IndexError:
-            instance = Instance(plan)
-        try:
-            with nullcontext() if self._teams is None else self._teams.lease() as team:
-                return instance.run(inputs, context, team)
+            if self._found.is_refuted:
+                program = self._open_program()
+                return program.run(inputs, profile=context.profile, is_cancelled=context.cancelled, limits=context.limits)
+            return self._run_twice(inputs, context)
         finally:
-            self._free.append(instance)
+            if is_limited:
+                end_limit(self._workers)
+
+    def _run_twice(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        found = self._found
+        verdict = self._verifier.run(inputs, context, lambda: found.run(inputs, context, self._teams))
+        if verdict.fault:
+            found.is_refuted = True
+            found.free.clear()
+            self._verifier.warn(verdict.fault)
+            if verdict.error is not None:
+                raise verdict.error
+            return verdict.outputs
+        found.needs_check = False
+        if verdict.is_lasting:
+            from hetero_cpu.jit.verified_plans import note_verified
+
+            note_verified(self._stored.name)
+        # Its constants are beside the packed ones in memory.
+        self._program = None
+        return verdict.outputs
+
+    def _open_program(self) -> Program:
+        """Returns the network as the toolkit runs it."""
+        program = self._program
+        if program is None:
+            network = read_network(self.payload.sections)
+            # The index of a blob does not name it.
+            self._verifier.name = network.name
+            program = self._program = compile_program(network, extensions=self._extensions)
+        return program
 
     def _open(self) -> CpuExecutable:
         with self._lock:
@@ -65,7 +132,7 @@ class StoredExecutable(Executable):
 
     def metrics(self) -> Mapping[str, Any]:
         """Those of a network that was loaded; once it is loaded after all, with what that holds added."""
-        plan, sections = self._plan, self.payload.sections
+        plan, sections = self._stored.plan, self.payload.sections
 
         def add(name: str, own: int) -> int:
             loaded = self._loaded
@@ -83,6 +150,13 @@ class StoredExecutable(Executable):
             "CPU_KERNELS_READY": lambda: self._loaded is None or self._loaded.metrics()["CPU_KERNELS_READY"](),
             "CPU_NATIVE_STEPS": lambda: most("CPU_NATIVE_STEPS", plan.native_count),
             "CPU_FOREIGN_STEPS": lambda: most("CPU_FOREIGN_STEPS", 0),
+            "CPU_VERIFIED_PLANS": lambda: add("CPU_VERIFIED_PLANS", self._verifier.plans),
+            "CPU_VERIFY_SECONDS": lambda: (
+                self._verifier.seconds + (0.0 if self._loaded is None else self._loaded.metrics()["CPU_VERIFY_SECONDS"]())
+            ),
+            "CPU_REFUTED": lambda: (
+                self._verifier.has_refuted or (self._loaded is not None and self._loaded.metrics()["CPU_REFUTED"]())
+            ),
         }
 
     def close(self) -> None:
@@ -94,7 +168,7 @@ class StoredExecutable(Executable):
                 self._loaded.close()
 
 
-def find_plan(payload: Payload, workers: int) -> Plan | None:
+def find_plan(payload: Payload, workers: int) -> StoredPlan | None:
     """Returns the plan that is stored for a payload and a number of threads, its kernels loaded; None where it has to be planned."""
     digests = find_digests(payload)
     if digests is None:
@@ -108,7 +182,7 @@ def find_plan(payload: Payload, workers: int) -> Plan | None:
     if captured is None:
         return None
     plan = restore_plan(captured, {name: _align(payload.sections[name]) for name in (PACKED, WEIGHTS)})
-    return plan if COMPILER.load_stored((*plan.kernels, *list_interpreters(workers))) else None
+    return StoredPlan(plan, captured.name) if COMPILER.load_stored((*plan.kernels, *list_interpreters(workers))) else None
 
 
 def _align(section: Any) -> np.ndarray[Any, Any]:

@@ -51,13 +51,17 @@ class CapturedCall:
 
 @dataclass(frozen=True, slots=True)
 class CapturedPlan:
-    """The steps with their calls, where inputs and outputs lie, and the bytes of the arena."""
+    """The steps with their calls, where inputs and outputs lie, and the bytes of the arena.
+
+    `name` is what the plan is noted by when a run of it was found right.
+    """
 
     steps: tuple[tuple[Node, tuple[CapturedCall, ...]], ...]
     values: Mapping[str, View]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     arena_bytes: int
+    name: str = ""
 
 
 def capture_plan(plan: Plan, areas: Mapping[str, Array]) -> tuple[CapturedPlan, dict[str, Array]] | None:

@@ -58,7 +58,10 @@ def write_plan(key: str, captured: CapturedPlan) -> None:
 
 
 def read_plan(key: str) -> CapturedPlan | None:
-    """Returns the plan of this name; None where there is none, or only a damaged one."""
+    """Returns the plan of this name; None where there is none, or only a damaged one.
+
+    One that was stored without a name to be noted by has a digest of what is stored.
+    """
     try:
         path = open_private_folder(FOLDER) / f"{key}.json"
         stored = path.read_bytes()
@@ -68,7 +71,8 @@ def read_plan(key: str) -> CapturedPlan | None:
     if hashlib.sha256(content).digest() != digest:
         logger.warning("'%s' is damaged; the network is planned again", path)
         return None
-    return _of_json(json.loads(content))
+    captured = _of_json(json.loads(content))
+    return captured if captured.name else replace(captured, name=digest.hex()[:40])
 
 
 def _to_json(captured: CapturedPlan) -> dict[str, Any]:
@@ -86,6 +90,7 @@ def _to_json(captured: CapturedPlan) -> dict[str, Any]:
         "inputs": captured.inputs,
         "outputs": captured.outputs,
         "arena_bytes": captured.arena_bytes,
+        "name": captured.name,
     }
 
 
@@ -102,4 +107,5 @@ def _of_json(fields: Any) -> CapturedPlan:
         name: View(offset, dtype, tuple(shape), tuple(strides))
         for name, (offset, dtype, shape, strides) in fields["values"].items()
     }
-    return CapturedPlan(tuple(steps), values, tuple(fields["inputs"]), tuple(fields["outputs"]), fields["arena_bytes"])
+    inputs, outputs = tuple(fields["inputs"]), tuple(fields["outputs"])
+    return CapturedPlan(tuple(steps), values, inputs, outputs, fields["arena_bytes"], fields["name"])
