@@ -11,7 +11,7 @@ import numpy as np
 
 from hetero_core.kernels.execution import Program
 from hetero_core.network.graph import Node
-from hetero_cpu.recipe import NO_HALO, Array, Halo, Recipe
+from hetero_cpu.recipe import NO_HALO, Array, Cut, Halo, Recipe
 
 if TYPE_CHECKING:
     from hetero_cpu.jit.compiler import Kernel
@@ -103,6 +103,22 @@ class Outside:
 NOTHING_OUTSIDE = Outside()
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A value that is joined to another one, at `cut` of it: computed in its place there where it `is_moved`, else copied."""
+
+    source: str
+    cut: Cut
+    is_moved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A value that is made of others side by side, in order."""
+
+    pieces: tuple[Piece, ...]
+
+
 @dataclass(frozen=True)
 class Plan:
     """Steps, and where each value lies: a block at an offset, or derived from another value; what is nowhere is passed on by name."""
@@ -115,6 +131,8 @@ class Plan:
     outputs: tuple[str, ...]
     arena_bytes: int
     outside: Outside = NOTHING_OUTSIDE
+    joins: Mapping[str, Joined] = field(default_factory=dict)
+    """The values that are concatenations, and what of them is computed in its place."""
 
     @cached_property
     def kernels(self) -> tuple[Kernel, ...]:

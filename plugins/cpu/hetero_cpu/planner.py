@@ -19,7 +19,7 @@ from hetero_cpu.fusion import Group, form_groups
 from hetero_cpu.halos import HaloTable
 from hetero_cpu.outside import FEWEST_BYTES, find_outside
 from hetero_cpu.pieces import copy_pieces
-from hetero_cpu.plan import NOTHING_OUTSIDE, Block, Derived, Foreign, Outside, Plan, PlannedStep
+from hetero_cpu.plan import NOTHING_OUTSIDE, Block, Derived, Foreign, Joined, Outside, Piece, Plan, PlannedStep
 from hetero_cpu.providers import NUMPY, choose_step
 from hetero_cpu.recipe import NO_HALO, Array, Choice, Halo, Join, Recipe, Site, Views, is_channels_last
 from hetero_cpu.signature import read_static_type
@@ -94,6 +94,7 @@ class _Builder:
     last_read: dict[str, int] = field(default_factory=dict)
     readers_left: dict[str, int] = field(default_factory=dict)
     fixed: set[str] = field(default_factory=set)
+    joins: dict[str, Joined] = field(default_factory=dict)
     kept: set[str] = field(default_factory=set)
     """The constants that steps read as they are."""
 
@@ -294,22 +295,21 @@ class _Builder:
         (output,) = group.outputs
         halo = self._find_halo(output) if join.is_channels_last and join.axis == 1 else NO_HALO
         self._place(output, is_channels_last=join.is_channels_last, halo=halo)
-        begin, copied, slices = 0, [], []
+        begin, pieces = 0, []
         for source in join.sources:
             size = self.prototypes[source].shape[join.axis]
             cut = (slice(None),) * join.axis + (slice(begin, begin + size),)
             begin += size
-            if self._can_move(source, output, join):
+            is_moved = self._can_move(source, output, join)
+            pieces.append(Piece(source, cut, is_moved))
+            if is_moved:
                 root = self._find_root(source)
                 assert root is not None
                 self.places[root] = Derived(output, lambda array, cut=cut: array[cut])  # type: ignore[misc]  # a default binds the loop's value
-            else:
-                copied.append(source)
-                slices.append(cut)
+        self.joins[output] = Joined(tuple(pieces))
+        copied = [piece for piece in pieces if not piece.is_moved]
         if copied:
-            recipe = copy_pieces(
-                self.prototypes[output], slices, copied, self.prototypes, provider=self.provider, workers=self.workers
-            )
+            recipe = copy_pieces(self.prototypes[output], copied, self.prototypes, provider=self.provider, workers=self.workers)
             self._add_step(group.name_profile(), recipe, (output,))
 
     def _can_move(self, source: str, output: str, join: Join) -> bool:
@@ -371,6 +371,7 @@ class _Builder:
             tuple(spec.name for spec in self.network.outputs),
             arena_bytes,
             outside,
+            self.joins,
         )
 
     def _find_outside(self, used: set[str]) -> Outside:

@@ -70,7 +70,7 @@ def plan_pieces(y: Array, cuts: Sequence[tuple[slice, ...]], sources: Mapping[st
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         return [copy.bind(writes[0][cut], array) for copy, cut, array in zip(found, cuts, reads, strict=True)]
 
-    return Recipe(tuple(sources), bind, kernels=tuple(dict.fromkeys(copy.kernel for copy in found)))
+    return Recipe(tuple(sources), bind, kernels=tuple(dict.fromkeys(copy.kernel for copy in found)), parts=tuple(cuts))
 
 
 @dataclass(frozen=True, slots=True)
