@@ -13,9 +13,7 @@ from hetero_cpu.providers import NUMPY
 from hetero_cpu.recipe import Array, Cut, Recipe
 
 
-def copy_pieces(
-    output: Array, pieces: Sequence[Piece], prototypes: Mapping[str, Array], *, provider: str, workers: int
-) -> Recipe:
+def copy_pieces(output: Array, pieces: Sequence[Piece], prototypes: Mapping[str, Array], *, provider: str, workers: int) -> Recipe:
     """Returns the recipe that copies each source into its cut of `output`; by machine code where it takes them all."""
     sources, cuts = [piece.source for piece in pieces], [piece.cut for piece in pieces]
     if provider != NUMPY and len(set(sources)) == len(sources):

@@ -78,7 +78,7 @@ class Recipe:
     parts: tuple[Cut, ...] = ()
     """The parts of the output that the step writes; empty where it writes all of it."""
     strides: tuple[tuple[int, ...] | None, ...] = ()
-    """The strides in bytes that an array of `reads` must have, since the recipe counts on them; None where it asks for those that there are."""
+    """The strides in bytes that an array of `reads` must have, since the recipe counts on them; None where it takes any."""
 
 
 @dataclass(frozen=True, slots=True)

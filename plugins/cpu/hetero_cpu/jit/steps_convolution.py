@@ -133,7 +133,7 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: St
 
 
 def list_reaches(convolution: Convolution, staging: Staging | None, size: int = 0) -> tuple[Halo, ...]:
-    """Returns how far an image that is not staged is read into the zeros around it, for Winograd's tiles of a size or, with 0, for windows."""
+    """Returns how far an image that is not staged is read into its zeros, for Winograd's tiles of a size or, with 0, for windows."""
     if staging is not None:
         return ()
     sizes = convolution.site.shape(convolution.source)[2:]
