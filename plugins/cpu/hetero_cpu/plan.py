@@ -55,12 +55,23 @@ class Block:
         return laid
 
 
+def _keep(array: Array) -> Array:
+    return array
+
+
+def take_cut(array: Array, *, cut: Cut) -> Array:
+    """Returns a part of an array."""
+    return array[cut]
+
+
 @dataclass(frozen=True, slots=True)
 class Derived:
     """A value in the memory of another one."""
 
     source: str
-    make: Callable[[Array], Array]
+    make: Callable[[Array], Array] = _keep
+    is_computed: bool = False
+    """Whether it is a value of its own, which is written there; else it is a view and has the elements of the other one."""
 
 
 @dataclass(frozen=True, slots=True)

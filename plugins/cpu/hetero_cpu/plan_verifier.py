@@ -113,7 +113,6 @@ class _Walk:
 
     def __init__(self, plan: Plan, layout: PlanLayout) -> None:
         self._plan, self._layout = plan, layout
-        self._written = {value for step in plan.steps for value in step.writes}
         self._owners: dict[str, tuple[str, ...]] = {}
         # What a label says, and back; 0 are bytes that nobody wrote in this run.
         self._names = ["nobody in this run"]
@@ -274,7 +273,7 @@ class _Walk:
                 yield from self._find_owners(piece.source) if piece.is_moved else (value,)
             return
         place = plan.places[value]
-        if value in self._written or value in plan.inputs or isinstance(place, Block):
+        if isinstance(place, Block) or place.is_computed:
             yield value
         else:
             yield from self._find_owners(place.source)

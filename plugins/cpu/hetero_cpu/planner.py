@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -19,7 +20,7 @@ from hetero_cpu.fusion import Group, form_groups
 from hetero_cpu.halos import HaloTable
 from hetero_cpu.outside import FEWEST_BYTES, find_outside
 from hetero_cpu.pieces import copy_pieces
-from hetero_cpu.plan import NOTHING_OUTSIDE, Block, Derived, Foreign, Joined, Outside, Piece, Plan, PlannedStep
+from hetero_cpu.plan import NOTHING_OUTSIDE, Block, Derived, Foreign, Joined, Outside, Piece, Plan, PlannedStep, take_cut
 from hetero_cpu.providers import NUMPY, choose_step
 from hetero_cpu.recipe import NO_HALO, Array, Choice, Halo, Join, Recipe, Site, Views, is_channels_last
 from hetero_cpu.signature import read_static_type
@@ -242,7 +243,7 @@ class _Builder:
                 halo = self._find_halo(value) if recipe.kernels and recipe.is_channels_last else NO_HALO
                 self._place(value, is_channels_last=recipe.is_channels_last, halo=halo)
         else:
-            self.places[outputs[0]] = Derived(target, _keep)
+            self.places[outputs[0]] = Derived(target, is_computed=True)
             self.prototypes[outputs[0]] = self.prototypes[target]
             if target in self.halos:
                 self.halos[outputs[0]] = self.halos[target]
@@ -305,7 +306,7 @@ class _Builder:
             if is_moved:
                 root = self._find_root(source)
                 assert root is not None
-                self.places[root] = Derived(output, lambda array, cut=cut: array[cut])  # type: ignore[misc]  # a default binds the loop's value
+                self.places[root] = Derived(output, partial(take_cut, cut=cut), is_computed=True)
         self.joins[output] = Joined(tuple(pieces))
         copied = [piece for piece in pieces if not piece.is_moved]
         if copied:
@@ -394,7 +395,3 @@ class _Builder:
         return {
             value for value, place in self.places.items() if value not in inputs or value in needed or isinstance(place, Derived)
         }
-
-
-def _keep(array: Array) -> Array:
-    return array
