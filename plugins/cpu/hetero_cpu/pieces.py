@@ -10,7 +10,19 @@ import numpy as np
 
 from hetero_cpu.plan import Piece
 from hetero_cpu.providers import NUMPY
-from hetero_cpu.recipe import Array, Cut, Recipe
+from hetero_cpu.recipe import Array, Cut, Recipe, is_channels_last
+
+
+def can_stand_for(piece: Array, array: Array) -> bool:
+    """Says whether steps that were planned for an array may be bound to a piece of another one instead, of the same shape.
+
+    Elements lie at the same distances, or the array is an image channels last, whose pixels lie farther apart and all at one distance.
+    """
+    if all(piece.strides[axis] == array.strides[axis] for axis, size in enumerate(array.shape) if size > 1):
+        return True
+    if not is_channels_last(array) or piece.strides[1] != array.strides[1]:
+        return False
+    return all(piece.strides[axis] * array.strides[3] == array.strides[axis] * piece.strides[3] for axis in (0, 2))
 
 
 def copy_pieces(output: Array, pieces: Sequence[Piece], prototypes: Mapping[str, Array], *, provider: str, workers: int) -> Recipe:

@@ -93,6 +93,13 @@ class PlannedStep:
     scratch_offset: int = 0
     clears: tuple[str, ...] = ()
     """The values whose halos are written before it."""
+    strides: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """The strides in bytes of what it reads and writes as they were when it was planned."""
+
+    @property
+    def scratch(self) -> int:
+        """The bytes that it works in."""
+        return self.work.scratch if isinstance(self.work, Recipe) else 0
 
 
 @dataclass(frozen=True, slots=True)

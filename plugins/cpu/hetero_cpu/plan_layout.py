@@ -85,8 +85,8 @@ class PlanLayout:
                 around = NO_BYTES if reach == NO_HALO else subtract(self.measure(array, reach), self.find(value))
                 reads.append((value, self.find(value), around))
         works = NO_BYTES
-        if isinstance(work, Recipe) and work.scratch:
-            works = list_runs(step.scratch_offset, (work.scratch,), (1,), 1)
+        if step.scratch:
+            works = list_runs(step.scratch_offset, (step.scratch,), (1,), 1)
         placed = step.writes if isinstance(work, Recipe) else tuple(value for value in work.placed if value is not None)
         writes = [(value, self.find(value)) for value in placed]
         if isinstance(work, Recipe) and work.parts:

@@ -14,8 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from hetero_cpu.arena import ALIGNMENT
 from hetero_cpu.byte_runs import NO_BYTES, Labels, Runs, intersect, join_all, subtract
+from hetero_cpu.pieces import can_stand_for
 from hetero_cpu.plan import Block, Foreign, Plan, PlannedStep
 from hetero_cpu.plan_layout import Access, PlanLayout
 from hetero_cpu.recipe import Array, Recipe
@@ -195,12 +198,14 @@ class _Walk:
         return is_stated and _lie_alike(read, written)
 
     def _check_strides(self, event: _Event) -> Iterator[PlanFault]:
-        work = event.step.work
-        for value, strides in zip(work.reads, work.strides if isinstance(work, Recipe) else (), strict=False):
-            if strides is None or value not in self._plan.places:
+        """Yields the arrays that the step is bound to and was not planned for."""
+        for value, strides in event.step.strides.items():
+            array = self._layout.arrays.get(value)
+            if array is None or strides == array.strides:
                 continue
-            array = self._layout.arrays[value]
-            if _list_strides(strides, array) != _list_strides(array.strides, array):
+            # Never looked into: only its strides count.
+            planned = np.lib.stride_tricks.as_strided(np.empty(1, array.dtype), array.shape, strides)
+            if not can_stand_for(array, planned):
                 problem = f"the step was planned for strides of {strides} bytes and meets {array.strides}"
                 yield PlanFault(event.name, value, problem, self._layout.find(value))
 

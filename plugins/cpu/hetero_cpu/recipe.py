@@ -56,7 +56,7 @@ NO_HALO = Halo()
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """Arrays in, arrays out. `reads` are values, `scratch` bytes; the group's output may take the place of `reads[i]` for i in
-    `overwrites`, where shape, type and order are the same.
+    `overwrites`, where shape, type and order are the same and nothing else that the step reads lies there.
 
     A recipe states what it reads and writes, which the verifier of plans counts on: all of `reads`, `reaches` around them, all of what it
     makes or its `parts`. `overwrites` states that each element is read before it is written, by the same chunk, and not again.
@@ -77,8 +77,6 @@ class Recipe:
     """How far the step reads into the zeros around each image of `reads`; empty where it does not."""
     parts: tuple[Cut, ...] = ()
     """The parts of the output that the step writes; empty where it writes all of it."""
-    strides: tuple[tuple[int, ...] | None, ...] = ()
-    """The strides in bytes that an array of `reads` must have, since the recipe counts on them; None where it takes any."""
 
 
 @dataclass(frozen=True, slots=True)

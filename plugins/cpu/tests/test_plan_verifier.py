@@ -249,10 +249,9 @@ def test_function_on_memory_of_the_caller_is_found() -> None:
 def test_step_that_meets_other_strides_than_it_was_planned_for_is_found() -> None:
     plan = make_plan(STACKED, JIT, **FILTERS)
     index = find_step(plan, "y")
-    work = plan.steps[index].work
-    assert isinstance(work, Recipe)
-    strides = (4 * 16 * 36, 4, 4 * 32 * 6, 4 * 32)
-    other = change_steps(plan, lambda steps: steps.__setitem__(index, change_recipe(steps[index], strides=(strides,))))
+    # Images in C order where they lie channels last.
+    strides = (4 * 16 * 36, 4 * 36, 4 * 6, 4)
+    other = change_steps(plan, lambda steps: steps.__setitem__(index, replace(steps[index], strides={"a": strides})))
     assert f"the step was planned for strides of {strides} bytes and meets" in list_problems(other)
 
 
