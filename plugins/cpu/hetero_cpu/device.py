@@ -22,6 +22,8 @@ from hetero_cpu.payload import export_executable, keep_plan, read_network
 from hetero_cpu.providers import NUMPY
 from hetero_cpu.stored_executable import StoredExecutable, find_plan
 
+VERIFY_PLAN_KEY = "CPU_VERIFY_PLAN"
+
 
 class CpuDevice:
     """One object per Core and registered name."""
@@ -32,7 +34,7 @@ class CpuDevice:
 
     @hookimpl
     def config_keys(self) -> Mapping[str, ConfigKey]:
-        """Who computes."""
+        """Who computes, and whether plans are checked."""
         return {
             KERNELS_KEY: ConfigKey(
                 str,
@@ -40,7 +42,13 @@ class CpuDevice:
                 "NUMPY computes with NumPy alone, JIT with machine code made for the processor; AUTO begins with NumPy and changes over "
                 "when the machine code is compiled, where it can be.",
                 choices=KERNEL_CHOICES,
-            )
+            ),
+            VERIFY_PLAN_KEY: ConfigKey(
+                bool,
+                False,
+                "Check each plan before it runs for the first time; where one is wrong, the network goes node by node, with a warning.",
+                runtime=True,
+            ),
         }
 
     @hookimpl
@@ -71,7 +79,8 @@ class CpuDevice:
         threads = config[THREADS_KEY]
         kind = LimitedExecutable if needs_limit(threads) else CpuExecutable
         kernels = choose_kernels(config[KERNELS_KEY], str(device))
-        return kind(network, self._extensions, kernels=kernels, workers=threads, streams=config[STREAMS_KEY])
+        verifies = config[VERIFY_PLAN_KEY]
+        return kind(network, self._extensions, kernels=kernels, workers=threads, streams=config[STREAMS_KEY], verifies=verifies)
 
     @hookimpl
     def export_network(self, executable: CpuExecutable | StoredExecutable) -> Payload:
@@ -86,7 +95,8 @@ class CpuDevice:
         def load(network: Network) -> CpuExecutable:
             return self._load(device, network, config)
 
-        plan = None if kernels == NUMPY else find_plan(payload, threads)
+        # A plan that was kept is numbers, which a verifier cannot read: the network is planned again.
+        plan = None if kernels == NUMPY or config[VERIFY_PLAN_KEY] else find_plan(payload, threads)
         if plan is not None:
             return StoredExecutable(payload, plan, load, workers=threads, streams=config[STREAMS_KEY])
         executable = load(read_network(payload.sections))
@@ -110,9 +120,16 @@ class LimitedExecutable(CpuExecutable):
     """A program whose runs may take fewer threads than BLAS has; a class of its own, so that others pay nothing for it."""
 
     def __init__(
-        self, network: Network, extensions: Mapping[tuple[str, str], Any], *, kernels: str, workers: int, streams: int
+        self,
+        network: Network,
+        extensions: Mapping[tuple[str, str], Any],
+        *,
+        kernels: str,
+        workers: int,
+        streams: int,
+        verifies: bool = False,
     ) -> None:
-        super().__init__(network, extensions, kernels=kernels, workers=workers, streams=streams)
+        super().__init__(network, extensions, kernels=kernels, workers=workers, streams=streams, verifies=verifies)
         self._threads = workers
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:

@@ -55,9 +55,13 @@ class CpuExecutable(Executable):
         kernels: str = NUMPY,
         workers: int = 1,
         streams: int = 1,
+        verifies: bool = False,
     ) -> None:
-        """`kernels`: NUMPY, JIT or AUTO; a run with machine code may have `workers` threads, and `streams` runs may be under way."""
-        self._kernels, self._workers = kernels, workers
+        """`kernels`: NUMPY, JIT or AUTO; a run with machine code may have `workers` threads, and `streams` runs may be under way.
+
+        `verifies`: a plan is checked before it runs, and where it is wrong the network goes node by node.
+        """
+        self._kernels, self._workers, self._verifies = kernels, workers, verifies
         self._teams = None if kernels == NUMPY or workers == 1 else _open_teams(workers, streams)
         self._orders = 0
         self.network = network
@@ -167,14 +171,33 @@ class CpuExecutable(Executable):
         self._let_go(special)
         if plan.native_count < len(plan.steps):
             warn_of_slow_kernels()
+        checked = self._check(plan)
         with self._lock:
             self._plan_count += 1
-            found = self._plans.setdefault(signature, PlanInUse(plan))
+            found = self._plans.setdefault(signature, checked)
             while len(self._plans) > MOST_PLANS:
                 self._plans.popitem(last=False)
         if is_awaited and found.plan is plan:
             self._order(special, signature)
         return found
+
+    def _check(self, plan: Plan) -> PlanInUse:
+        """Returns the plan to be used; one that a verifier refuses is refuted."""
+        if not self._verifies:
+            return PlanInUse(plan)
+        from hetero_cpu.plan_verifier import verify_plan  # only where it is asked for
+
+        faults = verify_plan(plan)
+        if faults:
+            logger.warning(
+                "network '%s' on CPU goes on node by node: its plan was refused by %s, with %d faults, of which the first is: %s. "
+                "Please report it with what `hetero reduce` makes of the model and `hetero doctor`.",
+                self.network.name,
+                "CPU_VERIFY_PLAN",
+                len(faults),
+                faults[0],
+            )
+        return PlanInUse(plan, is_refuted=bool(faults))
 
     def _let_go(self, special: Network) -> None:
         """Lets go of the constants where there will be no other plan: what this one needs of them it has."""
@@ -242,16 +265,19 @@ class CpuExecutable(Executable):
         BACKGROUND.order(list_kernels(), take_over, is_wanted=is_wanted, begin=self._has_run)
 
     def _take_over(self, native: Plan | None, signature: Signature, error: BaseException | None) -> None:
+        taken = None
         try:
             if error is None:
+                taken = None if native is None else self._check(native)
                 self._native_weights.pack_all(1)
             elif not isinstance(error, OrderDroppedError):
                 logger.warning("network '%s' goes on with NumPy: its kernels could not be compiled: %s", self.network.name, error)
         finally:
             with self._lock:
                 self._orders -= 1
-                if error is None and native is not None and signature in self._plans:
-                    taken = self._plans[signature] = PlanInUse(native, is_refuted=self._plans[signature].is_refuted)
+                if taken is not None and signature in self._plans:
+                    taken.is_refuted |= self._plans[signature].is_refuted
+                    self._plans[signature] = taken
                     self._only_plan = None if self._only_plan is None else taken
                 if error is None and self._orders == 0:
                     # What NumPy's plans read is freed with the last of them.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_cpu import planner
+from hetero_cpu import executable, planner
 from hetero_cpu.foreign import evaluate_node
 from hetero_cpu.passes import join_network, transform_network
 from hetero_cpu.plan import Derived, Joined, Outside, Plan, PlannedStep
@@ -19,6 +21,7 @@ from hetero_cpu.recipe import Recipe
 from hetero_cpu.signature import read_static_signature, specialize_network
 from hetero_cpu.weights import PackedWeights
 
+from hetero_core import Core
 from hetero_core.kernels.arena import Lifetime, place_blocks
 from hetero_core.network.reader import read_network
 
@@ -259,3 +262,41 @@ def test_join_without_its_pieces_reads_what_the_pieces_wrote() -> None:
     plan = make_plan(JOINED, JIT, **FILTERS)
     unstated = replace(plan, joins={"y": Joined(plan.joins["y"].pieces[:1])})
     assert "the end of the run, value 'y'" in list_problems(unstated)
+
+
+@pytest.mark.parametrize("kernels", ["NUMPY", "JIT", "AUTO"])
+def test_plan_that_is_refused_goes_node_by_node_with_a_warning(
+    kernels: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if kernels != "NUMPY":
+        pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
+
+    def build_wrong_plan(*arguments: Any, **settings: Any) -> Plan:
+        plan = planner.build_plan(*arguments, **settings)
+        return replace(plan, offsets={**plan.offsets, "c": plan.offsets["a"]})
+
+    monkeypatch.setattr(executable, "build_plan", build_wrong_plan)
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {PRODUCTS}')
+    model.graph.initializer.append(onnx.numpy_helper.from_array(WEIGHT["w"], "w"))
+    x = draw_array(8, 16)
+    w = WEIGHT["w"].astype(np.float64)
+    with Core() as core, caplog.at_level(logging.WARNING):
+        loaded = core.load_network(model, "CPU", {"CPU_KERNELS": kernels, "CPU_VERIFY_PLAN": "YES"})
+        y = loaded.infer({"x": x})["y"]
+    np.testing.assert_allclose(y, x @ w @ w @ w - x @ w, rtol=1e-4, atol=1e-3)
+    assert "network 'g' on CPU goes on node by node: its plan was refused by CPU_VERIFY_PLAN, with 1 faults" in caplog.text
+    assert "value 'a', bytes" in caplog.text
+    assert "`hetero reduce`" in caplog.text
+
+
+def test_import_with_the_key_plans_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {PRODUCTS}')
+    model.graph.initializer.append(onnx.numpy_helper.from_array(WEIGHT["w"], "w"))
+    plans = []
+    monkeypatch.setattr(executable, "build_plan", lambda *a, **s: plans.append(planner.build_plan(*a, **s)) or plans[-1])
+    with Core() as core:
+        core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"}).export_network(tmp_path / "blob")
+        assert len(plans) == 1
+        core.import_network(tmp_path / "blob", "CPU", {"CPU_KERNELS": "JIT", "CPU_VERIFY_PLAN": "YES"})
+    assert len(plans) == 2
