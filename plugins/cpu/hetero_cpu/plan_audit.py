@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,9 @@ def audit_plan(plan: Plan, inputs: Sequence[Array]) -> tuple[str, ...]:
     audit = _Audit(plan)
     for value, array in zip(plan.inputs, inputs, strict=True):
         audit.take_in(value, array)
-    return tuple(problem for step in plan.steps for problem in audit.audit_step(step))
+    # As in a run, where infinities and NaN arise in silence.
+    with np.errstate(all="ignore"):
+        return tuple(problem for step in plan.steps for problem in audit.audit_step(step))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,7 @@ class _Audit:
         kept = join_all(runs for _, own, around in access.reads for runs in (own, around))
         _copy_bytes(read, self._memory, kept)
         before = read.copy()
-        calls = tuple(tuple(_observe(call, made)) for call in self._bind(step, work, read, made))
+        calls = tuple(tuple(_observe(call, made)) for call in _join_functions(self._bind(step, work, read, made)))
         assert np.array_equal(before, read), f"step {step.node.label} writes where it reads"
         return _Trace(made, calls)
 
@@ -140,6 +143,16 @@ def _compare_writes(label: str, written: Sequence[Sequence[Array]], stated: Runs
         yield f"{label}: {missing} bytes that it states to write are not written"
     if more:
         yield f"{label}: {more} bytes are written that it does not state"
+
+
+def _join_functions(calls: Sequence[Any]) -> Iterator[Any]:
+    """Yields calls with functions that follow one another as one, which has no chunks."""
+    for are_functions, group in groupby(calls, callable):
+        functions = list(group)
+        if are_functions:
+            yield lambda functions=functions: [function() for function in functions]
+        else:
+            yield from functions
 
 
 def _observe(call: Any, memory: Array) -> Iterator[Array]:
