@@ -188,6 +188,10 @@ class CpuExecutable(Executable):
         from hetero_cpu.plan_verifier import verify_plan  # only where it is asked for
 
         faults = verify_plan(plan)
+        if not faults and plan.native_count:
+            from hetero_cpu.jit.call_verifier import verify_calls  # LLVM
+
+            faults = verify_calls(plan)
         if faults:
             logger.warning(
                 "network '%s' on CPU goes on node by node: its plan was refused by %s, with %d faults, of which the first is: %s. "

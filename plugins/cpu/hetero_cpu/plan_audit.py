@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_cpu.byte_runs import Runs, join_all
+from hetero_cpu.byte_runs import Runs, join_all, join_runs
 from hetero_cpu.instance import allocate_arena, bind_halo, lay_arrays
 from hetero_cpu.plan import Foreign, Plan, PlannedStep
 from hetero_cpu.plan_layout import Access, PlanLayout
@@ -44,10 +44,12 @@ def audit_plan(plan: Plan, inputs: Sequence[Array]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Trace:
-    """What a step wrote into poison: the bytes of the arena after it, and which of them each chunk of each call changed."""
+    """What a step wrote into poison: the bytes of the arena after it, which of them each chunk of each call changed, the last chunk first,
+    and which it should have by the call's numbers, as far as these tell."""
 
     memory: Array
     calls: tuple[tuple[Array, ...], ...]
+    stated: tuple[tuple[Array, ...] | None, ...]
 
 
 class _Audit:
@@ -86,6 +88,7 @@ class _Audit:
         if not np.array_equal(result, _pick(traces[1].memory, stated)):
             yield f"{label}: the result depends on bytes that it does not state to read, or is not written"
         yield from _compare_writes(label, written, stated, access.works)
+        yield from _compare_numbers(label, written, traces[0].stated, access.works)
         yield from self._audit_overwrites(label, step, work, access, result)
 
     def _trace(self, step: PlannedStep, work: Recipe, access: Access, poison: int) -> _Trace:
@@ -94,9 +97,10 @@ class _Audit:
         kept = join_all(runs for _, own, around in access.reads for runs in (own, around))
         _copy_bytes(read, self._memory, kept)
         before = read.copy()
-        calls = tuple(tuple(_observe(call, made)) for call in _join_functions(self._bind(step, work, read, made)))
+        bound = tuple(_join_functions(self._bind(step, work, read, made)))
+        calls = tuple(tuple(_observe(call, made)) for call in bound)
         assert np.array_equal(before, read), f"step {step.node.label} writes where it reads"
-        return _Trace(made, calls)
+        return _Trace(made, calls, tuple(_read_numbers(call, made) for call in bound))
 
     def _bind(self, step: PlannedStep, work: Recipe, read: Array, made: Array) -> Sequence[Any]:
         sources, targets = lay_arrays(self._plan, read), lay_arrays(self._plan, made)
@@ -143,6 +147,32 @@ def _compare_writes(label: str, written: Sequence[Sequence[Array]], stated: Runs
         yield f"{label}: {missing} bytes that it states to write are not written"
     if more:
         yield f"{label}: {more} bytes are written that it does not state"
+
+
+def _compare_numbers(
+    label: str, written: Sequence[Sequence[Array]], stated: Sequence[Sequence[Array] | None], works: Runs
+) -> Iterator[str]:
+    """Yields calls whose chunks write other bytes than their numbers say, working memory aside."""
+    for number, (chunks, told) in enumerate(zip(written, stated, strict=True)):
+        if told is None:
+            continue
+        elsewhere = ~_spread(works, chunks[0].size)
+        if any(((seen != mask) & elsewhere).any() for seen, mask in zip(chunks, told, strict=True)):
+            yield f"{label}: chunks of call {number} write other bytes than the numbers of the call say"
+
+
+def _read_numbers(call: Any, memory: Array) -> tuple[Array, ...] | None:
+    """Returns the bytes that the chunks of a call write by its numbers, the last chunk first; None where they do not tell."""
+    if callable(call):
+        return None
+    from hetero_cpu.jit.call_verifier import list_spans  # LLVM
+
+    spans = list_spans(call)
+    if spans is None:
+        return None
+    begins = spans.begins - memory.ctypes.data
+    picks = [spans.chunks == chunk for chunk in reversed(range(call.chunks))]
+    return tuple(_spread(join_runs(begins[pick], (begins + spans.nbytes)[pick]), memory.size) for pick in picks)
 
 
 def _join_functions(calls: Sequence[Any]) -> Iterator[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hetero_cpu.byte_runs import NO_BYTES, Runs, join_all, list_runs, subtract
@@ -34,9 +34,10 @@ class PlanLayout:
         self._plan = plan
         ends = [plan.offsets[value] + block.nbytes for value, block in self.list_blocks()]
         # A plan may place a block beyond its end, which is to be found out and not to fail.
-        self._memory = allocate_arena(max([plan.arena_bytes, *ends]))
-        self.arrays = lay_arrays(plan, self._memory)
-        self._begin = int(self._memory.ctypes.data)
+        self.memory = allocate_arena(max([plan.arena_bytes, *ends]))
+        """The arena, which nobody touches: only its address counts."""
+        self.arrays = lay_arrays(plan, self.memory)
+        self.begin = int(self.memory.ctypes.data)
         self._runs: dict[str, Runs] = {}
 
     def list_blocks(self) -> Iterator[tuple[str, Block]]:
@@ -54,7 +55,7 @@ class PlanLayout:
 
     def measure(self, array: Array, reach: Halo = NO_HALO) -> Runs:
         """Returns the bytes of an array of the arena, with those around each image that a step reaches."""
-        begin, shape = int(array.ctypes.data) - self._begin, list(array.shape)
+        begin, shape = int(array.ctypes.data) - self.begin, list(array.shape)
         if reach != NO_HALO:
             begin -= reach.top * array.strides[2] + reach.left * array.strides[3]
             shape[2], shape[3] = shape[2] + reach.top + reach.bottom, shape[3] + reach.left + reach.right
@@ -71,6 +72,12 @@ class PlanLayout:
         block, offset = self._plan.places[root], self._plan.offsets[root]
         assert isinstance(block, Block)
         return list_runs(offset, (block.nbytes,), (1,), 1)
+
+    def bind(self, step: PlannedStep) -> Sequence[object]:
+        """Returns the calls of a recipe on the arrays of the arena."""
+        assert isinstance(step.work, Recipe)
+        reads, writes = ([self.arrays[value] for value in values] for values in (step.work.reads, step.writes))
+        return step.work.bind(reads, writes, self.memory[step.scratch_offset : step.scratch_offset + step.scratch])
 
     def list_accesses(self, step: PlannedStep) -> Access:
         """Returns what a step states that it reads and writes, in bytes."""

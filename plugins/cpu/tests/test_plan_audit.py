@@ -21,7 +21,7 @@ from hetero_cpu.signature import read_static_signature, specialize_network
 from hetero_cpu.weights import PackedWeights
 
 from hetero_core.network.reader import read_network
-from hetero_core.testing.larger_models import bert_model, gpt2_step_model, u_net_model
+from hetero_core.testing.larger_models import bert_model, u_net_model
 from hetero_core.testing.models import light_inputs
 
 OPERATORS = """g (float[2, 16, 9, 9] x, float[2, 24, 6] q) => (float[2, 32, 9, 9] y, float[2, 24, 24] s, float[2, 16, 1, 1] m) {
@@ -39,6 +39,10 @@ OPERATORS = """g (float[2, 16, 9, 9] x, float[2, 24, 6] q) => (float[2, 32, 9, 9
     u = MatMul (q, t)
     s = Softmax (u)
 }"""
+CACHES = """g (float[2, 3, 4, 16] q, float[2, 3, 4, 16] k, float[2, 3, 4, 8] v, float[2, 3, 5, 16] m, float[2, 3, 5, 8] n)
+        => (float[2, 3, 4, 8] y, float[2, 3, 9, 16] r, float[2, 3, 9, 8] s) {
+    y, r, s = Attention (q, k, v, , m, n)
+}"""
 DEEP = "g (float[3, 8] x) => (float[3, 8] y) { a = MatMul (x, w) b = Exp (a) y = Sub (b, x) }"
 
 
@@ -46,8 +50,8 @@ def draw_array(*shape: int) -> Any:
     return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
 
 
-def parse(text: str, **constants: Any) -> onnx.ModelProto:
-    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}')
+def parse(text: str, *, opset: int = 21, **constants: Any) -> onnx.ModelProto:
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]> {text}')
     for name, array in constants.items():
         model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     return model
@@ -79,7 +83,7 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "operators": make_operators,
     "u_net": lambda: u_net_model(size=16, width=8),
     "encoder": lambda: bert_model(layers=1, length=9),
-    "decoder": lambda: gpt2_step_model(layers=1, past=5),
+    "caches": lambda: parse(CACHES, opset=24),
 }
 
 
@@ -88,6 +92,10 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
 def test_steps_read_and_write_what_they_state(name: str, provider: str) -> None:
     plan, inputs = make_plan(MODELS[name](), provider)
     assert verify_plan(plan) == ()
+    if provider == JIT:
+        from hetero_cpu.jit.call_verifier import verify_calls
+
+        assert verify_calls(plan) == ()
     assert audit_plan(plan, inputs) == ()
 
 
@@ -157,5 +165,32 @@ def test_chunks_that_overlap_are_found() -> None:
         numbers[9] -= 4
         return [replace(call, numbers=tuple(numbers))]
 
-    problems = audit_plan(bind_lie(plan, 0, overlap), inputs)
+    from hetero_cpu.jit.call_verifier import verify_calls
+
+    overlapping = bind_lie(plan, 0, overlap)
+    problems = audit_plan(overlapping, inputs)
     assert any("chunks of call 0 write the same 4 bytes" in problem for problem in problems), problems
+    told = "\n".join(map(str, verify_calls(overlapping)))
+    assert "chunks of call 0, elementwise_v_Expo0, write the same bytes" in told
+    assert "the step states to write it, and no chunk of its calls does" in told
+
+
+def test_call_with_too_few_chunks_is_found() -> None:
+    plan, _ = make_plan(parse("g (float[64, 5000] x) => (float[64, 5000] y) { y = Exp (x) }"), JIT)
+    from hetero_cpu.jit.call_verifier import verify_calls
+
+    fewer = bind_lie(plan, 0, lambda calls, reads, writes: [replace(calls[0], chunks=calls[0].chunks - 1)])
+    assert "the step states to write it, and no chunk of its calls does" in str(verify_calls(fewer)[0])
+
+
+def test_call_beyond_its_output_is_found() -> None:
+    plan, _ = make_plan(make_operators(), JIT)
+    from hetero_cpu.jit.call_verifier import verify_calls
+
+    index = next(index for index, step in enumerate(plan.steps) if "MaxPool" in step.node.op_type)
+
+    def move(calls: Sequence[Any], reads: Sequence[Any], writes: Sequence[Any]) -> Sequence[Any]:
+        numbers = [number + 64 if number == writes[0].ctypes.data else number for number in calls[0].numbers]
+        return [replace(calls[0], numbers=tuple(numbers))]
+
+    assert "writes what the step does not state" in str(verify_calls(bind_lie(plan, index, move))[0])
