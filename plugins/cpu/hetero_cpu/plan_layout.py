@@ -39,6 +39,7 @@ class PlanLayout:
         self.arrays = lay_arrays(plan, self.memory)
         self.begin = int(self.memory.ctypes.data)
         self._runs: dict[str, Runs] = {}
+        self._blocks: dict[str, Runs] = {}
 
     def list_blocks(self) -> Iterator[tuple[str, Block]]:
         """Yields the values that have a block, with it."""
@@ -69,9 +70,11 @@ class PlanLayout:
 
     def find_block(self, root: str) -> Runs:
         """Returns all bytes of a block, the halo included."""
-        block, offset = self._plan.places[root], self._plan.offsets[root]
-        assert isinstance(block, Block)
-        return list_runs(offset, (block.nbytes,), (1,), 1)
+        if root not in self._blocks:
+            block, offset = self._plan.places[root], self._plan.offsets[root]
+            assert isinstance(block, Block)
+            self._blocks[root] = list_runs(offset, (block.nbytes,), (1,), 1)
+        return self._blocks[root]
 
     def bind(self, step: PlannedStep) -> Sequence[object]:
         """Returns the calls of a recipe on the arrays of the arena."""
