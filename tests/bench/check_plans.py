@@ -107,6 +107,14 @@ def check(subject: Subject, counts: Counter[str], *, workers: int, audits: bool)
             print(f"{name}, {provider}: {problem}", flush=True)
 
 
+def describe(counts: Counter[str]) -> str:
+    """Returns the counts in words."""
+    return (
+        f"{counts['plans']} plans of {counts['steps']} steps, {counts['wrong']} wrong, {counts['refused']} models refused, "
+        f"{counts['audits']} plans audited; verified in {counts['milliseconds'] / 1e3:.1f} s of the processor"
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kinds", nargs="*", choices=("networks", "cases", "graphs", []))
@@ -119,14 +127,12 @@ def main() -> int:
     wrong = 0
     for kind in arguments.kinds or sources:
         counts: Counter[str] = Counter()
-        for subject in sources[kind]():
+        for number, subject in enumerate(sources[kind]()):
             check(subject, counts, workers=arguments.workers, audits=arguments.audit)
+            if number % 100 == 99:
+                print(f"{kind} up to {subject[0]}: {describe(counts)}", flush=True)
         wrong += counts["wrong"]
-        print(
-            f"{kind}: {counts['plans']} plans of {counts['steps']} steps, {counts['wrong']} wrong, {counts['refused']} models refused, "
-            f"{counts['audits']} plans audited; verified in {counts['milliseconds'] / 1e3:.1f} s of the processor",
-            flush=True,
-        )
+        print(f"{kind}: {describe(counts)}", flush=True)
     return int(wrong > 0)
 
 
