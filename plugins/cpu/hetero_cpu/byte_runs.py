@@ -133,10 +133,10 @@ class Labels:
         if not strange.any():
             return []
         numbers = (np.arange(places.start, places.stop) if isinstance(places, slice) else places)[strange]
-        found = here[strange]
+        others = here[strange]
         return [
-            (int(label), join_runs(self._borders[numbers[found == label]], self._borders[numbers[found == label] + 1]))
-            for label in np.unique(found)
+            (int(label), join_runs(self._borders[numbers[others == label]], self._borders[numbers[others == label] + 1]))
+            for label in np.unique(others)
         ]
 
 

@@ -269,20 +269,20 @@ class CpuExecutable(Executable):
         BACKGROUND.order(list_kernels(), take_over, is_wanted=is_wanted, begin=self._has_run)
 
     def _take_over(self, native: Plan | None, signature: Signature, error: BaseException | None) -> None:
-        taken = None
+        successor = None
         try:
             if error is None:
-                taken = None if native is None else self._check(native)
+                successor = None if native is None else self._check(native)
                 self._native_weights.pack_all(1)
             elif not isinstance(error, OrderDroppedError):
                 logger.warning("network '%s' goes on with NumPy: its kernels could not be compiled: %s", self.network.name, error)
         finally:
             with self._lock:
                 self._orders -= 1
-                if taken is not None and signature in self._plans:
-                    taken.is_refuted |= self._plans[signature].is_refuted
-                    self._plans[signature] = taken
-                    self._only_plan = None if self._only_plan is None else taken
+                if successor is not None and signature in self._plans:
+                    successor.is_refuted |= self._plans[signature].is_refuted
+                    self._plans[signature] = successor
+                    self._only_plan = None if self._only_plan is None else successor
                 if error is None and self._orders == 0:
                     # What NumPy's plans read is freed with the last of them.
                     self._weights = PackedWeights(releases=self._weights.releases)

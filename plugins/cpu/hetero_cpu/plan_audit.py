@@ -92,20 +92,20 @@ class _Audit:
         yield from self._audit_overwrites(label, step, work, access, result)
 
     def _trace(self, step: PlannedStep, work: Recipe, access: Access, poison: int) -> _Trace:
-        read, made = (allocate_arena(self._plan.arena_bytes) for _ in range(2))
-        read[:], made[:] = poison, poison
-        kept = join_all(runs for _, own, around in access.reads for runs in (own, around))
-        _copy_bytes(read, self._memory, kept)
-        before = read.copy()
-        bound = tuple(_join_functions(self._bind(step, work, read, made)))
-        calls = tuple(tuple(_observe(call, made)) for call in bound)
-        assert np.array_equal(before, read), f"step {step.node.label} writes where it reads"
-        return _Trace(made, calls, tuple(_read_numbers(call, made) for call in bound))
+        source, target = (allocate_arena(self._plan.arena_bytes) for _ in range(2))
+        source[:], target[:] = poison, poison
+        stated_reads = join_all(runs for _, own, around in access.reads for runs in (own, around))
+        _copy_bytes(source, self._memory, stated_reads)
+        before = source.copy()
+        bound = tuple(_join_functions(self._bind(step, work, source, target)))
+        calls = tuple(tuple(_observe(call, target)) for call in bound)
+        assert np.array_equal(before, source), f"step {step.node.label} writes where it reads"
+        return _Trace(target, calls, tuple(_read_numbers(call, target) for call in bound))
 
-    def _bind(self, step: PlannedStep, work: Recipe, read: Array, made: Array) -> Sequence[Any]:
-        sources, targets = lay_arrays(self._plan, read), lay_arrays(self._plan, made)
-        scratch = made[step.scratch_offset : step.scratch_offset + work.scratch]
-        return work.bind([sources[value] for value in work.reads], [targets[value] for value in step.writes], scratch)
+    def _bind(self, step: PlannedStep, work: Recipe, source: Array, target: Array) -> Sequence[Any]:
+        read_arrays, written_arrays = lay_arrays(self._plan, source), lay_arrays(self._plan, target)
+        scratch = target[step.scratch_offset : step.scratch_offset + work.scratch]
+        return work.bind([read_arrays[value] for value in work.reads], [written_arrays[value] for value in step.writes], scratch)
 
     def _audit_overwrites(self, label: str, step: PlannedStep, work: Recipe, access: Access, result: Array) -> Iterator[str]:
         """Runs the step in the arena itself, the first chunks first and the last chunks first."""
@@ -120,8 +120,8 @@ class _Audit:
 
     def _run_foreign(self, step: PlannedStep, work: Foreign) -> None:
         known = {**self._arrays, **self._passed}
-        made = work.program.run(tuple(known[value] for value in work.reads))
-        for value, place, array in zip(step.writes, work.placed, made, strict=True):
+        results = work.program.run(tuple(known[value] for value in work.reads))
+        for value, place, array in zip(step.writes, work.placed, results, strict=True):
             if place is None:
                 self._passed[value] = array
             else:

@@ -250,8 +250,8 @@ class _Walk:
         if beyond.count:
             yield PlanFault(when, value, "the step reads beyond the block in which it lies", beyond)
             return
-        wanted = [self._label_of.get(name, -1) for name in expected]
-        for label, bytes_of_others in self._labels.list_strangers(self._labels.find(runs), wanted):
+        labels = [self._label_of.get(name, -1) for name in expected]
+        for label, bytes_of_others in self._labels.list_strangers(self._labels.find(runs), labels):
             problem = f"it is read there and was written by {self._names[label]}, not as {' or '.join(expected)}"
             yield PlanFault(when, value, problem, bytes_of_others)
 
