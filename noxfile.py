@@ -9,6 +9,7 @@ nox -s engines              one network over OpenVINO, ONNX Runtime and CPU, wit
 nox -s shapes               models for many batches and lengths against ONNX Runtime; minutes
 nox -s models               pipelines of scikit-learn and exports of torch with random weights; downloads both
 nox -s bench                times beside other engines, an hour or two; -- --start resnet50 for one mode of bench_models.py alone
+nox -s plans                plans of CPU for the benchmark's networks, ONNX's cases and 2,000 drawn graphs, verified; minutes
 nox -s fuzz                 20,000 mutated models, blobs and cache entries each; -- --seed 7 --cases 100000 --seconds 7200 for more
 nox -s endurance            twelve minutes of processes that are killed and devices that fail; -- --minutes 60 --seed 7 for more
 nox -s lint types docs      style, types, and every code block of the docs
@@ -141,6 +142,13 @@ def shapes(session: nox.Session) -> None:
     """Checks resnet50 for batches 1 to 8 and an encoder for lengths 1 to 512; takes some ten minutes."""
     install_workspace(session, list(COMPANIONS))
     session.run("python", "tests/bench/check_shapes.py", *session.posargs, env=isolate(session))
+
+
+@nox.session
+def plans(session: nox.Session) -> None:
+    """Verifies plans of CPU that are made and not run; not among the default sessions."""
+    install_workspace(session, [with_extras("cpu", "test", "jit"), "template", "hetero"])
+    session.run("python", "tests/bench/check_plans.py", *session.posargs, env=isolate(session))
 
 
 @nox.session

@@ -32,6 +32,8 @@ from hetero_cpu.payload import export_executable, keep_plan, read_network
 from hetero_cpu.providers import NUMPY
 from hetero_cpu.stored_executable import StoredExecutable, find_plan
 
+VERIFY_PLAN_KEY = "CPU_VERIFY_PLAN"
+
 
 class CpuDevice:
     """One object per Core and registered name."""
@@ -42,7 +44,7 @@ class CpuDevice:
 
     @hookimpl
     def config_keys(self) -> Mapping[str, ConfigKey]:
-        """Who computes, and which plans are verified."""
+        """Who computes, and which plans are verified or checked."""
         return {
             KERNELS_KEY: ConfigKey(
                 str,
@@ -57,6 +59,12 @@ class CpuDevice:
                 "YES computes the first run of each plan a second time without a plan, and leaves a plan that is wrong; AUTO does so "
                 "where CPU_KERNELS is AUTO and machine code computes, unless the run has MEMORY_LIMIT or DEADLINE; NO never.",
                 choices=VERIFY_CHOICES,
+                runtime=True,
+            ),
+            VERIFY_PLAN_KEY: ConfigKey(
+                bool,
+                False,
+                "Check each plan before it runs for the first time; where one is wrong, the network goes node by node, with a warning.",
                 runtime=True,
             ),
         }
@@ -89,8 +97,16 @@ class CpuDevice:
         threads = config[THREADS_KEY]
         kind = LimitedExecutable if needs_limit(threads) else CpuExecutable
         kernels = choose_kernels(config[KERNELS_KEY], str(device))
-        verifies = choose_verification(config[VERIFY_KEY], kernels)
-        return kind(network, self._extensions, kernels=kernels, workers=threads, streams=config[STREAMS_KEY], verifies=verifies)
+        verifies, checks = choose_verification(config[VERIFY_KEY], kernels), config[VERIFY_PLAN_KEY]
+        return kind(
+            network,
+            self._extensions,
+            kernels=kernels,
+            workers=threads,
+            streams=config[STREAMS_KEY],
+            verifies=verifies,
+            checks_plans=checks,
+        )
 
     @hookimpl
     def export_network(self, executable: CpuExecutable | StoredExecutable) -> Payload:
@@ -105,7 +121,8 @@ class CpuDevice:
         def load(network: Network) -> CpuExecutable:
             return self._load(device, network, config)
 
-        stored = None if kernels == NUMPY else find_plan(payload, threads)
+        # A plan that was kept is numbers, which a verifier cannot read: the network is planned again.
+        stored = None if kernels == NUMPY or config[VERIFY_PLAN_KEY] else find_plan(payload, threads)
         if stored is not None:
             verifies = choose_verification(config[VERIFY_KEY], kernels)
             return StoredExecutable(
@@ -146,8 +163,11 @@ class LimitedExecutable(CpuExecutable):
         workers: int,
         streams: int,
         verifies: str,
+        checks_plans: bool,
     ) -> None:
-        super().__init__(network, extensions, kernels=kernels, workers=workers, streams=streams, verifies=verifies)
+        super().__init__(
+            network, extensions, kernels=kernels, workers=workers, streams=streams, verifies=verifies, checks_plans=checks_plans
+        )
         self._threads = workers
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:

@@ -77,12 +77,14 @@ class CpuExecutable(Executable):
         workers: int = 1,
         streams: int = 1,
         verifies: str = NO,
+        checks_plans: bool = False,
     ) -> None:
         """`kernels`: NUMPY, JIT or AUTO; a run with machine code may have `workers` threads, and `streams` runs may be under way.
 
-        `verifies` says which plans are verified in their first run: AUTO those with machine code, YES all, NO none.
+        `verifies` says which plans are verified in their first run: AUTO those with machine code, YES all, NO none. With
+        `checks_plans` a plan is also checked as a whole before it runs, and where it is wrong the network goes node by node.
         """
-        self._kernels, self._workers, self._verifies = kernels, workers, verifies
+        self._kernels, self._workers, self._verifies, self._checks_plans = kernels, workers, verifies, checks_plans
         self._teams = None if kernels == NUMPY or workers == 1 else _open_teams(workers, streams)
         self._orders = 0
         self.network = network
@@ -229,6 +231,7 @@ class CpuExecutable(Executable):
         self._let_go(special)
         if plan.native_count < len(plan.steps):
             warn_of_slow_kernels()
+        entry.is_refuted |= self._is_faulty(plan)
         with self._lock:
             self._plan_count += 1
             found = self._plans.setdefault(signature, entry)
@@ -249,6 +252,14 @@ class CpuExecutable(Executable):
                 return PlanInUse(plan, is_refuted=self._verifier.has_refuted, name=name)
         needs_check = bool(name) or self._verifies == YES
         return PlanInUse(plan, is_refuted=self._verifier.has_refuted, needs_check=needs_check, name=name)
+
+    def _is_faulty(self, plan: Plan) -> bool:
+        """Says whether the plan was checked as a whole, where that is asked for, and refused."""
+        if not self._checks_plans:
+            return False
+        from hetero_cpu.plan_check import is_faulty  # only where it is asked for
+
+        return is_faulty(plan, self.network.name)
 
     def _let_go(self, special: Network) -> None:
         """Lets go of the constants where there will be no other plan: what this one needs of them it has."""
@@ -319,6 +330,8 @@ class CpuExecutable(Executable):
     def _take_over(self, native: PlanInUse | None, signature: Signature, error: BaseException | None) -> None:
         try:
             if error is None:
+                if native is not None:
+                    native.is_refuted |= self._is_faulty(native.plan)
                 self._native_weights.pack_all(1)
             elif not isinstance(error, OrderDroppedError):
                 logger.warning("network '%s' goes on with NumPy: its kernels could not be compiled: %s", self.network.name, error)

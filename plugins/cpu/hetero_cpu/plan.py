@@ -11,7 +11,7 @@ import numpy as np
 
 from hetero_core.kernels.execution import Program
 from hetero_core.network.graph import Node
-from hetero_cpu.recipe import NO_HALO, Array, Halo, Recipe
+from hetero_cpu.recipe import NO_HALO, Array, Cut, Halo, Recipe
 
 if TYPE_CHECKING:
     from hetero_cpu.jit.compiler import Kernel
@@ -55,12 +55,23 @@ class Block:
         return laid
 
 
+def _keep(array: Array) -> Array:
+    return array
+
+
+def take_cut(array: Array, *, cut: Cut) -> Array:
+    """Returns a part of an array."""
+    return array[cut]
+
+
 @dataclass(frozen=True, slots=True)
 class Derived:
     """A value in the memory of another one."""
 
     source: str
-    make: Callable[[Array], Array]
+    make: Callable[[Array], Array] = _keep
+    is_computed: bool = False
+    """Whether it is a value of its own, which is written there; else it is a view and has the elements of the other one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +93,13 @@ class PlannedStep:
     scratch_offset: int = 0
     clears: tuple[str, ...] = ()
     """The values whose halos are written before it."""
+    strides: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """The strides in bytes of what it reads and writes as they were when it was planned."""
+
+    @property
+    def scratch(self) -> int:
+        """The bytes that it works in."""
+        return self.work.scratch if isinstance(self.work, Recipe) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +121,22 @@ class Outside:
 NOTHING_OUTSIDE = Outside()
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A value that is joined to another one, at `cut` of it: computed in its place there where it `is_moved`, else copied."""
+
+    source: str
+    cut: Cut
+    is_moved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A value that is made of others side by side, in order."""
+
+    pieces: tuple[Piece, ...]
+
+
 @dataclass(frozen=True)
 class Plan:
     """Steps, and where each value lies: a block at an offset, or derived from another value; what is nowhere is passed on by name."""
@@ -115,6 +149,8 @@ class Plan:
     outputs: tuple[str, ...]
     arena_bytes: int
     outside: Outside = NOTHING_OUTSIDE
+    joins: Mapping[str, Joined] = field(default_factory=dict)
+    """The values that are concatenations, and what of them is computed in its place."""
 
     @cached_property
     def kernels(self) -> tuple[Kernel, ...]:

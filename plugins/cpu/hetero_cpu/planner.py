@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,10 @@ from hetero_cpu.fusion import Group, form_groups
 from hetero_cpu.halos import HaloTable, make_halo_table
 from hetero_cpu.input_order import wants_channels_last
 from hetero_cpu.outside import FEWEST_BYTES, find_outside
-from hetero_cpu.pieces import Cut, can_stand_for, copy_pieces
-from hetero_cpu.plan import NOTHING_OUTSIDE, Block, Derived, Foreign, Outside, Plan, PlannedStep
+from hetero_cpu.pieces import can_stand_for, copy_pieces
+from hetero_cpu.plan import NOTHING_OUTSIDE, Block, Derived, Foreign, Joined, Outside, Piece, Plan, PlannedStep, take_cut
 from hetero_cpu.providers import NUMPY, choose_step
-from hetero_cpu.recipe import NO_HALO, Array, Choice, Halo, Join, Recipe, Site, Views, is_channels_last
+from hetero_cpu.recipe import NO_HALO, Array, Choice, Cut, Halo, Join, Recipe, Site, Views, is_channels_last
 from hetero_cpu.signature import read_static_type
 from hetero_cpu.weights import PackedWeights
 
@@ -78,13 +79,14 @@ class _Builder:
     wanted_halos: HaloTable | None
     is_interim: bool
     halos: dict[str, Halo] = field(default_factory=dict)
-    steps: list[tuple[Node, Recipe | Foreign, tuple[str, ...]]] = field(default_factory=list)
+    steps: list[PlannedStep] = field(default_factory=list)
     places: dict[str, Block | Derived] = field(default_factory=dict)
     prototypes: dict[str, Array] = field(default_factory=dict)
     first_write: dict[str, int] = field(default_factory=dict)
     last_read: dict[str, int] = field(default_factory=dict)
     readers_left: dict[str, int] = field(default_factory=dict)
     fixed: set[str] = field(default_factory=set)
+    joins: dict[str, Joined] = field(default_factory=dict)
     kept: set[str] = field(default_factory=set)
     """The constants that steps read as they are."""
 
@@ -225,7 +227,7 @@ class _Builder:
                 halo = self._find_halo(value) if recipe.kernels and recipe.is_channels_last else NO_HALO
                 self._place(value, is_channels_last=recipe.is_channels_last, halo=halo)
         else:
-            self.places[outputs[0]] = Derived(target, _keep)
+            self.places[outputs[0]] = Derived(target, is_computed=True)
             self.prototypes[outputs[0]] = self.prototypes[target]
             if target in self.halos:
                 self.halos[outputs[0]] = self.halos[target]
@@ -233,7 +235,9 @@ class _Builder:
 
     def _add_step(self, node: Node, work: Recipe | Foreign, writes: tuple[str, ...]) -> None:
         self.kept.update(work.reads)
-        self.steps.append((node, work, writes))
+        # What has no place has no strides.
+        strides = {value: self.prototypes[value].strides for value in (*work.reads, *writes) if value in self.places}
+        self.steps.append(PlannedStep(node, work, writes, strides=strides))
 
     def _find_overwritten(self, group: Group, recipe: Recipe) -> str | None:
         """Returns the value whose memory the output takes, None where the output gets its own."""
@@ -290,21 +294,19 @@ class _Builder:
         (output,) = group.outputs
         halo = self._find_halo(output) if join.is_channels_last and join.axis == 1 else NO_HALO
         self._place(output, is_channels_last=join.is_channels_last, halo=halo)
-        begin, copied, slices = 0, [], []
+        begin, pieces = 0, []
         for source in join.sources:
             size = self.prototypes[source].shape[join.axis]
             cut = (slice(None),) * join.axis + (slice(begin, begin + size),)
             begin += size
             root = self._find_movable(source, output, cut)
+            pieces.append(Piece(source, cut, is_moved=root is not None))
             if root is not None:
                 self._move(root, output, cut)
-            else:
-                copied.append(source)
-                slices.append(cut)
+        self.joins[output] = Joined(tuple(pieces))
+        copied = [piece for piece in pieces if not piece.is_moved]
         if copied:
-            recipe = copy_pieces(
-                self.prototypes[output], slices, copied, self.prototypes, provider=self.provider, workers=self.workers
-            )
+            recipe = copy_pieces(self.prototypes[output], copied, self.prototypes, provider=self.provider, workers=self.workers)
             self._add_step(group.name_profile(), recipe, (output,))
 
     def _find_movable(self, source: str, output: str, cut: Cut) -> str | None:
@@ -323,7 +325,7 @@ class _Builder:
     def _move(self, root: str, output: str, cut: Cut) -> None:
         """Puts a block into a piece of another one, with all values that lie in it."""
         sharing = self._list_sharing(root)
-        self.places[root] = Derived(output, lambda array: array[cut])
+        self.places[root] = Derived(output, partial(take_cut, cut=cut), is_computed=True)
         for name in sharing:
             place = self.places[name]
             assert isinstance(place, Derived)
@@ -346,9 +348,7 @@ class _Builder:
         outside = self._find_outside(used)
         roots = [root for root in spans if root not in outside.roots]
         lifetimes = [Lifetime(self.places[root].nbytes, *spans[root]) for root in roots]  # type: ignore[union-attr]  # roots are blocks
-        working = [
-            (index, work.scratch) for index, (_, work, _) in enumerate(self.steps) if isinstance(work, Recipe) and work.scratch
-        ]
+        working = [(index, step.scratch) for index, step in enumerate(self.steps) if step.scratch]
         lifetimes += [Lifetime(align(scratch), index + 1, index + 1) for index, scratch in working]
         offsets, arena_bytes = place_blocks(lifetimes, alignment=ALIGNMENT)
         own_offsets = {}
@@ -363,7 +363,8 @@ class _Builder:
                 clears[first] = (*clears.get(first, ()), root)
         return Plan(
             tuple(
-                PlannedStep(*step, scratch_of_step.get(index, 0), clears.get(index, ())) for index, step in enumerate(self.steps)
+                replace(step, scratch_offset=scratch_of_step.get(index, 0), clears=clears.get(index, ()))
+                for index, step in enumerate(self.steps)
             ),
             {value: place for value, place in self.places.items() if value in used},
             {**dict(zip(roots, offsets, strict=False)), **own_offsets},
@@ -372,6 +373,7 @@ class _Builder:
             tuple(spec.name for spec in self.network.outputs),
             arena_bytes,
             outside,
+            self.joins,
         )
 
     def _find_outside(self, used: set[str]) -> Outside:
@@ -380,7 +382,7 @@ class _Builder:
         return find_outside(
             [spec.name for spec in self.network.inputs if spec.name in used],
             [spec.name for spec in self.network.outputs],
-            [(work, writes) for _, work, writes in self.steps],
+            [(step.work, step.writes) for step in self.steps],
             self.places,
             self.prototypes,
             self._find_root,
@@ -388,13 +390,9 @@ class _Builder:
 
     def _drop_unused_inputs(self) -> set[str]:
         """Returns the values that need a place: an input that only foreign steps read is handed to them as it came."""
-        needed = {value for _, work, writes in self.steps if isinstance(work, Recipe) for value in (*work.reads, *writes)}
+        needed = {value for step in self.steps if isinstance(step.work, Recipe) for value in (*step.work.reads, *step.writes)}
         needed |= {place.source for place in self.places.values() if isinstance(place, Derived)}
         inputs = self.network.index_of_input
         return {
             value for value, place in self.places.items() if value not in inputs or value in needed or isinstance(place, Derived)
         }
-
-
-def _keep(array: Array) -> Array:
-    return array

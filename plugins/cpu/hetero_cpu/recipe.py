@@ -23,6 +23,8 @@ if TYPE_CHECKING:  # LLVM is there only where the provider JIT is asked for
     from hetero_cpu.jit.native import NativeCall
 
 Array = np.ndarray[Any, Any]
+Cut = tuple[slice, ...]
+"""What an array is indexed by to get a part of it."""
 Call = Callable[[], object]
 Bind = Callable[[Sequence[Array], Sequence[Array], Array], "Sequence[Call | NativeCall]"]
 """Takes the arrays that are read, those that are written, and bytes to work in; returns what a run calls, in order."""
@@ -54,7 +56,11 @@ NO_HALO = Halo()
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """Arrays in, arrays out. `reads` are values, `scratch` bytes; the group's output may take the place of `reads[i]` for i in
-    `overwrites`, where shape, type and order are the same and nothing else that the step reads lies there."""
+    `overwrites`, where shape, type and order are the same and nothing else that the step reads lies there.
+
+    A recipe states what it reads and writes, which the verifier of plans counts on: all of `reads`, `reaches` around them, all of what it
+    makes or its `parts`. `overwrites` states that each element is read before it is written, by the same chunk, and not again.
+    """
 
     reads: tuple[str, ...]
     bind: Bind
@@ -67,6 +73,10 @@ class Recipe:
     """The machine code that `bind` returns calls of; a step that has some writes into any strides, also beside a halo."""
     calls_functions: bool = False
     """Whether `bind` returns functions beside calls of machine code: they keep the arrays that they were bound to."""
+    reaches: tuple[Halo, ...] = ()
+    """How far the step reads into the zeros around each image of `reads`; empty where it does not."""
+    parts: tuple[Cut, ...] = ()
+    """The parts of the output that the step writes; empty where it writes all of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,42 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hetero_cpu import executable
 from hetero_cpu.fusion import Extra, Group
+from hetero_cpu.instance import Instance
+from hetero_cpu.plan import Plan
+from hetero_cpu.plan_verifier import verify_plan
+from hetero_cpu.planner import build_plan
 from hetero_cpu.recipe import NO_HALO, Halo, Recipe, Site
 from hetero_cpu.weights import PackedWeights
 
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType
+
+
+@pytest.fixture(autouse=True)
+def verified_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks every plan that a test makes before it runs, and the calls that it is bound to."""
+
+    def build_verified_plan(*arguments: Any, **settings: Any) -> Plan:
+        plan = build_plan(*arguments, **settings)
+        faults = verify_plan(plan)
+        assert not faults, "\n".join(map(str, faults))
+        return plan
+
+    checked: list[Plan] = []
+
+    def open_verified_instance(plan: Plan) -> Instance:
+        if plan.native_count and not any(plan is other for other in checked):
+            from hetero_cpu.jit.call_verifier import verify_calls  # LLVM
+
+            faults = verify_calls(plan)
+            assert not faults, "\n".join(map(str, faults))
+            checked.append(plan)
+        return Instance(plan)
+
+    monkeypatch.setattr(executable, "build_plan", build_verified_plan)
+    monkeypatch.setattr(executable, "Instance", open_verified_instance)
 
 
 @dataclass(frozen=True, slots=True)

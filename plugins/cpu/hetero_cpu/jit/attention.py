@@ -7,6 +7,7 @@ down its columns without a sum inside a vector, and the weights of the values ar
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel
 from hetero_cpu.jit.exponential import emit_exponential_of_negative
+from hetero_cpu.jit.footprints import list_attention_writes
 from hetero_cpu.jit.panels import emit_turned_panel
 from hetero_cpu.jit.streams import emit_forked_stream, emit_stream
 from hetero_cpu.jit.strided_tile import StridedTile, StridedTiles
@@ -89,7 +91,10 @@ def choose_attention_shape(queries: int, keys: int, value_size: int, mask: str, 
 
 def make_attention(shape: AttentionShape) -> Kernel:
     """Returns the kernel of a shape."""
-    return Kernel(f"attention_{shape.name}", lambda name, width: _emit(name, width, shape))
+    writes = partial(list_attention_writes, vectors=shape.vectors, last_rows=shape.last_rows, appends=shape.appends)
+    return Kernel(
+        f"attention_{shape.name}", lambda name, width: _emit(name, width, shape), (*PARAMETERS, *CACHE_PARAMETERS), writes
+    )
 
 
 def _emit(name: str, width: int, shape: AttentionShape) -> Code:

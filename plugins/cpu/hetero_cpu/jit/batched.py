@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 
 from hetero_cpu.jit.arithmetic import Activation
 from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel
+from hetero_cpu.jit.footprints import list_batched_writes
 from hetero_cpu.jit.panels import emit_panel, emit_turned_panel
 from hetero_cpu.jit.strided_tile import StridedTile, StridedTiles
 from hetero_cpu.jit.terms import Number
@@ -58,7 +60,8 @@ def choose_batched_tile(rows: int, columns: int, width: int) -> tuple[int, int, 
 
 def make_batched(shape: BatchedShape) -> Kernel:
     """Returns the kernel of a shape."""
-    return Kernel(f"batched_{shape.name}", lambda name, width: _emit(name, width, shape))
+    writes = partial(list_batched_writes, vectors=shape.vectors)
+    return Kernel(f"batched_{shape.name}", lambda name, width: _emit(name, width, shape), PARAMETERS, writes)
 
 
 def _emit(name: str, width: int, shape: BatchedShape) -> Code:

@@ -21,6 +21,7 @@ from typing import Any
 from hetero_core.blobs.private_cache import open_private_folder
 from hetero_core.errors import HeteroError
 from hetero_core.files import replace_file
+from hetero_cpu.jit.footprints import Numbers, Spans
 from hetero_cpu.jit.image import ImageError, load_image
 
 logger = logging.getLogger(__name__)
@@ -38,6 +39,10 @@ class Kernel:
 
     name: str
     emit: Callable[[str, int], Any]
+    parameters: tuple[str, ...] = ()
+    """The names of the numbers of a call, in order, as far as `writes` asks for them."""
+    writes: Callable[[Numbers, int], Spans] | None = None
+    """Which bytes each chunk of a call writes, by the numbers of the call and the elements of a vector; None where nothing tells."""
 
     def __hash__(self) -> int:
         return hash(self.name)

@@ -11,6 +11,7 @@ import numpy as np
 from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel, find_width
 from hetero_cpu.jit.elementwise import Expression, make_elementwise
+from hetero_cpu.jit.footprints import list_turn_writes
 from hetero_cpu.jit.native import Array, NativeCall, address_of
 from hetero_cpu.jit.row_walk import call_rows
 from hetero_cpu.jit.rows import cut_rows, find_kind, merge_axes
@@ -70,7 +71,7 @@ def plan_pieces(y: Array, cuts: Sequence[tuple[slice, ...]], sources: Mapping[st
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         return [copy.bind(writes[0][cut], array) for copy, cut, array in zip(found, cuts, reads, strict=True)]
 
-    return Recipe(tuple(sources), bind, kernels=tuple(dict.fromkeys(copy.kernel for copy in found)))
+    return Recipe(tuple(sources), bind, kernels=tuple(dict.fromkeys(copy.kernel for copy in found)), parts=tuple(cuts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,5 +184,5 @@ def turn_vectors(vectors: list[Floats]) -> list[Floats]:
     return vectors
 
 
-TURN = Kernel("turn_matrices", _emit_turn)
+TURN = Kernel("turn_matrices", _emit_turn, _PARAMETERS, list_turn_writes)
 """The kernel that copies matrices into turned ones."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from hetero_cpu.jit.code import Code
 from hetero_cpu.jit.compiler import Kernel
-from hetero_cpu.jit.product import PARAMETERS, ProductShape, emit_product, make_product
+from hetero_cpu.jit.footprints import list_grouped_writes
+from hetero_cpu.jit.product import PARAMETERS, ProductShape, describe_cut, emit_product, make_product
 
 GROUP_PARAMETERS = ("chunks_of_group", "x_group", "w_group", "bias_group", "y_group", "added_group")
 """Numbers of a row after those of a product, which are the first group's: the chunks of each, and bytes from group to group."""
@@ -14,7 +17,9 @@ _MOVED = ("x", "w", "bias", "y", "added")
 
 def make_grouped_product(shape: ProductShape) -> Kernel:
     """Returns the kernel of products of one shape, side by side."""
-    return Kernel(f"grouped_{make_product(shape).name}", lambda name, width: _emit(name, width, shape))
+    writes = partial(list_grouped_writes, **describe_cut(shape))
+    names = (*PARAMETERS, *GROUP_PARAMETERS)
+    return Kernel(f"grouped_{make_product(shape).name}", lambda name, width: _emit(name, width, shape), names, writes)
 
 
 def _emit(name: str, width: int, shape: ProductShape) -> Code:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel
+from hetero_cpu.jit.footprints import list_interleave_writes
 from hetero_cpu.jit.terms import Floats, Mask, Number
 
 INTERLEAVE_PARAMETERS = (
@@ -15,7 +18,8 @@ the channels of a group."""
 
 def make_interleave(groups: int) -> Kernel:
     """Returns the kernel y[pixel, k * groups + g] = x[pixel, g, k]."""
-    return Kernel(f"interleave_{groups}", lambda name, width: _emit(name, width, groups))
+    writes = partial(list_interleave_writes, groups=groups)
+    return Kernel(f"interleave_{groups}", lambda name, width: _emit(name, width, groups), INTERLEAVE_PARAMETERS, writes)
 
 
 def _emit(name: str, width: int, groups: int) -> Code:

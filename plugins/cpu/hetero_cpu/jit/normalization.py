@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 
 from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel
 from hetero_cpu.jit.exponential import emit_exponential, emit_exponential_of_negative, emit_logarithm
-from hetero_cpu.jit.row_walk import RowWalk
+from hetero_cpu.jit.footprints import list_row_writes
+from hetero_cpu.jit.row_walk import RESULT_PARAMETERS, RowWalk
 from hetero_cpu.jit.terms import Floats, Mask, Number
 
 _UNROLLED = 4
@@ -54,7 +56,9 @@ def _reduce_row(
 
 def make_softmax(*, is_logarithm: bool) -> Kernel:
     """Returns the kernel of e**(x - max) / sum over rows, or of its logarithm; arrays: result, x."""
-    return Kernel(f"{'log_' * is_logarithm}softmax", lambda name, width: _emit_softmax(name, width, is_logarithm=is_logarithm))
+    title = f"{'log_' * is_logarithm}softmax"
+    emit = partial(_emit_softmax, is_logarithm=is_logarithm)
+    return Kernel(title, emit, RESULT_PARAMETERS, list_row_writes)
 
 
 def _emit_softmax(name: str, width: int, *, is_logarithm: bool) -> Code:
@@ -108,7 +112,9 @@ def make_moments(moments: Moments) -> Kernel:
 
     Arrays: result, x, then scale and shift where they are; own numbers: the bits of epsilon.
     """
-    return Kernel(f"normalize_{moments.name}", lambda name, width: _emit_moments(name, width, moments))
+    return Kernel(
+        f"normalize_{moments.name}", lambda name, width: _emit_moments(name, width, moments), RESULT_PARAMETERS, list_row_writes
+    )
 
 
 def _emit_moments(name: str, width: int, moments: Moments) -> Code:
@@ -157,7 +163,8 @@ def make_neighbour_norm(before: int, after: int, beta: float) -> Kernel:
     Arrays: result, x; own numbers: the bits of bias and of factor. Source: ONNX LRN-13.
     """
     title = f"neighbour_norm_{before}_{after}_{beta.hex().replace('-', 'n').replace('+', '').replace('.', 'p')}"
-    return Kernel(title, lambda name, width: _emit_neighbour_norm(name, width, before, after, beta))
+    emit = partial(_emit_neighbour_norm, before=before, after=after, beta=beta)
+    return Kernel(title, emit, RESULT_PARAMETERS, list_row_writes)
 
 
 def _emit_neighbour_norm(name: str, width: int, before: int, after: int, beta: float) -> Code:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel
+from hetero_cpu.jit.footprints import list_global_writes
 from hetero_cpu.jit.terms import Floats, Mask, Number
 from hetero_cpu.jit.windows import TileCode, WindowBody, WindowShape, make_window_kernel
 
 Combine = Callable[[Floats, Floats], Floats]
+Emit = Callable[[str, int], Code]
 
 # Vectors of channels that are reduced together, so that whole cache lines side by side are read, and pixels that are summed apart.
 GLOBAL_BLOCK, _PHASES = 4, 4
@@ -18,6 +21,8 @@ GLOBAL_PARAMETERS = (
     "x", "x_image", "x_row", "x_pixel", "height", "width", "y", "y_image", "factor", "blocks", "units", "units_of_chunk", "vectors", "last",
 )  # fmt: skip
 """Numbers of a row, in order. A unit is a block of channels of one image; `vectors`: full ones of a pixel; `last`: elements after them."""
+
+_WRITES = partial(list_global_writes, block=GLOBAL_BLOCK)
 
 
 def emit_maximum(first: Floats, second: Floats) -> Floats:
@@ -59,12 +64,14 @@ def _emit_windows(at: TileCode, combine: Combine) -> list[list[Floats]]:
 
 def make_global_mean() -> Kernel:
     """Returns the kernel y[k] = factor * sum over all pixels of x[pixel, k]; the pixels of a row are summed apart, four by four."""
-    return Kernel("global_mean", lambda name, width: _emit_global(name, width, 0.0, lambda first, second: first + second))
+    emit: Emit = lambda name, width: _emit_global(name, width, 0.0, lambda first, second: first + second)  # noqa: E731  # as the one below
+    return Kernel("global_mean", emit, GLOBAL_PARAMETERS, _WRITES)
 
 
 def make_global_max() -> Kernel:
     """Returns the kernel y[k] = max over all pixels of x[pixel, k]; `factor` is 1."""
-    return Kernel("global_max", lambda name, width: _emit_global(name, width, -float("inf"), emit_maximum))
+    emit: Emit = lambda name, width: _emit_global(name, width, -float("inf"), emit_maximum)  # noqa: E731  # as the one above
+    return Kernel("global_max", emit, GLOBAL_PARAMETERS, _WRITES)
 
 
 def _emit_global(name: str, width: int, neutral: float, combine: Combine) -> Code:

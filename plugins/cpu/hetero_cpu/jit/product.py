@@ -7,10 +7,13 @@ tile of one row; a chunk is a range of units for a range of blocks. Inside a chu
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from hetero_cpu.jit.arithmetic import Activation
 from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel
+from hetero_cpu.jit.footprints import list_product_writes
 from hetero_cpu.jit.terms import Number
 from hetero_cpu.jit.tile import Tile, emit_call, emit_tile
 
@@ -49,9 +52,16 @@ def make_product(shape: ProductShape) -> Kernel:
         Tile(shape.pixels, shape.vectors, shape.prefetches, shape.is_masked, shape.adds, shape.activations, shape.streams).name
         + "_in_pieces" * shape.splits
     )
+    title = f"product_{name}_{shape.last_vectors}{'s' * shape.has_short_tiles}"
     return Kernel(
-        f"product_{name}_{shape.last_vectors}{'s' * shape.has_short_tiles}", lambda name, width: _emit(name, width, shape)
+        title, lambda name, width: _emit(name, width, shape), PARAMETERS, partial(list_product_writes, **describe_cut(shape))
     )
+
+
+def describe_cut(shape: ProductShape) -> dict[str, Any]:
+    """Returns what tells, beside the numbers of a call, how its output is cut."""
+    names = ("pixels", "has_short_tiles", "vectors", "last_vectors", "is_masked")
+    return {name: getattr(shape, name) for name in names}
 
 
 def _emit(name: str, width: int, shape: ProductShape) -> Code:

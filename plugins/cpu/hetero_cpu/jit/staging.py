@@ -10,6 +10,7 @@ import numpy as np
 
 from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel
+from hetero_cpu.jit.footprints import list_clear_writes, list_stage_writes
 from hetero_cpu.jit.native import Array, NativeCall, address_of
 from hetero_cpu.jit.terms import Number
 from hetero_cpu.recipe import Halo
@@ -45,14 +46,18 @@ def make_stage(x: Array) -> Kernel:
     """
     channels = x.shape[1]
     if x.strides[1] == FLOAT_BYTES or channels == 1:
-        return Kernel("stage_pixels", lambda name, width: _emit_stage(name, width, _copy_pixels))
+        return Kernel(
+            "stage_pixels", lambda name, width: _emit_stage(name, width, _copy_pixels), STAGE_PARAMETERS, list_stage_writes
+        )
     if channels <= _MOST_INTERLEAVED and x.strides[3] == FLOAT_BYTES:
 
         def copy(code: Code, p: dict[str, Number], source: Number, target: Number) -> None:
             _interleave_planes(code, p, source, target, channels)
 
-        return Kernel(f"stage_{channels}_planes", lambda name, width: _emit_stage(name, width, copy))
-    return Kernel("stage_planes", lambda name, width: _emit_stage(name, width, _copy_planes))
+        return Kernel(
+            f"stage_{channels}_planes", lambda name, width: _emit_stage(name, width, copy), STAGE_PARAMETERS, list_stage_writes
+        )
+    return Kernel("stage_planes", lambda name, width: _emit_stage(name, width, _copy_planes), STAGE_PARAMETERS, list_stage_writes)
 
 
 def _emit_stage(name: str, width: int, copy: Callable[[Code, dict[str, Number], Number, Number], None]) -> Code:
@@ -111,7 +116,7 @@ def _copy_planes(code: Code, p: dict[str, Number], x: Number, y: Number, begin: 
 
 def make_clear() -> Kernel:
     """Returns the kernel that writes the zeros around the images of one array; a chunk is an image."""
-    return Kernel("clear_halo", _emit_clear)
+    return Kernel("clear_halo", _emit_clear, CLEAR_PARAMETERS, list_clear_writes)
 
 
 def _emit_clear(name: str, width: int) -> Code:

@@ -7,6 +7,7 @@ the image none, or it is in C order, it is staged into working memory that has o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -20,7 +21,7 @@ from hetero_cpu.jit.product import PARAMETERS, ProductShape, make_product
 from hetero_cpu.jit.staging import Staging, bind_staging, make_stage
 from hetero_cpu.jit.steps_winograd import plan_winograd
 from hetero_cpu.jit.tiling import Tiling, choose_chunks, choose_tiling, pack_columns, pad_vector
-from hetero_cpu.recipe import NO_HALO, Recipe, Site
+from hetero_cpu.recipe import NO_HALO, Halo, Recipe, Site
 from hetero_cpu.winograd import choose_winograd
 
 
@@ -38,7 +39,7 @@ def plan_product_convolution(site: Site) -> Recipe | None:
     )
     staging = choose_staging(convolution, size)
     if size:
-        return plan_winograd(convolution, epilogue, staging, size)
+        return replace(plan_winograd(convolution, epilogue, staging, size), reaches=list_reaches(convolution, staging, size))
     return _make_recipe(convolution, epilogue, staging)
 
 
@@ -127,7 +128,17 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: St
         is_channels_last=True,
         overwrites=list_overwritten(site, convolution.source, epilogue.added),
         kernels=kernels,
+        reaches=list_reaches(convolution, staging),
     )
+
+
+def list_reaches(convolution: Convolution, staging: Staging | None, size: int = 0) -> tuple[Halo, ...]:
+    """Returns how far an image that is not staged is read into its zeros, for Winograd's tiles of a size or, with 0, for windows."""
+    if staging is not None:
+        return ()
+    sizes = convolution.site.shape(convolution.source)[2:]
+    reach = halo_of_tiles(convolution.windows, sizes, size) if size else reach_of_windows(convolution.windows, sizes)
+    return (reach,)
 
 
 def is_even(array: Array) -> bool:

@@ -15,7 +15,7 @@ from hetero_cpu.jit.native import NativeCall, native_step
 from hetero_cpu.jit.staging import bind_staging
 from hetero_cpu.jit.steps_convolution import choose_staging
 from hetero_cpu.jit.tiling import allocate_floats, pad_vector
-from hetero_cpu.jit.window_plan import WindowCall, has_channel_vectors, plan_shape
+from hetero_cpu.jit.window_plan import WindowCall, find_overhang, has_channel_vectors, plan_shape
 from hetero_cpu.recipe import NO_HALO, Array, Recipe, Site
 
 
@@ -51,7 +51,8 @@ def plan_depthwise(site: Site) -> Recipe | None:
     reads = (source, added) if added else (source,)
     kernels = (kernel,) if staging is None else (staging.kernel, kernel)
     nbytes = 0 if staging is None else prod(staging.shape) * 4
-    return Recipe(reads, bind, nbytes, is_channels_last=True, overwrites=overwrites, kernels=kernels)
+    reaches = (find_overhang(convolution.windows),) if staging is None and not shape.clips else ()
+    return Recipe(reads, bind, nbytes, is_channels_last=True, overwrites=overwrites, kernels=kernels, reaches=reaches)
 
 
 def _pack(weight: Array, width: int) -> Array:

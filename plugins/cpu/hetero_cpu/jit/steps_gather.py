@@ -11,6 +11,7 @@ import numpy as np
 
 from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel
+from hetero_cpu.jit.footprints import list_gather_writes
 from hetero_cpu.jit.native import Array, NativeCall, address_of, native_step
 from hetero_cpu.recipe import Recipe, Site
 
@@ -81,5 +82,5 @@ def _emit_gather(name: str, width: int) -> Code:
     return code
 
 
-GATHER = Kernel("gather_rows", _emit_gather)
+GATHER = Kernel("gather_rows", _emit_gather, _PARAMETERS, list_gather_writes)
 """The kernel of all of them."""

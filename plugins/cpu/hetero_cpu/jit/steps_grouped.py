@@ -14,7 +14,7 @@ from hetero_cpu.jit.grouped import GROUP_PARAMETERS, make_grouped_product
 from hetero_cpu.jit.native import Array, NativeCall, address_of, native_step
 from hetero_cpu.jit.product import PARAMETERS, ProductShape
 from hetero_cpu.jit.staging import bind_staging
-from hetero_cpu.jit.steps_convolution import choose_staging, is_even, is_pixels
+from hetero_cpu.jit.steps_convolution import choose_staging, is_even, is_pixels, list_reaches
 from hetero_cpu.jit.tiling import Tiling, allocate_floats, choose_chunks, choose_tiling, pack_columns
 from hetero_cpu.recipe import NO_HALO, Recipe, Site
 
@@ -91,7 +91,15 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue) -> Recipe:
     kernels = (kernel,) if staging is None else (staging.kernel, kernel)
     nbytes = 0 if staging is None else prod(staging.shape) * 4
     overwrites = list_overwritten(site, convolution.source, epilogue.added)
-    return Recipe((convolution.source, *added), bind, nbytes, is_channels_last=True, overwrites=overwrites, kernels=kernels)
+    return Recipe(
+        (convolution.source, *added),
+        bind,
+        nbytes,
+        is_channels_last=True,
+        overwrites=overwrites,
+        kernels=kernels,
+        reaches=list_reaches(convolution, staging),
+    )
 
 
 def _pack_groups(weight: Array, group: int, tiling: Tiling) -> Array:

@@ -18,7 +18,7 @@ from hetero_cpu.jit.pooling import (
     make_global_mean,
     make_max_pool,
 )
-from hetero_cpu.jit.window_plan import WindowCall, count_chunks, has_channel_vectors, plan_shape
+from hetero_cpu.jit.window_plan import WindowCall, count_chunks, find_overhang, has_channel_vectors, plan_shape
 from hetero_cpu.recipe import NO_HALO, Array, Recipe, Site
 from hetero_cpu.steps_pooling import count_elements, read_windows
 
@@ -64,7 +64,8 @@ def _make_recipe(site: Site, call: WindowCall) -> Recipe:
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         return [call.bind(reads[0], writes[0])]
 
-    return Recipe((site.node.inputs[0],), bind, is_channels_last=True, kernels=(call.kernel,))
+    reaches = () if call.shape.clips else (find_overhang(call.windows),)
+    return Recipe((site.node.inputs[0],), bind, is_channels_last=True, kernels=(call.kernel,), reaches=reaches)
 
 
 @native_step("GlobalAveragePool", "ReduceMean")

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel
+from hetero_cpu.jit.footprints import list_window_writes
 from hetero_cpu.jit.terms import Floats, Mask, Number
 
 PARAMETERS = (
@@ -123,7 +125,9 @@ class WindowBody:
 
 def make_window_kernel(shape: WindowShape, body: WindowBody) -> Kernel:
     """Returns the kernel that goes over all windows of a batch of images."""
-    return Kernel(f"windows_{body.name}_{shape.name}", lambda name, width: _emit(name, width, shape, body))
+    names = ("rows", "short_rows", "pixels", "has_short_tiles")
+    writes = partial(list_window_writes, **{name: getattr(shape, name) for name in names})
+    return Kernel(f"windows_{body.name}_{shape.name}", lambda name, width: _emit(name, width, shape, body), PARAMETERS, writes)
 
 
 def _emit(name: str, width: int, shape: WindowShape, body: WindowBody) -> Code:

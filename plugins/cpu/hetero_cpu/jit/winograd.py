@@ -7,13 +7,16 @@ one is a range of blocks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from hetero_cpu.jit.arithmetic import Activation, emit_activations
 from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel
+from hetero_cpu.jit.footprints import Numbers, Spans, list_winograd_inputs, list_winograd_writes
 from hetero_cpu.jit.native import Array
 from hetero_cpu.jit.terms import Floats, Number
 from hetero_cpu.jit.tile import Tile, emit_call, emit_tile
@@ -62,17 +65,36 @@ class WinogradShape:
 
 def make_whole(shape: WinogradShape) -> Kernel:
     """Returns the kernel whose chunks are ranges of tiles, in working memory of the worker."""
-    return Kernel(f"winograd_whole_{shape.name}", lambda name, width: _emit_whole(name, width, shape))
+    return Kernel(
+        f"winograd_whole_{shape.name}",
+        lambda name, width: _emit_whole(name, width, shape),
+        PARAMETERS,
+        _describe_writes(shape, is_whole=True),
+    )
 
 
 def make_input(size: int) -> Kernel:
     """Returns the kernel that transforms ranges of tiles into memory of all."""
-    return Kernel(f"winograd_input_{size}", lambda name, width: _emit_input(name, width, size))
+    return Kernel(
+        f"winograd_input_{size}",
+        lambda name, width: _emit_input(name, width, size),
+        PARAMETERS,
+        partial(list_winograd_inputs, size=size),
+    )
 
 
 def make_output(shape: WinogradShape) -> Kernel:
     """Returns the kernel whose chunks are ranges of blocks, for all tiles."""
-    return Kernel(f"winograd_output_{shape.name}", lambda name, width: _emit_output(name, width, shape))
+    return Kernel(
+        f"winograd_output_{shape.name}",
+        lambda name, width: _emit_output(name, width, shape),
+        PARAMETERS,
+        _describe_writes(shape, is_whole=False),
+    )
+
+
+def _describe_writes(shape: WinogradShape, *, is_whole: bool) -> Callable[[Numbers, int], Spans]:
+    return partial(list_winograd_writes, size=shape.size, vectors=shape.vectors, last_vectors=shape.last_vectors, is_whole=is_whole)
 
 
 def _emit_whole(name: str, width: int, shape: WinogradShape) -> Code:

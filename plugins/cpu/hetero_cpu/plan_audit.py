@@ -1,0 +1,228 @@
+"""Runs the steps of a plan one by one and observes which bytes they read and write: what they state is proved so. For tests.
+
+```text
+R: the arena with everything but the stated reads poisoned ──> step, chunk by chunk ──> W: an arena of poison
+```
+
+Whatever changes in W was written. What a step makes must not depend on the poison, or it has read more than it states. A step that may
+overwrite what it reads does so at last, with its chunks in either order, and must make the same. Cost: a few copies of the arena for
+each chunk, so for small plans.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from hetero_cpu.byte_runs import Runs, join_all, join_runs
+from hetero_cpu.instance import allocate_arena, bind_halo, lay_arrays
+from hetero_cpu.plan import Foreign, Plan, PlannedStep
+from hetero_cpu.plan_layout import Access, PlanLayout
+from hetero_cpu.recipe import Array, Recipe
+
+# No byte is written that equals both; as numbers they are large, and NaN.
+_POISONS = (0x55, 0xFF)
+
+
+def audit_plan(plan: Plan, inputs: Sequence[Array]) -> tuple[str, ...]:
+    """Returns in which steps what is read or written is not what is stated; nothing for a plan that states the truth.
+
+    The plan is run with `inputs`, in the order of the network.
+    """
+    audit = _Audit(plan)
+    for value, array in zip(plan.inputs, inputs, strict=True):
+        audit.take_in(value, array)
+    # As in a run, where infinities and NaN arise in silence.
+    with np.errstate(all="ignore"):
+        return tuple(problem for step in plan.steps for problem in audit.audit_step(step))
+
+
+@dataclass(frozen=True, slots=True)
+class _Trace:
+    """What a step wrote into poison: the bytes of the arena after it, which of them each chunk of each call changed, the last chunk first,
+    and which it should have by the call's numbers, as far as these tell."""
+
+    memory: Array
+    calls: tuple[tuple[Array, ...], ...]
+    stated: tuple[tuple[Array, ...] | None, ...]
+
+
+class _Audit:
+    """The run of a plan: the arena as it is before the next step, and values without a place."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan, self._layout = plan, PlanLayout(plan)
+        self._memory = allocate_arena(plan.arena_bytes)
+        self._memory[:] = 0
+        self._arrays = lay_arrays(plan, self._memory)
+        self._passed: dict[str, Any] = {}
+
+    def take_in(self, value: str, array: Array) -> None:
+        """Puts an input into its place."""
+        if value in self._plan.places:
+            self._arrays[value][...] = array
+        else:
+            self._passed[value] = array
+
+    def audit_step(self, step: PlannedStep) -> Iterator[str]:
+        """Yields what a step does not state, and runs it."""
+        if isinstance(step.work, Foreign):
+            self._run_foreign(step, step.work)
+            return
+        work, access = step.work, self._layout.list_accesses(step)
+        for value in step.clears:
+            _run_call(bind_halo(self._plan, value, self._memory))
+        traces = [self._trace(step, work, access, poison) for poison in _POISONS]
+        stated = join_all(runs for _, runs in access.writes)
+        written = [
+            [np.logical_or(*pair) for pair in zip(*chunks, strict=True)]
+            for chunks in zip(*(trace.calls for trace in traces), strict=True)
+        ]
+        result = _pick(traces[0].memory, stated)
+        label = f"step {step.node.label}"
+        if not np.array_equal(result, _pick(traces[1].memory, stated)):
+            yield f"{label}: the result depends on bytes that it does not state to read, or is not written"
+        yield from _compare_writes(label, written, stated, access.works)
+        yield from _compare_numbers(label, written, traces[0].stated, access.works)
+        yield from self._audit_overwrites(label, step, work, access, result)
+
+    def _trace(self, step: PlannedStep, work: Recipe, access: Access, poison: int) -> _Trace:
+        source, target = (allocate_arena(self._plan.arena_bytes) for _ in range(2))
+        source[:], target[:] = poison, poison
+        stated_reads = join_all(runs for _, own, around in access.reads for runs in (own, around))
+        _copy_bytes(source, self._memory, stated_reads)
+        before = source.copy()
+        bound = tuple(_join_functions(self._bind(step, work, source, target)))
+        calls = tuple(tuple(_observe(call, target)) for call in bound)
+        assert np.array_equal(before, source), f"step {step.node.label} writes where it reads"
+        return _Trace(target, calls, tuple(_read_numbers(call, target) for call in bound))
+
+    def _bind(self, step: PlannedStep, work: Recipe, source: Array, target: Array) -> Sequence[Any]:
+        read_arrays, written_arrays = lay_arrays(self._plan, source), lay_arrays(self._plan, target)
+        scratch = target[step.scratch_offset : step.scratch_offset + work.scratch]
+        return work.bind([read_arrays[value] for value in work.reads], [written_arrays[value] for value in step.writes], scratch)
+
+    def _audit_overwrites(self, label: str, step: PlannedStep, work: Recipe, access: Access, result: Array) -> Iterator[str]:
+        """Runs the step in the arena itself, the first chunks first and the last chunks first."""
+        before = self._memory.copy()
+        stated = join_all(runs for _, runs in access.writes)
+        for is_reversed in (True, False):
+            self._memory[:] = before
+            for call in self._bind(step, work, self._memory, self._memory):
+                _run_call(call, is_reversed=is_reversed)
+            if not np.array_equal(result, _pick(self._memory, stated)):
+                yield f"{label}: the result is another one where it takes the memory of what is read"
+
+    def _run_foreign(self, step: PlannedStep, work: Foreign) -> None:
+        known = {**self._arrays, **self._passed}
+        results = work.program.run(tuple(known[value] for value in work.reads))
+        for value, place, array in zip(step.writes, work.placed, results, strict=True):
+            if place is None:
+                self._passed[value] = array
+            else:
+                self._arrays[place][...] = array
+
+
+def _compare_writes(label: str, written: Sequence[Sequence[Array]], stated: Runs, works: Runs) -> Iterator[str]:
+    """Yields what was not written, what was and is not stated, and chunks that write the same bytes."""
+    stated_mask, works_mask = (_spread(runs, written[0][0].size) for runs in (stated, works)) if written else (None, None)
+    if stated_mask is None or works_mask is None:
+        return
+    everything = np.zeros_like(stated_mask)
+    for number, chunks in enumerate(written):
+        here = np.zeros_like(stated_mask)
+        for mask in chunks:
+            again = int((here & mask & ~works_mask).sum())
+            if again:
+                yield f"{label}: chunks of call {number} write the same {again} bytes"
+            here |= mask
+        everything |= here
+    missing, more = int((stated_mask & ~everything).sum()), int((everything & ~stated_mask & ~works_mask).sum())
+    if missing:
+        yield f"{label}: {missing} bytes that it states to write are not written"
+    if more:
+        yield f"{label}: {more} bytes are written that it does not state"
+
+
+def _compare_numbers(
+    label: str, written: Sequence[Sequence[Array]], stated: Sequence[Sequence[Array] | None], works: Runs
+) -> Iterator[str]:
+    """Yields calls whose chunks write other bytes than their numbers say, working memory aside."""
+    for number, (chunks, told) in enumerate(zip(written, stated, strict=True)):
+        if told is None:
+            continue
+        elsewhere = ~_spread(works, chunks[0].size)
+        if any(((seen != mask) & elsewhere).any() for seen, mask in zip(chunks, told, strict=True)):
+            yield f"{label}: chunks of call {number} write other bytes than the numbers of the call say"
+
+
+def _read_numbers(call: Any, memory: Array) -> tuple[Array, ...] | None:
+    """Returns the bytes that the chunks of a call write by its numbers, the last chunk first; None where they do not tell."""
+    if callable(call):
+        return None
+    from hetero_cpu.jit.call_verifier import list_spans  # LLVM
+
+    spans = list_spans(call)
+    if spans is None:
+        return None
+    begins = spans.begins - memory.ctypes.data
+    picks = [spans.chunks == chunk for chunk in reversed(range(call.chunks))]
+    return tuple(_spread(join_runs(begins[pick], (begins + spans.nbytes)[pick]), memory.size) for pick in picks)
+
+
+def _join_functions(calls: Sequence[Any]) -> Iterator[Any]:
+    """Yields calls with functions that follow one another as one, which has no chunks."""
+    for are_functions, group in groupby(calls, callable):
+        functions = list(group)
+        if are_functions:
+            yield lambda functions=functions: [function() for function in functions]
+        else:
+            yield from functions
+
+
+def _observe(call: Any, memory: Array) -> Iterator[Array]:
+    """Runs a call, the last chunk first; yields which bytes of the memory each chunk changed."""
+    for run in _list_chunks(call, is_reversed=True):
+        before = memory.copy()
+        run()
+        yield memory != before
+
+
+def _run_call(call: Any, *, is_reversed: bool = False) -> None:
+    for run in _list_chunks(call, is_reversed=is_reversed):
+        run()
+
+
+def _list_chunks(call: Any, *, is_reversed: bool) -> Iterable[Any]:
+    if callable(call):
+        return [call]
+    from hetero_cpu.jit.compiler import COMPILER  # LLVM
+
+    entry = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(COMPILER.compile(call.kernel))
+    row = np.array(call.numbers, np.int64)
+    chunks = reversed(range(call.chunks)) if is_reversed else range(call.chunks)
+    return [lambda chunk=chunk: entry(row.ctypes.data, chunk, 0) for chunk in chunks]
+
+
+def _pick(memory: Array, runs: Runs) -> Array:
+    picked: Array = memory[_spread(runs, memory.size)]
+    return picked
+
+
+def _copy_bytes(target: Array, source: Array, runs: Runs) -> None:
+    mask = _spread(runs, target.size)
+    target[mask] = source[mask]
+
+
+def _spread(runs: Runs, nbytes: int) -> Array:
+    """Returns for each byte of the arena whether it is in the set."""
+    mask = np.zeros(nbytes + 1, np.int8)
+    np.add.at(mask, runs.begins, 1)
+    np.add.at(mask, runs.ends, -1)
+    spread: Array = np.cumsum(mask[:-1], dtype=np.int8).astype(bool)
+    return spread

@@ -1,0 +1,196 @@
+"""The audit of plans: what steps state that they read and write is what they do; a lie planted into a statement is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hetero_cpu.foreign import evaluate_node
+from hetero_cpu.passes import join_network, transform_network
+from hetero_cpu.plan import Plan
+from hetero_cpu.plan_audit import audit_plan
+from hetero_cpu.plan_verifier import verify_plan
+from hetero_cpu.planner import build_plan
+from hetero_cpu.providers import JIT, NUMPY
+from hetero_cpu.recipe import Recipe
+from hetero_cpu.signature import read_static_signature, specialize_network
+from hetero_cpu.weights import PackedWeights
+
+from hetero_core.network.reader import read_network
+from hetero_core.testing.larger_models import bert_model, u_net_model
+from hetero_core.testing.models import light_inputs
+
+OPERATORS = """g (float[2, 16, 9, 9] x, float[2, 24, 6] q) => (float[2, 32, 9, 9] y, float[2, 24, 24] s, float[2, 16, 1, 1] m) {
+    a = Conv <pads = [1, 1, 1, 1]> (x, k)
+    b = Conv <pads = [1, 1, 1, 1], group = 16> (a, d)
+    c = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (a)
+    e = Conv <group = 4> (c, h)
+    f = AveragePool <kernel_shape = [2, 2], pads = [0, 0, 1, 1]> (e)
+    n = Sigmoid (f)
+    p = Add (b, n)
+    m = GlobalAveragePool (p)
+    l = LRN <size = 5> (p)
+    y = Concat <axis = 1> (l, c)
+    t = Transpose <perm = [0, 2, 1]> (q)
+    u = MatMul (q, t)
+    s = Softmax (u)
+}"""
+CACHES = """g (float[2, 3, 4, 16] q, float[2, 3, 4, 16] k, float[2, 3, 4, 8] v, float[2, 3, 5, 16] m, float[2, 3, 5, 8] n)
+        => (float[2, 3, 4, 8] y, float[2, 3, 9, 16] r, float[2, 3, 9, 8] s) {
+    y, r, s = Attention (q, k, v, , m, n)
+}"""
+DEEP = "g (float[3, 8] x) => (float[3, 8] y) { a = MatMul (x, w) b = Exp (a) y = Sub (b, x) }"
+
+
+def draw_array(*shape: int) -> Any:
+    return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
+
+
+def parse(text: str, *, opset: int = 21, **constants: Any) -> onnx.ModelProto:
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]> {text}')
+    for name, array in constants.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return model
+
+
+def make_operators() -> onnx.ModelProto:
+    filters = {"k": draw_array(16, 16, 3, 3), "d": draw_array(16, 1, 3, 3), "h": draw_array(16, 4, 1, 1)}
+    return parse(OPERATORS, **filters)
+
+
+def make_plan(model: onnx.ModelProto, provider: str) -> tuple[Plan, list[Any]]:
+    """Returns the plan of a model whose shapes are all known, and inputs for it."""
+    if provider == JIT:
+        pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
+        from hetero_cpu.jit.compiler import find_width
+
+        if not find_width():
+            pytest.skip("no machine code is made for this processor")
+    network = transform_network(read_network(model))
+    signature = read_static_signature(network)
+    assert signature is not None
+    special = join_network(specialize_network(network, signature, evaluate_node))
+    plan = build_plan(special, PackedWeights(), {}, provider=provider, workers=2)
+    inputs = light_inputs(model)
+    return plan, [inputs[value] for value in plan.inputs]
+
+
+MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
+    "operators": make_operators,
+    "u_net": lambda: u_net_model(size=16, width=8),
+    "encoder": lambda: bert_model(layers=1, length=9),
+    "caches": lambda: parse(CACHES, opset=24),
+}
+
+
+@pytest.mark.parametrize("provider", [NUMPY, JIT])
+@pytest.mark.parametrize("name", MODELS)
+def test_steps_read_and_write_what_they_state(name: str, provider: str) -> None:
+    plan, inputs = make_plan(MODELS[name](), provider)
+    assert verify_plan(plan) == ()
+    if provider == JIT:
+        from hetero_cpu.jit.call_verifier import verify_calls
+
+        assert verify_calls(plan) == ()
+    assert audit_plan(plan, inputs) == ()
+
+
+def bind_lie(plan: Plan, index: int, change: Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Sequence[Any]]) -> Plan:
+    """Returns the plan with other calls of a step: `change` gets its calls, and the arrays that it reads and writes."""
+    step = plan.steps[index]
+    work = step.work
+    assert isinstance(work, Recipe)
+
+    def bind(reads: Sequence[Any], writes: Sequence[Any], scratch: Any) -> Sequence[Any]:
+        return change(work.bind(reads, writes, scratch), reads, writes)
+
+    steps = [*plan.steps]
+    steps[index] = replace(step, work=replace(work, bind=bind))
+    return replace(plan, steps=tuple(steps))
+
+
+def test_write_that_is_not_stated_is_found() -> None:
+    plan, inputs = make_plan(parse(DEEP, w=draw_array(8, 8)), NUMPY)
+
+    def write_before(calls: Sequence[Any], reads: Sequence[Any], writes: Sequence[Any]) -> Sequence[Any]:
+        # The line after the result, whoever's it is.
+        beyond = np.lib.stride_tricks.as_strided(writes[0], (4, 8), writes[0].strides)[3]
+        return [*calls, lambda: beyond.fill(1.0)]
+
+    assert audit_plan(bind_lie(plan, 0, write_before), inputs)[0].endswith("32 bytes are written that it does not state")
+
+
+def test_read_that_is_not_stated_is_found() -> None:
+    plan, inputs = make_plan(parse(DEEP, w=draw_array(8, 8)), NUMPY)
+
+    def read_beyond(calls: Sequence[Any], reads: Sequence[Any], writes: Sequence[Any]) -> Sequence[Any]:
+        beyond = np.lib.stride_tricks.as_strided(reads[0], (4, 8), reads[0].strides)[3]
+        return [*calls, lambda: np.add(writes[0], beyond, writes[0])]
+
+    problems = audit_plan(bind_lie(plan, 0, read_beyond), inputs)
+    assert (
+        problems[0] == "step 'MatMul_0' (MatMul-13): the result depends on bytes that it does not state to read, or is not written"
+    )
+
+
+def test_output_that_is_written_in_part_is_found() -> None:
+    plan, inputs = make_plan(parse(DEEP, w=draw_array(8, 8)), NUMPY)
+    partly = bind_lie(plan, 0, lambda calls, reads, writes: [lambda: np.matmul(reads[0][:2], reads[1], writes[0][:2])])
+    assert any("32 bytes that it states to write are not written" in problem for problem in audit_plan(partly, inputs))
+
+
+def test_step_in_place_that_reads_again_what_it_overwrote_is_found() -> None:
+    plan, inputs = make_plan(parse(DEEP, w=draw_array(8, 8)), NUMPY)
+    index = next(index for index, step in enumerate(plan.steps) if step.node.op_type == "Exp")
+    twice = bind_lie(
+        plan,
+        index,
+        lambda calls, reads, writes: [lambda: np.add(reads[0], 1, writes[0]), lambda: np.multiply(writes[0], reads[0], writes[0])],
+    )
+    assert any("another one where it takes the memory of what is read" in problem for problem in audit_plan(twice, inputs))
+
+
+def test_chunks_that_overlap_are_found() -> None:
+    plan, inputs = make_plan(parse("g (float[64, 5000] x) => (float[64, 5000] y) { y = Exp (x) }"), JIT)
+
+    def overlap(calls: Sequence[Any], reads: Sequence[Any], writes: Sequence[Any]) -> Sequence[Any]:
+        (call,) = calls
+        assert call.chunks > 1
+        # Of the numbers of a walk over rows the fourth is the rows of a chunk, the stride of y along them the tenth.
+        numbers = list(call.numbers)
+        numbers[9] -= 4
+        return [replace(call, numbers=tuple(numbers))]
+
+    from hetero_cpu.jit.call_verifier import verify_calls
+
+    overlapping = bind_lie(plan, 0, overlap)
+    problems = audit_plan(overlapping, inputs)
+    assert any("chunks of call 0 write the same 4 bytes" in problem for problem in problems), problems
+    told = "\n".join(map(str, verify_calls(overlapping)))
+    assert "chunks of call 0, elementwise_v_Expo0, write the same bytes" in told
+    assert "the step states to write it, and no chunk of its calls does" in told
+
+
+def test_call_with_too_few_chunks_is_found() -> None:
+    plan, _ = make_plan(parse("g (float[64, 5000] x) => (float[64, 5000] y) { y = Exp (x) }"), JIT)
+    from hetero_cpu.jit.call_verifier import verify_calls
+
+    fewer = bind_lie(plan, 0, lambda calls, reads, writes: [replace(calls[0], chunks=calls[0].chunks - 1)])
+    assert "the step states to write it, and no chunk of its calls does" in str(verify_calls(fewer)[0])
+
+
+def test_call_beyond_its_output_is_found() -> None:
+    plan, _ = make_plan(make_operators(), JIT)
+    from hetero_cpu.jit.call_verifier import verify_calls
+
+    index = next(index for index, step in enumerate(plan.steps) if "MaxPool" in step.node.op_type)
+
+    def move(calls: Sequence[Any], reads: Sequence[Any], writes: Sequence[Any]) -> Sequence[Any]:
+        numbers = [number + 64 if number == writes[0].ctypes.data else number for number in calls[0].numbers]
+        return [replace(calls[0], numbers=tuple(numbers))]
+
+    assert "writes what the step does not state" in str(verify_calls(bind_lie(plan, index, move))[0])
