@@ -18,9 +18,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hetero_core.blobs.private_cache import open_private_folder
+from hetero_core.blobs.private_cache import open_private_folder, read_private_file, write_private_file
 from hetero_core.errors import HeteroError
-from hetero_core.files import replace_file
 from hetero_cpu.jit.image import ImageError, load_image
 
 logger = logging.getLogger(__name__)
@@ -138,8 +137,11 @@ class Compiler:
         if path is None:
             return None
         try:
-            stored = path.read_bytes()
-        except OSError:
+            stored = read_private_file(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            logger.warning("a stored kernel is not used and is compiled again: %s", error.strerror or error)
             return None
         digest, image = stored[:_DIGEST_BYTES], stored[_DIGEST_BYTES:]
         if hashlib.sha256(image).digest() != digest:
@@ -152,9 +154,8 @@ class Compiler:
         if path is None:
             return
         try:
-            with replace_file(path) as file:
-                file.write(hashlib.sha256(image).digest() + image)
-        except (OSError, HeteroError) as error:
+            write_private_file(path, hashlib.sha256(image).digest() + image)
+        except OSError as error:
             # The kernel works; the next process compiles it again.
             logger.warning("cannot keep kernel %s: %s", kernel.name, error)
 
