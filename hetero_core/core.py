@@ -151,10 +151,12 @@ class Core:
 
         Raises: DeviceNameError, PluginError when the name is taken.
         """
+        self._require_process()
         self._registry.register(name, plugin)
 
     def unregister_plugin(self, name: str) -> None:
         """Forgets a device name; networks that are loaded on it go on. Raises: DeviceNotFoundError; what closing the device raises."""
+        self._require_process()
         self._registry.unregister(name)
 
     def add_extension(self, extension: Extension, device: str) -> None:
@@ -175,9 +177,12 @@ class Core:
         entry.check_name(parsed)
         return parsed, entry
 
-    def _require_open(self) -> None:
+    def _require_process(self) -> None:
         if self._forks != count_forks():
             raise ClosedError(f"this Core cannot be used here: {FORK_ADVICE}")
+
+    def _require_open(self) -> None:
+        self._require_process()
         if self._is_closed:
             raise ClosedError("this Core is closed; make a new one")
 

@@ -49,6 +49,7 @@ class ExecutorManager:
         """
         if not config[EXCLUSIVE_KEY]:
             return self.create_executor(name, workers=config[STREAMS_KEY] * depth)
+        self._require_process(name)
         with self._lock:
             found = self._shared.get(name)
             if found is None:
@@ -57,12 +58,16 @@ class ExecutorManager:
 
     def create_executor(self, name: str, *, workers: int) -> Executor:
         """Returns a new executor of up to this many threads, 1 or more. Raises: ClosedError after `close`."""
+        self._require_process(name)
         with self._lock:
             return self._create(name, workers)
 
-    def _create(self, name: str, workers: int) -> Executor:
+    def _require_process(self, name: str) -> None:
+        # Asked before the lock, which a thread of the parent may have held.
         if self._forks != count_forks():
             raise ClosedError(f"cannot make threads for {name}: its Core cannot be used here: {FORK_ADVICE}")
+
+    def _create(self, name: str, workers: int) -> Executor:
         if self._is_closed:
             raise ClosedError(f"cannot make threads for {name}: its Core is closed")
         executor = Executor(name, workers, self)

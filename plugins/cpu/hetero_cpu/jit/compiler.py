@@ -20,6 +20,7 @@ from typing import Any
 
 from hetero_core.blobs.private_cache import open_private_folder, read_private_file, write_private_file
 from hetero_core.errors import HeteroError
+from hetero_core.runtime.forks import call_in_child
 from hetero_cpu.jit.image import ImageError, load_image
 
 logger = logging.getLogger(__name__)
@@ -83,6 +84,10 @@ class Compiler:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._addresses: dict[str, int] = {}
+
+    def renew_lock(self) -> None:
+        """Makes a forked child free of a lock that a thread of its parent may hold; what is compiled is mapped there, too."""
+        self._lock = threading.Lock()
 
     def find(self, kernel: Kernel) -> int | None:
         """Returns the address of a kernel that is compiled already; None for another one."""
@@ -195,4 +200,6 @@ def _find_path(kernel: Kernel) -> Path | None:
 
 
 COMPILER = Compiler()
-"""The one of this process."""
+"""The compiler of this process; what it has compiled is shared by all Cores."""
+
+call_in_child(COMPILER.renew_lock)
