@@ -366,7 +366,7 @@ class Core:
             to_host=lambda array: entry.call("to_host", device, array=array),
             from_host=lambda array, spec: entry.call("from_host", device, array=array, spec=spec),
             export=lambda: entry.call("export_network", device, executable=executable),
-            submit=self._executors.open_executor(str(device), config, depth=executable.pipeline_depth).submit,
+            executor=self._executors.open_executor(str(device), config, depth=executable.pipeline_depth),
             is_from_cache=is_from_cache,
             border=border,
         )

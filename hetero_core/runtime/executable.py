@@ -45,7 +45,7 @@ from hetero_core.runtime.states import RequestStates
 from hetero_core.runtime.transfers import move_value
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
+    from hetero_core.runtime.executors import Executor
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Binding:
     to_host: Callable[[Array], Array]
     from_host: Callable[[Array, ValueSpec], Array]
     export: Callable[[], Payload]
-    submit: Callable[[Callable[[], Any]], Future[Any]]
+    executor: Executor
     is_from_cache: bool = False
     border: Border = EMPTY_BORDER
 
@@ -84,7 +84,7 @@ class ExecutableNetwork:
         self.config = binding.config
         self.executable = executable
         self.run: Run = binding.run
-        self.submit = binding.submit
+        self.submit = binding.executor.submit
         self.to_host = binding.to_host
         self.from_host = binding.from_host
         self.measures = bool(binding.config.get("PERF_COUNT"))
@@ -359,6 +359,7 @@ class ExecutableNetwork:
             if self.forks == FORKS.count and self.late_runs.count:
                 logger.warning("%r is not closed: %d runs that exceeded DEADLINE have not returned", self, self.late_runs.count)
             elif self.forks == FORKS.count:
+                self._binding.executor.retire()
                 call_plugin(self.executable.close, blame=self._binding.provenance, where=f"close of network '{self.name}'")
 
     def _require_open(self) -> None:
