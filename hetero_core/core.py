@@ -147,16 +147,13 @@ class Core:
         return found
 
     def register_plugin(self, name: str, plugin: object) -> None:
-        """Makes a module or an object known as a device; one plugin may be registered under several names.
-
-        Raises: DeviceNameError, PluginError when the name is taken.
-        """
-        self._require_process()
+        """Makes a module or an object known as a device, perhaps by several names. Raises: DeviceNameError; PluginError for a name in use."""
+        self._require_open()
         self._registry.register(name, plugin)
 
     def unregister_plugin(self, name: str) -> None:
         """Forgets a device name; networks that are loaded on it go on. Raises: DeviceNotFoundError; what closing the device raises."""
-        self._require_process()
+        self._require_open()
         self._registry.unregister(name)
 
     def add_extension(self, extension: Extension, device: str) -> None:
@@ -177,12 +174,9 @@ class Core:
         entry.check_name(parsed)
         return parsed, entry
 
-    def _require_process(self) -> None:
+    def _require_open(self) -> None:
         if self._forks != count_forks():
             raise ClosedError(f"this Core cannot be used here: {FORK_ADVICE}")
-
-    def _require_open(self) -> None:
-        self._require_process()
         if self._is_closed:
             raise ClosedError("this Core is closed; make a new one")
 

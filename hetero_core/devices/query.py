@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hetero_core.contract import DeviceName, Plan, QueryResult, freeze_mapping
+from hetero_core.contract import DeviceName, QueryResult, freeze_mapping
 from hetero_core.devices.blame import read_mapping
 from hetero_core.errors import PluginError, UnsupportedNodesError
 from hetero_core.network.graph import Network, Node
+from hetero_core.plan import Plan
 
 Refuse = Callable[[Node, Network], str | None]
 """Returns why the device cannot run a node of a transformed network, or None when it can."""
