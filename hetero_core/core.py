@@ -147,7 +147,7 @@ class Core:
         return found
 
     def register_plugin(self, name: str, plugin: object) -> None:
-        """Makes a module or an object known as a device, under one name or several. Raises: DeviceNameError, PluginError for a name in use."""
+        """Makes a module or an object known as a device, under one or more names. Raises: DeviceNameError; PluginError for one in use."""
         self._require_open()
         self._registry.register(name, plugin)
 

@@ -6,6 +6,7 @@ The core and nothing else talks to it. Every answer that breaks the contract is 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,6 +49,7 @@ class Device:
         self.patience = Patience(provenance, timeout)
         # By id and by what stands behind the colon; an empty one is for all of them.
         self._set: dict[tuple[str, str], dict[str, Any]] = {}
+        self._lock = threading.Lock()
 
     def implements(self, hook: str) -> bool:
         """Says whether the device itself, wrappers aside, implements a hook."""
@@ -100,9 +102,13 @@ class Device:
         if "DEVICE_ID" in converted:
             self.check_name(DeviceName(device.name, converted["DEVICE_ID"].upper()))
         plain = self.keys(DeviceName(device.name))
-        for name, value in converted.items():
-            arguments = device.arguments if name in plain else full.arguments
-            self._set.setdefault((device.id, arguments), {})[name] = value
+        with self._lock:
+            # In the place of what was set, not into it: a load that reads meanwhile has all of these values or none.
+            values_of_place = dict(self._set)
+            for name, value in converted.items():
+                place = device.id, device.arguments if name in plain else full.arguments
+                values_of_place[place] = {**values_of_place.get(place, {}), name: value}
+            self._set = values_of_place
 
     def resolve(self, device: DeviceName, given: Mapping[str, Any] | None) -> tuple[DeviceName, Mapping[str, Any]]:
         """Returns the device with its id and arguments in place, and its complete configuration for a call with these values.
@@ -115,8 +121,9 @@ class Device:
         keys = self.keys(device)
         call = convert_config(given or {}, keys, device=str(device))
         device = self._with_id(device, call)
+        values_of_place = self._set
         places = dict.fromkeys((("", ""), ("", device.arguments), (device.id, ""), (device.id, device.arguments)))
-        config = dict(merge_config(keys, *(self._set.get(place, {}) for place in places), call))
+        config = dict(merge_config(keys, *(values_of_place.get(place, {}) for place in places), call))
         config["DEVICE_ID"] = device.id
         for name, key in keys.items():
             if key.is_arguments and device.arguments:

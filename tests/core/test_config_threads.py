@@ -14,6 +14,7 @@ VALUES = ({"PERF_COUNT": True, "NUM_STREAMS": 2}, {"PERF_COUNT": False, "NUM_STR
 
 
 def test_loads_go_on_while_another_thread_sets_the_configuration(core: Core, read: Callable[..., Network]) -> None:
+    core.set_config(VALUES[0], "CPU")
     network, errors, over = read(ADD), list[BaseException](), threading.Event()
 
     def set_values() -> None:
@@ -30,9 +31,8 @@ def test_loads_go_on_while_another_thread_sets_the_configuration(core: Core, rea
             for device in ("CPU", "TEMPLATE.1", "HETERO:TEMPLATE,CPU") * 8:
                 loaded = core.load_network(network, device)
                 assert loaded.infer({"x": np.ones(2, np.float32)})["y"].tolist() == [2, 2]
-                assert loaded.get_config("PERF_COUNT") in (True, False)
                 if device == "CPU":
-                    assert loaded.get_config("NUM_STREAMS") in (1, 2)
+                    assert {name: loaded.get_config(name) for name in VALUES[0]} in VALUES
         except BaseException as error:  # noqa: BLE001  # as above
             errors.append(error)
 
