@@ -147,14 +147,13 @@ class Core:
         return found
 
     def register_plugin(self, name: str, plugin: object) -> None:
-        """Makes a module or an object known as a device; one plugin may be registered under several names.
-
-        Raises: DeviceNameError, PluginError when the name is taken.
-        """
+        """Makes a module or an object known as a device, under one or more names. Raises: DeviceNameError; PluginError for one in use."""
+        self._require_open()
         self._registry.register(name, plugin)
 
     def unregister_plugin(self, name: str) -> None:
         """Forgets a device name; networks that are loaded on it go on. Raises: DeviceNotFoundError; what closing the device raises."""
+        self._require_open()
         self._registry.unregister(name)
 
     def add_extension(self, extension: Extension, device: str) -> None:
@@ -361,7 +360,7 @@ class Core:
             to_host=lambda array: entry.call("to_host", device, array=array),
             from_host=lambda array, spec: entry.call("from_host", device, array=array, spec=spec),
             export=lambda: entry.call("export_network", device, executable=executable),
-            submit=self._executors.open_executor(str(device), config, depth=executable.pipeline_depth).submit,
+            executor=self._executors.open_executor(str(device), config, depth=executable.pipeline_depth),
             is_from_cache=is_from_cache,
             border=border,
         )

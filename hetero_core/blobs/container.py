@@ -28,12 +28,12 @@ import os
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import IO, Any
 
 from hetero_core.blobs.digests import digest_sections
 from hetero_core.contract import Payload
 from hetero_core.errors import BlobDamagedError, BlobMismatchError
+from hetero_core.plain_files import open_plain
 
 MAGIC = b"HETEROBL"
 FORMAT_VERSION = 2
@@ -105,7 +105,11 @@ def read_blob(source: str | os.PathLike[str] | IO[bytes] | bytes | memoryview) -
 
     Raises: BlobDamagedError for what is no container, is cut off or was changed; BlobMismatchError for another format version.
     """
-    name, view = _open_view(source)
+    return check_container(*_open_view(source))
+
+
+def check_container(name: str, view: memoryview) -> tuple[BlobHeader, Payload]:
+    """Returns header and sections of a container in memory; `name` is its own in errors. Raises: as `read_blob`."""
     if len(view) < _HEAD.size + _DIGEST_SIZE:
         raise BlobDamagedError(
             f"{name} is no exported network: it has {len(view)} bytes, a container has at least {_HEAD.size + _DIGEST_SIZE}"
@@ -157,15 +161,22 @@ def _open_view(source: Any) -> tuple[str, memoryview]:
         return "the blob", memoryview(source).cast("B")
     if hasattr(source, "read"):
         return f"the stream {getattr(source, 'name', '')}".strip(), memoryview(source.read())
-    path = Path(source)
+    path = os.fspath(source)
     try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            # An empty file cannot be mapped.
-            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
-    except OSError as error:
-        raise BlobDamagedError(f"cannot read the blob '{path}': {error.strerror or error}") from error
-    return f"'{path}'", memoryview(content)
+        descriptor = open_plain(path)
+        try:
+            return f"'{path}'", map_file(descriptor)
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError) as error:  # ValueError for a name with a zero byte
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise BlobDamagedError(f"cannot read the blob '{path}': {reason}") from error
+
+
+def map_file(descriptor: int) -> memoryview:
+    """Returns the bytes of an open file, mapped into memory; they outlive the descriptor. Raises: OSError."""
+    # An empty file cannot be mapped.
+    return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if os.fstat(descriptor).st_size else b"")
 
 
 @dataclass(frozen=True, slots=True)

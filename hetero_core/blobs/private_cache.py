@@ -1,21 +1,24 @@
 """Folders for compiled kernels: code that is loaded again later, kept where nobody but the user can write.
 
 The folders are below XDG_CACHE_HOME, or ~/.cache where it is not set, and never below CACHE_DIR, which may be shared. Each is opened
-without following links and judged by what was opened, so that there is nothing to win by changing it in between.
+without following links and judged by what was opened, so that there is nothing to win by changing it in between. So is each file in them:
+a digest says that a file is whole, its owner and mode say whose code it is.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import secrets
 import stat
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from hetero_core.errors import PrivateFolderError
+from hetero_core.plain_files import may_others_write, open_unlinked, require_owner
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _ADVICE = "set XDG_CACHE_HOME to a folder of your own"
 
 
@@ -56,6 +59,36 @@ def open_private_folder(name: str) -> Path:
     return path
 
 
+def read_private_file(path: Path) -> bytes:
+    """Returns what a file of a private folder holds: a plain file of the user's own, which nobody else can write.
+
+    Raises: OSError with the reason; FileNotFoundError where there is none.
+    """
+    descriptor = open_unlinked(str(path), os.O_RDONLY, folder=None, title=str(path))
+    with os.fdopen(descriptor, "rb") as file:
+        require_owner(os.fstat(descriptor), str(path), ())
+        return file.read()
+
+
+def write_private_file(path: Path, content: bytes) -> None:
+    """Writes a file of a private folder, mode 0600, in the place of what has the name; it appears complete or not at all.
+
+    Raises: OSError.
+    """
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}.partial")
+    descriptor = open_unlinked(str(partial), os.O_WRONLY | os.O_CREAT | os.O_EXCL, folder=None, title=str(partial))
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        os.replace(partial, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(partial)
+        raise
+
+
 def _find_base() -> Path:
     given = os.environ.get("XDG_CACHE_HOME", "")
     # The specification of these folders has relative ones ignored.
@@ -73,7 +106,7 @@ def _check_parent(path: Path, status: os.stat_result) -> None:
         raise PrivateFolderError(
             f"cannot keep code below '{path}': the folder belongs to user {status.st_uid}, expected {os.geteuid()} or root; {_ADVICE}"
         )
-    if status.st_mode & _OTHERS_WRITE and not status.st_mode & stat.S_ISVTX:
+    if may_others_write(status) and not status.st_mode & stat.S_ISVTX:
         raise PrivateFolderError(
             f"cannot keep code below '{path}': others may write to it (mode {stat.S_IMODE(status.st_mode):04o}); "
             f"run chmod go-w on it, or {_ADVICE}"
@@ -110,7 +143,8 @@ def _make_private(descriptor: int, path: Path) -> None:
             f"cannot keep code in '{path}': the folder belongs to user {status.st_uid}, expected {os.geteuid()}; remove it, or {_ADVICE}"
         )
     mode = stat.S_IMODE(status.st_mode)
-    if mode & _OTHERS_WRITE:
+    # Made with mode 0700, so that even a group of the user's own says that somebody has changed it.
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise PrivateFolderError(
             f"cannot keep code in '{path}': others may write to it (mode {mode:04o}, expected 0700), and may have; remove it"
         )

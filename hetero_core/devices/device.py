@@ -6,12 +6,14 @@ The core and nothing else talks to it. Every answer that breaks the contract is 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping
 from typing import Any
 
 import pluggy
 
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult, freeze_mapping
+from hetero_core.devices.blame import call_plugin, read_mapping
 from hetero_core.devices.config import CACHE_KEYS, convert_config, convert_value, declare_keys, merge_config, resolve_key
 from hetero_core.devices.metrics import collect_metrics
 from hetero_core.devices.patience import Patience
@@ -32,6 +34,7 @@ from hetero_core.errors import (
     suggest,
 )
 from hetero_core.network.graph import Network
+from hetero_core.network.types import ValueSpec
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +49,7 @@ class Device:
         self.patience = Patience(provenance, timeout)
         # By id and by what stands behind the colon; an empty one is for all of them.
         self._set: dict[tuple[str, str], dict[str, Any]] = {}
+        self._lock = threading.Lock()
 
     def implements(self, hook: str) -> bool:
         """Says whether the device itself, wrappers aside, implements a hook."""
@@ -63,8 +67,13 @@ class Device:
         Raises: NotImplementedByDeviceError when nobody answers; DeviceTimeoutError when the plugin does not, or has not before; the
         plugin's own error, with a note that names the plugin, otherwise.
         """
+        caller = getattr(self.manager.hook, hook)
         try:
-            result = self.patience.call(hook, device, lambda: getattr(self.manager.hook, hook)(device=device, **arguments))
+            result = self.patience.call(
+                hook,
+                device,
+                lambda: call_plugin(lambda: caller(device=device, **arguments), blame=self.provenance, where=hook),
+            )
         except Exception as error:
             error.add_note(f"raised by {self.provenance} in {hook} for device {device}")
             raise
@@ -76,8 +85,9 @@ class Device:
 
     def keys(self, device: DeviceName) -> Mapping[str, ConfigKey]:
         """Returns every configuration key that the device knows, the core's standard ones included."""
-        declared = self.call("config_keys", device) if self.implements("config_keys") else {}
-        keys = declare_keys(declared, blame=str(self.provenance))
+        blame = str(self.provenance)
+        answer = self.call("config_keys", device) if self.implements("config_keys") else {}
+        keys = declare_keys(read_mapping(answer, blame=blame, where="config_keys"), blame=blame)
         if self.can_export:
             return keys
         return freeze_mapping((name, key) for name, key in keys.items() if name not in CACHE_KEYS)
@@ -92,9 +102,13 @@ class Device:
         if "DEVICE_ID" in converted:
             self.check_name(DeviceName(device.name, converted["DEVICE_ID"].upper()))
         plain = self.keys(DeviceName(device.name))
-        for name, value in converted.items():
-            arguments = device.arguments if name in plain else full.arguments
-            self._set.setdefault((device.id, arguments), {})[name] = value
+        with self._lock:
+            # In the place of what was set, not into it: a load that reads meanwhile has all of these values or none.
+            values_of_place = dict(self._set)
+            for name, value in converted.items():
+                place = device.id, device.arguments if name in plain else full.arguments
+                values_of_place[place] = {**values_of_place.get(place, {}), name: value}
+            self._set = values_of_place
 
     def resolve(self, device: DeviceName, given: Mapping[str, Any] | None) -> tuple[DeviceName, Mapping[str, Any]]:
         """Returns the device with its id and arguments in place, and its complete configuration for a call with these values.
@@ -107,8 +121,9 @@ class Device:
         keys = self.keys(device)
         call = convert_config(given or {}, keys, device=str(device))
         device = self._with_id(device, call)
+        values_of_place = self._set
         places = dict.fromkeys((("", ""), ("", device.arguments), (device.id, ""), (device.id, device.arguments)))
-        config = dict(merge_config(keys, *(self._set.get(place, {}) for place in places), call))
+        config = dict(merge_config(keys, *(values_of_place.get(place, {}) for place in places), call))
         config["DEVICE_ID"] = device.id
         for name, key in keys.items():
             if key.is_arguments and device.arguments:
@@ -162,8 +177,10 @@ class Device:
 
     def metrics(self, device: DeviceName) -> Mapping[str, Any]:
         """Returns all metrics of the device with this id, by name; functions among them are not called yet."""
-        own = self.call("metrics", device) if self.implements("metrics") else {}
-        return collect_metrics(own, device=device, keys=self.keys(device), can_export=self.can_export, blame=str(self.provenance))
+        blame = str(self.provenance)
+        answer = self.call("metrics", device) if self.implements("metrics") else {}
+        own = read_mapping(answer, blame=blame, where="metrics")
+        return collect_metrics(own, device=device, keys=self.keys(device), can_export=self.can_export, blame=blame)
 
     def metric(self, device: DeviceName, name: str) -> Any:
         """Returns one metric.
@@ -176,8 +193,14 @@ class Device:
             raise MetricNotFoundError(
                 f"device {device} has no metric '{name}'{suggest(folded, found) or ';'} its metrics are {enumerate_choices(found)}"
             )
-        value = found[folded]
-        return self.patience.ask(f"the metric {folded}", device, value) if callable(value) else value
+        value, question = found[folded], f"the metric {folded}"
+        if not callable(value):
+            return value
+        try:
+            return self.patience.ask(question, device, lambda: call_plugin(value, blame=self.provenance, where=question))
+        except Exception as error:
+            error.add_note(f"raised by {self.provenance} in {question} of device {device}")
+            raise
 
     def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
         """Returns which nodes the device takes, checked to name every node of the network once."""
@@ -211,6 +234,17 @@ class Device:
     def _check_executable(self, executable: Any, expected: tuple[tuple[str, ...], tuple[str, ...]], hook: str) -> Executable:
         if not isinstance(executable, Executable):
             raise PluginError(f"{self.provenance} returned {type(executable).__name__} from {hook}; expected an Executable")
+        for side in ("inputs", "outputs"):
+            specs = getattr(executable, side, ())
+            if not isinstance(specs, tuple) or not all(isinstance(spec, ValueSpec) for spec in specs):
+                raise PluginError(
+                    f"{self.provenance} returned from {hook} an executable whose {side} are {specs!r:.100}; expected a tuple of ValueSpec"
+                )
+        depth = executable.pipeline_depth
+        if not isinstance(depth, int) or isinstance(depth, bool) or depth < 1:
+            raise PluginError(
+                f"{self.provenance} returned from {hook} an executable with pipeline_depth {depth!r}; expected 1 or more"
+            )
         found = tuple(tuple(spec.name for spec in getattr(executable, side, ())) for side in ("inputs", "outputs"))
         if found != expected:
             raise PluginError(

@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hetero_core.contract import DeviceName, QueryResult, freeze_mapping
+from hetero_core.devices.blame import read_mapping
 from hetero_core.errors import PluginError, UnsupportedNodesError
 from hetero_core.network.graph import Network, Node
+from hetero_core.plan import Plan
 
 Refuse = Callable[[Node, Network], str | None]
 """Returns why the device cannot run a node of a transformed network, or None when it can."""
@@ -64,6 +66,15 @@ def check_query_result(result: Any, network: Network, *, blame: str) -> QueryRes
     """
     if not isinstance(result, QueryResult):
         raise PluginError(f"{blame} returned {type(result).__name__} from query_network; expected a QueryResult")
+    for field in ("supported", "refused"):
+        text_of_name = read_mapping(getattr(result, field), blame=blame, where=f"query_network as {field}")
+        wrong = next((name for name, text in text_of_name.items() if not isinstance(text, str)), None)
+        if wrong is not None:
+            raise PluginError(
+                f"{blame} returned {text_of_name[wrong]!r} for '{wrong}' as {field} from query_network; expected a text"
+            )
+    if result.plan is not None and not isinstance(result.plan, Plan):
+        raise PluginError(f"{blame} returned {type(result.plan).__name__} as the plan from query_network; expected a Plan or None")
     for problem, names in (
         ("both takes and refuses", [name for name in result.supported if name in result.refused]),
         (

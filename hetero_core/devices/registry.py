@@ -16,6 +16,7 @@ import importlib_metadata
 import pluggy
 
 from hetero_core import hookspecs
+from hetero_core.devices.blame import call_plugin
 from hetero_core.devices.device import Device
 from hetero_core.devices.names import parse_device_name
 from hetero_core.devices.patience import ask_within, describe_hanging
@@ -237,6 +238,11 @@ class Registry:
         return any(one is announcement for one in self._announced.get(name, ()))
 
     def _create(self, name: str, announcement: Announcement) -> Device:
+        return call_plugin(
+            lambda: self._create_device(name, announcement), blame=announcement.provenance, where="create_device, or its import"
+        )
+
+    def _create_device(self, name: str, announcement: Announcement) -> Device:
         provenance = announcement.provenance
         plugin = announcement.plugin if announcement.entry_point is None else _load_entry_point(announcement)
         _check_api(plugin, provenance)
@@ -309,7 +315,7 @@ def _load_entry_point(announcement: Announcement) -> Any:
     provenance = announcement.provenance
     try:
         return announcement.entry_point.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise DeviceUnavailableError(
             f"device {provenance.device} is not available: {provenance} cannot be imported from '{provenance.module}': "
             f"{type(error).__name__}: {error}"
@@ -324,7 +330,7 @@ def _load_wrappers() -> list[Any]:
         blame = f"wrapper '{entry_point.name}'{distribution}"
         try:
             wrapper = entry_point.load()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise PluginError(
                 f"{blame} cannot be imported from '{entry_point.value}': {type(error).__name__}: {error}; mend or uninstall it"
             ) from error

@@ -50,7 +50,8 @@ another domain than ONNX's own has the domain before it; version 0 is that of an
 
 Refused are, too, attributes that together have no one meaning: where ONNX leaves it open and engines differ, as on the scores of a
 classifier that weighs one of two classes, the reason says so. Of ONNX's operators there is no kernel for `Gradient`, which differentiates
-the graph around it. `ImageDecoder` needs Pillow (`pip install hetero-core[images]`), and LSTM's `clip` is not implemented: ONNX's text and
+the graph around it. `ImageDecoder` needs Pillow (`pip install hetero-core[images]`), `RegexFullMatch` and `Tokenizer` need RE2
+(`pip install hetero-core[text]`), and LSTM's `clip` is not implemented: ONNX's text and
 ONNX Runtime clip in different places.
 
 | types | element types |

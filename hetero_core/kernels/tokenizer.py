@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from hetero_core.kernels.expressions import compile_match, compile_search
 from hetero_core.kernels.ml_scores import InputTypes
 from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.kernels.registry import STRING, kernel
-
-# ONNX Runtime takes the longest match, Python the first alternative: they agree where there is neither choice nor reluctance.
-_CHOICE = re.compile(r"(?<!\\)(?:\\\\)*[|(]|[*+?}][?+]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,28 +33,31 @@ def _prepare_tokenizer(
 ) -> TokenRule:
     if bool(separators) == bool(tokenexp):
         raise ValueError("needs either separators or a tokenexp")
-    for expression in (tokenexp, *separators):
-        if _CHOICE.search(expression):
-            raise ValueError(
-                f"has the expression {expression!r}; groups, alternatives and reluctant repetition are not implemented"
-            )
-        try:
-            re.compile(expression)
-        except re.error as error:
-            raise ValueError(f"has the expression {expression!r}: {error}") from error
+    splits_letters = separators == ("",)
+    searches = [] if splits_letters else [compile_search(expression) for expression in (separators or (tokenexp,))]
+    for separator in separators:
+        if not splits_letters and compile_match(separator)(""):
+            # Not as it stands in any specification: ONNX Runtime then makes no tokens at all.
+            raise ValueError(f"has the separator {separator!r}, which matches the empty text")
 
     def cut(text: str) -> list[str]:
         if tokenexp:
-            pieces = re.findall(tokenexp, text)
-        elif separators == ("",):
+            pieces = [text[begin:end] for begin, end in searches[0](text)]
+        elif splits_letters:
             pieces = list(text)
         else:
             pieces = [text]
-            for separator in separators:
-                pieces = [part for piece in pieces for part in re.split(separator, piece)]
+            for search in searches:
+                pieces = [part for piece in pieces for part in _split(piece, search(piece))]
         return [piece for piece in pieces if len(piece) >= max(mincharnum, 1)]
 
     return TokenRule(cut, pad_value)
+
+
+def _split(text: str, places: list[tuple[int, int]]) -> list[str]:
+    """Returns what lies between places of a text."""
+    begins, ends = [0, *(end for _, end in places)], [*(begin for begin, _ in places), len(text)]
+    return [text[begin:end] for begin, end in zip(begins, ends, strict=True)]
 
 
 @kernel(
@@ -73,7 +73,7 @@ def _prepare_tokenizer(
 def tokenizer(xp: Namespace, x: Array, *, prepared: TokenRule) -> Array:
     """Returns the tokens of each text along a new axis, filled up with pad_value: what matches, or lies between separators.
 
-    Expressions are Python's; those of ONNX Runtime, RE2's. Source: ONNX Runtime, com.microsoft.Tokenizer-1.
+    Of several matches at a place the longest counts. Source: ONNX Runtime, com.microsoft.Tokenizer-1.
     """
     cut = [prepared.cut(str(text)) for text in x.reshape(-1)]
     y = np.full((len(cut), max((len(tokens) for tokens in cut), default=0)), prepared.pad_value, dtype=object)

@@ -25,6 +25,7 @@ from hetero_core.network.soundness import check_text, find_contradiction
 from hetero_core.network.splitting import NO_PAYLOADS, BytesInMemory, BytesOfFile, ByteSource, Payload, split_model
 from hetero_core.network.types import ValueSpec, has_known_element
 from hetero_core.network.weights import WeightFiles, WeightSource
+from hetero_core.plain_files import open_plain
 
 if TYPE_CHECKING:
     import onnx
@@ -78,7 +79,7 @@ def _read_file(path: str, title: str, *, holds_weights: bool) -> tuple[onnx.Mode
     if os.path.isdir(path):
         raise NetworkReadError(f"cannot read network from '{path}': it is a folder. Give the path of the .onnx file in it.")
     try:
-        with io.FileIO(path) as file:
+        with io.FileIO(open_plain(path)) as file:
             held = None if holds_weights else hold_file(file.fileno(), path)
             return _parse_split(BytesOfFile(file, held), title)
     except FileNotFoundError as error:

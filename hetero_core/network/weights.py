@@ -6,12 +6,14 @@ offsets and lengths are checked against the file when the model is read.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hetero_core.errors import NetworkNotFoundError, NetworkReadError
+from hetero_core.plain_files import open_unlinked
 
 if TYPE_CHECKING:
     import numpy as np
@@ -97,8 +99,12 @@ class MappedFile:
         import numpy as np
 
         if self._bytes is None:
-            mapped = np.memmap(self._path, dtype=np.uint8, mode="r")
-            self._bytes = mapped.view(np.ndarray)
+            try:
+                # The path was resolved: a link in its place was put there afterwards.
+                with io.FileIO(open_unlinked(self._path, os.O_RDONLY, folder=None, title=self._path)) as file:
+                    self._bytes = np.memmap(file, dtype=np.uint8, mode="r").view(np.ndarray)
+            except OSError as error:
+                raise NetworkReadError(f"cannot read weights from '{self._path}': {error.strerror}.") from error
         if self._bytes.size < offset + size:
             raise NetworkReadError(f"weights file '{self._path}' became shorter since the model was read; read the model again.")
         return self._bytes[offset : offset + size]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 from hetero_core.contract import Executable, Payload
-from hetero_core.errors import BlobDamagedError, InvalidNetworkError
+from hetero_core.devices.blame import read_mapping
+from hetero_core.errors import BlobDamagedError, InvalidNetworkError, PluginError
 from hetero_core.network.border import EMPTY_BORDER, Border, pack_border, unpack_border
 from hetero_core.network.graph import Network
 from hetero_core.network.soundness import find_contradiction
@@ -33,6 +35,22 @@ def find_resident(border: Border, inputs: tuple[ValueSpec, ...], outputs: tuple[
     memory_out = {spec.name: spec.memory for spec in outputs}
     ties = [state for state in border.states if HOST != memory_in[state.input] == memory_out[state.output]]
     return frozenset(name for state in ties for name in (state.input, state.output))
+
+
+def check_payload(payload: Any, blame: str) -> Payload:
+    """Returns what a plugin exports, when it is a payload of bytes by name. Raises: PluginError."""
+    if not isinstance(payload, Payload):
+        raise PluginError(f"{blame} returned {type(payload).__name__} from export_network; expected a Payload")
+    if not isinstance(payload.version, int) or isinstance(payload.version, bool):
+        raise PluginError(f"{blame} returned a Payload of version {payload.version!r} from export_network; expected an int")
+    for name, section in read_mapping(payload.sections, blame=blame, where="export_network").items():
+        try:
+            memoryview(section).cast("B")
+        except (TypeError, ValueError) as error:
+            raise PluginError(
+                f"{blame} returned from export_network the section '{name}' of {type(section).__name__}; expected contiguous bytes"
+            ) from error
+    return payload
 
 
 def add_border(payload: Payload, border: Border) -> Payload:

@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from hetero_core.blobs.container import BlobHeader, write_blob
 from hetero_core.contract import Array, ConfigKey, DeviceName, Done, Executable, Payload, RunContext, freeze_mapping
+from hetero_core.devices.blame import call_plugin, describe_exit, is_interrupt, read_mapping
 from hetero_core.devices.provenance import Provenance
 from hetero_core.devices.threads import STREAMS_KEY, THREAD_KEYS
 from hetero_core.dtypes import numpy_dtype
@@ -33,22 +34,22 @@ from hetero_core.limits import RunLimits
 from hetero_core.network.border import EMPTY_BORDER, Border
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.profile import Profile
-from hetero_core.runtime.borders import add_border, drop_specs, find_resident
+from hetero_core.runtime.borders import add_border, check_payload, drop_specs, find_resident
 from hetero_core.runtime.door import describe_plain, fits_shape, order_inputs, own_outputs, take_plain
 from hetero_core.runtime.forks import FORK_ADVICE, FORKS
 from hetero_core.runtime.late_runs import LateRuns
 from hetero_core.runtime.load_limits import read_deadline, read_memory_limit
 from hetero_core.runtime.request import InferRequest
+from hetero_core.runtime.run import Start, measure_start
 from hetero_core.runtime.states import RequestStates
 from hetero_core.runtime.transfers import move_value
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
+    from hetero_core.runtime.executors import Executor
 
 logger = logging.getLogger(__name__)
 
 Run = Callable[[tuple[Array, ...], RunContext], tuple[Array, ...]]
-Start = Callable[[tuple[Array, ...], RunContext, Done], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Binding:
     to_host: Callable[[Array], Array]
     from_host: Callable[[Array, ValueSpec], Array]
     export: Callable[[], Payload]
-    submit: Callable[[Callable[[], Any]], Future[Any]]
+    executor: Executor
     is_from_cache: bool = False
     border: Border = EMPTY_BORDER
 
@@ -83,8 +84,7 @@ class ExecutableNetwork:
         self.config = binding.config
         self.executable = executable
         self.run: Run = binding.run
-        self.submit = binding.submit
-        self.create_state = executable.create_state
+        self.submit = binding.executor.submit
         self.to_host = binding.to_host
         self.from_host = binding.from_host
         self.measures = bool(binding.config.get("PERF_COUNT"))
@@ -107,11 +107,24 @@ class ExecutableNetwork:
             for spec in self.all_outputs
         )
         # A device that starts runs by itself is only asked to where no wrapper and no transfer stands between.
-        self.start: Callable[[tuple[Any, ...], RunContext, Done], None] | None = (
-            self._start_run if executable.start is not None and is_bare and self._is_host else None
-        )
-        if self.measures and self.start is not None:
-            self.start = _measure_start(self.start)
+        self._starts = executable.start is not None and is_bare and self._is_host
+
+    @property
+    def start(self) -> Start | None:
+        """What starts a run on a device that works by itself; None where a thread of the core runs it."""
+        # Not kept: a network that held its own method would wait for the garbage collector, and its device's threads with it.
+        if not self._starts:
+            return None
+        return measure_start(self._start_run) if self.measures else self._start_run
+
+    def create_state(self) -> object:
+        """Returns working memory of the device for one request. Raises: as `run_host` does."""
+        try:
+            return self.executable.create_state()
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            raise self.blame_device(error) from error.__cause__ if isinstance(error, HeteroError) else error
 
     @property
     def fingerprint(self) -> str:
@@ -170,7 +183,9 @@ class ExecutableNetwork:
             else:
                 placed = self._bring_in(inputs, context.profile)
                 outputs = self._take_home(self.run(placed, context), context.profile)
-        except Exception as error:  # noqa: BLE001  # a device may raise anything; the caller meets one kind
+        except BaseException as error:  # a device may raise anything; the caller meets one kind
+            if is_interrupt(error):
+                raise
             raise self.blame_device(error) from error.__cause__ if isinstance(error, HeteroError) else error
         return outputs
 
@@ -181,7 +196,9 @@ class ExecutableNetwork:
         assert start is not None
         try:
             start(inputs, context, done)
-        except Exception as error:  # noqa: BLE001  # as in run_host
+        except BaseException as error:  # as in run_host
+            if is_interrupt(error):
+                raise
             raise self.blame_device(error) from error.__cause__ if isinstance(error, HeteroError) else error
 
     def run_measured(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
@@ -194,9 +211,11 @@ class ExecutableNetwork:
         finally:
             profile.end_run()
 
-    def blame_device(self, error: Exception) -> HeteroError:
+    def blame_device(self, error: BaseException) -> HeteroError:
         """Returns the error of a run as users meet it: a HeteroError with a note, anything else as an InferenceError with its notes."""
         where = f"on {self.device} ({self._binding.provenance})"
+        if not isinstance(error, Exception):
+            return describe_exit(error, blame=str(self._binding.provenance), where=f"a run of network '{self.name}'")
         if isinstance(error, HeteroError):
             error.add_note(f"while network '{self.name}' ran {where}")
             return error
@@ -269,8 +288,8 @@ class ExecutableNetwork:
     def pack(self) -> tuple[BlobHeader, Payload]:
         """Returns what an exported blob consists of. Raises: NotImplementedByDeviceError, ClosedError."""
         self._require_open()
-        payload = add_border(self._binding.export(), self.border)
         provenance = self._binding.provenance
+        payload = add_border(check_payload(self._binding.export(), str(provenance)), self.border)
         header = BlobHeader(
             device=self.device.name,
             distribution=provenance.distribution,
@@ -290,6 +309,7 @@ class ExecutableNetwork:
 
         Raises: MetricNotFoundError with the near misses and all names.
         """
+        self.require_process()
         found = self._metrics()
         folded = name.strip().upper()
         if folded not in found:
@@ -298,9 +318,10 @@ class ExecutableNetwork:
                 f"its metrics are {enumerate_choices(found)}"
             )
         value = found[folded]
-        return value() if callable(value) else value
+        return call_plugin(value, blame=self._binding.provenance, where=f"the metric {folded}") if callable(value) else value
 
     def _metrics(self) -> dict[str, Any]:
+        blame = str(self._binding.provenance)
         found = {
             "NETWORK_NAME": self.name,
             "OPTIMAL_NUMBER_OF_INFER_REQUESTS": self.config[STREAMS_KEY] * self.executable.pipeline_depth,
@@ -308,7 +329,9 @@ class ExecutableNetwork:
             "SUPPORTED_CONFIG_KEYS": tuple(sorted(self.config)),
             "LOADED_FROM_CACHE": self._binding.is_from_cache,
             "REFERENCE_NODES": (),
-            **self.executable.metrics(),
+            **read_mapping(
+                call_plugin(self.executable.metrics, blame=blame, where="metrics of a network"), blame=blame, where="its metrics"
+            ),
         }
         found["SUPPORTED_METRICS"] = tuple(sorted((*found, "SUPPORTED_METRICS")))
         return found
@@ -336,7 +359,8 @@ class ExecutableNetwork:
             if self.forks == FORKS.count and self.late_runs.count:
                 logger.warning("%r is not closed: %d runs that exceeded DEADLINE have not returned", self, self.late_runs.count)
             elif self.forks == FORKS.count:
-                self.executable.close()
+                self._binding.executor.retire()
+                call_plugin(self.executable.close, blame=self._binding.provenance, where=f"close of network '{self.name}'")
 
     def _require_open(self) -> None:
         self.require_process()
@@ -356,23 +380,6 @@ class ExecutableNetwork:
 
     def __repr__(self) -> str:
         return f"ExecutableNetwork('{self.name}' on {self.device})"
-
-
-def _measure_start(start: Start) -> Start:
-    """Returns the start of a device that works by itself, with a record of when it was told to and when it was done."""
-
-    def start_measured(inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
-        profile = context.profile
-        assert profile is not None, "a network that measures runs with a profile"
-
-        def end_run(outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
-            profile.end_run()
-            done(outputs, error)
-
-        profile.begin_run()
-        start(inputs, context, end_run)
-
-    return start_measured
 
 
 @cache

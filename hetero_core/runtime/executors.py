@@ -49,20 +49,26 @@ class ExecutorManager:
         """
         if not config[EXCLUSIVE_KEY]:
             return self.create_executor(name, workers=config[STREAMS_KEY] * depth)
+        self._require_process(name)
         with self._lock:
             found = self._shared.get(name)
             if found is None:
                 found = self._shared[name] = self._create(f"{name}-exclusive", 1)
+                found.is_shared = True
             return found
 
     def create_executor(self, name: str, *, workers: int) -> Executor:
         """Returns a new executor of up to this many threads, 1 or more. Raises: ClosedError after `close`."""
+        self._require_process(name)
         with self._lock:
             return self._create(name, workers)
 
-    def _create(self, name: str, workers: int) -> Executor:
+    def _require_process(self, name: str) -> None:
+        # Asked before the lock, which a thread of the parent may have held.
         if self._forks != count_forks():
             raise ClosedError(f"cannot make threads for {name}: its Core cannot be used here: {FORK_ADVICE}")
+
+    def _create(self, name: str, workers: int) -> Executor:
         if self._is_closed:
             raise ClosedError(f"cannot make threads for {name}: its Core is closed")
         executor = Executor(name, workers, self)
@@ -89,19 +95,36 @@ class ExecutorManager:
 class Executor:
     """Up to `workers` threads, each started when no other one is idle. They are named `hetero-<name>_<index>`."""
 
+    is_shared = False
+    """Says whether several networks take turns on it, none of which may end its threads."""
+
     def __init__(self, name: str, workers: int, manager: ExecutorManager) -> None:
         self.workers = workers
         self._name = name
         # Held, so that the exit of the interpreter finds the manager of executors in use.
         self._manager = manager
         self._lock = threading.Lock()
+        self._is_closed = False
+        self._forks = count_forks()
+        self._retired: list[threading.Thread] = []
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
         self._tasks: _Tasks = SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._threads: list[threading.Thread] = []
-        self._is_closed = False
-        self._forks = count_forks()
         # A thread holds the queue, not the executor: one that nobody holds any more ends its threads.
-        weakref.finalize(self, _dismiss, self._tasks, self._threads).atexit = False
+        self._end = weakref.finalize(self, _dismiss, self._tasks, self._threads)
+        self._end.atexit = False
+
+    def retire(self) -> None:
+        """Lets the threads end after what is queued; a later task starts new ones. For a network that is closed and may still be held."""
+        if self.is_shared:
+            return
+        with self._lock:
+            self._retired = [thread for thread in (*self._retired, *self._threads) if thread.is_alive()]
+            self._end()
+            self._begin_anew()
 
     def submit(self, task: Callable[[], Any]) -> Future[Any]:
         """Returns the future of a task that one of the threads runs, in the order in which they come.
@@ -135,7 +158,7 @@ class Executor:
 
     def join(self, deadline: float | None) -> None:
         """Waits for the threads, but for the one that asks: a callback may close the Core."""
-        for thread in self._threads:
+        for thread in (*self._retired, *self._threads):
             if thread is not threading.current_thread():
                 thread.join(None if deadline is None else max(deadline - monotonic(), 0))
 

@@ -6,6 +6,7 @@ An object keeps the count of the time when it was made; another count later mean
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 
 class _Forks:
@@ -22,8 +23,16 @@ def _count_fork() -> None:
     FORKS.count += 1
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
-    os.register_at_fork(after_in_child=_count_fork)
+def call_in_child(action: Callable[[], object]) -> None:
+    """Has an action called in each forked child, before anything else there: to renew a lock, which a thread of the parent may hold.
+
+    For whatever is one in a process and is used in the child, too.
+    """
+    if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+        os.register_at_fork(after_in_child=action)
+
+
+call_in_child(_count_fork)
 
 
 def count_forks() -> int:

@@ -62,6 +62,7 @@ class AsyncInferQueue:
 
     def is_ready(self) -> bool:
         """Says whether a request is idle, so that `start_async` would not wait."""
+        self._network.require_process()
         with self._changed:
             return 0 in self._unfinished
 
@@ -72,6 +73,7 @@ class AsyncInferQueue:
 
         Raises: RequestBusyError while a request runs.
         """
+        self._network.require_process()
         with self._changed:
             if any(self._unfinished):
                 raise RequestBusyError(

@@ -26,8 +26,8 @@ from hetero_core.profile import NodeTime, Profile
 from hetero_core.runtime.door import convert_value, count_copied_bytes, fill_presets, find_spec
 from hetero_core.runtime.forks import FORKS
 from hetero_core.runtime.late_runs import describe_late_run, start_thread, start_timer
-from hetero_core.runtime.run import NO_STATE, Outcome, Run, wake_loop
-from hetero_core.runtime.states import RequestStates
+from hetero_core.runtime.run import NO_STATE, Outcome, Run, tell_end, wake_loop
+from hetero_core.runtime.states import RequestStates, hold_weakly
 
 if TYPE_CHECKING:
     import asyncio
@@ -48,7 +48,7 @@ class InferRequest:
         self._ordered_presets: list[np.ndarray[Any, Any] | None] = []
         self._outputs: tuple[Any, ...] | None = None  # of the last run, by position
         self._callback: Callback | None = None
-        self.states = RequestStates(network, require_idle=self._require_idle)
+        self.states = RequestStates(network, require_idle=hold_weakly(self._require_idle))
         self._has_states = bool(self.states)
         self._state: object = self._make_state()
         # What one run reads as states was made in the other working memory; the two are used in turn.
@@ -129,12 +129,12 @@ class InferRequest:
     def _arrive(self, run: Run, outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
         """Ends a run that the device started by itself."""
         self._leave_work(run)
-        if isinstance(error, Exception):
+        if error is not None:
             blamed = self._network.blame_device(error)
-            blamed.__cause__ = error.__cause__ if blamed is error else error
+            # A device may tell anything in place of an error; who waits must go on.
+            cause: Any = error.__cause__ if blamed is error else error
+            blamed.__cause__ = cause if isinstance(cause, BaseException) else None
             self._conclude(run, (), blamed)
-        elif error is not None:
-            self._conclude(run, (), error)
         else:
             self._conclude(run, *self._collect(run, () if outputs is None else outputs))
 
@@ -164,8 +164,12 @@ class InferRequest:
         self._network.require_process()
         with self._lock:
             run = self._running
-        if run is not None:
-            self._cancel_run(run)
+        if run is None:
+            return
+        self._cancel_run(run)
+        # An interrupt that came within the callback, which was on this thread.
+        if isinstance(run.error, KeyboardInterrupt):
+            raise run.error
 
     def _cancel_run(self, run: Run) -> None:
         self._set_aside(run, RequestCancelledError(f"a request on network '{self._network.name}' was cancelled"))
@@ -204,6 +208,7 @@ class InferRequest:
         with self._lock:
             run.is_at_work = False
             if run.is_late:
+                run.is_late = False
                 self._network.late_runs.add(-1)
 
     def _expire(self, run: Run) -> None:
@@ -367,8 +372,9 @@ class InferRequest:
 
     def _finish(self, run: Run) -> None:
         """Lets those go on who wait for a run."""
-        if run.timer is not None:
-            run.timer.cancel()
+        timer, run.timer = run.timer, None
+        if timer is not None:
+            timer.cancel()
         run.open()
         if run.wake is not None:
             run.wake()
@@ -385,14 +391,8 @@ class InferRequest:
 
     def _call_back(self, run: Run) -> None:
         callback = self._callback
-        if callback is None or not run.is_detached:
-            return
-        try:
-            callback(self, run.error)
-        except Exception as error:  # noqa: BLE001  # the caller's own function; it reaches wait
-            error.add_note(f"raised by the callback of a request on network '{self._network.name}'")
-            error.__context__ = run.error
-            run.error = error
+        if callback is not None and run.is_detached:
+            tell_end(run, lambda: callback(self, run.error), self._network.name)
 
     def _end_dropped(self, run: Run) -> None:
         """A task that never began, because the Core closed, ends its run as cancelled."""

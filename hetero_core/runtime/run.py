@@ -6,18 +6,28 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.contract import RunContext
+from hetero_core.contract import Array, Done, RunContext
+from hetero_core.runtime.forks import call_in_child
 
 if TYPE_CHECKING:
     import asyncio
 
 NO_STATE: Any = object()
 """Stands for working memory that the device has yet to make."""
+Start = Callable[[tuple[Array, ...], RunContext, Done], None]
 Outcome = tuple[tuple[Any, ...], BaseException | None]
 
 
 _events = threading.Lock()
 """Held while a latch makes its event or is set, never while one waits."""
+
+
+def _renew_events() -> None:
+    global _events
+    _events = threading.Lock()
+
+
+call_in_child(_renew_events)
 
 
 class Latch:
@@ -75,3 +85,30 @@ def wake_loop(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> N
         # A closed loop has nobody left who awaits.
         if not loop.is_closed():
             raise
+
+
+def tell_end(run: Run, call_back: Callable[[], None], network: str) -> None:
+    """Calls the caller's own function when a run has ended; whatever it raises becomes the run's error, so that who waits goes on."""
+    try:
+        call_back()
+    except BaseException as error:  # noqa: BLE001  # an exit or an interrupt within a callback, too: it is raised in `wait`
+        error.add_note(f"raised by the callback of a request on network '{network}'")
+        error.__context__ = run.error
+        run.error = error
+
+
+def measure_start(start: Start) -> Start:
+    """Returns the start of a device that works by itself, with a record of when it was told to and when it was done."""
+
+    def start_measured(inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
+        profile = context.profile
+        assert profile is not None, "a network that measures runs with a profile"
+
+        def end_run(outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
+            profile.end_run()
+            done(outputs, error)
+
+        profile.begin_run()
+        start(inputs, context, end_run)
+
+    return start_measured

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
+from weakref import WeakMethod
 
 import numpy as np
 
@@ -199,3 +200,16 @@ class RequestStates(Mapping[str, RequestState]):
 
     def __len__(self) -> int:
         return len(self._states)
+
+
+def hold_weakly(require_idle: Callable[[str], None]) -> Callable[[str], None]:
+    """Returns the method of a request without holding the request, which would wait for the garbage collector, and its network with it."""
+    method = WeakMethod(require_idle)
+
+    def require(action: str) -> None:
+        own = method()
+        # A request that nobody holds is in no run.
+        if own is not None:
+            own(action)
+
+    return require

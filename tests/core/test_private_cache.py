@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hetero_core.blobs.private_cache import open_private_folder
+from hetero_core.blobs.private_cache import open_private_folder, read_private_file, write_private_file
 from hetero_core.errors import PrivateFolderError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has access lists instead of modes")
@@ -140,3 +140,40 @@ def test_base_that_cannot_be_made_is_an_error_with_advice(base: Path) -> None:
     base.write_bytes(b"")
     with pytest.raises(PrivateFolderError, match=r"cannot make the folder .*set XDG_CACHE_HOME to a folder of your own"):
         open_private_folder("kernels")
+
+
+def test_file_of_the_folder_is_written_for_the_user_alone_and_read_back(base: Path) -> None:
+    path = open_private_folder("kernels") / "a"
+    write_private_file(path, b"code")
+    write_private_file(path, b"newer code")
+    assert read_private_file(path) == b"newer code"
+    assert mode_of(path) == 0o600
+    assert [each.name for each in path.parent.iterdir()] == ["a"]
+    with pytest.raises(FileNotFoundError):
+        read_private_file(path.with_name("b"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"), [("link", "is a link"), ("pipe", "is a pipe"), ("open", r"others may write to '.*' \(mode 0666\)")]
+)
+def test_code_that_is_no_file_of_the_user_alone_is_not_read(base: Path, kind: str, reason: str) -> None:
+    path = open_private_folder("kernels") / "a"
+    write_private_file(path, b"code")
+    if kind == "open":
+        path.chmod(0o666)
+    else:
+        path.rename(path.with_name("b"))
+        path.symlink_to(path.with_name("b")) if kind == "link" else os.mkfifo(path)
+    with pytest.raises(OSError, match=reason):
+        read_private_file(path)
+    write_private_file(path, b"compiled again")
+    assert read_private_file(path) == b"compiled again"
+
+
+@needs_root
+def test_code_of_another_user_is_not_read(base: Path) -> None:
+    path = open_private_folder("kernels") / "a"
+    write_private_file(path, b"code")
+    os.chown(path, 4711, 4711)
+    with pytest.raises(PermissionError, match="belongs to user 4711, expected 0"):
+        read_private_file(path)

@@ -104,6 +104,24 @@ def test_error_in_a_callback_is_raised_by_wait_all(hand: Any, by_hand: Executabl
     queue.wait_all()
 
 
+def test_exit_in_a_callback_is_raised_by_wait_all_and_takes_no_request(hand: Any, by_hand: ExecutableNetwork, feed: Feed) -> None:
+    hand.is_free = True
+    queue = AsyncInferQueue(by_hand, 2)
+    exits = [SystemExit(index) for index in range(2)]
+
+    def leave(request: InferRequest, userdata: int) -> None:
+        raise exits[userdata]
+
+    queue.set_callback(leave)
+    for index in range(2):
+        queue.start_async(feed(index), index)
+    with pytest.raises(SystemExit) as caught:
+        queue.wait_all()
+    assert caught.value in exits
+    assert queue.is_ready()
+    queue.wait_all()
+
+
 def test_bad_input_is_raised_at_once_and_takes_no_request(hand: Any, by_hand: ExecutableNetwork, feed: Feed) -> None:
     hand.is_free = True
     queue = AsyncInferQueue(by_hand, 1)

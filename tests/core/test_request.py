@@ -146,6 +146,36 @@ def test_error_in_a_callback_reaches_wait(gate: Gate, request_of_gate: InferRequ
     assert any("callback of a request on network 'g'" in note for note in caught.value.__notes__)
 
 
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()], ids=lambda error: type(error).__name__)
+def test_exit_or_interrupt_in_a_callback_reaches_wait(gate: Gate, request_of_gate: InferRequest, error: BaseException) -> None:
+    gate.open.set()
+
+    def leave(request: InferRequest, failure: BaseException | None) -> None:
+        raise error
+
+    request_of_gate.set_callback(leave)
+    request_of_gate.start_async({"x": ONES, "w": ONES})
+    with pytest.raises(type(error)) as caught:
+        request_of_gate.wait(60)
+    assert caught.value is error
+    request_of_gate.set_callback(None)
+    request_of_gate.start_async({"x": ONES, "w": ONES})
+    assert request_of_gate.wait(60), "the request and its thread work on"
+
+
+def test_interrupt_in_the_callback_of_a_cancel_reaches_who_cancels(gate: Gate, request_of_gate: InferRequest) -> None:
+    def interrupt(request: InferRequest, failure: BaseException | None) -> None:
+        raise KeyboardInterrupt
+
+    request_of_gate.set_callback(interrupt)
+    request_of_gate.start_async({"x": ONES, "w": ONES})
+    assert gate.entered.acquire(timeout=60)
+    with pytest.raises(KeyboardInterrupt):
+        request_of_gate.cancel()
+    assert not request_of_gate.is_running
+    gate.open.set()
+
+
 def test_infer_does_not_call_the_callback(gate: Gate, request_of_gate: InferRequest) -> None:
     gate.open.set()
     request_of_gate.set_callback(lambda request, error: pytest.fail("called"))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import threading
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
 
 from hetero_core import Core, Executable, ExecutableNetwork, Network, QueryResult, RunContext, hookimpl
-from hetero_core.errors import ClosedError, InferenceError
+from hetero_core.errors import ClosedError, InferenceError, PluginError
 
 X = np.array([3], np.float32)
 
@@ -20,7 +23,8 @@ class Starting(Executable):
 
     def __init__(self, network: Network) -> None:
         self.inputs, self.outputs = network.inputs, network.outputs
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
+        self.told: Any = None
         self.started = 0
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
@@ -30,7 +34,7 @@ class Starting(Executable):
         self.started += 1
         if self.failure is not None:
             raise self.failure
-        done(self.run(inputs, context), None)
+        done(self.run(inputs, context), self.told)
 
 
 class StartingDevice:
@@ -74,3 +78,47 @@ def test_closed_network_is_not_started(network: ExecutableNetwork) -> None:
         request.start_async({"x": X})
     assert executable.started == 0
     assert request.wait(0)
+
+
+@pytest.mark.parametrize("told", [SystemExit(2), "no error", 7], ids=["exit", "text", "number"])
+def test_anything_that_a_device_tells_in_place_of_an_error_reaches_wait(network: ExecutableNetwork, told: Any) -> None:
+    executable = network.executable
+    assert isinstance(executable, Starting)
+    executable.told = told
+    request = network.create_infer_request()
+    request.start_async({"x": X})
+    with pytest.raises(PluginError, match=f"plugin STARTING .* raised {type(told).__name__}"):
+        request.wait(60)
+
+
+def test_exit_of_a_start_blames_the_plugin(network: ExecutableNetwork) -> None:
+    executable = network.executable
+    assert isinstance(executable, Starting)
+    executable.failure = SystemExit(3)
+    with pytest.raises(PluginError, match="plugin STARTING .* raised SystemExit: 3 in a run of network 'g'"):
+        network.create_infer_request().start_async({"x": X})
+
+
+@pytest.mark.parametrize("config", [{}, {"PERF_COUNT": True}, {"DEADLINE": 60.0}], ids=["plain", "measured", "deadline"])
+@pytest.mark.parametrize("device", ["STARTING", "CPU"])
+def test_network_goes_with_its_last_holder_without_the_garbage_collector(
+    core: Core, read: Callable[[str], Network], device: str, config: dict[str, Any]
+) -> None:
+    core.register_plugin("STARTING", StartingDevice())
+    loaded = core.load_network(read("g (float[1] x) => (float[1] y) { y = Add(x, x) }"), device, config)
+    request, held = loaded.create_infer_request(), ref(loaded.executable)
+    gc.collect()
+    gc.disable()
+    try:
+        request.start_async({"x": X})
+        assert request.wait(60)
+        request.infer({"x": X})
+        # Waits for the threads of the core; that of a run or of a timer with DEADLINE may be about to end.
+        core.close()
+        for thread in threading.enumerate():
+            if thread.name.startswith("hetero-") and ("deadline" in thread.name or thread.name.endswith(" run")):
+                thread.join(60)
+        del loaded, request
+        assert held() is None
+    finally:
+        gc.enable()

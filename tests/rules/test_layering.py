@@ -31,6 +31,7 @@ LAYERS = (
     "errors",
     "dtypes",
     "files",
+    "plain_files",
     "limits",
     "network.types",
     "network.affinity",

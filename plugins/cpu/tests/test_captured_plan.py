@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+from hetero_core.blobs.private_cache import open_private_folder, write_private_file
 
 pytest.importorskip("llvmlite", reason="plans of machine code are named by its version")
 
@@ -14,7 +18,7 @@ from hetero_cpu.instance import allocate_arena, lay_arrays
 from hetero_cpu.jit.captured_plan import CapturedPlan, capture_plan, restore_plan
 from hetero_cpu.jit.compiler import Kernel
 from hetero_cpu.jit.native import NativeCall
-from hetero_cpu.jit.stored_plans import make_key, move_places, read_plan, write_plan
+from hetero_cpu.jit.stored_plans import FOLDER, make_key, move_places, read_plan, write_plan
 from hetero_cpu.plan import Block, Plan, PlannedStep
 from hetero_cpu.recipe import Recipe
 
@@ -132,3 +136,25 @@ def test_name_of_a_plan_depends_on_content_names_and_threads() -> None:
     digests = ({"packed": b"1"}, {"packed": b"2"}, {"weights": b"1"}, {"packed": b"1", "weights": b"1"})
     keys = [make_key(found, workers) for found in digests for workers in (1, 2)]
     assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize("content", ["", "1", "[]", "{}", '{"steps": [[1]]}', '{"steps": [], "values": []}', "[" * 100_000])
+def test_stored_plan_of_another_form_behind_a_right_digest_is_said_and_not_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = open_private_folder(FOLDER) / "key.json"
+    write_private_file(path, hashlib.sha256(content.encode()).digest() + content.encode())
+    assert read_plan("key") is None
+    assert f"'{path}' holds no plan" in caplog.text
+
+
+def test_stored_plan_that_others_may_write_is_said_and_not_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = open_private_folder(FOLDER) / "key.json"
+    write_private_file(path, b"")
+    path.chmod(0o666)
+    assert read_plan("key") is None
+    assert f"a stored plan is not used: others may write to '{path}' (mode 0666)" in caplog.text

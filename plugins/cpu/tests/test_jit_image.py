@@ -164,6 +164,40 @@ def test_unusable_object_with_a_right_digest_is_compiled_again(folder: Path, cap
     assert "a stored kernel cannot be used and is compiled again: this is no object file for x86-64" in caplog.text
 
 
+@pytest.mark.parametrize("value", [0, 1, 7, 1 << 20, 1 << 40, (1 << 63) - 1, (1 << 64) - 1])
+def test_any_number_of_an_object_changed_behind_a_right_digest_is_refused_or_harmless_to_load(folder: Path, value: int) -> None:
+    Compiler().compile(Kernel(NAME, emit))
+    image = read_stored(folder)[1]
+    refused = 0
+    for place in range(0, len(image) - 8, 4):
+        changed = bytearray(image)
+        struct.pack_into("<Q", changed, place, value)
+        # What it computes is another matter: whoever may write here may run anything as this user.
+        try:
+            load_image(bytes(changed), NAME)
+        except ImageError:
+            refused += 1
+    assert refused
+
+
+@pytest.mark.parametrize("kind", ["link", "open"])
+def test_stored_code_that_somebody_else_may_change_is_compiled_again(
+    folder: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    Compiler().compile(Kernel(NAME, emit))
+    path, _ = read_stored(folder)
+    if kind == "link":
+        path.rename(folder.parent / "elsewhere")
+        path.symlink_to(folder.parent / "elsewhere")
+    else:
+        path.chmod(0o666)
+    with caplog.at_level(logging.WARNING, logger="hetero_cpu.jit.compiler"):
+        assert run_at(Compiler().compile(Kernel(NAME, emit))) == EXPECTED * find_width()
+    assert "a stored kernel is not used and is compiled again: " in caplog.text
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert not path.is_symlink()
+
+
 CHILD = """
 import sys
 sys.path.insert(0, sys.argv[1])

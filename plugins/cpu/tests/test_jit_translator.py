@@ -129,3 +129,36 @@ def is_running(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+# A thread links a kernel while the process forks.
+FORKED = """
+import os, threading
+import numpy as np, onnx.parser
+from hetero_core import Core
+from hetero_cpu.jit.compiler import COMPILER
+
+held = threading.Event()
+
+
+def link():
+    with COMPILER._lock:
+        held.set()
+        threading.Event().wait()
+
+
+threading.Thread(target=link, daemon=True).start()
+held.wait()
+child = os.fork()
+if child == 0:
+    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[64] x) => (float[64] y) { a = Exp(x) y = Neg(a) }')
+    loaded = Core().load_network(model, "CPU", {"CPU_KERNELS": "JIT"})
+    np.testing.assert_allclose(loaded.infer({"x": np.zeros(64, np.float32)})["y"], -np.ones(64), rtol=1e-6)
+    os._exit(0)
+os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_child_that_is_forked_while_a_kernel_is_linked_computes() -> None:
+    ended = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")

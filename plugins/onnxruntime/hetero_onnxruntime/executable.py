@@ -13,11 +13,12 @@ import numpy as np
 
 from hetero_core.contract import Executable, RunContext
 from hetero_core.dtypes import numpy_dtype, onnx_of_dtype
+from hetero_core.errors import ClosedError
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType, ValueSpec
 from hetero_core.profile import Profile
 from hetero_onnxruntime.engine import Engine
-from hetero_onnxruntime.session import Settings, build_session
+from hetero_onnxruntime.session import Loaded, Settings, build_session
 
 # What the engine takes and gives as plain NumPy arrays; the others are bound by address.
 _PLAIN = frozenset(
@@ -34,10 +35,12 @@ Place = tuple[int, tuple[int, ...]]
 class Bindings:
     """What a request has bound, kept for its next run: where the inputs and then the outputs lay, None for what is not bound yet."""
 
-    __slots__ = ("bound", "places")
+    __slots__ = ("bound", "loaded", "places")
 
     def __init__(self) -> None:
         self.bound: Any = None
+        # What is bound holds the session, which reads memory of this.
+        self.loaded: Loaded | None = None
         self.places: list[Place | None] = []
 
 
@@ -51,7 +54,7 @@ class OrtExecutable(Executable):
         self._engine = engine
         self._stamped = stamped
         self._settings = settings
-        self._loaded = build_session(engine, stamped, settings)
+        self._loaded: Loaded | None = build_session(engine, stamped, settings)
         self._names = [spec.name for spec in self.inputs]
         self._output_names = [spec.name for spec in self.outputs]
         self._is_plain = all(_is_plain(spec) for spec in (*self.inputs, *self.outputs))
@@ -72,12 +75,21 @@ class OrtExecutable(Executable):
         presets = context.outputs
         if presets is not None and self._is_fixed and not self._makes_little and all(preset is not None for preset in presets):
             return self._run_again(inputs, presets, context.state)
-        return self._run_session(self._loaded.session, inputs, presets)
+        loaded = self._require_loaded()  # held: the session reads memory of it
+        return self._run_session(loaded.session, inputs, presets)
+
+    def _require_loaded(self) -> Loaded:
+        """Returns the session with its memory. Raises: ClosedError in a run that began while the network was closed."""
+        loaded = self._loaded
+        if loaded is None:
+            raise ClosedError("the network was closed on ORT while a run of it began; load it again")
+        return loaded
 
     def _run_again(self, inputs: tuple[Any, ...], presets: Any, bindings: Any) -> tuple[Any, ...]:
         """Runs into the caller's arrays; what lies where it lay in the last run is bound already."""
+        loaded = self._require_loaded()
         if bindings.bound is None:
-            bindings.bound = self._loaded.session.io_binding()
+            bindings.loaded, bindings.bound = loaded, loaded.session.io_binding()
             bindings.places = [None] * (len(inputs) + len(presets))
         bound, places = bindings.bound, bindings.places
         for index, value in enumerate((*inputs, *presets)):
@@ -88,7 +100,7 @@ class OrtExecutable(Executable):
                 spec = self.inputs[index] if is_input else self.outputs[index - len(inputs)]
                 _bind(bound.bind_input if is_input else bound.bind_output, spec, value)
                 places[index] = place
-        self._loaded.session.run_with_iobinding(bound)
+        loaded.session.run_with_iobinding(bound)
         return tuple(presets)
 
     def _run_session(self, session: Any, inputs: tuple[Any, ...], presets: Any) -> tuple[Any, ...]:
@@ -142,7 +154,12 @@ class OrtExecutable(Executable):
 
     def metrics(self) -> dict[str, Any]:
         """What the engine says about the session."""
-        return {"ORT_PROVIDERS": tuple(self._loaded.session.get_providers())}
+        loaded = self._loaded
+        return {} if loaded is None else {"ORT_PROVIDERS": tuple(loaded.session.get_providers())}
+
+    def close(self) -> None:
+        """Lets the session go, and its threads with it, whoever still holds this object."""
+        self._loaded = None
 
 
 def _is_plain(spec: ValueSpec) -> bool:

@@ -21,7 +21,7 @@ import numpy as np
 from hetero_core.contract import Executable, RunContext
 from hetero_core.devices.threads import STREAMS_KEY
 from hetero_core.dtypes import numpy_dtype
-from hetero_core.errors import InferenceError, LoadError
+from hetero_core.errors import ClosedError, InferenceError, LoadError
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import ValueSpec
 from hetero_core.profile import Profile
@@ -80,6 +80,8 @@ class OpenvinoExecutable(Executable):
         self.outputs = network.outputs
         self.network = network
         self.compiled = compiled
+        self._is_compiled = compiled is not None
+        self._is_closed = False
         self._module = engine.module
         self._ports = ports
         self._lanes: deque[Lane] = deque()
@@ -131,11 +133,11 @@ class OpenvinoExecutable(Executable):
                 view[...] = inputs[index]
             # The engine's copies are the results: by port, and so by output.
             made = lane.infer(_SET_BEFORE, False, False)
-            self._lanes.append(lane)
+            self._keep_lane(lane)
             return tuple(made.values())
         presets = context.outputs
         results: list[Any] = list(presets) if presets is not None else [None] * len(self.outputs)
-        if self.compiled is not None:
+        if self._is_compiled:
             self._run_engine(inputs, results, context.profile)
         for index, source in self._ports.passed.items():
             results[index] = _copy(inputs[source], results[index])
@@ -173,10 +175,18 @@ class OpenvinoExecutable(Executable):
             results[index] = self._take(request.get_output_tensor(port), index)
         if profile is not None:
             self._record(request, profile)
-        self._lanes.append(lane)
+        self._keep_lane(lane)
 
     def _open_lane(self) -> Lane:
-        return Lane.open(self._module, self.compiled.create_infer_request(), self._small_inputs, self._small_outputs)
+        compiled = self.compiled
+        if compiled is None:
+            raise ClosedError("the network was closed on OPENVINO while a run of it began; load it again")
+        return Lane.open(self._module, compiled.create_infer_request(), self._small_inputs, self._small_outputs)
+
+    def _keep_lane(self, lane: Lane) -> None:
+        self._lanes.append(lane)
+        if self._is_closed:
+            self._lanes.clear()
 
     def _is_new_place(self, lane: Lane, key: tuple[int, bool], array: np.ndarray[Any, Any], spec: ValueSpec) -> bool:
         """Says whether the engine has to be told where an array lies, and keeps that for the next run."""
@@ -220,8 +230,10 @@ class OpenvinoExecutable(Executable):
 
     def _nodes_of_layer(self) -> dict[str, tuple[Node, ...]]:
         """Returns the network's nodes in each of the engine's layers; its own, as changes of layout, have none."""
-        found = {}
-        for layer in self.compiled.get_runtime_model().get_ordered_ops():
+        compiled, found = self.compiled, dict[str, tuple[Node, ...]]()
+        if compiled is None:
+            return found
+        for layer in compiled.get_runtime_model().get_ordered_ops():
             info = layer.get_rt_info()
             names = info["originalLayersNames"].value.split(",") if "originalLayersNames" in info else []
             indices = {index for name in names if (index := self._find_node(name)) is not None}
@@ -251,7 +263,9 @@ class OpenvinoExecutable(Executable):
         }
 
     def close(self) -> None:
-        """Gives the engine's requests back."""
+        """Lets the compiled model and its requests go, and the engine's threads with them, whoever still holds this object."""
+        self._is_closed = True
+        self.compiled = None
         self._lanes.clear()
 
 

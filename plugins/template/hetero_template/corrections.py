@@ -3,6 +3,7 @@
 Softmax, LogSoftmax, Hardmax before opset 13 work on the input flattened to two dimensions at `axis`, whose default is 1; the
 evaluator knows only the later meaning. BatchNormalization 7 to 13 normalises with the stored statistics; the evaluator uses those of
 the batch (9 to 13) or fails (7, 8). LRN goes over the channels; the evaluator goes over as many channels as the batch has images.
+RegexFullMatch has expressions of RE2, which takes time linear in the text; the evaluator has Python's.
 """
 
 from __future__ import annotations
@@ -13,17 +14,29 @@ from typing import Any
 import numpy as np
 from onnx.reference.op_run import OpRun
 
+from hetero_core.kernels.expressions import compile_match
+
 Array = np.ndarray[Any, Any]
 
 
 def find_corrections(opset: int) -> tuple[type[OpRun], ...]:
     """Returns the operators that replace the evaluator's own in a graph of this opset of the default domain."""
-    found: list[type[OpRun]] = [LRN]
+    found: list[type[OpRun]] = [LRN, RegexFullMatch]
     if opset < 13:
         found += [Softmax, LogSoftmax, Hardmax]
     if 7 <= opset < 14:
         found.append(BatchNormalization)
     return tuple(found)
+
+
+class RegexFullMatch(OpRun):
+    """Source: ONNX RegexFullMatch-20, whose patterns are RE2's; the evaluator takes them for Python's."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, pattern: str = "") -> tuple[Array]:
+        matches = compile_match(pattern)
+        return (np.array([matches(str(text)) for text in x.reshape(-1)], dtype=bool).reshape(x.shape),)
 
 
 class LRN(OpRun):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hetero_core.kernels.expressions import compile_match
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import OptionalType, SequenceType, TensorType
 from hetero_template.ml_faults import find_ml_fault
@@ -12,6 +13,12 @@ def find_fault(node: Node, network: Network) -> str | None:
     if node.domain == "ai.onnx.ml":
         return find_ml_fault(node, network)
     if node.domain:
+        return None
+    if node.op_type == "RegexFullMatch":
+        try:
+            compile_match(node.attributes.get("pattern", ""))
+        except ValueError as error:
+            return f"{node.operator} {error}"
         return None
     if node.op_type == "GridSample" and node.attributes.get("padding_mode") == "border":
         if node.attributes.get("mode") in ("cubic", "bicubic"):

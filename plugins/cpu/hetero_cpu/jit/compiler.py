@@ -18,9 +18,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hetero_core.blobs.private_cache import open_private_folder
+from hetero_core.blobs.private_cache import open_private_folder, read_private_file, write_private_file
 from hetero_core.errors import HeteroError
-from hetero_core.files import replace_file
+from hetero_core.runtime.forks import call_in_child
 from hetero_cpu.jit.footprints import Numbers, Spans
 from hetero_cpu.jit.image import ImageError, load_image
 
@@ -90,6 +90,10 @@ class Compiler:
         self._lock = threading.Lock()
         self._addresses: dict[str, int] = {}
 
+    def renew_lock(self) -> None:
+        """Makes a forked child free of a lock that a thread of its parent may hold; what is compiled is mapped there, too."""
+        self._lock = threading.Lock()
+
     def find(self, kernel: Kernel) -> int | None:
         """Returns the address of a kernel that is compiled already; None for another one."""
         return self._addresses.get(kernel.name)
@@ -143,8 +147,11 @@ class Compiler:
         if path is None:
             return None
         try:
-            stored = path.read_bytes()
-        except OSError:
+            stored = read_private_file(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            logger.warning("a stored kernel is not used and is compiled again: %s", error.strerror or error)
             return None
         digest, image = stored[:_DIGEST_BYTES], stored[_DIGEST_BYTES:]
         if hashlib.sha256(image).digest() != digest:
@@ -157,9 +164,8 @@ class Compiler:
         if path is None:
             return
         try:
-            with replace_file(path) as file:
-                file.write(hashlib.sha256(image).digest() + image)
-        except (OSError, HeteroError) as error:
+            write_private_file(path, hashlib.sha256(image).digest() + image)
+        except OSError as error:
             # The kernel works; the next process compiles it again.
             logger.warning("cannot keep kernel %s: %s", kernel.name, error)
 
@@ -199,4 +205,6 @@ def _find_path(kernel: Kernel) -> Path | None:
 
 
 COMPILER = Compiler()
-"""The one of this process."""
+"""The compiler of this process; what it has compiled is shared by all Cores."""
+
+call_in_child(COMPILER.renew_lock)

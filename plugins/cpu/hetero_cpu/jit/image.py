@@ -21,6 +21,8 @@ _ABSOLUTE_SYMBOL = 0xFFF1
 # jmp *0(%rip), followed by the address: a function of the C library may be too far away for a call.
 _JUMP = bytes((0xFF, 0x25, 0, 0, 0, 0))
 _JUMP_BYTES = 16
+_MOST_BYTES = 1 << 26
+"""Of one kernel; the largest has some hundred kilobytes."""
 _MAPPING_FAILED = ctypes.c_void_p(-1).value
 
 
@@ -54,7 +56,7 @@ def load_image(image: bytes, name: str) -> int:
     """
     try:
         return _load(image, name)
-    except (struct.error, IndexError, UnicodeDecodeError) as error:
+    except (struct.error, IndexError, KeyError, ValueError, OverflowError) as error:
         raise ImageError(f"the object file of kernel {name} is cut short or damaged: {error}") from error
 
 
@@ -64,6 +66,8 @@ def _load(image: bytes, name: str) -> int:
     symbols = _read_symbols(image, sections)
     outside = sorted({symbol.name for symbol in symbols if symbol.section == 0 and symbol.name})
     jumps = {symbol: end + position * _JUMP_BYTES for position, symbol in enumerate(outside)}
+    if end > _MOST_BYTES:
+        raise ImageError(f"the object file of kernel {name} asks for {end} bytes; expected at most {_MOST_BYTES}")
     size = -(-max(end + len(outside) * _JUMP_BYTES, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
     memory = bytearray(size)
     for index, place in places.items():
@@ -80,6 +84,8 @@ def _load(image: bytes, name: str) -> int:
     entry = next((target for symbol, target in zip(symbols, targets, strict=True) if symbol.name == name and symbol.section), None)
     if entry is None:
         raise ImageError(f"the object file of kernel {name} has no function of that name")
+    if not code_begin <= entry - base < end:
+        raise ImageError(f"the object file of kernel {name} has its function outside of its code")
     ctypes.memmove(base, bytes(memory), size)
     if code_begin:
         _protect(base, code_begin, mmap.PROT_READ)

@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from hetero_core.blobs.private_cache import open_private_folder
+from hetero_core.blobs.private_cache import open_private_folder, read_private_file, write_private_file
 from hetero_core.errors import HeteroError
-from hetero_core.files import replace_file
 from hetero_core.network.graph import Node
 from hetero_cpu.jit.captured_plan import CapturedCall, CapturedPlan, View
 from hetero_cpu.jit.compiler import describe_environment
@@ -51,8 +50,7 @@ def write_plan(key: str, captured: CapturedPlan) -> None:
     """Keeps a plan; where that fails, a warning says so and the next import plans for itself."""
     content = json.dumps(_to_json(captured), separators=(",", ":")).encode()
     try:
-        with replace_file(open_private_folder(FOLDER) / f"{key}.json") as file:
-            file.write(hashlib.sha256(content).digest() + content)
+        write_private_file(open_private_folder(FOLDER) / f"{key}.json", hashlib.sha256(content).digest() + content)
     except (OSError, HeteroError) as error:
         logger.warning("cannot keep a plan: %s", error)
 
@@ -64,14 +62,21 @@ def read_plan(key: str) -> CapturedPlan | None:
     """
     try:
         path = open_private_folder(FOLDER) / f"{key}.json"
-        stored = path.read_bytes()
-    except (OSError, HeteroError):
+        stored = read_private_file(path)
+    except (FileNotFoundError, HeteroError):
+        return None
+    except OSError as error:
+        logger.warning("a stored plan is not used: %s; the network is planned again", error.strerror or error)
         return None
     digest, content = stored[:_DIGEST_BYTES], stored[_DIGEST_BYTES:]
     if hashlib.sha256(content).digest() != digest:
         logger.warning("'%s' is damaged; the network is planned again", path)
         return None
-    captured = _of_json(json.loads(content))
+    try:
+        captured = _of_json(json.loads(content))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        logger.warning("'%s' holds no plan (%s: %s); the network is planned again", path, type(error).__name__, error)
+        return None
     return captured if captured.name else replace(captured, name=digest.hex()[:40])
 
 

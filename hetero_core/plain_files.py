@@ -1,0 +1,105 @@
+"""Files opened by name that are what they seem: plain files, not pipes or devices that hang, and where asked no links.
+
+A file is judged by what was opened and not by its name, so that there is nothing to win by changing the name in between. On systems
+without owners and modes (Windows) nothing is judged but that it is a plain file.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable
+from functools import cache
+
+HAS_OWNERS = hasattr(os, "geteuid")
+"""Says whether files have owners and modes here."""
+
+# A pipe without a writer, or a terminal, is opened at once and does not wait.
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
+_NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a character device"),
+    (stat.S_ISBLK, "a block device"),
+    (stat.S_ISLNK, "a link"),
+)
+
+
+def open_plain(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
+    """Returns a descriptor of a plain file, links followed. Never waits, and never changes what the file holds.
+
+    Raises: OSError that says what was found where it is no plain file; the system's own otherwise.
+    """
+    return _require_plain(os.open(path, flags | _AT_ONCE), os.fspath(path))
+
+
+def open_unlinked(name: str, flags: int, *, folder: int | None, title: str) -> int:
+    """Returns a descriptor of a plain file of this name in an open folder, and never of what a link leads to; `folder`: its descriptor.
+
+    A file that is made is for the user alone, mode 0600. `title` is the file's name in errors. Without a folder `name` is a path.
+
+    Raises: OSError, as `open_plain` does, and for a link.
+    """
+    try:
+        descriptor = os.open(name, flags | _AT_ONCE | _NO_LINKS, 0o600, dir_fd=folder)
+    except OSError as error:
+        # Linux and macOS say ELOOP for a link, FreeBSD EMLINK.
+        if error.errno in (errno.ELOOP, errno.EMLINK):
+            raise _refuse(title, "a link") from error
+        if error.errno == errno.ENXIO:
+            raise _refuse(title, "a socket, or a pipe that nobody reads") from error
+        raise
+    return _require_plain(descriptor, title)
+
+
+def _require_plain(descriptor: int, title: str) -> int:
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    raise _refuse(title, describe_kind(mode))
+
+
+def describe_kind(mode: int) -> str:
+    """Returns in words what a mode says that a file is."""
+    return next((words for is_kind, words in _KINDS if is_kind(mode)), "a plain file")
+
+
+def _refuse(title: str, kind: str) -> OSError:
+    return OSError(errno.EINVAL, f"'{title}' is {kind}, expected a plain file")
+
+
+def require_owner(status: os.stat_result, title: str, owners: Iterable[int]) -> None:
+    """Raises PermissionError where a file belongs to none of these users, or others than its owner may write to it."""
+    if not HAS_OWNERS:
+        return
+    allowed = sorted({os.geteuid(), *owners})
+    if status.st_uid not in allowed:
+        users = " or ".join(map(str, allowed))
+        raise PermissionError(errno.EPERM, f"'{title}' belongs to user {status.st_uid}, expected {users}")
+    if may_others_write(status):
+        mode = stat.S_IMODE(status.st_mode)
+        raise PermissionError(errno.EPERM, f"others may write to '{title}' (mode {mode:04o}); run chmod go-w on it")
+
+
+def may_others_write(status: os.stat_result) -> bool:
+    """Says whether anybody but the owner and root may write to a file or folder; a group that is the owner's alone is the owner."""
+    if status.st_mode & stat.S_IWOTH:
+        return True
+    return bool(status.st_mode & stat.S_IWGRP) and not _is_private_group(status.st_gid, status.st_uid)
+
+
+@cache
+def _is_private_group(group: int, user: int) -> bool:
+    """Says whether a group is its user's own, as distributions make one for each user, whose umask is 002 then."""
+    try:
+        import grp
+        import pwd
+
+        entry, owner = grp.getgrgid(group), pwd.getpwuid(user)
+    except (ImportError, KeyError):
+        return False
+    return owner.pw_gid == group and entry.gr_name == owner.pw_name and set(entry.gr_mem) <= {owner.pw_name}

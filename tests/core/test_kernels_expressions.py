@@ -1,0 +1,106 @@
+"""RegexFullMatch against ONNX Runtime, whose expressions are RE2's, and expressions that cost Python's engine the age of the universe."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import onnx
+import onnx.helper
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+from hetero_core import Core
+from hetero_core.errors import UnsupportedNodesError
+
+TEXTS = np.array(
+    ["", "abc", "ABC", "a\nb", "\u00e9t\u00e9", "12.5", "\u0663", "a b", "user@host.org", "\U0001f600", "a\0b"], dtype=object
+)
+PATTERNS = [
+    "", ".*", "(?s).*", "(?i)abc", r"\d+", r"[[:alpha:]]+", r"\pL+", r"\w+", r"a\x{0a}b", "(a|ab)(c|bcd)?", r"^abc$", r"\Aabc\z", "a.b",
+    r"[0-9]+\.[0-9]*", r"\C+", "(?P<user>[a-z]+)@(?P<host>[a-z.]+)", "[^a-z]+", "(?U)a.+", r"\bab?c\b", "a{1,3}bc", "\U0001f600|.",
+]  # fmt: skip
+OTHER_LANGUAGES = [r"(a)\1", "(?=a)b", "(?<=a)b", "a++", "(?>a)", "[a", "a{2000}", r"\Z", "(?(1)a|b)", "*a"]
+
+
+def make_model(pattern: str) -> onnx.ModelProto:
+    node = helper.make_node("RegexFullMatch", ["x"], ["y"], pattern=pattern)
+    x = helper.make_tensor_value_info("x", TensorProto.STRING, ["N"])
+    y = helper.make_tensor_value_info("y", TensorProto.BOOL, ["N"])
+    return helper.make_model(helper.make_graph([node], "g", [x], [y]), opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("device", ["CPU", "TEMPLATE"])
+def test_matches_are_those_of_onnxruntime(core: Core, device: str, pattern: str) -> None:
+    model = make_model(pattern)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    expected = session.run(None, {"x": TEXTS})[0]
+    assert core.load_network(model, device).infer({"x": TEXTS})["y"].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("pattern", OTHER_LANGUAGES)
+def test_pattern_of_another_language_is_refused_by_the_query_and_by_onnxruntime(
+    core: Core, pattern: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    refused = core.query_network(make_model(pattern), "CPU").refused
+    assert "which is none of RE2's: " in refused["RegexFullMatch_0"]
+    with pytest.raises(UnsupportedNodesError, match="which is none of RE2's"):
+        core.load_network(make_model(pattern), "CPU")
+    assert capfd.readouterr() == ("", ""), "the engine writes nothing"
+    with pytest.raises(Exception, match="(?i)regex|pattern"):
+        onnxruntime.InferenceSession(make_model(pattern).SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+def test_half_of_a_pair_of_surrogates_is_no_error(core: Core) -> None:
+    outputs = core.load_network(make_model(".*"), "CPU").infer({"x": np.array(["\ud800", "a"], dtype=object)})
+    assert outputs["y"].shape == (2,)
+    assert outputs["y"][1]
+
+
+@pytest.mark.parametrize("pattern", ["(a*)*b", "(a|a)*b", "(a|aa)+$b", "(.*a){12}b"])
+def test_expression_that_doubles_its_time_with_each_letter_elsewhere_ends(core: Core, pattern: str) -> None:
+    # 2^50,000 steps for an engine that tries one way after the other.
+    loaded = core.load_network(make_model(pattern), "CPU")
+    assert loaded.infer({"x": np.array(["a" * 50_000], dtype=object)})["y"].tolist() == [False]
+
+
+def test_other_threads_work_while_an_expression_is_matched(core: Core) -> None:
+    text = np.array(["a" * 20_000_000], dtype=object)
+    loaded = core.load_network(make_model("(a|b)*c"), "CPU")
+    turns, ended = [0], threading.Event()
+    before = sys.getswitchinterval()
+    # Who holds the interpreter lock is never asked for it.
+    sys.setswitchinterval(1000)
+    try:
+        request = loaded.create_infer_request()
+        request.set_callback(lambda *_: ended.set())
+        request.start_async({"x": text})
+        while not ended.is_set():
+            turns[0] += 1
+            ended.wait(0.001)
+    finally:
+        sys.setswitchinterval(before)
+    assert request.wait(60)
+    assert turns[0] > 1
+
+
+def test_without_the_package_the_node_is_refused_with_the_command() -> None:
+    code = """
+import sys
+sys.modules["re2"] = None
+from hetero_core.kernels.registry import find_refusal
+from hetero_core.network.graph import Node
+for op_type, domain, attributes in (("RegexFullMatch", "", {"pattern": "a"}), ("Tokenizer", "com.microsoft", {
+        "mark": 0, "mincharnum": 1, "pad_value": "", "tokenexp": "a"})):
+    node = Node("n", op_type, ("x",), ("y",), domain=domain, since_version=0 if domain else 20, attributes=attributes)
+    print(find_refusal(node, [None]))
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines() == [
+        "RegexFullMatch-20 needs google-re2, which is not installed; pip install hetero-core[text]",
+        "com.microsoft:Tokenizer-1 needs google-re2, which is not installed; pip install hetero-core[text]",
+    ]
