@@ -101,7 +101,9 @@ def change_constant(random: Random, model: onnx.ModelProto) -> None:
     elif array.size and array.dtype.kind == "i":
         array.reshape(-1)[random.randrange(array.size)] = random.choice((-1, 0, 1, -(1 << (8 * array.itemsize - 1))))
     elif array.size and array.dtype.kind == "f":
-        array.reshape(-1)[random.randrange(array.size)] = random.choice((0.0, float("inf"), float("nan"), 1e30 if array.itemsize > 2 else 1))
+        array.reshape(-1)[random.randrange(array.size)] = random.choice(
+            (0.0, float("inf"), float("nan"), 1e30 if array.itemsize > 2 else 1)
+        )
     tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
 
 

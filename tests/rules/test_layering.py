@@ -36,6 +36,7 @@ LAYERS = (
     "network.border",
     "network.graph",
     "network",
+    "foreign_errors",
     "transforms",
     "contract",
     "hookspecs",
