@@ -19,7 +19,7 @@ from hetero_core.network.assembly import since_version
 from hetero_core.network.border import EMPTY_BORDER
 from hetero_core.network.encoding import GraphWriter, opsets_of_nodes, write_model
 from hetero_core.network.graph import Graph, Initializer, Network, Node, iterate_graphs
-from hetero_core.network.growth import bound_type_bytes, grows_beyond_arrays
+from hetero_core.network.growth import bound_type_bytes, find_growth
 from hetero_core.network.known_values import compute_known_value
 from hetero_core.network.merging import merge_types
 from hetero_core.network.notes import no_notes
@@ -57,7 +57,10 @@ def infer_types(network: Network, *, infer_custom_types: CustomTypes | None = No
     inference = _Inference(
         infer_custom_types, {**opsets_of_nodes(network.nodes), **network.opsets}, _names_of_sizes(network), budget=budget
     )
-    network = inference.run_onnx(network, lambda _: False)
+    # What follows from types alone, of which then follows that shapes may be followed.
+    network = inference.run_onnx(network, lambda _: False, follows_shapes=False)
+    if _holds_shapes(network):
+        network = inference.run_onnx(network, lambda _: False)
     if inference.declared_more:
         network = inference.run_onnx(network, lambda _: True)
     for _ in range(_MOST_ROUNDS):
@@ -69,6 +72,14 @@ def infer_types(network: Network, *, infer_custom_types: CustomTypes | None = No
             break
         network = inference.run_onnx(network, lambda _: True)
     return network
+
+
+def _holds_shapes(network: Network) -> bool:
+    """Says whether some type is open, and some node makes a shape that may tell it."""
+    graphs = list(iterate_graphs(network))
+    return any(node.op_type in ("Shape", "Size") for graph in graphs for node in graph.nodes) and any(
+        _leaves_open(node, graph.types) for graph in graphs for node in graph.nodes
+    )
 
 
 def _names_of_sizes(network: Network) -> frozenset[str]:
@@ -107,14 +118,18 @@ class _Inference:
     fresh: set[str] = field(default_factory=set)
     since: dict[tuple[str, str, int], int] = field(default_factory=dict)
 
-    def run_onnx(self, network: Network, states_type: Callable[[ValueType], bool]) -> Network:
-        """Returns the network with what onnx infers for the whole graph; inputs always state their types."""
+    def run_onnx(self, network: Network, states_type: Callable[[ValueType], bool], *, follows_shapes: bool = True) -> Network:
+        """Returns the network with what onnx infers for the whole graph; inputs always state their types.
+
+        With `follows_shapes` it also computes shapes of shapes, where none of these can grow without bound.
+        """
         import onnx.checker  # heavy
         import onnx.shape_inference
 
         for graph in iterate_graphs(network):
             check_ranks(graph)
-        if grows_beyond_arrays(network):
+        growth = find_growth(network)
+        if growth.of_ranks:
             logger.info("network '%s' is inferred node by node: the types in it may grow without bound", network.name)
             self.failed = True
             return network
@@ -125,7 +140,7 @@ class _Inference:
             _state_type(spec, info)
         model.ir_version = onnx.IR_VERSION
         try:
-            inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+            inferred = onnx.shape_inference.infer_shapes(model, data_prop=follows_shapes and not growth.of_shapes)
         except (RuntimeError, ValueError, MemoryError, onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
             # One node that onnx cannot cope with must not hide the types of all others: they are then asked for one by one.
             logger.info("shape inference of network '%s' failed, nodes are inferred one by one: %s", network.name, error)
