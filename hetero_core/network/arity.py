@@ -19,11 +19,11 @@ from hetero_core.network.graph import Node
 
 @dataclass(frozen=True, slots=True)
 class _Demands:
-    """What a schema demands; `singles` says of each formal input whether it may not be absent."""
+    """What a schema demands; `needed` says of each formal input whether it may not be absent: an engine may crash on an absent one of Sum."""
 
     inputs: tuple[int, int]
     outputs: tuple[int, int]
-    singles: tuple[bool, ...]
+    needed: tuple[bool, ...]
     kinds: Mapping[str, int]
     required: tuple[str, ...]
 
@@ -42,13 +42,14 @@ def check_arity(node: Node) -> None:
                 f"node {node.label} has {len(values)} {kind}; its operator has {_word_range(least, most)}. The model was written wrongly."
             )
     if "" in node.inputs:
-        for position, (value, is_single) in enumerate(zip(node.inputs, demands.singles, strict=False)):
-            if is_single and not value:
+        for position, value in enumerate(node.inputs):
+            # What comes after the formal inputs belongs to the last one, which is variadic.
+            if not value and demands.needed[min(position, len(demands.needed) - 1)]:
                 raise InvalidNetworkError(f"node {node.label} lacks its input {position}, which its operator needs. Connect it.")
     for name, value in node.attributes.items():
         kind, expected = kind_of_value(value), demands.kinds.get(name)
         # An empty list does not say of what.
-        if expected is not None and kind != expected and value != ():
+        if expected is not None and kind not in (0, expected):
             raise InvalidNetworkError(
                 f"attribute '{name}' of node {node.label} is {KIND_NAMES.get(kind, 'of no kind')}; its operator takes "
                 f"{KIND_NAMES.get(expected, 'another kind')}. The model was written wrongly."
@@ -73,12 +74,12 @@ def _read_demands(op_type: str, since_version: int, domain: str) -> _Demands:
     import onnx.defs  # heavy
 
     schema = onnx.defs.get_schema(op_type, since_version, domain)
-    single = onnx.defs.OpSchema.FormalParameterOption.Single
+    optional = onnx.defs.OpSchema.FormalParameterOption.Optional
     attributes = schema.attributes
     return _Demands(
         (schema.min_input, schema.max_input),
         (schema.min_output, schema.max_output),
-        tuple(formal.option == single for formal in schema.inputs),
+        tuple(formal.option != optional for formal in schema.inputs),
         MappingProxyType({name: int(attribute.type.value) for name, attribute in attributes.items()}),
         tuple(sorted(name for name, attribute in attributes.items() if attribute.required)),
     )

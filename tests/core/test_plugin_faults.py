@@ -98,7 +98,9 @@ def test_foreign_error_of_a_plugin_becomes_one_of_ours_that_names_it(core: Core,
             raise ZeroDivisionError("driver fell over")
 
     core.register_plugin("FAILING", Failing())
-    with pytest.raises(InternalError, match=r"ZeroDivisionError: driver fell over; raised by plugin FAILING .* in load_network") as caught:
+    with pytest.raises(
+        InternalError, match=r"ZeroDivisionError: driver fell over; raised by plugin FAILING .* in load_network"
+    ) as caught:
         core.load_network(read(ADD), "FAILING")
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
