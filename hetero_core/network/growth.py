@@ -18,6 +18,8 @@ from hetero_core.network.types import LARGEST_RANK, MapType, TensorType, ValueTy
 
 _LONGEST_VECTOR = 1 << 16
 """Elements that onnx may make messages of; far above any shape."""
+_MOST_ELEMENTS = 1 << 21
+"""Of all vectors of a graph together."""
 _HUGE = 1 << 62
 _MOST_BYTES = 1024
 """Of a constant whose numbers are looked at: shapes, axes and the like are small."""
@@ -67,12 +69,15 @@ class _Bounds:
     def __init__(self) -> None:
         self.bounds: dict[str, Bound] = {}
         self.of_ranks = self.of_shapes = False
+        self.elements = 0
+        self.constants: set[str] = set()
 
     def read_graph(self, graph: Graph) -> None:
         """Enters the values of a graph, bodies included."""
         types, bounds = graph.types, self.bounds
         for spec in graph.inputs:
             self._enter(spec.name, (0, 0, 0), spec.type)
+        self.constants.update(graph.initializers)
         for name, constant in graph.initializers.items():
             bounds[name] = (len(constant.shape), max(constant.shape, default=0), _find_largest(constant))
         for node in graph.nodes:
@@ -80,7 +85,7 @@ class _Bounds:
             for body in node.bodies.values():
                 self.read_graph(body)
                 reads += [bounds.get(spec.name, _NONE) for spec in body.outputs]
-            rank, size, number = self._bound(node, reads, graph.initializers)
+            rank, size, number = self._bound(node, reads)
             for value in node.writes:
                 self._enter(value, (rank, size, number), types.get(value))
 
@@ -89,19 +94,25 @@ class _Bounds:
         is_vector = True
         if isinstance(value_type, TensorType) and value_type.shape is not None:
             rank = len(value_type.shape)
-            size = max((each for each in value_type.shape if isinstance(each, int)), default=0)
+            known = [each for each in value_type.shape if isinstance(each, int)]
+            # A size that is named or open is no more than its name: onnx may still find that it is large.
+            size = max(known, default=0) if len(known) == rank else max(size, *known, 0)
             is_vector = rank == 1
         if rank > LARGEST_RANK:
             self.of_ranks = True
-        if is_vector and size > _LONGEST_VECTOR:
-            self.of_shapes = True
+        if is_vector and size:
+            self.elements += size
+            self.of_shapes |= size > _LONGEST_VECTOR or self.elements > _MOST_ELEMENTS
         self.bounds[value] = rank, min(size, _HUGE), min(number, _HUGE)
 
-    def _bound(self, node: Node, reads: list[Bound], constants: Any) -> Bound:
+    def _bound(self, node: Node, reads: list[Bound]) -> Bound:
         most_rank = most_size = most_number = 0
         for rank, size, number in reads:
             most_rank, most_size, most_number = max(most_rank, rank), max(most_size, size), max(most_number, number)
         rule = _RULES.get(node.op_type)
+        if node.op_type == "Range" and not self.constants.issuperset(node.inputs):
+            # onnx takes its limits from constants alone.
+            return 1, 0, most_number
         if rule is not None and node.inputs:
             most_rank, most_size, most_number = rule(node, reads, (most_rank, most_size, most_number))
         if node.bodies:
@@ -183,8 +194,8 @@ def _lengthen(node: Node, reads: list[Bound], most: Bound) -> Bound:
 
 
 def _count(node: Node, reads: list[Bound], most: Bound) -> Bound:
-    """Of Range: a small step makes many elements of small limits."""
-    return 1, _HUGE if most[2] else 0, most[2]
+    """Of Range, by constants: a small step makes many elements of small limits."""
+    return 1, _HUGE, most[2]
 
 
 def _unsqueeze(node: Node, reads: list[Bound], most: Bound) -> Bound:

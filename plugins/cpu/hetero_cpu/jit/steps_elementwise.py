@@ -25,6 +25,9 @@ def plan_native_expression(site: Site) -> Recipe | None:
         return None
     arrays = [site.prototypes[operand] if isinstance(operand, str) else operand for operand in reader.operands]
     shape = _read_shape(site)
+    # NumPy 2 broadcasts shapes of up to 32 dimensions.
+    if len(shape) > 32:
+        return None
     if any(array.dtype != np.float32 for array in arrays) or 0 in shape or np.broadcast_shapes(*(a.shape for a in arrays)) != shape:
         return None
     full = [operand for operand in reader.operands if isinstance(operand, str) and site.shape(operand) == shape]
