@@ -1,7 +1,8 @@
 """Whether a node has the inputs, outputs and attributes that its operator's schema demands; what ONNX Runtime refuses, and no more.
 
-An engine may crash on a node without its inputs, and a kernel index into nothing. Attributes that a schema does not know are left to the
-devices. Operators without a schema are their authors' affair. Source: OpSchema::Verify of onnx. Imports onnx only inside functions.
+An engine may crash on a node without its inputs, or on an absent one of Sum, and a kernel index into nothing. Attributes that a schema
+does not know are left to the devices. Operators without a schema are their authors' affair. Source: OpSchema::Verify of onnx. Imports onnx
+only inside functions.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
-from typing import Any
 
 from hetero_core.errors import InvalidNetworkError
 from hetero_core.network.attributes import KIND_NAMES, kind_of_value
@@ -19,7 +19,7 @@ from hetero_core.network.graph import Node
 
 @dataclass(frozen=True, slots=True)
 class _Demands:
-    """What a schema demands; `needed` says of each formal input whether it may not be absent: an engine may crash on an absent one of Sum."""
+    """What a schema demands; `needed` says of each formal input whether it may not be absent."""
 
     inputs: tuple[int, int]
     outputs: tuple[int, int]
@@ -36,10 +36,10 @@ def check_arity(node: Node) -> None:
     if not node.since_version:
         return
     demands = _read_demands(node.op_type, node.since_version, node.domain)
-    for kind, values, (least, most) in (("inputs", node.inputs, demands.inputs), ("outputs", node.outputs, demands.outputs)):
+    for what, values, (least, most) in (("inputs", node.inputs, demands.inputs), ("outputs", node.outputs, demands.outputs)):
         if not least <= len(values) <= most:
             raise InvalidNetworkError(
-                f"node {node.label} has {len(values)} {kind}; its operator has {_word_range(least, most)}. The model was written wrongly."
+                f"node {node.label} has {len(values)} {what}; its operator has {_word_range(least, most)}. The model was written wrongly."
             )
     if "" in node.inputs:
         for position, value in enumerate(node.inputs):

@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+# ruff: noqa: E402  # one thread is asked for before NumPy starts others: children are forked from this process
 for _key in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(_key, "1")
 
@@ -29,13 +30,13 @@ import onnx.printer
 from cases import make_case
 from check import is_small
 from children import Death, run_in_children
+from hetero_onnxruntime.known_errors import find_known_error
 
 from hetero_core import Core, HeteroError, Network, errors
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.network.graph import iterate_graphs
 from hetero_core.network.types import TensorType
 from hetero_core.transforms.constants import RANDOM_OPERATORS
-from hetero_onnxruntime.known_errors import find_known_error
 
 BATCH = 24
 RANGES = Path(__file__).with_name("ranges.json")
@@ -177,7 +178,7 @@ def compare(mine: Any, theirs: Any) -> str:
 
 
 def _is_extreme(array: np.ndarray[Any, Any]) -> Any:
-    """Says which integers are the least or the greatest of their type: there an operation may have passed the end, which no standard defines."""
+    """Says which integers are the least or the greatest of their type: there an operation may have passed the end."""
     if array.dtype.kind not in "iu":
         return np.zeros(array.shape, bool)
     limits = np.iinfo(array.dtype)
