@@ -14,6 +14,9 @@ from hetero_cpu.jit.rows import cut_rows, find_kind
 from hetero_cpu.recipe import Recipe, Site
 
 
+_MOST_OPERANDS = 64
+
+
 @native_step(*sorted(ELEMENTWISE))
 def plan_native_expression(site: Site) -> Recipe | None:
     """Returns the recipe of a node or a chain of them: the result lies in memory as what is read in its shape does."""
@@ -25,8 +28,8 @@ def plan_native_expression(site: Site) -> Recipe | None:
         return None
     arrays = [site.prototypes[operand] if isinstance(operand, str) else operand for operand in reader.operands]
     shape = _read_shape(site)
-    # NumPy 2 broadcasts shapes of up to 32 dimensions.
-    if len(shape) > 32:
+    # NumPy 2 broadcasts shapes of up to 32 dimensions. A Sum of thousands would be code of megabytes.
+    if len(shape) > 32 or len(arrays) > _MOST_OPERANDS:
         return None
     if any(array.dtype != np.float32 for array in arrays) or 0 in shape or np.broadcast_shapes(*(a.shape for a in arrays)) != shape:
         return None
