@@ -26,7 +26,7 @@ def place_blocks(lifetimes: Sequence[Lifetime], *, alignment: int) -> tuple[tupl
     """
     if len(lifetimes) > _MOST_COMPARED:
         return _place_in_order(lifetimes, alignment)
-    offsets = [0] * len(lifetimes)
+    offsets, ends = [0] * len(lifetimes), [0] * len(lifetimes)
     placed: list[int] = []
     total = 0
     for index in sorted(range(len(lifetimes)), key=lambda position: (-lifetimes[position].nbytes, position)):
@@ -38,9 +38,11 @@ def place_blocks(lifetimes: Sequence[Lifetime], *, alignment: int) -> tuple[tupl
                 continue
             if offsets[other] >= offset + block.nbytes:
                 break
-            offset = max(offset, align_size(offsets[other] + held.nbytes, alignment))
-        offsets[index] = offset
-        total = max(total, align_size(offset + block.nbytes, alignment))
+            # No calls in here: this is what is quadratic.
+            if ends[other] > offset:
+                offset = ends[other]
+        offsets[index], ends[index] = offset, align_size(offset + block.nbytes, alignment)
+        total = max(total, ends[index])
         insort(placed, index, key=lambda position: offsets[position])
     return tuple(offsets), total
 
