@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from hetero_core.network.graph import Graph, Initializer, Node, iterate_graphs
+from hetero_core.network.graph import Graph, Node, iterate_graphs
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import LARGEST_RANK, MapType, TensorType, ValueType
 
 _LONGEST_VECTOR = 1 << 16

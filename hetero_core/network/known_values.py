@@ -11,7 +11,8 @@ from math import prod
 from typing import Any
 
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
-from hetero_core.network.graph import Initializer, Node
+from hetero_core.network.graph import Node
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType, ValueType
 
 LARGEST_VALUE = 1024

@@ -89,7 +89,7 @@ def test_demands_are_those_of_onnxs_own_checker_for_every_operator() -> None:
             proto = helper.make_node(schema.name, names, ["y"])
             node = Node("n", schema.name, names, ("y",), opset=schema.since_version, since_version=schema.since_version)
             if is_refused_by(
-                lambda proto=proto: onnx.checker.check_node(proto, context), onnx.checker.ValidationError
+                lambda proto=proto, context=context: onnx.checker.check_node(proto, context), onnx.checker.ValidationError
             ) != is_refused_by(lambda node=node: check_arity(node), InvalidNetworkError):
                 disagreements.append((schema.name, count))
     assert disagreements == []

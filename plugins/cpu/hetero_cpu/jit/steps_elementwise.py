@@ -13,7 +13,6 @@ from hetero_cpu.jit.row_walk import call_rows
 from hetero_cpu.jit.rows import cut_rows, find_kind
 from hetero_cpu.recipe import Recipe, Site
 
-
 _MOST_OPERANDS = 64
 
 
