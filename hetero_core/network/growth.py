@@ -22,8 +22,8 @@ _LONGEST_VECTOR = 1 << 16
 _MOST_ELEMENTS = 1 << 21
 """Of all vectors of a graph together."""
 _HUGE = 1 << 62
-_MOST_BYTES = 1024
-"""Of a constant whose numbers are looked at: shapes, axes and the like are small."""
+_MOST_BYTES_OF_DTYPE = {"int32": 1024, "int64": 1024, "float32": 32, "float64": 64}
+"""Of a constant whose numbers are looked at: shapes, axes and the like are small, and floats that say sizes are one for each axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,14 @@ class _Bounds:
 
     def _bound(self, node: Node, reads: list[Bound]) -> Bound:
         most_rank = most_size = most_number = 0
+        # Written out: this is asked of each node of each model.
         for rank, size, number in reads:
-            most_rank, most_size, most_number = max(most_rank, rank), max(most_size, size), max(most_number, number)
+            if rank > most_rank:
+                most_rank = rank
+            if size > most_size:
+                most_size = size
+            if number > most_number:
+                most_number = number
         rule = _RULES.get(node.op_type)
         if node.op_type == "Range" and not self.constants.issuperset(node.inputs):
             # onnx takes its limits from constants alone.
@@ -125,8 +131,9 @@ class _Bounds:
 
 
 def _find_largest(constant: Initializer) -> int:
-    """Returns the largest number in a small constant."""
-    if constant.dtype not in ("int64", "int32", "float32", "float64") or constant.nbytes > _MOST_BYTES or 0 in constant.shape:
+    """Returns the largest number in a small constant: shapes and pads of integers, scales and limits of floats."""
+    most = _MOST_BYTES_OF_DTYPE.get(constant.dtype, 0)
+    if constant.nbytes > most or 0 in constant.shape:
         return 0
     array = constant.array
     # Python's numbers: the least of int64 has no counterpart in it. An infinity is as large as can be.
