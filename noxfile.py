@@ -11,6 +11,7 @@ nox -s models               pipelines of scikit-learn and exports of torch with 
 nox -s bench                times beside other engines, an hour or two; -- --start resnet50 for one mode of bench_models.py alone
 nox -s plans                plans of CPU for the benchmark's networks, ONNX's cases and 2,000 drawn graphs, verified; minutes
 nox -s fuzz                 20,000 mutated models, blobs and cache entries each; -- --seed 7 --cases 100000 --seconds 7200 for more
+nox -s answers              changed models on CPU, TEMPLATE, ORT and OPENVINO beside ONNX Runtime; -- --device CPU --cases 1000
 nox -s endurance            twelve minutes of processes that are killed and devices that fail; -- --minutes 60 --seed 7 for more
 nox -s lint types docs      style, types, and every code block of the docs
 """
@@ -158,6 +159,16 @@ def fuzz(session: nox.Session) -> None:
     session.run(
         "python", "tests/fuzz/run.py", *(session.posargs or ("--cases", "20000", "--seconds", "7200")), env=isolate(session)
     )
+
+
+@nox.session
+def answers(session: nox.Session) -> None:
+    """Goes on where tests/fuzz/ranges.json says that each device ended; not among the default sessions."""
+    install_workspace(session, [with_extras(name, "test", "jit") for name in PLUGINS])
+    folder = session.create_tmp()
+    for device in ("CPU", "TEMPLATE", "ORT", "OPENVINO") if "--device" not in session.posargs else ("",):
+        arguments = session.posargs if not device else ["--device", device, "--seed", "1", "--cases", "1000", *session.posargs]
+        session.run("python", "tests/fuzz/answers.py", "--findings", f"{folder}/findings", *arguments, env=isolate(session))
 
 
 @nox.session

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakSet
 
@@ -16,9 +15,11 @@ from hetero_core.blobs.trust import require_trust
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
 from hetero_core.devices.device import Device
 from hetero_core.devices.names import parse_device_name, split_device_list
-from hetero_core.devices.provenance import Provenance
 from hetero_core.devices.registry import Registry
+from hetero_core.devices.status import DeviceStatus, describe_device
 from hetero_core.errors import ClosedError, ConfigValueError, ExtensionError
+from hetero_core.foreign_errors import own_errors
+from hetero_core.limits import ReadLimits
 from hetero_core.network.border import Border
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import ValueType
@@ -38,33 +39,23 @@ if TYPE_CHECKING:
     Model: TypeAlias = Network | ModelFile
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceStatus:
-    """One row of what is installed: a device that works has its ids, one that does not its reason."""
-
-    name: str
-    distribution: str
-    version: str
-    ids: tuple[str, ...]
-    full_name: str
-    reason: str
-
-
 class Core:
     """The devices that are installed, in use by one program. A context manager; safe for threads.
 
     Two Cores share nothing.
     """
 
-    def __init__(self, *, device_timeout: float | None = 60.0) -> None:
+    def __init__(self, *, device_timeout: float | None = 60.0, read_limits: ReadLimits | None = None) -> None:
         """`device_timeout`: the seconds that a plugin has to create its device, and to answer a question (configuration keys, a
         metric) when it is asked for the first time; None waits for ever. What may rightly take long is limited by DEADLINE.
+        `read_limits`: what reading a model may take; those of `ReadLimits()` where none are given.
 
         Raises: ConfigValueError for a time that is none; PluginError for a broken wrapper.
         """
         if device_timeout is not None and not device_timeout > 0:
             raise ConfigValueError(f"device_timeout: expected seconds above 0, or None for no limit, got {device_timeout!r}")
         self._registry = Registry(self, device_timeout)
+        self._read_limits = read_limits
         self._executors = ExecutorManager()
         self._extensions: dict[tuple[str, str], Extension] = {}
         # A network that nobody holds any more needs no closing by us.
@@ -74,10 +65,11 @@ class Core:
 
     # Networks
 
+    @own_errors("reading a network")
     def read_network(self, model: ModelFile, *, base: str | os.PathLike[str] | None = None) -> EditableNetwork:
         """Returns the network of an ONNX file, of its bytes, or of a ModelProto; `base` is the folder of external weights.
 
-        Raises: NetworkNotFoundError, NetworkReadError, InvalidNetworkError.
+        Raises: NetworkNotFoundError, NetworkReadError, ReadLimitError, InvalidNetworkError.
         """
         from hetero_core.transforms.editing import edit  # all passes of a caller; a load from a file needs none
 
@@ -86,7 +78,13 @@ class Core:
     def _read(self, model: Any, base: Any = None, *, holds_weights: bool) -> Network:
         from hetero_core.network.reader import read_network  # imports onnx
 
-        return read_network(model, base=base, infer_custom_types=self._infer_custom_types, holds_weights=holds_weights)
+        return read_network(
+            model,
+            base=base,
+            infer_custom_types=self._infer_custom_types,
+            holds_weights=holds_weights,
+            limits=self._read_limits,
+        )
 
     def _infer_custom_types(self, node: Node, input_types: tuple[ValueType | None, ...]) -> tuple[ValueType, ...] | None:
         extension = self._extensions.get((node.domain, node.op_type))
@@ -124,18 +122,7 @@ class Core:
     def list_devices(self) -> tuple[DeviceStatus, ...]:
         """Returns every announced device in order of name, with the reason where it cannot be used; creates every device."""
         self._require_open()
-        return tuple(self._describe_device(name) for name in self.device_names)
-
-    def _describe_device(self, name: str) -> DeviceStatus:
-        provenance = Provenance(name, "", "", "")
-        try:
-            provenance = self._registry.announcement(name).provenance
-            device = self._registry.device(name)
-            plain = DeviceName(name)
-            ids, full_name = device.metric(plain, "AVAILABLE_DEVICES"), device.metric(plain, "FULL_DEVICE_NAME")
-        except Exception as error:  # noqa: BLE001  # a plugin's failure is shown in its row and hides no other
-            return DeviceStatus(name, provenance.distribution, provenance.version, (), "", f"{error}" or type(error).__name__)
-        return DeviceStatus(name, provenance.distribution, provenance.version, ids, full_name, "")
+        return tuple(describe_device(self._registry, name) for name in self.device_names)
 
     def get_versions(self, device: str) -> dict[str, str]:
         """Returns distribution and version by device name: of the device, and of every device in its arguments."""
@@ -208,6 +195,7 @@ class Core:
 
     # Query, load, import
 
+    @own_errors("a query")
     def query_network(
         self,
         network: Model,
@@ -229,6 +217,7 @@ class Core:
             config=complete,
         )
 
+    @own_errors("loading a network")
     def load_network(
         self,
         network: Model,
@@ -299,6 +288,7 @@ class Core:
             pack=ExecutableNetwork.pack,
         )
 
+    @own_errors("importing a network")
     def import_network(
         self,
         source: str | os.PathLike[str] | IO[bytes] | bytes,

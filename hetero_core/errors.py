@@ -26,6 +26,10 @@ class NetworkNotFoundError(NetworkReadError, FileNotFoundError):
     """The model file, or a file of its weights, does not exist."""
 
 
+class ReadLimitError(NetworkReadError):
+    """Reading the model would take more nodes, memory or time than `ReadLimits` allow; the message names the limit."""
+
+
 class InvalidNetworkError(HeteroError, ValueError):
     """The model was read but is not a valid network: cyclic, untyped, dangling or ambiguous."""
 
@@ -140,6 +144,10 @@ class DeviceMemoryError(HeteroError, MemoryError):
 
 class InferenceError(HeteroError, RuntimeError):
     """A device failed while it ran a network; the cause is chained."""
+
+
+class InternalError(HeteroError, RuntimeError):
+    """Something of hetero's own, or a plugin's, failed in a way that nobody foresaw; names the node and chains the cause. Report it."""
 
 
 class RequestBusyError(HeteroError, RuntimeError):

@@ -1,6 +1,7 @@
-"""The limits of one run: how many bytes its values may take, and how far it has come when somebody asks.
+"""The limits of one run, and of reading one model: bytes, nodes, seconds, and how far it has come when somebody asks.
 
-The core makes one for a run with MEMORY_LIMIT or DEADLINE and hands it on as `context.limits`; without these keys there is none, and
+`ReadLimits` hold for every model that is read, unless the caller gives others: a kilobyte of functions can stand for 10^9 nodes. The
+core makes a `RunLimits` for a run with MEMORY_LIMIT or DEADLINE and hands it on as `context.limits`; without these keys there is none, and
 nothing is counted. A device tells it each node that it begins, asks for room before it makes a result whose size is known, and lets
 it hold what it made. Imports no array library.
 """
@@ -12,9 +13,80 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
+from math import ceil
+from time import thread_time
 from typing import Any
 
-from hetero_core.errors import MemoryLimitError
+from hetero_core.errors import MemoryLimitError, ReadLimitError
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLimits:
+    """What reading one model may take; `Core(read_limits=ReadLimits(nodes=10**6))` for more.
+
+    `nodes`: how many nodes the calls of model functions may be expanded to; those that stand in the file are not counted. `memory`:
+    bytes that the names, attributes and types of expanded or inferred things may take beside the file. `depth`: how many calls and
+    bodies may stand within each other. `seconds`: of the processor, for each MiB of the model without its large weights.
+    """
+
+    nodes: int = 100_000
+    memory: int = 1 << 27
+    depth: int = 64
+    seconds: float = 15.0
+
+
+class ReadBudget:
+    """How much of its `ReadLimits` the reading of one model has taken so far. Belongs to one thread, that of the reading."""
+
+    __slots__ = ("_began", "_memory", "_nodes", "_seconds", "_title", "_until_clock", "limits")
+
+    def __init__(self, limits: ReadLimits, title: str, nbytes: int) -> None:
+        """`title` begins the message of an error: "'model.onnx'"; `nbytes` of the model without its large weights."""
+        self.limits = limits
+        self._title = title
+        self._nodes = self._memory = self._until_clock = 0
+        self._seconds = limits.seconds * max(ceil(nbytes / 2**20), 1)
+        self._began = thread_time()
+
+    def take_nodes(self, count: int, owner: str) -> None:
+        """Counts nodes that a call is expanded to. Raises: ReadLimitError."""
+        self._nodes += count
+        if self._nodes > self.limits.nodes:
+            raise self._refuse(f"{owner} expands it to {self._nodes} nodes or more", "nodes", self.limits.nodes)
+
+    def take_memory(self, nbytes: int, owner: str) -> None:
+        """Counts bytes that stay. Raises: ReadLimitError."""
+        self._memory += nbytes
+        self.require_memory(0, owner)
+
+    def require_memory(self, nbytes: int, owner: str) -> None:
+        """Asks for room for bytes that are let go again. Raises: ReadLimitError."""
+        needed = self._memory + nbytes
+        if needed > self.limits.memory:
+            raise self._refuse(f"{owner} may take {needed} bytes beside the file", "memory", self.limits.memory)
+
+    def check_depth(self, depth: int, owner: str) -> None:
+        """Raises ReadLimitError where calls and bodies are nested too deep."""
+        if depth > self.limits.depth:
+            raise self._refuse(f"{owner} stands within {depth} calls and bodies", "depth", self.limits.depth)
+
+    def check_time(self, owner: str, *, steps: int = 1) -> None:
+        """Raises ReadLimitError where the time is over; the clock is read once in 64 steps."""
+        self._until_clock -= steps
+        if self._until_clock > 0:
+            return
+        self._until_clock = 64
+        taken = thread_time() - self._began
+        if taken > self._seconds:
+            raise self._refuse(f"{owner} was reached after {taken:.0f} s of the processor", "seconds", self.limits.seconds)
+
+    def _refuse(self, what: str, name: str, limit: float) -> ReadLimitError:
+        short = what if len(what) <= 300 else f"{what[:100]} ... {what[-200:]}"
+        return ReadLimitError(
+            f"cannot read network from {self._title}: {short}; ReadLimits.{name} is {limit}. Where you trust the model, read it with "
+            f"Core(read_limits=ReadLimits({name}=...)) and a higher one"
+        )
 
 
 class RunLimits:
@@ -116,7 +188,10 @@ class RunLimits:
 
 
 def _find_roots(value: Any) -> list[Any]:
-    """Returns the arrays that own the memory of a value; none for what stands in memory that no array owns, as a mapped file."""
+    """Returns the arrays that own the memory of a value; none for what stands in memory that no array owns, as a mapped file.
+
+    What else owns it and knows its bytes, as a buffer of an arena, counts as an array.
+    """
     if isinstance(value, list):
         return [root for element in value for root in _find_roots(element)]
     if not hasattr(value, "nbytes"):
@@ -134,6 +209,6 @@ def _find_roots(value: Any) -> list[Any]:
 def _measure(array: Any) -> int:
     """Returns the bytes of an array; texts count as if each were in it alone."""
     nbytes = int(array.nbytes)
-    if getattr(array.dtype, "kind", "") == "O":
+    if getattr(getattr(array, "dtype", None), "kind", "") == "O":
         nbytes += sum(sys.getsizeof(text) for text in array.reshape(-1).tolist())
     return nbytes

@@ -12,7 +12,8 @@ from hetero_core.errors import MetricNotFoundError
 
 if TYPE_CHECKING:
     from hetero_core.contract import ConfigKey
-    from hetero_core.core import Core, DeviceStatus
+    from hetero_core.core import Core
+    from hetero_core.devices.status import DeviceStatus
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:

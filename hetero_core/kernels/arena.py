@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,10 +20,13 @@ class Lifetime:
 def place_blocks(lifetimes: Sequence[Lifetime], *, alignment: int) -> tuple[tuple[int, ...], int]:
     """Returns the offset of each block, a multiple of `alignment` bytes, and the bytes of the arena.
 
-    Largest blocks first, each at the lowest place where it fits between those that live at the same time. Quadratic.
+    Largest blocks first, each at the lowest place where it fits between those that live at the same time: quadratic, and so up to
+    4,096 blocks; more are placed in the order of their beginnings, each in the smallest piece that is free.
     Source: Pisarchyk & Lee 2020, Efficient memory management for deep neural net inference, greedy by size.
     """
-    offsets = [0] * len(lifetimes)
+    if len(lifetimes) > _MOST_COMPARED:
+        return _place_in_order(lifetimes, alignment)
+    offsets, ends = [0] * len(lifetimes), [0] * len(lifetimes)
     placed: list[int] = []
     total = 0
     for index in sorted(range(len(lifetimes)), key=lambda position: (-lifetimes[position].nbytes, position)):
@@ -33,11 +38,39 @@ def place_blocks(lifetimes: Sequence[Lifetime], *, alignment: int) -> tuple[tupl
                 continue
             if offsets[other] >= offset + block.nbytes:
                 break
-            offset = max(offset, align_size(offsets[other] + held.nbytes, alignment))
+            # No calls in here: this is what is quadratic.
+            if ends[other] > offset:
+                offset = ends[other]
+        offsets[index], ends[index] = offset, align_size(offset + block.nbytes, alignment)
+        total = max(total, ends[index])
+        insort(placed, index, key=lambda position: offsets[position])
+    return tuple(offsets), total
+
+
+_MOST_COMPARED = 4096
+
+
+def _place_in_order(lifetimes: Sequence[Lifetime], alignment: int) -> tuple[tuple[int, ...], int]:
+    """Returns offsets and bytes as `place_blocks`. Cost: n log n, and the moves within one sorted list."""
+    offsets = [0] * len(lifetimes)
+    living: list[tuple[int, int, int]] = []
+    free: list[tuple[int, int]] = []
+    total = 0
+    for index in sorted(range(len(lifetimes)), key=lambda position: (lifetimes[position].begin, position)):
+        block = lifetimes[index]
+        while living and living[0][0] < block.begin:
+            _, size, offset = heapq.heappop(living)
+            insort(free, (size, offset))
+        size = align_size(block.nbytes, alignment)
+        place = bisect_left(free, (size, 0))
+        if place < len(free):
+            room, offset = free.pop(place)
+            if room > size:
+                insort(free, (room - size, offset + size))
+        else:
+            offset, total = total, total + size
         offsets[index] = offset
-        total = max(total, align_size(offset + block.nbytes, alignment))
-        placed.append(index)
-        placed.sort(key=lambda position: offsets[position])
+        heapq.heappush(living, (block.end, size, offset))
     return tuple(offsets), total
 
 

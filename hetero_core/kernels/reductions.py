@@ -98,7 +98,7 @@ def _extreme(dtype: np.dtype[np.generic], *, lowest: bool) -> float | bool:
 def _reduce(xp: Namespace, x: Array, axes: Axes, keepdims: int, formula: Formula, *, reduces_nothing: bool) -> Array:
     if not axes and not reduces_nothing:
         axes = tuple(range(x.ndim))
-    return narrow(formula(xp, widen(x), normalize_axes(axes, x.ndim), bool(keepdims)), x.dtype)
+    return narrow(formula(xp, widen(x), normalize_axes(axes, x.ndim), keepdims == 1), x.dtype)
 
 
 # Operator, formula, versions with the axes as attribute, versions with the axes as input, dtypes.
@@ -125,7 +125,7 @@ def _register(op_type: str, formula: Formula, by_attribute: tuple[int, ...], by_
     def reduce_by_input(
         xp: Namespace, x: Array, axes: Array | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
     ) -> Array:
-        return _reduce(xp, x, integers_of(axes), keepdims, formula, reduces_nothing=bool(noop_with_empty_axes))
+        return _reduce(xp, x, integers_of(axes), keepdims, formula, reduces_nothing=noop_with_empty_axes == 1)
 
 
 for _row in _REDUCTIONS:

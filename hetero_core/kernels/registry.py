@@ -242,7 +242,7 @@ def _refuse_attributes(node: Node, record: Kernel) -> str | None:
     for name, value in node.attributes.items():
         if name not in record.attributes:
             return f"attribute '{name}' of {node.operator} is not implemented"
-        if name in record.choices and value not in record.choices[name]:
+        if name in record.choices and (hasattr(value, "dtype") or value not in record.choices[name]):
             choices = enumerate_choices(str(choice) for choice in record.choices[name])
             return f"attribute '{name}' of {node.operator} is {value!r}; implemented: {choices}"
         if isinstance(value, Graph) and name not in record.bodies:

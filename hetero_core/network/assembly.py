@@ -6,12 +6,14 @@ One `GraphReader` reads one model. Imports onnx only inside functions.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.errors import AffinityError, InvalidNetworkError
+from hetero_core.limits import ReadBudget
 from hetero_core.network.affinity import AFFINITY_KEY
+from hetero_core.network.arity import check_arity
 from hetero_core.network.attributes import GRAPH, read_attribute
 from hetero_core.network.graph import EMPTY, Graph, Node
 from hetero_core.network.initializers import Initializer
@@ -54,13 +56,15 @@ class Draft:
 class GraphReader:
     """Reads the graphs of one model."""
 
-    def __init__(self, model: onnx.ModelProto, weights: WeightSource, payloads: Mapping[int, Payload]) -> None:
+    def __init__(self, model: onnx.ModelProto, weights: WeightSource, payloads: Mapping[int, Payload], budget: ReadBudget) -> None:
         """`payloads`: the `raw_data` of initializers of the root graph, by position, that was taken out of the proto."""
         self._model = model
+        self._budget = budget
         self._weights = weights
         self._payloads = payloads
         self._functions = {key_of_function(function): function for function in model.functions}
         self._since: dict[tuple[str, str, int], int] = {}
+        self._sizes: dict[FunctionKey, tuple[int, int]] = {}
         self._value_names: set[str] = set(names_of_values(model.graph)) if self._functions else set()
 
     def read_root(self, opsets: Mapping[str, int]) -> tuple[Graph, Mapping[str, str]]:
@@ -139,6 +143,7 @@ class GraphReader:
         for proto in protos:
             check_text(proto.op_type, proto.domain, proto.name, *proto.input, *proto.output)
         for proto, name in zip(protos, name_nodes(protos, scope.path, draft.node_names), strict=True):
+            self._budget.check_time(name)
             domain = normal_domain(proto.domain)
             function = self._functions.get((domain, proto.op_type, proto.overload))
             if function is not None:
@@ -172,6 +177,7 @@ class GraphReader:
             read_origins_note(metadata, owner),
             metadata.get(ORIGINAL_NAME_KEY, None if proto.name == name else proto.name),
         )
+        check_arity(node)
         draft.nodes.append(node)
         if pin is not None:
             draft.pins[name] = pin
@@ -207,7 +213,8 @@ class GraphReader:
 
     def _read_body(self, proto: onnx.GraphProto, scope: Scope, owner: str) -> Graph:
         draft = Draft()
-        graph = self._read_graph(proto, scope, draft)
+        self._budget.check_depth(scope.depth + 1, owner)
+        graph = self._read_graph(proto, replace(scope, depth=scope.depth + 1), draft)
         for name, pin in draft.pins.items():
             if pin != scope.pin:
                 raise AffinityError(
@@ -240,8 +247,9 @@ class GraphReader:
             walk = " -> ".join(f"{domain}:{op_type}" for domain, op_type, _ in (*scope.calls, key))
             raise InvalidNetworkError(f"{owner} is a call of a function by itself: {walk}. ONNX functions do not recurse.")
         metadata = {entry.key: entry.value for entry in proto.metadata_props}
-        values, copies = bind_call(proto, function, scope, owner)
         is_wrapper = key[0] == OPSET_DOMAIN
+        self._take_room(function, "" if is_wrapper else name, owner, scope)
+        values, copies = bind_call(proto, function, scope, owner)
         inner = Scope(
             read_opsets(function.opset_import, f"function '{function.name}'"),
             "" if is_wrapper else f"{name}/",
@@ -250,6 +258,7 @@ class GraphReader:
             _read_pin(metadata, owner, scope),
             (*scope.calls, key),
             self._value_names,
+            scope.depth + 1,
         )
         if is_wrapper and len(function.node) == 1:
             self._add_node(draft, function.node[0], name, inner)
@@ -258,6 +267,21 @@ class GraphReader:
         self._add_nodes(draft, function.node, inner)
         for formal, actual in copies:
             self._add_copy(draft, values[formal], actual, inner)
+
+    def _take_room(self, function: onnx.FunctionProto, path: str, owner: str, scope: Scope) -> None:
+        """Takes what the call is expanded to off the budget: nodes, and the bytes of names and attributes."""
+        key = key_of_function(function)
+        is_repeated = key in self._sizes
+        if not is_repeated:
+            self._sizes[key] = function.ByteSize(), len(function.node) + sum(map(count_inner_nodes, function.node))
+        nbytes, nodes = self._sizes[key]
+        self._budget.check_depth(scope.depth + 1, owner)
+        if key[0] == OPSET_DOMAIN:
+            return
+        self._budget.take_nodes(nodes, owner)
+        # A node has a name of its own and one for each value that it makes, most often one. Of attributes the first call makes no more
+        # than there are in the file.
+        self._budget.take_memory((nbytes if is_repeated else 0) + 2 * nodes * len(path), owner)
 
     def _bind_attributes(self, proto: onnx.NodeProto, function: onnx.FunctionProto, owner: str, scope: Scope) -> dict[str, Any]:
         bound = {default.name: read_attribute(default, self._weights, owner) for default in function.attribute_proto}
@@ -278,6 +302,15 @@ class GraphReader:
 
     def _root_opset(self) -> int:
         return next((entry.version for entry in self._model.opset_import if not normal_domain(entry.domain)), 1)
+
+
+def count_inner_nodes(proto: onnx.NodeProto) -> int:
+    """Returns how many nodes stand in the bodies of a node, at any depth."""
+    return sum(
+        len(attribute.g.node) + sum(map(count_inner_nodes, attribute.g.node))
+        for attribute in proto.attribute
+        if attribute.type == GRAPH
+    )
 
 
 def key_of_function(function: onnx.FunctionProto) -> FunctionKey:

@@ -23,6 +23,23 @@ FLOATS, INTS, STRINGS, TENSORS, GRAPHS = 6, 7, 8, 9, 10
 SPARSE_TENSOR, SPARSE_TENSORS, TYPE_PROTO, TYPE_PROTOS = 11, 12, 13, 14
 LISTS = frozenset((FLOATS, INTS, STRINGS, TENSORS, TYPE_PROTOS))
 
+KIND_NAMES = {
+    FLOAT: "a float",
+    INT: "an integer",
+    STRING: "a string",
+    TENSOR: "a tensor",
+    GRAPH: "a graph",
+    FLOATS: "a list of floats",
+    INTS: "a list of integers",
+    STRINGS: "a list of strings",
+    TENSORS: "a list of tensors",
+    GRAPHS: "a list of graphs",
+    SPARSE_TENSOR: "a sparse tensor",
+    SPARSE_TENSORS: "a list of sparse tensors",
+    TYPE_PROTO: "a type",
+    TYPE_PROTOS: "a list of types",
+}
+
 _TYPES = (TensorType, SequenceType, OptionalType, MapType)
 
 _PLAIN: dict[int, Callable[[onnx.AttributeProto], Any]] = {
@@ -57,6 +74,21 @@ def read_attribute(proto: onnx.AttributeProto, weights: WeightSource, owner: str
         f"{where} is {kinds.get(proto.type, f'of kind {proto.type}')}; supported are numbers, strings, dense tensors, types, one "
         "graph, and lists of the first four."
     )
+
+
+_KINDS: dict[type, int] = {float: FLOAT, int: INT, str: STRING, bytes: STRING, **dict.fromkeys(_TYPES, TYPE_PROTO)}
+
+
+def kind_of_value(value: Any) -> int:
+    """Returns the number of the kind that `read_attribute` read, or a reader of graphs; 0 for an empty list."""
+    kind = _KINDS.get(type(value))
+    if kind is not None:
+        return kind
+    if isinstance(value, tuple):
+        # A list's number is that of its elements' kind and 5 more; that of types is one more.
+        element = kind_of_value(value[0]) if value else 0
+        return 0 if not element else TYPE_PROTOS if element == TYPE_PROTO else element + 5
+    return TENSOR if hasattr(value, "dtype") else GRAPH
 
 
 def _read_type_attribute(proto: onnx.TypeProto, where: str) -> Any:

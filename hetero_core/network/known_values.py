@@ -7,6 +7,7 @@ learn types and keeps none of them: a network is not folded here. NumPy is impor
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any
 
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
@@ -26,7 +27,8 @@ def compute_known_value(node: Node, types: Mapping[str, ValueType], constants: M
     if compute is None:
         return {}
     inputs = _read_shape(node, types, constants) if node.op_type in ("Shape", "Size") else _read_inputs(node, constants)
-    if inputs is None:
+    # Where all inputs are absent there is nothing to compute from, whatever the operator.
+    if inputs is None or all(array is None for array in inputs):
         return {}
     try:
         array = compute(node, inputs)
@@ -44,6 +46,8 @@ def compute_known_value(node: Node, types: Mapping[str, ValueType], constants: M
 def _read_shape(node: Node, types: Mapping[str, ValueType], constants: Mapping[str, Initializer]) -> Arrays | None:
     import numpy as np  # as above
 
+    if not node.inputs:
+        return None
     constant = constants.get(node.inputs[0])
     found = types.get(node.inputs[0]) if constant is None else constant.type
     if not isinstance(found, TensorType) or found.shape is None:
@@ -76,7 +80,9 @@ def _compute_size(node: Node, inputs: Arrays) -> Any:
 
 
 def _cast(node: Node, inputs: Arrays) -> Any:
-    dtype = dtype_of_onnx(node.attributes["to"])
+    number = node.attributes.get("to")
+    # Cast-1 names the type.
+    dtype = dtype_of_onnx(number) if isinstance(number, int) else None
     return inputs[0].astype(numpy_dtype(dtype)) if dtype is not None and _is_counting(dtype) else None
 
 
@@ -141,9 +147,11 @@ def _fill(node: Node, inputs: Arrays) -> Any:
     import numpy as np  # as above
 
     value = node.attributes.get("value")
-    if value is None or value.dtype.name not in ("int32", "int64", "bool") or inputs[0].prod() > LARGEST_VALUE:
+    sizes = inputs[0].tolist()
+    # Python's product, which does not wrap around.
+    if not isinstance(value, np.ndarray) or value.dtype.name not in ("int32", "int64", "bool") or prod(sizes) > LARGEST_VALUE:
         return None
-    return np.full(inputs[0].tolist(), value.reshape(())[()], value.dtype)
+    return np.full(sizes, value.reshape(())[()], value.dtype)
 
 
 def _count(node: Node, inputs: Arrays) -> Any:
@@ -154,7 +162,7 @@ def _count(node: Node, inputs: Arrays) -> Any:
 
 
 def _reshape(node: Node, inputs: Arrays) -> Any:
-    target = inputs[1].tolist() if len(inputs) > 1 else list(node.attributes["shape"])
+    target = inputs[1].tolist() if len(inputs) > 1 else list(node.attributes.get("shape", ()))
     if not node.attributes.get("allowzero", 0):
         target = [inputs[0].shape[axis] if size == 0 else size for axis, size in enumerate(target)]
     return inputs[0].reshape(target)

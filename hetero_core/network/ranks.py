@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from hetero_core.network.graph import Node
-from hetero_core.network.types import TensorType, ValueType
+from hetero_core.network.types import LARGEST_RANK, TensorType, ValueType
 
 InputTypes = Sequence[ValueType | None]
 
@@ -17,7 +17,9 @@ def infer_ranks(node: Node, input_types: InputTypes) -> dict[str, ValueType]:
     """Returns output -> tensor type with rank alone, its sizes open, for the outputs whose rank follows from the types of the inputs."""
     rule = None if node.domain else _RULES.get(node.op_type)
     rank = None if rule is None else rule(node, input_types)
-    return {} if rank is None or rank < 0 else {value: TensorType(None, (None,) * rank) for value in node.writes}
+    return (
+        {} if rank is None or not 0 <= rank <= LARGEST_RANK else {value: TensorType(None, (None,) * rank) for value in node.writes}
+    )
 
 
 def _rank_of(input_types: InputTypes, index: int) -> int | None:

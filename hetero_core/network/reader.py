@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hetero_core.errors import InvalidNetworkError, NetworkNotFoundError, NetworkReadError
+from hetero_core.limits import ReadBudget, ReadLimits
 from hetero_core.network.assembly import GraphReader
 from hetero_core.network.border import BORDER_KEY, Border, border_of_json, list_defaults
 from hetero_core.network.file_spans import hold_file
@@ -37,21 +38,27 @@ def read_network(
     base: str | os.PathLike[str] | None = None,
     infer_custom_types: CustomTypes | None = None,
     holds_weights: bool = True,
+    limits: ReadLimits | None = None,
 ) -> Network:
     """Returns the network of an ONNX file, of its bytes, or of a ModelProto, with the types of all values as far as they are known.
 
     `base` is the folder of external weights; that of the file where `source` is one. `infer_custom_types` gives the output types of
     a node that onnx does not know (`shapes.CustomTypes`). A ModelProto is not kept: what is done to it later changes nothing.
     External weights are mapped when they are first used; all else is in memory when this returns. Without `holds_weights` large
-    weights of a file are read when they are used, and are renewable: the file stays open, and must not be changed.
+    weights of a file are read when they are used, and are renewable: the file stays open, and must not be changed. `limits` are those
+    of `ReadLimits()` where none are given.
 
-    Raises: NetworkNotFoundError, NetworkReadError for what is no ONNX model; InvalidNetworkError for a model that is no valid
+    Raises: NetworkNotFoundError, NetworkReadError for what is no ONNX model; ReadLimitError for one that takes too much to read;
+    InvalidNetworkError for a model that is no valid
     network; AffinityError for a pin without a device.
     """
     folder = None if base is None else os.fspath(base)
     payloads = NO_PAYLOADS
+    if folder is not None:
+        _check_path(folder, "the folder of external weights")
     if isinstance(source, (str, os.PathLike)):
         path = os.fspath(source)
+        _check_path(path, "a file")
         folder = os.path.dirname(os.path.abspath(path)) if folder is None else folder
         title = f"'{path}'"
         model, payloads = _read_file(path, title, holds_weights=holds_weights)
@@ -61,8 +68,9 @@ def read_network(
     else:
         title = "the ModelProto"
         model = _check_proto(source)
-    network = assemble_network(model, WeightFiles(folder), title, payloads)
-    return infer_types(network, infer_custom_types=infer_custom_types)
+    budget = ReadBudget(ReadLimits() if limits is None else limits, title, model.ByteSize())
+    network = assemble_network(model, WeightFiles(folder), title, payloads, budget=budget)
+    return infer_types(network, infer_custom_types=infer_custom_types, budget=budget)
 
 
 def _check_proto(source: onnx.ModelProto) -> onnx.ModelProto:
@@ -73,6 +81,18 @@ def _check_proto(source: onnx.ModelProto) -> onnx.ModelProto:
             f"cannot read network from an object of type {type(source).__name__}; expected a path, bytes or an onnx.ModelProto."
         )
     return source
+
+
+def _check_path(path: str | bytes, what: str) -> None:
+    """Refuses a path that no file can have. Raises: NetworkReadError."""
+    try:
+        is_path = isinstance(path, str) and b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        is_path = False
+    if not is_path:
+        raise NetworkReadError(
+            f"cannot read network: {path!r} is no path of {what}; expected text without zero bytes or surrogates."
+        )
 
 
 def _read_file(path: str, title: str, *, holds_weights: bool) -> tuple[onnx.ModelProto, Mapping[int, Payload]]:
@@ -130,7 +150,12 @@ def parse_model(content: bytes, title: str) -> onnx.ModelProto:
 
 
 def assemble_network(
-    model: onnx.ModelProto, weights: WeightSource, title: str, payloads: Mapping[int, Payload] = NO_PAYLOADS
+    model: onnx.ModelProto,
+    weights: WeightSource,
+    title: str,
+    payloads: Mapping[int, Payload] = NO_PAYLOADS,
+    *,
+    budget: ReadBudget | None = None,
 ) -> Network:
     """Returns the network of a proto with the types that it declares, none inferred.
 
@@ -139,8 +164,9 @@ def assemble_network(
     Raises: as `read_network`.
     """
     _check_header(model, title)
+    budget = ReadBudget(ReadLimits(), title, model.ByteSize()) if budget is None else budget
     opsets = read_opsets(model.opset_import, "the model")
-    graph, pins = GraphReader(model, weights, payloads).read_root(opsets)
+    graph, pins = GraphReader(model, weights, payloads, budget).read_root(opsets)
     metadata = {entry.key: entry.value for entry in model.metadata_props}
     check_text(*metadata, *metadata.values())
     text = metadata.pop(BORDER_KEY, "{}")

@@ -31,7 +31,8 @@ class Scope:
     """Where a node stands: the model itself, or an inlined call.
 
     `path` is "" at the top and "call/" inside; `values` maps the function's names to those outside and grows with each new name;
-    `pin` is the device that the enclosing node or call is pinned to; `calls` are the functions that are being inlined.
+    `pin` is the device that the enclosing node or call is pinned to; `calls` are the functions that are being inlined; `depth` is how
+    many calls and bodies stand around it.
     """
 
     opsets: Mapping[str, int]
@@ -41,6 +42,7 @@ class Scope:
     pin: str | None = None
     calls: tuple[FunctionKey, ...] = ()
     taken: set[str] = field(default_factory=set)
+    depth: int = 0
 
     def value(self, name: str) -> str:
         """Returns the name of a value in the network; inside a call a name of its own, which no other value has."""

@@ -14,10 +14,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.errors import ExtensionError, InvalidNetworkError
+from hetero_core.limits import ReadBudget
 from hetero_core.network.border import EMPTY_BORDER
 from hetero_core.network.ceil_windows import write_ceil_as_pads
 from hetero_core.network.encoding import GraphWriter, opsets_of_nodes, write_model
 from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
+from hetero_core.network.growth import bound_type_bytes, find_growth
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.known_values import compute_known_value
 from hetero_core.network.merging import merge_types
@@ -43,16 +45,24 @@ _LARGEST_CONSTANT = 1024
 _MOST_ROUNDS = 8
 
 
-def infer_types(network: Network, *, infer_custom_types: CustomTypes | None = None) -> Network:
+def infer_types(network: Network, *, infer_custom_types: CustomTypes | None = None, budget: ReadBudget | None = None) -> Network:
     """Returns the network with all types completed as far as they can be inferred, bodies included.
 
-    Nodes are shared with `network`, except those whose bodies learnt a type. Cost: linear, some 20 us per node.
+    Nodes are shared with `network`, except those whose bodies learnt a type. Cost: linear, some 20 us per node. `budget` is what the
+    reading of the network has left; None for a network that was read before.
 
     Raises: InvalidNetworkError when a type in `network.types` contradicts what its producer gives; ExtensionError when
-    `infer_custom_types` returns more types than the node has outputs.
+    `infer_custom_types` returns more types than the node has outputs; ReadLimitError.
     """
-    inference = _Inference(infer_custom_types, {**opsets_of_nodes(network.nodes), **network.opsets}, _names_of_sizes(network))
-    network = inference.run_onnx(network, lambda _: False)
+    if budget is not None:
+        budget.require_memory(bound_type_bytes(network), "its types, each at most as large as the largest that is declared,")
+    inference = _Inference(
+        infer_custom_types, {**opsets_of_nodes(network.nodes), **network.opsets}, _names_of_sizes(network), budget=budget
+    )
+    # What follows from types alone, of which then follows that shapes may be followed.
+    network = inference.run_onnx(network, lambda _: False, follows_shapes=False)
+    if _holds_shapes(network):
+        network = inference.run_onnx(network, lambda _: False)
     if inference.declared_more:
         network = inference.run_onnx(network, lambda _: True)
     for _ in range(_MOST_ROUNDS):
@@ -64,6 +74,14 @@ def infer_types(network: Network, *, infer_custom_types: CustomTypes | None = No
             break
         network = inference.run_onnx(network, lambda _: True)
     return network
+
+
+def _holds_shapes(network: Network) -> bool:
+    """Says whether some type is open, and some node makes a shape that may tell it."""
+    graphs = list(iterate_graphs(network))
+    return any(node.op_type in ("Shape", "Size") for graph in graphs for node in graph.nodes) and any(
+        _leaves_open(node, graph.types) for graph in graphs for node in graph.nodes
+    )
 
 
 def _names_of_sizes(network: Network) -> frozenset[str]:
@@ -98,15 +116,25 @@ class _Inference:
     learnt: bool = False
     declared_more: bool = False
     failed: bool = False
+    budget: ReadBudget | None = None
     fresh: set[str] = field(default_factory=set)
     since: dict[tuple[str, str, int], int] = field(default_factory=dict)
 
-    def run_onnx(self, network: Network, states_type: Callable[[ValueType], bool]) -> Network:
-        """Returns the network with what onnx infers for the whole graph; inputs always state their types."""
-        import onnx.shape_inference  # heavy
+    def run_onnx(self, network: Network, states_type: Callable[[ValueType], bool], *, follows_shapes: bool = True) -> Network:
+        """Returns the network with what onnx infers for the whole graph; inputs always state their types.
+
+        With `follows_shapes` it also computes shapes of shapes, where none of these can grow without bound.
+        """
+        import onnx.checker  # heavy
+        import onnx.shape_inference
 
         for graph in iterate_graphs(network):
             check_ranks(graph)
+        growth = find_growth(network)
+        if growth.of_ranks:
+            logger.info("network '%s' is inferred node by node: the types in it may grow without bound", network.name)
+            self.failed = True
+            return network
         writer = GraphWriter(SkeletonWeights(), states_type, notes_of_node=no_notes)
         # The default of an input is not its value.
         model = write_model(replace(network, border=EMPTY_BORDER), writer)
@@ -115,8 +143,8 @@ class _Inference:
         model.ir_version = onnx.IR_VERSION
         write_ceil_as_pads(model.graph)
         try:
-            inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
-        except (RuntimeError, ValueError, MemoryError, onnx.shape_inference.InferenceError) as error:
+            inferred = onnx.shape_inference.infer_shapes(model, data_prop=follows_shapes and not growth.of_shapes)
+        except (RuntimeError, ValueError, MemoryError, onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
             # One node that onnx cannot cope with must not hide the types of all others: they are then asked for one by one.
             logger.info("shape inference of network '%s' failed, nodes are inferred one by one: %s", network.name, error)
             self.failed = True
@@ -218,6 +246,8 @@ class _Inference:
         nodes: list[Node] = []
         learnt = False
         for node in graph.nodes:
+            if self.budget is not None:
+                self.budget.check_time(f"node {node.label}", steps=16)
             bodies = node.bodies
             if bodies:
                 node = _with_bodies(node, {key: self.sweep(body, scope, around) for key, body in bodies.items()})

@@ -9,7 +9,7 @@ from hetero_core.network.border import Border
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.merging import merge_types
 from hetero_core.network.topology import find_free_values
-from hetero_core.network.types import TensorType, ValueSpec
+from hetero_core.network.types import LARGEST_RANK, TensorType, ValueSpec
 
 
 def check_text(*texts: object) -> None:
@@ -22,10 +22,9 @@ def check_text(*texts: object) -> None:
             raise NetworkReadError(f"a name in the model is not UTF-8: {text!r}; the model is damaged.")
 
 
+# onnx makes a message for each dimension, of which a few bytes in a file can ask for 2**31.
 _INPUT_THAT_GIVES_RANK = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1, "Tile": 1}
 """The inputs whose number of elements is the rank of the output."""
-_LARGEST_RANK = 1024
-"""Far above what any device runs; onnx makes a message for each dimension, of which a few bytes in a file can ask for 2**31."""
 
 
 def check_ranks(graph: Graph) -> None:
@@ -36,10 +35,10 @@ def check_ranks(graph: Graph) -> None:
     for node in graph.nodes:
         index = _INPUT_THAT_GIVES_RANK.get(node.op_type, len(node.inputs))
         found = None if node.domain or index >= len(node.inputs) else graph.types.get(node.inputs[index])
-        if isinstance(found, TensorType) and found.shape and isinstance(found.shape[0], int) and found.shape[0] > _LARGEST_RANK:
+        if isinstance(found, TensorType) and found.shape and isinstance(found.shape[0], int) and found.shape[0] > LARGEST_RANK:
             raise InvalidNetworkError(
                 f"node {node.label} reads a shape of {found.shape[0]} dimensions from '{node.inputs[index]}': {found}; expected "
-                f"{_LARGEST_RANK} at most. The model is damaged or was written wrongly."
+                f"{LARGEST_RANK} at most. The model is damaged or was written wrongly."
             )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hetero_core.dtypes import DTYPES, dtype_of_onnx, onnx_of_dtype
 from hetero_core.errors import InvalidNetworkError, enumerate_choices
-from hetero_core.network.types import Dimension, MapType, OptionalType, SequenceType, TensorType, ValueSpec, ValueType
+from hetero_core.network.types import LARGEST_RANK, Dimension, MapType, OptionalType, SequenceType, TensorType, ValueSpec, ValueType
 
 if TYPE_CHECKING:
     import onnx
@@ -41,6 +41,11 @@ def _read_tensor_type(proto: onnx.TypeProto.Tensor, owner: str) -> TensorType:
     dtype = _read_dtype(proto.elem_type, owner)
     if not proto.HasField("shape"):
         return TensorType(dtype)
+    rank = len(proto.shape.dim)
+    if rank > LARGEST_RANK:
+        raise InvalidNetworkError(
+            f"{owner} has {rank} dimensions; an array has at most {LARGEST_RANK}. The model is damaged or was written wrongly."
+        )
     return TensorType(dtype, tuple(_read_dimension(dimension) for dimension in proto.shape.dim))
 
 

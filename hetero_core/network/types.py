@@ -16,6 +16,9 @@ Dimension = int | str | None
 
 HOST = "host"
 
+LARGEST_RANK = 64
+"""Dimensions of an array of NumPy 2."""
+
 
 @dataclass(frozen=True, slots=True)
 class TensorType:

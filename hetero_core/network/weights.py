@@ -61,6 +61,8 @@ class WeightFiles:
         if not location:
             raise NetworkReadError(f"{owner} has external weights without a location; write the model again with its weights.")
         parts = re.split(r"[/\\]", location)
+        if "\0" in location:
+            raise NetworkReadError(f"{owner} has its weights in {location!r}; a path holds no zero byte. The model is damaged.")
         if os.path.isabs(location) or location[0] in "/\\" or ":" in parts[0] or ".." in parts:
             raise NetworkReadError(
                 f"{owner} has its weights in '{location}'; expected a path inside the folder of the model. "

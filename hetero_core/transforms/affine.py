@@ -176,6 +176,9 @@ def _read_batch_norm(node: Node, constants: Mapping[str, Initializer]) -> Affine
     parameters = [constants[name] for name in node.inputs[1:]]
     if any(parameter.dtype not in _FOLDED_DTYPES or len(parameter.shape) != 1 for parameter in parameters):
         return None
+    if any(parameter.shape != parameters[0].shape for parameter in parameters):
+        # The run refuses it.
+        return None
     scale, bias, mean, variance = (parameter.array.astype(np.float64) for parameter in parameters)
     scale = scale / np.sqrt(variance + float(node.attributes.get("epsilon", 1e-5)))
     return Affine(node.inputs[0], scale, bias - mean * scale)

@@ -41,6 +41,7 @@ LAYERS = (
     "network.fingerprint",
     "network.graph",
     "network",
+    "foreign_errors",
     "transforms",
     "plan",
     "profile",

@@ -45,6 +45,8 @@ class Group:
     @property
     def reads(self) -> tuple[str, ...]:
         """The values that come in."""
+        if not self.epilogue:
+            return self.node.reads
         inner = {value for node in self.members for value in node.writes}
         return tuple(dict.fromkeys(value for node in self.members for value in node.reads if value not in inner))
 

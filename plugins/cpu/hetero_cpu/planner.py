@@ -20,7 +20,8 @@ from hetero_cpu.halos import HaloTable, make_halo_table
 from hetero_cpu.input_order import wants_channels_last
 from hetero_cpu.outside import FEWEST_BYTES, find_outside
 from hetero_cpu.pieces import can_stand_for, copy_pieces
-from hetero_cpu.plan import NOTHING_OUTSIDE, Block, Derived, Foreign, Joined, Outside, Piece, Plan, PlannedStep, take_cut
+from hetero_cpu.places import Places
+from hetero_cpu.plan import NOTHING_OUTSIDE, Block, Derived, Foreign, Joined, Outside, Piece, Plan, PlannedStep, keep, take_cut
 from hetero_cpu.providers import NUMPY, choose_step
 from hetero_cpu.recipe import NO_HALO, Array, Choice, Cut, Halo, Join, Recipe, Site, Views, is_channels_last
 from hetero_cpu.signature import read_static_type
@@ -80,7 +81,7 @@ class _Builder:
     is_interim: bool
     halos: dict[str, Halo] = field(default_factory=dict)
     steps: list[PlannedStep] = field(default_factory=list)
-    places: dict[str, Block | Derived] = field(default_factory=dict)
+    memory: Places = field(init=False)
     prototypes: dict[str, Array] = field(default_factory=dict)
     first_write: dict[str, int] = field(default_factory=dict)
     last_read: dict[str, int] = field(default_factory=dict)
@@ -91,6 +92,7 @@ class _Builder:
     """The constants that steps read as they are."""
 
     def __post_init__(self) -> None:
+        self.memory = Places(self.readers_left)
         for node in self.network.nodes:
             for value in node.reads:
                 self.readers_left[value] = self.readers_left.get(value, 0) + 1
@@ -103,6 +105,11 @@ class _Builder:
         for spec in self.network.inputs:
             if spec.name in self.types:
                 self._place(spec.name, is_channels_last=wants_channels_last(self.network, spec.name, self.types[spec.name]))
+
+    @property
+    def places(self) -> dict[str, Block | Derived]:
+        """Value -> place."""
+        return self.memory.places
 
     @property
     def now(self) -> int:
@@ -125,7 +132,9 @@ class _Builder:
         else:
             self._add_recipe(group, choice)
         for value in group.reads:
-            self.readers_left[value] -= sum(value in node.reads for node in group.members)
+            count = sum(value in node.reads for node in group.members)
+            self.readers_left[value] -= count
+            self.memory.note_reads(value, count)
             if self.readers_left[value] == 0 and value in self.constants:
                 self._drop_constant(value)
 
@@ -187,7 +196,7 @@ class _Builder:
         shape = tuple(size for size in value_type.shape or () if isinstance(size, int))
         order = (0, 2, 3, 1) if is_channels_last and len(shape) == 4 else tuple(range(len(shape)))
         block = Block(shape, np.dtype(numpy_dtype(value_type.dtype)), order, halo)
-        self.places[value] = block
+        self.memory.add_block(value, block)
         if halo != NO_HALO:
             self.halos[value] = halo
         self.prototypes[value] = block.lay(np.empty(block.nbytes, np.uint8))
@@ -206,6 +215,7 @@ class _Builder:
         if None in placed:
             # The kernel may return a view of what it reads.
             self.fixed.update(reads)
+            self.memory.fix(reads)
         self._add_step(node, Foreign(program, reads, tuple(placed)), node.writes)
 
     def _add_views(self, group: Group, choice: Views) -> None:
@@ -217,7 +227,7 @@ class _Builder:
             if choice.source in self.constants:
                 self.constants[value] = view
             else:
-                self.places[value] = Derived(choice.source, make)
+                self.memory.add_view(value, choice.source, make)
 
     def _add_recipe(self, group: Group, recipe: Recipe) -> None:
         outputs = tuple(value for value in group.outputs if value)
@@ -227,7 +237,7 @@ class _Builder:
                 halo = self._find_halo(value) if recipe.kernels and recipe.is_channels_last else NO_HALO
                 self._place(value, is_channels_last=recipe.is_channels_last, halo=halo)
         else:
-            self.places[outputs[0]] = Derived(target, is_computed=True)
+            self.memory.add_view(outputs[0], target, keep, is_computed=True)
             self.prototypes[outputs[0]] = self.prototypes[target]
             if target in self.halos:
                 self.halos[outputs[0]] = self.halos[target]
@@ -271,24 +281,12 @@ class _Builder:
         root = self._find_root(value)
         if root is None or self.places[root].inner_bytes != self.prototypes[value].nbytes:  # type: ignore[union-attr]  # roots are blocks
             return False
-        sharing = self._list_sharing(root)
         # Of what a foreign step has read, a view may have been passed on by name.
-        if not self.fixed.isdisjoint(sharing):
-            return False
         read_here = {name: sum(name in node.reads for node in group.members) for name in group.reads}
-        return all(self.readers_left.get(name, 0) == read_here.get(name, 0) for name in sharing)
-
-    def _list_sharing(self, root: str) -> list[str]:
-        """Returns the values in a block, each after the one that it is derived from."""
-        return [name for name in self.places if self._find_root(name) == root]
+        return not self.memory.is_read_later(root, read_here)
 
     def _find_root(self, value: str) -> str | None:
-        """Returns the value whose block a value lies in; None for constants and for what is passed on by name."""
-        place = self.places.get(value)
-        while isinstance(place, Derived):
-            value = place.source
-            place = self.places.get(value)
-        return None if place is None else value
+        return self.memory.find_root(value)
 
     def _add_join(self, group: Group, join: Join) -> None:
         (output,) = group.outputs
@@ -312,21 +310,19 @@ class _Builder:
     def _find_movable(self, source: str, output: str, cut: Cut) -> str | None:
         """Returns the value whose block becomes a piece of a result, where all steps that are planned already can do with that."""
         root = self._find_root(source)
-        if root is None or root == output or self._is_read_in_place(source):
+        if root is None or root == output or not self.memory.can_move(root) or self._is_read_in_place(source):
             return None
         blocks = [place for place in (self.places[root], self.places[output]) if isinstance(place, Block)]
         # Whoever shares the block must see it as it is: a reshaped or turned view could not follow.
         laid = self.prototypes[root]
-        followers = [self.prototypes[name] for name in self._list_sharing(root)]
+        followers = [self.prototypes[name] for name in self.memory.list_sharing(root)]
         same = all((follower.shape, follower.strides) == (laid.shape, laid.strides) for follower in followers)
         is_alike = len({(block.order, block.dtype, block.halo) for block in blocks}) == 1
         return root if same and is_alike and can_stand_for(self.prototypes[output][cut], laid) else None
 
     def _move(self, root: str, output: str, cut: Cut) -> None:
         """Puts a block into a piece of another one, with all values that lie in it."""
-        sharing = self._list_sharing(root)
-        self.places[root] = Derived(output, partial(take_cut, cut=cut), is_computed=True)
-        for name in sharing:
+        for name in self.memory.move(root, output, partial(take_cut, cut=cut)):
             place = self.places[name]
             assert isinstance(place, Derived)
             self.prototypes[name] = place.make(self.prototypes[place.source])

@@ -10,12 +10,14 @@ from collections.abc import Callable
 
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType
+from hetero_onnxruntime.division import find_fatal_division
 
 
 def find_known_error(node: Node, network: Network) -> str | None:
     """Returns what the engine gets wrong about a node, in words, or None."""
     check = _CHECKS.get((node.domain, node.op_type))
-    return None if check is None else check(node, network)
+    reason = None if check is None else check(node, network)
+    return find_fatal_division(node, network) if reason is None else reason
 
 
 def _check_attention(node: Node, network: Network) -> str | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from math import ceil
 
 from hetero_core.network.graph import Graph, Node, iterate_graphs
+from hetero_core.network.types import TensorType
 from hetero_openvino.arithmetic import find_arithmetic_error
 from hetero_openvino.inspection import dtype_of_input, find_shape, has_input
 
@@ -75,6 +76,13 @@ def _check_cast(node: Node, graph: Graph) -> str | None:
     if target == "float8e8m0" and node.attributes.get("round_mode", "up") == "up":
         return "OpenVINO rounds to the nearest float8e8m0, not up"
     return None
+
+
+def _check_compress(node: Node, graph: Graph) -> str | None:
+    # No case: SIGFPE while it compiles.
+    condition = graph.type_of(node.inputs[1])
+    is_empty = isinstance(condition, TensorType) and condition.shape is not None and 0 in condition.shape
+    return "OpenVINO ends the process where the condition of Compress has no elements" if is_empty else None
 
 
 def _check_dft(node: Node, graph: Graph) -> str | None:
@@ -190,6 +198,7 @@ _CHECKS: dict[str, Check] = {
     "Bernoulli": _always("OpenVINO draws 1 of Bernoulli with the probability of 0, and 0 with that of 1"),
     "Cast": _check_cast,
     "CastLike": _check_cast,
+    "Compress": _check_compress,
     "DFT": _check_dft,
     # dynamicquantizelinear, quantizelinear_uint16
     "DynamicQuantizeLinear": _always(_HALVES),

@@ -221,3 +221,10 @@ def test_numbers_that_are_taken_are_distributed_as_they_say(
     expected = np.array([distribute(value) for value in ordered.tolist()])
     distance = np.abs(expected - np.arange(1, 20001) / 20000).max() * 20000**0.5
     assert distance < 2.8
+
+
+@pytest.mark.parametrize("condition", ["bool[0] c", "bool[1,0] c"])
+def test_compress_by_nothing_is_refused_since_it_ends_the_process(core: Core, read: Read, condition: str) -> None:
+    network = read(f"g (float[2,3] x, {condition}) => (float[N,3] y) {{ y = Compress <axis = 0>(x, c) }}")
+    with pytest.raises(UnsupportedNodesError, match="ends the process where the condition of Compress has no elements"):
+        core.load_network(network, "OPENVINO")

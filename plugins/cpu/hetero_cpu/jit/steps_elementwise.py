@@ -13,6 +13,8 @@ from hetero_cpu.jit.row_walk import call_rows
 from hetero_cpu.jit.rows import cut_rows, find_kind
 from hetero_cpu.recipe import Recipe, Site
 
+_MOST_OPERANDS = 64
+
 
 @native_step(*sorted(ELEMENTWISE))
 def plan_native_expression(site: Site) -> Recipe | None:
@@ -25,6 +27,9 @@ def plan_native_expression(site: Site) -> Recipe | None:
         return None
     arrays = [site.prototypes[operand] if isinstance(operand, str) else operand for operand in reader.operands]
     shape = _read_shape(site)
+    # NumPy 2 broadcasts shapes of up to 32 dimensions. A Sum of thousands would be code of megabytes.
+    if len(shape) > 32 or len(arrays) > _MOST_OPERANDS:
+        return None
     if any(array.dtype != np.float32 for array in arrays) or 0 in shape or np.broadcast_shapes(*(a.shape for a in arrays)) != shape:
         return None
     full = [operand for operand in reader.operands if isinstance(operand, str) and site.shape(operand) == shape]

@@ -47,7 +47,8 @@ def plan_native_reshape(site: Site) -> Recipe | None:
 def plan_native_expand(site: Site) -> Recipe | None:
     """Returns the copy of an array into every place that it is broadcast to."""
     value, shape = site.node.inputs[0], _read_shape(site)
-    if site.group.epilogue or np.broadcast_shapes(site.shape(value), shape) != shape:
+    # NumPy 2 broadcasts shapes of up to 32 dimensions.
+    if site.group.epilogue or len(shape) > 32 or np.broadcast_shapes(site.shape(value), shape) != shape:
         return None
     return _plan_copy(site, value, lambda array: array, shape)
 

@@ -1,0 +1,34 @@
+"""What is installed and whether it works: one row for each device that is announced."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hetero_core.contract import DeviceName
+from hetero_core.devices.provenance import Provenance
+from hetero_core.devices.registry import Registry
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStatus:
+    """One row of what is installed: a device that works has its ids, one that does not its reason."""
+
+    name: str
+    distribution: str
+    version: str
+    ids: tuple[str, ...]
+    full_name: str
+    reason: str
+
+
+def describe_device(registry: Registry, name: str) -> DeviceStatus:
+    """Returns the row of an announced device; creates it."""
+    provenance = Provenance(name, "", "", "")
+    try:
+        provenance = registry.announcement(name).provenance
+        device = registry.device(name)
+        plain = DeviceName(name)
+        ids, full_name = device.metric(plain, "AVAILABLE_DEVICES"), device.metric(plain, "FULL_DEVICE_NAME")
+    except Exception as error:  # noqa: BLE001  # a plugin's failure is shown in its row and hides no other
+        return DeviceStatus(name, provenance.distribution, provenance.version, (), "", f"{error}" or type(error).__name__)
+    return DeviceStatus(name, provenance.distribution, provenance.version, ids, full_name, "")

@@ -1,0 +1,103 @@
+"""Nodes that their operator's schema does not allow are refused when they are read, wherever they stand; what is allowed is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx
+import onnx.checker
+import onnx.defs
+import onnx.helper as helper
+import onnx.parser
+import pytest
+
+from hetero_core.errors import InvalidNetworkError
+from hetero_core.network.arity import check_arity
+from hetero_core.network.graph import Node
+from hetero_core.network.reader import read_network
+
+HEAD = '<ir_version: 10, opset_import: ["": {opset}, "local": 1]>'
+
+
+def parse(text: str, opset: int = 17) -> onnx.ModelProto:
+    return onnx.parser.parse_model(HEAD.format(opset=opset) + text)
+
+
+@pytest.mark.parametrize(
+    "op_type", ["Sum", "Max", "Min", "Mean", "LogSoftmax", "Shape", "Reshape", "ConstantOfShape", "Slice", "Conv"]
+)
+def test_node_without_inputs_is_refused(op_type: str) -> None:
+    model = parse("g (float[2] x) => (float[2] y) { y = Neg(x) }")
+    model.graph.node.append(helper.make_node(op_type, [], ["z"]))
+    with pytest.raises(InvalidNetworkError, match=rf"'{op_type}_1' \({op_type}-[0-9]+\) has 0 inputs; its operator has "):
+        read_network(model)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("y = Neg(x, x)", "has 2 inputs; its operator has 1"),
+        ("y, z = Neg(x)", "has 2 outputs; its operator has 1"),
+        ("y = Sum(x, , x)", "lacks its input 1, which its operator needs"),
+        ("y = Conv(x, , x)", "lacks its input 1, which its operator needs"),
+        ("y = Cast(x)", "lacks the attribute 'to', which its operator needs"),
+        ("y = Elu <alpha = [1, 2]>(x)", "attribute 'alpha' .* is a list of integers; its operator takes a float"),
+        ("y = Elu <alpha = 1>(x)", "attribute 'alpha' .* is an integer; its operator takes a float"),
+        ("y = Transpose <perm = 0>(x)", "attribute 'perm' .* is an integer; its operator takes a list of integers"),
+        ('y = Cast <to = "a">(x)', "attribute 'to' .* is a string; its operator takes an integer"),
+    ],
+)
+@pytest.mark.parametrize("place", ["root", "function", "body"])
+def test_node_that_its_schema_does_not_allow_is_refused_wherever_it_stands(body: str, message: str, place: str) -> None:
+    texts = {
+        "root": f"g (float[2] x) => (float[2] y) {{ {body} }}",
+        "function": "g (float[2] x) => (float[2] y) { y = local.f (x) } "
+        f'<opset_import: ["": 17], domain: "local"> f (x) => (y) {{ {body} }}',
+        "body": "g (float[2] x, bool c) => (float[2] r) { r = If (c) "
+        f"<then_branch = t () => (float[2] y) {{ {body} }}, else_branch = e () => (float[2] n) {{ n = Neg(x) }}> }}",
+    }
+    with pytest.raises(InvalidNetworkError, match=message):
+        read_network(parse(texts[place]))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y = Clip(x, , m)",
+        "y = Clip(x)",
+        "y = Clip(x, m)",
+        "y, z = Dropout(x)",
+        "y = Neg <unknown = 3>(x)",
+        "y = Squeeze(x)",
+        "y = Max(x)",
+    ],
+)
+def test_optional_inputs_and_unknown_attributes_are_no_fault(body: str) -> None:
+    network = read_network(parse(f"g (float[2] x, float m) => (float[2] y) {{ {body} }}"))
+    assert len(network.nodes) == 1
+
+
+def test_demands_are_those_of_onnxs_own_checker_for_every_operator() -> None:
+    disagreements = []
+    for schema in onnx.defs.get_all_schemas():
+        if schema.domain or schema.deprecated:
+            continue
+        context = onnx.checker.C.CheckerContext()
+        context.ir_version, context.opset_imports = 10, {"": schema.since_version}
+        for count in range(min(schema.max_input, schema.min_input + 2, 8) + 2):
+            names = ("x",) * count
+            proto = helper.make_node(schema.name, names, ["y"])
+            node = Node("n", schema.name, names, ("y",), opset=schema.since_version, since_version=schema.since_version)
+            if is_refused_by(
+                lambda proto=proto, context=context: onnx.checker.check_node(proto, context), onnx.checker.ValidationError
+            ) != is_refused_by(lambda node=node: check_arity(node), InvalidNetworkError):
+                disagreements.append((schema.name, count))
+    assert disagreements == []
+
+
+def is_refused_by(check: Callable[[], None], error: type[Exception]) -> bool:
+    try:
+        check()
+    except error:
+        return True
+    return False
