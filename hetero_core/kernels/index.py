@@ -7,6 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+MICROSOFT_OPERATORS: Mapping[str, str] = {
+    "contrib_quantized": (
+        "DequantizeLinear QLinearAdd QLinearConcat QLinearLeakyRelu QLinearMul QLinearSigmoid QLinearSoftmax QLinearWhere "
+        "QuantizeLinear"
+    ),
+    "contrib_quantized_products": "DynamicQuantizeMatMul MatMulInteger16 MatMulIntegerToFloat QGemm",
+    "contrib_quantized_windows": "NhwcMaxPool QLinearAveragePool QLinearConv QLinearGlobalAveragePool",
+    "tokenizer": "Tokenizer",
+}
+"""Module -> its operators of com.microsoft, ONNX Runtime's own domain; those that stand in ONNX's have a "/" before them."""
+
+
+def _in_microsoft(operators: str) -> list[str]:
+    return [name.removeprefix("/") if name.startswith("/") else f"com.microsoft:{name}" for name in operators.split()]
+
+
 OPERATORS_OF_MODULES: Mapping[str, str] = {
     "activations": (
         "Celu Elu Gelu HardSigmoid HardSwish LeakyRelu Mish PRelu Relu Selu Shrink Sigmoid Softplus Softsign Swish ThresholdedRelu"
@@ -70,7 +86,7 @@ OPERATORS_OF_MODULES: Mapping[str, str] = {
     "slicing": "Compress CumProd CumSum ReverseSequence Slice Trilu",
     "softmax": "Hardmax LogSoftmax Softmax",
     "strings": "RegexFullMatch StringConcat StringNormalizer StringSplit TfIdfVectorizer",
-    "tokenizer": "com.microsoft:Tokenizer",
+    **{module: " ".join(_in_microsoft(operators)) for module, operators in MICROSOFT_OPERATORS.items()},
     "training": "ai.onnx.preview.training:Adagrad ai.onnx.preview.training:Adam ai.onnx.preview.training:Momentum",
     "vision": "AffineGrid GridSample MaxRoiPool NonMaxSuppression RoiAlign",
 }

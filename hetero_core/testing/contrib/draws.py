@@ -1,0 +1,11 @@
+"""The draws of all operators of ONNX Runtime's own, by operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hetero_core.testing.contrib.case import Draw
+from hetero_core.testing.contrib.quantized import QUANTIZED
+from hetero_core.testing.contrib.quantized_products import PRODUCTS
+
+DRAWS: Mapping[str, Draw] = {**QUANTIZED, **PRODUCTS}
