@@ -13,6 +13,8 @@ from hetero_core.kernels.quantization import saturate_integers
 from hetero_core.kernels.quantized_linear import qlinear_conv
 from hetero_core.kernels.registry import kernel
 from hetero_core.kernels.windows import AUTO_PADS, Windows, lay_windows
+from hetero_core.network.graph import Node
+from hetero_core.network.types import ValueType
 
 _AUTO = {"auto_pad": AUTO_PADS}
 _LAYOUT = {"channels_last": (0, 1)}
@@ -109,12 +111,21 @@ def qlinear_global_average_pool(
     return to_layout(xp, y, channels_last)
 
 
+def _refuse_same_dilated(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+    """Refuses what ONNX Runtime pads as if nothing were dilated."""
+    is_dilated = any(step != 1 for step in node.attributes.get("dilations", ()))
+    if is_dilated and str(node.attributes.get("auto_pad", "NOTSET")).startswith("SAME"):
+        return f"auto_pad of {node.operator} is {node.attributes['auto_pad']} and its windows are dilated; write the pads out"
+    return None
+
+
 @kernel(
     "QLinearConv",
     since=(0,),
     domain=DOMAIN,
     dtypes=(BYTES, FLOAT32, BYTES) * 2 + (FLOAT32, BYTES, frozenset({"int32"})),
     choices={**_AUTO, **_LAYOUT},
+    refuse=_refuse_same_dilated,
 )
 def microsoft_qlinear_conv(
     xp: Namespace,
@@ -144,7 +155,7 @@ def microsoft_qlinear_conv(
     return to_layout(xp, y, channels_last)
 
 
-@kernel("NhwcMaxPool", since=(0,), domain=DOMAIN, dtypes=BYTES, choices=_AUTO)
+@kernel("NhwcMaxPool", since=(0,), domain=DOMAIN, dtypes=BYTES, choices=_AUTO, refuse=_refuse_same_dilated)
 def nhwc_max_pool(
     xp: Namespace,
     x: Array,

@@ -8,12 +8,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 MICROSOFT_OPERATORS: Mapping[str, str] = {
+    "contrib_arrays": "CDist DynamicTimeWarping ExpandDims GatherND Inverse Pad Range Trilu UnfoldTensor Unique",
+    "contrib_fused": (
+        "BiasGelu ConvTransposeWithDynamicPads FastGelu FusedConv FusedGemm FusedMatMul Gelu QuickGelu ScaledSiLU "
+        "SparseToDenseMatMul TransposeMatMul"
+    ),
+    "contrib_images": "CropAndResize GridSample MaxpoolWithMask WordConvEmbedding",
+    "contrib_legacy": (
+        "/Affine /Crop /DynamicSlice /ImageScaler /MemcpyFromHost /MemcpyToHost /ParametricSoftplus /Scale /ScaledTanh"
+    ),
+    "contrib_normalization": (
+        "BranchwiseRMSNorm EmbedLayerNormalization EngramGate GatedAdd GatedRMSNorm HyperConnectionPostMix HyperConnectionPreMix "
+        "QEmbedLayerNormalization /SimplifiedLayerNormalization SkipLayerNormalization SkipSimplifiedLayerNormalization"
+    ),
     "contrib_quantized": (
         "DequantizeLinear QLinearAdd QLinearConcat QLinearLeakyRelu QLinearMul QLinearSigmoid QLinearSoftmax QLinearWhere "
         "QuantizeLinear"
     ),
     "contrib_quantized_products": "DynamicQuantizeMatMul MatMulInteger16 MatMulIntegerToFloat QGemm",
     "contrib_quantized_windows": "NhwcMaxPool QLinearAveragePool QLinearConv QLinearGlobalAveragePool",
+    "contrib_tokens": "BifurcationDetector MurmurHash3 NGramHashMapping NGramRepeatBlock",
     "tokenizer": "Tokenizer",
 }
 """Module -> its operators of com.microsoft, ONNX Runtime's own domain; those that stand in ONNX's have a "/" before them."""
