@@ -9,6 +9,8 @@ from hetero_core.kernels.precision import Array, Namespace, integers_of
 from hetero_core.kernels.registry import kernel
 from hetero_core.kernels.vision import grid_sample_image
 from hetero_core.kernels.windows import AUTO_PADS, lay_windows
+from hetero_core.network.graph import Node
+from hetero_core.network.types import TensorType, ValueType
 
 INT32 = frozenset({"int32"})
 
@@ -102,12 +104,22 @@ def _read(xp: Namespace, images: Array, rows: Array, columns: Array) -> Array:
     return images[regions, channels, rows[:, None, :, None], columns[:, None, None, :]]
 
 
+def _refuse_masks(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+    """Refuses a mask for each channel: ONNX Runtime reads it at the wrong places, so no two sources agree."""
+    mask = input_types[1] if len(input_types) > 1 else None
+    shape = mask.shape if isinstance(mask, TensorType) else None
+    if shape is None or all(size in (1, None) for size in shape[:2]):
+        return None
+    return f"{node.operator} has a mask of shape {list(shape)}; implemented: one mask for the whole batch and all channels"
+
+
 @kernel(
     "MaxpoolWithMask",
     since=(0,),
     domain=DOMAIN,
     dtypes=(FLOAT32, INT32),
     choices={"auto_pad": AUTO_PADS, "storage_order": (0, 1)},
+    refuse=_refuse_masks,
 )
 def maxpool_with_mask(
     xp: Namespace,
@@ -120,22 +132,28 @@ def maxpool_with_mask(
     storage_order: int = 0,
     strides: tuple[int, ...] | None = None,
 ) -> Array:
-    """Returns the largest element of each window up to the first one whose mask is 0.
+    """Returns the largest element of each window, each of its innermost rows read up to the first element whose mask is 0.
 
-    mask: (batch, channels, *sizes), repeated over the batch and channels of x. Source: ONNX Runtime, com.microsoft.MaxpoolWithMask-1.
+    mask: (1, 1, *sizes). The first element of an image of two or more axes is always read.
+    Source: ONNX Runtime, com.microsoft.MaxpoolWithMask-1.
     """
+    if mask.shape != (1, 1, *x.shape[2:]):
+        raise ValueError(f"the mask has shape {mask.shape}; implemented: {(1, 1, *x.shape[2:])}, one mask for all channels")
     windows = lay_windows(x.shape[2:], kernel_shape, auto_pad=auto_pad, pads=pads, strides=strides, dilations=None)
     lowest = np.finfo(np.float32).min
     padded = windows.pad(xp, x, lowest)
-    planes = xp.broadcast_to(mask, x.shape) if mask.ndim == x.ndim else mask.reshape((1, 1, *x.shape[2:]))
-    opened = windows.pad(xp, xp.ascontiguousarray(xp.broadcast_to(planes, x.shape)), -1)
+    marks = (mask != 0).astype(np.int8)
+    if x.ndim > 3:
+        marks[(0,) * x.ndim] = 1
+    # Pads are neither read nor do they end a row.
+    opened = windows.pad(xp, marks, -1)
     largest = xp.full((*x.shape[:2], *windows.outputs), lowest, dtype=x.dtype)
-    is_open = xp.ones(largest.shape, dtype=bool)
-    for _, picked in windows.slices():
-        marks = opened[(slice(None), slice(None), *picked)]
-        is_open = is_open & (marks != 0)
+    is_open: Array = None
+    for position, picked in windows.slices():
+        mark = opened[(slice(None), slice(None), *picked)]
+        is_open = mark != 0 if position[-1] == 0 else is_open & (mark != 0)
         elements = padded[(slice(None), slice(None), *picked)]
-        largest = xp.where(is_open & (marks > 0), xp.maximum(largest, elements), largest)
+        largest = xp.where(is_open & (mark > 0), xp.maximum(largest, elements), largest)
     return largest
 
 
@@ -153,7 +171,7 @@ def word_conv_embedding(
 ) -> Array:
     """Returns for each word the largest tanh of a convolution over the embeddings of its letters; 0 ends a word.
 
-    words: (..., letters); w: (filters, 1, window, size); c: (letters, size). Source: ONNX Runtime, com.microsoft.WordConvEmbedding-1.
+    words: (words, letters); w: (filters, 1, window, size); c: (letters, size). Source: ONNX Runtime, com.microsoft.WordConvEmbedding-1.
     """
     filters, _, window, size = w.shape
     letters = words.reshape((-1, words.shape[-1]))

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 
 MICROSOFT_OPERATORS: Mapping[str, str] = {
     "contrib_arrays": "CDist DynamicTimeWarping ExpandDims GatherND Inverse Pad Range Trilu UnfoldTensor Unique",
+    "contrib_blocks": "GatherBlockQuantized MatMulBnb4 MatMulFpQ4 MatMulNBits",
+    "contrib_experts": "MoE MoEGroupRouter QMoE",
     "contrib_fused": (
         "BiasGelu ConvTransposeWithDynamicPads FastGelu FusedConv FusedGemm FusedMatMul Gelu QuickGelu ScaledSiLU "
         "SparseToDenseMatMul TransposeMatMul"

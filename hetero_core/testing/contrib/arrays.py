@@ -40,8 +40,9 @@ def _draw_trilu(rng: Generator) -> ContribCase:
 def _draw_unfold(rng: Generator) -> ContribCase:
     rank = int(rng.integers(1, 4))
     shape = tuple(int(size) for size in rng.integers(4, 8, rank))
+    dtype = choose(rng, (np.float32, np.float64, np.int32, np.int64))
     attributes = {"dim": int(rng.integers(-rank, rank)), "size": int(rng.integers(1, 5)), "step": int(rng.integers(1, 4))}
-    return ContribCase("UnfoldTensor", (_draw_any(rng, *shape),), attributes)
+    return ContribCase("UnfoldTensor", (draw_floats(rng, *shape, scale=9, dtype=dtype),), attributes)
 
 
 def _draw_distance(rng: Generator) -> ContribCase:
@@ -52,7 +53,7 @@ def _draw_distance(rng: Generator) -> ContribCase:
 
 def _draw_inverse(rng: Generator) -> ContribCase:
     size, dtype = int(rng.integers(1, 6)), choose(rng, (np.float32, np.float64, np.float16))
-    x = rng.standard_normal((*choose(rng, ((), (3,), (2, 2))), size, size)) + 4 * np.eye(size)
+    x = rng.standard_normal((*choose(rng, ((), (3,), (2, 2))), size, size)) + 4 * size * np.eye(size)
     return ContribCase("Inverse", (x.astype(dtype),), tolerance=1e-3)
 
 
@@ -101,19 +102,18 @@ def _draw_grid(rng: Generator) -> ContribCase:
 
 
 def _draw_masked_pool(rng: Generator) -> ContribCase:
-    rank = 2
+    rank = int(rng.integers(1, 4))
     attributes = draw_windows(rng, rank, dilates=False)
     shape = (2, 3, *(int(size) for size in rng.integers(7, 10, rank)))
-    mask = np.ones(shape, np.int32)
-    mask[..., int(rng.integers(3, 7)) :] = 0
+    mask = np.asarray(rng.integers(0, 4, (1, 1, *shape[2:])) > 0, np.int32)
     return ContribCase("MaxpoolWithMask", (draw_floats(rng, *shape), mask), attributes)
 
 
 def _draw_words(rng: Generator) -> ContribCase:
-    batch, words, letters, size, filters, window = 2, int(rng.integers(1, 4)), int(rng.integers(4, 9)), 5, 6, int(rng.integers(1, 4))
-    ids = np.asarray(rng.integers(1, 20, (batch, words, letters)), np.int32)
-    for index in np.ndindex(batch, words):
-        ids[index][int(rng.integers(1, letters + 1)) :] = 0
+    words, letters, size, filters, window = int(rng.integers(1, 4)), int(rng.integers(4, 9)), 5, 6, int(rng.integers(1, 4))
+    ids = np.asarray(rng.integers(1, 20, (words, letters)), np.int32)
+    for word in ids:
+        word[int(rng.integers(0, letters + 1)) :] = 0
     inputs = (ids, draw_floats(rng, filters, 1, window, size), draw_floats(rng, filters), draw_floats(rng, 20, size))
     return ContribCase("WordConvEmbedding", inputs, {})
 
@@ -163,26 +163,26 @@ def _draw_grams(rng: Generator) -> ContribCase:
 def _legacy(op_type: str, *names: str) -> Draw:
     def draw(rng: Generator) -> ContribCase:
         attributes = {name: float(np.float32(rng.uniform(0.2, 2))) for name in names}
-        return ContribCase(op_type, (draw_floats(rng, *draw_sizes(rng, 3)),), attributes, domain="", opset=choose(rng, (9, 17)))
+        return ContribCase(op_type, (draw_floats(rng, *draw_sizes(rng, 3)),), attributes, domain="", opset=9)
 
     return draw
 
 
 def _draw_image_scaler(rng: Generator) -> ContribCase:
     attributes = {"scale": 0.5, "bias": [0.5, -1.0, 0.25]}
-    return ContribCase("ImageScaler", (draw_floats(rng, 2, 3, 4, 5),), attributes, domain="", opset=choose(rng, (9, 17)))
+    return ContribCase("ImageScaler", (draw_floats(rng, 2, 3, 4, 5),), attributes, domain="", opset=9)
 
 
 def _draw_crop(rng: Generator) -> ContribCase:
     attributes = {"border": [int(size) for size in rng.integers(0, 3, 4)]} | ({"scale": [2, 3]} if flip(rng) else {})
-    return ContribCase("Crop", (draw_floats(rng, 2, 3, 7, 8),), attributes, domain="", opset=choose(rng, (9, 17)))
+    return ContribCase("Crop", (draw_floats(rng, 2, 3, 7, 8),), attributes, domain="", opset=9)
 
 
 def _draw_dynamic_slice(rng: Generator) -> ContribCase:
     dtype = choose(rng, (np.int32, np.int64))
     bounds = [np.asarray(rng.integers(*limits, 3), dtype) for limits in ((-3, 2), (2, 9))]
     axes = choose(rng, (None, np.asarray([0, 1, 2], dtype), np.asarray([2, 0, 1], dtype)))
-    return ContribCase("DynamicSlice", (_draw_any(rng, 5, 6, 7), *bounds, axes), domain="", opset=choose(rng, (9, 17)))
+    return ContribCase("DynamicSlice", (_draw_any(rng, 5, 6, 7), *bounds, axes), domain="", opset=9)
 
 
 ARRAYS: Mapping[str, Draw] = {
