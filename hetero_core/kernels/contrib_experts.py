@@ -173,7 +173,9 @@ def quantized_mixture_of_experts(
     rows = widen(x.reshape((-1, x.shape[-1])))
     shares = softmax_of(xp, widen(router_probs), 1)
     mixing = shares if router_weights is None else widen(router_weights)
-    experts, weights = route_tokens(xp, shares, mixing, k, normalizes=bool(normalize_routing_weights))
+    # ONNX Runtime takes the softmax over the chosen experts alone, so without other weights theirs always sum to 1.
+    normalizes = bool(normalize_routing_weights) or router_weights is None
+    experts, weights = route_tokens(xp, shares, mixing, k, normalizes=normalizes)
 
     def restore(packed: Array, scales: Array, zero_points: Array | None, index: int) -> Array:
         codes = unpack_bits(xp, packed[index], expert_weight_bits)

@@ -175,10 +175,9 @@ def word_conv_embedding(
     """
     filters, _, window, size = w.shape
     letters = words.reshape((-1, words.shape[-1]))
-    # A word that is shorter than the window counts as one of its length.
-    ends = xp.cumsum((letters == 0).astype(np.int64), axis=1) > 0
-    lengths = xp.maximum(xp.sum(~ends, axis=1), window)
-    embedded = xp.where(ends[..., None], np.float32(0), xp.take(c, letters, axis=0))
+    # A word that is shorter than the window is filled up with the letter 0.
+    lengths = xp.maximum(xp.sum(letters > 0, axis=1), window)
+    embedded = xp.take(c, letters, axis=0)
     count = letters.shape[1] - window + 1
     columns = xp.stack([embedded[:, start : start + window].reshape((-1, window * size)) for start in range(count)], axis=1)
     scores = xp.tanh(xp.matmul(columns, w.reshape((filters, -1)).T) + b)

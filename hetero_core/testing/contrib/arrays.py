@@ -113,7 +113,7 @@ def _draw_words(rng: Generator) -> ContribCase:
     words, letters, size, filters, window = int(rng.integers(1, 4)), int(rng.integers(4, 9)), 5, 6, int(rng.integers(1, 4))
     ids = np.asarray(rng.integers(1, 20, (words, letters)), np.int32)
     for word in ids:
-        word[int(rng.integers(0, letters + 1)) :] = 0
+        word[int(rng.integers(1, letters + 1)) :] = 0
     inputs = (ids, draw_floats(rng, filters, 1, window, size), draw_floats(rng, filters), draw_floats(rng, 20, size))
     return ContribCase("WordConvEmbedding", inputs, {})
 

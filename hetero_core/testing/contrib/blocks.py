@@ -19,7 +19,7 @@ def _draw_n_bits(rng: Generator) -> ContribCase:
     dtype = choose(rng, (np.float32, np.float32, np.float16))
     lead = choose(rng, ((1,), (3,), (2, 3)))
     zeros = choose(rng, (None, draw_integers(rng, np.uint8, columns, -(-blocks * bits // 8)),
-                         draw_floats(rng, columns, blocks, scale=4, dtype=dtype)))  # fmt: skip
+                         None if bits == 8 else draw_floats(rng, columns, blocks, scale=4, dtype=dtype)))  # fmt: skip
     inputs = (draw_floats(rng, *lead, depth, dtype=dtype), draw_integers(rng, np.uint8, columns, blocks, size * bits // 8),
               draw_scale(rng, columns, blocks).astype(dtype), zeros, None, draw_floats(rng, columns, dtype=dtype) if flip(rng) else None)  # fmt: skip
     attributes = {"K": depth, "N": columns, "bits": bits, "block_size": size}
@@ -34,8 +34,7 @@ def _draw_bnb4(rng: Generator) -> ContribCase:
 
 
 def _draw_fp_q4(rng: Generator) -> ContribCase:
-    kind, columns = int(rng.integers(3)), int(rng.integers(1, 9))
-    size = 64 if kind == 2 else 32
+    kind, columns, size = int(rng.integers(2)), int(rng.integers(1, 9)), 32
     blocks = int(rng.integers(1, 4))
     depth = blocks * size
     cells = [draw_scale(rng, columns, blocks, 1).view(np.uint8)]
@@ -103,6 +102,12 @@ def _draw_quantized_experts(rng: Generator) -> ContribCase:
               draw_floats(rng, experts, outer) if flip(rng) else None,
               draw_integers(rng, np.uint8, experts, hidden, inner * bits // 8), draw_scale(rng, *scales[1]),
               draw_floats(rng, experts, hidden) if flip(rng) else None)  # fmt: skip
+    if flip(rng):
+        rows = [(experts, -(-rows * bits // 8)) if not size else (experts, rows, -(-(depth // size) * bits // 8))
+                for rows, depth in ((outer, hidden), (hidden, inner))]  # fmt: skip
+        inputs = (*inputs, None, None, None, *(draw_integers(rng, np.uint8, *sizes) for sizes in rows))
+        if flip(rng):
+            inputs = (*inputs, None, np.asarray(rng.uniform(0.1, 1, (6, experts)), np.float32))
     return ContribCase("QMoE", inputs, attributes, tolerance=1e-2 if bits == 8 else 1e-3)
 
 
