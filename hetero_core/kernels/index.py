@@ -9,12 +9,14 @@ from collections.abc import Mapping
 
 MICROSOFT_OPERATORS: Mapping[str, str] = {
     "contrib_arrays": "CDist DynamicTimeWarping ExpandDims GatherND Inverse Pad Range Trilu UnfoldTensor Unique",
+    "contrib_attention": "Attention DecoderMaskedMultiHeadAttention MultiHeadAttention QAttention",
     "contrib_blocks": "GatherBlockQuantized MatMulBnb4 MatMulFpQ4 MatMulNBits",
     "contrib_experts": "MoE MoEGroupRouter QMoE",
     "contrib_fused": (
         "BiasGelu ConvTransposeWithDynamicPads FastGelu FusedConv FusedGemm FusedMatMul Gelu QuickGelu ScaledSiLU "
         "SparseToDenseMatMul TransposeMatMul"
     ),
+    "contrib_grouped_attention": "GroupQueryAttention SparseAttention",
     "contrib_images": "CropAndResize GridSample MaxpoolWithMask WordConvEmbedding",
     "contrib_legacy": (
         "/Affine /Crop /DynamicSlice /ImageScaler /MemcpyFromHost /MemcpyToHost /ParametricSoftplus /Scale /ScaledTanh"
@@ -29,6 +31,7 @@ MICROSOFT_OPERATORS: Mapping[str, str] = {
     ),
     "contrib_quantized_products": "DynamicQuantizeMatMul MatMulInteger16 MatMulIntegerToFloat QGemm",
     "contrib_quantized_windows": "NhwcMaxPool QLinearAveragePool QLinearConv QLinearGlobalAveragePool",
+    "contrib_rotary": "MRotaryEmbedding RotaryEmbedding",
     "contrib_tokens": "BifurcationDetector MurmurHash3 NGramHashMapping NGramRepeatBlock",
     "tokenizer": "Tokenizer",
 }
