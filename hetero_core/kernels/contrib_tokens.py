@@ -10,6 +10,7 @@ from hetero_core.kernels.contrib_quantized import DOMAIN, FLOAT32
 from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.kernels.registry import INDEX, INT64, STRING, kernel
 
+_INT32 = frozenset({"int32"})
 _HASHED = frozenset({"int32", "uint32", "int64", "uint64", "float32", "float64"}) | STRING
 
 
@@ -171,3 +172,57 @@ def hash_shifts(shifts: list[Any], multipliers: Any, vocab_sizes: Any, head_offs
                 code = np.mod(mix, vocab_sizes[place])
                 columns.append(code if head_offsets is None else code + head_offsets[place])
     return np.stack(columns, axis=-1).astype(shifts[0].dtype)
+
+
+@kernel(
+    "VarlenNGramHashMapping",
+    since=(0,),
+    domain=DOMAIN,
+    dtypes=(INDEX, INDEX, INDEX, _INT32, INDEX, INDEX, INDEX, _INT32, _INT32, _INT32),
+    outputs=4,
+    choices={"reset_on_eos": (0, 1)},
+    runs_on_host=True,
+)
+def packed_n_gram_hash_mapping(
+    xp: Namespace,
+    input_ids: Array,
+    multipliers: Array,
+    vocab_sizes: Array,
+    cumulative_sequence_length: Array,
+    past_ids: Array | None = None,
+    head_offsets: Array | None = None,
+    eos_token_id: Array | None = None,
+    segment_ids: Array | None = None,
+    past_segment_ids: Array | None = None,
+    capture_count: Array | None = None,
+    *,
+    max_ngram_size: int,
+    n_head_per_ngram: int,
+    pad_id: int,
+    reset_on_eos: int = 0,
+    state_update_capacity: int = 0,
+) -> tuple[Array, Array, Array, Array]:
+    """Returns what NGramHashMapping returns for sequences that stand one behind the other; their segments, and the ids after each token.
+
+    Source: ONNX Runtime, com.microsoft.VarlenNGramHashMapping-1.
+    """
+    reach, bounds = max_ngram_size - 1, [int(bound) for bound in cumulative_sequence_length]
+    eos = None if eos_token_id is None else int(eos_token_id.reshape(()))
+    filler = pad_id if eos is None else eos
+    rows, presents, marks = [], [], []
+    updates = np.full((len(bounds) - 1, state_update_capacity, reach), pad_id, input_ids.dtype)
+    for row, (begin, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
+        past = np.full(reach, filler, input_ids.dtype) if past_ids is None else past_ids[row]
+        ids = np.concatenate([past, input_ids[begin:end]])
+        segments = None
+        if segment_ids is not None:
+            before = np.repeat(segment_ids[begin : begin + 1], reach) if past_segment_ids is None else past_segment_ids[row]
+            segments = np.concatenate([before, segment_ids[begin:end]])
+        shifts = shift_ids(ids, reach, segments, eos if reset_on_eos else None, filler)
+        rows.append(hash_shifts(shifts, multipliers, vocab_sizes, head_offsets, n_head_per_ngram))
+        presents.append(ids[len(ids) - reach :])
+        marks.append(np.zeros(reach, np.int32) if segments is None else segments[len(segments) - reach :])
+        count = 0 if capture_count is None else max(min(int(capture_count[row]), state_update_capacity, end - begin), 0)
+        for place in range(count):
+            updates[row, place] = ids[place + 1 : place + 1 + reach]
+    return np.concatenate(rows), np.stack(presents), np.stack(marks).astype(np.int32), updates

@@ -21,6 +21,9 @@ MICROSOFT_OPERATORS: Mapping[str, str] = {
     "contrib_legacy": (
         "/Affine /Crop /DynamicSlice /ImageScaler /MemcpyFromHost /MemcpyToHost /ParametricSoftplus /Scale /ScaledTanh"
     ),
+    "contrib_linear_attention": (
+        "CausalConvWithState GatedDeltaNet LinearAttention LinearAttentionGate VarlenCausalConvWithState"
+    ),
     "contrib_normalization": (
         "BranchwiseRMSNorm EmbedLayerNormalization EngramGate GatedAdd GatedRMSNorm HyperConnectionPostMix HyperConnectionPreMix "
         "QEmbedLayerNormalization /SimplifiedLayerNormalization SkipLayerNormalization SkipSimplifiedLayerNormalization"
@@ -31,8 +34,9 @@ MICROSOFT_OPERATORS: Mapping[str, str] = {
     ),
     "contrib_quantized_products": "DynamicQuantizeMatMul MatMulInteger16 MatMulIntegerToFloat QGemm",
     "contrib_quantized_windows": "NhwcMaxPool QLinearAveragePool QLinearConv QLinearGlobalAveragePool",
+    "contrib_recurrent": "AttnLSTM DynamicQuantizeLSTM",
     "contrib_rotary": "MRotaryEmbedding RotaryEmbedding",
-    "contrib_tokens": "BifurcationDetector MurmurHash3 NGramHashMapping NGramRepeatBlock",
+    "contrib_tokens": "BifurcationDetector MurmurHash3 NGramHashMapping NGramRepeatBlock VarlenNGramHashMapping",
     "tokenizer": "Tokenizer",
 }
 """Module -> its operators of com.microsoft, ONNX Runtime's own domain; those that stand in ONNX's have a "/" before them."""

@@ -11,5 +11,6 @@ from hetero_core.testing.contrib.case import Draw
 from hetero_core.testing.contrib.fused import FUSED
 from hetero_core.testing.contrib.quantized import QUANTIZED
 from hetero_core.testing.contrib.quantized_products import PRODUCTS
+from hetero_core.testing.contrib.sequences import SEQUENCES
 
-DRAWS: Mapping[str, Draw] = {**QUANTIZED, **PRODUCTS, **FUSED, **ARRAYS, **BLOCKS, **ATTENTION}
+DRAWS: Mapping[str, Draw] = {**QUANTIZED, **PRODUCTS, **FUSED, **ARRAYS, **BLOCKS, **ATTENTION, **SEQUENCES}
