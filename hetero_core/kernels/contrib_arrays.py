@@ -45,7 +45,9 @@ def unfold_tensor(xp: Namespace, x: Array, *, dim: int = -1, size: int, step: in
     return xp.ascontiguousarray(xp.moveaxis(xp.take(x, indices, axis=axis), axis + 1, -1))
 
 
-@kernel("CDist", since=(0,), domain=DOMAIN, dtypes=frozenset({"float32", "float64"}), choices={"metric": ("euclidean", "sqeuclidean")})
+@kernel(
+    "CDist", since=(0,), domain=DOMAIN, dtypes=frozenset({"float32", "float64"}), choices={"metric": ("euclidean", "sqeuclidean")}
+)
 def cdist(xp: Namespace, a: Array, b: Array, *, metric: str = "sqeuclidean") -> Array:
     """Returns the (squared) Euclidean distance of each row of a to each row of b. Source: ONNX Runtime, com.microsoft.CDist-1."""
     squares = xp.sum((a[:, None, :] - b[None, :, :]) ** 2, axis=-1)
@@ -58,16 +60,21 @@ def inverse(xp: Namespace, x: Array) -> Array:
     return narrow(xp.linalg.inv(widen(x)), x.dtype)
 
 
-@kernel(
-    "Range", since=(0,), domain=DOMAIN, dtypes=frozenset({"int16", "int32", "int64", "float32", "float64"}), host=(0, 1, 2)
-)
+@kernel("Range", since=(0,), domain=DOMAIN, dtypes=frozenset({"int16", "int32", "int64", "float32", "float64"}), host=(0, 1, 2))
 def microsoft_range(xp: Namespace, start: Array, limit: Array, delta: Array | None = None) -> Array:
     """Returns the numbers from start up to limit by delta, 1 where it is absent. Source: ONNX Runtime, com.microsoft.Range-1."""
     step = np.asarray(1, start.dtype) if delta is None else delta.reshape(())
     return range_(xp, start.reshape(()), limit.reshape(()), step)
 
 
-@kernel("Pad", since=(0,), domain=DOMAIN, dtypes=(FLOAT32, INT64, FLOAT32), host=(1, 2), choices={"mode": ("constant", "edge", "reflect")})
+@kernel(
+    "Pad",
+    since=(0,),
+    domain=DOMAIN,
+    dtypes=(FLOAT32, INT64, FLOAT32),
+    host=(1, 2),
+    choices={"mode": ("constant", "edge", "reflect")},
+)
 def microsoft_pad(xp: Namespace, x: Array, pads: Array, value: Array | None = None, *, mode: str = "constant") -> Array:
     """Returns x with a border. Source: ONNX Runtime, com.microsoft.Pad-1."""
     filler = None if value is None else value.reshape(())

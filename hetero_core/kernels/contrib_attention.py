@@ -36,7 +36,9 @@ def join_heads(xp: Namespace, x: Array) -> Array:
     return xp.swapaxes(x, 1, 2).reshape((batch, steps, heads * size))
 
 
-def make_mask(xp: Namespace, mask: Array | None, batch: int, queries: int, keys: int, *, past: int, is_causal: bool, low: float) -> Any:
+def make_mask(
+    xp: Namespace, mask: Array | None, batch: int, queries: int, keys: int, *, past: int, is_causal: bool, low: float
+) -> Any:
     """Returns what is added to the scores, (batch or 1, 1, queries, keys), None where it is nothing.
 
     mask: how many keys of each row count (batch,); ends, then begins (2 batch,); 1 and 0 for each key, (batch, keys) or
@@ -142,7 +144,9 @@ def attend_projected(
     """Returns the attention of (batch, steps, q and k and v) and the stacked keys and values."""
     width = projected.shape[2]
     first, second = (sizes[0], sizes[0] + sizes[1]) if sizes else (width // 3, width // 3 * 2)
-    q, k, v = (split_heads(xp, part, heads) for part in (projected[..., :first], projected[..., first:second], projected[..., second:]))
+    q, k, v = (
+        split_heads(xp, part, heads) for part in (projected[..., :first], projected[..., first:second], projected[..., second:])
+    )
     before = 0 if past is None else past.shape[3]
     if past is not None:
         k, v = xp.concatenate([past[0], k], axis=2), xp.concatenate([past[1], v], axis=2)
@@ -182,9 +186,7 @@ def quantized_attention(
     unidirectional: int = 0,
 ) -> tuple[Array, Array]:
     """Returns what Attention returns; input and weights are quantized. Source: ONNX Runtime, com.microsoft.QAttention-1."""
-    projected = mat_mul_integer_to_float(
-        xp, x, weights, input_scale, weight_scale, input_zero_point, weight_zero_point, bias
-    )
+    projected = mat_mul_integer_to_float(xp, x, weights, input_scale, weight_scale, input_zero_point, weight_zero_point, bias)
     return attend_projected(
         xp, projected, mask_index, past, None, sizes=(), heads=num_heads, scale=scale, is_causal=bool(unidirectional),
         low=mask_filter_value,
@@ -196,7 +198,9 @@ def _refuse_packed(node: Node, input_types: InputTypes) -> str | None:
     for index in (0, 1):
         value_type = input_types[index] if index < len(input_types) else None
         if isinstance(value_type, TensorType) and value_type.shape is not None and len(value_type.shape) == 5:
-            return f"{node.operator} has its input '{node.inputs[index]}' packed, of rank 5; implemented: query, key and value apart"
+            return (
+                f"{node.operator} has its input '{node.inputs[index]}' packed, of rank 5; implemented: query, key and value apart"
+            )
     if not all(index < len(node.inputs) and node.inputs[index] for index in (1, 2)):
         return f"{node.operator} has no key or no value; implemented: query, key and value apart"
     return _refuse_masks(4)(node, input_types)

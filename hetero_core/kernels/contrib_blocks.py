@@ -153,9 +153,7 @@ def mat_mul_fp_q4(xp: Namespace, a: Array, b: Array, b_shape: Array, *, blk_quan
 _TABLES = frozenset({"uint8", "int4", "uint4", "float4e2m1"}) | FLOAT8
 
 
-@kernel(
-    "GatherBlockQuantized", since=(0,), domain=DOMAIN, dtypes=(_TABLES, INDEX, HALF, _TABLES), choices={"bits": (2, 4, 8)}
-)
+@kernel("GatherBlockQuantized", since=(0,), domain=DOMAIN, dtypes=(_TABLES, INDEX, HALF, _TABLES), choices={"bits": (2, 4, 8)})
 def gather_block_quantized(
     xp: Namespace,
     x: Array,

@@ -197,9 +197,7 @@ def quantized_mixture_of_experts(
     return narrow(y.reshape(x.shape), x.dtype)
 
 
-@kernel(
-    "MoEGroupRouter", since=(0,), domain=DOMAIN, dtypes=(SMALL_FLOATS, FLOAT32, SMALL_FLOATS), outputs=3, counts_outputs=True
-)
+@kernel("MoEGroupRouter", since=(0,), domain=DOMAIN, dtypes=(SMALL_FLOATS, FLOAT32, SMALL_FLOATS), outputs=3, counts_outputs=True)
 def moe_group_router(
     xp: Namespace,
     logits: Array,

@@ -70,9 +70,7 @@ def scaled_silu(xp: Namespace, x: Array, scale: Array | None = None, *, alpha: f
 _TURNS = {"transA": (0, 1), "transB": (0, 1)}
 
 
-@kernel(
-    "FusedMatMul", since=(0,), domain=DOMAIN, dtypes=_DOUBLE, choices={**_TURNS, "transBatchA": (0, 1), "transBatchB": (0, 1)}
-)
+@kernel("FusedMatMul", since=(0,), domain=DOMAIN, dtypes=_DOUBLE, choices={**_TURNS, "transBatchA": (0, 1), "transBatchB": (0, 1)})
 def fused_mat_mul(
     xp: Namespace,
     a: Array,
@@ -110,26 +108,6 @@ def transpose_mat_mul(
     transB: int = 0,  # noqa: N803 - ONNX's name
 ) -> Array:
     """Returns alpha A @ B, the last two axes swapped on demand. Source: ONNX Runtime, com.microsoft.TransposeMatMul-1."""
-    return fused_mat_mul(xp, a, b, alpha=alpha, transA=transA, transB=transB)
-
-
-@kernel(
-    "SparseToDenseMatMul",
-    since=(0,),
-    domain=DOMAIN,
-    dtypes=_DOUBLE | {"int32", "int64", "uint32", "uint64"},
-    choices=_TURNS,
-)
-def sparse_to_dense_mat_mul(
-    xp: Namespace,
-    a: Array,
-    b: Array,
-    *,
-    alpha: float = 1.0,
-    transA: int = 0,  # noqa: N803 - ONNX's name
-    transB: int = 0,  # noqa: N803 - ONNX's name
-) -> Array:
-    """Returns alpha A @ B; a sparse A has been read as a dense tensor. Source: ONNX Runtime, com.microsoft.SparseToDenseMatMul-1."""
     return fused_mat_mul(xp, a, b, alpha=alpha, transA=transA, transB=transB)
 
 

@@ -21,7 +21,9 @@ INT32 = frozenset({"int32"})
 _UNQUANTIZED = {"k_quant_type": ("NONE",), "v_quant_type": ("NONE",), "kv_cache_bit_width": (0, 8, 4)}
 
 
-def split_packed(xp: Namespace, query: Array, key: Array | None, value: Array | None, heads: int, groups: int) -> tuple[Array, Array, Array]:
+def split_packed(
+    xp: Namespace, query: Array, key: Array | None, value: Array | None, heads: int, groups: int
+) -> tuple[Array, Array, Array]:
     """Returns query, key and value as (batch, heads, steps, size); without a key the query holds all three."""
     if key is not None and value is not None:
         return split_heads(xp, query, heads), split_heads(xp, key, groups), split_heads(xp, value, groups)

@@ -32,7 +32,12 @@ def step_state(state: Array, k: Array, v: Array, decay: Array | None, rate: Arra
 
 
 @kernel(
-    "LinearAttention", since=(0,), domain=DOMAIN, dtypes=SMALL_FLOATS, choices={"update_rule": _RULES, "state_window": (0,)}, outputs=2
+    "LinearAttention",
+    since=(0,),
+    domain=DOMAIN,
+    dtypes=SMALL_FLOATS,
+    choices={"update_rule": _RULES, "state_window": (0,)},
+    outputs=2,
 )
 def microsoft_linear_attention(
     xp: Namespace,
@@ -56,7 +61,8 @@ def microsoft_linear_attention(
     """
     batch, steps = query.shape[:2]
     q, k, v = (
-        widen(x).reshape((batch, steps, heads, -1)) for x, heads in ((query, q_num_heads), (key, kv_num_heads), (value, kv_num_heads))
+        widen(x).reshape((batch, steps, heads, -1))
+        for x, heads in ((query, q_num_heads), (key, kv_num_heads), (value, kv_num_heads))
     )
     if k.shape[3] != q.shape[3]:
         k = k.reshape((batch, steps, -1, q.shape[3]))
@@ -293,7 +299,13 @@ def _unpack(xp: Namespace, packed: Array, state: Array) -> tuple[Array, Array, A
 
 
 def _open_gate(
-    xp: Namespace, decay: Array | None, a_log: Array | None, dt_bias: Array | None, lead: tuple[int, int], activation: str, bound: float
+    xp: Namespace,
+    decay: Array | None,
+    a_log: Array | None,
+    dt_bias: Array | None,
+    lead: tuple[int, int],
+    activation: str,
+    bound: float,
 ) -> Any:
     """Returns the factors of the state, (tokens, heads, key size or 1)."""
     if decay is None:
@@ -305,5 +317,3 @@ def _open_gate(
         raw = raw if dt_bias is None else raw + dt_bias.reshape((heads, -1))
         raw = np.float32(bound) * sigmoid_of(xp, rate * raw) if activation in ("sigmoid", "kda") else -rate * softplus_of(xp, raw)
     return xp.exp(raw)
-
-

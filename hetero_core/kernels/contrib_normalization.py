@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
-from hetero_core.kernels.contrib_quantized import BYTES, DOMAIN, FLOAT32
 from hetero_core.kernels.activations import sigmoid_of
+from hetero_core.kernels.contrib_quantized import BYTES, DOMAIN, FLOAT32
 from hetero_core.kernels.precision import Array, Namespace, narrow, normalize_axis, widen
 from hetero_core.kernels.registry import FLOATS, kernel
 from hetero_core.network.graph import Node
@@ -208,9 +208,7 @@ def branchwise_rms_norm(
     dtypes=SMALL_FLOATS,
     choices={"activation": ("silu", "swish", "sigmoid")},
 )
-def gated_rms_norm(
-    xp: Namespace, x: Array, scale: Array, gate: Array, *, activation: str = "silu", epsilon: float = 1e-5
-) -> Array:
+def gated_rms_norm(xp: Namespace, x: Array, scale: Array, gate: Array, *, activation: str = "silu", epsilon: float = 1e-5) -> Array:
     """Returns x / rms(x) * scale * activation(gate), by groups as long as scale. Source: ONNX Runtime, com.microsoft.GatedRMSNorm-1."""
     groups = widen(x).reshape((*x.shape[:-1], -1, scale.shape[0]))
     normalized = (scale_rows(xp, groups, epsilon)[0] * widen(scale)).reshape(x.shape)
@@ -285,5 +283,3 @@ def hyper_connection_post_mix(
 def gated_add(xp: Namespace, x: Array, y: Array, gate: Array) -> Array:
     """Returns x + y * gate, the product rounded first. Source: ONNX Runtime, com.microsoft.GatedAdd-1, plain mode."""
     return x + narrow(widen(y) * widen(gate), x.dtype)
-
-

@@ -43,7 +43,7 @@ def _walk_gates(
     is_backward: bool,
     observe: Callable[[Array, Array], Array] | None = None,
 ) -> tuple[Array, Array, Array]:
-    """Returns the hidden states of all steps, and the last hidden and cell state.
+    """Returns the hidden states of all steps, and the last hidden and cell state. Backward, each row begins at its own end.
 
     Gates stand in the order input, output, forget, cell. The clip limits what goes into a gate. `observe` gives what is added to the
     projection of a step, from the hidden state before it and from which rows have begun.
@@ -55,7 +55,9 @@ def _walk_gates(
     steps = projected.shape[0]
     outputs = [hidden] * steps
     begun = xp.zeros((hidden.shape[0], 1), dtype=bool)
-    for index in reversed(range(steps)) if is_backward else range(steps):
+    order = _reverse_rows(xp, steps, lengths) if is_backward else None
+    projected = projected if order is None else projected[order]
+    for index in range(steps):
         gates = projected[index] + recur(hidden)
         gates = gates if observe is None else gates + observe(hidden, begun)
         shifts = (0, 0, 0, 0) if bias is None else tuple(bias[place * size : (place + 1) * size] for place in range(4))
@@ -69,7 +71,14 @@ def _walk_gates(
         begun = begun | lives
         outputs[index] = xp.where(lives, new_hidden, np.float32(0))
         hidden, cell = xp.where(lives, new_hidden, hidden), xp.where(lives, new_cell, cell)
-    return xp.stack(outputs), hidden, cell
+    stacked = xp.stack(outputs)
+    return stacked if order is None else stacked[order], hidden, cell
+
+
+def _reverse_rows(xp: Namespace, steps: int, lengths: tuple[int, ...]) -> tuple[Array, Array]:
+    """Returns indices of (steps, rows, ...) that turn around the steps of each row, as far as it reaches."""
+    places = [[length - 1 - step if step < length else step for length in lengths] for step in range(steps)]
+    return xp.asarray(places, dtype=np.int64).reshape((steps, len(lengths))), xp.arange(len(lengths))[None, :]
 
 
 def _start(xp: Namespace, initial: Array | None, index: int, batch: int, size: int) -> Array:
@@ -139,8 +148,16 @@ def dynamic_quantize_lstm(
         start = (_start(xp, initial_h, index, batch, size), _start(xp, initial_c, index, batch, size))
         results.append(
             _walk_gates(
-                xp, projected.reshape((steps, batch, -1)), recur, start, lengths, functions=functions[3 * index : 3 * index + 3],
-                bias=bias, peepholes=None if p is None else p[index], clip=clip, couples=bool(input_forget),
+                xp,
+                projected.reshape((steps, batch, -1)),
+                recur,
+                start,
+                lengths,
+                functions=functions[3 * index : 3 * index + 3],
+                bias=bias,
+                peepholes=None if p is None else p[index],
+                clip=clip,
+                couples=bool(input_forget),
                 is_backward=direction == "reverse" or index == 1,
             )  # fmt: skip
         )
@@ -212,9 +229,18 @@ def attention_lstm(
         start = (_start(xp, initial_h, index, batch, size), _start(xp, initial_c, index, batch, size))
         results.append(
             _walk_gates(
-                xp, xp.matmul(x, w[index][:, :width].T), lambda hidden, index=index: xp.matmul(hidden, r[index].T), start, lengths,
-                functions=functions[3 * index : 3 * index + 3], bias=bias, peepholes=None if p is None else p[index], clip=clip,
-                couples=bool(input_forget), is_backward=direction == "reverse" or index == 1, observe=observe,
+                xp,
+                xp.matmul(x, w[index][:, :width].T),
+                lambda hidden, index=index: xp.matmul(hidden, r[index].T),
+                start,
+                lengths,
+                functions=functions[3 * index : 3 * index + 3],
+                bias=bias,
+                peepholes=None if p is None else p[index],
+                clip=clip,
+                couples=bool(input_forget),
+                is_backward=direction == "reverse" or index == 1,
+                observe=observe,
             )  # fmt: skip
         )
     ys, hs, cs = zip(*results, strict=True)

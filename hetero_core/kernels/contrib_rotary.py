@@ -58,9 +58,7 @@ def microsoft_rotary_embedding(
     steps = x.shape[1] if x.ndim == 3 else x.shape[2]
     places = position_ids if position_ids.ndim == 2 else (position_ids.reshape(()) + xp.arange(steps))[None]
     cos, sin = (xp.take(cache, places, axis=0) for cache in (cos_cache, sin_cache))
-    return _rotate_layout(
-        xp, x, cos, sin, heads=num_heads, turns_part=bool(rotary_embedding_dim), is_interleaved=bool(interleaved)
-    )
+    return _rotate_layout(xp, x, cos, sin, heads=num_heads, turns_part=bool(rotary_embedding_dim), is_interleaved=bool(interleaved))
 
 
 @kernel(
@@ -96,6 +94,4 @@ def multimodal_rotary_embedding(
     columns = xp.arange(half)
     places = xp.moveaxis(xp.take(position_ids, chosen, axis=0), 0, -1)
     cos, sin = (cache[places, columns] for cache in (cos_cache, sin_cache))
-    return _rotate_layout(
-        xp, x, cos, sin, heads=num_heads, turns_part=bool(rotary_embedding_dim), is_interleaved=bool(interleaved)
-    )
+    return _rotate_layout(xp, x, cos, sin, heads=num_heads, turns_part=bool(rotary_embedding_dim), is_interleaved=bool(interleaved))

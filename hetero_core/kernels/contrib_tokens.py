@@ -68,9 +68,7 @@ def bifurcation_detector(
     return tokens.astype(np.int64), np.asarray(match if match < len(source) or match == -1 else -1, np.int64)
 
 
-@kernel(
-    "MurmurHash3", since=(0,), domain=DOMAIN, dtypes=_HASHED, choices={"positive": (0, 1)}, runs_on_host=True
-)
+@kernel("MurmurHash3", since=(0,), domain=DOMAIN, dtypes=_HASHED, choices={"positive": (0, 1)}, runs_on_host=True)
 def murmur_hash_3(xp: Namespace, x: Array, *, positive: int = 1, seed: int = 0) -> Array:
     """Returns a hash of 32 bits of each element's bytes. Source: Appleby, MurmurHash3_x86_32."""
     flat = x.reshape(-1)
@@ -155,7 +153,9 @@ def shift_ids(ids: Any, reach: int, segments: Any, eos: int | None, filler: int)
         if eos is not None:
             is_cut = is_cut | (behind == eos)
         if segments is not None:
-            is_cut = is_cut | (segments[reach - back + 1 : reach - back + 1 + count] != segments[reach - back : reach - back + count])
+            is_cut = is_cut | (
+                segments[reach - back + 1 : reach - back + 1 + count] != segments[reach - back : reach - back + count]
+            )
         shifts.append(np.where(is_cut, np.asarray(filler, ids.dtype), behind))
     return shifts
 

@@ -13,21 +13,19 @@ MICROSOFT_OPERATORS: Mapping[str, str] = {
     "contrib_blocks": "GatherBlockQuantized MatMulBnb4 MatMulFpQ4 MatMulNBits",
     "contrib_experts": "MoE MoEGroupRouter QMoE",
     "contrib_fused": (
-        "BiasGelu ConvTransposeWithDynamicPads FastGelu FusedConv FusedGemm FusedMatMul Gelu QuickGelu ScaledSiLU "
-        "SparseToDenseMatMul TransposeMatMul"
+        "BiasGelu ConvTransposeWithDynamicPads FastGelu FusedConv FusedGemm FusedMatMul Gelu QuickGelu ScaledSiLU TransposeMatMul"
     ),
     "contrib_grouped_attention": "GroupQueryAttention SparseAttention",
     "contrib_images": "CropAndResize GridSample MaxpoolWithMask WordConvEmbedding",
     "contrib_legacy": (
         "/Affine /Crop /DynamicSlice /ImageScaler /MemcpyFromHost /MemcpyToHost /ParametricSoftplus /Scale /ScaledTanh"
     ),
-    "contrib_linear_attention": (
-        "CausalConvWithState GatedDeltaNet LinearAttention LinearAttentionGate VarlenCausalConvWithState"
-    ),
+    "contrib_linear_attention": ("CausalConvWithState GatedDeltaNet LinearAttention LinearAttentionGate VarlenCausalConvWithState"),
     "contrib_normalization": (
         "BranchwiseRMSNorm EmbedLayerNormalization EngramGate GatedAdd GatedRMSNorm HyperConnectionPostMix HyperConnectionPreMix "
         "QEmbedLayerNormalization /SimplifiedLayerNormalization SkipLayerNormalization SkipSimplifiedLayerNormalization"
     ),
+    "contrib_packed_rows": "GatherPacked",
     "contrib_quantized": (
         "DequantizeLinear QLinearAdd QLinearConcat QLinearLeakyRelu QLinearMul QLinearSigmoid QLinearSoftmax QLinearWhere "
         "QuantizeLinear"

@@ -101,8 +101,3 @@ def product_shape(left: Shape, right: Shape) -> Shape:
 def same_as(index: int) -> Rule:
     """Returns the rule of an operator whose first output has the type of an input."""
     return lambda node, types: (types[index] if index < len(types) else None,)
-
-
-def fixed(dtype: str) -> Rule:
-    """Returns the rule of an operator of which only the element type is known."""
-    return lambda node, types: (TensorType(dtype),)

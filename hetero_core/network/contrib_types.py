@@ -18,7 +18,6 @@ from hetero_core.network.contrib_shapes import (
     add,
     broadcast,
     dtype_at,
-    fixed,
     integer_of,
     is_there,
     product_shape,
@@ -159,6 +158,11 @@ def _distance(node: Node, types: InputTypes) -> tuple[ValueType, ...]:
     return (TensorType(dtype_at(types, 0), (size_at(shape_at(types, 0), 0), size_at(shape_at(types, 1), 0))),)
 
 
+def _tokenize(node: Node, types: InputTypes) -> tuple[ValueType, ...]:
+    shape = shape_at(types, 0)
+    return (TensorType("string", None if shape is None else (*shape, None)),)
+
+
 def _gather_blocks(node: Node, types: InputTypes) -> tuple[ValueType, ...]:
     table, indices, dtype = shape_at(types, 0), shape_at(types, 1), dtype_at(types, 2)
     if table is None or indices is None:
@@ -182,7 +186,7 @@ _COMMON: dict[str, Rule] = {
     "DequantizeLinear": _dequantize,
     **dict.fromkeys(("MatMulIntegerToFloat", "DynamicQuantizeMatMul"), _multiply("float32")),
     "MatMulInteger16": _multiply("int32"),
-    **dict.fromkeys(("FusedMatMul", "TransposeMatMul", "SparseToDenseMatMul"), _multiply_transposed),
+    **dict.fromkeys(("FusedMatMul", "TransposeMatMul"), _multiply_transposed),
     "QGemm": _gemm(0, 3),
     "FusedGemm": _gemm(0, 1),
     **dict.fromkeys(("MatMulNBits", "MatMulBnb4"), _blocks),
@@ -192,7 +196,7 @@ _COMMON: dict[str, Rule] = {
     "EmbedLayerNormalization": _embed(0, 2, None),
     "QEmbedLayerNormalization": _embed(0, 2, "float32"),
     "CDist": _distance,
-    "Tokenizer": fixed("string"),
+    "Tokenizer": _tokenize,
     **dict.fromkeys(
         (
             *("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "ScaledSiLU", "GatedRMSNorm", "BranchwiseRMSNorm", "GatedAdd"),

@@ -21,7 +21,9 @@ def _draw_any(rng: Generator, *sizes: int) -> Any:
 
 def _draw_expand(rng: Generator) -> ContribCase:
     rank = int(rng.integers(1, 4))
-    return ContribCase("ExpandDims", (_draw_any(rng, *draw_sizes(rng, rank)), np.asarray(rng.integers(-rank - 1, rank + 1), np.int32)))
+    return ContribCase(
+        "ExpandDims", (_draw_any(rng, *draw_sizes(rng, rank)), np.asarray(rng.integers(-rank - 1, rank + 1), np.int32))
+    )
 
 
 def _draw_gather(rng: Generator) -> ContribCase:
@@ -139,11 +141,26 @@ def _draw_bifurcation(rng: Generator) -> ContribCase:
 def _draw_hash(rng: Generator) -> ContribCase:
     kind, shape = choose(rng, (np.int32, np.uint32, np.int64, np.uint64, np.float32, np.float64, object)), draw_sizes(rng, 2)
     if kind is object:
-        texts = ["".join(chr(97 + int(code)) for code in rng.integers(0, 26, int(rng.integers(0, 9)))) for _ in range(np.prod(shape))]
+        texts = [
+            "".join(chr(97 + int(code)) for code in rng.integers(0, 26, int(rng.integers(0, 9)))) for _ in range(np.prod(shape))
+        ]
         x = np.asarray(texts, object).reshape(shape)
     else:
-        x = draw_floats(rng, *shape, dtype=kind) if np.dtype(kind).kind == "f" else draw_integers(rng, np.int32, *shape).astype(kind)
+        x = (
+            draw_floats(rng, *shape, dtype=kind)
+            if np.dtype(kind).kind == "f"
+            else draw_integers(rng, np.int32, *shape).astype(kind)
+        )
     return ContribCase("MurmurHash3", (x,), {"positive": int(flip(rng)), "seed": int(rng.integers(0, 9))})
+
+
+def _draw_tokens(rng: Generator) -> ContribCase:
+    letters = list("ab ,")
+    texts = ["".join(choose(rng, letters) for _ in range(int(rng.integers(1, 9)))) for _ in range(4)]
+    attributes: dict[str, Any] = {"mark": 0, "mincharnum": int(rng.integers(1, 3)), "pad_value": "#"}
+    attributes |= choose(rng, ({"separators": [" "]}, {"separators": [" ", ","]}, {"separators": [""]}, {"tokenexp": "[a-b]+"}))
+    attributes["mincharnum"] = 1 if attributes.get("separators") == [""] else attributes["mincharnum"]
+    return ContribCase("Tokenizer", (np.asarray(texts, object).reshape(choose(rng, ((4,), (2, 2)))),), attributes)
 
 
 def _draw_grams(rng: Generator) -> ContribCase:
@@ -204,6 +221,7 @@ ARRAYS: Mapping[str, Draw] = {
     "BifurcationDetector": _draw_bifurcation,
     "MurmurHash3": _draw_hash,
     "NGramHashMapping": _draw_grams,
+    "Tokenizer": _draw_tokens,
     "Affine": _legacy("Affine", "alpha", "beta"),
     "Scale": _legacy("Scale", "scale"),
     "ScaledTanh": _legacy("ScaledTanh", "alpha", "beta"),

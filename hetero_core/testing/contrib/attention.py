@@ -36,7 +36,11 @@ def _draw_attention(rng: Generator) -> ContribCase:
     v_size = size + 2 if own else size
     columns = heads * (2 * size + v_size)
     keys = before + steps
-    bias = draw_floats(rng, choose(rng, (1, batch)), choose(rng, (1, heads)), steps, keys) if rng.integers(3) == 0 and not before else None
+    bias = (
+        draw_floats(rng, choose(rng, (1, batch)), choose(rng, (1, heads)), steps, keys)
+        if rng.integers(3) == 0 and not before
+        else None
+    )
     inputs = (draw_floats(rng, batch, steps, width), draw_floats(rng, width, columns), draw_floats(rng, columns) if flip(rng) else None,
               _draw_mask(rng, batch, steps, keys), draw_floats(rng, 2, batch, heads, before, size) if before else None, bias)  # fmt: skip
     attributes: dict[str, Any] = {"num_heads": heads, "unidirectional": int(flip(rng))}
@@ -76,7 +80,9 @@ def _draw_heads(rng: Generator) -> ContribCase:
     if before:
         past = (draw_floats(rng, batch, heads, before, size), draw_floats(rng, batch, heads, before, size))
     bias = draw_floats(rng, heads * (2 * size + v_size)) if flip(rng) and kind != "encoder" else None
-    mask = choose(rng, (None, np.asarray(rng.integers(0, 2, (batch, keys)), np.int32), np.asarray(rng.integers(1, keys + 1, batch), np.int32)))
+    mask = choose(
+        rng, (None, np.asarray(rng.integers(0, 2, (batch, keys)), np.int32), np.asarray(rng.integers(1, keys + 1, batch), np.int32))
+    )
     mask = None if mask is not None and mask.ndim == 1 and before else mask
     added = draw_floats(rng, choose(rng, (1, batch)), choose(rng, (1, heads)), steps, keys) if rng.integers(3) == 0 else None
     inputs = (draw_floats(rng, batch, steps, heads * size), key, value, bias, mask, added, *past)
@@ -123,9 +129,15 @@ def _draw_groups(rng: Generator) -> ContribCase:
     else:
         query = draw_floats(rng, batch, steps, heads * size, dtype=dtype)
         key, value = (draw_floats(rng, batch, steps, groups * size, dtype=dtype) for _ in range(2))
-    added = draw_floats(rng, choose(rng, (1, batch)), choose(rng, (1, heads)), steps, total, dtype=dtype) if rng.integers(4) == 0 else None
+    added = (
+        draw_floats(rng, choose(rng, (1, batch)), choose(rng, (1, heads)), steps, total, dtype=dtype)
+        if rng.integers(4) == 0
+        else None
+    )
     sink = draw_floats(rng, heads, dtype=dtype) if rng.integers(4) == 0 else None
-    positions = np.asarray(counts[:, None] - steps + np.arange(steps)[None], np.int64) if does_rotate and rng.integers(4) == 0 else None
+    positions = (
+        np.asarray(counts[:, None] - steps + np.arange(steps)[None], np.int64) if does_rotate and rng.integers(4) == 0 else None
+    )
     attributes: dict[str, Any] = {"num_heads": heads, "kv_num_heads": groups}
     if does_rotate:
         attributes |= {"do_rotary": 1, "rotary_interleaved": int(flip(rng))}
@@ -137,7 +149,18 @@ def _draw_groups(rng: Generator) -> ContribCase:
         attributes["scale"] = 0.25
     if sink is None and rng.integers(4) == 0:
         attributes["smooth_softmax"] = 1
-    inputs = (query, key, value, *past, np.asarray(counts - 1, np.int32), np.asarray(total, np.int32), *caches, positions, added, sink)
+    inputs = (
+        query,
+        key,
+        value,
+        *past,
+        np.asarray(counts - 1, np.int32),
+        np.asarray(total, np.int32),
+        *caches,
+        positions,
+        added,
+        sink,
+    )
     return ContribCase("GroupQueryAttention", inputs, attributes, (True, True, True))
 
 
@@ -171,7 +194,9 @@ def _draw_rotary(rng: Generator) -> ContribCase:
     batch, steps, heads, size = int(rng.integers(1, 4)), int(rng.integers(1, 6)), int(rng.integers(1, 4)), 8
     is_part = flip(rng)
     turned = 4 if is_part else size
-    positions = choose(rng, (np.asarray(rng.integers(0, 20 - steps, 1), np.int64), np.asarray(rng.integers(0, 20, (batch, steps)), np.int64)))
+    positions = choose(
+        rng, (np.asarray(rng.integers(0, 20 - steps, 1), np.int64), np.asarray(rng.integers(0, 20, (batch, steps)), np.int64))
+    )
     x = draw_floats(rng, *choose(rng, ((batch, steps, heads * size), (batch, heads, steps, size))), dtype=dtype)
     attributes: dict[str, Any] = {"interleaved": int(flip(rng))}
     if is_part:
@@ -185,9 +210,18 @@ def _draw_multimodal(rng: Generator) -> ContribCase:
     is_part = flip(rng)
     turned = 12 if is_part else size
     half, layout = turned // 2, int(flip(rng))
-    sections = [half - 2 * (half // 3), half // 3, half // 3] if layout else choose(rng, ([half - 3, 2, 1], [half, 0, 0], [1, 2, half - 3]))
+    sections = (
+        [half - 2 * (half // 3), half // 3, half // 3]
+        if layout
+        else choose(rng, ([half - 3, 2, 1], [half, 0, 0], [1, 2, half - 3]))
+    )
     x = draw_floats(rng, *choose(rng, ((batch, steps, heads * size), (batch, heads, steps, size))), dtype=dtype)
-    attributes: dict[str, Any] = {"interleaved": int(flip(rng)), "mrope_layout": layout, "mrope_section": sections, "num_heads": heads}
+    attributes: dict[str, Any] = {
+        "interleaved": int(flip(rng)),
+        "mrope_layout": layout,
+        "mrope_section": sections,
+        "num_heads": heads,
+    }
     if is_part:
         attributes |= {"rotary_embedding_dim": turned}
     positions = np.asarray(rng.integers(0, 20, (3, batch, steps)), np.int64)

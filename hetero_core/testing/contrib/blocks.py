@@ -23,14 +23,22 @@ def _draw_n_bits(rng: Generator) -> ContribCase:
     inputs = (draw_floats(rng, *lead, depth, dtype=dtype), draw_integers(rng, np.uint8, columns, blocks, size * bits // 8),
               draw_scale(rng, columns, blocks).astype(dtype), zeros, None, draw_floats(rng, columns, dtype=dtype) if flip(rng) else None)  # fmt: skip
     attributes = {"K": depth, "N": columns, "bits": bits, "block_size": size}
-    return ContribCase("MatMulNBits", inputs, attributes, constants=frozenset({1, 2, 3}) if flip(rng) else frozenset(), tolerance=1e-3)
+    return ContribCase(
+        "MatMulNBits", inputs, attributes, constants=frozenset({1, 2, 3}) if flip(rng) else frozenset(), tolerance=1e-3
+    )
 
 
 def _draw_bnb4(rng: Generator) -> ContribCase:
     size, depth, columns = choose(rng, (16, 32, 64)), int(rng.integers(1, 70)), int(rng.integers(1, 20))
     count = depth * columns
-    inputs = (draw_floats(rng, *choose(rng, ((3,), (2, 3))), depth), draw_integers(rng, np.uint8, (count + 1) // 2), draw_scale(rng, -(-count // size)))
-    return ContribCase("MatMulBnb4", inputs, {"K": depth, "N": columns, "block_size": size, "quant_type": int(flip(rng))}, tolerance=1e-3)
+    inputs = (
+        draw_floats(rng, *choose(rng, ((3,), (2, 3))), depth),
+        draw_integers(rng, np.uint8, (count + 1) // 2),
+        draw_scale(rng, -(-count // size)),
+    )
+    return ContribCase(
+        "MatMulBnb4", inputs, {"K": depth, "N": columns, "block_size": size, "quant_type": int(flip(rng))}, tolerance=1e-3
+    )
 
 
 def _draw_fp_q4(rng: Generator) -> ContribCase:
@@ -69,9 +77,33 @@ def _draw_gather(rng: Generator) -> ContribCase:
     return ContribCase("GatherBlockQuantized", inputs, attributes, constants=frozenset({0, 2, 3}))
 
 
+_PACKED = {0: (1, 4), 1: (1, 2), 2: (32, 18), 6: (32, 22), 8: (32, 34), 13: (256, 176), 14: (256, 210), 20: (32, 18), 30: (1, 2)}
+
+
+def _draw_packed(rng: Generator) -> ContribCase:
+    kind = choose(rng, tuple(_PACKED))
+    size, count = _PACKED[kind]
+    blocks = int(rng.integers(1, 3)) * (32 // size if size == 1 else 1)
+    rows = draw_integers(rng, np.uint8, 5, blocks, count)
+    if size == 1:
+        kinds = {0: np.float32, 1: np.float16, 30: ml_dtypes.bfloat16}
+        rows = draw_floats(rng, 5, blocks, 1, dtype=kinds[kind]).view(np.uint8)
+    else:
+        # Where the scales of a block stand.
+        for place in {13: (0, 2), 14: (208,)}.get(kind, (0,)):
+            rows[..., place : place + 2] = draw_scale(rng, 5, blocks, 1).astype(np.float16).view(np.uint8)
+    indices = np.asarray(rng.integers(-2, 8, choose(rng, ((), (3,), (2, 3)))), choose(rng, (np.int32, np.int64)))
+    attributes = {"packed_type": kind, "K": blocks * size, "output_dtype": choose(rng, (1, 10))}
+    return ContribCase("GatherPacked", (rows.reshape((5, -1)), indices), attributes)
+
+
 def _draw_attributes(rng: Generator) -> dict[str, Any]:
     name = choose(rng, ("relu", "gelu", "silu", "identity", "swiglu"))
-    attributes: dict[str, Any] = {"activation_type": name, "k": int(rng.integers(1, 4)), "normalize_routing_weights": int(flip(rng))}
+    attributes: dict[str, Any] = {
+        "activation_type": name,
+        "k": int(rng.integers(1, 4)),
+        "normalize_routing_weights": int(flip(rng)),
+    }
     if name == "swiglu":
         attributes |= {"swiglu_fusion": 1, "activation_alpha": 1.5, "activation_beta": 1.0}
         if flip(rng):
@@ -116,7 +148,12 @@ def _draw_router(rng: Generator) -> ContribCase:
     logits, bias = draw_floats(rng, *choose(rng, ((6,), (2, 3))), 8, dtype=dtype), draw_floats(rng, 8, scale=0.1)
     if rng.integers(3) == 0:
         return ContribCase("MoEGroupRouter", (logits, bias), {"top_k": 2}, (False, True, True))
-    attributes = {"top_k": 2, "n_group": groups, "topk_group": int(rng.integers(1, groups + 1)), "group_topk": int(rng.integers(1, 3))}
+    attributes = {
+        "top_k": 2,
+        "n_group": groups,
+        "topk_group": int(rng.integers(1, groups + 1)),
+        "group_topk": int(rng.integers(1, 3)),
+    }
     return ContribCase("MoEGroupRouter", (logits, bias), attributes)
 
 
@@ -125,6 +162,7 @@ BLOCKS: Mapping[str, Draw] = {
     "MatMulBnb4": _draw_bnb4,
     "MatMulFpQ4": _draw_fp_q4,
     "GatherBlockQuantized": _draw_gather,
+    "GatherPacked": _draw_packed,
     "MoE": _draw_experts,
     "QMoE": _draw_quantized_experts,
     "MoEGroupRouter": _draw_router,

@@ -158,7 +158,9 @@ def _draw_branchwise(rng: Generator) -> ContribCase:
     scale_shape = choose(rng, (None, (branches * size,), (branches, size), (size,)))
     shape = (2, 3, branches * size) if is_flat else (2, 3, branches, size)
     scale = None if scale_shape is None else draw_floats(rng, *scale_shape, dtype=choose(rng, (np.float32, np.float16)))
-    return ContribCase("BranchwiseRMSNorm", (draw_floats(rng, *shape, dtype=dtype), scale), {"num_branches": branches} if is_flat else {})
+    return ContribCase(
+        "BranchwiseRMSNorm", (draw_floats(rng, *shape, dtype=dtype), scale), {"num_branches": branches} if is_flat else {}
+    )
 
 
 def _draw_gated_norm(rng: Generator) -> ContribCase:

@@ -70,7 +70,17 @@ def _draw_where(rng: Generator) -> ContribCase:
     zeros = [draw_integers(rng, dtype) for _ in range(3)]
     if flip(rng):
         scales[2], zeros[2] = scales[0], zeros[0]
-    inputs = (np.asarray(rng.integers(0, 2, shape), bool), tensors[0], scales[0], zeros[0], tensors[1], scales[1], zeros[1], scales[2], zeros[2])
+    inputs = (
+        np.asarray(rng.integers(0, 2, shape), bool),
+        tensors[0],
+        scales[0],
+        zeros[0],
+        tensors[1],
+        scales[1],
+        zeros[1],
+        scales[2],
+        zeros[2],
+    )
     return ContribCase("QLinearWhere", inputs)
 
 

@@ -46,14 +46,26 @@ def _draw_average_pool(rng: Generator) -> ContribCase:
     if "auto_pad" not in attributes and flip(rng):
         attributes["ceil_mode"] = 1
     shape = _lay((2, 3, *(int(size) for size in rng.integers(7, 10, rank))), is_last)
-    inputs = (draw_integers(rng, dtype, *shape), draw_scale(rng), draw_integers(rng, dtype), draw_scale(rng), draw_integers(rng, dtype))
+    inputs = (
+        draw_integers(rng, dtype, *shape),
+        draw_scale(rng),
+        draw_integers(rng, dtype),
+        draw_scale(rng),
+        draw_integers(rng, dtype),
+    )
     return ContribCase("QLinearAveragePool", inputs, attributes)
 
 
 def _draw_global_pool(rng: Generator) -> ContribCase:
     dtype, is_last = draw_bytes_type(rng), flip(rng)
     shape = _lay((2, int(rng.integers(1, 20)), *(int(size) for size in rng.integers(1, 9, 2))), is_last)
-    inputs = (draw_integers(rng, dtype, *shape), draw_scale(rng), draw_integers(rng, dtype), draw_scale(rng), draw_integers(rng, dtype))
+    inputs = (
+        draw_integers(rng, dtype, *shape),
+        draw_scale(rng),
+        draw_integers(rng, dtype),
+        draw_scale(rng),
+        draw_integers(rng, dtype),
+    )
     return ContribCase("QLinearGlobalAveragePool", inputs, {"channels_last": int(is_last)})
 
 
