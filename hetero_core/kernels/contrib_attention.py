@@ -6,6 +6,7 @@ ahead under `unidirectional` the lowest float32.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import sqrt
 from typing import Any
 
@@ -77,7 +78,7 @@ def attend(xp: Namespace, q: Array, k: Array, v: Array, *, scale: float, added: 
     return xp.matmul(softmax_of(xp, scores, -1), v), scores
 
 
-def _refuse_masks(position: int) -> Any:
+def _refuse_masks(position: int) -> Callable[[Node, InputTypes], str | None]:
     """Returns the refusal of masks of four dimensions, which ONNX Runtime's CPU kernels do not take."""
 
     def refuse(node: Node, input_types: InputTypes) -> str | None:

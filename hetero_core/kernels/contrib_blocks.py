@@ -137,7 +137,8 @@ _BLOBS = {0: (32, False), 1: (32, True), 2: (64, False)}
 def mat_mul_fp_q4(xp: Namespace, a: Array, b: Array, b_shape: Array, *, blk_quant_type: int = 1) -> Array:
     """Returns a @ w with w (K, N) from a blob: for each column, blocks of a scale, perhaps a zero point, and 4-bit codes.
 
-    In each 16 bytes the low halves are the first 16 elements, the high halves the next. Source: ONNX Runtime, com.microsoft.MatMulFpQ4-1.
+    In each 16 bytes the low halves are the first 16 elements, the high halves the next.
+    Source: ONNX Runtime, com.microsoft.MatMulFpQ4-1.
     """
     depth, columns = integers_of(b_shape)
     size, has_zero = _BLOBS[blk_quant_type]

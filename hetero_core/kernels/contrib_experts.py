@@ -213,7 +213,8 @@ def moe_group_router(
 ) -> tuple[Array, Array, Array]:
     """Returns the logarithm of the sigmoid of each token's top experts and a sentinel elsewhere; or all scores, with and without bias.
 
-    Experts are chosen by biased score from the groups whose best scores sum highest. Source: ONNX Runtime, com.microsoft.MoEGroupRouter-1.
+    Experts are chosen by biased score from the groups whose best scores sum highest.
+    Source: ONNX Runtime, com.microsoft.MoEGroupRouter-1.
     """
     wide = widen(logits).reshape((-1, logits.shape[-1]))
     scores = sigmoid_of(xp, wide if projection_weight is None else xp.matmul(wide, widen(projection_weight).T))

@@ -60,7 +60,10 @@ def quick_gelu(xp: Namespace, x: Array, *, alpha: float = 1.702) -> Array:
 
 @kernel("ScaledSiLU", since=(0,), domain=DOMAIN, dtypes=SMALL_FLOATS)
 def scaled_silu(xp: Namespace, x: Array, scale: Array | None = None, *, alpha: float = 1.0) -> Array:
-    """Returns z sigmoid(z) of z = scale x, rounded to the type of x after each step. Source: ONNX Runtime, com.microsoft.ScaledSiLU-1."""
+    """Returns z sigmoid(z) of z = scale x, rounded to the type of x after each step.
+
+    Source: ONNX Runtime, com.microsoft.ScaledSiLU-1.
+    """
     factor = np.float32(alpha) if scale is None else widen(scale).reshape(())
     z = narrow(widen(x) * factor, x.dtype)
     s = narrow(sigmoid_of(xp, widen(z)), x.dtype)

@@ -140,7 +140,7 @@ def maxpool_with_mask(
     if mask.shape != (1, 1, *x.shape[2:]):
         raise ValueError(f"the mask has shape {mask.shape}; implemented: {(1, 1, *x.shape[2:])}, one mask for all channels")
     windows = lay_windows(x.shape[2:], kernel_shape, auto_pad=auto_pad, pads=pads, strides=strides, dilations=None)
-    lowest = np.finfo(np.float32).min
+    lowest = float(np.finfo(np.float32).min)
     padded = windows.pad(xp, x, lowest)
     marks = (mask != 0).astype(np.int8)
     if x.ndim > 3:

@@ -1,7 +1,8 @@
-"""Recurrences that take the place of attention: LinearAttention, GatedDeltaNet and their gate, and causal convolutions that keep a state."""
+"""Recurrences in the place of attention: LinearAttention, GatedDeltaNet and their gate; causal convolutions that keep a state."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import sqrt
 from typing import Any
 
@@ -24,6 +25,7 @@ def step_state(state: Array, k: Array, v: Array, decay: Array | None, rate: Arra
     decay: (..., key size or 1), to be multiplied; rate: (..., 1).
     """
     if rule.startswith("gated"):
+        assert decay is not None, "a gated rule has a decay"
         state = state * decay[..., None]
     added = v
     if rule.endswith("delta"):
@@ -144,7 +146,8 @@ def microsoft_causal_conv_with_state(
 ) -> tuple[Array, Array]:
     """Returns the depthwise convolution of each step with those before it, and the inputs that the next call needs.
 
-    x: (batch, channels, steps), or (batch, steps, *channels) with channels_last. Source: ONNX Runtime, com.microsoft.CausalConvWithState-1.
+    x: (batch, channels, steps), or (batch, steps, *channels) with channels_last.
+    Source: ONNX Runtime, com.microsoft.CausalConvWithState-1.
     """
     channels = weight.shape[0]
     first = xp.swapaxes(x.reshape((*x.shape[:2], channels)), 1, 2) if channels_last else x
@@ -204,7 +207,7 @@ def packed_causal_conv_with_state(
     captures = integers_of(capture_count) or (0,) * (len(bounds) - 1)
     reach = (weight.shape[2] - 1) * dilation
     outputs, states, updates = [], [], []
-    for row, (begin, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for row, (begin, end) in enumerate(pairwise(bounds)):
         own = x[begin:end]
         padded = xp.concatenate([widen(initial_state[row]), widen(own).T], axis=1)
         total = _convolve_taps(xp, padded, widen(weight[:, 0]), end - begin, dilation)
@@ -276,7 +279,7 @@ def gated_delta_net(
     bounds = integers_of(cu_seqlens) or tuple(row * (tokens // max(batch, 1)) for row in range(batch + 1))
     factor = np.float32(scale or 1 / sqrt(q.shape[2]))
     outputs, states = [], []
-    for row, (begin, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for row, (begin, end) in enumerate(pairwise(bounds)):
         empty = xp.zeros((heads, k.shape[2], v.shape[2]), dtype=np.float32)
         state = empty if initial_state is None else xp.swapaxes(initial_state[row], 1, 2)
         for at in range(begin, end):

@@ -168,7 +168,10 @@ def qembed_layer_normalization(
     *,
     epsilon: float = 1e-12,
 ) -> tuple[Array, Array]:
-    """Returns what EmbedLayerNormalization returns, of quantized tables. Source: ONNX Runtime, com.microsoft.QEmbedLayerNormalization-1."""
+    """Returns what EmbedLayerNormalization returns, of quantized tables.
+
+    Source: ONNX Runtime, com.microsoft.QEmbedLayerNormalization-1.
+    """
     steps = input_ids.shape[1]
     total = _restore(xp.take(word_embedding, input_ids, axis=0), word_scale, word_zero_point)
     total = total + _restore(position_embedding[:steps], position_scale, position_zero_point)
@@ -209,7 +212,10 @@ def branchwise_rms_norm(
     choices={"activation": ("silu", "swish", "sigmoid")},
 )
 def gated_rms_norm(xp: Namespace, x: Array, scale: Array, gate: Array, *, activation: str = "silu", epsilon: float = 1e-5) -> Array:
-    """Returns x / rms(x) * scale * activation(gate), by groups as long as scale. Source: ONNX Runtime, com.microsoft.GatedRMSNorm-1."""
+    """Returns x / rms(x) * scale * activation(gate), by groups as long as scale.
+
+    Source: ONNX Runtime, com.microsoft.GatedRMSNorm-1.
+    """
     groups = widen(x).reshape((*x.shape[:-1], -1, scale.shape[0]))
     normalized = (scale_rows(xp, groups, epsilon)[0] * widen(scale)).reshape(x.shape)
     wide = widen(gate)
@@ -251,7 +257,10 @@ def engram_gate(
 def hyper_connection_pre_mix(
     xp: Namespace, streams: Array, pre_mix: Array, *, num_branches: int = 0, reduction_scale: float = 1.0
 ) -> Array:
-    """Returns reduction_scale times the sum of the streams, each times its gate. Source: ONNX Runtime, com.microsoft.HyperConnectionPreMix-1."""
+    """Returns reduction_scale times the sum of the streams, each times its gate.
+
+    Source: ONNX Runtime, com.microsoft.HyperConnectionPreMix-1.
+    """
     grouped = streams.reshape((*streams.shape[:-1], num_branches, -1)) if num_branches else streams
     y = xp.sum(widen(grouped) * _shape_gate(widen(pre_mix), grouped), axis=-2) * np.float32(reduction_scale)
     return narrow(y, streams.dtype)

@@ -106,7 +106,10 @@ def gather_packed(
     output_dtype: int = 16,
     packed_type: int,
 ) -> Array:
-    """Returns the rows that the indices name, restored; an index outside names row 0. Source: ONNX Runtime, com.microsoft.GatherPacked-1."""
+    """Returns the rows that the indices name, restored; an index outside names row 0.
+
+    Source: ONNX Runtime, com.microsoft.GatherPacked-1.
+    """
     size, count, restore = _FORMATS[packed_type]
     if K % size or x.shape[1] != K // size * count:
         raise ValueError(f"rows of {K} elements in format {packed_type} take {K // size * count} bytes; the table has {x.shape[1]}")

@@ -54,7 +54,10 @@ def qlinear_add(
     c_scale: Array,
     c_zero_point: Array | None = None,
 ) -> Array:
-    """Returns (a_scale (a - a_zero) + b_scale (b - b_zero)) / c_scale + c_zero. Source: ONNX Runtime, com.microsoft.QLinearAdd-1."""
+    """Returns (a_scale (a - a_zero) + b_scale (b - b_zero)) / c_scale + c_zero.
+
+    Source: ONNX Runtime, com.microsoft.QLinearAdd-1.
+    """
     ratio_a, ratio_b = scalar_of(a_scale) / scalar_of(c_scale), scalar_of(b_scale) / scalar_of(c_scale)
     zero_a, zero_b, zero_c = (zero_of(zero) for zero in (a_zero_point, b_zero_point, c_zero_point))
     # One constant holds all zero points.
@@ -243,4 +246,5 @@ def _tabulate_exponentials(scale: float, length: int) -> np.ndarray[Any, np.dtyp
     """Returns exp(scale (i - 255 + shift)) for each i of a byte; the shift keeps a sum of so many of them finite."""
     room = float(np.log(np.finfo(np.float32).max / np.float32(length)))
     shift = max(0.0, room - 5) / scale
-    return np.exp((np.arange(256) - 255 + shift) * scale).astype(np.float32)
+    exponentials: np.ndarray[Any, np.dtype[np.float32]] = np.exp((np.arange(256) - 255 + shift) * scale).astype(np.float32)
+    return exponentials

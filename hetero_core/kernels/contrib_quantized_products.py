@@ -46,7 +46,10 @@ def mat_mul_integer_to_float(
     b_zero_point: Array | None = None,
     bias: Array | None = None,
 ) -> Array:
-    """Returns the exact integer product times a_scale and b_scale, plus bias. Source: ONNX Runtime, com.microsoft.MatMulIntegerToFloat-1."""
+    """Returns the exact integer product times a_scale and b_scale, plus bias.
+
+    Source: ONNX Runtime, com.microsoft.MatMulIntegerToFloat-1.
+    """
     total = sum_products(xp, a, a_zero_point, b, b_zero_point).astype(np.float32)
     y = total * (scalar_of(a_scale) * shape_columns(b_scale, b))
     return y if bias is None else y + bias
@@ -56,7 +59,10 @@ def mat_mul_integer_to_float(
 def dynamic_quantize_mat_mul(
     xp: Namespace, a: Array, b: Array, b_scale: Array, b_zero_point: Array | None = None, bias: Array | None = None
 ) -> Array:
-    """Returns a @ b with a quantized to 8 bits by its own range first. Source: ONNX Runtime, com.microsoft.DynamicQuantizeMatMul-1."""
+    """Returns a @ b with a quantized to 8 bits by its own range first.
+
+    Source: ONNX Runtime, com.microsoft.DynamicQuantizeMatMul-1.
+    """
     codes, scale, zero = quantize_dynamically(xp, a)
     return mat_mul_integer_to_float(xp, codes, b, scale, b_scale, zero, b_zero_point, bias)
 

@@ -1,4 +1,4 @@
-"""Windows over quantized images, as ONNX Runtime's own operators of com.microsoft have them: poolings and convolutions, channels first or last."""
+"""Windows over quantized images, channels first or last: poolings and convolutions of com.microsoft."""
 
 from __future__ import annotations
 

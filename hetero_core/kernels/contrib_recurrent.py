@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,10 @@ def _walk_gates(
     hidden, cell = start
     size = hidden.shape[-1]
     parts = (0, 0, 0) if peepholes is None else (peepholes[:size], peepholes[size : 2 * size], peepholes[2 * size :])
-    limit = (lambda x: x) if clip is None else (lambda x: xp.clip(x, np.float32(-clip), np.float32(clip)))
+
+    def limit(x: Array) -> Array:
+        return x if clip is None else xp.clip(x, np.float32(-clip), np.float32(clip))
+
     steps = projected.shape[0]
     outputs = [hidden] * steps
     begun = xp.zeros((hidden.shape[0], 1), dtype=bool)
@@ -79,6 +83,10 @@ def _reverse_rows(xp: Namespace, steps: int, lengths: tuple[int, ...]) -> tuple[
     """Returns indices of (steps, rows, ...) that turn around the steps of each row, as far as it reaches."""
     places = [[length - 1 - step if step < length else step for length in lengths] for step in range(steps)]
     return xp.asarray(places, dtype=np.int64).reshape((steps, len(lengths))), xp.arange(len(lengths))[None, :]
+
+
+def _multiply_transposed(xp: Namespace, weights: Array, x: Array) -> Array:
+    return xp.matmul(x, weights.T)
 
 
 def _start(xp: Namespace, initial: Array | None, index: int, batch: int, size: int) -> Array:
@@ -146,21 +154,20 @@ def dynamic_quantize_lstm(
 
         bias = None if b is None else b[index, : 4 * size] + b[index, 4 * size :]
         start = (_start(xp, initial_h, index, batch, size), _start(xp, initial_c, index, batch, size))
-        results.append(
-            _walk_gates(
-                xp,
-                projected.reshape((steps, batch, -1)),
-                recur,
-                start,
-                lengths,
-                functions=functions[3 * index : 3 * index + 3],
-                bias=bias,
-                peepholes=None if p is None else p[index],
-                clip=clip,
-                couples=bool(input_forget),
-                is_backward=direction == "reverse" or index == 1,
-            )  # fmt: skip
+        walked = _walk_gates(
+            xp,
+            projected.reshape((steps, batch, -1)),
+            recur,
+            start,
+            lengths,
+            functions=functions[3 * index : 3 * index + 3],
+            bias=bias,
+            peepholes=None if p is None else p[index],
+            clip=clip,
+            couples=bool(input_forget),
+            is_backward=direction == "reverse" or index == 1,
         )
+        results.append(walked)
     ys, hs, cs = zip(*results, strict=True)
     return xp.stack(ys, axis=1), xp.stack(hs), xp.stack(cs)
 
@@ -227,21 +234,20 @@ def attention_lstm(
 
         bias = None if b is None else b[index, : 4 * size] + b[index, 4 * size :]
         start = (_start(xp, initial_h, index, batch, size), _start(xp, initial_c, index, batch, size))
-        results.append(
-            _walk_gates(
-                xp,
-                xp.matmul(x, w[index][:, :width].T),
-                lambda hidden, index=index: xp.matmul(hidden, r[index].T),
-                start,
-                lengths,
-                functions=functions[3 * index : 3 * index + 3],
-                bias=bias,
-                peepholes=None if p is None else p[index],
-                clip=clip,
-                couples=bool(input_forget),
-                is_backward=direction == "reverse" or index == 1,
-                observe=observe,
-            )  # fmt: skip
+        walked = _walk_gates(
+            xp,
+            xp.matmul(x, w[index][:, :width].T),
+            partial(_multiply_transposed, xp, r[index]),
+            start,
+            lengths,
+            functions=functions[3 * index : 3 * index + 3],
+            bias=bias,
+            peepholes=None if p is None else p[index],
+            clip=clip,
+            couples=bool(input_forget),
+            is_backward=direction == "reverse" or index == 1,
+            observe=observe,
         )
+        results.append(walked)
     ys, hs, cs = zip(*results, strict=True)
     return xp.stack(ys, axis=1), xp.stack(hs), xp.stack(cs)

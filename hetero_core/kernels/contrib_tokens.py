@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,10 @@ _HASHED = frozenset({"int32", "uint32", "int64", "uint64", "float32", "float64"}
 
 @kernel("NGramRepeatBlock", since=(0,), domain=DOMAIN, dtypes=(INT64, FLOAT32), runs_on_host=True)
 def n_gram_repeat_block(xp: Namespace, input_ids: Array, scores: Array, *, ngram_size: int) -> Array:
-    """Returns the scores with minus infinity for each token that would repeat an n-gram. Source: ONNX Runtime, com.microsoft.NGramRepeatBlock-1."""
+    """Returns the scores with minus infinity for each token that would repeat an n-gram.
+
+    Source: ONNX Runtime, com.microsoft.NGramRepeatBlock-1.
+    """
     y = scores.copy()
     length, reach = input_ids.shape[1], ngram_size - 1
     if length + 1 < ngram_size:
@@ -211,7 +215,7 @@ def packed_n_gram_hash_mapping(
     filler = pad_id if eos is None else eos
     rows, presents, marks = [], [], []
     updates = np.full((len(bounds) - 1, state_update_capacity, reach), pad_id, input_ids.dtype)
-    for row, (begin, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for row, (begin, end) in enumerate(pairwise(bounds)):
         past = np.full(reach, filler, input_ids.dtype) if past_ids is None else past_ids[row]
         ids = np.concatenate([past, input_ids[begin:end]])
         segments = None

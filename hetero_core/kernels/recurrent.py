@@ -40,11 +40,13 @@ _PARAMETERS: dict[str, tuple[float | None, float | None]] = {
 
 
 def refuse_activations(node: Node, input_types: tuple[ValueType | None, ...], *, count: int | None = None) -> str | None:
-    """Refuses activations that do not exist, are too few, or need an alpha or a beta that is not given. `count` of one direction."""
+    """Refuses activations that do not exist, are too few, or need an alpha or a beta that is not given.
+
+    `count` is how many one direction needs, where the operator is none of ONNX's.
+    """
     names = [str(name).casefold() for name in node.attributes.get("activations", ())]
-    wanted = (_ACTIVATION_COUNTS[node.op_type] if count is None else count) * (
-        2 if node.attributes.get("direction") == "bidirectional" else 1
-    )
+    directions = 2 if node.attributes.get("direction") == "bidirectional" else 1
+    wanted = (_ACTIVATION_COUNTS[node.op_type] if count is None else count) * directions
     if names and len(names) < wanted:
         return f"{node.operator} has {len(names)} activations; it needs {wanted}"
     for name in names:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hetero_core.network.contrib_shapes import (
     InputTypes,
     Rule,
@@ -37,7 +39,7 @@ def _attend(weight: int, past: int, dtype: int) -> Rule:
     return rule
 
 
-def _attend_heads(*, past: int, bias: int) -> Rule:
+def _attend_heads(past: int) -> Rule:
     """Returns the rule of an attention whose query, key and value are projected already."""
 
     def rule(node: Node, types: InputTypes) -> tuple[ValueType | None, ...]:
@@ -57,21 +59,16 @@ def _attend_heads(*, past: int, bias: int) -> Rule:
             width, lengths = divide(size_at(query, 2), 3), steps
         before = size_at(shape_at(types, past), 2) if is_there(node, past) else 0
         total = add(lengths, before)
-        head = divide(width, heads)
-        present = TensorType(element, (batch, heads, total, head))
-        keys = TensorType(element, (batch, heads, total, head if is_there(node, 1) and key != value else head))
-        return (
-            TensorType(element, (batch, steps, width)),
-            TensorType(element, (batch, heads, total, None if key != value else head)) if keys != present else present,
-            present,
-            TensorType("float32", (batch, heads, steps, total)),
-        )
+        key_width = size_at(query, 2) if query is not None and len(query) == 3 and is_there(node, 1) else width
+        scores = TensorType("float32", (batch, heads, steps, total))
+        caches = (TensorType(element, (batch, heads, total, divide(size, heads))) for size in (key_width, width))
+        return TensorType(element, (batch, steps, width)), *caches, scores
 
     return rule
 
 
-def _attend_decoding(node: Node, types: InputTypes) -> tuple[ValueType | None, ...]:
-    outputs = _attend_heads(past=5, bias=10)(node, types)
+def _attend_decoding(node: Node, types: InputTypes) -> Sequence[ValueType | None]:
+    outputs = _attend_heads(5)(node, types)
     if not integer_of(node, "past_present_share_buffer"):
         return outputs
     return outputs[0], types[5] if len(types) > 5 else None, types[6] if len(types) > 6 else None, TensorType("float32")
@@ -99,7 +96,7 @@ def _attend_blocks(node: Node, types: InputTypes) -> tuple[ValueType | None, ...
 ATTENTION_RULES: dict[str, Rule] = {
     "Attention": _attend(1, 4, 0),
     "QAttention": _attend(1, 8, 3),
-    "MultiHeadAttention": _attend_heads(past=6, bias=3),
+    "MultiHeadAttention": _attend_heads(6),
     "DecoderMaskedMultiHeadAttention": _attend_decoding,
     "GroupQueryAttention": _attend_groups,
     "SparseAttention": _attend_blocks,

@@ -33,7 +33,7 @@ def _recur(hidden_of: int) -> Rule:
 
 
 def _attend_linearly(node: Node, types: InputTypes) -> tuple[ValueType | None, ...]:
-    query, key, value = (shape_at(types, index) for index in range(3))
+    query, value = shape_at(types, 0), shape_at(types, 2)
     queries, groups = integer_of(node, "q_num_heads", 1), integer_of(node, "kv_num_heads", 1)
     size = divide(size_at(value, 2), groups)
     output = TensorType(dtype_at(types, 0), (size_at(query, 0), size_at(query, 1), multiply(size, max(queries, groups))))

@@ -247,7 +247,7 @@ class _Inference:
             return node, self._ask_author(node, scope) or infer_contrib(node, typed)
         if not node.bodies and all(_is_complete(scope.get(value)) for value in node.writes):
             return node, {}
-        found = {}
+        found: dict[str, ValueType] = {}
         if (
             self.failed
             or self._is_foreign(node)

@@ -90,15 +90,22 @@ def _draw_warping(rng: Generator) -> ContribCase:
 def _draw_crop_and_resize(rng: Generator) -> ContribCase:
     count = int(rng.integers(1, 5))
     corners = rng.uniform(-0.2, 1.2, (count, 4))
-    inputs = (draw_floats(rng, 2, 3, 7, 9), corners.astype(np.float32), np.asarray(rng.integers(0, 2, count), np.int32),
-              np.asarray(rng.integers(1, 6, 2), np.int32))  # fmt: skip
+    inputs = (
+        draw_floats(rng, 2, 3, 7, 9),
+        corners.astype(np.float32),
+        np.asarray(rng.integers(0, 2, count), np.int32),
+        np.asarray(rng.integers(1, 6, 2), np.int32),
+    )
     attributes = {"mode": choose(rng, ("bilinear", "nearest")), "extrapolation_value": float(np.float32(rng.standard_normal()))}
     return ContribCase("CropAndResize", inputs, attributes)
 
 
 def _draw_grid(rng: Generator) -> ContribCase:
-    attributes = {"mode": choose(rng, ("bilinear", "nearest", "bicubic")), "align_corners": int(flip(rng)),
-                  "padding_mode": choose(rng, ("zeros", "border", "reflection"))}  # fmt: skip
+    attributes = {
+        "mode": choose(rng, ("bilinear", "nearest", "bicubic")),
+        "align_corners": int(flip(rng)),
+        "padding_mode": choose(rng, ("zeros", "border", "reflection")),
+    }
     grid = rng.uniform(-1.3, 1.3, (2, 4, 5, 2)).astype(np.float32)
     return ContribCase("GridSample", (draw_floats(rng, 2, 3, 6, 7), grid), attributes)
 
@@ -167,12 +174,15 @@ def _draw_grams(rng: Generator) -> ContribCase:
     dtype, reach, heads = choose(rng, (np.int32, np.int64)), int(rng.integers(1, 4)), int(rng.integers(1, 3))
     batch, steps = draw_sizes(rng, 2)
     has_eos = flip(rng)
-    inputs = (np.asarray(rng.integers(0, 9, (batch, steps)), dtype), np.asarray(rng.integers(1, 2**20, reach + 1) * 2 + 1, dtype),
-              np.asarray(rng.integers(3, 99, reach * heads), dtype),
-              np.asarray(rng.integers(0, 9, (batch, reach)), dtype) if flip(rng) else None,
-              np.asarray(rng.integers(0, 99, reach * heads), dtype) if flip(rng) else None,
-              np.asarray(2, dtype) if has_eos else None,
-              np.sort(np.asarray(rng.integers(0, 3, (batch, steps)), np.int32), axis=1) if flip(rng) else None)  # fmt: skip
+    inputs = (
+        np.asarray(rng.integers(0, 9, (batch, steps)), dtype),
+        np.asarray(rng.integers(1, 2**20, reach + 1) * 2 + 1, dtype),
+        np.asarray(rng.integers(3, 99, reach * heads), dtype),
+        np.asarray(rng.integers(0, 9, (batch, reach)), dtype) if flip(rng) else None,
+        np.asarray(rng.integers(0, 99, reach * heads), dtype) if flip(rng) else None,
+        np.asarray(2, dtype) if has_eos else None,
+        np.sort(np.asarray(rng.integers(0, 3, (batch, steps)), np.int32), axis=1) if flip(rng) else None,
+    )
     attributes = {"pad_id": 0, "n_head_per_ngram": heads, "max_ngram_size": reach + 1, "reset_on_eos": int(flip(rng))}
     return ContribCase("NGramHashMapping", inputs, attributes, (True, True))
 

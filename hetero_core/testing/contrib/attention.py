@@ -41,8 +41,14 @@ def _draw_attention(rng: Generator) -> ContribCase:
         if rng.integers(3) == 0 and not before
         else None
     )
-    inputs = (draw_floats(rng, batch, steps, width), draw_floats(rng, width, columns), draw_floats(rng, columns) if flip(rng) else None,
-              _draw_mask(rng, batch, steps, keys), draw_floats(rng, 2, batch, heads, before, size) if before else None, bias)  # fmt: skip
+    inputs = (
+        draw_floats(rng, batch, steps, width),
+        draw_floats(rng, width, columns),
+        draw_floats(rng, columns) if flip(rng) else None,
+        _draw_mask(rng, batch, steps, keys),
+        draw_floats(rng, 2, batch, heads, before, size) if before else None,
+        bias,
+    )
     attributes: dict[str, Any] = {"num_heads": heads, "unidirectional": int(flip(rng))}
     if own:
         attributes["qkv_hidden_sizes"] = [heads * size, heads * size, heads * v_size]
@@ -57,10 +63,17 @@ def _draw_quantized(rng: Generator) -> ContribCase:
     before = int(rng.integers(1, 5)) if flip(rng) else 0
     columns, dtype = 3 * heads * size, choose(rng, (np.int8, np.uint8))
     sizes = (columns,) if flip(rng) else ()
-    inputs = (draw_integers(rng, np.uint8, batch, steps, width), draw_integers(rng, dtype, width, columns), draw_floats(rng, columns),
-              np.asarray(draw_scale(rng) / 8), draw_scale(rng, *sizes), _draw_mask(rng, batch, steps, before + steps),
-              draw_integers(rng, np.uint8) if flip(rng) else None, draw_integers(rng, dtype, *sizes) if flip(rng) else None,
-              draw_floats(rng, 2, batch, heads, before, size) if before else None)  # fmt: skip
+    inputs = (
+        draw_integers(rng, np.uint8, batch, steps, width),
+        draw_integers(rng, dtype, width, columns),
+        draw_floats(rng, columns),
+        np.asarray(draw_scale(rng) / 8),
+        draw_scale(rng, *sizes),
+        _draw_mask(rng, batch, steps, before + steps),
+        draw_integers(rng, np.uint8) if flip(rng) else None,
+        draw_integers(rng, dtype, *sizes) if flip(rng) else None,
+        draw_floats(rng, 2, batch, heads, before, size) if before else None,
+    )
     attributes = {"num_heads": heads, "unidirectional": int(flip(rng))}
     return ContribCase("QAttention", inputs, attributes, (True, True) if before else (True,), tolerance=_MASKED)
 
@@ -121,7 +134,7 @@ def _draw_groups(rng: Generator) -> ContribCase:
         total = before + steps
         counts = rng.integers(steps + 1, total + 1, batch) if steps == 1 else np.full(batch, total)
         counts[0] = total
-        past = tuple(draw_floats(rng, batch, groups, before + room, size, dtype=dtype) for _ in range(2))  # type: ignore[assignment]
+        past = tuple(draw_floats(rng, batch, groups, before + room, size, dtype=dtype) for _ in range(2))
     does_rotate = flip(rng)
     caches = _draw_caches(rng, 16, size // 2, dtype) if does_rotate else (None, None)
     if rng.integers(3) == 0:

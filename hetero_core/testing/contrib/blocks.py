@@ -18,10 +18,22 @@ def _draw_n_bits(rng: Generator) -> ContribCase:
     blocks = -(-depth // size)
     dtype = choose(rng, (np.float32, np.float32, np.float16))
     lead = choose(rng, ((1,), (3,), (2, 3)))
-    zeros = choose(rng, (None, draw_integers(rng, np.uint8, columns, -(-blocks * bits // 8)),
-                         None if bits == 8 else draw_floats(rng, columns, blocks, scale=4, dtype=dtype)))  # fmt: skip
-    inputs = (draw_floats(rng, *lead, depth, dtype=dtype), draw_integers(rng, np.uint8, columns, blocks, size * bits // 8),
-              draw_scale(rng, columns, blocks).astype(dtype), zeros, None, draw_floats(rng, columns, dtype=dtype) if flip(rng) else None)  # fmt: skip
+    zeros = choose(
+        rng,
+        (
+            None,
+            draw_integers(rng, np.uint8, columns, -(-blocks * bits // 8)),
+            None if bits == 8 else draw_floats(rng, columns, blocks, scale=4, dtype=dtype),
+        ),
+    )
+    inputs = (
+        draw_floats(rng, *lead, depth, dtype=dtype),
+        draw_integers(rng, np.uint8, columns, blocks, size * bits // 8),
+        draw_scale(rng, columns, blocks).astype(dtype),
+        zeros,
+        None,
+        draw_floats(rng, columns, dtype=dtype) if flip(rng) else None,
+    )
     attributes = {"K": depth, "N": columns, "bits": bits, "block_size": size}
     return ContribCase(
         "MatMulNBits", inputs, attributes, constants=frozenset({1, 2, 3}) if flip(rng) else frozenset(), tolerance=1e-3
@@ -115,9 +127,14 @@ def _draw_experts(rng: Generator) -> ContribCase:
     attributes, experts, hidden, inner = _draw_attributes(rng), 5, 8, 12
     outer = inner * (2 if attributes["activation_type"] == "swiglu" else 1)
     lead = choose(rng, ((6,), (2, 3)))
-    inputs = (draw_floats(rng, *lead, hidden), draw_floats(rng, 6, experts), draw_floats(rng, experts, outer, hidden),
-              draw_floats(rng, experts, outer) if flip(rng) else None, draw_floats(rng, experts, hidden, inner),
-              draw_floats(rng, experts, hidden) if flip(rng) else None)  # fmt: skip
+    inputs = (
+        draw_floats(rng, *lead, hidden),
+        draw_floats(rng, 6, experts),
+        draw_floats(rng, experts, outer, hidden),
+        draw_floats(rng, experts, outer) if flip(rng) else None,
+        draw_floats(rng, experts, hidden, inner),
+        draw_floats(rng, experts, hidden) if flip(rng) else None,
+    )
     return ContribCase("MoE", inputs, attributes)
 
 
@@ -129,14 +146,21 @@ def _draw_quantized_experts(rng: Generator) -> ContribCase:
     attributes |= {"expert_weight_bits": bits, "weights_prepacked": 0} | ({"block_size": size} if size else {})
     lead = choose(rng, ((6,), (2, 3)))
     scales = [(experts, rows, depth // size) if size else (experts, rows) for rows, depth in ((outer, hidden), (hidden, inner))]
-    inputs = (draw_floats(rng, *lead, hidden), draw_floats(rng, 6, experts),
-              draw_integers(rng, np.uint8, experts, outer, hidden * bits // 8), draw_scale(rng, *scales[0]),
-              draw_floats(rng, experts, outer) if flip(rng) else None,
-              draw_integers(rng, np.uint8, experts, hidden, inner * bits // 8), draw_scale(rng, *scales[1]),
-              draw_floats(rng, experts, hidden) if flip(rng) else None)  # fmt: skip
+    inputs: tuple[Any, ...] = (
+        draw_floats(rng, *lead, hidden),
+        draw_floats(rng, 6, experts),
+        draw_integers(rng, np.uint8, experts, outer, hidden * bits // 8),
+        draw_scale(rng, *scales[0]),
+        draw_floats(rng, experts, outer) if flip(rng) else None,
+        draw_integers(rng, np.uint8, experts, hidden, inner * bits // 8),
+        draw_scale(rng, *scales[1]),
+        draw_floats(rng, experts, hidden) if flip(rng) else None,
+    )
     if flip(rng):
-        rows = [(experts, -(-rows * bits // 8)) if not size else (experts, rows, -(-(depth // size) * bits // 8))
-                for rows, depth in ((outer, hidden), (hidden, inner))]  # fmt: skip
+        rows = [
+            (experts, -(-rows * bits // 8)) if not size else (experts, rows, -(-(depth // size) * bits // 8))
+            for rows, depth in ((outer, hidden), (hidden, inner))
+        ]
         inputs = (*inputs, None, None, None, *(draw_integers(rng, np.uint8, *sizes) for sizes in rows))
         if flip(rng):
             inputs = (*inputs, None, np.asarray(rng.uniform(0.1, 1, (6, experts)), np.float32))

@@ -63,7 +63,7 @@ def make_model(case: ContribCase) -> onnx.ModelProto:
         if index in case.constants and x is not None:
             write_tensor(x, graph.initializer.add(), name=names[index])
         elif x is not None:
-            graph.input.append(helper.make_tensor_value_info(names[index], onnx_of_dtype(dtype_of_numpy(x.dtype)), x.shape))
+            graph.input.append(helper.make_tensor_value_info(names[index], onnx_of_dtype(dtype_of_numpy(x.dtype) or ""), x.shape))
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in results if name)
     opsets = [helper.make_opsetid("", case.opset), helper.make_opsetid(MICROSOFT, 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)

@@ -22,8 +22,12 @@ def _skip(op_type: str) -> Draw:
         shape = (batch, steps, hidden)
         skip = choose(rng, (shape, (1, steps, hidden), (steps, hidden)))
         optional = [draw_floats(rng, hidden, dtype=dtype) if flip(rng) else None for _ in range(2)]
-        inputs = (draw_floats(rng, *shape, dtype=dtype), draw_floats(rng, *skip, dtype=dtype), draw_floats(rng, hidden, dtype=dtype),
-                  *(optional if op_type == "SkipLayerNormalization" else optional[:1]))  # fmt: skip
+        inputs = (
+            draw_floats(rng, *shape, dtype=dtype),
+            draw_floats(rng, *skip, dtype=dtype),
+            draw_floats(rng, hidden, dtype=dtype),
+            *(optional if op_type == "SkipLayerNormalization" else optional[:1]),
+        )
         outputs = (True, False, False, True) if flip(rng) else (True,)
         return ContribCase(op_type, inputs, {"epsilon": _EPSILON}, outputs)
 
@@ -46,9 +50,17 @@ def _draw_embed(rng: Generator) -> ContribCase:
     batch, steps = draw_sizes(rng, 2)
     hidden, has_segments = choose(rng, (8, 16)), flip(rng)
     positions = choose(rng, (None, _draw_ids(rng, 9, batch, steps), _draw_ids(rng, 9, 1, steps)))
-    inputs = (_draw_ids(rng, 20, batch, steps), _draw_ids(rng, 2, batch, steps) if has_segments else None,
-              draw_floats(rng, 20, hidden), draw_floats(rng, 9, hidden), draw_floats(rng, 2, hidden) if has_segments else None,
-              draw_floats(rng, hidden), draw_floats(rng, hidden), _draw_ids(rng, 2, batch, steps) if flip(rng) else None, positions)  # fmt: skip
+    inputs = (
+        _draw_ids(rng, 20, batch, steps),
+        _draw_ids(rng, 2, batch, steps) if has_segments else None,
+        draw_floats(rng, 20, hidden),
+        draw_floats(rng, 9, hidden),
+        draw_floats(rng, 2, hidden) if has_segments else None,
+        draw_floats(rng, hidden),
+        draw_floats(rng, hidden),
+        _draw_ids(rng, 2, batch, steps) if flip(rng) else None,
+        positions,
+    )
     return ContribCase("EmbedLayerNormalization", inputs, {"epsilon": _EPSILON}, choose(rng, ((True, True), (True, True, True))))
 
 
@@ -136,8 +148,10 @@ def _draw_conv(rng: Generator) -> ContribCase:
     attributes = draw_windows(rng, rank, dilates=True)
     attributes.pop("auto_pad", None)
     group, outputs, channels = choose(rng, ((1, 4, 3), (2, 4, 3), (3, 3, 1)))
-    name, parameters = choose(rng, (("Relu", ()), ("Tanh", ()), ("Sigmoid", ()), ("LeakyRelu", (0.25,)), ("Clip", (-0.5, 0.75)),
-                                    ("HardSigmoid", (0.25, 0.5))))  # fmt: skip
+    name, parameters = choose(
+        rng,
+        (("Relu", ()), ("Tanh", ()), ("Sigmoid", ()), ("LeakyRelu", (0.25,)), ("Clip", (-0.5, 0.75)), ("HardSigmoid", (0.25, 0.5))),
+    )
     attributes |= {"group": group, "activation": name} | ({"activation_params": list(parameters)} if parameters else {})
     x = draw_floats(rng, 2, group * channels, *(int(size) for size in rng.integers(7, 10, rank)))
     w = draw_floats(rng, outputs, channels, *attributes["kernel_shape"])
@@ -147,8 +161,12 @@ def _draw_conv(rng: Generator) -> ContribCase:
 def _draw_transposed(rng: Generator) -> ContribCase:
     group, kernel = choose(rng, (1, 2)), [int(size) for size in rng.integers(2, 4, 2)]
     attributes = {"group": group, "kernel_shape": kernel, "strides": [int(size) for size in rng.integers(1, 3, 2)]}
-    inputs = (draw_floats(rng, 2, 2 * group, 5, 6), draw_floats(rng, 2 * group, 3, *kernel),
-              np.asarray(rng.integers(0, 2, 4), np.int64), draw_floats(rng, 3 * group) if flip(rng) else None)  # fmt: skip
+    inputs = (
+        draw_floats(rng, 2, 2 * group, 5, 6),
+        draw_floats(rng, 2 * group, 3, *kernel),
+        np.asarray(rng.integers(0, 2, 4), np.int64),
+        draw_floats(rng, 3 * group) if flip(rng) else None,
+    )
     return ContribCase("ConvTransposeWithDynamicPads", inputs, attributes)
 
 

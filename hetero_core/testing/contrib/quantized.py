@@ -30,8 +30,16 @@ def _binary(op_type: str) -> Draw:
         shapes = (shape, other) if flip(rng) else (other, shape)
         zeros = [draw_integers(rng, dtype) for _ in range(3)]
         result = np.float32(draw_scale(rng) * choose(rng, (1, 8)))
-        inputs = (draw_integers(rng, dtype, *shapes[0]), draw_scale(rng), zeros[0], draw_integers(rng, dtype, *shapes[1]),
-                  draw_scale(rng), zeros[1], np.asarray(result), zeros[2])  # fmt: skip
+        inputs = (
+            draw_integers(rng, dtype, *shapes[0]),
+            draw_scale(rng),
+            zeros[0],
+            draw_integers(rng, dtype, *shapes[1]),
+            draw_scale(rng),
+            zeros[1],
+            np.asarray(result),
+            zeros[2],
+        )
         return ContribCase(op_type, inputs, constants=frozenset({6, 7}) if flip(rng) else frozenset())
 
     return draw

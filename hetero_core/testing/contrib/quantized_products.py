@@ -80,8 +80,17 @@ def _draw_conv(rng: Generator) -> ContribCase:
     w = draw_integers(rng, weights, outputs, channels, *attributes["kernel_shape"])
     zero = np.zeros(sizes, weights) if weights == np.int8 or sizes else draw_integers(rng, weights)
     bias = np.asarray(rng.integers(-9999, 9999, outputs), np.int32) if flip(rng) else None
-    inputs = (draw_integers(rng, dtype, *shape), draw_scale(rng), draw_integers(rng, dtype), w, draw_scale(rng, *sizes), zero,
-              np.asarray(draw_scale(rng) * 20, np.float32), draw_integers(rng, dtype), bias)  # fmt: skip
+    inputs = (
+        draw_integers(rng, dtype, *shape),
+        draw_scale(rng),
+        draw_integers(rng, dtype),
+        w,
+        draw_scale(rng, *sizes),
+        zero,
+        np.asarray(draw_scale(rng) * 20, np.float32),
+        draw_integers(rng, dtype),
+        bias,
+    )
     return ContribCase("QLinearConv", inputs, attributes, constants=frozenset({3, 4, 5, 8}) if flip(rng) else frozenset())
 
 
@@ -107,9 +116,15 @@ def _draw_integer_to_float(rng: Generator) -> ContribCase:
     left, right = _draw_types(rng)
     a, b = _draw_matrices(rng)
     sizes = (b[-1],) if flip(rng) and len(b) == 2 else ()
-    inputs = (draw_integers(rng, left, *a), draw_integers(rng, right, *b), draw_scale(rng), draw_scale(rng, *sizes),
-              draw_integers(rng, left) if flip(rng) else None, draw_integers(rng, right, *sizes) if flip(rng) else None,
-              draw_floats(rng, b[-1]) if flip(rng) else None)  # fmt: skip
+    inputs = (
+        draw_integers(rng, left, *a),
+        draw_integers(rng, right, *b),
+        draw_scale(rng),
+        draw_scale(rng, *sizes),
+        draw_integers(rng, left) if flip(rng) else None,
+        draw_integers(rng, right, *sizes) if flip(rng) else None,
+        draw_floats(rng, b[-1]) if flip(rng) else None,
+    )
     return ContribCase("MatMulIntegerToFloat", inputs, constants=frozenset({1, 3}) if flip(rng) else frozenset())
 
 
@@ -118,8 +133,13 @@ def _draw_dynamic(rng: Generator) -> ContribCase:
     a, b = _draw_matrices(rng)
     sizes = (b[-1],) if flip(rng) and len(b) == 2 else ()
     x = draw_floats(rng, *a) if rng.integers(8) else np.zeros(a, np.float32)
-    inputs = (x + choose(rng, (0, 0, 3, -3)).__float__() if x.any() else x, draw_integers(rng, right, *b), draw_scale(rng, *sizes),
-              draw_integers(rng, right, *sizes) if flip(rng) else None, draw_floats(rng, b[-1]) if flip(rng) else None)  # fmt: skip
+    inputs = (
+        x + choose(rng, (0, 0, 3, -3)).__float__() if x.any() else x,
+        draw_integers(rng, right, *b),
+        draw_scale(rng, *sizes),
+        draw_integers(rng, right, *sizes) if flip(rng) else None,
+        draw_floats(rng, b[-1]) if flip(rng) else None,
+    )
     inputs = (np.asarray(inputs[0], np.float32), *inputs[1:])
     return ContribCase("DynamicQuantizeMatMul", inputs, constants=frozenset({1, 2}) if flip(rng) else frozenset())
 
@@ -139,10 +159,17 @@ def _draw_gemm(rng: Generator) -> ContribCase:
     c_shape = choose(rng, ((), (columns,), (1, columns), (rows, columns), (rows, 1)))
     c = np.asarray(rng.integers(-9999, 9999, c_shape), np.int32) if flip(rng) else None
     is_quantized = flip(rng)
-    inputs = (draw_integers(rng, left, *a), draw_scale(rng), draw_integers(rng, left), draw_integers(rng, right, *b),
-              draw_scale(rng, *sizes), draw_integers(rng, right, *sizes), c,
-              np.asarray(draw_scale(rng) * 20, np.float32) if is_quantized else None,
-              draw_integers(rng, left) if is_quantized else None)  # fmt: skip
+    inputs = (
+        draw_integers(rng, left, *a),
+        draw_scale(rng),
+        draw_integers(rng, left),
+        draw_integers(rng, right, *b),
+        draw_scale(rng, *sizes),
+        draw_integers(rng, right, *sizes),
+        c,
+        np.asarray(draw_scale(rng) * 20, np.float32) if is_quantized else None,
+        draw_integers(rng, left) if is_quantized else None,
+    )
     attributes = {"transA": turns[0], "transB": turns[1], "alpha": float(np.float32(choose(rng, (1.0, 0.7, 2.0))))}
     return ContribCase("QGemm", inputs, attributes)
 

@@ -37,10 +37,19 @@ def _draw_quantized_lstm(rng: Generator) -> ContribCase:
     sizes = (directions, 4 * size) if flip(rng) else (directions,)
     zeros = [np.full(sizes, 0 if dtype == np.int8 else rng.integers(256), dtype) for _ in range(2)]
     lengths = np.asarray(rng.integers(1, steps + 1, batch), np.int32) if flip(rng) else None
-    inputs = (draw_floats(rng, steps, batch, width), draw_integers(rng, dtype, directions, width, 4 * size),
-              draw_integers(rng, dtype, directions, size, 4 * size), draw_floats(rng, directions, 8 * size) if flip(rng) else None,
-              lengths, *_draw_states(rng, directions, batch, size), draw_floats(rng, directions, 3 * size) if rng.integers(3) == 0 else None,
-              draw_scale(rng, *sizes) / 10, zeros[0], draw_scale(rng, *sizes) / 10, zeros[1])  # fmt: skip
+    inputs = (
+        draw_floats(rng, steps, batch, width),
+        draw_integers(rng, dtype, directions, width, 4 * size),
+        draw_integers(rng, dtype, directions, size, 4 * size),
+        draw_floats(rng, directions, 8 * size) if flip(rng) else None,
+        lengths,
+        *_draw_states(rng, directions, batch, size),
+        draw_floats(rng, directions, 3 * size) if rng.integers(3) == 0 else None,
+        draw_scale(rng, *sizes) / 10,
+        zeros[0],
+        draw_scale(rng, *sizes) / 10,
+        zeros[1],
+    )
     constants = frozenset({1, 2, 8, 9, 10, 11})
     return ContribCase("DynamicQuantizeLSTM", inputs, attributes, (True, True, True), constants, tolerance=_STEP)
 
@@ -53,12 +62,21 @@ def _draw_attention_lstm(rng: Generator) -> ContribCase:
     directions, has_layer = 2 if attributes["direction"] == "bidirectional" else 1, flip(rng)
     attended = 3 if has_layer else depth
     lengths = np.asarray(rng.integers(1, steps + 1, batch), np.int32) if flip(rng) else None
-    inputs = (draw_floats(rng, steps, batch, width), draw_floats(rng, directions, 4 * size, width + attended),
-              draw_floats(rng, directions, 4 * size, size), draw_floats(rng, directions, 8 * size) if flip(rng) else None,
-              lengths, *_draw_states(rng, directions, batch, size), draw_floats(rng, directions, 3 * size) if rng.integers(3) == 0 else None,
-              draw_floats(rng, directions, size, inner), draw_floats(rng, directions, depth, inner), draw_floats(rng, directions, inner),
-              draw_floats(rng, batch, memory, depth), np.asarray(rng.integers(1, memory + 1, batch), np.int32) if flip(rng) else None,
-              draw_floats(rng, directions, depth + size, attended) if has_layer else None)  # fmt: skip
+    inputs = (
+        draw_floats(rng, steps, batch, width),
+        draw_floats(rng, directions, 4 * size, width + attended),
+        draw_floats(rng, directions, 4 * size, size),
+        draw_floats(rng, directions, 8 * size) if flip(rng) else None,
+        lengths,
+        *_draw_states(rng, directions, batch, size),
+        draw_floats(rng, directions, 3 * size) if rng.integers(3) == 0 else None,
+        draw_floats(rng, directions, size, inner),
+        draw_floats(rng, directions, depth, inner),
+        draw_floats(rng, directions, inner),
+        draw_floats(rng, batch, memory, depth),
+        np.asarray(rng.integers(1, memory + 1, batch), np.int32) if flip(rng) else None,
+        draw_floats(rng, directions, depth + size, attended) if has_layer else None,
+    )
     return ContribCase("AttnLSTM", inputs, attributes, (True, True, True), tolerance=1e-3)
 
 
@@ -92,11 +110,17 @@ def _draw_delta(rng: Generator) -> ContribCase:
     gate = choose(rng, ("none", "softplus", "sigmoid")) if is_gated else "none"
     width = (size,) if flip(rng) else ()
     raw = draw_floats(rng, tokens, wide, *width)
-    inputs = (draw_floats(rng, tokens, heads, size, dtype=dtype), draw_floats(rng, tokens, heads, size, dtype=dtype),
-              draw_floats(rng, tokens, wide, v_size, dtype=dtype), np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
-              (raw if gate != "none" else -np.abs(raw)) if is_gated else None,
-              rng.uniform(0, 1, (tokens, wide)).astype(np.float32) if is_delta else None, draw_floats(rng, batch, wide, v_size, size),
-              draw_floats(rng, wide) if gate != "none" else None, draw_floats(rng, wide) if gate != "none" else None)  # fmt: skip
+    inputs = (
+        draw_floats(rng, tokens, heads, size, dtype=dtype),
+        draw_floats(rng, tokens, heads, size, dtype=dtype),
+        draw_floats(rng, tokens, wide, v_size, dtype=dtype),
+        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
+        (raw if gate != "none" else -np.abs(raw)) if is_gated else None,
+        rng.uniform(0, 1, (tokens, wide)).astype(np.float32) if is_delta else None,
+        draw_floats(rng, batch, wide, v_size, size),
+        draw_floats(rng, wide) if gate != "none" else None,
+        draw_floats(rng, wide) if gate != "none" else None,
+    )
     attributes: dict[str, Any] = {"update_rule": rule, "gate_activation": gate, "qk_l2_norm": 1}
     if is_delta and flip(rng):
         attributes["beta_activation"] = "sigmoid"
@@ -133,9 +157,14 @@ def _draw_packed_conv(rng: Generator) -> ContribCase:
     bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     capacity = choose(rng, (0, 0, 3))
     counts = np.asarray(rng.integers(0, 5, len(lengths)), np.int32) if capacity else None
-    inputs = (draw_floats(rng, int(bounds[-1]), channels, dtype=dtype), draw_floats(rng, channels, 1, taps, dtype=dtype), bounds,
-              draw_floats(rng, channels, dtype=dtype) if flip(rng) else None,
-              draw_floats(rng, len(lengths), channels, (taps - 1) * dilation, dtype=dtype), counts)  # fmt: skip
+    inputs = (
+        draw_floats(rng, int(bounds[-1]), channels, dtype=dtype),
+        draw_floats(rng, channels, 1, taps, dtype=dtype),
+        bounds,
+        draw_floats(rng, channels, dtype=dtype) if flip(rng) else None,
+        draw_floats(rng, len(lengths), channels, (taps - 1) * dilation, dtype=dtype),
+        counts,
+    )
     attributes: dict[str, Any] = {"activation": choose(rng, ("none", "silu", "swish")), "dilation": dilation}
     attributes |= {"state_update_capacity": capacity} if capacity else {}
     return ContribCase("VarlenCausalConvWithState", inputs, attributes, (True, True, True) if capacity else (True, True))
@@ -149,11 +178,18 @@ def _draw_packed_grams(rng: Generator) -> ContribCase:
     past = np.asarray(rng.integers(0, 9, (batch, reach)), dtype) if flip(rng) else None
     segments = np.sort(np.asarray(rng.integers(0, 3, tokens), np.int32)) if has_segments else None
     past_segments = np.zeros((batch, reach), np.int32) if has_segments and past is not None else None
-    inputs = (np.asarray(rng.integers(0, 9, tokens), dtype), np.asarray(rng.integers(1, 2**20, reach + 1) * 2 + 1, dtype),
-              np.asarray(rng.integers(3, 99, reach * heads), dtype), bounds, past,
-              np.asarray(rng.integers(0, 99, reach * heads), dtype) if flip(rng) else None,
-              np.asarray(2, dtype) if flip(rng) else None, segments, past_segments,
-              np.asarray(rng.integers(0, 5, batch), np.int32) if capacity else None)  # fmt: skip
+    inputs = (
+        np.asarray(rng.integers(0, 9, tokens), dtype),
+        np.asarray(rng.integers(1, 2**20, reach + 1) * 2 + 1, dtype),
+        np.asarray(rng.integers(3, 99, reach * heads), dtype),
+        bounds,
+        past,
+        np.asarray(rng.integers(0, 99, reach * heads), dtype) if flip(rng) else None,
+        np.asarray(2, dtype) if flip(rng) else None,
+        segments,
+        past_segments,
+        np.asarray(rng.integers(0, 5, batch), np.int32) if capacity else None,
+    )
     attributes: dict[str, Any] = {
         "pad_id": 0,
         "n_head_per_ngram": heads,
