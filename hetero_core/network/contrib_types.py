@@ -37,6 +37,11 @@ def knows_contrib(node: Node) -> bool:
     return node.op_type in _RULES.get(node.domain, {})
 
 
+def is_withdrawn(node: Node) -> bool:
+    """Says whether the operator is one that ONNX tried in its own domain and took back."""
+    return not node.domain and node.op_type in _WITHDRAWN
+
+
 def infer_contrib(node: Node, input_types: InputTypes) -> dict[str, ValueType]:
     """Returns output -> type, of the outputs of which something is known."""
     rule = _RULES.get(node.domain, {}).get(node.op_type)
@@ -208,6 +213,8 @@ _COMMON: dict[str, Rule] = {
     **SEQUENCE_RULES,
     **WINDOW_RULES,
 }
+
+_WITHDRAWN = frozenset({"Affine", "Crop", "DynamicSlice", "ImageScaler", "ParametricSoftplus", "Scale", "ScaledTanh"})
 
 _STANDARD: dict[str, Rule] = {
     "SimplifiedLayerNormalization": _simplified,
