@@ -133,8 +133,10 @@ def _find_mismatch(case: ContribCase, network: Network, outputs: dict[str, Any],
         shape = inferred.shape if isinstance(inferred, TensorType) else None
         if not isinstance(inferred, TensorType) or inferred.dtype != dtype_of_numpy(wanted.dtype):
             return f"{name} is {dtype_of_numpy(wanted.dtype)}, and its inferred type {inferred}"
-        if shape is None or len(shape) != wanted.ndim or any(
-            isinstance(size, int) and size != actual for size, actual in zip(shape, wanted.shape, strict=True)
+        if (
+            shape is None
+            or len(shape) != wanted.ndim
+            or any(isinstance(size, int) and size != actual for size, actual in zip(shape, wanted.shape, strict=True))
         ):
             return f"{name} has shape {list(wanted.shape)}, and its inferred type is {inferred}"
     return None
@@ -151,4 +153,6 @@ def count_operators(outcomes: Sequence[Outcome]) -> list[dict[str, Any]] | None:
             counts.setdefault(operator, Counter())[status] += 1
     if not counts:
         return None
-    return [{"operator": operator} | {status: each[status] for status in (PASSED, REFUSED, WRONG)} for operator, each in counts.items()]
+    return [
+        {"operator": operator} | {status: each[status] for status in (PASSED, REFUSED, WRONG)} for operator, each in counts.items()
+    ]

@@ -41,12 +41,12 @@ def bifurcation_detector(
     prev_suffix_match_idx: Array,
     pred_tokens: Array | None = None,
     *,
-    max_ngram_size: int = 3,
-    min_ngram_size: int = 1,
+    max_ngram_size: int,
+    min_ngram_size: int,
 ) -> tuple[Array, Array]:
     """Returns the current tokens with the predicted ones from where they part from the source, and where their end occurs in it.
 
-    -1 where no n-gram of the end occurs exactly once in the source. Source: ONNX Runtime, com.microsoft.BifurcationDetector-1.
+    -1 where the longest n-gram of the end that the source has occurs in it more than once, or none does. Source: ONNX Runtime, com.microsoft.BifurcationDetector-1.
     """
     source, tokens = src_tokens.reshape(-1), cur_tokens.reshape(-1)
     start = int(prev_suffix_match_idx.reshape(()))
@@ -64,12 +64,12 @@ def bifurcation_detector(
         places = [at for at in range(len(source) - size + 1) if np.array_equal(source[at : at + size], end)]
         if not places:
             break
-        if len(places) == 1:
-            match = places[0] + size
+        match = places[0] + size
+        if match >= len(source):
             break
-        if size == max_ngram_size or places[0] + size >= len(source):
-            continue
-    return tokens.astype(np.int64), np.asarray(match if match < len(source) or match == -1 else -1, np.int64)
+        if len(places) > 1:
+            match = -1
+    return tokens.astype(np.int64), np.asarray(match, np.int64).reshape(prev_suffix_match_idx.shape)
 
 
 @kernel("MurmurHash3", since=(0,), domain=DOMAIN, dtypes=_HASHED, choices={"positive": (0, 1)}, runs_on_host=True)
