@@ -49,22 +49,26 @@ def build_evaluator(node: Node, network: Network, extensions: ExtensionTable) ->
     if extension is not None:
         return _evaluate_extension(node, extension)
     if not node.since_version:
-        return _evaluate_kernel(node, network)
+        return _evaluate_kernel(node, network, f"operator {node.operator} is known neither to ONNX nor as an extension")
     _refuse_mixed_opsets(node)
     fault = find_fault(node, network)
     if fault is not None:
         raise NotImplementedError(fault)
-    evaluator = ReferenceEvaluator(_wrap_node(node, network), new_ops=_list_operators(node, extensions))
+    try:
+        evaluator = ReferenceEvaluator(_wrap_node(node, network), new_ops=_list_operators(node, extensions))
+    except RuntimeError as error:
+        # onnx.reference lacks some old versions, as DequantizeLinear-13.
+        return _evaluate_kernel(node, network, str(error))
     _refuse_unknown_attributes(node, evaluator.rt_nodes_[0])
     names = node.reads
     return lambda values: tuple(evaluator.run(None, {name: values[name] for name in names}))
 
 
-def _evaluate_kernel(node: Node, network: Network) -> Evaluate:
-    """What ONNX has no schema for may still be an operator of ONNX Runtime's own, for which the core has a NumPy function."""
+def _evaluate_kernel(node: Node, network: Network, lack: str) -> Evaluate:
+    """Runs what onnx.reference has not by the core's own NumPy function; where that, too, is missing, `lack` is the reason."""
     kernel, types = find_kernel(node), tuple(network.type_of(name) if name else None for name in node.inputs)
     if kernel is None:
-        raise NotImplementedError(f"operator {node.operator} is known neither to ONNX nor as an extension")
+        raise NotImplementedError(lack)
     reason = refuse_by_kernel(node, types)
     if reason is not None:
         raise NotImplementedError(reason)
