@@ -97,7 +97,7 @@ def _ask_engine(case: ContribCase) -> dict[str, Any]:
 
     try:
         return run_engine(case)
-    except Exception as error:  # noqa: BLE001  # another version of the engine may refuse in its own way
+    except Exception as error:  # another version of the engine may refuse in its own way
         raise Skip(f"the installed ONNX Runtime does not run the case: {type(error).__name__}: {error}") from error
 
 

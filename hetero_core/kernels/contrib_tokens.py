@@ -46,7 +46,8 @@ def bifurcation_detector(
 ) -> tuple[Array, Array]:
     """Returns the current tokens with the predicted ones from where they part from the source, and where their end occurs in it.
 
-    -1 where the longest n-gram of the end that the source has occurs in it more than once, or none does. Source: ONNX Runtime, com.microsoft.BifurcationDetector-1.
+    -1 where the longest n-gram of the end that the source has occurs in it more than once, or none does.
+    Source: ONNX Runtime, com.microsoft.BifurcationDetector-1.
     """
     source, tokens = src_tokens.reshape(-1), cur_tokens.reshape(-1)
     start = int(prev_suffix_match_idx.reshape(()))
