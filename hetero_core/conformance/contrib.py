@@ -14,14 +14,14 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from hetero_core.testing.compare import describe_mismatch
 from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip
 from hetero_core.conformance.refusals import find_broken_refusal
+from hetero_core.testing.compare import describe_mismatch
 
 if TYPE_CHECKING:
+    from hetero_core.conformance.runner import Outcome
     from hetero_core.core import Core
     from hetero_core.network.graph import Network
-    from hetero_core.conformance.runner import Outcome
     from hetero_core.testing.contrib.case import ContribCase
 
 CASES = 6

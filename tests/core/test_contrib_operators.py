@@ -10,12 +10,12 @@ import onnx.parser
 import pytest
 
 from hetero_core import Core, Network
+from hetero_core.conformance.contrib import draw_case
+from hetero_core.conformance.contrib_page import LEFT_OUT, format_page, list_names
 from hetero_core.network.reader import read_network
 from hetero_core.network.subnetwork import cut_subnetwork
-from hetero_core.testing.conformance.contrib import draw_case
 from hetero_core.testing.contrib.case import make_model
 from hetero_core.testing.contrib.draws import DRAWS
-from hetero_core.testing.contrib.page import LEFT_OUT, format_page, list_names
 
 HEAD = '<ir_version: 10, opset_import: ["": 17, "com.microsoft": 1]>'
 
@@ -104,7 +104,7 @@ def test_product_with_blocks_of_four_bits_is_the_formula() -> None:
 
 def test_page_is_fresh() -> None:
     page = Path(__file__).parents[2] / "docs/reference/onnxruntime-operators.md"
-    message = "run: python -m hetero_core.testing.contrib.page docs/reference/onnxruntime-operators.md"
+    message = "run: python -m hetero_core.conformance.contrib_page docs/reference/onnxruntime-operators.md"
     assert page.read_text() == format_page(), message
 
 

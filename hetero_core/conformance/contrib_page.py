@@ -1,6 +1,6 @@
 """The reference page of ONNX Runtime's own operators: each name that its CPU provider lists, and whether it is right or why not.
 
-`python -m hetero_core.testing.contrib.page docs/reference/onnxruntime-operators.md` writes it again; a test says when that is due.
+`python -m hetero_core.conformance.contrib_page docs/reference/onnxruntime-operators.md` writes it again; a test says when that is due.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from hetero_core.conformance.contrib import CASES
 from hetero_core.kernels.registry import Kernel, read_table
-from hetero_core.testing.conformance.contrib import CASES
 from hetero_core.testing.contrib.case import MICROSOFT
 from hetero_core.testing.contrib.draws import DRAWS
 
@@ -35,7 +35,7 @@ hetero conformance CPU --level contrib
 
 draws {cases} cases of each operator (attributes, shapes, element types, absent inputs, masks, caches) and compares with ONNX Runtime's own
 kernel: integers, bools and texts bit for bit, floats to the last few bits that another order of additions leaves open. This page is
-generated from the kernels and the draws: `python -m hetero_core.testing.contrib.page docs/reference/onnxruntime-operators.md`.
+generated from the kernels and the draws: `python -m hetero_core.conformance.contrib_page docs/reference/onnxruntime-operators.md`.
 
 How a value flows: the reader gives a node of these domains version 0, since onnx has no schema; `network/contrib_types` infers element
 type and shape behind it; the table of kernels answers the query with the same record that runs the node. What a kernel does not
@@ -71,7 +71,9 @@ def format_page() -> str:
         cases=CASES, total=len(names), left_out=", ".join(LEFT_OUT), right=len(names) - len(LACKING), lacking=len(LACKING)
     )
     rows = [_format_row(name, kernels.get((MICROSOFT, name))) for name in names]
-    standard = [_format_row(name, kernels["", name]) for name in DRAWS if ("", name) in kernels and (MICROSOFT, name) not in kernels]
+    standard = [
+        _format_row(name, kernels["", name]) for name in DRAWS if ("", name) in kernels and (MICROSOFT, name) not in kernels
+    ]
     return head + "\n".join(rows) + "\n" + _STANDARD + "\n".join(standard) + "\n"
 
 
