@@ -72,7 +72,7 @@ def microsoft_range(xp: Namespace, start: Array, limit: Array, delta: Array | No
     since=(0,),
     domain=DOMAIN,
     dtypes=(FLOAT32, INT64, FLOAT32),
-    host=(1, 2),
+    host=(1,),
     choices={"mode": ("constant", "edge", "reflect")},
 )
 def microsoft_pad(xp: Namespace, x: Array, pads: Array, value: Array | None = None, *, mode: str = "constant") -> Array:

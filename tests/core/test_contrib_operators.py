@@ -12,6 +12,7 @@ import pytest
 from hetero_core import Core, Network
 from hetero_core.conformance.contrib import draw_case
 from hetero_core.conformance.contrib_page import LEFT_OUT, format_page, list_names
+from hetero_core.kernels.sizes import estimate_bytes
 from hetero_core.network.reader import read_network
 from hetero_core.network.subnetwork import cut_subnetwork
 from hetero_core.testing.contrib.case import make_model
@@ -100,6 +101,13 @@ def test_product_with_blocks_of_four_bits_is_the_formula() -> None:
     text = "g (float[3,32] x, uint8[5,2,8] w, float[5,2] s) => (float[3,5] y) " \
            "{ y = com.microsoft.MatMulNBits <K = 32, N = 5, block_size = 16, bits = 4> (x, w, s) }"  # fmt: skip
     np.testing.assert_allclose(run(text, x=x, w=packed, s=scales)["y"], x.astype(np.float64) @ weights.T, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("delta", [None, np.asarray(2, np.int64)])
+def test_room_of_a_range_is_asked_for_before_it_is_made(delta: Any) -> None:
+    node = read("g (int64 a, int64 b) => (y) { y = com.microsoft.Range(a, b) }").nodes[0]
+    counted = estimate_bytes(node, (np.asarray(0, np.int64), np.asarray(10**12, np.int64), delta))
+    assert counted >= 8 * 10**12 // (1 if delta is None else 2)
 
 
 def test_page_is_fresh() -> None:
