@@ -71,7 +71,7 @@ def _read_config(options: argparse.Namespace) -> dict[str, str]:
 
 
 def _list_checks(checks: Sequence[Check]) -> Answer:
-    written = [check for check in checks if check.level not in ("operators", "hetero") or check.summary]
+    written = [check for check in checks if check.level not in ("operators", "contrib", "hetero") or check.summary]
     rows = [(check.name, check.level, check.summary) for check in written]
     fields = {"checks": [{"name": check.name, "level": check.level, "needs": check.needs} for check in checks]}
     return Answer(format_table(("CHECK", "LEVEL", "CLAIM"), rows), fields)

@@ -74,6 +74,10 @@ def _make_checks(level: str) -> tuple[Check, ...]:
         from hetero_core.conformance.operators import list_operator_checks  # imports onnx
 
         return list_operator_checks()
+    if level == "contrib":
+        from hetero_core.conformance.contrib import list_contrib_checks  # imports the draws
+
+        return list_contrib_checks()
     if level == "models":
         from hetero_core.conformance.models import list_model_checks  # imports onnx when a model is made
 
@@ -105,7 +109,7 @@ def _is_written(patterns: Sequence[str]) -> bool:
 
 
 def _list_written(levels: Sequence[str]) -> tuple[Check, ...]:
-    made = ("operators", "models", "hetero")
+    made = ("operators", "contrib", "models", "hetero")
     wanted = tuple(level for level in levels or LEVELS if level not in made)
     return list_checks(wanted) if wanted else ()
 

@@ -21,6 +21,7 @@ LEVELS: Mapping[str, str] = {
     "concurrency": "the same by several threads at once",
     "export": "blobs and the cache; for devices that export",
     "operators": "every case of ONNX's backend suite: computed right, or refused with the reason",
+    "contrib": "drawn cases of ONNX Runtime's own operators: computed as it does, or refused with the reason",
     "models": "whole networks against two independent oracles",
     "hetero": "parts of a split network, beside a reference device",
 }

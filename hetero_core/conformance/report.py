@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from hetero_core.conformance.check import LEVELS
+from hetero_core.conformance.contrib import count_operators
 from hetero_core.conformance.operators import PASSED as RIGHT
 from hetero_core.conformance.operators import REFUSED, WRONG, CaseOutcome
 from hetero_core.conformance.runner import FAILED, PASSED, SKIPPED, Outcome, Target
 
 STATUSES = (PASSED, FAILED, SKIPPED)
+_CASES = ("operators", "contrib")
+"""Levels of single cases, whose refusals are counted by operator instead of listed one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +72,9 @@ def report_to_json(target: Target, outcomes: Sequence[Outcome], versions: Mappin
             if any(one.check.level == level for one in outcomes)
         },
         "failures": [describe_outcome(outcome) for outcome in outcomes if outcome.status == FAILED],
-        "skips": [describe_outcome(one) for one in outcomes if one.status == SKIPPED and one.check.level != "operators"],
+        "skips": [describe_outcome(one) for one in outcomes if one.status == SKIPPED and one.check.level not in _CASES],
         "operators": _describe_cases(cases, unjudged) if cases or unjudged else None,
+        "contrib": count_operators(outcomes),
         "matrix": [
             {"operator": one.operator, "dtype": one.dtype}
             | {name: getattr(one, name) for name in (RIGHT, "native", REFUSED, WRONG)}

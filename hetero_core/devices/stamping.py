@@ -14,6 +14,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
+from hetero_core.network.contrib_types import is_withdrawn, knows_contrib
 from hetero_core.network.graph import Graph, Network, Node
 
 _NO_LIMIT = 2**31 - 1
@@ -80,14 +81,28 @@ def _iterate_nodes(node: Node) -> Iterator[Node]:
 def _range_of_node(node: Node, newest_of_domain: Mapping[str, int]) -> tuple[int, int]:
     """Returns the lowest and the highest opset in which the node means the same and that the engine accepts."""
     if node.since_version == 0:
-        # Without a schema nobody can say what another opset would mean.
-        return node.opset, node.opset
+        return _range_without_schema(node, newest_of_domain)
     lowest, highest = _span_of_meaning(node.domain, node.op_type, node.since_version)
     return lowest, min(highest, newest_of_domain.get(node.domain, node.opset))
 
 
+_LAST_OF_WITHDRAWN = 9
+"""The last opset in which ONNX Runtime has the operators that ONNX took back."""
+
+
+def _range_without_schema(node: Node, newest_of_domain: Mapping[str, int]) -> tuple[int, int]:
+    """Returns the node's own opset alone: nobody can say what another would mean, but of what ONNX Runtime adds to ONNX's own domain."""
+    if node.domain or not knows_contrib(node):
+        return node.opset, node.opset
+    newest = newest_of_domain.get("", node.opset)
+    if not is_withdrawn(node):
+        return 1, newest
+    return (1, min(newest, _LAST_OF_WITHDRAWN)) if node.opset <= _LAST_OF_WITHDRAWN else (node.opset, node.opset)
+
+
 def _candidates(domain: str, low: int, high: int, newest_of_domain: Mapping[str, int]) -> range:
-    return range(low, min(high, newest_of_domain.get(domain, high)) + 1)
+    # Of a domain that onnx does not know the engine itself says what it takes, when it is tried.
+    return range(low, min(high, newest_of_domain.get(domain, 0) or high) + 1)
 
 
 def _describe_misfit(node: Node, chosen: Mapping[str, int], newest_of_domain: Mapping[str, int]) -> str | None:

@@ -7,6 +7,43 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+MICROSOFT_OPERATORS: Mapping[str, str] = {
+    "contrib_arrays": "CDist DynamicTimeWarping ExpandDims GatherND Inverse Pad Range Trilu UnfoldTensor Unique",
+    "contrib_attention": "Attention DecoderMaskedMultiHeadAttention MultiHeadAttention QAttention",
+    "contrib_blocks": "GatherBlockQuantized MatMulBnb4 MatMulFpQ4 MatMulNBits",
+    "contrib_experts": "MoE MoEGroupRouter QMoE",
+    "contrib_fused": (
+        "BiasGelu ConvTransposeWithDynamicPads FastGelu FusedConv FusedGemm FusedMatMul Gelu QuickGelu ScaledSiLU TransposeMatMul"
+    ),
+    "contrib_grouped_attention": "GroupQueryAttention SparseAttention",
+    "contrib_images": "CropAndResize GridSample MaxpoolWithMask WordConvEmbedding",
+    "contrib_legacy": (
+        "/Affine /Crop /DynamicSlice /ImageScaler /MemcpyFromHost /MemcpyToHost /ParametricSoftplus /Scale /ScaledTanh"
+    ),
+    "contrib_linear_attention": ("CausalConvWithState GatedDeltaNet LinearAttention LinearAttentionGate VarlenCausalConvWithState"),
+    "contrib_normalization": (
+        "BranchwiseRMSNorm EmbedLayerNormalization EngramGate GatedAdd GatedRMSNorm HyperConnectionPostMix HyperConnectionPreMix "
+        "QEmbedLayerNormalization /SimplifiedLayerNormalization SkipLayerNormalization SkipSimplifiedLayerNormalization"
+    ),
+    "contrib_packed_rows": "GatherPacked",
+    "contrib_quantized": (
+        "DequantizeLinear QLinearAdd QLinearConcat QLinearLeakyRelu QLinearMul QLinearSigmoid QLinearSoftmax QLinearWhere "
+        "QuantizeLinear"
+    ),
+    "contrib_quantized_products": "DynamicQuantizeMatMul MatMulInteger16 MatMulIntegerToFloat QGemm",
+    "contrib_quantized_windows": "NhwcMaxPool QLinearAveragePool QLinearConv QLinearGlobalAveragePool",
+    "contrib_recurrent": "AttnLSTM DynamicQuantizeLSTM",
+    "contrib_rotary": "MRotaryEmbedding RotaryEmbedding",
+    "contrib_tokens": "BifurcationDetector MurmurHash3 NGramHashMapping NGramRepeatBlock VarlenNGramHashMapping",
+    "tokenizer": "Tokenizer",
+}
+"""Module -> its operators of com.microsoft, ONNX Runtime's own domain; those that stand in ONNX's have a "/" before them."""
+
+
+def _in_microsoft(operators: str) -> list[str]:
+    return [name.removeprefix("/") if name.startswith("/") else f"com.microsoft:{name}" for name in operators.split()]
+
+
 OPERATORS_OF_MODULES: Mapping[str, str] = {
     "activations": (
         "Celu Elu Gelu HardSigmoid HardSwish LeakyRelu Mish PRelu Relu Selu Shrink Sigmoid Softplus Softsign Swish ThresholdedRelu"
@@ -70,7 +107,7 @@ OPERATORS_OF_MODULES: Mapping[str, str] = {
     "slicing": "Compress CumProd CumSum ReverseSequence Slice Trilu",
     "softmax": "Hardmax LogSoftmax Softmax",
     "strings": "RegexFullMatch StringConcat StringNormalizer StringSplit TfIdfVectorizer",
-    "tokenizer": "com.microsoft:Tokenizer",
+    **{module: " ".join(_in_microsoft(operators)) for module, operators in MICROSOFT_OPERATORS.items()},
     "training": "ai.onnx.preview.training:Adagrad ai.onnx.preview.training:Adam ai.onnx.preview.training:Momentum",
     "vision": "AffineGrid GridSample MaxRoiPool NonMaxSuppression RoiAlign",
 }

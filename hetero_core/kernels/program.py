@@ -206,14 +206,10 @@ class _Compiler:
         return True
 
     def _bind(self, node: Node, record: Kernel | None, xp: Namespace) -> Callable[..., Any]:
-        attributes = {name: value for name, value in node.attributes.items() if not isinstance(value, Graph)}
         if record is None:
+            attributes = {name: value for name, value in node.attributes.items() if not isinstance(value, Graph)}
             return partial(self._extensions[node.domain, node.op_type].function, **attributes)
-        if record.counts_outputs:
-            attributes["output_count"] = max((index + 1 for index, name in enumerate(node.outputs) if name), default=0)
-        if record.prepare is not None:
-            attributes = {"prepared": record.prepare(xp, tuple(self._type_of(name) for name in node.inputs), **attributes)}
-        function = partial(record.function, xp, **attributes)
+        function = bind_kernel(node, record, xp, tuple(self._type_of(name) for name in node.inputs))
         unknown = tuple(
             index
             for index, name in enumerate(node.inputs)
@@ -234,6 +230,16 @@ class _Compiler:
             kept.update(releases)
             steps.append(Step(step.node, step.function, step.sources, step.targets, releases, step.bodies, step.value))
         return tuple(reversed(steps))
+
+
+def bind_kernel(node: Node, record: Kernel, xp: Namespace, input_types: tuple[ValueType | None, ...]) -> Callable[..., Any]:
+    """Returns the kernel of a node as a function of its inputs alone (bodies aside); absent ones are None."""
+    attributes = {name: value for name, value in node.attributes.items() if not isinstance(value, Graph)}
+    if record.counts_outputs:
+        attributes["output_count"] = max((index + 1 for index, name in enumerate(node.outputs) if name), default=0)
+    if record.prepare is not None:
+        attributes = {"prepared": record.prepare(xp, input_types, **attributes)}
+    return partial(record.function, xp, **attributes)
 
 
 def _is_typed(value_type: ValueType | None) -> bool:

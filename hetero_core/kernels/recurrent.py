@@ -40,10 +40,14 @@ _PARAMETERS: dict[str, tuple[float | None, float | None]] = {
 }
 
 
-def refuse_activations(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
-    """Refuses activations that do not exist, are too few, or need an alpha or a beta that is not given."""
+def refuse_activations(node: Node, input_types: tuple[ValueType | None, ...], *, count: int | None = None) -> str | None:
+    """Refuses activations that do not exist, are too few, or need an alpha or a beta that is not given.
+
+    `count` is how many one direction needs, where the operator is none of ONNX's.
+    """
     names = [str(name).casefold() for name in node.attributes.get("activations", ())]
-    wanted = _ACTIVATION_COUNTS[node.op_type] * (2 if node.attributes.get("direction") == "bidirectional" else 1)
+    directions = 2 if node.attributes.get("direction") == "bidirectional" else 1
+    wanted = (_ACTIVATION_COUNTS[node.op_type] if count is None else count) * directions
     if names and len(names) < wanted:
         return f"{node.operator} has {len(names)} activations; it needs {wanted}"
     for name in names:
@@ -77,7 +81,7 @@ def _activate(xp: Namespace, name: str, alpha: float, beta: float, x: Array) -> 
     return formulas[name]()
 
 
-def _choose_activations(
+def choose_activations(
     xp: Namespace,
     names: tuple[str, ...],
     alphas: tuple[float, ...],
@@ -198,7 +202,7 @@ def rnn(
     layout: int = 0,
 ) -> tuple[Array, ...]:
     """Returns Y and Y_h of H = f(X W^T + H R^T + Wb + Rb). Source: ONNX RNN-22."""
-    functions = _choose_activations(xp, activations, activation_alpha, activation_beta, clip)
+    functions = choose_activations(xp, activations, activation_alpha, activation_beta, clip)
 
     def bias_of(index: int) -> Array:
         return 0 if b is None else sum(_split_columns(widen(b[index]), 2))
@@ -242,7 +246,7 @@ def gru(
 ) -> tuple[Array, ...]:
     """Returns Y and Y_h of H = (1 - z) h + z H with update gate z and reset gate inside h. Source: ONNX GRU-22."""
     names = _name_activations(activations, ("Sigmoid", "Tanh"), w.shape[0])
-    functions = _choose_activations(xp, names, activation_alpha, activation_beta, clip)
+    functions = choose_activations(xp, names, activation_alpha, activation_beta, clip)
     hidden = r.shape[-1]
 
     def bias_of(index: int) -> Array:
@@ -312,7 +316,7 @@ def lstm(
     The attribute clip is missing: the text limits what goes into h, ONNX Runtime does not. Source: ONNX LSTM-22.
     """
     names = _name_activations(activations, ("Sigmoid", "Tanh", "Tanh"), w.shape[0])
-    functions = _choose_activations(xp, names, activation_alpha, activation_beta, None)
+    functions = choose_activations(xp, names, activation_alpha, activation_beta, None)
 
     def bias_of(index: int) -> Array:
         return 0 if b is None else sum(_split_columns(widen(b[index]), 2))

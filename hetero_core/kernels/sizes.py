@@ -62,12 +62,24 @@ SIZE_RULES: Mapping[str, rules.Rule] = {
 }
 """ONNX operator, in all of its versions -> its rule."""
 
+_MICROSOFT_RULES: Mapping[str, rules.Rule] = {
+    "FusedConv": rules.convolving,
+    "GatherND": rules.gathering_slices,
+    "GridSample": rules.sampling_grid,
+    "Pad": rules.padding,
+    "Range": lambda inputs, attributes: rules.counting(
+        (*inputs[:2], 1 if len(inputs) < 3 or inputs[2] is None else inputs[2]), attributes
+    ),
+}
+"""Operators of com.microsoft whose inputs stand as those of ONNX's own."""
+
 _MISFITS = (ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError)
 
 
 def estimate_bytes(node: Node, inputs: Sequence[Any]) -> int:
     """Returns the bytes that a node is about to make; 0 where its inputs bound them, and for inputs that do not fit together."""
-    rule = None if node.domain else SIZE_RULES.get(node.op_type)
+    table = SIZE_RULES if not node.domain else _MICROSOFT_RULES if node.domain == "com.microsoft" else {}
+    rule = table.get(node.op_type)
     if rule is None:
         return 0
     try:

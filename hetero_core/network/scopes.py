@@ -26,6 +26,10 @@ def normal_domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
 
 
+_IMPLIED = {"com.microsoft": 1}
+"""Domains that a model need not import, with what is meant: ONNX Runtime takes its own for imported."""
+
+
 @dataclass(frozen=True)
 class Scope:
     """Where a node stands: the model itself, or an inlined call.
@@ -64,7 +68,7 @@ class Scope:
 
         Raises: InvalidNetworkError when none is.
         """
-        version = self.opsets.get(domain)
+        version = self.opsets.get(domain, _IMPLIED.get(domain))
         if version is None:
             raise InvalidNetworkError(
                 f"{owner} is of domain '{domain or 'ai.onnx'}', of which no opset is imported; imported are "

@@ -17,6 +17,7 @@ from hetero_core.errors import ExtensionError, InvalidNetworkError
 from hetero_core.limits import ReadBudget
 from hetero_core.network.border import EMPTY_BORDER
 from hetero_core.network.ceil_windows import write_ceil_as_pads
+from hetero_core.network.contrib_types import infer_contrib, knows_contrib
 from hetero_core.network.encoding import GraphWriter, opsets_of_nodes, write_model
 from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
 from hetero_core.network.growth import bound_type_bytes, find_growth
@@ -26,7 +27,7 @@ from hetero_core.network.merging import merge_types
 from hetero_core.network.notes import no_notes
 from hetero_core.network.opsets import since_version
 from hetero_core.network.ranks import infer_ranks
-from hetero_core.network.signatures import has_signature, infer_by_signature
+from hetero_core.network.signatures import infer_by_signature
 from hetero_core.network.soundness import check_ranks
 from hetero_core.network.tensors import write_tensor
 from hetero_core.network.type_protos import read_type
@@ -222,7 +223,7 @@ class _Inference:
         return self.failed or any(
             self._is_foreign(node)
             or (self.custom_types is not None and node.since_version == 0)
-            or (has_signature(node) and _leaves_open(node, graph.types))
+            or ((node.since_version != 0 or knows_contrib(node)) and _leaves_open(node, graph.types))
             for graph in iterate_graphs(network)
             for node in graph.nodes
         )
@@ -274,11 +275,11 @@ class _Inference:
         `known` are those of the constants that onnx does not see as such.
         """
         if node.since_version == 0:
-            found = self._ask_author(node, scope)
-            return node, found or (infer_by_signature(node, ()) if has_signature(node) else {})
+            typed = [constants[value].type if value in constants else scope.get(value) for value in node.inputs]
+            return node, self._ask_author(node, scope) or infer_contrib(node, typed)
         if not node.bodies and all(_is_complete(scope.get(value)) for value in node.writes):
             return node, {}
-        found = {}
+        found: dict[str, ValueType] = {}
         if (
             self.failed
             or self._is_foreign(node)

@@ -11,15 +11,8 @@ from functools import cache
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType, ValueType
 
-# Operators of other domains that the kernels know; onnx has no schema for them.
-_FOREIGN: dict[tuple[str, str], tuple[str, ...]] = {("com.microsoft", "Tokenizer"): ("string",)}
 # Spellings of onnx.defs that differ from the names of element types.
 _SPELLINGS = {"float": "float32", "double": "float64"}
-
-
-def has_signature(node: Node) -> bool:
-    """Says whether the operator is one that onnx or this module knows."""
-    return node.since_version != 0 or (node.domain, node.op_type) in _FOREIGN
 
 
 def infer_by_signature(node: Node, input_types: Sequence[ValueType | None]) -> dict[str, ValueType]:
@@ -42,8 +35,6 @@ def infer_by_signature(node: Node, input_types: Sequence[ValueType | None]) -> d
 @cache
 def _read_signature(op_type: str, since_version: int, domain: str) -> tuple[str | tuple[int, ...] | None, ...]:
     """Returns for each output its element type, or the inputs that have the same one, or None; nothing behind a variadic one."""
-    if not since_version:
-        return _FOREIGN[domain, op_type]
     import onnx.defs  # heavy
 
     schema = onnx.defs.get_schema(op_type, since_version, domain)

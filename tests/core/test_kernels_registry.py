@@ -20,6 +20,7 @@ from hetero_core.kernels.index import map_modules
 from hetero_core.kernels.ops_page import format_ops_page
 from hetero_core.kernels.program import compile_program
 from hetero_core.kernels.registry import NOT_STRING, find_kernel, find_refusal, find_refusals, kernel, read_table
+from hetero_core.network.contrib_types import knows_contrib
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.reader import read_network
 from hetero_core.network.types import MapType, TensorType
@@ -90,8 +91,10 @@ def test_claimed_version_has_the_attributes_and_defaults_of_its_schema(key: tupl
     assert most is None or most >= schema.max_input
 
 
-def test_only_the_tokenizer_stands_outside_of_the_schemas() -> None:
-    assert [key for key in read_table() if key not in SCHEMAS] == [("com.microsoft", "Tokenizer", 0)]
+def test_what_stands_outside_of_the_schemas_is_of_onnx_runtime_and_has_a_rule_of_types() -> None:
+    outside = [key for key in read_table() if key not in SCHEMAS]
+    assert {version for _, _, version in outside} == {0}
+    assert [key for key in outside if not knows_contrib(Node("node", key[1], (), (), key[0], 1))] == []
 
 
 def test_every_operator_of_the_standard_domain_has_a_kernel_but_these() -> None:

@@ -85,6 +85,13 @@ def _check_dropout(node: Node, network: Network) -> str | None:
     )
 
 
+def _check_shared_caches(node: Node, network: Network) -> str | None:
+    # ONNX Runtime 1.32: the outputs have to be bound to the memory of inputs, or hold what lay in their own before.
+    if node.op_type == "SparseAttention" or node.attributes.get("past_present_share_buffer", 0):
+        return f"ONNX Runtime's {node.op_type} writes its caches into its inputs, and inputs are never written here"
+    return None
+
+
 _CHECKS: dict[tuple[str, str], Callable[[Node, Network], str | None]] = {
     ("", "Attention"): _check_attention,
     ("", "ConvInteger"): _check_conv_integer,
@@ -93,4 +100,8 @@ _CHECKS: dict[tuple[str, str], Callable[[Node, Network], str | None]] = {
     ("", "ReduceMax"): _check_reduce_max,
     ("", "ReduceMin"): _check_reduce_max,
     ("", "Resize"): _check_resize,
+    **{
+        ("com.microsoft", name): _check_shared_caches
+        for name in ("Attention", "DecoderMaskedMultiHeadAttention", "QAttention", "SparseAttention")
+    },
 }

@@ -9,12 +9,16 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import onnx.defs
 import onnx.helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from hetero_core.contract import Extension
+from hetero_core.kernels.program import bind_kernel
+from hetero_core.kernels.registry import find_kernel
+from hetero_core.kernels.registry import find_refusal as refuse_by_kernel
 from hetero_core.network.graph import Network, Node, iterate_graphs
 from hetero_core.network.type_protos import write_spec
 from hetero_core.network.types import TensorType, ValueSpec
@@ -45,15 +49,37 @@ def build_evaluator(node: Node, network: Network, extensions: ExtensionTable) ->
     if extension is not None:
         return _evaluate_extension(node, extension)
     if not node.since_version:
-        raise NotImplementedError(f"operator {node.operator} is known neither to ONNX nor as an extension")
+        return _evaluate_kernel(node, network, f"operator {node.operator} is known neither to ONNX nor as an extension")
     _refuse_mixed_opsets(node)
     fault = find_fault(node, network)
     if fault is not None:
         raise NotImplementedError(fault)
-    evaluator = ReferenceEvaluator(_wrap_node(node, network), new_ops=_list_operators(node, extensions))
+    try:
+        evaluator = ReferenceEvaluator(_wrap_node(node, network), new_ops=_list_operators(node, extensions))
+    except RuntimeError as error:
+        # onnx.reference lacks some old versions, as DequantizeLinear-13.
+        return _evaluate_kernel(node, network, str(error))
     _refuse_unknown_attributes(node, evaluator.rt_nodes_[0])
     names = node.reads
     return lambda values: tuple(evaluator.run(None, {name: values[name] for name in names}))
+
+
+def _evaluate_kernel(node: Node, network: Network, lack: str) -> Evaluate:
+    """Runs what onnx.reference has not by the core's own NumPy function; where that, too, is missing, `lack` is the reason."""
+    kernel, types = find_kernel(node), tuple(network.type_of(name) if name else None for name in node.inputs)
+    if kernel is None:
+        raise NotImplementedError(lack)
+    reason = refuse_by_kernel(node, types)
+    if reason is not None:
+        raise NotImplementedError(reason)
+    function = bind_kernel(node, kernel, np, types)
+
+    def evaluate(values: Mapping[str, Any]) -> tuple[Any, ...]:
+        result = function(*(values[name] if name else None for name in node.inputs))
+        outputs = result if isinstance(result, tuple) else (result,)
+        return tuple(np.asarray(output) for name, output in zip(node.outputs, outputs, strict=False) if name)
+
+    return evaluate
 
 
 def _evaluate_extension(node: Node, extension: Extension) -> Evaluate:

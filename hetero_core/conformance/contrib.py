@@ -1,0 +1,158 @@
+"""Contrib: drawn cases of the operators that ONNX Runtime has beside ONNX's own, with ONNX Runtime's own kernels as the oracle.
+
+A case that the device claims must be computed as ONNX Runtime computes it, integers bit for bit. One that it does not claim must be
+refused by `load_network`, too. Where ONNX Runtime is not installed the checks are skipped.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip
+from hetero_core.conformance.refusals import find_broken_refusal
+from hetero_core.testing.compare import describe_mismatch
+
+if TYPE_CHECKING:
+    from hetero_core.conformance.runner import Outcome
+    from hetero_core.core import Core
+    from hetero_core.network.graph import Network
+    from hetero_core.testing.contrib.case import ContribCase
+
+CASES = 6
+"""Cases of each operator."""
+PASSED, REFUSED, WRONG = "passed", "refused", "wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class ContribOutcome:
+    """How a device took a case of an operator, and why not better."""
+
+    operator: str
+    status: str
+    reason: str = ""
+
+
+class ContribRefused(Skip):
+    """The device refuses the case, in query and load alike."""
+
+    def __init__(self, finding: ContribOutcome) -> None:
+        super().__init__(finding.reason)
+        self.finding = finding
+
+
+class ContribWrong(CheckFailed):
+    """The device is wrong about the case."""
+
+    def __init__(self, finding: ContribOutcome) -> None:
+        super().__init__(finding.reason)
+        self.finding = finding
+
+
+@cache
+def list_contrib_checks() -> tuple[Check, ...]:
+    """Returns the checks, "contrib.QLinearAdd_0"; each draws its case when it runs."""
+    from hetero_core.testing.contrib.draws import DRAWS  # imports the draws of all operators
+
+    return tuple(
+        Check(f"contrib.{operator}_{index}", "contrib", partial(check_case, operator, index), shares_core=True)
+        for operator in DRAWS
+        for index in range(CASES)
+    )
+
+
+def draw_case(operator: str, index: int, seed: int) -> ContribCase:
+    """Returns a case of an operator; equal numbers give equal cases."""
+    import numpy as np
+
+    from hetero_core.testing.contrib.draws import DRAWS
+
+    return DRAWS[operator](np.random.default_rng([seed, index, crc32(operator.encode())]))
+
+
+def check_case(operator: str, index: int, context: CheckContext) -> ContribOutcome:
+    """A drawn case of an operator of ONNX Runtime's own is computed as ONNX Runtime does, or it is refused by query and load alike.
+
+    Raises: ContribWrong, ContribRefused; Skip where ONNX Runtime is missing or of a version that does not run the case.
+    """
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise Skip("ONNX Runtime is not installed, whose kernels are the oracle")
+    case = draw_case(operator, index, context.seed)
+    expected = _ask_engine(case)
+    outcome = judge_case(operator, case, expected, context.core, context.device)
+    if outcome.status == WRONG:
+        raise ContribWrong(outcome)
+    if outcome.status == REFUSED:
+        raise ContribRefused(outcome)
+    return outcome
+
+
+def _ask_engine(case: ContribCase) -> dict[str, Any]:
+    from hetero_core.testing.contrib.case import run_engine
+
+    try:
+        return run_engine(case)
+    except Exception as error:  # another version of the engine may refuse in its own way
+        raise Skip(f"the installed ONNX Runtime does not run the case: {type(error).__name__}: {error}") from error
+
+
+def judge_case(operator: str, case: ContribCase, expected: dict[str, Any], core: Core, device: str) -> ContribOutcome:
+    """Returns how the device takes a case; what it raises is an outcome, never an error of this function."""
+    from hetero_core.testing.contrib.case import make_model
+
+    try:
+        network = core.read_network(make_model(case))
+        result = core.query_network(network, device)
+        if result.refused:
+            problem = find_broken_refusal(core, network, device, result)
+            return ContribOutcome(operator, WRONG if problem else REFUSED, problem or next(iter(result.refused.values())))
+        with core.load_network(network, device) as loaded:
+            outputs = loaded.infer(case.feeds)
+    except Exception as error:  # noqa: BLE001  # a device may raise anything
+        return ContribOutcome(operator, WRONG, f"{type(error).__name__}: {error}")
+    mismatch = _find_mismatch(case, network, outputs, expected)
+    return ContribOutcome(operator, WRONG if mismatch else PASSED, mismatch or "")
+
+
+def _find_mismatch(case: ContribCase, network: Network, outputs: dict[str, Any], expected: dict[str, Any]) -> str | None:
+    """Returns where an output differs in a value, or from its type in the network."""
+    from hetero_core.dtypes import dtype_of_numpy
+    from hetero_core.network.types import TensorType
+
+    for name, wanted in expected.items():
+        is_single = dtype_of_numpy(wanted.dtype) == "float32"
+        mismatch = describe_mismatch(outputs[name], wanted, rtol=case.tolerance if is_single else None, name=name)
+        if mismatch is not None:
+            return mismatch
+        inferred = network.type_of(name)
+        shape = inferred.shape if isinstance(inferred, TensorType) else None
+        if not isinstance(inferred, TensorType) or inferred.dtype != dtype_of_numpy(wanted.dtype):
+            return f"{name} is {dtype_of_numpy(wanted.dtype)}, and its inferred type {inferred}"
+        if (
+            shape is None
+            or len(shape) != wanted.ndim
+            or any(isinstance(size, int) and size != actual for size, actual in zip(shape, wanted.shape, strict=True))
+        ):
+            return f"{name} has shape {list(wanted.shape)}, and its inferred type is {inferred}"
+    return None
+
+
+def count_operators(outcomes: Sequence[Outcome]) -> list[dict[str, Any]] | None:
+    """Returns for each operator how many of its cases passed, were refused and were wrong; None where none of the level ran."""
+    counts: dict[str, Counter[str]] = {}
+    for outcome in outcomes:
+        if outcome.check.level == "contrib":
+            finding = outcome.finding
+            operator = outcome.check.name.removeprefix("contrib.").rpartition("_")[0]
+            status = finding.status if isinstance(finding, ContribOutcome) else WRONG if outcome.status == "failed" else "skipped"
+            counts.setdefault(operator, Counter())[status] += 1
+    if not counts:
+        return None
+    return [
+        {"operator": operator} | {status: each[status] for status in (PASSED, REFUSED, WRONG)} for operator, each in counts.items()
+    ]

@@ -1,0 +1,93 @@
+"""The reference page of ONNX Runtime's own operators: each name that its CPU provider lists, and whether it is right or why not.
+
+`python -m hetero_core.conformance.contrib_page docs/reference/onnxruntime-operators.md` writes it again; a test says when that is due.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from hetero_core.conformance.contrib import CASES
+from hetero_core.kernels.registry import Kernel, read_table
+from hetero_core.testing.contrib.case import MICROSOFT
+from hetero_core.testing.contrib.draws import DRAWS
+
+LACKING: Mapping[str, str] = {
+    "SampleOp": "a sample of how an operator is added, which returns its input",
+    "SparseToDenseMatMul": "its first input is a sparse tensor, which a network here has only as a constant, made dense at read; "
+    "ONNX Runtime refuses the operator with such a constant, so there is nothing to compare with",
+}
+"""Operator of com.microsoft that has a kernel in ONNX Runtime's CPU provider and none here -> the reason."""
+LEFT_OUT = ("BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch")
+"""Generation of text as one operator, with the model as its attribute; not counted."""
+
+_HEAD = """# Operators of ONNX Runtime's own
+
+ONNX Runtime adds operators to ONNX: in the domain `com.microsoft`, and a few in ONNX's own. Quantizers and optimizers write them. CPU,
+TEMPLATE and GPU compute them by the kernels toolkit, ORT by ONNX Runtime itself; HETERO cuts through them, since their types are inferred.
+A model need not import `com.microsoft`.
+
+```sh
+hetero conformance CPU --level contrib
+```
+
+draws {cases} cases of each operator (attributes, shapes, element types, absent inputs, masks, caches) and compares with ONNX Runtime's own
+kernel: integers, bools and texts bit for bit, floats to the last few bits that another order of additions leaves open. This page is
+generated from the kernels and the draws: `python -m hetero_core.conformance.contrib_page docs/reference/onnxruntime-operators.md`.
+
+How a value flows: the reader gives a node of these domains version 0, since onnx has no schema; `network/contrib_types` infers element
+type and shape behind it; the table of kernels answers the query with the same record that runs the node. What a kernel does not
+implement, an attribute, a value of one, another form of an input, is refused in the query with the reason.
+
+Of the {total} names that the CPU provider of ONNX Runtime 1.32 lists in `com.microsoft`, generation of text as one operator aside
+({left_out}), {right} are right and {lacking} are not there. "Of one value" are
+attributes of which just that value is implemented. `MatMulNBits`, `QMoE` and their like multiply in float32 whatever `accuracy_level`
+allows.
+
+| operator | answer | attributes of one value |
+|---|---|---|
+"""
+
+_STANDARD = """
+In ONNX's own domain ONNX Runtime keeps these, of which onnx has no schema. All but the first were withdrawn by ONNX; ONNX Runtime runs
+those up to opset 9. `MemcpyFromHost` and `MemcpyToHost`, which it writes into graphs that it has cut itself, return their input.
+
+| operator | answer | attributes of one value |
+|---|---|---|
+"""
+
+
+def list_names() -> tuple[str, ...]:
+    """Returns the counted operators of com.microsoft, sorted: those that are drawn and those that are lacking."""
+    return tuple(sorted({name for name in DRAWS if (MICROSOFT, name) in _find_kernels()} | LACKING.keys()))
+
+
+def format_page() -> str:
+    """Returns the page as Markdown."""
+    names, kernels = list_names(), _find_kernels()
+    head = _HEAD.format(
+        cases=CASES, total=len(names), left_out=", ".join(LEFT_OUT), right=len(names) - len(LACKING), lacking=len(LACKING)
+    )
+    rows = [_format_row(name, kernels.get((MICROSOFT, name))) for name in names]
+    standard = [
+        _format_row(name, kernels["", name]) for name in DRAWS if ("", name) in kernels and (MICROSOFT, name) not in kernels
+    ]
+    return head + "\n".join(rows) + "\n" + _STANDARD + "\n".join(standard) + "\n"
+
+
+def _find_kernels() -> Mapping[tuple[str, str], Kernel]:
+    return {(domain, op_type): record for (domain, op_type, version), record in read_table().items() if version == 0}
+
+
+def _format_row(name: str, record: Kernel | None) -> str:
+    if record is None:
+        return f"| `{name}` | not there: {LACKING[name]} | |"
+    singles = sorted(f"`{key}={values[0]}`" for key, values in record.choices.items() if len(values) == 1)
+    place = ", on the host" if record.runs_on_host else ""
+    return f"| `{name}` | right{place} | {', '.join(singles)} |"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(format_page())

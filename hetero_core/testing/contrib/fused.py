@@ -1,0 +1,242 @@
+"""Draws of cases: normalizations, activations and products with what is fused to them, and operators of ONNX's own domain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hetero_core.testing.contrib.case import ContribCase, Draw
+from hetero_core.testing.contrib.drawing import Generator, choose, draw_floats, draw_integers, draw_scale, draw_sizes, flip
+from hetero_core.testing.contrib.quantized_products import draw_windows
+
+_EPSILON = 1e-5
+
+
+def _skip(op_type: str) -> Draw:
+    def draw(rng: Generator) -> ContribCase:
+        dtype = choose(rng, (np.float32, np.float32, np.float16))
+        batch, steps, hidden = draw_sizes(rng, 3)
+        hidden = choose(rng, (hidden, 16, 64))
+        shape = (batch, steps, hidden)
+        skip = choose(rng, (shape, (1, steps, hidden), (steps, hidden)))
+        optional = [draw_floats(rng, hidden, dtype=dtype) if flip(rng) else None for _ in range(2)]
+        inputs = (
+            draw_floats(rng, *shape, dtype=dtype),
+            draw_floats(rng, *skip, dtype=dtype),
+            draw_floats(rng, hidden, dtype=dtype),
+            *(optional if op_type == "SkipLayerNormalization" else optional[:1]),
+        )
+        outputs = (True, False, False, True) if flip(rng) else (True,)
+        return ContribCase(op_type, inputs, {"epsilon": _EPSILON}, outputs)
+
+    return draw
+
+
+def _draw_simplified(rng: Generator) -> ContribCase:
+    dtype = choose(rng, (np.float32, np.float64, np.float16))
+    shape = draw_sizes(rng, 3)
+    axis = int(rng.integers(-3, 3))
+    inputs = (draw_floats(rng, *shape, dtype=dtype), draw_floats(rng, *shape[axis:], dtype=dtype))
+    return ContribCase("SimplifiedLayerNormalization", inputs, {"axis": axis, "epsilon": _EPSILON}, (True, flip(rng)), domain="")
+
+
+def _draw_ids(rng: Generator, count: int, *sizes: int) -> Any:
+    return np.asarray(rng.integers(0, count, sizes), np.int32)
+
+
+def _draw_embed(rng: Generator) -> ContribCase:
+    batch, steps = draw_sizes(rng, 2)
+    hidden, has_segments = choose(rng, (8, 16)), flip(rng)
+    positions = choose(rng, (None, _draw_ids(rng, 9, batch, steps), _draw_ids(rng, 9, 1, steps)))
+    inputs = (
+        _draw_ids(rng, 20, batch, steps),
+        _draw_ids(rng, 2, batch, steps) if has_segments else None,
+        draw_floats(rng, 20, hidden),
+        draw_floats(rng, 9, hidden),
+        draw_floats(rng, 2, hidden) if has_segments else None,
+        draw_floats(rng, hidden),
+        draw_floats(rng, hidden),
+        _draw_ids(rng, 2, batch, steps) if flip(rng) else None,
+        positions,
+    )
+    return ContribCase("EmbedLayerNormalization", inputs, {"epsilon": _EPSILON}, choose(rng, ((True, True), (True, True, True))))
+
+
+def _draw_quantized_embed(rng: Generator) -> ContribCase:
+    batch, steps = draw_sizes(rng, 2)
+    hidden, has_segments, dtype = 16, flip(rng), choose(rng, (np.int8, np.uint8))
+    tables = [draw_integers(rng, dtype, *shape) for shape in ((20, hidden), (9, hidden), (2, hidden), (hidden,), (hidden,))]
+    scales, zeros = [draw_scale(rng) for _ in range(5)], [draw_integers(rng, dtype) for _ in range(5)]
+    segments = _draw_ids(rng, 2, batch, steps)
+    if not has_segments:
+        tables[2] = scales[2] = zeros[2] = segments = None
+    mask = _draw_ids(rng, 2, batch, steps) if flip(rng) else None
+    inputs = (_draw_ids(rng, 20, batch, steps), segments, *tables, mask, *scales, *zeros)
+    return ContribCase("QEmbedLayerNormalization", inputs, {"epsilon": _EPSILON}, (True, True))
+
+
+def _activation(op_type: str) -> Draw:
+    def draw(rng: Generator) -> ContribCase:
+        shape = (*draw_sizes(rng, 2), 16)
+        inputs: tuple[Any, ...] = (draw_floats(rng, *shape, scale=3),)
+        if op_type == "BiasGelu" or (op_type == "FastGelu" and flip(rng)):
+            inputs = (*inputs, draw_floats(rng, 16))
+        attributes = {"alpha": float(np.float32(rng.uniform(0.5, 2)))} if op_type == "QuickGelu" and flip(rng) else {}
+        return ContribCase(op_type, inputs, attributes)
+
+    return draw
+
+
+def _draw_scaled_silu(rng: Generator) -> ContribCase:
+    dtype = choose(rng, (np.float32, np.float16))
+    scale = np.asarray(rng.uniform(0.5, 2), choose(rng, (np.float32, np.float16))) if flip(rng) else None
+    return ContribCase("ScaledSiLU", (draw_floats(rng, *draw_sizes(rng, 3), dtype=dtype), scale), {"alpha": 0.5})
+
+
+def _product(op_type: str) -> Draw:
+    def draw(rng: Generator) -> ContribCase:
+        dtype = np.float64 if op_type == "FusedMatMul" and rng.integers(4) == 0 else np.float32
+        rows, depth, columns = draw_sizes(rng, 3, 9)
+        lead = choose(rng, ((), (2,), (2, 3)))
+        turns = [int(flip(rng)), int(flip(rng))]
+        moves = [int(flip(rng)), int(flip(rng))] if op_type == "FusedMatMul" and lead else [0, 0]
+        shapes = [
+            _turned(lead, rows, depth, turns[0], moves[0]),
+            _turned(lead, depth, columns, turns[1], moves[1]),
+        ]
+        attributes: dict[str, Any] = {"transA": turns[0], "transB": turns[1], "alpha": float(np.float32(rng.uniform(0.1, 2)))}
+        if any(moves):
+            attributes |= {"transBatchA": moves[0], "transBatchB": moves[1]}
+        return ContribCase(op_type, tuple(draw_floats(rng, *shape, dtype=dtype) for shape in shapes), attributes)
+
+    return draw
+
+
+def _turned(lead: tuple[int, ...], rows: int, columns: int, swaps: int, moves: int) -> tuple[int, ...]:
+    shape = (*lead, columns, rows) if swaps else (*lead, rows, columns)
+    return (shape[-2], *shape[:-2], shape[-1]) if moves else shape
+
+
+_GEMM: Mapping[str, dict[str, float]] = {
+    "": {},
+    "Relu": {},
+    "Tanh": {},
+    "Sigmoid": {},
+    "Softplus": {},
+    "Softsign": {},
+    "LeakyRelu": {"activation_alpha": 0.25},
+    "Elu": {"activation_alpha": 0.5},
+    "HardSigmoid": {"activation_alpha": 0.25, "activation_beta": 0.5},
+    "ThresholdedRelu": {"activation_alpha": 0.75},
+}
+
+
+def _draw_gemm(rng: Generator) -> ContribCase:
+    rows, depth, columns = draw_sizes(rng, 3, 9)
+    turns = (int(flip(rng)), int(flip(rng)))
+    name = choose(rng, tuple(_GEMM)[1:])
+    shapes = ((depth, rows) if turns[0] else (rows, depth), (columns, depth) if turns[1] else (depth, columns))
+    c = draw_floats(rng, *choose(rng, ((columns,), (1, columns), (rows, columns), (rows, 1)))) if flip(rng) else None
+    attributes = {"transA": turns[0], "transB": turns[1], "alpha": 0.5, "beta": 2.0, "activation": name, **_GEMM[name]}
+    return ContribCase("FusedGemm", (*(draw_floats(rng, *shape) for shape in shapes), c), attributes)
+
+
+def _draw_conv(rng: Generator) -> ContribCase:
+    rank = int(rng.integers(1, 3))
+    attributes = draw_windows(rng, rank, dilates=True)
+    attributes.pop("auto_pad", None)
+    group, outputs, channels = choose(rng, ((1, 4, 3), (2, 4, 3), (3, 3, 1)))
+    name, parameters = choose(
+        rng,
+        (("Relu", ()), ("Tanh", ()), ("Sigmoid", ()), ("LeakyRelu", (0.25,)), ("Clip", (-0.5, 0.75)), ("HardSigmoid", (0.25, 0.5))),
+    )
+    attributes |= {"group": group, "activation": name} | ({"activation_params": list(parameters)} if parameters else {})
+    x = draw_floats(rng, 2, group * channels, *(int(size) for size in rng.integers(7, 10, rank)))
+    w = draw_floats(rng, outputs, channels, *attributes["kernel_shape"])
+    return ContribCase("FusedConv", (x, w, draw_floats(rng, outputs) if flip(rng) else None), attributes)
+
+
+def _draw_transposed(rng: Generator) -> ContribCase:
+    group, kernel = choose(rng, (1, 2)), [int(size) for size in rng.integers(2, 4, 2)]
+    attributes = {"group": group, "kernel_shape": kernel, "strides": [int(size) for size in rng.integers(1, 3, 2)]}
+    inputs = (
+        draw_floats(rng, 2, 2 * group, 5, 6),
+        draw_floats(rng, 2 * group, 3, *kernel),
+        np.asarray(rng.integers(0, 2, 4), np.int64),
+        draw_floats(rng, 3 * group) if flip(rng) else None,
+    )
+    return ContribCase("ConvTransposeWithDynamicPads", inputs, attributes)
+
+
+def _draw_branchwise(rng: Generator) -> ContribCase:
+    dtype, branches, size = choose(rng, (np.float32, np.float16)), int(rng.integers(1, 5)), choose(rng, (4, 8))
+    is_flat = flip(rng)
+    scale_shape = choose(rng, (None, (branches * size,), (branches, size), (size,)))
+    shape = (2, 3, branches * size) if is_flat else (2, 3, branches, size)
+    scale = None if scale_shape is None else draw_floats(rng, *scale_shape, dtype=choose(rng, (np.float32, np.float16)))
+    return ContribCase(
+        "BranchwiseRMSNorm", (draw_floats(rng, *shape, dtype=dtype), scale), {"num_branches": branches} if is_flat else {}
+    )
+
+
+def _draw_gated_norm(rng: Generator) -> ContribCase:
+    dtype, heads, size = choose(rng, (np.float32, np.float16)), int(rng.integers(1, 4)), choose(rng, (4, 8))
+    x, gate = (draw_floats(rng, 2, 3, heads * size, dtype=dtype) for _ in range(2))
+    attributes = {"activation": choose(rng, ("silu", "swish", "sigmoid")), "epsilon": _EPSILON}
+    return ContribCase("GatedRMSNorm", (x, draw_floats(rng, size, dtype=dtype), gate), attributes)
+
+
+def _draw_engram(rng: Generator) -> ContribCase:
+    dtype, streams, size = choose(rng, (np.float32, np.float16)), int(rng.integers(1, 4)), choose(rng, (4, 8))
+    key, query = (draw_floats(rng, 2, 3, streams, size, dtype=dtype) for _ in range(2))
+    scales = [draw_floats(rng, streams, size, dtype=dtype) for _ in range(3)]
+    has_norm = flip(rng)
+    inputs = (key, query, draw_floats(rng, 2, 3, size, dtype=dtype), *scales[: 3 if has_norm else 2])
+    return ContribCase("EngramGate", inputs, {}, (True, True) if has_norm else (True,))
+
+
+def _draw_pre_mix(rng: Generator) -> ContribCase:
+    dtype, branches, size, is_flat = choose(rng, (np.float32, np.float16)), int(rng.integers(1, 5)), 8, flip(rng)
+    gates = [(2, 3, branches), (2, 3, branches, 1), (2, 3, branches, size), *([(2, 3, branches * size)] if is_flat else [])]
+    shape = (2, 3, branches * size) if is_flat else (2, 3, branches, size)
+    attributes: dict[str, Any] = {"reduction_scale": 0.5} | ({"num_branches": branches} if is_flat else {})
+    gate = draw_floats(rng, *choose(rng, gates), dtype=choose(rng, (np.float32, np.float16)))
+    return ContribCase("HyperConnectionPreMix", (draw_floats(rng, *shape, dtype=dtype), gate), attributes)
+
+
+def _draw_post_mix(rng: Generator) -> ContribCase:
+    dtype, mixed, branches, size = choose(rng, (np.float32, np.float16)), choose(rng, (np.float32, np.float16)), 3, 8
+    is_flat = flip(rng)
+    shape = (2, 3, branches * size) if is_flat else (2, 3, branches, size)
+    gate = draw_floats(rng, *choose(rng, ((2, 3, branches), (2, 3, branches, 1), (2, 3, branches, size))), dtype=mixed)
+    mix = draw_floats(rng, 2, 3, branches, branches, dtype=mixed) if flip(rng) else None
+    inputs = (draw_floats(rng, *shape, dtype=dtype), draw_floats(rng, 2, 3, size, dtype=dtype), gate, mix)
+    return ContribCase("HyperConnectionPostMix", inputs, {"num_branches": branches} if is_flat else {})
+
+
+def _draw_gated_add(rng: Generator) -> ContribCase:
+    dtype, shape = choose(rng, (np.float32, np.float16)), draw_sizes(rng, 3)
+    x, y = (draw_floats(rng, *shape, dtype=dtype) for _ in range(2))
+    return ContribCase("GatedAdd", (x, y, draw_floats(rng, *shape[:-1], 1, dtype=dtype)))
+
+
+FUSED: Mapping[str, Draw] = {
+    **{name: _skip(name) for name in ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization")},
+    "SimplifiedLayerNormalization": _draw_simplified,
+    "EmbedLayerNormalization": _draw_embed,
+    "QEmbedLayerNormalization": _draw_quantized_embed,
+    **{name: _activation(name) for name in ("BiasGelu", "FastGelu", "Gelu", "QuickGelu")},
+    "ScaledSiLU": _draw_scaled_silu,
+    **{name: _product(name) for name in ("FusedMatMul", "TransposeMatMul")},
+    "FusedGemm": _draw_gemm,
+    "FusedConv": _draw_conv,
+    "ConvTransposeWithDynamicPads": _draw_transposed,
+    "BranchwiseRMSNorm": _draw_branchwise,
+    "GatedRMSNorm": _draw_gated_norm,
+    "EngramGate": _draw_engram,
+    "HyperConnectionPreMix": _draw_pre_mix,
+    "HyperConnectionPostMix": _draw_post_mix,
+    "GatedAdd": _draw_gated_add,
+}

@@ -1,0 +1,130 @@
+"""ONNX Runtime's own operators: types behind them, refusals with their reasons, formulas, the page and the names of the wheel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import pytest
+
+from hetero_core import Core, Network
+from hetero_core.conformance.contrib import draw_case
+from hetero_core.conformance.contrib_page import LEFT_OUT, format_page, list_names
+from hetero_core.kernels.sizes import estimate_bytes
+from hetero_core.network.reader import read_network
+from hetero_core.network.subnetwork import cut_subnetwork
+from hetero_core.testing.contrib.case import make_model
+from hetero_core.testing.contrib.draws import DRAWS
+
+HEAD = '<ir_version: 10, opset_import: ["": 17, "com.microsoft": 1]>'
+
+
+def read(text: str) -> Network:
+    return read_network(onnx.parser.parse_model(f"{HEAD} {text}"))
+
+
+def run(text: str, **inputs: Any) -> dict[str, Any]:
+    with Core() as core, core.load_network(onnx.parser.parse_model(f"{HEAD} {text}"), "CPU") as loaded:
+        return dict(loaded.infer(inputs))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("g (uint8[N,3] a, float s, uint8 z, uint8[3] b) => (y) { y = com.microsoft.QLinearAdd(a, s, z, b, s, z, s, z) }", "uint8[N,3]"),
+        ("g (float[N,S,16] x, uint8[8,1,8] w, float[8] s) => (y) "
+         "{ y = com.microsoft.MatMulNBits <K = 16, N = 8, block_size = 16, bits = 4> (x, w, s) }", "float32[N,S,8]"),
+        ("g (float16[N,S,16] x, float16[N,S,16] r, float16[16] w) => (y) "
+         "{ y = com.microsoft.SkipLayerNormalization(x, r, w) }", "float16[N,S,16]"),
+        ("g (float[N,S,16] x, float[16] w) => (y) { y = SimplifiedLayerNormalization(x, w) }", "float32[N,S,16]"),
+        ("g (float[4,5] a, float[4,6] b) => (y) { y = com.microsoft.FusedMatMul <transA = 1> (a, b) }", "float32[5,6]"),
+        ("g (int8[1,3,8,8] x, float s, int8 z) => (y) { y = com.microsoft.QLinearAveragePool "
+         "<kernel_shape = [2,2], strides = [2,2]> (x, s, z, s, z) }", "int8[1,3,4,4]"),
+        ("g (string[N] x) => (y) { y = com.microsoft.Tokenizer "
+         '<mark = 0, mincharnum = 1, pad_value = "", separators = [" "]> (x) }', "string[N,?]"),
+    ],
+)  # fmt: skip
+def test_type_behind_an_operator_is_inferred(text: str, expected: str) -> None:
+    assert str(read(text).type_of("y")) == expected
+
+
+def test_network_is_cut_behind_an_operator() -> None:
+    network = read("g (float[N,4] x) => (float[N,4] z) { [first] y = com.microsoft.Gelu(x) [second] z = Neg(y) }")
+    part = cut_subnetwork(network, ["second"])
+    assert [str(spec.type) for spec in part.inputs] == ["float32[N,4]"]
+    assert dict(part.opsets) == {"": 17, "com.microsoft": 1}
+
+
+def test_domain_need_not_be_imported() -> None:
+    model = onnx.parser.parse_model(f"{HEAD} g (float[2] x) => (float[2] y) {{ y = com.microsoft.Gelu(x) }}")
+    del model.opset_import[1]
+    assert read_network(model).nodes[0].opset == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("g (float[1,2,8] x, float[8,24] w) => (y) { y = com.microsoft.Attention <num_heads = 2, do_rotary = 1> (x, w) }",
+         "attribute 'do_rotary' of com.microsoft:Attention-1 is 1; implemented: 0"),
+        ("g (float[1,2,2,3,4] x) => (y) { y = com.microsoft.MultiHeadAttention <num_heads = 2> (x) }",
+         "has 1 inputs; implemented: 3 to 8"),
+        ("g (uint8[1,8,8,3] x) => (y) { y = com.microsoft.NhwcMaxPool "
+         '<kernel_shape = [2,2], dilations = [2,2], auto_pad = "SAME_UPPER"> (x) }', "its windows are dilated; write the pads out"),
+        ("g (float[2,3] a, uint8[3,2] b) => (y) { y = com.microsoft.MatMulNBits <K = 3, N = 2, block_size = 16, bits = 3> (a, b, a) }",
+         "attribute 'bits' of com.microsoft:MatMulNBits-1 is 3; implemented: 2, 4, 8"),
+        ("g (float[2] x) => (y) { y = com.microsoft.Gelux(x) }",
+         "operator com.microsoft:Gelux has no kernel, did you mean 'Gelu'"),
+    ],
+)  # fmt: skip
+def test_what_is_not_implemented_is_refused_with_the_reason(text: str, reason: str) -> None:
+    with Core() as core:
+        result = core.query_network(read(text), "CPU")
+    assert reason in next(iter(result.refused.values()))
+
+
+def test_linear_addition_is_the_formula() -> None:
+    text = "g (uint8[4] a, uint8[4] b) => (uint8[4] y) <float s = {0.5}, float r = {0.25}, uint8 z = {128}, uint8 o = {10}> " \
+           "{ y = com.microsoft.QLinearAdd(a, s, z, b, r, o, s, z) }"  # fmt: skip
+    a, b = np.array([0, 128, 200, 255], np.uint8), np.array([10, 12, 30, 250], np.uint8)
+    exact = (0.5 * (a.astype(float) - 128) + 0.25 * (b.astype(float) - 10)) / 0.5 + 128
+    assert run(text, a=a, b=b)["y"].tolist() == np.clip(np.rint(exact), 0, 255).astype(int).tolist()
+
+
+def test_product_with_blocks_of_four_bits_is_the_formula() -> None:
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 16, (5, 2, 16))
+    packed = (codes[..., 0::2] | codes[..., 1::2] << 4).astype(np.uint8)
+    scales, x = rng.uniform(0.1, 1, (5, 2)).astype(np.float32), rng.standard_normal((3, 32)).astype(np.float32)
+    weights = ((codes - 8) * scales.astype(np.float64)[..., None]).reshape(5, 32)
+    text = "g (float[3,32] x, uint8[5,2,8] w, float[5,2] s) => (float[3,5] y) " \
+           "{ y = com.microsoft.MatMulNBits <K = 32, N = 5, block_size = 16, bits = 4> (x, w, s) }"  # fmt: skip
+    np.testing.assert_allclose(run(text, x=x, w=packed, s=scales)["y"], x.astype(np.float64) @ weights.T, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("delta", [None, np.asarray(2, np.int64)])
+def test_room_of_a_range_is_asked_for_before_it_is_made(delta: Any) -> None:
+    node = read("g (int64 a, int64 b) => (y) { y = com.microsoft.Range(a, b) }").nodes[0]
+    counted = estimate_bytes(node, (np.asarray(0, np.int64), np.asarray(10**12, np.int64), delta))
+    assert counted >= 8 * 10**12 // (1 if delta is None else 2)
+
+
+def test_page_is_fresh() -> None:
+    page = Path(__file__).parents[2] / "docs/reference/onnxruntime-operators.md"
+    message = "run: python -m hetero_core.conformance.contrib_page docs/reference/onnxruntime-operators.md"
+    assert page.read_text() == format_page(), message
+
+
+def test_page_has_every_name_that_the_wheel_lists() -> None:
+    state = pytest.importorskip("onnxruntime.capi.onnxruntime_pybind11_state")
+    kernels = state.get_all_opkernel_def()
+    listed = {kernel.op_name for kernel in kernels if (kernel.provider, kernel.domain) == ("CPUExecutionProvider", "com.microsoft")}
+    assert set(list_names()) == listed - set(LEFT_OUT)
+    assert len(list_names()) == 82
+
+
+def test_draw_is_repeatable() -> None:
+    for operator in DRAWS:
+        models = [make_model(draw_case(operator, 1, 5)).SerializeToString(deterministic=True) for _ in range(2)]
+        assert models[0] == models[1], operator
