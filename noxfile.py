@@ -112,7 +112,7 @@ def models(session: nox.Session) -> None:
 @nox.session
 def real(session: nox.Session) -> None:
     """Runs trained models by the pipelines of the packages that ship them; prints how many models, packages and comparisons."""
-    plugins = [with_extras("cpu", "jit"), "hetero", with_extras("onnxruntime", "test"), with_extras("openvino", "test"), "template"]
+    plugins = [with_extras("cpu", "jit"), "hetero", with_extras("onnxruntime", "cpu"), with_extras("openvino", "test"), "template"]
     # What the packages need, less what brings a second ONNX Runtime or another torch.
     needed = (
         "opencv-python-headless",

@@ -54,7 +54,7 @@ class Wrong(Executable):
 def create_device(core): return Device(core)
 """
 
-# CPU, but from the second run on an output that is a Concat with an inner value at its end is wrong: as where its memory is used again too early.
+# CPU, but from the second run on a Concat with an inner value at its end is wrong: as where memory is used again too early.
 PLANNED = """
 from dataclasses import replace
 from hetero_core import ConfigKey, Executable, QueryResult, hookimpl

@@ -9,8 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
+
+pytest.importorskip("magika", reason="magika is not installed; nox -s real installs it", exc_type=ImportError)
+pytest.importorskip(
+    "rapidocr_onnxruntime", reason="rapidocr-onnxruntime is not installed; nox -s real installs it", exc_type=ImportError
+)
+pytest.importorskip("silero_vad", reason="silero-vad is not installed; nox -s real installs it", exc_type=ImportError)
+
+import onnxruntime
 from samples import LINES, RATE, draw_page, list_files, make_sound
 from sessions import Session, load_divided
 
@@ -112,9 +119,8 @@ def test_every_model_of_silero_hears_the_same(sessions: tuple[Open, list[Session
     for start in range(0, 40 * 512, 512):
         feeds = {**state, "input": sound[None, start : start + 576], "sr": np.array(RATE)}
         outputs = session.run(None, {spec.name: feeds[spec.name] for spec in session.get_inputs()})
-        state.update(
-            {name: value for name, value in zip(("state",) if len(outputs) == 2 else ("h", "c"), outputs[1:], strict=True)}
-        )
+        names = ("state",) if len(outputs) == 2 else ("h", "c")
+        state.update(zip(names, outputs[1:], strict=True))
 
 
 def name_kinds(monkeypatch: pytest.MonkeyPatch, open_session: Open | None) -> list[str]:

@@ -77,6 +77,12 @@ def _check_cast(node: Node, graph: Graph) -> str | None:
     return None
 
 
+def _check_concat(node: Node, graph: Graph) -> str | None:
+    # No case: a MaxPool that is joined with itself, and with a convolution elsewhere, float16.
+    is_repeated = len(node.inputs) > 1 and len(set(node.inputs)) == 1
+    return "OpenVINO makes a Broadcast of a Concat of one value, which is wrong where channels are last" if is_repeated else None
+
+
 def _check_dft(node: Node, graph: Graph) -> str | None:
     # dft_rfft, dft_irfft, dft_axis
     if node.attributes.get("onesided", 0):
@@ -190,6 +196,7 @@ _CHECKS: dict[str, Check] = {
     "Bernoulli": _always("OpenVINO draws 1 of Bernoulli with the probability of 0, and 0 with that of 1"),
     "Cast": _check_cast,
     "CastLike": _check_cast,
+    "Concat": _check_concat,
     "DFT": _check_dft,
     # dynamicquantizelinear, quantizelinear_uint16
     "DynamicQuantizeLinear": _always(_HALVES),
