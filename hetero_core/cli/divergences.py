@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hetero_core.cli.tables import format_table
 
 if TYPE_CHECKING:
-    from hetero_core.testing.divergence import Divergence, ValueDifference
+    from hetero_core.debugging.divergence import Divergence, ValueDifference
 
 _MOST_ROWS = 20
 
