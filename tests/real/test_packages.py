@@ -17,7 +17,6 @@ pytest.importorskip(
 )
 pytest.importorskip("silero_vad", reason="silero-vad is not installed; nox -s real installs it", exc_type=ImportError)
 
-import onnxruntime
 from samples import LINES, RATE, draw_page, list_files, make_sound
 from sessions import Session, load_divided
 
@@ -85,23 +84,24 @@ def test_rapidocr_reads_pages_upside_down(monkeypatch: pytest.MonkeyPatch, sessi
     assert read_pages(monkeypatch, sessions[0], has_angles=True) == expected
 
 
-def find_speech(monkeypatch: pytest.MonkeyPatch, open_session: Open | None, rate: int) -> Any:
-    """Returns where silero-vad hears speech, and how probable it is in each piece of the sound."""
+def find_speech(open_session: Open | None, rate: int) -> Any:
+    """Returns where silero-vad hears speech."""
     import silero_vad
     import torch
 
-    with monkeypatch.context() as patched:
-        if open_session is not None:
-            patched.setattr(onnxruntime, "InferenceSession", lambda path, **_: open_session("silero-vad", path))
-        model = silero_vad.load_silero_vad(onnx=True)
+    model = silero_vad.load_silero_vad(onnx=True)
+    if open_session is not None:
+        (path,) = (path for path in find_models("silero-vad", "data") if path.name == "silero_vad.onnx")
+        model.session = open_session("silero-vad", path)
     sound = torch.from_numpy(make_sound(rate))
     return silero_vad.get_speech_timestamps(sound, model, sampling_rate=rate, threshold=0.3)
 
 
 @pytest.mark.parametrize("rate", [8000, RATE])
-def test_silero_finds_speech(monkeypatch: pytest.MonkeyPatch, sessions: tuple[Open, list[Session]], rate: int) -> None:
-    expected = find_speech(monkeypatch, None, rate)
-    assert find_speech(monkeypatch, sessions[0], rate) == expected
+def test_silero_finds_speech(sessions: tuple[Open, list[Session]], rate: int) -> None:
+    expected = find_speech(None, rate)
+    assert len(expected) > 0
+    assert find_speech(sessions[0], rate) == expected
 
 
 def find_models(package: str, folder: str) -> list[Path]:
