@@ -8,6 +8,7 @@ nox -s engines              one network over OpenVINO, ONNX Runtime and CPU, wit
                             beside theirs, tensors of torch; takes minutes
 nox -s shapes               models for many batches and lengths against ONNX Runtime; minutes
 nox -s models               pipelines of scikit-learn and exports of torch with random weights; downloads both
+nox -s real                 trained models of rapidocr-onnxruntime, silero-vad and magika beside ONNX Runtime, run by run; downloads them
 nox -s bench                times beside other engines, an hour or two; -- --start resnet50 for one mode of bench_models.py alone
 nox -s plans                plans of CPU for the benchmark's networks, ONNX's cases and 2,000 drawn graphs, verified; minutes
 nox -s fuzz                 20,000 mutated models, blobs and cache entries each; -- --seed 7 --cases 100000 --seconds 7200 for more
@@ -108,6 +109,28 @@ def models(session: nox.Session) -> None:
     tools = ("skl2onnx>=1.20,<2", "scikit-learn>=1.9,<1.10", "torch==2.13.0", "onnxscript>=0.7,<0.8")
     install_workspace(session, list(COMPANIONS), *tools)
     session.run("pytest", "tests/models", *session.posargs, env=isolate(session))
+
+
+@nox.session
+def real(session: nox.Session) -> None:
+    """Runs trained models by the pipelines of the packages that ship them; prints how many models, packages and comparisons."""
+    plugins = [with_extras("cpu", "jit"), "hetero", with_extras("onnxruntime", "cpu"), with_extras("openvino", "test"), "template"]
+    # What the packages need, less what brings a second ONNX Runtime or another torch.
+    needed = (
+        "opencv-python-headless",
+        "pillow",
+        "pyclipper",
+        "shapely",
+        "six",
+        "pyyaml",
+        "tqdm",
+        "python-dotenv",
+        "click",
+        "torch==2.13.0",
+    )
+    install_workspace(session, plugins, *needed)
+    session.install("--no-deps", "rapidocr-onnxruntime==1.4.4", "silero-vad==6.2.3", "magika==1.0.3")
+    session.run("pytest", "tests/real", *session.posargs, env=isolate(session))
 
 
 @nox.session

@@ -1,22 +1,25 @@
-"""`hetero compare`: every value of a model on two devices, and where they part first."""
+"""`hetero compare`: the outputs of a model as it is on two devices, then every value of it, and where they part first."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError
+from hetero_core.cli.divergences import advise_on_plan, describe_divergence, format_divergence
 from hetero_core.cli.options import Parser, add_command, read_config, read_model, read_shapes
 from hetero_core.cli.run import read_seed, read_tolerance
-from hetero_core.cli.tables import format_table
 
 if TYPE_CHECKING:
     from hetero_core.core import Core
-    from hetero_core.debugging.divergence import Divergence, ValueDifference
     from hetero_core.network.graph import Network
+    from hetero_core.runtime.executable import ExecutableNetwork
 
-_MOST_ROWS = 20
+_MOST_SECONDS = 60.0
+"""How long machine code that is compiled in the background is waited for."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
@@ -43,6 +46,14 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
         metavar="R",
         help="largest difference, as a share of the largest expected value of each array (that of the element type)",
     )
+    parser.add_argument(
+        "--runs",
+        type=_read_runs,
+        default=3,
+        metavar="N",
+        help="runs of the model as it is on the second device, the first included (3)",
+    )
+    parser.add_argument("--outputs", action="store_true", help="compare the outputs of the model as it is, and no inner values")
     parser.add_argument("--all", action="store_true", help="print every value, not only those that differ most or too much")
 
 
@@ -53,7 +64,7 @@ def answer_compare(options: argparse.Namespace) -> Answer:
     """
     from hetero_core.cli.inputs import fill_inputs, read_inputs, require_complete
     from hetero_core.core import Core  # reads the installed distributions
-    from hetero_core.debugging.divergence import find_divergence
+    from hetero_core.debugging.divergence import Divergence, compare_outputs_as_they_are, find_divergence
     from hetero_core.runtime.door import order_inputs
 
     if len(options.device) != 2:
@@ -64,11 +75,38 @@ def answer_compare(options: argparse.Namespace) -> Answer:
         inputs = fill_inputs(given, network.inputs, read_shapes(options.shape), seed=options.seed)
         require_complete(inputs, network.inputs, network=network.name)
         order_inputs(inputs, network.inputs, network=network.name)
-        reference, other = (_runner(core, device, config) for device, config in _split_config(core, options))
-        found = find_divergence(network, inputs, reference=reference, other=other, rtol=options.rtol)
-    fields = _describe(found, network.name, options.device)
-    text = _format(found, network.name, options.device, shows_all=options.all)
-    return Answer(text, fields, OK if found.first is None else WRONG_RESULT)
+        configs = _split_config(core, options)
+        with ExitStack() as stack:
+            reference, other = (stack.enter_context(Runner(core, device, config)) for device, config in configs)
+            if options.outputs:
+                outputs = compare_outputs_as_they_are(
+                    network, inputs, reference=reference, other=other, rtol=options.rtol, runs=options.runs
+                )
+                divergence = Divergence((), None, (), outputs)
+            else:
+                divergence = find_divergence(
+                    network, inputs, reference=reference, other=other, rtol=options.rtol, runs=options.runs
+                )
+        plain = find_plain_kernels(core, options.device[1])
+    fields = describe_divergence(divergence, network.name, options.device)
+    text = format_divergence(divergence, network.name, options.device, shows_all=options.all)
+    if divergence.is_of_plan and not options.outputs:
+        text += "\n" + "\n".join(advise_on_plan(options, plain))
+    return Answer(text, fields, OK if divergence.agrees else WRONG_RESULT)
+
+
+def find_plain_kernels(core: Core, device: str) -> str | None:
+    """Returns the setting of a device's configuration that runs node by node with NumPy, None where it has none."""
+    keys = core.config_keys(device)
+    return next(
+        (f"{name}=NUMPY" for name in sorted(keys) if name.endswith("_KERNELS") and "NUMPY" in (keys[name].choices or ())), None
+    )
+
+
+def _read_runs(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number of runs, 1 or more; got '{text}'")
+    return int(text)
 
 
 def _split_config(core: Core, options: argparse.Namespace) -> list[tuple[str, dict[str, str]]]:
@@ -81,68 +119,36 @@ def _split_config(core: Core, options: argparse.Namespace) -> list[tuple[str, di
     return [(device, {key: value for key, value in given.items() if key.upper() in known[device]}) for device in options.device]
 
 
-def _runner(core: Core, device: str, config: Mapping[str, str]) -> Callable[[Network, Mapping[str, Any]], Mapping[str, Any]]:
-    def run(network: Network, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        with core.load_network(network, device, config) as loaded:
-            return loaded.infer(inputs)
+class Runner:
+    """Runs networks on a device with its configuration; the network of the last run stays loaded, for the next run of it."""
 
-    return run
+    def __init__(self, core: Core, device: str, config: Mapping[str, str]) -> None:
+        self._core = core
+        self._device = device
+        self._config = config
+        self._network: Network | None = None
+        self._loaded: ExecutableNetwork | None = None
 
+    def __enter__(self) -> Runner:
+        return self
 
-def _describe(found: Divergence, network: str, devices: Sequence[str]) -> dict[str, Any]:
-    return {
-        "network": network,
-        "devices": list(devices),
-        "agrees": found.first is None,
-        "first": None if found.first is None else _to_fields(found.first),
-        "alone": [_to_fields(each) for each in found.alone],
-        "values": [_to_fields(each) for each in found.values],
-    }
+    def __exit__(self, *_: object) -> None:
+        if self._loaded is not None:
+            self._loaded.close()
 
-
-def _to_fields(each: ValueDifference) -> dict[str, Any]:
-    return {
-        "value": each.value,
-        "node": each.node,
-        "operator": each.operator,
-        "max_absolute_difference": each.absolute,
-        "max_relative_difference": each.relative,
-        "mismatch": each.mismatch,
-    }
+    def __call__(self, network: Network, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns the outputs; before the second run and later ones machine code that is being compiled is waited for."""
+        if self._loaded is None or network is not self._network:
+            self.__exit__()
+            self._network, self._loaded = network, self._core.load_network(network, self._device, self._config)
+        else:
+            _wait_for_kernels(self._loaded, inputs)
+        return self._loaded.infer(inputs)
 
 
-def _format(found: Divergence, network: str, devices: Sequence[str], *, shows_all: bool) -> str:
-    title = f"network '{network}': {len(found.values)} values on {devices[1]}, compared with {devices[0]}"
-    shown = list(found.values) if shows_all else _choose_rows(found)
-    rows = [
-        (each.value, each.node, each.operator, _show(each.absolute), _show(each.relative), "DIFFERS" if each.mismatch else "same")
-        for each in shown
-    ]
-    parts = [title, format_table(("VALUE", "NODE", "OPERATOR", "LARGEST DIFFERENCE", "RELATIVE", "RESULT"), rows, indent="  ")]
-    if len(shown) < len(found.values):
-        parts.append(f"  {len(found.values) - len(shown)} more, smaller or later ones; --all shows them")
-    return "\n".join([*parts, "", *_conclude(found, devices)])
-
-
-def _choose_rows(found: Divergence) -> list[ValueDifference]:
-    """Returns the first values that differ too much and the largest differences, in order of execution."""
-    wrong = [each for each in found.values if each.mismatch is not None][: _MOST_ROWS // 2]
-    by_size = sorted(found.values, key=lambda each: -(each.relative if each.relative is not None else 0.0))
-    chosen = {id(each) for each in [*wrong, *by_size[: _MOST_ROWS - len(wrong)]]}
-    return [each for each in found.values if id(each) in chosen]
-
-
-def _conclude(found: Divergence, devices: Sequence[str]) -> list[str]:
-    if found.first is None:
-        return ["no value differs by more than its element type allows"]
-    lines = [f"first divergence: {found.first.mismatch}", f"  made by node '{found.first.node}' ({found.first.operator})"]
-    if not found.alone:
-        return lines
-    apart = [each for each in found.alone if each.mismatch is not None]
-    if apart:
-        return [*lines, f"  given the same inputs, the node alone differs, too: {apart[0].mismatch}"]
-    return [*lines, f"  given the inputs of {devices[0]}, the node alone agrees: it passes on smaller differences of its inputs"]
-
-
-def _show(number: float | None) -> str:
-    return "-" if number is None else f"{number:.3g}"
+def _wait_for_kernels(loaded: ExecutableNetwork, inputs: Mapping[str, Any]) -> None:
+    """Runs a network until none of its metrics `..._KERNELS_READY` is False, or for a minute."""
+    names = [name for name in loaded.get_metric("SUPPORTED_METRICS") if name.endswith("_KERNELS_READY")]
+    deadline = time.monotonic() + _MOST_SECONDS
+    while not all(loaded.get_metric(name) for name in names) and time.monotonic() < deadline:
+        loaded.infer(inputs)

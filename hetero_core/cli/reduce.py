@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,9 +28,24 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("model", metavar="MODEL", help="an .onnx file that fails the check")
     parser.add_argument(
         "--check",
-        required=True,
         metavar="COMMAND",
         help="fails by ending with another code than 0; {} in it is the model's path, which is put at the end where there is no {}",
+    )
+    parser.add_argument(
+        "-d",
+        "--device",
+        action="append",
+        default=[],
+        metavar="DEVICE",
+        help="given twice in place of --check: it fails where the outputs of the second one are not those of the first one",
+    )
+    parser.add_argument(
+        "-c",
+        "--config",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="with -d: a configuration key of the devices that have it",
     )
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="where to write the reduced model")
     parser.add_argument(
@@ -40,7 +56,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument(
         "--timeout", type=float, default=600.0, metavar="S", help="seconds after which a check counts as passed (600)"
     )
-    inputs = parser.add_argument_group("inputs of --record", "what is not given is random")
+    inputs = parser.add_argument_group("inputs of --record and of -d", "what is not given is random")
     inputs.add_argument(
         "-i", "--input", action="append", default=[], metavar="NAME=FILE", help="a file as for 'hetero run'; may be repeated"
     )
@@ -59,17 +75,13 @@ def answer_reduce(options: argparse.Namespace) -> Answer:
     from hetero_core.debugging.reduction import reduce_network
     from hetero_core.network.writer import write_network
 
-    command = shlex.split(options.check)
-    if not command:
-        raise UsageError("--check is empty; expected a command, as in --check 'hetero run {} -d CPU --random'")
-    if not options.record and (options.input or options.shape):
-        raise UsageError("-i and --shape have a meaning only with --record")
+    command = _choose_check(options)
     with Core() as core, tempfile.TemporaryDirectory(prefix="hetero-reduce-") as folder:
         network = read_model(core, options.model)
         recorded = None if options.record is None else _record(core, network, options)
         wanted = _run_check(command, options.model, options.timeout)
         if wanted == 0:
-            raise UsageError(f"the check passes on '{options.model}': {options.check}; expected one that fails")
+            raise UsageError(f"the check passes on '{options.model}': {shlex.join(command)}; expected one that fails")
         path = Path(folder) / "model.onnx"
         checks = 0
 
@@ -98,6 +110,30 @@ def answer_reduce(options: argparse.Namespace) -> Answer:
     listed = "\n".join(f"  {node.label}" for node in reduced.nodes[:20]) + ("\n  ..." if len(reduced.nodes) > 20 else "")
     title = f"network '{network.name}': {len(network.nodes)} nodes reduced to {len(reduced.nodes)} in {checks} checks"
     return Answer(f"{title}\n{listed}\nwritten: {options.output}", fields)
+
+
+def _choose_check(options: argparse.Namespace) -> list[str]:
+    """Returns the command that checks a model: the user's own, or a comparison of the outputs as they are, run by run.
+
+    Raises: UsageError for both, for neither, and for inputs that nobody reads.
+    """
+    if (options.check is None) == (not options.device):
+        raise UsageError("expected a check: --check COMMAND, or -d REFERENCE -d DEVICE to compare the outputs of two devices")
+    if options.check is not None:
+        if not options.record and (options.input or options.shape):
+            raise UsageError("-i and --shape have a meaning only with --record or -d")
+        if options.config:
+            raise UsageError("-c has a meaning only with -d")
+        command = shlex.split(options.check)
+        if not command:
+            raise UsageError("--check is empty; expected a command, as in --check 'hetero run {} -d CPU --random'")
+        return command
+    if len(options.device) != 2:
+        raise UsageError(f"expected two devices, as in -d TEMPLATE -d CPU; got {len(options.device)}")
+    pairs = [("-d", device) for device in options.device] + [("-c", each) for each in options.config]
+    pairs += [("-i", each) for each in options.input] + [("--shape", each) for each in options.shape]
+    words = [word for pair in pairs for word in pair]
+    return [sys.executable, "-m", "hetero_core", "compare", PLACE, "--outputs", *words, "--seed", str(options.seed)]
 
 
 def _run_check(command: Sequence[str], path: str, timeout: float) -> int:

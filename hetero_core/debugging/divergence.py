@@ -1,7 +1,8 @@
-"""Where two devices part: every value of a network on both, in order of execution, and the first that differs by too much.
+"""Where two devices part: the outputs of a network as it is, every value in order of execution, and the first that differs by too much.
 
-A network whose inner values are all outputs is compiled differently from the network itself, as nothing can be fused across an
-output; a difference that only fusing makes does not show here. NumPy is imported when something is compared.
+A network whose inner values are all outputs is compiled differently from the network itself: nothing is fused across an output, and no
+memory of an inner value is used again. So the outputs are compared first, with the network untouched; a difference that is gone when inner
+values are outputs is no node's, but that of the plan by which the device runs them together. NumPy is imported when something is compared.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class ValueDifference:
 class Divergence:
     """All values in order of execution; `first` is the first that differs by too much, `alone` its node by itself.
 
+    `outputs` are those of the network as it is, each in the run in which it was first wrong, or differed most.
+
     `alone` compares the outputs of that node, given on both devices what the reference gave it: where they agree, the node only
     passes on smaller differences of its inputs.
     """
@@ -42,6 +45,22 @@ class Divergence:
     values: tuple[ValueDifference, ...]
     first: ValueDifference | None
     alone: tuple[ValueDifference, ...]
+    outputs: tuple[ValueDifference, ...]
+
+    @property
+    def wrong_outputs(self) -> tuple[ValueDifference, ...]:
+        """The outputs of the network as it is that differ by too much."""
+        return tuple(each for each in self.outputs if each.mismatch is not None)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether no value differs by too much, in the network as it is and with its inner values as outputs."""
+        return self.first is None and not self.wrong_outputs
+
+    @property
+    def is_of_plan(self) -> bool:
+        """Whether outputs differ, and nothing does when inner values are outputs."""
+        return self.first is None and bool(self.wrong_outputs)
 
 
 def expose_values(network: Network) -> Network:
@@ -57,12 +76,20 @@ def expose_values(network: Network) -> Network:
 
 
 def find_divergence(
-    network: Network, inputs: Mapping[str, Any], *, reference: RunNetwork, other: RunNetwork, rtol: float | None = None
+    network: Network,
+    inputs: Mapping[str, Any],
+    *,
+    reference: RunNetwork,
+    other: RunNetwork,
+    rtol: float | None = None,
+    runs: int = 1,
 ) -> Divergence:
-    """Returns how far every value of `other` is from that of `reference`, for the same inputs.
+    """Returns how far the outputs and every value of `other` are from those of `reference`, for the same inputs.
 
-    `rtol` None takes the tolerance of each element type. Outputs of random operators differ in any two runs.
+    `other` runs the network as it is `runs` times. `rtol` None takes the tolerance of each element type. Outputs of random operators
+    differ in any two runs.
     """
+    outputs = compare_outputs_as_they_are(network, inputs, reference=reference, other=other, rtol=rtol, runs=runs)
     exposed = expose_values(network)
     expected, actual = reference(exposed, inputs), other(exposed, inputs)
     values = [
@@ -73,7 +100,37 @@ def find_divergence(
     ]
     first = next((each for each in values if each.mismatch is not None), None)
     alone = () if first is None else _compare_alone(network, first.node, {**expected, **inputs}, reference, other, rtol)
-    return Divergence(tuple(values), first, alone)
+    return Divergence(tuple(values), first, alone, outputs)
+
+
+def compare_outputs_as_they_are(
+    network: Network,
+    inputs: Mapping[str, Any],
+    *,
+    reference: RunNetwork,
+    other: RunNetwork,
+    rtol: float | None = None,
+    runs: int = 1,
+) -> tuple[ValueDifference, ...]:
+    """Returns how far the outputs of an untouched network are from those of `reference`; `other` runs it `runs` times."""
+    expected = reference(network, inputs)
+    worst: dict[str, ValueDifference] = {}
+    for _ in range(runs):
+        actual = other(network, inputs)
+        for value in network.names_of_outputs:
+            index = network.index_of_producer.get(value)
+            node = None if index is None else network.nodes[index]
+            name, operator = ("", "") if node is None else (node.name, node.operator)
+            difference = _compare(value, name, operator, actual[value], expected[value], rtol)
+            if value not in worst or _is_worse(difference, worst[value]):
+                worst[value] = difference
+    return tuple(worst.values())
+
+
+def _is_worse(difference: ValueDifference, before: ValueDifference) -> bool:
+    if (difference.mismatch is None) != (before.mismatch is None):
+        return before.mismatch is None
+    return before.mismatch is None and (difference.relative or 0.0) > (before.relative or 0.0)
 
 
 def _compare_alone(

@@ -30,17 +30,32 @@ def reduce_network(network: Network, fails: Fails, *, recorded: Mapping[str, Any
     if not fails(network):
         raise ValueError(f"network '{network.name}' does not fail, so there is nothing to reduce")
 
+    smallest = network
+
     def keeps(names: Sequence[str]) -> bool:
+        nonlocal smallest
         part = _cut(network, names, recorded)
-        return part is not None and fails(part)
+        for candidate in () if part is None else (part, *_hide_inner_outputs(part)):
+            if fails(candidate):
+                smallest = candidate
+                return True
+        return False
 
     names = [node.name for node in network.nodes]
     names = _shorten(names, keeps, lambda kept, count: kept[:count])
     names = _shorten(names, keeps, lambda kept, count: kept[len(kept) - count :])
-    names = _remove_pieces(names, keeps)
-    part = _cut(network, names, recorded)
-    # Nothing could be taken away, and the cut itself hides the failure: the whole is the answer.
-    return network if part is None or not fails(part) else part
+    _remove_pieces(names, keeps)
+    # Where nothing could be taken away this is the whole: the cut itself may hide the failure.
+    return smallest
+
+
+def _hide_inner_outputs(part: Network) -> tuple[Network, ...]:
+    """Returns the part with only those outputs that no node of it reads, where it has others.
+
+    A cut makes outputs of inner values that other nodes read, and a plan is another one then: its failure may be gone.
+    """
+    ends = tuple(spec for spec in part.outputs if spec.name not in part.index_of_consumers)
+    return (replace(part, outputs=ends),) if 0 < len(ends) < len(part.outputs) else ()
 
 
 def _cut(network: Network, names: Sequence[str], recorded: Mapping[str, Any] | None) -> Network | None:

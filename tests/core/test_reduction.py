@@ -45,3 +45,20 @@ def test_one_bad_node_among_thousand_takes_few_questions() -> None:
 def test_network_that_does_not_fail_is_an_error() -> None:
     with Core() as core, pytest.raises(ValueError, match="network 'g' does not fail"):
         reduce_network(make_chain(core, 3), lambda part: False)
+
+
+FORK = """<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y, float[2] z)
+{ [first] a = Relu(x) [second] b = Neg(a) [side] c = Exp(b) [third] d = Abs(b) [last] y = Sqrt(d) [end] z = Floor(c) }"""
+
+
+def test_failure_that_an_inner_value_as_output_hides_is_reduced_with_that_value_hidden() -> None:
+    """A plan's fault: it is there where `second` and `third` run together and what is between them is no output."""
+    import onnx.parser
+
+    def fails(part: Network) -> bool:
+        return {"second", "third"} <= part.index_of_node.keys() and "b" not in part.names_of_outputs
+
+    with Core() as core:
+        reduced = reduce_network(core.read_network(onnx.parser.parse_model(FORK)), fails)
+    assert [node.name for node in reduced.nodes] == ["second", "third"]
+    assert [spec.name for spec in reduced.outputs] == ["d"]

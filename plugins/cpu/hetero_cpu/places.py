@@ -8,17 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from hetero_cpu.plan import Block, Derived
+from hetero_cpu.plan import Block, Derived, keep
 
 Array = Any
 
 _MOST_MOVED = 256
 """Values of a block that may become a piece of another one: each is laid anew, once for every move."""
-
-
-def keep(array: Array) -> Array:
-    """Returns the array: the place of a value that takes all of another one's memory."""
-    return array
 
 
 class Places:
@@ -40,13 +35,13 @@ class Places:
         self._values_of_root[value] = [value]
         self._readers_of_root[value] = self._readers_left.get(value, 0)
 
-    def add_view(self, value: str, source: str, make: Callable[[Array], Array]) -> None:
-        """Puts a value into the memory of another one."""
+    def add_view(self, value: str, source: str, make: Callable[[Array], Array], *, is_computed: bool = False) -> None:
+        """Puts a value into the memory of another one, where it is a view or `is_computed`."""
         place = self.places.get(source)
         if make is keep and isinstance(place, Derived) and place.make is keep:
             # A chain of values in one memory is as deep as one value.
             source = place.source
-        self.places[value] = Derived(source, make)
+        self.places[value] = Derived(source, make, is_computed)
         root = self.find_root(source)
         if root is not None:
             self._root_of_value[value] = root
@@ -55,7 +50,7 @@ class Places:
 
     def move(self, root: str, target: str, make: Callable[[Array], Array]) -> list[str]:
         """Makes a block a piece of the block `target`; returns the values in it, each after the one that it is derived from."""
-        self.places[root] = Derived(target, make)
+        self.places[root] = Derived(target, make, is_computed=True)
         moved = self._values_of_root.pop(root)
         for value in moved:
             self._root_of_value[value] = target

@@ -55,7 +55,8 @@ class Block:
         return laid
 
 
-def _keep(array: Array) -> Array:
+def keep(array: Array) -> Array:
+    """Returns the array: the place of a value that takes all of another one's memory."""
     return array
 
 
@@ -69,7 +70,7 @@ class Derived:
     """A value in the memory of another one."""
 
     source: str
-    make: Callable[[Array], Array] = _keep
+    make: Callable[[Array], Array] = keep
     is_computed: bool = False
     """Whether it is a value of its own, which is written there; else it is a view and has the elements of the other one."""
 

@@ -85,6 +85,12 @@ def _check_compress(node: Node, graph: Graph) -> str | None:
     return "OpenVINO ends the process where the condition of Compress has no elements" if is_empty else None
 
 
+def _check_concat(node: Node, graph: Graph) -> str | None:
+    # No case: a MaxPool that is joined with itself, and with a convolution elsewhere, float16.
+    is_repeated = len(node.inputs) > 1 and len(set(node.inputs)) == 1
+    return "OpenVINO makes a Broadcast of a Concat of one value, which is wrong where channels are last" if is_repeated else None
+
+
 def _check_dft(node: Node, graph: Graph) -> str | None:
     # dft_rfft, dft_irfft, dft_axis
     if node.attributes.get("onesided", 0):
@@ -199,6 +205,7 @@ _CHECKS: dict[str, Check] = {
     "Cast": _check_cast,
     "CastLike": _check_cast,
     "Compress": _check_compress,
+    "Concat": _check_concat,
     "DFT": _check_dft,
     # dynamicquantizelinear, quantizelinear_uint16
     "DynamicQuantizeLinear": _always(_HALVES),

@@ -1,0 +1,18 @@
+"""Prints how many models, packages and comparisons there were."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    from sessions import TALLY
+
+    terminalreporter.write_line(
+        f"{len(TALLY.models)} models of {len(TALLY.packages)} packages ({', '.join(sorted(TALLY.packages))}): {TALLY.comparisons} outputs "
+        f"compared with ONNX Runtime, {TALLY.after_machine_code} of them after machine code had taken over"
+    )
