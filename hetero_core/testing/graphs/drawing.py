@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_core.testing.graphs import elementwise, image
+from hetero_core.testing.graphs import control, elementwise, image, integers, quantized, sequence
 from hetero_core.testing.graphs.builder import GraphBuilder, NotApplicable, Value
 
 if TYPE_CHECKING:
@@ -120,8 +120,67 @@ def start_image(b: GraphBuilder) -> None:
             b.add_input(b.dtype, other)
 
 
+def start_sequence(b: GraphBuilder) -> None:
+    """Adds a sequence, at times with open batch and length, a second one of its shape or width, at times indices."""
+    batch: int | str = b.choose(1, 1, 2, 3)
+    length: int | str = b.choose(*sequence.LENGTHS)
+    width = b.choose(*sequence.WIDTHS)
+    if b.chance(0.3):
+        b.sizes["L"] = int(length)
+        length = "L"
+        if b.chance(0.5):
+            b.sizes["N"] = int(batch)
+            batch = "N"
+    shape = (batch, length, width) if b.chance(0.85) else (length, width)
+    b.add_input(b.dtype, shape)
+    if b.chance(0.4):
+        b.add_input(b.dtype, shape if b.chance(0.5) else (*shape[:-1], b.choose(*sequence.WIDTHS)))
+    if b.chance(0.3):
+        b.add_input("int64", shape[:-1], bound=b.choose(2, 10, 50))
+
+
+def start_quantized(b: GraphBuilder) -> None:
+    """Adds an image or a sequence of float32, or of bytes."""
+    (start_image if b.chance(0.6) else start_sequence)(b)
+    if b.chance(0.4):
+        shape = b.values[0].shape
+        b.add_input(b.choose("uint8", "int8"), shape, bound=120)
+
+
+def start_integer(b: GraphBuilder) -> None:
+    """Adds integers of one to three dimensions, a second value of their shape, at times numbers of float32."""
+    rank = b.integer(1, 3)
+    shape: list[int | str] = [b.choose(1, 2, 3, 5, 8, 17, 33) for _ in range(rank)]
+    if b.chance(0.25):
+        b.sizes["N"] = int(shape[0])
+        shape[0] = "N"
+    dtype = b.choose("int32", "int64")
+    b.add_input(dtype, shape, bound=b.choose(5, 20))
+    if b.chance(0.7):
+        b.add_input(dtype, shape, bound=9)
+    if b.chance(0.5):
+        b.add_input("float32", shape)
+
+
+def start_mixed(b: GraphBuilder) -> None:
+    """Adds the inputs of an image network and of a sequence network."""
+    start_image(b)
+    b.add_input(b.dtype, (b.choose(1, 2), b.choose(*sequence.LENGTHS), b.choose(*sequence.WIDTHS)))
+
+
+def _scale(factor: float, operators: Operators) -> Operators:
+    return tuple((factor * weight, operator) for weight, operator in operators)
+
+
+_COMMON = (*elementwise.OPERATORS, *_scale(0.4, control.OPERATORS))
+_PIECES: Operators = ((1.0, sequence.grow_reduction), (1.0, sequence.grow_transpose), (1.0, sequence.grow_reshape), (1.0, sequence.grow_pieces))
+
 FAMILIES: Mapping[str, tuple[Callable[[GraphBuilder], None], Operators]] = {
     "image": (start_image, (*image.OPERATORS, *elementwise.OPERATORS)),
+    "sequence": (start_sequence, (*sequence.OPERATORS, *_scale(0.5, _COMMON))),
+    "quantized": (start_quantized, (*quantized.OPERATORS, *_scale(0.15, image.OPERATORS), *_scale(0.15, sequence.OPERATORS), *_scale(0.2, _COMMON))),
+    "integer": (start_integer, (*integers.OPERATORS, *_scale(0.3, _COMMON), *_scale(0.3, _PIECES))),
+    "mixed": (start_mixed, (*image.OPERATORS, *sequence.OPERATORS, *_COMMON, *control.OPERATORS, *_scale(0.5, integers.OPERATORS), *_scale(0.5, quantized.OPERATORS))),
 }
 """How a graph of each family begins, and what grows in it."""
-_SHARES = [1.0]
+_SHARES = [0.35, 0.3, 0.12, 0.08, 0.15]

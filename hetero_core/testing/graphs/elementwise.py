@@ -22,6 +22,7 @@ def grow_unary(b: GraphBuilder) -> None:
             b.add(operator, [x], x.shape, bound=x.bound)
         case "alpha":
             operator = b.choose(*_WITH_ALPHA)
+            operator = operator if b.dtype == "float32" else "LeakyRelu"
             b.add(operator, [x], x.shape, bound=x.bound, alpha=_WITH_ALPHA[operator])
         case "hard_sigmoid":
             b.add("HardSigmoid", [x], x.shape, bound=1, alpha=b.choose(0.2, 1 / 6), beta=0.5)

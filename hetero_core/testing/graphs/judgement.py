@@ -25,15 +25,22 @@ FIRST_UNITS, FIRST_DRAWS, FIRST_LENIENCE = 4.0, 2, 16.0
 SECOND_UNITS, SECOND_DRAWS, SECOND_LENIENCE = 64.0, 24, 8.0
 SECOND_UNITS_OF_HALF = 8.0
 """A device may compute float16 in float32, or round after each operator; in neither case it is off by more."""
+STRAYS = 4
 SLACK: Mapping[str, float] = {"float32": 64.0, "float16": 8.0, "bfloat16": 8.0, "float64": 256.0}
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """An output by the reference, and how far each element may be from it."""
+    """An output by the reference, and how far each element may be from it.
+
+    `strays` is how many elements of one draw left the bounds that all other draws give, `farthest` how far any of them went: so many may be
+    outside in a device's answer, too, up to STRAYS times. There are none unless numbers near ties were rounded on the way.
+    """
 
     exact: Any
     allowed: Any
+    strays: int = 0
+    farthest: float = 0.0
 
 
 class Expectation:
@@ -62,13 +69,10 @@ class Expectation:
 
     def _bound(self, units: float, draws: int, lenience: float) -> list[Bounds]:
         exact = self._reference.compute(self._feeds)
-        spreads = [np.zeros(np.shape(one)) for one in exact]
-        for draw in range(draws):
-            moved = self._reference.compute(self._feeds, units=units, draw=draw + 1)
-            spreads = [np.maximum(spread, measure(one, other)) for spread, one, other in zip(spreads, moved, exact, strict=True)]
+        moved = [self._reference.compute(self._feeds, units=units, draw=draw + 1) for draw in range(draws)]
         return [
-            Bounds(one, lenience * spread + _slack(one, spec.dtype))
-            for one, spread, spec in zip(exact, spreads, self._network.outputs, strict=True)
+            _bound_output(value, [measure(one[index], value) for one in moved], lenience, _slack(value, spec.dtype))
+            for index, (value, spec) in enumerate(zip(exact, self._network.outputs, strict=True))
         ]
 
     def describe_fault(self, outputs: Sequence[Any]) -> str | None:
@@ -99,6 +103,21 @@ class Expectation:
         return None
 
 
+def _bound_output(exact: Any, distances: Sequence[Any], lenience: float, slack: float) -> Bounds:
+    largest = np.zeros(exact.shape)
+    second = np.zeros(exact.shape)
+    for distance in distances:
+        second = np.maximum(second, np.minimum(largest, distance))
+        largest = np.maximum(largest, distance)
+    strays = 0
+    if len(distances) > 2:
+        for distance in distances:
+            others = np.where(distance >= largest, second, largest)
+            strays = max(strays, int((distance > lenience * others + slack).sum()))
+    farthest = float(largest.max(initial=0.0))
+    return Bounds(exact, lenience * largest + slack, strays, lenience * farthest + slack)
+
+
 def describe(value: Any, bound: Bounds, name: str, dtype: str) -> str | None:
     """Returns where an output leaves its bounds first and most, or None."""
     if value.shape != bound.exact.shape:
@@ -108,6 +127,8 @@ def describe(value: Any, bound: Bounds, name: str, dtype: str) -> str | None:
     distance = measure(value, bound.exact)
     wrong = distance > bound.allowed
     if not wrong.any():
+        return None
+    if wrong.sum() <= STRAYS * bound.strays and float(distance.max()) <= bound.farthest:
         return None
     excess = np.where(wrong, distance, -1)
     index = np.unravel_index(int(np.argmax(excess)), excess.shape)

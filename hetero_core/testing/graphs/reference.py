@@ -18,7 +18,7 @@ import numpy as np
 
 from hetero_core.kernels.execution import Program, Step
 from hetero_core.kernels.program import compile_program
-from hetero_core.network.graph import Network, iterate_graphs
+from hetero_core.network.graph import Network, Node, iterate_graphs
 from hetero_core.network.types import TensorType
 
 UNIT: Mapping[str, float] = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-50}
@@ -87,15 +87,18 @@ class Reference:
             # The scales of Resize say how large the result is.
             moved = 1 if node.op_type == "Resize" else len(inputs)
             operands = zip(inputs[:moved], node.inputs, strict=False)
-            inputs = (*(noise.move(value, self._dtype_of.get(name)) for value, name in operands), *inputs[moved:])
+            inputs = (*(noise.move(value, self._precision(node, name)) for value, name in operands), *inputs[moved:])
         results = step.function(*inputs, **bodies)
         several = isinstance(results, tuple)
         widened = tuple(widen(one) for one in (results if several else (results,)))
         if moves:
-            widened = tuple(
-                noise.move(one, self._dtype_of.get(name)) for one, name in zip(widened, node.outputs, strict=False)
-            )
+            widened = tuple(noise.move(one, self._precision(node, name)) for one, name in zip(widened, node.outputs, strict=False))
         return widened if several else widened[0]
+
+    def _precision(self, node: Node, name: str) -> str | None:
+        """Returns the type that a node computes a value in: a LayerNormalization of float64 may have its mean in float32."""
+        dtype = self._dtype_of.get(name)
+        return "float32" if dtype == "float64" and node.op_type == "LayerNormalization" else dtype
 
 
 def widen(value: Any) -> Any:

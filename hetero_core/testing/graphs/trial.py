@@ -104,11 +104,3 @@ def _find_unfilled(presets: Mapping[str, Any], outputs: Mapping[str, Any]) -> st
     return next((f"output '{name}' is not the array that was set for it" for name in unfilled), None)
 
 
-def iterate_ways(core: Core, device: str, *, exports: bool, config: Mapping[str, Any]) -> Iterator[Way]:
-    """Yields the ways of a device: one thread and two where it has the key, preset outputs, an import."""
-    has_threads = "INFERENCE_NUM_THREADS" in core.config_keys(device)
-    one, two = ({**config, "INFERENCE_NUM_THREADS": count} if has_threads else dict(config) for count in (1, 2))
-    yield Way("one thread", device, one)
-    yield Way("two threads, preset outputs", device, two, is_preset=True)
-    if exports:
-        yield Way("imported", device, one, is_imported=True)
