@@ -88,6 +88,13 @@ class HaloTable:
         return halo_of_tiles(windows, sizes[0][2:], size) if size else reach_of_windows(windows, sizes[0][2:])
 
 
+def make_halo_table(network: Network, types: Mapping[str, TensorType], groups: Sequence[Group]) -> HaloTable:
+    """Returns the halos as the processor's vectors have them."""
+    from hetero_cpu.jit.compiler import find_width  # LLVM
+
+    return HaloTable(network, types, groups, find_width())
+
+
 def halo_of_tiles(windows: Windows, sizes: Sequence[int], size: int) -> Halo:
     """Returns how far Winograd's tiles of `size` x `size` results reach beyond an image of (height, width) on each side."""
     begins = [max(before, 0) for before, _ in windows.pads]

@@ -49,6 +49,8 @@ def find_outside(
         written |= roots
         if isinstance(work, Foreign) or not work.kernels or work.calls_functions:
             fixed |= roots | {find_root(value) for value in work.reads}
+    # An input that lies in another block is copied into it.
+    fixed |= {root for value in inputs if (root := find_root(value)) != value}
     roots_of_outputs = [find_root(value) for value in outputs]
 
     def may_move(root: str) -> bool:

@@ -9,9 +9,21 @@ from typing import Any
 import numpy as np
 
 from hetero_cpu.providers import NUMPY
-from hetero_cpu.recipe import Array, Recipe
+from hetero_cpu.recipe import Array, Recipe, is_channels_last
 
 Cut = tuple[slice, ...]
+
+
+def can_stand_for(piece: Array, array: Array) -> bool:
+    """Says whether steps that were planned for an array may be bound to a piece of another one instead, of the same shape.
+
+    Elements lie at the same distances, or the array is an image channels last, whose pixels lie farther apart and all at one distance.
+    """
+    if all(piece.strides[axis] == array.strides[axis] for axis, size in enumerate(array.shape) if size > 1):
+        return True
+    if not is_channels_last(array) or piece.strides[1] != array.strides[1]:
+        return False
+    return all(piece.strides[axis] * array.strides[3] == array.strides[axis] * piece.strides[3] for axis in (0, 2))
 
 
 def copy_pieces(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,10 @@ from hetero_core.network.types import TensorType
 from hetero_cpu.arena import ALIGNMENT, align
 from hetero_cpu.foreign import compile_node
 from hetero_cpu.fusion import Group, form_groups
-from hetero_cpu.halos import HaloTable
+from hetero_cpu.halos import HaloTable, make_halo_table
+from hetero_cpu.input_order import wants_channels_last
 from hetero_cpu.outside import FEWEST_BYTES, find_outside
-from hetero_cpu.pieces import copy_pieces
+from hetero_cpu.pieces import Cut, can_stand_for, copy_pieces
 from hetero_cpu.plan import NOTHING_OUTSIDE, Block, Derived, Foreign, Outside, Plan, PlannedStep
 from hetero_cpu.providers import NUMPY, choose_step
 from hetero_cpu.recipe import NO_HALO, Array, Choice, Halo, Join, Recipe, Site, Views, is_channels_last
@@ -27,9 +27,6 @@ from hetero_cpu.weights import PackedWeights
 
 # Bytes; smaller ones stay, also for functions that look into them when they are bound.
 _LARGE_CONSTANT = 1 << 16
-# Plain images have few channels; what has more comes from another part of a network, and a convolution wants it channels last.
-_FEWEST_CHANNELS = 8
-_WANTS_CHANNELS_LAST = frozenset({"Conv", "MaxPool", "AveragePool", "GlobalAveragePool"})
 
 
 def build_plan(
@@ -52,7 +49,7 @@ def build_plan(
     groups = form_groups(network, types, constants)
     if provider != NUMPY:
         groups = _join_groups(groups, network, types, constants)
-    halos = None if provider == NUMPY else _make_halo_table(network, types, groups)
+    halos = None if provider == NUMPY else make_halo_table(network, types, groups)
     builder = _Builder(network, types, constants, weights, extensions, provider, workers, halos, is_interim)
     for group in groups:
         builder.add_group(group)
@@ -65,12 +62,6 @@ def _join_groups(
     from hetero_cpu.jit.chains import join_chains  # LLVM
 
     return join_chains(groups, network, types, constants)
-
-
-def _make_halo_table(network: Network, types: Mapping[str, TensorType], groups: Sequence[Group]) -> HaloTable:
-    from hetero_cpu.jit.compiler import find_width  # LLVM
-
-    return HaloTable(network, types, groups, find_width())
 
 
 @dataclass
@@ -109,14 +100,7 @@ class _Builder:
                 self.prototypes[name] = array
         for spec in self.network.inputs:
             if spec.name in self.types:
-                self._place(spec.name, is_channels_last=self._wants_channels_last(spec.name))
-
-    def _wants_channels_last(self, value: str) -> bool:
-        shape = self.types[value].shape or ()
-        if len(shape) != 4 or not isinstance(shape[1], int) or shape[1] < _FEWEST_CHANNELS:
-            return False
-        readers = [self.network.nodes[index] for index in self.network.index_of_consumers.get(value, ())]
-        return any(reader.op_type in _WANTS_CHANNELS_LAST for reader in readers)
+                self._place(spec.name, is_channels_last=wants_channels_last(self.network, spec.name, self.types[spec.name]))
 
     @property
     def now(self) -> int:
@@ -262,9 +246,14 @@ class _Builder:
             if is_channels_last(self.prototypes[value]) != recipe.is_channels_last and self.prototypes[value].ndim == 4:
                 continue
             halo = self._find_halo(output) if recipe.kernels else NO_HALO
-            if self.halos.get(value, NO_HALO) == halo and self._is_dead(value, group):
+            if self.halos.get(value, NO_HALO) == halo and self._is_read_once(value, recipe) and self._is_dead(value, group):
                 return value
         return None
+
+    def _is_read_once(self, value: str, recipe: Recipe) -> bool:
+        """Says whether a step reads the memory of a value as one operand alone: another one would be read after it was written over."""
+        root = self._find_root(value)
+        return sum(self._find_root(read) == root for read in recipe.reads) == 1
 
     def _is_read_in_place(self, value: str) -> bool:
         """Says whether a value is in the memory of an input that machine code may read where the caller has it."""
@@ -278,9 +267,16 @@ class _Builder:
         root = self._find_root(value)
         if root is None or self.places[root].inner_bytes != self.prototypes[value].nbytes:  # type: ignore[union-attr]  # roots are blocks
             return False
+        sharing = self._list_sharing(root)
+        # Of what a foreign step has read, a view may have been passed on by name.
+        if not self.fixed.isdisjoint(sharing):
+            return False
         read_here = {name: sum(name in node.reads for node in group.members) for name in group.reads}
-        sharing = [name for name in self.places if self._find_root(name) == root]
         return all(self.readers_left.get(name, 0) == read_here.get(name, 0) for name in sharing)
+
+    def _list_sharing(self, root: str) -> list[str]:
+        """Returns the values in a block, each after the one that it is derived from."""
+        return [name for name in self.places if self._find_root(name) == root]
 
     def _find_root(self, value: str) -> str | None:
         """Returns the value whose block a value lies in; None for constants and for what is passed on by name."""
@@ -299,10 +295,9 @@ class _Builder:
             size = self.prototypes[source].shape[join.axis]
             cut = (slice(None),) * join.axis + (slice(begin, begin + size),)
             begin += size
-            if self._can_move(source, output, join):
-                root = self._find_root(source)
-                assert root is not None
-                self.places[root] = Derived(output, lambda array, cut=cut: array[cut])  # type: ignore[misc]  # a default binds the loop's value
+            root = self._find_movable(source, output, cut)
+            if root is not None:
+                self._move(root, output, cut)
             else:
                 copied.append(source)
                 slices.append(cut)
@@ -312,21 +307,27 @@ class _Builder:
             )
             self._add_step(group.name_profile(), recipe, (output,))
 
-    def _can_move(self, source: str, output: str, join: Join) -> bool:
+    def _find_movable(self, source: str, output: str, cut: Cut) -> str | None:
+        """Returns the value whose block becomes a piece of a result, where all steps that are planned already can do with that."""
         root = self._find_root(source)
         if root is None or root == output or self._is_read_in_place(source):
-            return False
-        place = self.places[root]
-        assert isinstance(place, Block)
+            return None
+        blocks = [place for place in (self.places[root], self.places[output]) if isinstance(place, Block)]
         # Whoever shares the block must see it as it is: a reshaped or turned view could not follow.
-        followers = [name for name in self.places if self._find_root(name) == root]
         laid = self.prototypes[root]
-        same = all((self.prototypes[name].shape, self.prototypes[name].strides) == (laid.shape, laid.strides) for name in followers)
-        target = self.places[output]
-        # In C order only what stays one piece may move: steps see such arrays as rows of any length.
-        is_whole = join.is_channels_last or prod(place.shape[: join.axis]) == 1
-        assert isinstance(target, Block)
-        return is_whole and same and (target.order, target.dtype, target.halo) == (place.order, place.dtype, place.halo)
+        followers = [self.prototypes[name] for name in self._list_sharing(root)]
+        same = all((follower.shape, follower.strides) == (laid.shape, laid.strides) for follower in followers)
+        is_alike = len({(block.order, block.dtype, block.halo) for block in blocks}) == 1
+        return root if same and is_alike and can_stand_for(self.prototypes[output][cut], laid) else None
+
+    def _move(self, root: str, output: str, cut: Cut) -> None:
+        """Puts a block into a piece of another one, with all values that lie in it."""
+        sharing = self._list_sharing(root)
+        self.places[root] = Derived(output, lambda array: array[cut])
+        for name in sharing:
+            place = self.places[name]
+            assert isinstance(place, Derived)
+            self.prototypes[name] = place.make(self.prototypes[place.source])
 
     def finish(self) -> Plan:
         """Returns the plan with every block placed."""

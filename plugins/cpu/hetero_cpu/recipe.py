@@ -54,7 +54,7 @@ NO_HALO = Halo()
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """Arrays in, arrays out. `reads` are values, `scratch` bytes; the group's output may take the place of `reads[i]` for i in
-    `overwrites`, where shape, type and order are the same."""
+    `overwrites`, where shape, type and order are the same and nothing else that the step reads lies there."""
 
     reads: tuple[str, ...]
     bind: Bind

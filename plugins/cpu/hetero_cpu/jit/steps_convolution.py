@@ -62,11 +62,6 @@ def choose_staging(convolution: Convolution, size: int = 0) -> Staging | None:
 def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: Staging | None) -> Recipe:
     site, windows, outputs = convolution.site, convolution.windows, convolution.outputs
     height, width = windows.outputs
-    x = site.prototypes[convolution.source]
-    pixel_stride = x.strides[3] if staging is None else convolution.channels * 4
-    is_merged = pixel_stride == convolution.channels * 4 and windows.dilations[1] == 1
-    depth = convolution.channels * (windows.kernel[1] if is_merged else 1)
-    taps = windows.kernel[0] * (1 if is_merged else windows.kernel[1])
     added = (epilogue.added,) if epilogue.added else ()
     is_flat = (
         windows.kernel == (1, 1)
@@ -78,7 +73,11 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: St
     pixels, lines = (convolution.batch * height * width, 1) if is_flat else (width, convolution.batch * height)
     tiling = choose_tiling(pixels, outputs, find_width())
     chunks = choose_chunks(
-        tiling, lines=lines, depth=depth * taps, pixel_bytes=convolution.channels * 4 * prod(windows.strides), workers=site.workers
+        tiling,
+        lines=lines,
+        depth=convolution.channels * prod(windows.kernel),
+        pixel_bytes=convolution.channels * 4 * prod(windows.strides),
+        workers=site.workers,
     )
     weight = convolution.pack_later(
         ("product", tiling.vectors, tiling.width), lambda w: pack_columns(w.transpose(2, 3, 1, 0).reshape(-1, outputs), tiling)
@@ -93,7 +92,10 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: St
         assert not is_flat or is_even(y)
         _, _, row, pixel = image.strides
         top, left = (max(pads[0], 0) for pads in windows.pads)
-        steps = windows.kernel[1] if not is_merged else 1
+        # Where pixels lie side by side, a row of the kernel is one tap.
+        is_merged = pixel == convolution.channels * 4 and windows.dilations[1] == 1
+        steps = 1 if is_merged else windows.kernel[1]
+        taps, depth = windows.kernel[0] * steps, convolution.channels * windows.kernel[1] // steps
         offsets = np.array(
             [
                 i * windows.dilations[0] * row + j * windows.dilations[1] * pixel
