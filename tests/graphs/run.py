@@ -124,7 +124,16 @@ def list_ranges(seeds: set[int]) -> list[list[int]]:
 
 def run_chunk(options: argparse.Namespace, record: Record, chunk: list[int], deadline: float) -> list[int]:
     """Tries these seeds in one child; returns those that were not reached."""
-    command = [sys.executable, __file__, options.device, "--child", "--seeds", f"{chunk[0]}:{chunk[-1] + 1}", "--record", options.record]
+    command = [
+        sys.executable,
+        __file__,
+        options.device,
+        "--child",
+        "--seeds",
+        f"{chunk[0]}:{chunk[-1] + 1}",
+        "--record",
+        options.record,
+    ]
     command += [argument for pair in options.config for argument in ("-c", pair)]
     command += ["--reference", options.reference] if options.reference is not None else []
     command += ["--models", options.models] if options.models else []
@@ -132,7 +141,10 @@ def run_chunk(options: argparse.Namespace, record: Record, chunk: list[int], dea
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         lines: queue.Queue[str | None] = queue.Queue()
         errors: list[str] = []
-        threads = (threading.Thread(target=lambda: read_lines(child.stdout, lines), daemon=True), threading.Thread(target=lambda: errors.extend(child.stderr or ()), daemon=True))
+        threads = (
+            threading.Thread(target=lambda: read_lines(child.stdout, lines), daemon=True),
+            threading.Thread(target=lambda: errors.extend(child.stderr or ()), daemon=True),
+        )
         for thread in threads:
             thread.start()
         while wanted and time.monotonic() < deadline:
@@ -145,7 +157,13 @@ def run_chunk(options: argparse.Namespace, record: Record, chunk: list[int], dea
             if line is None:
                 threads[1].join(10)
                 code = child.wait()
-                record.add({"seed": wanted.pop(0), "status": "crashed", "reason": f"the process ended with code {code}: {''.join(errors)[-600:]}"})
+                record.add(
+                    {
+                        "seed": wanted.pop(0),
+                        "status": "crashed",
+                        "reason": f"the process ended with code {code}: {''.join(errors)[-600:]}",
+                    }
+                )
                 return wanted
             result = json.loads(line)
             if result["seed"] in wanted:

@@ -103,7 +103,14 @@ class GraphBuilder:
         return self.constant(np.array(numbers, np.int64))
 
     def add(
-        self, op_type: str, inputs: Sequence[Value | str], shape: Sequence[Size], *, dtype: str = "", bound: float = 3.0, **attributes: Any
+        self,
+        op_type: str,
+        inputs: Sequence[Value | str],
+        shape: Sequence[Size],
+        *,
+        dtype: str = "",
+        bound: float = 3.0,
+        **attributes: Any,
     ) -> Value:
         """Adds a node of one output; its element type is that of the first input unless another one is given."""
         (value,) = self.add_many(op_type, inputs, [shape], dtypes=[dtype], bound=bound, **attributes)
@@ -161,7 +168,7 @@ class GraphBuilder:
         return int(self.random.integers(low, high + 1))
 
     def pick(self, suits: Callable[[Value], bool]) -> Value:
-        """Returns a value that suits: in most cases one of the newest or one that nobody has read yet, at times any. Raises: NotApplicable."""
+        """Returns a value that suits: mostly one of the newest or one that nobody has read yet, at times any. Raises: NotApplicable."""
         suited = [value for value in self.values if suits(value)]
         if not suited:
             raise NotApplicable

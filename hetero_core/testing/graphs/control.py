@@ -47,7 +47,9 @@ def grow_loop(b: GraphBuilder) -> None:
     _note_captures(b, y)
     maximum = b.constant(np.array(trips, np.int64))
     start = b.constant(np.array(True)) if b.chance(0.5) else ""
-    b.add_many("Loop", [maximum, start, x], [x.shape, (trips, *x.shape)], dtypes=[x.dtype] * 2, bound=x.bound + y.bound + 1, body=body)
+    b.add_many(
+        "Loop", [maximum, start, x], [x.shape, (trips, *x.shape)], dtypes=[x.dtype] * 2, bound=x.bound + y.bound + 1, body=body
+    )
 
 
 def grow_scan(b: GraphBuilder) -> None:
@@ -67,7 +69,16 @@ def grow_scan(b: GraphBuilder) -> None:
     outputs = [(result, x.dtype, row), (stacked, x.dtype, row)]
     body = _body(b.name("body"), nodes, inputs, outputs)
     directions = [1] if b.chance(0.3) else None
-    b.add_many("Scan", [start, x], [row, x.shape], dtypes=[x.dtype] * 2, bound=x.bound + 1, body=body, num_scan_inputs=1, scan_input_directions=directions)
+    b.add_many(
+        "Scan",
+        [start, x],
+        [row, x.shape],
+        dtypes=[x.dtype] * 2,
+        bound=x.bound + 1,
+        body=body,
+        num_scan_inputs=1,
+        scan_input_directions=directions,
+    )
 
 
 def _draw_condition(b: GraphBuilder) -> Value:
@@ -88,11 +99,16 @@ def _node(op_type: str, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.N
     return onnx.helper.make_node(op_type, inputs, outputs)
 
 
-def _body(name: str, nodes: Any, inputs: Sequence[tuple[str, str, Any]], outputs: Sequence[tuple[str, str, Any]]) -> onnx.GraphProto:
+def _body(
+    name: str, nodes: Any, inputs: Sequence[tuple[str, str, Any]], outputs: Sequence[tuple[str, str, Any]]
+) -> onnx.GraphProto:
     from onnx import helper  # heavy
 
     def declare(specs: Sequence[tuple[str, str, Any]]) -> list[onnx.ValueInfoProto]:
-        return [helper.make_tensor_value_info(value, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape) for value, dtype, shape in specs]
+        return [
+            helper.make_tensor_value_info(value, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
+            for value, dtype, shape in specs
+        ]
 
     return helper.make_graph(nodes, name, declare(inputs), declare(outputs))
 

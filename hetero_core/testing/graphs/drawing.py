@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_core.testing.graphs import control, elementwise, image, integers, quantized, sequence
+from hetero_core.testing.graphs import arrangement, control, convolution, elementwise, image, integers, quantized, sequence
 from hetero_core.testing.graphs.builder import GraphBuilder, NotApplicable, Value
 
 if TYPE_CHECKING:
@@ -172,15 +172,35 @@ def _scale(factor: float, operators: Operators) -> Operators:
     return tuple((factor * weight, operator) for weight, operator in operators)
 
 
+_IMAGE = (*image.OPERATORS, *convolution.OPERATORS)
 _COMMON = (*elementwise.OPERATORS, *_scale(0.4, control.OPERATORS))
-_PIECES: Operators = ((1.0, sequence.grow_reduction), (1.0, sequence.grow_transpose), (1.0, sequence.grow_reshape), (1.0, sequence.grow_pieces))
 
 FAMILIES: Mapping[str, tuple[Callable[[GraphBuilder], None], Operators]] = {
-    "image": (start_image, (*image.OPERATORS, *elementwise.OPERATORS)),
-    "sequence": (start_sequence, (*sequence.OPERATORS, *_scale(0.5, _COMMON))),
-    "quantized": (start_quantized, (*quantized.OPERATORS, *_scale(0.15, image.OPERATORS), *_scale(0.15, sequence.OPERATORS), *_scale(0.2, _COMMON))),
-    "integer": (start_integer, (*integers.OPERATORS, *_scale(0.3, _COMMON), *_scale(0.3, _PIECES))),
-    "mixed": (start_mixed, (*image.OPERATORS, *sequence.OPERATORS, *_COMMON, *control.OPERATORS, *_scale(0.5, integers.OPERATORS), *_scale(0.5, quantized.OPERATORS))),
+    "image": (start_image, (*_IMAGE, *elementwise.OPERATORS)),
+    "sequence": (start_sequence, (*sequence.OPERATORS, *arrangement.OPERATORS, *_scale(0.5, _COMMON))),
+    "quantized": (
+        start_quantized,
+        (
+            *quantized.OPERATORS,
+            *_scale(0.15, _IMAGE),
+            *_scale(0.15, sequence.OPERATORS),
+            *_scale(0.15, arrangement.OPERATORS),
+            *_scale(0.2, _COMMON),
+        ),
+    ),
+    "integer": (start_integer, (*integers.OPERATORS, *_scale(0.3, _COMMON), *_scale(0.1, arrangement.OPERATORS))),
+    "mixed": (
+        start_mixed,
+        (
+            *_IMAGE,
+            *sequence.OPERATORS,
+            *arrangement.OPERATORS,
+            *_COMMON,
+            *control.OPERATORS,
+            *_scale(0.5, integers.OPERATORS),
+            *_scale(0.5, quantized.OPERATORS),
+        ),
+    ),
 }
 """How a graph of each family begins, and what grows in it."""
 _SHARES = [0.35, 0.3, 0.12, 0.08, 0.15]

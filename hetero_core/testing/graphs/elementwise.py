@@ -13,7 +13,9 @@ _WITH_ALPHA = {"LeakyRelu": 0.1, "Elu": 0.7, "Celu": 0.8, "ThresholdedRelu": 0.5
 def grow_unary(b: GraphBuilder) -> None:
     """Adds a function of one value."""
     x = b.pick_float()
-    kind = b.choose("plain", "plain", "plain", "alpha", "hard_sigmoid", "clip", "exp", "sqrt", "log", "reciprocal", "rounding", "prelu")
+    kind = b.choose(
+        "plain", "plain", "plain", "alpha", "hard_sigmoid", "clip", "exp", "sqrt", "log", "reciprocal", "rounding", "prelu"
+    )
     match kind:
         case "plain":
             operator = b.choose(*_PLAIN)

@@ -142,7 +142,9 @@ def describe(value: Any, bound: Bounds, name: str, dtype: str) -> str | None:
 def measure(one: Any, other: Any) -> Any:
     """Returns the distance of two arrays by element; of equal infinities and of two NaN 0, of a NaN and a number infinity."""
     if one.dtype.kind in "biu" and other.dtype.kind in "biu":
-        return np.abs(one.astype(np.float64) - other.astype(np.float64)) + ((one != other) & (one.astype(float) == other.astype(float)))
+        return np.abs(one.astype(np.float64) - other.astype(np.float64)) + (
+            (one != other) & (one.astype(float) == other.astype(float))
+        )
     one, other = one.astype(np.float64), other.astype(np.float64)
     with np.errstate(invalid="ignore"):
         distance = np.abs(one - other)
@@ -151,7 +153,7 @@ def measure(one: Any, other: Any) -> Any:
 
 
 def _slack(exact: Any, dtype: str | None) -> float:
-    if dtype not in UNIT:
+    if dtype is None or dtype not in UNIT:
         return 0.0
     sizes = np.abs(exact[np.isfinite(exact)])
     return SLACK[dtype] * UNIT[dtype] * float(sizes.max(initial=0.0)) + float(np.finfo(dtype).tiny)
@@ -170,7 +172,7 @@ def run_engine(model: bytes, feeds: Mapping[str, Any]) -> list[Any] | None:
     try:
         session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         return list(session.run(None, dict(feeds)))
-    except Exception as error:  # noqa: BLE001  # its errors have no common class; those of other kinds go on
+    except Exception as error:  # its errors have no common class; those of other kinds go on
         if type(error).__module__.startswith("onnxruntime"):
             return None
         raise

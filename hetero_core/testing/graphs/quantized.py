@@ -49,7 +49,9 @@ def grow_dequantize(b: GraphBuilder) -> None:
 
 def grow_dynamic(b: GraphBuilder) -> None:
     """Adds DynamicQuantizeLinear with MatMulInteger behind it, and the product of both scales, as exporters write it."""
-    x = b.pick(lambda value: value.dtype == "float32" and value.rank >= 2 and isinstance(value.shape[-1], int) and value.bound < 300)
+    x = b.pick(
+        lambda value: value.dtype == "float32" and value.rank >= 2 and isinstance(value.shape[-1], int) and value.bound < 300
+    )
     width, outputs = int(x.shape[-1]), b.choose(1, 4, 8, 15, 16, 17, 32, 33)
     if b.count(x.shape) * outputs > LARGEST_WORK:
         raise NotApplicable
@@ -57,7 +59,9 @@ def grow_dynamic(b: GraphBuilder) -> None:
     dtype = b.choose("int8", "int8", "uint8")
     shape = (*x.shape[:-1], outputs)
     weight_zero = b.constant(np.array(0 if dtype == "int8" else 128, dtype))
-    total = b.add("MatMulInteger", [y, _weights(b, width, outputs, dtype=dtype), zero, weight_zero], shape, dtype="int32", bound=1e6)
+    total = b.add(
+        "MatMulInteger", [y, _weights(b, width, outputs, dtype=dtype), zero, weight_zero], shape, dtype="int32", bound=1e6
+    )
     if b.chance(0.8):
         wide = b.add("Cast", [total], shape, dtype="float32", bound=1e6, to=1)
         factor = b.add("Mul", [scale, b.scalar(0.01, "float32")], (), dtype="float32", bound=1)
@@ -78,9 +82,12 @@ def grow_integer_product(b: GraphBuilder) -> None:
         b.add("MatMulInteger", [x, _weights(b, width, outputs), zero], shape, dtype="int32", bound=1e6)
         return
     dtype = x.dtype
-    result_scale, result_zero = b.scalar(0.02 * math.sqrt(width), "float32"), b.constant(np.array(128 if dtype == "uint8" else 0, dtype))
+    result_scale, result_zero = (
+        b.scalar(0.02 * math.sqrt(width), "float32"),
+        b.constant(np.array(128 if dtype == "uint8" else 0, dtype)),
+    )
     weight_scale, weight_zero = b.scalar(0.01, "float32"), b.constant(np.array(0, "int8"))
-    read = [x, scale, zero, _weights(b, width, outputs), weight_scale, weight_zero, result_scale, result_zero]
+    read: list[Value | str] = [x, scale, zero, _weights(b, width, outputs), weight_scale, weight_zero, result_scale, result_zero]
     b.add("QLinearMatMul", read, shape, dtype=dtype, bound=127)
 
 
@@ -108,11 +115,13 @@ def grow_integer_conv(b: GraphBuilder) -> None:
         return
     weight = _weights(b, outputs, channels // group, kernel, kernel)
     per_channel = b.chance(0.4)
-    weight_scale = b.constant((b.random.random(outputs) * 0.01 + 0.005).astype("float32")) if per_channel else b.scalar(0.01, "float32")
+    weight_scale = (
+        b.constant((b.random.random(outputs) * 0.01 + 0.005).astype("float32")) if per_channel else b.scalar(0.01, "float32")
+    )
     weight_zero = b.constant(np.zeros(outputs if per_channel else (), "int8"))
     size = math.sqrt(channels // group * kernel**2)
     result = [b.scalar(0.02 * size, "float32"), b.constant(np.array(128 if x.dtype == "uint8" else 0, x.dtype))]
-    read = [x, scale, zero, weight, weight_scale, weight_zero, *result]
+    read: list[Value | str] = [x, scale, zero, weight, weight_scale, weight_zero, *result]
     if b.chance(0.5):
         read.append(b.constant(b.random.integers(-500, 500, outputs).astype("int32")))
     b.add("QLinearConv", read, shape, dtype=x.dtype, bound=127, **more)
@@ -120,7 +129,11 @@ def grow_integer_conv(b: GraphBuilder) -> None:
 
 def grow_qdq_conv(b: GraphBuilder) -> None:
     """Adds a convolution or a product in the QDQ form: dequantized bytes and weights in, quantized result out."""
-    x = b.pick(lambda value: value.dtype in ("uint8", "int8") and value.rank in (2, 3, 4) and all(isinstance(size, int) for size in value.shape[1:]))
+    x = b.pick(
+        lambda value: (
+            value.dtype in ("uint8", "int8") and value.rank in (2, 3, 4) and all(isinstance(size, int) for size in value.shape[1:])
+        )
+    )
     scale, zero = _draw_scale(b, x.dtype)
     wide = b.add("DequantizeLinear", [x, scale, zero], x.shape, dtype="float32", bound=6)
     outputs = b.choose(1, 4, 8, 9, 16, 17, 32)
@@ -131,7 +144,12 @@ def grow_qdq_conv(b: GraphBuilder) -> None:
         kernel = b.choose(1, 3)
         if b.count((batch, outputs, height, width)) * channels * kernel**2 > LARGEST_WORK:
             raise NotApplicable
-        weight = b.add("DequantizeLinear", [_weights(b, outputs, channels, kernel, kernel), weight_scale, weight_zero], (outputs, channels, kernel, kernel), dtype="float32")
+        weight = b.add(
+            "DequantizeLinear",
+            [_weights(b, outputs, channels, kernel, kernel), weight_scale, weight_zero],
+            (outputs, channels, kernel, kernel),
+            dtype="float32",
+        )
         b.values.remove(weight)
         shape = (batch, outputs, height, width)
         y = b.add("Conv", [wide, weight], shape, bound=20, kernel_shape=[kernel] * 2, pads=[kernel // 2] * 4)
@@ -139,7 +157,9 @@ def grow_qdq_conv(b: GraphBuilder) -> None:
             y = b.add("Relu", [y], shape, bound=20)
     else:
         depth = int(x.shape[-1])
-        weight = b.add("DequantizeLinear", [_weights(b, depth, outputs), weight_scale, weight_zero], (depth, outputs), dtype="float32")
+        weight = b.add(
+            "DequantizeLinear", [_weights(b, depth, outputs), weight_scale, weight_zero], (depth, outputs), dtype="float32"
+        )
         b.values.remove(weight)
         y = b.add("MatMul", [wide, weight], (*x.shape[:-1], outputs), bound=20)
     if b.chance(0.8):

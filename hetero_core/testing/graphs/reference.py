@@ -25,13 +25,19 @@ UNIT: Mapping[str, float] = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16
 """The largest relative error of one rounding. The reference itself is float64, so that of float64 is taken larger than it is."""
 
 _EXACT = frozenset(
-    "Identity Reshape Flatten Squeeze Unsqueeze Transpose Slice Split Concat Gather GatherElements GatherND ScatterND ScatterElements Expand "
-    "Tile Pad Where Max Min Relu Neg Abs Clip MaxPool GlobalMaxPool DepthToSpace SpaceToDepth TopK Floor Ceil Round Sign Compress Trilu "
-    "ReduceMax ReduceMin Dropout If Loop Scan Constant ConstantOfShape Shape Size NonZero ArgMax ArgMin OneHot ReverseSequence "
-    "Equal Greater Less GreaterOrEqual LessOrEqual Not And Or Xor IsNaN IsInf Range Unique DequantizeLinear ThresholdedRelu".split()
+    (  # noqa: SIM905  # a list of names reads better so
+        "Identity Reshape Flatten Squeeze Unsqueeze Transpose Slice Split Concat "
+        "Gather GatherElements GatherND ScatterND ScatterElements Expand Tile Pad Where "
+        "Max Min Relu Neg Abs Clip MaxPool GlobalMaxPool DepthToSpace "
+        "SpaceToDepth TopK Floor Ceil Round Sign Compress Trilu ReduceMax "
+        "ReduceMin Dropout If Loop Scan Constant ConstantOfShape Shape Size "
+        "NonZero ArgMax ArgMin OneHot ReverseSequence Equal Greater Less GreaterOrEqual "
+        "LessOrEqual Not And Or Xor IsNaN IsInf Range Unique "
+        "DequantizeLinear ThresholdedRelu "
+    ).split()
 )
 """Operators that give one of the numbers that they read, or one that follows from it without rounding."""
-_ACCURATE = frozenset("Add Sub Mul Div Sqrt Reciprocal Cast LeakyRelu PRelu".split())
+_ACCURATE = frozenset(("Add", "Sub", "Mul", "Div", "Sqrt", "Reciprocal", "Cast", "LeakyRelu", "PRelu"))
 """Operators of one rounding; all others also get their operands moved."""
 
 
@@ -44,7 +50,7 @@ class Noise:
 
     def move(self, array: Any, dtype: str | None) -> Any:
         """Returns the array with each number moved a little; what is no floating-point number stays."""
-        if not _is_float(array) or self.units == 0 or dtype not in UNIT:
+        if dtype is None or dtype not in UNIT or self.units == 0 or not _is_float(array):
             return array
         shift = self.random.uniform(-1, 1, array.shape) * (self.units * UNIT[dtype])
         return array * (1 + shift)
@@ -56,11 +62,17 @@ class Reference:
     def __init__(self, network: Network) -> None:
         self.network = network
         self._dtype_of = {
-            name: found.dtype for graph in iterate_graphs(network) for name, found in graph.types.items() if isinstance(found, TensorType)
+            name: found.dtype
+            for graph in iterate_graphs(network)
+            for name, found in graph.types.items()
+            if isinstance(found, TensorType)
         }
         self._dtype_of |= {spec.name: spec.dtype for graph in iterate_graphs(network) for spec in (*graph.inputs, *graph.outputs)}
         self._dtype_of |= {
-            name: one.type.dtype for graph in iterate_graphs(network) for name, one in graph.initializers.items() if isinstance(one.type, TensorType)
+            name: one.type.dtype
+            for graph in iterate_graphs(network)
+            for name, one in graph.initializers.items()
+            if isinstance(one.type, TensorType)
         }
         self._program = compile_program(network)
 

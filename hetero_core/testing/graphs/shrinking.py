@@ -116,5 +116,3 @@ def _write_body(graph: Graph) -> str:
     nodes = " ".join(_write_node(node) for node in graph.nodes)
     names = ", ".join(spec.name for spec in graph.inputs)
     return f"({names}) => ({', '.join(spec.name for spec in graph.outputs)}) {{ {nodes} }}"
-
-

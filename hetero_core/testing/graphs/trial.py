@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -102,5 +102,3 @@ def _find_touched(given: Mapping[str, Any], feed: Mapping[str, Any]) -> str | No
 def _find_unfilled(presets: Mapping[str, Any], outputs: Mapping[str, Any]) -> str | None:
     unfilled = (name for name, array in presets.items() if not np.shares_memory(array, outputs[name]) and array.size)
     return next((f"output '{name}' is not the array that was set for it" for name in unfilled), None)
-
-

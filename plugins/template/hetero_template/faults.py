@@ -17,6 +17,8 @@ def find_fault(node: Node, network: Network) -> str | None:
         if node.attributes.get("mode") in ("cubic", "bicubic"):
             return f"{node.operator} with a cubic and the padding mode border: onnx.reference moves positions to the border first"
         return None
+    if node.op_type == "MaxPool" and _has_uneven_pads(node):
+        return f"{node.operator} with a stride of 1 and pads that differ: onnx.reference mixes up the sides"
     if node.op_type == "BatchNormalization" and 7 <= node.since_version < 14 and _is_training(node):
         return f"{node.operator} is supported for inference with one output and spatial = 1"
     if node.op_type == "Scan" and node.since_version < 9:
@@ -28,6 +30,12 @@ def find_fault(node: Node, network: Network) -> str | None:
     if node.op_type == "If" and any(_is_optional_sequence(network, value) for value in node.writes):
         return f"{node.operator} with an optional sequence as output: onnx.reference wraps it twice"
     return None
+
+
+def _has_uneven_pads(node: Node) -> bool:
+    """Says whether a pooling takes the evaluator's way for windows side by side, with pads that are not all the same."""
+    moves = (*node.attributes.get("strides", ()), *node.attributes.get("dilations", ()))
+    return all(step == 1 for step in moves) and len(set(node.attributes.get("pads", ()))) > 1
 
 
 def _is_training(node: Node) -> bool:
