@@ -21,6 +21,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from hetero_core.testing.graphs.drawing import VERSION
+
 SEED_SECONDS = 300.0
 CHILD_SEEDS = 200
 """After so many seeds a new child is started; what a device piles up ends with it."""
@@ -68,6 +70,8 @@ class Record:
         self.subject = subject
         whole = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         known = whole.get(subject, {})
+        if known.get("drawing") != VERSION:
+            known = {}
         self.done = {seed for first, last in known.get("ranges", []) for seed in range(first, last)}
         self.counts = Counter(known.get("counts", {}))
         self.failures: dict[str, str] = known.get("failures", {})
@@ -95,6 +99,7 @@ class Record:
         """Writes the file anew, beside itself first; other subjects in it stay as they are."""
         whole = json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else {}
         whole[self.subject] = {
+            "drawing": VERSION,
             "ranges": list_ranges(self.done),
             "counts": dict(sorted(self.counts.items())),
             "failures": self.failures,

@@ -40,6 +40,11 @@ _EXACT = frozenset(
 _ACCURATE = frozenset(("Add", "Sub", "Mul", "Div", "Sqrt", "Reciprocal", "Cast", "LeakyRelu", "PRelu"))
 """Operators of one rounding; all others also get their operands moved."""
 
+_WITH_NUMBERS = frozenset(
+    ("LeakyRelu", "Elu", "Celu", "Selu", "HardSigmoid", "ThresholdedRelu", "LRN", "Gemm", "BatchNormalization")
+)
+"""Operators that have floating-point attributes, also where they are left out."""
+
 
 @dataclass(frozen=True, slots=True)
 class Noise:
@@ -108,9 +113,15 @@ class Reference:
         return widened if several else widened[0]
 
     def _precision(self, node: Node, name: str) -> str | None:
-        """Returns the type that a node computes a value in: a LayerNormalization of float64 may have its mean in float32."""
+        """Returns the type whose precision a value has.
+
+        Attributes are float32 whatever the node computes in, and the mean of a LayerNormalization is float32 unless it says otherwise.
+        """
         dtype = self._dtype_of.get(name)
-        return "float32" if dtype == "float64" and node.op_type == "LayerNormalization" else dtype
+        is_single = node.op_type in ("LayerNormalization", *_WITH_NUMBERS) or any(
+            isinstance(one, float) for one in node.attributes.values()
+        )
+        return "float32" if dtype == "float64" and is_single else dtype
 
 
 def widen(value: Any) -> Any:

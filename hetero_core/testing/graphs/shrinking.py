@@ -42,6 +42,9 @@ def shrink(core: Core, trial: Trial, fault: Fault) -> tuple[Network, Fault]:
 
     parts: list[Network] = []
     smallest = _drop_outputs(reduce_network(trial.network, fails), fails)
+    if smallest is not trial.network:
+        # What made the outputs that are gone can go now.
+        smallest = reduce_network(smallest, fails)
     return smallest, faults[id(smallest)]
 
 

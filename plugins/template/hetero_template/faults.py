@@ -17,6 +17,8 @@ def find_fault(node: Node, network: Network) -> str | None:
         if node.attributes.get("mode") in ("cubic", "bicubic"):
             return f"{node.operator} with a cubic and the padding mode border: onnx.reference moves positions to the border first"
         return None
+    if node.op_type == "Erf" and getattr(network.type_of(node.inputs[0]), "dtype", None) == "float64":
+        return f"{node.operator} of float64: onnx.reference computes it in float32"
     if node.op_type == "MaxPool" and _has_uneven_pads(node):
         return f"{node.operator} with a stride of 1 and pads that differ: onnx.reference mixes up the sides"
     if node.op_type == "BatchNormalization" and 7 <= node.since_version < 14 and _is_training(node):
