@@ -13,6 +13,7 @@ import numpy as np
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
 from hetero_core.kernels.activations import sigmoid_of
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, widen
+from hetero_core.kernels.products import multiply
 from hetero_core.kernels.registry import BOOL, FLOATS, INT64, NUMBERS, kernel
 
 _QKV = (FLOATS, FLOATS, FLOATS, NUMBERS | BOOL, FLOATS, FLOATS, INT64)
@@ -112,7 +113,7 @@ def _scale(x: Array, factor: float) -> Array:
 
 
 def _multiply(xp: Namespace, a: Array, b: Array) -> Array:
-    return narrow(xp.matmul(widen(a), widen(b)), a.dtype)
+    return narrow(multiply(xp, widen(a), widen(b)), a.dtype)
 
 
 def _allow_positions(

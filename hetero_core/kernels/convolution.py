@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import prod
 
 from hetero_core.kernels.precision import Array, Namespace, narrow, widen
+from hetero_core.kernels.products import multiply
 from hetero_core.kernels.registry import FLOATS, kernel
 from hetero_core.kernels.windows import AUTO_PADS, Windows, lay_windows
 
@@ -48,7 +49,7 @@ def convolve(xp: Namespace, x: Array, w: Array, windows: Windows, group: int) ->
     outputs = w.shape[0]
     grouped = w.reshape(group, outputs // group, -1)
     if windows.is_pointwise:
-        y = xp.matmul(grouped, x.reshape(batch, group, channels // group, -1))
+        y = multiply(xp, grouped, x.reshape(batch, group, channels // group, prod(windows.sizes)))
         return y.reshape((batch, outputs, *windows.outputs))
     padded = windows.pad(xp, x, 0)
     if group == channels == outputs:
@@ -82,7 +83,7 @@ def _convolve_blocks(xp: Namespace, x: Array, w: Array, windows: Windows) -> Arr
                 start = picked[0].start + begin * stride
                 rows_picked = slice(start, start + (count - 1) * stride + 1, stride)
                 columns[:, index] = x[(item, slice(None), rows_picked, *picked[1:])]
-            product = xp.matmul(w, columns.reshape(group, depth, -1))
+            product = multiply(xp, w, columns.reshape(group, depth, -1))
             y[item, :, :, begin : begin + count] = product.reshape(group, outputs, count, -1)
     return y.reshape((batch, group * outputs, *windows.outputs))
 
@@ -152,7 +153,7 @@ def _spread_filters(
     batch, channels = x.shape[:2]
     outputs, taps = w.shape[1], w.shape[2:]
     filters = xp.swapaxes(w.reshape(group, channels // group, -1), 1, 2)
-    products = xp.matmul(filters, x.reshape(batch, group, channels // group, -1))
+    products = multiply(xp, filters, x.reshape(batch, group, channels // group, prod(x.shape[2:])))
     products = products.reshape((batch, group * outputs, *taps, *x.shape[2:]))
     y = xp.zeros((batch, group * outputs, *full), dtype=x.dtype)
     spread = Windows(full, taps, strides, dilations, ((0, 0),) * len(taps), x.shape[2:])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, widen
+from hetero_core.kernels.products import multiply
 from hetero_core.kernels.registry import COMPLEX, FLOATS, INT64, NUMBERS, kernel
 from hetero_core.kernels.sampling import count_inside, interpolate, weigh_linear
 from hetero_core.kernels.windows import Windows, lay_windows
@@ -38,14 +39,18 @@ def deform_conv(
     rank, depth, points = len(sizes), prod(taps), prod(windows.outputs)
     offsets = widen(offset).reshape((batch * offset_group, depth, rank, points))
     places = _lay_places(xp, windows)
-    coordinates = tuple((places[axis][None] + offsets[:, :, axis]).reshape((batch * offset_group, -1)) for axis in range(rank))
+    coordinates = tuple(
+        (places[axis][None] + offsets[:, :, axis]).reshape((batch * offset_group, depth * points)) for axis in range(rank)
+    )
     grouped = widen(x).reshape((batch * offset_group, channels // offset_group, *sizes))
     columns = interpolate(xp, grouped, coordinates, count_inside(xp, sizes), weigh_linear)
     columns = columns.reshape((batch, offset_group, channels // offset_group, depth, points))
     if mask is not None:
         columns = columns * widen(mask).reshape((batch, offset_group, 1, depth, points))
     outputs = w.shape[0]
-    y = xp.matmul(widen(w).reshape((group, outputs // group, -1)), columns.reshape((batch, group, -1, points)))
+    y = multiply(
+        xp, widen(w).reshape((group, outputs // group, -1)), columns.reshape((batch, group, channels // group * depth, points))
+    )
     y = y.reshape((batch, outputs, *windows.outputs))
     if b is not None:
         y = y + widen(b).reshape((-1, *(1,) * rank))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
 from hetero_core.kernels.precision import Array, Namespace, narrow, normalize_axes, normalize_axis, widen
 from hetero_core.kernels.registry import FLOATS, kernel
@@ -133,13 +135,15 @@ def group_normalization_per_group(
     xp: Namespace, x: Array, scale: Array, bias: Array, *, epsilon: float = 1e-5, num_groups: int
 ) -> Array:
     """Returns x normalized and scaled in each group of channels. Source: ONNX GroupNormalization-18."""
-    normalized = _normalize_groups(xp, widen(x), num_groups, epsilon).reshape((x.shape[0], num_groups, -1))
+    normalized = _normalize_groups(xp, widen(x), num_groups, epsilon).reshape(
+        (x.shape[0], num_groups, prod(x.shape[1:]) // num_groups)
+    )
     y = normalized * widen(scale).reshape((1, -1, 1)) + widen(bias).reshape((1, -1, 1))
     return narrow(y, x.dtype).reshape(x.shape)
 
 
 def _normalize_groups(xp: Namespace, x: Array, num_groups: int, epsilon: float) -> Array:
-    grouped = x.reshape((x.shape[0], num_groups, -1))
+    grouped = x.reshape((x.shape[0], num_groups, prod(x.shape[1:]) // num_groups))
     mean, variance = (statistic(grouped, axis=2, keepdims=True) for statistic in (xp.mean, xp.var))
     return ((grouped - mean) / xp.sqrt(variance + epsilon)).reshape(x.shape)
 

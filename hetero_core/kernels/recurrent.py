@@ -13,6 +13,7 @@ from math import isnan, nan
 from hetero_core.errors import suggest
 from hetero_core.kernels.activations import sigmoid_of, softplus_of
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, widen
+from hetero_core.kernels.products import multiply
 from hetero_core.kernels.registry import FLOATS, INDEX, kernel
 from hetero_core.network.graph import Node
 from hetero_core.network.types import ValueType
@@ -121,7 +122,7 @@ def _walk(
         lives = xp.asarray([[index < length] for length in lengths])
         states = tuple(xp.where(lives, new, old) for new, old in zip(fresh, states, strict=True))
         outputs[index] = xp.where(lives, fresh[0], fresh[0].dtype.type(0))
-    return xp.stack(outputs), states
+    return xp.stack(outputs) if outputs else xp.empty((0, *states[0].shape), dtype=states[0].dtype), states
 
 
 def _run_directions(
@@ -150,7 +151,7 @@ def _run_directions(
             else widen(initial[:, index] if layout else initial[index])
             for initial in initials
         )
-        projected = xp.matmul(wide, widen(w[index]).T) + bias_of(index)
+        projected = multiply(xp, wide, widen(w[index]).T) + bias_of(index)
         backward = direction == "reverse" or index == 1
         outputs, states = _walk(xp, projected, lengths, starts, step_of(index), backward=backward)
         sequences.append(outputs)
@@ -204,7 +205,7 @@ def rnn(
 
     def step_of(index: int) -> Step:
         recurrence, activate = widen(r[index]).T, functions[index]
-        return lambda projected, states: (activate(projected + states[0] @ recurrence),)
+        return lambda projected, states: (activate(projected + multiply(xp, states[0], recurrence)),)
 
     return _run_directions(
         xp, x, w, r, sequence_lens=sequence_lens, initials=(initial_h,), direction=direction, layout=layout,
@@ -260,9 +261,13 @@ def gru(
 
         def step(projected: Array, states: States) -> States:
             (state,) = states
-            gated = activate_gate(projected[:, : 2 * hidden] + state @ gates)
+            gated = activate_gate(projected[:, : 2 * hidden] + multiply(xp, state, gates))
             update, reset = _split_columns(gated, 2)
-            recurrent = reset * (state @ candidate + inner_bias) if linear_before_reset else (reset * state) @ candidate
+            recurrent = (
+                reset * (multiply(xp, state, candidate) + inner_bias)
+                if linear_before_reset
+                else multiply(xp, reset * state, candidate)
+            )
             proposed = activate_candidate(projected[:, 2 * hidden :] + recurrent)
             return ((1 - update) * proposed + update * state,)
 
@@ -319,7 +324,7 @@ def lstm(
 
         def step(projected: Array, states: States) -> States:
             state, cell = states
-            to_i, to_o, to_f, to_c = _split_columns(projected + state @ recurrence, 4)
+            to_i, to_o, to_f, to_c = _split_columns(projected + multiply(xp, state, recurrence), 4)
             gate_i = activate_gate(to_i + peep_i * cell)
             gate_f = 1 - gate_i if input_forget else activate_gate(to_f + peep_f * cell)
             cell = gate_f * cell + gate_i * activate_cell(to_c)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
+from math import prod
 
 import numpy as np
 
@@ -38,7 +39,7 @@ def read_elements(xp: Namespace, x: Array, positions: tuple[Array, ...], resolve
             counted = mask if counted is None else counted & mask
     assert flat is not None
     batches = xp.arange(batch).reshape((-1, 1, 1))
-    values = x.reshape((batch, channels, -1))[batches, xp.arange(channels).reshape((1, -1, 1)), flat[:, None]]
+    values = x.reshape((batch, channels, prod(x.shape[2:])))[batches, xp.arange(channels).reshape((1, -1, 1)), flat[:, None]]
     return values if counted is None else xp.where(counted[:, None], values, values.dtype.type(0))
 
 

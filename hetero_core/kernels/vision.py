@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,7 @@ def grid_sample(
     -1 and 1 are the centers of the outer elements with align_corners, else their outer edges. Source: ONNX GridSample-22.
     """
     sizes = x.shape[2:]
-    points = widen(grid).reshape((grid.shape[0], -1, len(sizes)))
+    points = widen(grid).reshape((grid.shape[0], prod(grid.shape[1:-1]), len(sizes)))
     coordinates = []
     for axis, size in enumerate(sizes):
         normalized = points[..., len(sizes) - 1 - axis]

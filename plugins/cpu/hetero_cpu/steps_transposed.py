@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from hetero_core.kernels.products import cut_sum
 from hetero_cpu.recipe import Array, Call, Choice, Recipe, Site, step
 from hetero_cpu.scratch import cut_scratch, measure_scratch
 
@@ -36,16 +37,18 @@ def plan_side_by_side(site: Site) -> Choice | None:
     packed = site.weights.pack(
         (weight,), ("side by side",), lambda w: np.ascontiguousarray(w.transpose(0, 2, 3, 1)).reshape(channels, -1)
     )
-    shapes = [(batch, height, width, channels), (batch, height, down, width, right, outputs)]
+    pieces = cut_sum(channels, 4)
+    shapes = [(batch, height, width, channels), *[(batch, height, down, width, right, outputs)] * min(len(pieces), 2)]
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Call]:
-        pixels, blocks = cut_scratch(scratch, shapes)
+        pixels, blocks, *spare = cut_scratch(scratch, shapes)
         x, y = reads[0].transpose(0, 2, 3, 1), writes[0].transpose(0, 2, 3, 1)
         made = blocks.reshape(batch * height * width, -1)
-        calls: list[Call] = [
-            partial(np.copyto, pixels, x),
-            partial(np.matmul, pixels.reshape(-1, channels), packed, made),
-        ]
+        rows = pixels.reshape(-1, channels)
+        calls: list[Call] = [partial(np.copyto, pixels, x), partial(np.matmul, rows[:, pieces[0]], packed[pieces[0]], made)]
+        for piece in pieces[1:]:
+            part = spare[0].reshape(made.shape)
+            calls += [partial(np.matmul, rows[:, piece], packed[piece], part), partial(np.add, made, part, made)]
         if bias is not None:
             calls.append(partial(np.add, made.reshape(-1, outputs), bias, made.reshape(-1, outputs)))
         split = blocks.reshape(batch, height, width, down, right, outputs).transpose(0, 1, 3, 2, 4, 5)

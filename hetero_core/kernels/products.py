@@ -1,0 +1,35 @@
+"""Products of matrices whose digits do not depend on the threads of BLAS: long sums are made in pieces, one after the other.
+
+OpenBLAS cuts sums of more than 320 float32, or 128 float64, into pieces whose length depends on the number of threads.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hetero_core.kernels.precision import Array, Namespace
+
+# Bytes of a row of the left side: fewer than the shortest sum that OpenBLAS cuts.
+_PIECE_BYTES = 1024
+
+
+def cut_sum(depth: int, itemsize: int) -> list[slice]:
+    """Returns the pieces of sums of `depth` products, of nearly one length; one for sums that BLAS does not cut."""
+    pieces = max(1, -(-depth * itemsize // _PIECE_BYTES))
+    size = -(-depth // pieces)
+    return [slice(begin, min(begin + size, depth)) for begin in range(0, max(depth, 1), max(size, 1))]
+
+
+def multiply(xp: Namespace, a: Array, b: Array) -> Array:
+    """Returns `xp.matmul(a, b)`, a fresh array. NumPy's sums of floats are made in pieces."""
+    pieces = cut_sum(a.shape[-1], a.dtype.itemsize)
+    if xp is not np or len(pieces) == 1 or a.dtype.kind not in "fc":
+        return xp.matmul(a, b)
+    y = np.matmul(a[..., pieces[0]], _pick_rows(b, pieces[0]))
+    for piece in pieces[1:]:
+        y += np.matmul(a[..., piece], _pick_rows(b, piece))
+    return y
+
+
+def _pick_rows(b: Array, piece: slice) -> Array:
+    return b[piece] if b.ndim == 1 else b[..., piece, :]

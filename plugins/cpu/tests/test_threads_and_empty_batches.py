@@ -1,0 +1,91 @@
+"""What no number of threads may change, and batches without an image."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx.numpy_helper
+import onnx.parser
+import onnxruntime
+import pytest
+
+from hetero_core import Core
+
+
+def parse(text: str, **weights: tuple[int, ...]) -> onnx.ModelProto:
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 22]> {text}')
+    random = np.random.default_rng(3)
+    for name, shape in weights.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(random.standard_normal(shape).astype(np.float32), name))
+    return model
+
+
+def infer(model: onnx.ModelProto, x: Any, kernels: str, threads: int) -> Any:
+    with Core() as core:
+        return core.load_network(model, "CPU", {"CPU_KERNELS": kernels, "INFERENCE_NUM_THREADS": threads}).infer({"x": x})["y"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "node", "weights"),
+    [
+        ((1, 500, 14, 14), "ConvTranspose<strides=[2,2], pads=[1,1,1,1]>(x, w)", {"w": (500, 64, 3, 3)}),
+        ((1, 1000, 7, 7), "ConvTranspose<strides=[2,2]>(x, w)", {"w": (1000, 32, 2, 2)}),
+        ((1, 1000, 40), "ConvTranspose<strides=[2]>(x, w)", {"w": (1000, 32, 4)}),
+        ((1, 500, 40), "Conv(x, w)", {"w": (64, 500, 3)}),
+        ((1, 60, 5, 6, 7), "Conv(x, w)", {"w": (64, 60, 3, 3, 3)}),
+        ((200, 500), "Gemm<transB=1>(x, w)", {"w": (49, 500)}),
+        ((9, 20, 1000), "LSTM<hidden_size=500>(x, w, r)", {"w": (1, 2000, 1000), "r": (1, 2000, 500)}),
+    ],
+)
+def test_the_digits_are_the_same_with_any_number_of_threads(shape: tuple[int, ...], node: str, weights: Any) -> None:
+    pytest.importorskip("llvmlite", reason="machine code is made by llvmlite")
+    sizes = ",".join(map(str, shape))
+    outputs = ", ".join("abcdefgh"[: len(shape)])
+    model = parse(f"g (float[{sizes}] x) => (float[{outputs}] y) {{ y = {node} }}", **weights)
+    for value in model.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    x = np.random.default_rng(5).standard_normal(shape).astype(np.float32)
+    alone, together = (infer(model, x, "JIT", threads) for threads in (1, 2))
+    assert np.array_equal(alone, together)
+
+
+@pytest.mark.parametrize(
+    ("shape", "node", "weights"),
+    [
+        ((0, 8, 6, 6), "ConvTranspose(x, w)", {"w": (8, 8, 3, 3)}),
+        ((0, 8, 6, 6), "ConvTranspose<strides=[3,3]>(x, w, b)", {"w": (8, 8, 3, 3), "b": (8,)}),
+        ((0, 8, 6, 6), "ConvTranspose<group=4>(x, w)", {"w": (8, 2, 3, 3)}),
+        ((0, 8, 6), "ConvTranspose(x, w)", {"w": (8, 8, 3)}),
+        ((0, 8, 6, 6), "Conv(x, w)", {"w": (8, 8, 1, 1)}),
+        ((0, 8, 6, 6), "Conv(x, w, b)", {"w": (8, 8, 3, 3), "b": (8,)}),
+        ((0, 8, 6, 6), "DeformConv(x, w, o)", {"w": (8, 8, 3, 3), "o": (0, 18, 4, 4)}),
+        ((0, 8, 6, 6), "GridSample(x, o)", {"o": (0, 3, 3, 2)}),
+        ((0, 5, 6), "LSTM<hidden_size=4>(x, w, r)", {"w": (1, 16, 6), "r": (1, 16, 4)}),
+    ],
+)
+def test_empty_batch_gives_what_onnx_runtime_gives(kernels: str, shape: tuple[int, ...], node: str, weights: Any) -> None:
+    model = parse(f"g (float[{','.join(map(str, shape))}] x) => (float y) {{ y = {node} }}", **weights)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    x = np.zeros(shape, np.float32)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    (expected,) = session.run(None, {"x": x})
+    assert expected.size == 0
+    result = infer(model, x, kernels, 1)
+    assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
+
+
+@pytest.mark.parametrize(
+    ("shape", "node", "weights", "expected"),
+    [
+        ((0, 8, 6, 6), "GroupNormalization<num_groups=2>(x, s, b)", {"s": (8,), "b": (8,)}, (0, 8, 6, 6)),
+        ((5, 0, 6), "LSTM<hidden_size=4>(x, w, r)", {"w": (1, 16, 6), "r": (1, 16, 4)}, (5, 1, 0, 4)),
+    ],
+)
+def test_empty_batch_that_onnx_runtime_fails_on_is_empty(
+    kernels: str, shape: tuple[int, ...], node: str, weights: Any, expected: tuple[int, ...]
+) -> None:
+    """Source: the shapes of ONNX GroupNormalization-21 and LSTM-22."""
+    model = parse(f"g (float[{','.join(map(str, shape))}] x) => (float y) {{ y = {node} }}", **weights)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    assert infer(model, np.zeros(shape, np.float32), kernels, 1).shape == expected
