@@ -43,7 +43,8 @@ def find_arithmetic_error(node: Node, graph: Graph) -> str | None:
             break
         if _exceeds(value, graph, EXACT_FLOAT if is_in_float else LARGEST):
             limit = "float32, which is exact up to 2^24" if is_in_float else "32 bits"
-            return f"OpenVINO computes {node.op_type} of {dtype} in {limit}; the constant '{value}' has larger values"
+            kind = dtype_of_value(value, graph)
+            return f"OpenVINO computes {node.op_type} of {kind} in {limit}; the constant '{value}' has larger values"
     if "int" not in dtype:
         return None
     if node.op_type == "BitShift":
