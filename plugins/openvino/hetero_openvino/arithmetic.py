@@ -1,9 +1,9 @@
 """What the engine computes wrongly with integers, where NumPy and ONNX's reference are exact.
 
-OpenVINO 2026.4 on processors computes integers of 64 bits in 32, saturates those of 8 bits where the standard's reference wraps around,
-and gives some operators of the wider ones to kernels of float32, which is exact up to 2^24. What becomes too large by itself, as
-a product, is refused. What is only as large as what comes in, as a label that is compared, is taken, and looked at in each run:
-`find_limits` says how large the integers of a network's inputs may be. What a network adds up on the way nobody looks at.
+OpenVINO 2026.4 on processors computes integers of 64 bits and uint32 in int32, saturates those of 8 bits where the standard's reference
+wraps around, and gives some operators of the wider ones to kernels of float32, which is exact up to 2^24. A node is refused where a value
+that it reads or makes may be larger: because of a constant, or because inputs of `_LEAST` and more would make it so. Inputs themselves are
+looked at in each run: `settle_limits` says how large they may be, so that nothing that is made of them is too large.
 """
 
 from __future__ import annotations
@@ -13,12 +13,16 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
-from hetero_openvino.inspection import dtype_of_input
+from hetero_core.network.types import ValueSpec
+from hetero_openvino.inspection import MOVING, dtype_of_input, dtype_of_value
+from hetero_openvino.magnitudes import LARGEST, Bound, bound_exactly, find_bounds, is_beyond
 
 EXACT_FLOAT = 2**24
-_LARGEST = 2**31 - 1
-_LONG = frozenset({"int64", "uint64"})
-_WIDE = _LONG | {"int32", "uint32"}
+_LEAST = 2**18 - 1
+"""The lowest limit of an input; indices of the largest vocabularies are no larger."""
+_LONG = frozenset({"int64", "uint32", "uint64"})
+_WIDE = _LONG | {"int32"}
+_NARROW = ("int16", "uint16")
 _GROWING = frozenset({"Einsum", "Gemm", "MatMul", "Pow", "ReduceProd", "ReduceSumSquare"})
 _IN_FLOAT = frozenset(
     {
@@ -37,9 +41,10 @@ def find_arithmetic_error(node: Node, graph: Graph) -> str | None:
         # The frontend saturates constants, and an end beyond the end is the end.
         if node.op_type == "Slice" and position > 0:
             break
-        if _exceeds(value, graph, EXACT_FLOAT if is_in_float else _LARGEST):
+        if _exceeds(value, graph, EXACT_FLOAT if is_in_float else LARGEST):
             limit = "float32, which is exact up to 2^24" if is_in_float else "32 bits"
-            return f"OpenVINO computes {node.op_type} of {dtype} in {limit}; the constant '{value}' has larger values"
+            kind = dtype_of_value(value, graph)
+            return f"OpenVINO computes {node.op_type} of {kind} in {limit}; the constant '{value}' has larger values"
     if "int" not in dtype:
         return None
     if node.op_type == "BitShift":
@@ -54,14 +59,77 @@ def find_arithmetic_error(node: Node, graph: Graph) -> str | None:
     return f"OpenVINO computes {node.op_type} of {dtype} in float32" if node.op_type in _GROWING else None
 
 
-def find_limits(network: Network) -> Mapping[str, int]:
-    """Returns how large the absolute integers of inputs may be; inputs that are not in it may be anything."""
-    limits = {spec.name: _LARGEST for spec in network.inputs if spec.dtype in _LONG}
+def settle_limits(network: Network) -> tuple[dict[str, int], dict[str, Bound]]:
+    """Returns how large the absolute integers of inputs may be, and the bounds of all values that follow.
+
+    Inputs that are not named may be anything. Under these limits no value is too large for the engine, as long as they can be `_LEAST` or
+    more; `find_excess` says of which nodes that is not so.
+    """
+    limits = {spec.name: LARGEST for spec in network.inputs if _is_limited(spec, network)}
     for value in _list_values_in_float(network):
         for name in _list_origins(value, network):
             if network.inputs[network.index_of_input[name]].dtype in _WIDE:
                 limits[name] = EXACT_FLOAT
-    return limits
+    dtypes = {spec.name: spec.dtype for spec in network.inputs}
+    while True:
+        bounds = find_bounds(network, limits)
+        excesses = {value for node in network.nodes for value, _ in _list_excesses(node, network, bounds)}
+        origins = sorted({name for value in excesses for name in _list_origins(value, network) if dtypes[name] in _WIDE})
+        lowered = {name: half for name in origins if (half := limits.get(name, LARGEST) // 2) >= _LEAST}
+        if not lowered:
+            return limits, bounds
+        limits.update(lowered)
+
+
+def find_excess(node: Node, network: Network, bounds: Mapping[str, Bound]) -> str | None:
+    """Returns why the engine cannot compute a node: a value that it reads or makes may be too large, or is not cut off; else None."""
+    dtype = ""
+    for value, limit in _list_excesses(node, network, bounds):
+        kind = "float32, which is exact up to 2^24" if limit == EXACT_FLOAT else "32 bits"
+        dtype = str(dtype_of_value(value, network))
+        return f"OpenVINO computes {node.op_type} of {dtype} in {kind}; {_describe(value, bounds[value])}"
+    for position, value in enumerate(node.outputs):
+        dtype = str(dtype_of_value(value, network)) if value else ""
+        exact = bound_exactly(node, position, network, bounds) if dtype in _NARROW else None
+        if value in network.index_of_consumers and exact is not None and is_beyond(exact, dtype):
+            return f"OpenVINO holds {dtype} in 32 bits within a network and does not wrap it around; {_describe(value, exact)}"
+    return None
+
+
+def _describe(value: str, bound: Bound) -> str:
+    return f"'{value}' may have values from {bound.low:.17g} to {bound.high:.17g}"
+
+
+def _list_excesses(node: Node, network: Network, bounds: Mapping[str, Bound]) -> Iterable[tuple[str, int]]:
+    """Yields the values of a node that may be too large for the engine, and what the engine is exact up to."""
+    is_in_float = node.op_type in _IN_FLOAT and not node.domain and dtype_of_input(node, network) in _WIDE
+    for value in (*node.inputs, *node.outputs):
+        dtype = dtype_of_value(value, network) if value else None
+        # Constants have a reason of their own, and those that say where a Slice ends are saturated.
+        if dtype not in _WIDE or value in network.initializers or (dtype == "int32" and not is_in_float):
+            continue
+        limit = EXACT_FLOAT if is_in_float else LARGEST
+        if value in bounds and bounds[value].largest > limit:
+            yield value, limit
+
+
+def _is_limited(spec: ValueSpec, network: Network) -> bool:
+    """Says whether the engine is wrong about some numbers of an input, whatever is done with it, or by what is done with it."""
+    if spec.dtype in ("int64", "uint64"):
+        return True
+    waiting, seen = [spec.name], {spec.name}
+    while waiting and spec.dtype in ("int32", "uint32"):
+        for node in (network.nodes[index] for index in network.index_of_consumers.get(waiting.pop(), ())):
+            # All bits of uint32 are there; only who takes them for a number is wrong. Of int32 the lowest number is False as bool.
+            is_cast = node.op_type in ("Cast", "CastLike") and not node.domain
+            is_cast_to_bool = is_cast and dtype_of_value(node.outputs[0], network) == "bool"
+            is_moved = (node.op_type in MOVING and not node.domain) or (is_cast and spec.dtype == "int32")
+            if is_cast_to_bool or (spec.dtype == "uint32" and not is_moved):
+                return True
+            fresh = [value for value in node.outputs if is_moved and value and value not in seen]
+            seen.update(fresh)
+            waiting += fresh
+    return False
 
 
 def _list_values_in_float(network: Network) -> Iterable[str]:
@@ -90,6 +158,6 @@ def _exceeds(value: str, graph: Graph, limit: int) -> bool:
     constant = graph.initializers.get(value)
     if constant is None or constant.dtype not in _WIDE or not constant.array.size:
         return False
-    if limit == _LARGEST and constant.dtype not in _LONG:
+    if limit == LARGEST and constant.dtype not in _LONG:
         return False
     return bool(constant.array.max() > limit or constant.array.min() < np.int64(-limit) - 1)

@@ -15,10 +15,12 @@ from hetero_core.errors import BlobMismatchError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
 from hetero_core.network.writer import pack_network, unpack_network
+from hetero_openvino.arithmetic import find_excess, settle_limits
 from hetero_openvino.engine import Engine
 from hetero_openvino.executable import OpenvinoExecutable, compile_network
 from hetero_openvino.known_errors import find_known_error
 from hetero_openvino.probing import Prober
+from hetero_openvino.roundings import find_lost_rounding
 
 PRECISION_KEY = "INFERENCE_PRECISION_HINT"
 NEWEST_OPSETS = MappingProxyType({"": 28})
@@ -69,11 +71,11 @@ class OpenvinoDevice:
         stamps = _stamp(network)
         stamped = apply_stamps(network, stamps, NEWEST_IR_VERSION)
         reasons = dict(stamps.refusals)
-        reasons.update(
-            (node.name, reason)
-            for node in network.nodes
-            if node.name not in reasons and (reason := find_known_error(node, network))
-        )
+        _, bounds = settle_limits(network)
+        for node in network.nodes:
+            error = find_known_error(node, network) or find_excess(node, network, bounds) or find_lost_rounding(node, network)
+            if error is not None:
+                reasons.setdefault(node.name, f"{error} (OpenVINO {self._engine.version})")
         asked = [node for node in stamped.nodes if node.name not in reasons]
         reasons.update(self._prober(device).find_refusals(asked, stamped))
         return QueryResult(

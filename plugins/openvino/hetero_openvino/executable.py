@@ -24,11 +24,11 @@ from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import InferenceError, LoadError
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import ValueSpec
-from hetero_openvino.arithmetic import EXACT_FLOAT, find_limits
+from hetero_openvino.arithmetic import EXACT_FLOAT, settle_limits
 from hetero_openvino.conversion import CARRIERS, TYPE_NAMES, read_model
 from hetero_openvino.engine import Engine
 from hetero_openvino.packing import PACKED, pack_array, unpack_array
-from hetero_openvino.ports import Ports, assign_ports
+from hetero_openvino.ports import Ports, assign_ports, take_out_copies
 from hetero_openvino.probing import shorten_message
 
 _SECOND_NAMES = "qQ"
@@ -107,7 +107,7 @@ class OpenvinoExecutable(Executable):
         is_all_copied = compiled is not None and not self._bound_inputs and not self._bound_outputs and not ports.passed
         is_plain = not any(spec.dtype in PACKED or spec.dtype in CARRIERS for spec in self.outputs)
         self._is_copied = self._has_one_stream and is_all_copied and is_plain
-        limits = find_limits(network)
+        limits, _ = settle_limits(network)
         self._limited = [
             (index, spec.name, limits[spec.name])
             for index, spec in enumerate(self.inputs)
@@ -261,8 +261,7 @@ def compile_network(
     try:
         model = read_model(engine.core, stamped)
         ports = assign_ports(model, stamped)
-        needs_engine = any(port is not None for port in ports.outputs)
-        compiled = engine.core.compile_model(model, device, dict(properties)) if needs_engine else None
+        compiled, ports = _compile(engine, model, ports, device, properties)
     except LoadError:
         raise
     except Exception as error:
@@ -270,6 +269,17 @@ def compile_network(
             f"OpenVINO {engine.version} cannot load network '{network.name}' on {device}: {shorten_message(str(error))}"
         ) from error
     return OpenvinoExecutable(engine, network, compiled, ports, streams=properties[STREAMS_KEY])
+
+
+def _compile(engine: Engine, model: Any, ports: Ports, device: str, properties: Mapping[str, Any]) -> tuple[Any, Ports]:
+    """Returns the compiled model, None where all outputs are inputs, and its ports."""
+    while any(port is not None for port in ports.outputs):
+        compiled = engine.core.compile_model(model, device, dict(properties))
+        computed = take_out_copies(model, ports, compiled)
+        if computed.outputs == ports.outputs:
+            return compiled, ports
+        ports = computed
+    return None, ports
 
 
 def _find_place(array: np.ndarray[Any, Any]) -> Place | None:
@@ -315,7 +325,7 @@ def _copy(array: np.ndarray[Any, Any], preset: np.ndarray[Any, Any] | None) -> n
 
 
 def _require_within(array: np.ndarray[Any, Any], name: str, limit: int) -> None:
-    if array.size and (array.max() > limit or array.min() < -limit - 1):
+    if array.size and (array.max() > limit or array.min() < -limit):
         raise InferenceError(
             f"input '{name}' has {array.dtype} values from {array.min()} to {array.max()}; OpenVINO computes what is made of them in "
             f"{'float32' if limit == EXACT_FLOAT else 'int32'}, exact up to {limit}. Run the nodes that read it on another device"

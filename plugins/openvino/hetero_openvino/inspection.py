@@ -5,10 +5,25 @@ from __future__ import annotations
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.types import TensorType
 
+MOVING = frozenset(
+    {
+        *("Compress", "Concat", "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity"),
+        *("Pad", "Reshape", "ReverseSequence", "ScatterElements", "ScatterND", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile"),
+        *("Transpose", "Trilu", "Unsqueeze", "Where"),
+    }
+)
+"""Operators that move elements of their inputs and do not ask what they are."""
+
 
 def dtype_of_input(node: Node, graph: Graph, index: int = 0) -> str | None:
     """Returns the element type of an input; None where it is absent, no tensor, or not known."""
     found = graph.type_of(node.inputs[index]) if has_input(node, index) else None
+    return found.dtype if isinstance(found, TensorType) else None
+
+
+def dtype_of_value(value: str, graph: Graph) -> str | None:
+    """Returns the element type of a value; None where it is no tensor, or not known."""
+    found = graph.type_of(value)
     return found.dtype if isinstance(found, TensorType) else None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hetero_core.errors import LoadError
@@ -16,12 +16,13 @@ Passes = dict[int, int]
 class Ports:
     """Where values go in and come out; None for an input that nothing in the engine's model reads, and for an output that is an input.
 
-    `passed` says which input such an output is.
+    `passed` says which input such an output is, `parameters` which input a parameter of the model is, by its name.
     """
 
     inputs: tuple[int | None, ...]
     outputs: tuple[int | None, ...]
     passed: Passes
+    parameters: dict[str, int]
 
 
 def assign_ports(model: Any, network: Network) -> Ports:
@@ -43,19 +44,56 @@ def assign_ports(model: Any, network: Network) -> Ports:
             )
         port_of_input[index_of_input[name]] = port
         index_of_parameter[parameter.get_friendly_name()] = index_of_input[name]
-    outputs: list[int | None] = []
-    passed: Passes = {}
-    kept = 0
-    for index, result in enumerate(list(model.get_results())):
-        source = result.input_value(0).get_node()
-        if source.get_type_name() == "Parameter":
-            passed[index] = index_of_parameter[source.get_friendly_name()]
-            outputs.append(None)
-            model.remove_result(result)
+    count = len(network.outputs)
+    ports = Ports(
+        tuple(port_of_input.get(index) for index in range(len(network.inputs))), tuple(range(count)), {}, index_of_parameter
+    )
+    sources = [result.input_value(0).get_node() for result in model.get_results()]
+    return _take_out(model, ports, [_name_parameter(source) for source in sources])
+
+
+def take_out_copies(model: Any, ports: Ports, compiled: Any) -> Ports:
+    """Returns the ports without the outputs that became inputs when a model was compiled, and takes those out of the model.
+
+    The compiler removes nodes that change nothing, as a Cast to the type that is there. OpenVINO 2026.4 then copies the input to the
+    output; where sizes are open and the output has memory of its own, it reads an input of an earlier run, which may be freed.
+    """
+    sources = {
+        result.get_friendly_name(): _name_input(result.input_value(0).get_node())
+        for result in compiled.get_runtime_model().get_results()
+    }
+    return _take_out(model, ports, [sources.get(result.get_friendly_name()) for result in model.get_results()])
+
+
+def _take_out(model: Any, ports: Ports, parameters: list[str | None]) -> Ports:
+    """Removes the results that are parameters; `parameters` has a parameter's name for each result, None for one that is computed."""
+    passed = dict(ports.passed)
+    outputs: list[int | None] = list(ports.outputs)
+    results = list(model.get_results())
+    remaining = 0
+    for index, port in enumerate(ports.outputs):
+        if port is None:
+            continue
+        name = parameters[port]
+        if name is None:
+            outputs[index] = remaining
+            remaining += 1
         else:
-            outputs.append(kept)
-            kept += 1
-    return Ports(tuple(port_of_input.get(index) for index in range(len(network.inputs))), tuple(outputs), passed)
+            passed[index] = ports.parameters[name]
+            outputs[index] = None
+            model.remove_result(results[port])
+    return replace(ports, outputs=tuple(outputs), passed=passed)
+
+
+def _name_parameter(operation: Any) -> str | None:
+    return operation.get_friendly_name() if operation.get_type_name() == "Parameter" else None
+
+
+def _name_input(operation: Any) -> str | None:
+    """Returns the name of a compiled operation that is an input of the model; None for another one."""
+    information = operation.get_rt_info()
+    is_input = "layerType" in information and information["layerType"].value == "Input"
+    return operation.get_friendly_name() if is_input else None
 
 
 def _find_input(names: list[str], network: Network) -> str | None:

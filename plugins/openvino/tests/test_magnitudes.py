@@ -1,0 +1,165 @@
+"""OPENVINO: integers that are too large for the engine are refused by the query or looked at in a run; casts that it drops are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.helper
+import pytest
+
+from hetero_core import Core, Network
+from hetero_core.errors import InferenceError
+
+pytest.importorskip("openvino", reason="needs the engine: pip install 'hetero-openvino[test]'")
+
+Read = Callable[..., Network]
+SMALLEST = -(2**63)
+
+
+@pytest.mark.parametrize(
+    ("text", "node", "words"),
+    [
+        (
+            f"g (bool[2] c, int64[2] z) => (float[2] y) <int64 low = {{{SMALLEST}}}> {{ m = Where (c, z, low) y = Cast <to = 1> (m) }}",
+            "Cast_1",
+            "computes Cast of int64 in 32 bits; 'm' may have values from -9.2233720368547758e+18 to 262143",
+        ),
+        (
+            f"g (int64[2] s) => (int64[A,B] y) {{ y = ConstantOfShape <value = int64[1] {{{SMALLEST}}}> (s) }}",
+            "ConstantOfShape_0",
+            "'y' may have values from -9.2233720368547758e+18",
+        ),
+        (
+            "g (int64[2] m, float[2] f) => (int64[2] y) { a = Cast <to = 7> (f) y = Add (a, m) }",
+            "Cast_0",
+            "'a' may have values from -inf to inf",
+        ),
+        (
+            "g (int64[2] m) => (int64[2] y) <int64 k = {100000}> { y = Mul (m, k) }",
+            "Mul_0",
+            "'y' may have values from -26214300000 to 26214300000",
+        ),
+        (
+            "g (int64[2] m) => (bool[2] y) <int64 k = {100}> { a = Mul (m, k) y = Equal (a, m) }",
+            "Equal_1",
+            "in float32, which is exact up to 2^24; 'a' may have values from",
+        ),
+        (
+            "g (int32[2] m) => (bool[2] y) <uint16 k = {9}> { a = Cast <to = 4> (m) y = Less (a, k) }",
+            "Cast_0",
+            "holds uint16 in 32 bits within a network and does not wrap it around; 'a' may have values from -2147483647",
+        ),
+        (
+            "g (uint16[2] m) => (bool[2] y) { a = Add (m, m) y = Less (a, m) }",
+            "Add_0",
+            "does not wrap it around; 'a' may have values from 0 to 131070",
+        ),
+        (
+            "g (float[2] x) => (float[2] y) { a = Cast <to = 10> (x) b = Identity (a) y = Cast <to = 1> (b) }",
+            "Cast_2",
+            "does not round what 'Cast_0' casts to float16",
+        ),
+    ],
+)
+def test_value_that_the_engine_may_get_wrong_is_refused_with_the_reason_and_the_engines_version(
+    core: Core, read: Read, text: str, node: str, words: str
+) -> None:
+    refused = core.query_network(read(text), "OPENVINO").refused
+    assert node in refused, refused
+    assert words in refused[node]
+    version = core.get_metric("OPENVINO", "FULL_DEVICE_NAME").rpartition(" ")[2]
+    assert refused[node].endswith(f"(OpenVINO {version})")
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("y = Add (x, x)", 2**30 - 1),
+        ("a = Add (x, x) y = Add (a, x)", 2**29 - 1),
+        ("y = Mul (x, k)", 2**21 - 1),
+        ("s = Shape (x) n = Gather (s, i) y = Add (x, n)", 2**30 - 1),
+    ],
+)
+def test_input_is_limited_so_that_what_is_made_of_it_fits(core: Core, read: Read, text: str, limit: int) -> None:
+    network = read(f"g (int64[N] x) => (int64[M] y) <int64 k = {{1000}}, int64 i = {{0}}> {{ {text} }}")
+    assert not core.query_network(network, "OPENVINO").refused
+    loaded, expected = core.load_network(network, "OPENVINO"), core.load_network(network, "CPU")
+    x = {"x": np.array([-limit, 3, limit])}
+    assert loaded.infer(x)["y"].tolist() == expected.infer(x)["y"].tolist()
+    with pytest.raises(InferenceError, match=f"input 'x' has int64 values from 0 to {limit + 1}; .* exact up to {limit}"):
+        loaded.infer({"x": np.array([0, limit + 1])})
+
+
+def test_mask_with_the_smallest_integer_goes_to_another_device_and_its_answer_is_right(core: Core, read: Read) -> None:
+    network = read(
+        f"g (int64[2,3] m, float[2,3] x) => (float[2,3] y) <int64 one = {{1}}, int64 low = {{{SMALLEST}}}> "
+        "{ a = Sub (one, m) b = Mul (a, low) c = Cast <to = 1> (b) d = Add (c, x) y = Softmax (d) }"
+    )
+    loaded = core.load_network(network, "HETERO:OPENVINO,CPU")
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((2, 3)).astype(np.float32)
+    mask = np.array([[1, 1, 0], [1, 0, 0]])
+    exact = np.where(mask == 1, np.exp(x.astype(np.float64)), 0)
+    np.testing.assert_allclose(loaded.infer({"m": mask, "x": x})["y"], exact / exact.sum(axis=1, keepdims=True), rtol=1e-5)
+    assert "OPENVINO" in core.query_network(network, "HETERO:OPENVINO,CPU").supported.values()
+
+
+TYPES: dict[str, int] = {
+    "float32": 1,
+    "float16": 10,
+    "int8": 3,
+    "uint8": 2,
+    "int16": 5,
+    "uint16": 4,
+    "int32": 6,
+    "uint32": 12,
+    "int64": 7,
+    "uint64": 13,
+    "bool": 9,
+}
+
+
+def draw_values(dtype: str) -> Any:
+    """Returns numbers at the edges of all narrower types, within the limits of the engine's integers."""
+    if "float" in dtype:
+        return np.array([0, 1.0001, -1.0001, 0.3, 2.7, -2.7, 100.5, 300.7, 40000.6], dtype)
+    if dtype == "bool":
+        return np.array([False, True])
+    edges = [sign * (2**bits + step) for bits in (0, 7, 8, 15, 16) for step in (-1, 0, 1) for sign in (1, -1)]
+    limits = np.iinfo(dtype)
+    return np.array([edge for edge in edges if limits.min <= edge <= limits.max], dtype)
+
+
+@pytest.mark.parametrize("middle", TYPES)
+def test_casts_in_a_row_are_right_or_refused(core: Core, middle: str) -> None:
+    """Expected is NumPy's cast, which is C's; a float that an integer type does not hold is defined by neither."""
+    compared = 0
+    for source in ("float32", "int8", "uint16", "int32", "int64"):
+        for target in ("float32", "uint16", "int64", "bool"):
+            x = draw_values(source)
+            if "float" in source and "int" in middle:
+                limits = np.iinfo(middle)
+                x = x[(np.trunc(x) >= limits.min) & (np.trunc(x) <= limits.max)]
+            with np.errstate(over="ignore"):
+                between = x.astype(middle)
+                if middle == "float16" and "int" in target:
+                    x, between = x[np.isfinite(between) & (between >= 0)], between[np.isfinite(between) & (between >= 0)]
+                expected = between.astype(target)
+            graph = onnx.helper.make_graph(
+                [
+                    onnx.helper.make_node("Cast", ["x"], ["a"], to=TYPES[middle]),
+                    onnx.helper.make_node("Cast", ["a"], ["y"], to=TYPES[target]),
+                ],
+                "g",
+                [onnx.helper.make_tensor_value_info("x", TYPES[source], ["N"])],
+                [onnx.helper.make_tensor_value_info("y", TYPES[target], ["M"])],
+            )
+            model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10)
+            if not core.query_network(model, "OPENVINO").refused:
+                compared += 1
+                found = core.load_network(model, "OPENVINO").infer({"x": x})["y"]
+                np.testing.assert_array_equal(found, expected, err_msg=f"{source} -> {middle} -> {target}")
+    assert compared > 0
