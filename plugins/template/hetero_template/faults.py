@@ -19,8 +19,8 @@ def find_fault(node: Node, network: Network) -> str | None:
         return None
     if node.op_type == "Erf" and getattr(network.type_of(node.inputs[0]), "dtype", None) == "float64":
         return f"{node.operator} of float64: onnx.reference computes it in float32"
-    if node.op_type == "MaxPool" and _has_uneven_pads(node):
-        return f"{node.operator} with a stride of 1 and pads that differ: onnx.reference mixes up the sides"
+    if node.op_type == "MaxPool" and _is_mixed_up_pooling(node):
+        return f"{node.operator} with a stride of 1 and pads that differ, or along one axis: onnx.reference mixes up the sides"
     if node.op_type == "BatchNormalization" and 7 <= node.since_version < 14 and _is_training(node):
         return f"{node.operator} is supported for inference with one output and spatial = 1"
     if node.op_type == "Scan" and node.since_version < 9:
@@ -34,10 +34,11 @@ def find_fault(node: Node, network: Network) -> str | None:
     return None
 
 
-def _has_uneven_pads(node: Node) -> bool:
-    """Says whether a pooling takes the evaluator's way for windows side by side, with pads that are not all the same."""
+def _is_mixed_up_pooling(node: Node) -> bool:
+    """Says whether a pooling takes the evaluator's way for windows side by side, with pads that it puts on other sides."""
     moves = (*node.attributes.get("strides", ()), *node.attributes.get("dilations", ()))
-    return all(step == 1 for step in moves) and len(set(node.attributes.get("pads", ()))) > 1
+    pads = node.attributes.get("pads", ())
+    return all(step == 1 for step in moves) and (len(set(pads)) > 1 or (len(pads) == 2 and any(pads)))
 
 
 def _is_training(node: Node) -> bool:
