@@ -49,7 +49,8 @@ def bind_bound(x: Array, low: Array | None, high: Array | None, out: Array) -> C
 def read_clip(node: Node, constants: Mapping[str, Array]) -> tuple[Any, Any]:
     """Returns the two bounds, None where there is none. Source: ONNX Clip-6 has attributes, Clip-11 inputs."""
     if node.since_version < 11:
-        return node.attributes.get("min"), node.attributes.get("max")
+        limits = np.finfo(np.float32)
+        return node.attributes.get("min", limits.min), node.attributes.get("max", limits.max)
     bounds = [constants[name].reshape(-1)[0] if name else None for name in node.inputs[1:3]]
     low, high = (*bounds, None, None)[:2]
     return low, high
@@ -57,6 +58,14 @@ def read_clip(node: Node, constants: Mapping[str, Array]) -> tuple[Any, Any]:
 
 def _bind_leaky_relu(node: Node, constants: Mapping[str, Array], x: Array, out: Array, spare: Array) -> list[Call]:
     alpha = make_number(node.attributes.get("alpha", 0.01))
+    if alpha == 0:
+        # 0 * infinity would be NaN on the side that is not multiplied.
+        return [
+            partial(np.minimum, x, ZERO, out=spare),
+            partial(np.multiply, spare, alpha, spare),
+            partial(np.maximum, x, ZERO, out=out),
+            partial(np.add, out, spare, out),
+        ]
     pick = np.maximum if alpha <= 1 else np.minimum
     return [partial(np.multiply, x, alpha, spare), partial(pick, x, spare, out=out)]
 

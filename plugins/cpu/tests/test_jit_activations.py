@@ -28,7 +28,7 @@ def make_node(op_type: str, *inputs: str, since_version: int = 13, **attributes:
         (make_node("Relu"), Activation("Relu")),
         (make_node("Clip", "two", "six"), Activation("Clip", (2.0, 6.0))),
         (make_node("Clip", "", "six"), Activation("Clip", (-inf, 6.0))),
-        (make_node("Clip", since_version=6, min=-1.0), Activation("Clip", (-1.0, inf))),
+        (make_node("Clip", since_version=6, min=-1.0), Activation("Clip", (-1.0, float(np.finfo(np.float32).max)))),
         (make_node("LeakyRelu", alpha=0.1), Activation("LeakyRelu", (float(np.float32(0.1)),))),
         (make_node("HardSigmoid"), Activation("HardSigmoid", (float(np.float32(0.2)), 0.5))),
         (make_node("PRelu", "six"), Activation("LeakyRelu", (6.0,))),

@@ -92,7 +92,7 @@ FORMULAS: list[tuple[Activation, Callable[[Array], Array], float]] = [
     (Activation("Clip", (-1.0, 6.0)), lambda x: np.clip(x, -1, 6), 0),
     (Activation("Clip", (float("-inf"), 2.0)), lambda x: np.minimum(x, 2), 0),
     (Activation("LeakyRelu", (0.25,)), lambda x: np.where(x < 0, 0.25 * x, x), 0.5),
-    (Activation("ThresholdedRelu", (1.5,)), lambda x: np.where(x <= 1.5, 0, x), 0),
+    (Activation("ThresholdedRelu", (1.5,)), lambda x: np.where(x > 1.5, x, 0), 0),
 ]
 
 

@@ -1,4 +1,5 @@
-"""Functions of one float32 vector by their names in ONNX: activations, roots, roundings. Each keeps a NaN.
+"""Functions of one float32 vector by their names in ONNX: activations, roots, roundings. Each keeps a NaN, but for ThresholdedRelu,
+which is 0 there by its formula.
 
 Beside the functions that are exact (Abs, Relu, Clip, Round, ...) the results are within a few units in the last place of the exact
 ones; the errors stated are the largest that were measured, in such units.
@@ -48,7 +49,8 @@ def _leaky_relu(code: Code, x: Floats, alpha: float) -> Floats:
 
 
 def _thresholded_relu(code: Code, x: Floats, alpha: float) -> Floats:
-    return (x <= alpha).choose(code.constant(0.0, x.width), x)
+    # A NaN is not above alpha.
+    return (x > alpha).choose(x, code.constant(0.0, x.width))
 
 
 def _sigmoid(code: Code, x: Floats) -> Floats:

@@ -1,0 +1,93 @@
+"""NaN, infinities, zeros and numbers near the ends of float32 go through every activation as ONNX Runtime has it, whoever computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import onnxruntime
+import pytest
+
+from hetero_core import Core
+
+NUMBERS = [
+    np.nan,
+    np.inf,
+    0.0,
+    0.2,
+    0.5,
+    1.0,
+    1.5,
+    2.0,
+    2.5,
+    3.0,
+    6.0,
+    20.0,
+    88.0,
+    88.8,
+    104.0,
+    1e4,
+    1e19,
+    1e30,
+    3e38,
+    1e-30,
+    1e-40,
+]
+X = np.array([sign * number for number in NUMBERS for sign in (1, -1)], np.float32)
+CONSTANTS = "float low = {-0.5}, float high = {1}, float[1] slope = {0.25}, float two = {2}, float three = {3}, float less = {-1}"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(
+            f"y = {name}(x)"
+            for name in (
+                "Abs", "Ceil", "Celu", "Celu<alpha=2.0>", "Elu", "Elu<alpha=2.0>", "Erf", "Exp", "Floor", "Gelu",
+                'Gelu<approximate="tanh">', "HardSigmoid", "HardSigmoid<alpha=-0.5>", "HardSwish", "LeakyRelu",
+                "LeakyRelu<alpha=0.0>", "LeakyRelu<alpha=1.5>", "LeakyRelu<alpha=-0.5>", "Log", "Mish", "Neg", "Reciprocal",
+                "Relu", "Round", "Selu", "Sigmoid", "Sign", "Softplus", "Softsign", "Sqrt", "Tanh", "ThresholdedRelu",
+                "ThresholdedRelu<alpha=0.5>", "ThresholdedRelu<alpha=-1.0>",
+            )
+        ),
+        "y = Clip(x, low, high)",
+        "y = PRelu(x, slope)",
+        "y = Pow(x, two)",
+        "y = Pow(x, three)",
+        "y = Pow(x, less)",
+        "s = Sigmoid(x)  y = Mul(x, s)",
+        *(f"r = Reciprocal(x)  y = {name}(x, r)" for name in ("Add", "Sub", "Mul", "Div", "Max", "Min", "PRelu")),
+        *(f"n = Neg(x)  e = Exp(x)  y = {name}(n, x, e)" for name in ("Max", "Min", "Sum", "Mean")),
+    ],
+)  # fmt: skip
+def test_special_numbers_equal_onnx_runtime(kernels: str, body: str) -> None:
+    assert_as_onnx_runtime(kernels, body, opset=22)
+
+
+@pytest.mark.parametrize("bounds", ["min = -0.5", "max = 1.0", "min = -0.5, max = 1.0"])
+def test_bounds_that_are_attributes_have_finite_defaults(kernels: str, bounds: str) -> None:
+    """Source: ONNX Clip-6."""
+    assert_as_onnx_runtime(kernels, f"y = Clip<{bounds}>(x)", opset=6)
+
+
+def assert_as_onnx_runtime(kernels: str, body: str, *, opset: int) -> None:
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["": {opset}]> g (float[n] x) => (float[n] y) <{CONSTANTS}> {{ {body} }}'
+    )
+    with Core() as core:
+        result = core.load_network(model, "CPU", {"CPU_KERNELS": kernels}).infer({"x": X})["y"]
+    assert_alike(result, run_onnx_runtime(model))
+
+
+def run_onnx_runtime(model: onnx.ModelProto) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session.run(None, {"x": X})[0]
+
+
+def assert_alike(result: Any, expected: Any) -> None:
+    finite = np.isfinite(expected)
+    np.testing.assert_array_equal(result[~finite], expected[~finite])
+    np.testing.assert_allclose(result[finite], expected[finite], rtol=2e-5, atol=2e-6)
