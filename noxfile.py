@@ -10,6 +10,8 @@ nox -s shapes               models for many batches and lengths against ONNX Run
 nox -s models               pipelines of scikit-learn and exports of torch with random weights; downloads both
 nox -s bench                times beside other engines, an hour or two; -- --start resnet50 for one mode of bench_models.py alone
 nox -s fuzz                 20,000 mutated models, blobs and cache entries each; -- --seed 7 --cases 100000 --seconds 7200 for more
+nox -s graphs                20,000 drawn graphs on CPU, 5,000 on each other device, into graphs.json; hours. It goes on where it
+                            stopped; -- CPU -c CPU_KERNELS=JIT --seeds 0:500 --record graphs.json for one device
 nox -s endurance            twelve minutes of processes that are killed and devices that fail; -- --minutes 60 --seed 7 for more
 nox -s lint types docs      style, types, and every code block of the docs
 """
@@ -150,6 +152,24 @@ def fuzz(session: nox.Session) -> None:
     session.run(
         "python", "tests/fuzz/run.py", *(session.posargs or ("--cases", "20000", "--seconds", "7200")), env=isolate(session)
     )
+
+
+GRAPHS = (
+    ("CPU", "-c", "CPU_KERNELS=JIT", "--seeds", "0:20000"),
+    ("CPU", "-c", "CPU_KERNELS=NUMPY", "--seeds", "0:5000"),
+    ("ORT", "--seeds", "0:5000"),
+    ("OPENVINO", "--seeds", "0:5000"),
+    ("HETERO:ORT,CPU", "--seeds", "0:5000"),
+    ("HETERO:TEMPLATE,CPU", "--seeds", "0:5000"),
+)
+
+
+@nox.session
+def graphs(session: nox.Session) -> None:
+    """Tries drawn graphs on every device, for hours; a second run goes on with the seeds that graphs.json has not."""
+    install_workspace(session, [with_extras(name, "test", "jit") for name in PLUGINS])
+    for subject in [session.posargs] if session.posargs else GRAPHS:
+        session.run("python", "tests/graphs/run.py", *subject, env=isolate(session), success_codes=[0, 1])
 
 
 @nox.session

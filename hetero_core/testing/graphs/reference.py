@@ -40,6 +40,8 @@ _EXACT = frozenset(
 _ACCURATE = frozenset(("Add", "Sub", "Mul", "Div", "Sqrt", "Reciprocal", "Cast", "LeakyRelu", "PRelu"))
 """Operators of one rounding; all others also get their operands moved."""
 
+_QUANTIZING = frozenset(("QuantizeLinear", "QLinearConv", "QLinearMatMul", "DynamicQuantizeLinear"))
+"""Operators whose first result is rounded to bytes."""
 _WITH_NUMBERS = frozenset(
     ("LeakyRelu", "Elu", "Celu", "Selu", "HardSigmoid", "ThresholdedRelu", "LRN", "Gemm", "BatchNormalization")
 )
@@ -99,18 +101,26 @@ class Reference:
 
     def _run(self, step: Step, noise: Noise, *inputs: Any, **bodies: Any) -> Any:
         node = step.node
-        moves = node.op_type not in _EXACT
-        if moves and node.op_type not in _ACCURATE:
-            # The scales of Resize say how large the result is.
-            moved = 1 if node.op_type == "Resize" else len(inputs)
-            operands = zip(inputs[:moved], node.inputs, strict=False)
-            inputs = (*(noise.move(value, self._precision(node, name)) for value, name in operands), *inputs[moved:])
+        results = self._call(step, self._move_operands(node, noise, inputs), bodies)
+        if noise.units and node.op_type in _QUANTIZING:
+            # Scales move for all elements at once; at ties engines differ element by element.
+            others = self._call(step, self._move_operands(node, noise, inputs), bodies)
+            results = (np.where(noise.random.random(results[0].shape) < 0.5, results[0], others[0]), *results[1:])
+        if node.op_type not in _EXACT:
+            results = tuple(noise.move(one, self._precision(node, name)) for one, name in zip(results, node.outputs, strict=False))
+        return results
+
+    def _call(self, step: Step, inputs: tuple[Any, ...], bodies: Mapping[str, Any]) -> tuple[Any, ...]:
         results = step.function(*inputs, **bodies)
-        several = isinstance(results, tuple)
-        widened = tuple(widen(one) for one in (results if several else (results,)))
-        if moves:
-            widened = tuple(noise.move(one, self._precision(node, name)) for one, name in zip(widened, node.outputs, strict=False))
-        return widened if several else widened[0]
+        return tuple(widen(one) for one in (results if isinstance(results, tuple) else (results,)))
+
+    def _move_operands(self, node: Node, noise: Noise, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        if node.op_type in _EXACT or node.op_type in _ACCURATE:
+            return inputs
+        # The scales of Resize say how large the result is.
+        count = 1 if node.op_type == "Resize" else len(inputs)
+        moved = (noise.move(value, self._precision(node, name)) for value, name in zip(inputs[:count], node.inputs, strict=False))
+        return (*moved, *inputs[count:])
 
     def _precision(self, node: Node, name: str) -> str | None:
         """Returns the type whose precision a value has.
