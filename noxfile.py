@@ -88,7 +88,7 @@ def flow(session: nox.Session) -> None:
     run_tests(session, "tests/flow", "tests/rules")
 
 
-@nox.session
+@nox.session(venv_backend="virtualenv")  # torch's CPU build is found by pip alone
 def engines(session: nox.Session) -> None:
     """Runs everything that other engines are needed for: as devices in one network, and beside our own steps; some 1.5 GB of packages."""
     install_workspace(session, [with_extras(name, "test") for name in PLUGINS], "scikit-learn>=1.9,<2", "torch==2.13.0")
@@ -102,7 +102,7 @@ def browser(session: nox.Session) -> None:
     session.run("pytest", "tests/browser", *session.posargs, env=isolate(session))
 
 
-@nox.session
+@nox.session(venv_backend="virtualenv")  # see engines
 def models(session: nox.Session) -> None:
     """Runs what other tools export; in the other sessions these tests skip."""
     tools = ("skl2onnx>=1.20,<2", "scikit-learn>=1.9,<1.10", "torch==2.13.0", "onnxscript>=0.7,<0.8")

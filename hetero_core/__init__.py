@@ -12,25 +12,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hetero_core.contract import (
-        ConfigKey,
-        DeviceName,
-        Executable,
-        Extension,
-        Payload,
-        Plan,
-        QueryResult,
-        RunContext,
-    )
+    from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult, RunContext
     from hetero_core.core import Core
     from hetero_core.errors import HeteroError
     from hetero_core.hookspecs import hookimpl
     from hetero_core.network.border import InputInfo, OutputInfo
     from hetero_core.network.graph import Network, Node
     from hetero_core.network.types import MapType, OptionalType, SequenceType, TensorType, ValueSpec
+    from hetero_core.plan import Plan
     from hetero_core.runtime.executable import ExecutableNetwork
     from hetero_core.runtime.queue import AsyncInferQueue
     from hetero_core.runtime.request import InferRequest
+    from hetero_core.transforms.editing import EditableNetwork
 
 _HOMES = {
     "hetero_core.contract": (
@@ -39,7 +32,6 @@ _HOMES = {
         "Executable",
         "Extension",
         "Payload",
-        "Plan",
         "QueryResult",
         "RunContext",
     ),
@@ -49,9 +41,11 @@ _HOMES = {
     "hetero_core.network.border": ("InputInfo", "OutputInfo"),
     "hetero_core.network.graph": ("Network", "Node"),
     "hetero_core.network.types": ("MapType", "OptionalType", "SequenceType", "TensorType", "ValueSpec"),
+    "hetero_core.plan": ("Plan",),
     "hetero_core.runtime.executable": ("ExecutableNetwork",),
     "hetero_core.runtime.queue": ("AsyncInferQueue",),
     "hetero_core.runtime.request": ("InferRequest",),
+    "hetero_core.transforms.editing": ("EditableNetwork",),
 }
 _HOME_OF_NAME = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -60,6 +54,7 @@ __all__ = [
     "ConfigKey",
     "Core",
     "DeviceName",
+    "EditableNetwork",
     "Executable",
     "ExecutableNetwork",
     "Extension",

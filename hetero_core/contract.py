@@ -5,17 +5,16 @@ A plugin author reads this file and `hookspecs.py`. Imports no array library and
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
 from types import MappingProxyType
 from typing import Any
 
 from hetero_core.errors import BlobError
 from hetero_core.limits import RunLimits
-from hetero_core.network.graph import Node
 from hetero_core.network.types import ValueSpec, ValueType
+from hetero_core.plan import Plan
+from hetero_core.profile import Profile
 
 Array = Any
 """An array of the device's own library; NumPy's where the memory is the host's. A sequence is a list, an absent optional None."""
@@ -54,71 +53,6 @@ class ConfigKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Boundary:
-    """A value that crosses from one stage to others, or between the network's border and a stage.
-
-    `producer` is a stage's index, None for an input of the network; `consumers` are stage indices. `nbytes` is None where a dimension
-    is open. `maker` is the node that makes the value, None for an input; `readers` are the nodes of the consumers that read it.
-    """
-
-    value: str
-    type: ValueType
-    nbytes: int | None
-    producer: int | None
-    consumers: tuple[int, ...]
-    maker: str | None = None
-    readers: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class PlanStage:
-    """One subgraph in execution order: its device and the names of its nodes, in topological order."""
-
-    index: int
-    device: str
-    nodes: tuple[str, ...]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Conflict:
-    """Why a node is not in a larger subgraph of its own device, next to it.
-
-    `subgraph` is that subgraph's index. `path` names nodes: it begins at the node or at a member, runs outside of both, and ends at
-    a member or at the node; where it passes another subgraph as a whole, two names that follow one another need not share a value.
-    """
-
-    node: str
-    subgraph: int
-    path: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How a network is split: the result of HETERO's query, as plain values, so that views of it need no plugin's code.
-
-    `refusals` maps node -> device -> reason, for every device that was asked and said no, also where another one took the node; for
-    those that failed to load it, and those that it left for another one although they take it.
-    `candidates` maps node -> devices that would take it besides the one that has it; empty where only the plan was asked for: a
-    device is asked about what those before it have left. `conflicts` say what keeps subgraphs of one device apart; `unexplained`
-    counts the nodes for which no path was looked for because the network is large.
-    """
-
-    network: str
-    priorities: tuple[str, ...]
-    device_of_node: Mapping[str, str]
-    operator_of_node: Mapping[str, str]
-    refusals: Mapping[str, Mapping[str, str]]
-    pins: Mapping[str, str]
-    stages: tuple[PlanStage, ...]
-    boundaries: tuple[Boundary, ...]
-    conflicts: tuple[Conflict, ...] = ()
-    unexplained: int = 0
-    candidates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class QueryResult:
     """What a device takes of a network, in the names of the network that was asked about.
 
@@ -137,7 +71,7 @@ class Payload:
 
     The core wraps them in the container (identity, versions, digest) and gives the same sections back, memory-mapped, at import.
     `code` names the sections that are executed in whatever way; they are imported only where the user trusts the blob. `digests` are of
-    the sections of an import (`hetero_core.runtime.digests`), for a plugin that keeps something beside a blob; an export leaves them out.
+    the sections of an import (`hetero_core.blobs.digests`), for a plugin that keeps something beside a blob; an export leaves them out.
     """
 
     sections: Mapping[str, Any]
@@ -176,138 +110,6 @@ class Extension:
     since_version: int
     function: Callable[..., Any]
     infer_types: Callable[[tuple[ValueType | None, ...], Mapping[str, Any]], tuple[ValueType, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class NodeTime:
-    """The time that one node, or one transfer, took in one run. Times are in seconds, `begin` on the clock of `time.perf_counter`.
-
-    `path` leads to the subgraph: (1, 0) is subgraph 0 of the split network that is subgraph 1, () what belongs to no subgraph;
-    `subgraph` is its first index, 0 where there is none. `thread` is the one that measured, as `threading.get_ident` names it; 0 where
-    the beginning was told. Only a transfer has `nbytes`; one at the border of a subgraph has a `source` and `targets`: devices, or
-    "host" for the caller.
-    """
-
-    node: str
-    operator: str
-    device: str
-    subgraph: int
-    seconds: float
-    nbytes: int = 0
-    begin: float = 0.0
-    path: tuple[int, ...] = ()
-    thread: int = 0
-    source: str = ""
-    targets: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class StageTime:
-    """When one subgraph ran in one run, on which device and thread, and the values that it reads and writes. Fields as in NodeTime."""
-
-    path: tuple[int, ...]
-    device: str
-    begin: float
-    seconds: float
-    thread: int
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
-
-
-class Profile:
-    """The times of one run, in the order in which they were recorded; safe for threads.
-
-    A device calls `add` once per node, or per group of nodes that it cannot tell apart. `requested`, `began` and `ended` say when the
-    run was asked for, when the device began and when it was done: seconds of `time.perf_counter`, None before that happened.
-    """
-
-    __slots__ = ("_entries", "_lock", "_stages", "began", "device", "ended", "path", "requested", "subgraph", "thread")
-
-    def __init__(self, device: str, subgraph: int = 0, parent: Profile | None = None) -> None:
-        self.device = device
-        self.path: tuple[int, ...] = () if parent is None else (*parent.path, subgraph)
-        self.subgraph = self.path[0] if self.path else subgraph
-        self.thread = threading.get_ident()
-        self.began: float | None = None
-        self.ended: float | None = None
-        self._entries: list[NodeTime] = [] if parent is None else parent._entries
-        self._stages: list[StageTime] = [] if parent is None else parent._stages
-        self._lock: threading.Lock = threading.Lock() if parent is None else parent._lock
-        self.requested = perf_counter()
-
-    def add(self, node: Node, seconds: float, *, begin: float | None = None) -> None:
-        """Records that a node took this many seconds, until now unless `begin` says when it began."""
-        self._append(node.name, node.operator, seconds, begin)
-
-    def add_transfer(
-        self,
-        value: str,
-        nbytes: int,
-        seconds: float,
-        *,
-        begin: float | None = None,
-        source: str = "",
-        targets: tuple[str, ...] = (),
-    ) -> None:
-        """Records that a value was copied between two memories; `begin` as in `add`."""
-        self._append(value, "transfer", seconds, begin, nbytes, source, targets)
-
-    def _append(
-        self,
-        name: str,
-        operator: str,
-        seconds: float,
-        begin: float | None,
-        nbytes: int = 0,
-        source: str = "",
-        targets: tuple[str, ...] = (),
-    ) -> None:
-        start, thread = (perf_counter() - seconds, threading.get_ident()) if begin is None else (begin, 0)
-        entry = NodeTime(name, operator, self.device, self.subgraph, seconds, nbytes, start, self.path, thread, source, targets)
-        with self._lock:
-            self._entries.append(entry)
-
-    def of_part(self, device: str, subgraph: int) -> Profile:
-        """Returns a profile that writes into this one, for a part that another device runs; `end_part` records when it ran."""
-        return Profile(device, subgraph, self)
-
-    def end_part(self, reads: tuple[str, ...], writes: tuple[str, ...]) -> None:
-        """Records that this part ran from when its profile was made until now, and the values that it reads and writes."""
-        seconds = perf_counter() - self.requested
-        stage = StageTime(self.path, self.device, self.requested, seconds, threading.get_ident(), reads, writes)
-        with self._lock:
-            self._stages.append(stage)
-
-    def begin_run(self) -> None:
-        """Records that the run begins now, on this thread. The core calls it; a device with a queue of its own may call it again."""
-        self.thread = threading.get_ident()
-        self.began = perf_counter()
-
-    def end_run(self) -> None:
-        """Records that the run is done; the core calls it."""
-        self.ended = perf_counter()
-
-    @property
-    def entries(self) -> tuple[NodeTime, ...]:
-        """The nodes and transfers that were recorded so far."""
-        with self._lock:
-            return tuple(self._entries)
-
-    @property
-    def stages(self) -> tuple[StageTime, ...]:
-        """The subgraphs that have ended so far; none of a network that is not split."""
-        with self._lock:
-            return tuple(self._stages)
-
-    @property
-    def queue_seconds(self) -> float:
-        """How long the run waited for its device to begin; 0 where it has not begun."""
-        return 0.0 if self.began is None else self.began - self.requested
-
-    @property
-    def copied_bytes(self) -> int:
-        """The bytes of all transfers so far."""
-        return sum(entry.nbytes for entry in self.entries)
 
 
 class CancelToken:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakSet
 
+from hetero_core.blobs.cache import NetworkCache, open_cache
+from hetero_core.blobs.cache_identity import describe_load
+from hetero_core.blobs.container import BlobHeader, read_blob
+from hetero_core.blobs.identity import check_header, merge_imported_config
+from hetero_core.blobs.trust import require_trust
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
 from hetero_core.devices.device import Device
 from hetero_core.devices.names import parse_device_name, split_device_list
@@ -17,20 +22,20 @@ from hetero_core.errors import ClosedError, ConfigValueError, ExtensionError
 from hetero_core.network.border import Border
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import ValueType
-from hetero_core.runtime.blob import BlobHeader, read_blob
 from hetero_core.runtime.borders import bare_network, check_border, take_border
-from hetero_core.runtime.cache import NetworkCache, open_cache
-from hetero_core.runtime.cache_identity import describe_load
 from hetero_core.runtime.executable import Binding, ExecutableNetwork, find_core_version
 from hetero_core.runtime.executors import Executor, ExecutorManager
 from hetero_core.runtime.forks import FORK_ADVICE, count_forks
-from hetero_core.runtime.identity import check_header, merge_imported_config
-from hetero_core.runtime.limits import call_in_time, check_constants, check_sections, describe_model
-from hetero_core.runtime.trust import require_trust
+from hetero_core.runtime.load_limits import call_in_time, check_constants, check_sections, describe_model
 from hetero_core.runtime.wrapped_run import bind_run
 
 if TYPE_CHECKING:
     import onnx
+
+    from hetero_core.transforms.editing import EditableNetwork
+
+    ModelFile: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
+    Model: TypeAlias = Network | ModelFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +74,14 @@ class Core:
 
     # Networks
 
-    def read_network(
-        self, model: str | os.PathLike[str] | bytes | onnx.ModelProto, *, base: str | os.PathLike[str] | None = None
-    ) -> Network:
+    def read_network(self, model: ModelFile, *, base: str | os.PathLike[str] | None = None) -> EditableNetwork:
         """Returns the network of an ONNX file, of its bytes, or of a ModelProto; `base` is the folder of external weights.
 
         Raises: NetworkNotFoundError, NetworkReadError, InvalidNetworkError.
         """
-        return self._read(model, base, holds_weights=True)
+        from hetero_core.transforms.editing import edit  # all passes of a caller; a load from a file needs none
+
+        return edit(self._read(model, base, holds_weights=True))
 
     def _read(self, model: Any, base: Any = None, *, holds_weights: bool) -> Network:
         from hetero_core.network.reader import read_network  # imports onnx
@@ -87,7 +92,7 @@ class Core:
         extension = self._extensions.get((node.domain, node.op_type))
         return None if extension is None else extension.infer_types(input_types, node.attributes)
 
-    def _as_network(self, model: Network | str | os.PathLike[str] | bytes | onnx.ModelProto) -> Network:
+    def _as_network(self, model: Model) -> Network:
         if not isinstance(model, Network):
             return self._read(model, holds_weights=False)  # nobody else has this network
         if self._extensions and any(value not in model.types for node in model.nodes for value in node.writes):
@@ -206,7 +211,7 @@ class Core:
 
     def query_network(
         self,
-        network: Network | str | os.PathLike[str] | bytes | onnx.ModelProto,
+        network: Model,
         device: str,
         config: Mapping[str, Any] | None = None,
     ) -> QueryResult:
@@ -227,7 +232,7 @@ class Core:
 
     def load_network(
         self,
-        network: Network | str | os.PathLike[str] | bytes | onnx.ModelProto,
+        network: Model,
         device: str,
         config: Mapping[str, Any] | None = None,
     ) -> ExecutableNetwork:
@@ -249,7 +254,7 @@ class Core:
 
     def _load(
         self,
-        network: Network | str | os.PathLike[str] | bytes | onnx.ModelProto,
+        network: Model,
         entry: Device,
         parsed: DeviceName,
         complete: Mapping[str, Any],
@@ -301,7 +306,7 @@ class Core:
         device: str,
         config: Mapping[str, Any] | None = None,
         *,
-        network: Network | str | os.PathLike[str] | bytes | onnx.ModelProto | None = None,
+        network: Model | None = None,
         trust: bool = False,
     ) -> ExecutableNetwork:
         """Returns a network that was exported from the same device, plugin version and configuration.

@@ -15,16 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from hetero_core.contract import (
-    Array,
-    ConfigKey,
-    DeviceName,
-    Executable,
-    Extension,
-    Payload,
-    QueryResult,
-    RunContext,
-)
+from hetero_core.contract import Array, ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult, RunContext
 from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec
 

@@ -13,8 +13,8 @@ from hetero_core.cli.tables import format_table
 
 if TYPE_CHECKING:
     from hetero_core.core import Core
+    from hetero_core.debugging.divergence import Divergence, ValueDifference
     from hetero_core.network.graph import Network
-    from hetero_core.testing.divergence import Divergence, ValueDifference
 
 _MOST_ROWS = 20
 
@@ -53,8 +53,8 @@ def answer_compare(options: argparse.Namespace) -> Answer:
     """
     from hetero_core.cli.inputs import fill_inputs, read_inputs, require_complete
     from hetero_core.core import Core  # reads the installed distributions
+    from hetero_core.debugging.divergence import find_divergence
     from hetero_core.runtime.door import order_inputs
-    from hetero_core.testing.divergence import find_divergence
 
     if len(options.device) != 2:
         raise UsageError(f"expected two devices, as in -d TEMPLATE -d CPU; got {len(options.device)}")

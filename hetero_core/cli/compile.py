@@ -6,13 +6,13 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hetero_core.blobs.container import MAGIC, read_blob
 from hetero_core.cli.answer import Answer, UsageError
 from hetero_core.cli.options import Parser, add_command, add_device_options, pin_network, read_config, read_model, read_pins
-from hetero_core.runtime.blob import MAGIC, read_blob
 
 if TYPE_CHECKING:
+    from hetero_core.blobs.container import BlobHeader
     from hetero_core.contract import Payload
-    from hetero_core.runtime.blob import BlobHeader
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:

@@ -12,8 +12,8 @@ from hetero_core.cli.options import Parser, add_command, read_config
 from hetero_core.cli.tables import format_table
 
 if TYPE_CHECKING:
-    from hetero_core.testing.conformance.check import Check
-    from hetero_core.testing.conformance.runner import Outcome, Target
+    from hetero_core.conformance.check import Check
+    from hetero_core.conformance.runner import Outcome, Target
 
 SHOWN_FAILURES = 40
 
@@ -49,8 +49,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
 
 def answer_conformance(options: argparse.Namespace) -> Answer:
     """Returns the report; exit code 1 where a check failed."""
-    from hetero_core.testing.conformance.catalogue import UnknownCheckError, choose_checks  # import the checks, and onnx
-    from hetero_core.testing.conformance.runner import make_target, run_checks
+    from hetero_core.conformance.catalogue import UnknownCheckError, choose_checks  # import the checks, and onnx
+    from hetero_core.conformance.runner import make_target, run_checks
 
     try:
         checks = choose_checks(options.level, options.check, cases=options.cases)
@@ -88,8 +88,8 @@ def _list_checks(checks: Sequence[Check]) -> Answer:
 
 
 def _answer_outcomes(target: Target, outcomes: Sequence[Outcome], options: argparse.Namespace) -> Answer:
-    from hetero_core.testing.conformance.report import report_to_json
-    from hetero_core.testing.conformance.report_pages import report_to_html, report_to_markdown
+    from hetero_core.conformance.report import report_to_json
+    from hetero_core.conformance.report_pages import report_to_html, report_to_markdown
 
     with target.make_core() as core:
         report = report_to_json(target, outcomes, core.get_versions(target.device))
@@ -107,7 +107,7 @@ def _write(path: str, text: str) -> None:
 
 
 def _describe(report: Mapping[str, Any], options: argparse.Namespace) -> str:
-    from hetero_core.testing.conformance.report_pages import describe_operators
+    from hetero_core.conformance.report_pages import describe_operators
 
     rows = [(level, *(str(count) for count in counts.values())) for level, counts in report["levels"].items()]
     parts = [f"{report['device']}, seed {report['seed']}", format_table(("LEVEL", "PASSED", "FAILED", "SKIPPED"), rows)]

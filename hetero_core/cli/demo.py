@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from hetero_core.contract import Plan
     from hetero_core.core import Core
     from hetero_core.network.graph import Network
+    from hetero_core.plan import Plan
     from hetero_core.runtime.request import InferRequest
 
 SPLIT_DEVICE = "HETERO:TEMPLATE,CPU"

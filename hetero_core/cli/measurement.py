@@ -20,8 +20,8 @@ from hetero_core.cli.answer import BUG, INTERRUPTED, error_to_json, exit_code_of
 from hetero_core.errors import ConfigKeyError, HeteroError
 
 if TYPE_CHECKING:
-    from hetero_core.contract import Profile
     from hetero_core.core import Core
+    from hetero_core.profile import Profile
     from hetero_core.runtime.executable import ExecutableNetwork
 
 _TRACED_RUNS = 5

@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from hetero_core.blobs.container import MAGIC
 from hetero_core.cli.answer import Answer, UsageError
 from hetero_core.network import affinity
-from hetero_core.runtime.blob import MAGIC
 
 if TYPE_CHECKING:
     from hetero_core.core import Core
     from hetero_core.network.graph import Network
+    from hetero_core.transforms.editing import EditableNetwork
 
 
 class Parser(argparse.ArgumentParser):
@@ -107,7 +108,7 @@ def is_blob(path: str) -> bool:
         return False
 
 
-def read_model(core: Core, path: str) -> Network:
+def read_model(core: Core, path: str) -> EditableNetwork:
     """Returns the network of a model file.
 
     Raises: errors of reading; UsageError for an exported network, which is compiled already.

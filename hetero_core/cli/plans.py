@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from hetero_core.contract import Plan, QueryResult, freeze_mapping
+from hetero_core.contract import QueryResult, freeze_mapping
 from hetero_core.core import Core
 from hetero_core.devices.config import STANDARD_KEYS
 from hetero_core.devices.names import parse_device_name, split_device_list
 from hetero_core.network.graph import Network
+from hetero_core.plan import Plan
 from hetero_core.reports.single import plan_single_device
 
 

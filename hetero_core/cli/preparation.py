@@ -17,6 +17,7 @@ from hetero_core.network.border import InputInfo
 
 if TYPE_CHECKING:
     from hetero_core.network.graph import Network
+    from hetero_core.transforms.editing import EditableNetwork
 
 IMAGES = (".png", ".jpg", ".jpeg")
 _DESCRIPTIONS = {
@@ -52,7 +53,7 @@ def find_given(options: argparse.Namespace) -> list[str]:
     return [f"--{name}" for name in ("batch", *_DESCRIPTIONS, "output") if getattr(options, name) not in (None, [])]
 
 
-def prepare_network(network: Network, options: argparse.Namespace) -> Network:
+def prepare_network(network: EditableNetwork, options: argparse.Namespace) -> EditableNetwork:
     """Returns the network as the options ask for it: outputs, then shapes and batch, then what is done to inputs.
 
     Raises: UsageError for texts that cannot be read; InvalidNetworkError for what the network cannot do.

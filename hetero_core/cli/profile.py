@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hetero_core.cli.tables import format_seconds, format_table
-from hetero_core.contract import Profile
+from hetero_core.profile import Profile
 
 
 def sum_times(profile: Profile) -> list[dict[str, Any]]:

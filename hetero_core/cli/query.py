@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hetero_core.network.graph import Network
 
 NODE_LIMIT = 40
+_TRACE_KEY = "HETERO_TRACE_SELECTION"
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
@@ -32,6 +33,11 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
         "--explain", action="append", default=[], metavar="NODE", help="tell why this node is where it is; may be repeated"
     )
     parser.add_argument(
+        "--trace-selection",
+        action="store_true",
+        help="print how HETERO selects its subgraphs, step by step",
+    )
+    parser.add_argument(
         "-v", "--verbose", action="store_true", help=f"list every node and refusal, not only the first {NODE_LIMIT}"
     )
 
@@ -42,11 +48,15 @@ def answer_query(options: argparse.Namespace) -> Answer:
 
     if options.dot and options.json:
         raise UsageError("--dot and --json are two forms of one answer; give one of them")
+    if options.trace_selection and (options.dot or options.explain):
+        raise UsageError("--trace-selection prints the selection step by step; give it without --dot and --explain")
     if options.dot and options.explain:
         raise UsageError("--dot draws the split and --explain tells about nodes; give one of them")
     with Core() as core:
         network = pin_network(core, read_model(core, options.model), options.device, read_pins(options))
         config = read_config(options)
+        if options.trace_selection:
+            config = {**config, **_ask_for_trace(core, options.device)}
         result = core.query_network(network, options.device, config)
         explained = _explain(core, network, result, options, config) if options.explain else None
     fields: dict[str, Any] = {
@@ -57,6 +67,8 @@ def answer_query(options: argparse.Namespace) -> Answer:
         "plan": None if result.plan is None else plan_to_json(result.plan),
     }
     exit_code = WRONG_RESULT if result.refused else OK
+    if options.trace_selection:
+        return Answer(_show_trace(result), fields, exit_code)
     if explained is not None:
         text, fields["explanations"] = explained
         return Answer(text, fields, exit_code)
@@ -79,6 +91,23 @@ def _explain(
         "\n\n".join(describe_explanation(plan, one) for one in explanations),
         [explanation_to_json(one) for one in explanations],
     )
+
+
+def _ask_for_trace(core: Core, device: str) -> Mapping[str, str]:
+    """Returns the configuration that makes a device write its selection into the plan. Raises: UsageError where it has no such key."""
+    if _TRACE_KEY not in core.config_keys(device):
+        raise UsageError(
+            f"--trace-selection shows how subgraphs are selected; {device} selects none. Use a device as HETERO:GPU,CPU"
+        )
+    return {_TRACE_KEY: "YES"}
+
+
+def _show_trace(result: QueryResult) -> str:
+    if result.plan is None:
+        raise UsageError(
+            f"no subgraphs were selected: {len(result.refused)} nodes have no device; leave --trace-selection out to see why"
+        )
+    return result.plan.selection.rstrip("\n")
 
 
 def _draw(result: QueryResult, device: str) -> str:

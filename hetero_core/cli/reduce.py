@@ -56,8 +56,8 @@ def answer_reduce(options: argparse.Namespace) -> Answer:
     Raises: UsageError when the check passes or cannot be started; errors of reading, devices and inputs.
     """
     from hetero_core.core import Core  # reads the installed distributions
+    from hetero_core.debugging.reduction import reduce_network
     from hetero_core.network.writer import write_network
-    from hetero_core.testing.reduction import reduce_network
 
     command = shlex.split(options.check)
     if not command:
@@ -119,7 +119,7 @@ def _record(core: Core, network: Network, options: argparse.Namespace) -> dict[s
     import numpy as np
 
     from hetero_core.cli.inputs import fill_inputs, read_inputs, require_complete
-    from hetero_core.testing.divergence import expose_values
+    from hetero_core.debugging.divergence import expose_values
 
     given = read_inputs(options.input, network.inputs, network=network.name)
     inputs = fill_inputs(given, network.inputs, read_shapes(options.shape), seed=options.seed)

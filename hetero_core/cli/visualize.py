@@ -15,9 +15,10 @@ from hetero_core.files import replace_file
 from hetero_core.reports.text import count
 
 if TYPE_CHECKING:
-    from hetero_core.contract import Plan, QueryResult
+    from hetero_core.contract import QueryResult
     from hetero_core.core import Core
     from hetero_core.network.graph import Network
+    from hetero_core.plan import Plan
 
 Times = Mapping[int, float]
 """Subgraph -> seconds."""

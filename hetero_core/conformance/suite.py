@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from hetero_core.testing.conformance.catalogue import UnknownCheckError, choose_checks
-from hetero_core.testing.conformance.check import Check, CheckFailed
-from hetero_core.testing.conformance.runner import FAILED, PASSED, SKIPPED, Outcome, SharedCore, Target, make_target, run_check
+from hetero_core.conformance.catalogue import UnknownCheckError, choose_checks
+from hetero_core.conformance.check import Check, CheckFailed
+from hetero_core.conformance.runner import FAILED, PASSED, SKIPPED, Outcome, SharedCore, Target, make_target, run_check
 
 GUARDED = ("test_check", "pytest_generate_tests", "opened_target", "__init_subclass__")
 """What a class that derives from DeviceConformance must leave as it is."""

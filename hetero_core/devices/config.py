@@ -56,7 +56,6 @@ ALIASES: Mapping[str, str] = freeze_mapping(
         "CPU_THREADS_NUM": "INFERENCE_NUM_THREADS",
         "CPU_THROUGHPUT_STREAMS": "NUM_STREAMS",
         "GPU_THROUGHPUT_STREAMS": "NUM_STREAMS",
-        "CPU_BIND_THREAD": "ENABLE_CPU_PINNING",
     }
 )
 

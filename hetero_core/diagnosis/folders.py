@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hetero_core.blobs.private_cache import open_private_folder
 from hetero_core.diagnosis.findings import Finding
 from hetero_core.errors import PrivateFolderError
-from hetero_core.runtime.private_cache import open_private_folder
 
 if TYPE_CHECKING:
     from hetero_core.core import Core

@@ -20,7 +20,8 @@ from hetero_core.errors import UnsupportedNodesError
 from hetero_core.kernels.execution import ABSENT, Body, BoundBody, Memory, Program, Step
 from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.kernels.registry import ANY, NO_EXTENSIONS, Dtypes, Kernel, find_kernel, find_refusals
-from hetero_core.network.graph import EMPTY, Graph, Initializer, Node
+from hetero_core.network.graph import EMPTY, Graph, Node
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType, ValueType
 
 # Arithmetic on shapes works on a few numbers; a result of more elements, or one that may have more, is data.

@@ -10,14 +10,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hetero_core.dtypes import DTYPES, numpy_dtype
 from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
+from hetero_core.network.arrays import array_of_bytes, bytes_of_array
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import Dimension
-
-if TYPE_CHECKING:
-    from hetero_core.network.graph import Initializer
 
 BORDER_KEY = "hetero.border"
 """The key of the border in `metadata_props` of an ONNX file."""
@@ -195,8 +194,6 @@ def unpack_border(content: bytes) -> Border:
 
 
 def _constant_to_json(constant: Initializer) -> list[Any]:
-    from hetero_core.network.tensors import bytes_of_array  # below in the tree; asked for by files and blobs only
-
     if constant.dtype == "string":
         raise InvalidNetworkError(
             "a state or a default that holds strings cannot be written into a blob; ONNX gives strings no bytes."
@@ -208,9 +205,6 @@ def _constant_to_json(constant: Initializer) -> list[Any]:
 
 def _constant_of_json(row: Any) -> Initializer:
     import numpy as np
-
-    from hetero_core.network.graph import Initializer
-    from hetero_core.network.tensors import array_of_bytes
 
     dtype, shape, encoded = row
     if dtype not in DTYPES or dtype == "string":

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hetero_core.errors import InvalidNetworkError
 from hetero_core.network import attributes as kinds
 from hetero_core.network.affinity import AFFINITY_KEY
-from hetero_core.network.assembly import since_version
 from hetero_core.network.border import BORDER_KEY, border_to_json
-from hetero_core.network.graph import EMPTY, Graph, Initializer, Network, Node
+from hetero_core.network.graph import EMPTY, Graph, Network, Node
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.notes import OPSET_KEY, no_notes
+from hetero_core.network.opsets import since_version
 from hetero_core.network.scopes import OPSET_DOMAIN
 from hetero_core.network.tensors import write_tensor
 from hetero_core.network.type_protos import write_type

@@ -12,11 +12,13 @@ from collections.abc import Iterable
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from hetero_core.network.arrays import digest_array
 from hetero_core.network.border import Border
-from hetero_core.network.graph import Graph, Network, Node
 
 if TYPE_CHECKING:
     from hashlib import _Hash
+
+    from hetero_core.network.graph import Graph, Network, Node
 
 _FLOAT32_END = 3.4028235677973366e38
 """Half a step above the largest float32."""
@@ -82,7 +84,7 @@ def _feed_node(digest: _Hash, node: Node) -> None:
 
 
 def _feed_value(digest: _Hash, value: Any) -> None:
-    if isinstance(value, Graph):
+    if hasattr(value, "initializers"):  # a Graph, whose file stands below this one
         _feed(digest, "graph", b"")
         _feed_graph(digest, value)
     elif isinstance(value, tuple):
@@ -102,8 +104,6 @@ def _feed_value(digest: _Hash, value: Any) -> None:
 
 def _feed_other(digest: _Hash, value: Any) -> None:
     import numpy as np
-
-    from hetero_core.network.tensors import digest_array
 
     if isinstance(value, np.ndarray):
         _feed(digest, "array", digest_array(value))

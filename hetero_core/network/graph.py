@@ -6,125 +6,27 @@ is an absent optional input or an unused output. Imports neither onnx nor an arr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
-from weakref import ReferenceType, ref
 
-from hetero_core.dtypes import bits_of_dtype
 from hetero_core.errors import InvalidNetworkError, suggest
 from hetero_core.network.affinity import resolve_pins
 from hetero_core.network.border import EMPTY_BORDER, LAYOUT_OF_RANK, Border, InputInfo, OutputInfo, precision_of_dtype
-from hetero_core.network.types import Dimension, TensorType, ValueSpec, ValueType
+from hetero_core.network.fingerprint import fingerprint_network
+from hetero_core.network.initializers import Initializer
+from hetero_core.network.types import Dimension, ValueSpec, ValueType
 
 if TYPE_CHECKING:
-    import numpy as np
+    pass
 
 EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
 def _empty() -> Mapping[str, Any]:
     return EMPTY
-
-
-class Initializer:
-    """A constant of a network: its type is known at once, its array is made on first use and kept, read-only and shared.
-
-    Networks and their parts hold the same object, so weights are never copied between parts. One that is *renewable* can make its
-    array again, the same each time, and lets go of it when it is told to.
-    """
-
-    __slots__ = ("_array", "_digest", "_is_renewable", "_let_go", "_load", "dtype", "shape")
-
-    def __init__(
-        self,
-        dtype: str,
-        shape: tuple[int, ...],
-        load: Callable[[], np.ndarray[Any, Any]],
-        *,
-        is_renewable: bool = False,
-        array: np.ndarray[Any, Any] | None = None,
-    ) -> None:
-        """`load` makes the array, where `is_renewable` as often as it is called; `array` is what it would make, where that is there."""
-        self.dtype = dtype
-        self.shape = shape
-        self._load: Callable[[], np.ndarray[Any, Any]] | None = load
-        self._is_renewable = is_renewable
-        self._array = None if array is None else _protect(array)
-        self._let_go: ReferenceType[np.ndarray[Any, Any]] | None = None
-        self._digest: bytes | None = None
-
-    @classmethod
-    def of_array(cls, array: np.ndarray[Any, Any]) -> Initializer:
-        """Returns an initializer over the array's own memory; the caller must not write to it afterwards.
-
-        Raises: InvalidNetworkError when ONNX has no such element type.
-        """
-        from hetero_core.dtypes import dtype_of_numpy
-
-        name = dtype_of_numpy(array.dtype)
-        if name is None:
-            raise InvalidNetworkError(f"a constant has the NumPy type {array.dtype}, which ONNX does not have")
-        return cls(name, tuple(array.shape), lambda: array)
-
-    @property
-    def array(self) -> np.ndarray[Any, Any]:
-        """The array, C-contiguous and read-only; made on the first call. Two threads may both make it; one result stays."""
-        array = self._array
-        if array is None:
-            # Another thread may have just made it, and let go of how; or whoever asked before still has it.
-            load, let_go = self._load, self._let_go
-            array = self._array if let_go is None else let_go()
-            if array is None:
-                assert load is not None
-                array = _protect(load())
-            self._array = array
-            if not self._is_renewable:
-                self._load = None
-        return array
-
-    def release(self) -> None:
-        """Lets go of the array, where it can be made again; whoever has it keeps it, and the next who asks gets it or a new one."""
-        array = self._array
-        if self._is_renewable and array is not None:
-            self._let_go, self._array = ref(array), None
-
-    @property
-    def is_renewable(self) -> bool:
-        """Says whether `release` frees memory."""
-        return self._is_renewable
-
-    @property
-    def digest(self) -> bytes:
-        """SHA-256 over type, shape and contents; made on the first call and kept, as parts of a network share their constants."""
-        if self._digest is None:
-            from hetero_core.network.tensors import digest_array  # below in the tree; asked for by fingerprints only
-
-            is_held = self._array is not None
-            self._digest = digest_array(self.array)
-            if not is_held:
-                self.release()
-        return self._digest
-
-    @property
-    def type(self) -> TensorType:
-        """The type of the constant."""
-        return TensorType(self.dtype, self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of the array in memory; strings count one pointer each."""
-        bits = bits_of_dtype(self.dtype)
-        return prod(self.shape) * (8 if bits is None else max(bits // 8, 1))
-
-
-def _protect(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    view = array.view()
-    view.flags.writeable = False
-    return view
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -266,79 +168,6 @@ class Network(Graph):
         resolved = resolve_pins([(node.name, node.op_type) for node in self.nodes], pins)
         return replace(self, affinity=MappingProxyType({**self.affinity, **resolved}))
 
-    def with_shapes(self, shapes: Mapping[str, Any]) -> Network:
-        """Returns this network for other shapes: by input ({"x": (1, 3, 160, 160)}) or by the name of a size ({"batch": 4}).
-
-        A size is an int, a name, None (open) or a range (open, within bounds: range(1, 9) is 1 to 8). All types are inferred again.
-
-        Raises: InvalidNetworkError for unknown names, another rank, and a model that cannot take the shapes: it names the node.
-        """
-        from hetero_core.transforms.reshaping import reshape_network  # below in the tree, as all passes
-
-        return reshape_network(self, shapes)
-
-    def with_batch(self, size: int | str | range | None) -> Network:
-        """Returns this network for another batch size: that of axis N of each input whose layout is known, else of the first axis.
-
-        Raises: InvalidNetworkError as `with_shapes`, and where inputs have different batch sizes now.
-        """
-        from hetero_core.transforms.reshaping import rebatch_network
-
-        return rebatch_network(self, size)
-
-    def with_inputs(self, inputs: Mapping[str, InputInfo]) -> Network:
-        """Returns this network taking its inputs as they are described; what has to be done with them becomes nodes of it.
-
-        Raises: InvalidNetworkError for what is unknown or does not fit together.
-        """
-        from hetero_core.transforms.preprocessing import add_preprocessing
-
-        return add_preprocessing(self, inputs)
-
-    def with_outputs(
-        self,
-        outputs: Mapping[str, OutputInfo] | None = None,
-        *,
-        add: Sequence[str] = (),
-        only: Sequence[str] | None = None,
-    ) -> Network:
-        """Returns this network with other outputs: converted, inner values added, or just those of `only` and what they need.
-
-        Raises: InvalidNetworkError for unknown names, values without element type, and conversions that would lose values.
-        """
-        from hetero_core.transforms.postprocessing import change_outputs
-
-        return change_outputs(self, {} if outputs is None else outputs, add=add, only=only)
-
-    def with_optional_inputs(self, names: Sequence[str]) -> Network:
-        """Returns this network with constants as inputs that may be left out; the model must list them among its inputs.
-
-        Raises: InvalidNetworkError for other names.
-        """
-        from hetero_core.transforms.optional_inputs import free_constants
-
-        return free_constants(self, names)
-
-    def with_state(self, ties: Mapping[str, str], *, initial: Mapping[str, Any] | None = None) -> Network:
-        """Returns this network with outputs tied to inputs: what {output: input} names is kept by each request from run to run.
-
-        The first run reads `initial` (input: array), zeros where it says nothing.
-
-        Raises: InvalidNetworkError for unknown names, types that differ, and an open size without an initial value.
-        """
-        from hetero_core.transforms.states import tie_states
-
-        return tie_states(self, ties, {} if initial is None else initial)
-
-    def with_precision(self, source: str, target: str) -> Network:
-        """Returns this network computing in `target` ("FP32") what is `source` ("FP16") in it; inputs and outputs stay as they are.
-
-        Raises: InvalidNetworkError for precisions that are no floats, and for nodes that name the type in a way that is not known.
-        """
-        from hetero_core.transforms.precision import convert_precision
-
-        return convert_precision(self, source, target)
-
     @cached_property
     def input_info(self) -> Mapping[str, InputInfo]:
         """Input -> name, precision, layout and shape."""
@@ -357,8 +186,6 @@ class Network(Graph):
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 in hex over everything that shapes the result: graph, attributes, types, weights. Names of nodes count, too."""
-        from hetero_core.network.fingerprint import fingerprint_network  # below in the tree; a network is asked for it rarely
-
         return fingerprint_network(self)
 
 

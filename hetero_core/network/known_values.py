@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
-from hetero_core.network.graph import Initializer, Node
+from hetero_core.network.graph import Node
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType, ValueType
 
 LARGEST_VALUE = 1024

@@ -15,10 +15,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hetero_core.errors import InvalidNetworkError, NetworkNotFoundError, NetworkReadError
-from hetero_core.network.assembly import GraphReader, read_opsets
+from hetero_core.network.assembly import GraphReader
 from hetero_core.network.border import BORDER_KEY, Border, border_of_json, list_defaults
 from hetero_core.network.file_spans import hold_file
 from hetero_core.network.graph import EMPTY, Graph, Network
+from hetero_core.network.opsets import read_opsets
 from hetero_core.network.shapes import CustomTypes, infer_types
 from hetero_core.network.soundness import check_text, find_contradiction
 from hetero_core.network.splitting import NO_PAYLOADS, BytesInMemory, BytesOfFile, ByteSource, Payload, split_model

@@ -8,7 +8,8 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from hetero_core.errors import InvalidNetworkError
-from hetero_core.network.graph import EMPTY, Initializer, Network, Node
+from hetero_core.network.graph import EMPTY, Network, Node
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import ValueSpec, has_known_element
 
 _Kept = TypeVar("_Kept")

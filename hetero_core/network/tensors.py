@@ -7,14 +7,14 @@ element a byte. Imports onnx and NumPy only inside functions.
 from __future__ import annotations
 
 from collections.abc import Callable
-from hashlib import sha256
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.dtypes import DTYPES, bits_of_dtype, dtype_of_numpy, dtype_of_onnx, numpy_dtype, onnx_of_dtype
 from hetero_core.errors import InvalidNetworkError, NetworkReadError, enumerate_choices
+from hetero_core.network.arrays import array_of_bytes, bytes_of_array
 from hetero_core.network.file_spans import FileSpan
-from hetero_core.network.graph import Initializer
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.splitting import Payload
 from hetero_core.network.weights import WeightSource
 
@@ -141,60 +141,6 @@ def _array_of_strings(strings: tuple[str | bytes, ...], shape: tuple[int, ...]) 
     return array.reshape(shape)
 
 
-def array_of_bytes(raw: bytes | Array, dtype: str, shape: tuple[int, ...]) -> Array:
-    """Returns the stored little-endian bytes as an array: a view where the bytes are aligned and the type is not packed."""
-    import numpy as np
-
-    bits = bits_of_dtype(dtype)
-    assert bits is not None
-    if bits < 8:
-        return (
-            _unpack(np.frombuffer(raw, np.uint8), bits, prod(shape), signed=dtype.startswith("int"))
-            .view(numpy_dtype(dtype))
-            .reshape(shape)
-        )
-    if prod(shape) == 0:
-        return np.empty(shape, numpy_dtype(dtype))
-    array = np.frombuffer(raw, np.uint8).view(numpy_dtype(dtype)).reshape(shape)
-    # Compiled kernels load aligned vectors; an odd offset in a file costs one copy.
-    return array if array.flags.aligned else array.copy()
-
-
-def _unpack(packed: Array, bits: int, count: int, *, signed: bool) -> Array:
-    """Returns one byte per element; the first element stands in the lowest bits. Source: onnx.proto, TensorProto.int32_data."""
-    import numpy as np
-
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    unpacked = ((packed[:, None] >> shifts) & np.uint8((1 << bits) - 1)).reshape(-1)[:count]
-    if not signed:
-        return unpacked
-    sign = np.uint8(1 << (bits - 1))
-    return (unpacked ^ sign) - sign
-
-
-def bytes_of_array(array: Array) -> Array:
-    """Returns the little-endian bytes that ONNX stores for an array, small types packed; a view wherever possible.
-
-    Raises: InvalidNetworkError for strings and for types that ONNX does not have.
-    """
-    import numpy as np
-
-    dtype = dtype_of_numpy(array.dtype)
-    bits = None if dtype is None else bits_of_dtype(dtype)
-    if dtype is None or bits is None:
-        raise InvalidNetworkError(f"an array of NumPy type {array.dtype} has no bytes in ONNX.")
-    flat = np.ascontiguousarray(array, dtype=numpy_dtype(dtype)).reshape(-1)
-    if bits >= 8:
-        return flat.view(np.uint8)
-    unpacked = flat.view(np.uint8) & np.uint8((1 << bits) - 1)
-    per_byte = 8 // bits
-    padded = np.zeros(-(-flat.size // per_byte) * per_byte, np.uint8)
-    padded[: flat.size] = unpacked
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    packed: Array = np.bitwise_or.reduce(padded.reshape(-1, per_byte) << shifts, axis=1)
-    return packed
-
-
 def write_tensor(array: Array, proto: onnx.TensorProto, *, name: str = "") -> None:
     """Fills `proto` with a copy of an array.
 
@@ -213,18 +159,6 @@ def write_tensor(array: Array, proto: onnx.TensorProto, *, name: str = "") -> No
         )
     else:
         proto.raw_data = bytes_of_array(array).tobytes()
-
-
-def digest_array(array: Array) -> bytes:
-    """Returns the SHA-256 over element type, shape and contents; the same for equal strings and for every memory layout."""
-    digest = sha256(f"{dtype_of_numpy(array.dtype)}{array.shape}".encode())
-    if dtype_of_numpy(array.dtype) != "string":
-        digest.update(bytes_of_array(array).data)
-        return digest.digest()
-    for text in array.reshape(-1).tolist():
-        encoded = text if isinstance(text, bytes) else str(text).encode("utf-8")
-        digest.update(len(encoded).to_bytes(8, "little") + encoded)
-    return digest.digest()
 
 
 def read_sparse_tensor(proto: onnx.SparseTensorProto, weights: WeightSource, owner: str) -> Initializer:

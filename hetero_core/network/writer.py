@@ -15,10 +15,12 @@ from typing import IO, TYPE_CHECKING, Any
 from hetero_core.dtypes import onnx_of_dtype
 from hetero_core.errors import InvalidNetworkError, NetworkReadError, enumerate_choices
 from hetero_core.files import replace_file, replace_files
+from hetero_core.network.arrays import bytes_of_array
 from hetero_core.network.encoding import GraphWriter, InlineWeights, opsets_of_nodes, write_model
-from hetero_core.network.graph import Initializer, Network, Node, iterate_graphs
+from hetero_core.network.graph import Network, Node, iterate_graphs
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.notes import history_of_node, no_notes
-from hetero_core.network.tensors import bytes_of_array, stored_size, write_tensor
+from hetero_core.network.tensors import stored_size, write_tensor
 from hetero_core.network.types import ValueType, has_known_element
 from hetero_core.network.weights import WeightBuffer, WeightSource
 

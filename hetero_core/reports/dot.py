@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hetero_core.contract import Boundary, Plan
+from hetero_core.plan import Boundary, Plan
 from hetero_core.reports.palette import COLORS, index_colors
 
 

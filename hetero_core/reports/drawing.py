@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from xml.sax.saxutils import escape, quoteattr
 
-from hetero_core.contract import Plan, PlanStage
+from hetero_core.plan import Plan, PlanStage
 from hetero_core.reports.layout import Point, lay_out
 from hetero_core.reports.links import Link, Terminal, find_links
 from hetero_core.reports.palette import COLORS, index_colors

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hetero_core.contract import Boundary, Conflict, Plan, PlanStage
 from hetero_core.errors import InvalidNetworkError, suggest
+from hetero_core.plan import Boundary, Conflict, Plan, PlanStage
 from hetero_core.reports.text import count, describe_boundary, describe_conflict
 
 

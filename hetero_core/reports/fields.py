@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero_core.contract import Plan
+from hetero_core.plan import Plan
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
@@ -40,4 +40,5 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "refusals": {name: dict(reasons) for name, reasons in plan.refusals.items()},
         "conflicts": [{"node": one.node, "subgraph": one.subgraph, "path": list(one.path)} for one in plan.conflicts],
         "unexplained": plan.unexplained,
+        **({"selection": plan.selection} if plan.selection else {}),
     }

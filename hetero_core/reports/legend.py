@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hetero_core.contract import Plan
+from hetero_core.plan import Plan
 from hetero_core.reports.palette import index_colors
 from hetero_core.reports.text import count
 

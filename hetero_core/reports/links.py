@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hetero_core.contract import Boundary, Plan
+from hetero_core.plan import Boundary, Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hetero_core.contract import Plan
+from hetero_core.plan import Plan
 from hetero_core.reports.drawing import describe_stage
 from hetero_core.reports.links import Link, find_links
 from hetero_core.reports.palette import COLORS, index_colors

@@ -10,9 +10,10 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hetero_core.contract import Plan, freeze_mapping
+from hetero_core.contract import freeze_mapping
 from hetero_core.network.graph import Network
 from hetero_core.network.writer import write_network
+from hetero_core.plan import Plan
 
 if TYPE_CHECKING:
     import onnx

@@ -14,7 +14,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from hetero_core.contract import Plan
+from hetero_core.plan import Plan
 from hetero_core.reports.drawing import ARROW, draw_plan, escape_text, quote_text, style_drawing
 from hetero_core.reports.legend import list_devices
 from hetero_core.reports.text import count, describe_bytes, describe_conflict

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hetero_core.contract import Plan
+from hetero_core.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from hetero_core.contract import Boundary, Plan, PlanStage, QueryResult, freeze_mapping
+from hetero_core.contract import QueryResult, freeze_mapping
 from hetero_core.network.graph import Network
 from hetero_core.network.types import TensorType
+from hetero_core.plan import Boundary, Plan, PlanStage
 
 
 def plan_single_device(network: Network, device: str, result: QueryResult) -> Plan:

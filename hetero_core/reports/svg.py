@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hetero_core.contract import Plan
+from hetero_core.plan import Plan
 from hetero_core.reports.drawing import ARROW, draw_plan, escape_text, style_drawing
 from hetero_core.reports.legend import list_devices
 

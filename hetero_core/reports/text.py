@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from hetero_core.contract import Boundary, Conflict, Plan
+from hetero_core.plan import Boundary, Conflict, Plan
 
 
 def describe_plan(plan: Plan, *, refusal_limit: int = 20) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
-from hetero_core.contract import NodeTime, Profile, StageTime
+from hetero_core.profile import NodeTime, Profile, StageTime
 from hetero_core.reports.tracks import Block, Slice, assign_tracks
 
 Event = dict[str, Any]

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import IO, TYPE_CHECKING, Any
 
-from hetero_core.contract import Array, ConfigKey, DeviceName, Done, Executable, Payload, Profile, RunContext, freeze_mapping
+from hetero_core.blobs.container import BlobHeader, write_blob
+from hetero_core.contract import Array, ConfigKey, DeviceName, Done, Executable, Payload, RunContext, freeze_mapping
 from hetero_core.devices.provenance import Provenance
 from hetero_core.devices.threads import STREAMS_KEY, THREAD_KEYS
 from hetero_core.dtypes import numpy_dtype
@@ -31,12 +32,12 @@ from hetero_core.files import replace_file
 from hetero_core.limits import RunLimits
 from hetero_core.network.border import EMPTY_BORDER, Border
 from hetero_core.network.types import HOST, ValueSpec
-from hetero_core.runtime.blob import BlobHeader, write_blob
+from hetero_core.profile import Profile
 from hetero_core.runtime.borders import add_border, drop_specs, find_resident
 from hetero_core.runtime.door import describe_plain, fits_shape, order_inputs, own_outputs, take_plain
 from hetero_core.runtime.forks import FORK_ADVICE, FORKS
 from hetero_core.runtime.late_runs import LateRuns
-from hetero_core.runtime.limits import read_deadline, read_memory_limit
+from hetero_core.runtime.load_limits import read_deadline, read_memory_limit
 from hetero_core.runtime.request import InferRequest
 from hetero_core.runtime.states import RequestStates
 from hetero_core.runtime.transfers import move_value

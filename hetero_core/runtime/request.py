@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_core.contract import NodeTime, Profile, RunContext
+from hetero_core.contract import RunContext
 from hetero_core.devices.watch import LONGEST_WAIT
 from hetero_core.errors import (
     HeteroError,
@@ -22,6 +22,7 @@ from hetero_core.errors import (
     RequestBusyError,
     RequestCancelledError,
 )
+from hetero_core.profile import NodeTime, Profile
 from hetero_core.runtime.door import convert_value, count_copied_bytes, fill_presets, find_spec
 from hetero_core.runtime.forks import FORKS
 from hetero_core.runtime.late_runs import describe_late_run, start_thread, start_timer

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from hetero_core.contract import Profile
+from hetero_core.profile import Profile
 
 
 def move_value(

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.network.graph import Initializer, Network, Node
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType
 from hetero_core.transforms.constants import drop_unread
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.network.assembly import since_version
-from hetero_core.network.graph import EMPTY, Initializer, Network, Node
+from hetero_core.network.graph import EMPTY, Network, Node
+from hetero_core.network.initializers import Initializer
+from hetero_core.network.opsets import since_version
 from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import Dimension, TensorType
 

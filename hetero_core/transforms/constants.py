@@ -10,7 +10,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from hetero_core.network.graph import Initializer, Network, Node
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType
 
 Evaluate = Callable[[Node, tuple[Any, ...]], tuple[Any, ...] | None]

@@ -12,7 +12,8 @@ from typing import Any
 from hetero_core.dtypes import FLOAT_DTYPES, numpy_dtype, onnx_of_dtype
 from hetero_core.errors import InvalidNetworkError
 from hetero_core.network.border import dtype_of_precision, precision_of_dtype
-from hetero_core.network.graph import EMPTY, Graph, Initializer, Network, Node
+from hetero_core.network.graph import EMPTY, Graph, Network, Node
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames, rename_values
 from hetero_core.network.shapes import infer_types
 from hetero_core.network.types import MapType, TensorType, ValueSpec, ValueType

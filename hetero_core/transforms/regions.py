@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from hetero_core.network.graph import Initializer, Network, Node
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType, ValueType
 from hetero_core.transforms.matching import read_axes

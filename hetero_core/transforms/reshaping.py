@@ -14,7 +14,8 @@ from typing import Any
 from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
 from hetero_core.network.border import EMPTY_BORDER, Border
 from hetero_core.network.encoding import GraphWriter, write_model
-from hetero_core.network.graph import Graph, Initializer, Network, Node, iterate_graphs
+from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.notes import no_notes
 from hetero_core.network.shapes import SkeletonWeights, infer_types
 from hetero_core.network.types import Dimension, MapType, TensorType, ValueSpec, ValueType

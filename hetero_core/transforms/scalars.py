@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from hetero_core.network.graph import Initializer, Network, Node
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType
 from hetero_core.transforms.constants import drop_unread

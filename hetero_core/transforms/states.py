@@ -9,7 +9,8 @@ from typing import Any
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
 from hetero_core.network.border import State
-from hetero_core.network.graph import Initializer, Network
+from hetero_core.network.graph import Network
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.merging import merge_types
 from hetero_core.network.types import TensorType, ValueSpec
 

@@ -16,6 +16,7 @@ import numpy as np
 from hetero_core import Core
 from hetero_core.network.reader import read_network
 from hetero_core.testing.transformers import HEADS, WIDTH, decoder_model, ties_of_decoder
+from hetero_core.transforms.editing import edit
 
 STRETCH = 50
 
@@ -37,7 +38,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=400)
     parser.add_argument("--device", default="CPU")
     options = parser.parse_args()
-    network, ties = read_network(decoder_model()), ties_of_decoder()
+    network, ties = edit(read_network(decoder_model())), ties_of_decoder()
     past = {name: np.zeros((1, HEADS, 0, WIDTH // HEADS), np.float32) for name in ties.values()}
     with Core() as core:
         request = core.load_network(network.with_state(ties, initial=past), options.device).create_infer_request()

@@ -14,6 +14,7 @@ import numpy as np
 from hetero_core import Core
 from hetero_core.network.reader import read_network
 from hetero_core.testing.transformers import VOCABULARY, encoder_model
+from hetero_core.transforms.editing import edit
 
 
 def load_cases() -> ModuleType:
@@ -34,7 +35,7 @@ def check_images(core: Core, cases: ModuleType) -> None:
     images = np.random.default_rng(0).standard_normal((8, 3, 224, 224)).astype(np.float32)
     rows = [cases.run_engine(model, {name: images[index : index + 1]})[0] for index in range(8)]
     for batch in range(1, 9):
-        network = read_network(model).with_batch(batch)
+        network = edit(read_network(model)).with_batch(batch)
         for device in ("CPU", "HETERO:CPU,TEMPLATE", *(("TEMPLATE",) if batch == 1 else ())):
             pinned = cases.split(network) if "HETERO" in device else network
             cases.check(core, pinned, device, {name: images[:batch]}, [np.concatenate(rows[:batch])])
@@ -44,7 +45,7 @@ def check_images(core: Core, cases: ModuleType) -> None:
 def check_lengths(core: Core, cases: ModuleType) -> None:
     """Checks an encoder for each length on CPU, TEMPLATE and split in turn."""
     model = encoder_model()
-    network = read_network(model)
+    network = edit(read_network(model))
     devices = ("CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU")
     for length in range(1, 513):
         tokens = np.random.default_rng(length).integers(0, VOCABULARY, (1, length))

@@ -98,8 +98,8 @@ def make_core(runtime: Any) -> Any:
 
 def check_kit(runtime: Any, clock: Clock, patterns: list[str], report: Report) -> None:
     """Runs the conformance kit, all but the operators, which the suite below has three times over."""
-    from hetero_core.testing.conformance.catalogue import choose_checks
-    from hetero_core.testing.conformance.runner import make_target, run_checks
+    from hetero_core.conformance.catalogue import choose_checks
+    from hetero_core.conformance.runner import make_target, run_checks
 
     checks = [check for check in choose_checks((), patterns) if check.level != "operators"]
     counts: dict[str, int] = {}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hetero_core import Core
-from hetero_core.contract import Plan, PlanStage
+from hetero_core.plan import Plan, PlanStage
 from hetero_core.reports.page import plan_to_html
 from hetero_core.reports.text import describe_conflict
 from hetero_core.testing.models import light_model

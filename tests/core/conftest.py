@@ -14,8 +14,8 @@ import pytest
 from hetero_cpu.device import CpuDevice, CpuExecutable
 
 from hetero_core import Core, Executable, ExecutableNetwork, Network, Payload, QueryResult, RunContext, hookimpl
+from hetero_core.blobs import cache
 from hetero_core.network.writer import unpack_network
-from hetero_core.runtime import cache
 
 TEXT = "g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { a = Mul(x, w) y = Neg(a) }"
 X = np.array([3, 4], np.float32)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from hetero_core.blobs.container import ALIGNMENT, BlobHeader, read_blob, write_blob
 from hetero_core.contract import Payload
 from hetero_core.errors import BlobDamagedError, BlobMismatchError
-from hetero_core.runtime.blob import ALIGNMENT, BlobHeader, read_blob, write_blob
 
 HEADER = BlobHeader(
     device="X",

@@ -12,11 +12,11 @@ import onnx.parser
 import pytest
 
 from hetero_core import Core, InputInfo, Network
+from hetero_core.blobs.container import read_blob, write_blob
 from hetero_core.contract import Payload
 from hetero_core.errors import BlobDamagedError, InvalidNetworkError
 from hetero_core.network.border import Border, State, border_of_json, border_to_json, pack_border, unpack_border
-from hetero_core.network.graph import Initializer
-from hetero_core.runtime.blob import read_blob, write_blob
+from hetero_core.network.initializers import Initializer
 
 SUM = "g (float[2] x, float[2] past) => (float[2] y, float[2] present) { present = Add(x, past) y = Add(present, present) }"
 Read = Callable[..., Network]

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from hetero_core import Core, Network
+from hetero_core.blobs import cache as cache_module
+from hetero_core.blobs.locks import FileLock
 from hetero_core.errors import ConfigKeyError, ConfigValueError, UnsupportedNodesError
-from hetero_core.runtime import cache as cache_module
-from hetero_core.runtime.locks import FileLock
 
 TEXT = "g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { a = Mul(x, w) y = Neg(a) }"
 X = np.array([3, 4], np.float32)
@@ -180,7 +180,7 @@ def test_full_disk_is_a_warning(
     def fail(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("hetero_core.runtime.cache.os.fsync", fail)
+    monkeypatch.setattr("hetero_core.blobs.cache.os.fsync", fail)
     assert not load()
     assert warned == [f"nothing was kept in the cache folder '{folder}': OSError: [Errno 28] No space left on device"]
     assert list_entries(folder) == []

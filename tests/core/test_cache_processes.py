@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np, onnx.parser
 from hetero_core import Core, hookimpl
 from hetero_core.network.writer import unpack_network
-from hetero_core.runtime import blob, cache
+from hetero_core.blobs import cache, container
 from hetero_cpu.device import CpuDevice, CpuExecutable
 
 MODEL = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Add(x, w) }')
@@ -151,7 +151,7 @@ for death in range(1, 200):
     for path in Path(FOLDER).glob("*"):
         seen.add(path.suffix)
         if path.suffix == ".blob":
-            blob.read_blob(path)
+            container.read_blob(path)
             path.unlink()
 assert [load(), load()] == [False if killed and not list(Path(FOLDER).glob("*.blob")) else True, True]
 left = sorted(path.suffix for path in Path(FOLDER).iterdir())

@@ -13,10 +13,10 @@ import onnx.parser
 import pytest
 
 from hetero_core import Core
+from hetero_core.conformance import catalogue, check, free_values, report, report_pages, undetermined
+from hetero_core.conformance.operators import CaseOutcome, judge_case
+from hetero_core.conformance.runner import Outcome, make_target, run_checks
 from hetero_core.testing.backend_cases import BackendCase, iterate_backend_cases
-from hetero_core.testing.conformance import catalogue, check, free_values, report, report_pages, undetermined
-from hetero_core.testing.conformance.operators import CaseOutcome, judge_case
-from hetero_core.testing.conformance.runner import Outcome, make_target, run_checks
 
 
 def test_every_check_of_a_file_is_in_its_tuple_and_says_what_it_claims() -> None:

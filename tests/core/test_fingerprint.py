@@ -9,7 +9,8 @@ import numpy as np
 import onnx.parser
 import pytest
 
-from hetero_core.network.graph import Initializer, Network
+from hetero_core.network.graph import Network
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.reader import read_network
 from hetero_core.network.writer import network_to_bytes
 

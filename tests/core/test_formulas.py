@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import pytest
 
+from hetero_core.conformance import oracles
+from hetero_core.conformance.check import CheckFailed, Skip
 from hetero_core.testing.compare import max_relative_difference
-from hetero_core.testing.conformance import oracles
-from hetero_core.testing.conformance.check import CheckFailed, Skip
 from hetero_core.testing.formulas import FORMULAS
 from hetero_core.testing.models import SMALL_MODELS, light_inputs, small_model
 

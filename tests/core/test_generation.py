@@ -8,13 +8,14 @@ import pytest
 from hetero_core import Core, InferRequest, Network
 from hetero_core.network.reader import read_network
 from hetero_core.testing.transformers import HEADS, WIDTH, decoder_model, ties_of_decoder
+from hetero_core.transforms.editing import edit
 
 ZEROS = {name: np.zeros((1, HEADS, 0, WIDTH // HEADS), np.float32) for name in ties_of_decoder().values()}
 
 
 @pytest.fixture(scope="module")
 def decoder() -> Network:
-    return read_network(decoder_model())
+    return edit(read_network(decoder_model()))
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,9 @@ import onnx.parser
 import pytest
 
 from hetero_core import Core, hookimpl
+from hetero_core.conformance.graphs.attempt import DISPUTED, REFUSED, RIGHT, WRONG, Subject, try_graph
+from hetero_core.conformance.graphs.drawing import FAMILIES, RUNS, DrawnGraph, draw_graph
+from hetero_core.conformance.graphs.judgement import Expectation, run_engine
 from hetero_core.contract import DeviceName, Executable, QueryResult, RunContext
 from hetero_core.devices.query import query_by_transform
 from hetero_core.kernels.program import compile_program
@@ -16,9 +19,6 @@ from hetero_core.kernels.registry import find_refusals
 from hetero_core.network.graph import Network
 from hetero_core.network.reader import read_network
 from hetero_core.network.subnetwork import cut_subnetwork
-from hetero_core.testing.graphs.attempt import DISPUTED, REFUSED, RIGHT, WRONG, Subject, try_graph
-from hetero_core.testing.graphs.drawing import FAMILIES, RUNS, DrawnGraph, draw_graph
-from hetero_core.testing.graphs.judgement import Expectation, run_engine
 
 SEEDS = range(120)
 USUAL = {

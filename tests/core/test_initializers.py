@@ -10,7 +10,8 @@ import onnx.parser
 import pytest
 from hetero_cpu.foreign import evaluate_node
 
-from hetero_core.network.graph import Initializer, Network
+from hetero_core.network.graph import Network
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.reader import read_network
 from hetero_core.transforms.affine import fold_affines
 from hetero_core.transforms.constants import LARGEST_KEPT, fold_constants

@@ -13,6 +13,7 @@ from hetero_core.errors import InputShapeError, InvalidNetworkError
 from hetero_core.network.reader import read_network
 from hetero_core.network.writer import network_to_bytes, pack_network, unpack_network
 from hetero_core.testing.models import dynamic_batch_model, if_model, light_model, loop_model, lstm_model
+from hetero_core.transforms.editing import edit
 
 ZEROS = ", ".join(["0"] * 108)
 RELU = "g (float[1,2] x) => (float[1,2] y) { y = Relu(x) }"
@@ -48,7 +49,7 @@ def test_sizes_may_be_opened_again(read: Read) -> None:
 
 
 def test_body_of_a_branch_follows_the_new_shape() -> None:
-    network = read_network(if_model()).with_shapes({"x": (6, 8)})
+    network = edit(read_network(if_model())).with_shapes({"x": (6, 8)})
     assert describe(network)[-1] == "y: float32[6,8]"
 
 
@@ -128,7 +129,7 @@ def test_recurrence_names_the_state_of_another_batch() -> None:
         r"its other inputs are for \[2, 3, 4\]"
     )
     with pytest.raises(InvalidNetworkError, match=message):
-        read_network(lstm_model()).with_shapes({"x": (5, 3, 6)})
+        edit(read_network(lstm_model())).with_shapes({"x": (5, 3, 6)})
 
 
 def test_batch_is_the_first_axis_of_every_input_unless_a_layout_says_otherwise(read: Read) -> None:
@@ -167,7 +168,7 @@ def test_reshape_of_something_else_than_a_batch_stays_and_is_named(read: Read) -
 
 
 def test_model_of_a_light_network_names_the_window_that_a_small_image_does_not_fill() -> None:
-    network = read_network(light_model("resnet50"))
+    network = edit(read_network(light_model("resnet50")))
     message = r"node 'n172' \(AveragePool-19\): its window reaches over 7 elements, its input 'r171' has 5"
     with pytest.raises(InvalidNetworkError, match=message):
         network.with_shapes({network.inputs[0].name: (1, 3, 160, 160)})
@@ -175,7 +176,7 @@ def test_model_of_a_light_network_names_the_window_that_a_small_image_does_not_f
 
 @pytest.mark.parametrize("build", [loop_model, dynamic_batch_model])
 def test_reshaped_model_runs_as_the_model_does(core: Core, build: Callable[[], Any]) -> None:
-    network = read_network(build())
+    network = edit(read_network(build()))
     name = network.inputs[-1].name
     shape = (6, *(network.inputs[-1].shape or ())[1:])
     feeds: dict[str, Any] = {name: np.random.default_rng(1).standard_normal(shape).astype(np.float32)}

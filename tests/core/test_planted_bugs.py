@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from hetero_core import Core, Executable, Network, QueryResult, RunContext, hookimpl
-from hetero_core.testing.conformance.catalogue import choose_checks
-from hetero_core.testing.conformance.runner import Outcome, make_target, run_checks
+from hetero_core.conformance.catalogue import choose_checks
+from hetero_core.conformance.runner import Outcome, make_target, run_checks
 from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
 CASES = ("operators.test_abs", "operators.test_neg", "operators.test_add", "operators.test_sub", "operators.test_tanh")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from hetero_core.blobs.private_cache import open_private_folder
 from hetero_core.errors import PrivateFolderError
-from hetero_core.runtime.private_cache import open_private_folder
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has access lists instead of modes")
 NOBODY = 65534

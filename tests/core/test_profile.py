@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from hetero_core import Core, Executable, Network, QueryResult, RunContext, hookimpl
-from hetero_core.contract import Done, NodeTime, Profile, StageTime
+from hetero_core.contract import Done
 from hetero_core.network.graph import Node
+from hetero_core.profile import NodeTime, Profile, StageTime
 
 DIAMOND = """g (float[2] x) => (float[2] y) {
     [first] a = Relu (x) [second] b = Abs (a) [near] c = Neg (b) [far] d = Exp (b) [join] e = Add (c, d) [tail] y = Abs (e) }"""

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from hetero_core import Core, Network
-from hetero_core.testing.reduction import reduce_network
+from hetero_core.debugging.reduction import reduce_network
 
 
 def make_chain(core: Core, count: int) -> Network:

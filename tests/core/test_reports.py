@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from hetero_core import Network, QueryResult
-from hetero_core.contract import Boundary, Conflict, Plan, PlanStage
 from hetero_core.errors import InvalidNetworkError
 from hetero_core.network.types import TensorType
+from hetero_core.plan import Boundary, Conflict, Plan, PlanStage
 from hetero_core.reports.dot import plan_to_dot
 from hetero_core.reports.explanation import describe_explanation, explain_node, explanation_to_json
 from hetero_core.reports.fields import plan_to_json

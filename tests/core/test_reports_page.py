@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from hetero_core.contract import Boundary, Conflict, Plan, PlanStage
 from hetero_core.network.types import TensorType
+from hetero_core.plan import Boundary, Conflict, Plan, PlanStage
 from hetero_core.reports.drawing import format_bytes
 from hetero_core.reports.page import plan_to_html
 from hetero_core.reports.svg import plan_to_svg

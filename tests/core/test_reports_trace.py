@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from hetero_core import Core, Executable, Network, QueryResult, RunContext, ValueSpec, hookimpl
-from hetero_core.contract import Profile
 from hetero_core.network.graph import Node
+from hetero_core.profile import Profile
 from hetero_core.reports.trace import format_events, list_events, profiles_to_trace
 from hetero_core.runtime.queue import AsyncInferQueue
 from hetero_core.testing import fake_device

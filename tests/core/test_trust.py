@@ -16,10 +16,10 @@ import pytest
 from hetero_cpu.device import CpuDevice, CpuExecutable
 
 from hetero_core import Core, DeviceName, Executable, Network, Payload, hookimpl
+from hetero_core.blobs.container import find_code, read_blob, write_blob
 from hetero_core.cli.main import main
 from hetero_core.errors import BlobDamagedError, BlobError, UntrustedBlobError
 from hetero_core.network.writer import network_to_bytes, pack_network, unpack_network
-from hetero_core.runtime.blob import find_code, read_blob, write_blob
 
 TEXT = "g (float[2] x) => (float[2] y) { [first] a = Neg(x) [second] y = Exp(a) }"
 SPLIT = {"TEMPLATE_REFUSED_OPERATORS": "Exp"}
@@ -179,7 +179,7 @@ def test_code_is_not_kept_in_the_cache(
     config: dict[str, str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with caplog.at_level(logging.INFO, "hetero_core.runtime.cache"):
+    with caplog.at_level(logging.INFO, "hetero_core.blobs.cache"):
         for _ in range(2):
             loaded = core.load_network(read(TEXT), device, {**config, "CACHE_DIR": str(folder)})
             assert loaded.get_metric("LOADED_FROM_CACHE") is False
@@ -192,7 +192,7 @@ def test_code_that_was_put_into_the_cache_is_not_taken(
     core: Core, native: NativeDevice, read: Callable[..., Network], folder: Path, warned: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as before_there_were_marks:
-        before_there_were_marks.setattr("hetero_core.runtime.cache.find_code", lambda payload: ())
+        before_there_were_marks.setattr("hetero_core.blobs.cache.find_code", lambda payload: ())
         core.load_network(read(TEXT), "NATIVE", {"CACHE_DIR": str(folder)})
     assert len(list(folder.glob("*.blob"))) == 1
     loaded = core.load_network(read(TEXT), "NATIVE", {"CACHE_DIR": str(folder)})

@@ -14,7 +14,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from hetero_core.errors import InvalidNetworkError, NetworkReadError
-from hetero_core.network.graph import Graph, Initializer, Network, Node
+from hetero_core.network.graph import Graph, Network, Node
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.reader import read_network
 from hetero_core.network.types import TensorType, ValueSpec
 from hetero_core.network.writer import (

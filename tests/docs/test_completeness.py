@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from hetero_core import Core, Network, contract, errors, hookspecs
+from hetero_core.blobs import container
 from hetero_core.cli.main import build_parser
+from hetero_core.conformance.page import format_conformance_page
 from hetero_core.devices.config import ALIASES, STANDARD_KEYS
-from hetero_core.runtime import blob
-from hetero_core.testing.conformance.page import format_conformance_page
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -86,9 +86,12 @@ def test_configuration_page_lists_the_fields_of_a_key() -> None:
 
 def test_blob_page_lists_the_fields_of_a_header() -> None:
     text = (REFERENCE / "blob-format.md").read_text()
-    assert set(list_first_cells(read_section("blob-format.md", "Header"))) == {*blob.BlobHeader.__dataclass_fields__, "sections"}
-    assert blob.MAGIC.decode() in text
-    assert f"format version {blob.FORMAT_VERSION}" in text
+    assert set(list_first_cells(read_section("blob-format.md", "Header"))) == {
+        *container.BlobHeader.__dataclass_fields__,
+        "sections",
+    }
+    assert container.MAGIC.decode() in text
+    assert f"format version {container.FORMAT_VERSION}" in text
 
 
 def test_command_line_page_has_every_command() -> None:
@@ -100,7 +103,7 @@ def test_command_line_page_has_every_command() -> None:
 def test_conformance_page_is_what_the_checks_say() -> None:
     page = "docs/reference/conformance.md"
     is_fresh = (ROOT / page).read_text() == format_conformance_page()
-    assert is_fresh, f"{page} is out of date: python -m hetero_core.testing.conformance.page {page}"
+    assert is_fresh, f"{page} is out of date: python -m hetero_core.conformance.page {page}"
 
 
 def test_tutorial_ends_in_the_files_of_the_example() -> None:

@@ -32,8 +32,8 @@ import onnx.helper
 import onnx.parser
 
 from hetero_core import Core
-from hetero_core.runtime import cache
-from hetero_core.runtime.blob import read_blob
+from hetero_core.blobs import cache
+from hetero_core.blobs.container import read_blob
 
 DEVICES = ("CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU")
 SIZE = 1 << 17

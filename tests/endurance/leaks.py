@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from hetero_core.blobs.cache import NetworkCache
 from hetero_core.devices.registry import Registry
-from hetero_core.runtime.cache import NetworkCache
 from hetero_core.runtime.executors import ExecutorManager
 from hetero_core.runtime.request import InferRequest
 

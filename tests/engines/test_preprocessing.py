@@ -20,6 +20,7 @@ from hetero_core import Core, Network
 from hetero_core.network.border import InputInfo
 from hetero_core.network.reader import read_network
 from hetero_core.network.writer import network_to_bytes
+from hetero_core.transforms.editing import edit
 
 DEVICES = ["CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU"]
 MEAN, SCALE = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
@@ -74,7 +75,7 @@ def compute_by_formula(image: np.ndarray, mode: str, *, is_turned: bool) -> np.n
 
 def describe(image: np.ndarray, mode: str, *, is_turned: bool) -> Network:
     info = InputInfo("U8", "NHWC", (1, *image.shape), MEAN, SCALE, mode, "BGR->RGB" if is_turned else None)
-    return read_network(passing_model(3, HEIGHT, WIDTH)).with_inputs({"x": info})
+    return edit(read_network(passing_model(3, HEIGHT, WIDTH))).with_inputs({"x": info})
 
 
 @pytest.mark.parametrize("mode", ["nearest", "bilinear", "area"])
@@ -94,7 +95,7 @@ def test_digits_are_prepared_as_the_formula_says(core: Core, device: str) -> Non
     model = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["": 21]> g (float[N,8,8] x) => (float[N,8,8] y) { y = Identity(x) }'
     )
-    network = read_network(model).with_inputs({"x": InputInfo(model_layout="NHW")}).with_inputs({"x": info})
+    network = edit(read_network(model)).with_inputs({"x": InputInfo(model_layout="NHW")}).with_inputs({"x": info})
     y = core.load_network(network, device).infer({"x": digits.astype(np.uint8)})["y"]
     assert y.tolist() == ((digits - 8) / 16).tolist()
 

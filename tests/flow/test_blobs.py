@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from hetero_core import Core, Network, Payload
+from hetero_core.blobs.container import BlobHeader, read_blob, write_blob
 from hetero_core.errors import BlobDamagedError, BlobError, BlobMismatchError, ConfigKeyError, HeteroError
-from hetero_core.runtime.blob import BlobHeader, read_blob, write_blob
 
 TEXT = "g (float[N,2] x) => (float[N,2] y) <float[2] w = {1, 2}> { a = Div(x, w) y = Relu(a) }"
 X = np.array([[3, 4], [-1, 5]], np.float32)

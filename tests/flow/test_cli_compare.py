@@ -34,7 +34,7 @@ class Wrong(Executable):
     def __init__(self, core, network):
         from dataclasses import replace
         from types import MappingProxyType
-        from hetero_core.network.graph import Initializer
+        from hetero_core.network.initializers import Initializer
         import numpy
         self.inputs, self.outputs = network.inputs, network.outputs
         nodes, constants = [], dict(network.initializers)

@@ -46,6 +46,22 @@ def test_split_is_shown_with_nodes_subgraphs_bytes_and_reasons(model: str, capsy
     assert "middle (Relu-14), TEMPLATE: operator Relu is refused by TEMPLATE_REFUSED_OPERATORS" in text
 
 
+def test_trace_of_the_selection_is_printed_step_by_step(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["query", model, *SPLIT, "--trace-selection"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("Device TEMPLATE\n  Possible roots: [twice,last]\n  1. Take root [twice]\n")
+    assert "Cannot merge [middle]" in text
+    assert main(["query", model, *SPLIT, "--trace-selection", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["plan"]["selection"].strip() == text.strip()
+
+
+def test_trace_of_a_device_that_selects_nothing_is_refused(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["query", model, "-d", "CPU", "--trace-selection"]) == 2
+    assert "CPU selects none. Use a device as HETERO:GPU,CPU" in capsys.readouterr().err
+    assert main(["query", model, *SPLIT, "--trace-selection", "--dot"]) == 2
+    assert "give it without --dot and --explain" in capsys.readouterr().err
+
+
 def test_split_in_json_has_the_plan(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["query", model, *SPLIT, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)

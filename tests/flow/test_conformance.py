@@ -6,10 +6,10 @@ from functools import cache
 
 import pytest
 
-from hetero_core.testing.conformance.catalogue import choose_checks
-from hetero_core.testing.conformance.check import LEVELS
-from hetero_core.testing.conformance.report import report_to_json
-from hetero_core.testing.conformance.runner import Outcome, Target, make_target, run_checks
+from hetero_core.conformance.catalogue import choose_checks
+from hetero_core.conformance.check import LEVELS
+from hetero_core.conformance.report import report_to_json
+from hetero_core.conformance.runner import Outcome, Target, make_target, run_checks
 
 # What CPU does not pass: Gradient differentiates the graph around it, which no kernel can.
 LEFT_OUT = ["test_gradient_of_add", "test_gradient_of_add_and_mul"]

@@ -18,6 +18,7 @@ from hetero_core.network.reader import read_network
 from hetero_core.testing.compare import assert_same
 from hetero_core.testing.models import light_model
 from hetero_core.testing.transformers import VOCABULARY, encoder_model
+from hetero_core.transforms.editing import edit
 
 RELATIVE = 1e-4
 
@@ -66,7 +67,7 @@ def test_network_for_images_takes_smaller_ones(core: Core, resnet: onnx.ModelPro
     wanted.CopyFrom(resnet)
     for axis in (2, 3):
         wanted.graph.input[0].type.tensor_type.shape.dim[axis].dim_value = 160
-    network = read_network(resnet).with_shapes({name: (1, 3, 160, 160)})
+    network = edit(read_network(resnet)).with_shapes({name: (1, 3, 160, 160)})
     check(core, split(network), "HETERO:CPU,TEMPLATE", feeds, run_engine(wanted, feeds))
 
 
@@ -75,7 +76,7 @@ def test_network_for_one_image_takes_a_batch(core: Core, resnet: onnx.ModelProto
     images = np.random.default_rng(1).standard_normal((2, 3, 224, 224)).astype(np.float32)
     # The oracle is the model as it was: one image at a time.
     expected = np.concatenate([run_engine(resnet, {name: images[index : index + 1]})[0] for index in range(2)])
-    outputs = core.load_network(read_network(resnet).with_batch(2), "CPU").infer({name: images})
+    outputs = core.load_network(edit(read_network(resnet)).with_batch(2), "CPU").infer({name: images})
     assert_same(outputs["gpu_0/softmax_1"], expected, rtol=RELATIVE)
 
 
@@ -83,7 +84,7 @@ def test_network_for_one_image_takes_a_batch(core: Core, resnet: onnx.ModelProto
 @pytest.mark.parametrize(("batch", "length"), [(1, 1), (3, 7), (1, 64), (2, 512)])
 def test_encoder_takes_any_length_and_batch(core: Core, device: str, batch: int, length: int) -> None:
     model = encoder_model()
-    network = read_network(model).with_shapes({"length": length}).with_batch(batch)
+    network = edit(read_network(model)).with_shapes({"length": length}).with_batch(batch)
     if length > 1:  # beside a size of 1 that of Range stays open: one of the two is repeated
         assert [str(spec) for spec in network.outputs] == [f"logits: float32[{batch},{length},{VOCABULARY}]"]
     if "HETERO" in device:
@@ -93,7 +94,7 @@ def test_encoder_takes_any_length_and_batch(core: Core, device: str, batch: int,
 
 
 def test_encoder_refuses_a_length_beyond_its_bounds_and_not_before(core: Core) -> None:
-    network = read_network(encoder_model()).with_shapes({"length": range(1, 513), "batch": 1})
+    network = edit(read_network(encoder_model())).with_shapes({"length": range(1, 513), "batch": 1})
     loaded = core.load_network(network, "CPU")
     assert loaded.infer({"tokens": np.zeros((1, 512), np.int64)})["logits"].shape == (1, 512, VOCABULARY)
     with pytest.raises(ValueError, match="'length' is 513, and its bounds are 1 to 512"):

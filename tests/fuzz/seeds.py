@@ -14,6 +14,7 @@ from hetero_core import InputInfo
 from hetero_core.network.reader import read_network
 from hetero_core.network.writer import network_to_proto
 from hetero_core.testing.models import dynamic_batch_model, if_model, loop_model, lstm_model
+from hetero_core.transforms.editing import edit
 
 TEXTS = {
     "chain": "g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { a = Mul(x, w) b = Neg(a) y = Relu(b) }",
@@ -61,7 +62,7 @@ def make_border() -> onnx.ModelProto:
     """Returns a model with a state, a default, bounds and a layout, as hetero writes them."""
     text = """g (float[n] x, float[2] w, float[2] past) => (float[n] y, float[2] present) <float[2] w = {1, 2}> {
         y = Neg(x) present = Add(past, w) }"""
-    network = read_network(parse_text(text)).with_optional_inputs(["w"]).with_shapes({"n": range(1, 9)})
+    network = edit(read_network(parse_text(text))).with_optional_inputs(["w"]).with_shapes({"n": range(1, 9)})
     network = network.with_state({"present": "past"}, initial={"past": np.ones(2, np.float32)})
     return network_to_proto(network.with_inputs({"x": InputInfo("U8", scale=2)}))
 

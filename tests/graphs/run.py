@@ -21,7 +21,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from hetero_core.testing.graphs.drawing import VERSION
+from hetero_core.conformance.graphs.drawing import VERSION
 
 SEED_SECONDS = 300.0
 CHILD_SEEDS = 200
@@ -189,8 +189,8 @@ def run_child(options: argparse.Namespace) -> int:
     """Tries the seeds of a range that the record has not, one line of JSON for each."""
     warnings.simplefilter("ignore")
     from hetero_core import Core
-    from hetero_core.testing.conformance.facts import choose_reference
-    from hetero_core.testing.graphs.attempt import Subject
+    from hetero_core.conformance.facts import choose_reference
+    from hetero_core.conformance.graphs.attempt import Subject
 
     record = Record(Path(options.record), name_subject(options))
     first, last = (int(part) for part in options.seeds.split(":"))
@@ -207,8 +207,8 @@ def run_child(options: argparse.Namespace) -> int:
 
 
 def try_seed(core: Any, subject: Any, seed: int, models: str | None) -> dict[str, Any]:
+    from hetero_core.conformance.graphs.attempt import try_graph
     from hetero_core.network.writer import write_network
-    from hetero_core.testing.graphs.attempt import try_graph
 
     try:
         outcome = try_graph(core, subject, seed)

@@ -12,7 +12,8 @@ from hetero_core.kernels.execution import Program
 from hetero_core.kernels.program import compile_program
 from hetero_core.kernels.registry import NO_EXTENSIONS, find_kernel
 from hetero_core.limits import RunLimits
-from hetero_core.network.graph import Graph, Initializer, Node
+from hetero_core.network.graph import Graph, Node
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType, ValueSpec, ValueType
 from hetero_core.transforms.constants import LARGEST_GROWTH
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_core.contract import Profile, RunContext
+from hetero_core.contract import RunContext
 from hetero_core.limits import RunLimits
+from hetero_core.profile import Profile
 from hetero_cpu.arena import ALIGNMENT
 from hetero_cpu.calls import BoundStep, CurrentRun, bind_action, join_steps, list_calls, note_node
 from hetero_cpu.outside import OutsideArrays

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from hetero_core.blobs.digests import digest_sections
 from hetero_core.contract import Payload
 from hetero_core.errors import BlobDamagedError
 from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec, type_of_json, type_to_json
 from hetero_core.network.writer import pack_model, pack_network, unpack_network
-from hetero_core.runtime.digests import digest_sections
 from hetero_cpu.executable import CpuExecutable
 from hetero_cpu.signature import Signature
 
@@ -140,7 +140,7 @@ def _sum_bits(array: Array) -> int:
 
 
 def _view_stored(array: Array) -> Array:
-    from hetero_core.network.tensors import bytes_of_array
+    from hetero_core.network.arrays import bytes_of_array
 
     return bytes_of_array(array)
 

@@ -14,7 +14,7 @@ from weakref import ReferenceType, ref
 
 import numpy as np
 
-from hetero_core.network.graph import Initializer
+from hetero_core.network.initializers import Initializer
 
 Array = np.ndarray[Any, Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hetero_core import Core
-from hetero_core.testing.graphs.attempt import RIGHT, Subject, try_graph
+from hetero_core.conformance.graphs.attempt import RIGHT, Subject, try_graph
 
 PARTS = {
     "JIT": [range(first, first + 20) for first in range(0, 80, 20)],

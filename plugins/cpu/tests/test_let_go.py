@@ -20,7 +20,7 @@ from hetero_cpu.weights import PackedWeights
 from hetero_core import Core, Network
 from hetero_core.contract import RunContext
 from hetero_core.limits import RunLimits
-from hetero_core.network.graph import Initializer
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.reader import read_network
 
 CONVOLUTIONS = (

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from hetero_core.blobs.private_cache import open_private_folder
 from hetero_core.errors import DeviceUnavailableError
-from hetero_core.runtime.private_cache import open_private_folder
 from hetero_cupy.arena import Places
 from hetero_cupy.cublaslt_library import load_cublaslt
 from hetero_cupy.cublaslt_products import LtProducts

@@ -17,7 +17,8 @@ from hetero_core.errors import HeteroError
 from hetero_core.kernels.program import compile_program
 from hetero_core.kernels.registry import find_kernel
 from hetero_core.limits import RunLimits
-from hetero_core.network.graph import EMPTY, Graph, Initializer, Network, Node
+from hetero_core.network.graph import EMPTY, Graph, Network, Node
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType, ValueSpec
 from hetero_core.transforms.activations import fuse_gelu

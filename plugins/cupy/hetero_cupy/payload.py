@@ -22,8 +22,9 @@ import numpy as np
 
 from hetero_core.dtypes import DTYPES
 from hetero_core.errors import BlobDamagedError, BlobMismatchError, NetworkReadError
+from hetero_core.network.arrays import bytes_of_array
 from hetero_core.network.graph import Network
-from hetero_core.network.tensors import bytes_of_array, stored_size
+from hetero_core.network.tensors import stored_size
 from hetero_core.network.writer import pack_model, unpack_model
 
 VERSION = 2

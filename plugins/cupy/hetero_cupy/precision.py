@@ -13,7 +13,8 @@ from types import MappingProxyType
 
 from hetero_core.dtypes import numpy_dtype, onnx_of_dtype
 from hetero_core.kernels.registry import find_kernel
-from hetero_core.network.graph import Initializer, Network, Node
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType
 from hetero_core.transforms.constants import drop_unread

@@ -10,7 +10,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from hetero_core.network.graph import Initializer, Network
+from hetero_core.network.graph import Network
+from hetero_core.network.initializers import Initializer
 
 SMALLEST_LEFT = 1 << 10
 """Bytes from which on a constant is left to the card alone; smaller ones stay on the host, where they stand in a blob's model."""

@@ -23,6 +23,7 @@ from hetero_hetero.branches import cut_branches, is_branching
 from hetero_hetero.moves import Move, propose_folds, propose_shape_moves, propose_unit_moves
 from hetero_hetero.parts import cut_part, without_pins
 from hetero_hetero.subgraphs import Subgraph, select_subgraphs
+from hetero_hetero.trace import trace_selection
 from hetero_hetero.units import find_quantized_units, find_shape_nodes
 
 
@@ -218,6 +219,30 @@ def _finish_move(assignment: Assignment, move: Move, answer: Mapping[str, str | 
 
 def _select(task: Task, assignment: Assignment) -> tuple[Subgraph, ...]:
     """Returns the subgraphs; a quantized unit that is on one device counts as a single node, so that no cut goes through it."""
+    devices, units, graph = _describe_selection(task, assignment)
+    selected = select_subgraphs(*graph, policy=task.policy, names=[node.name for node in task.network.nodes])
+    return tuple(
+        Subgraph(devices[part.nodes[0]], tuple(sorted(index for head in part.nodes for index in units.get(head, (head,)))))
+        for part in selected
+    )
+
+
+def trace_assignment(task: Task, assignment: Assignment) -> str:
+    """Returns every step of the selection of the subgraphs of a complete assignment, as text.
+
+    The procedure is that of the design document, where a subgraph that was taken becomes a single node. LARGEST_FIRST gives these
+    subgraphs in parts of up to 64 nodes. A quantized unit is shown by the name of its first node.
+    """
+    _, _, graph = _describe_selection(task, assignment)
+    return trace_selection(*graph, [node.name for node in task.network.nodes]).text()
+
+
+_Selection = tuple[dict[int, tuple[int, ...]], dict[int, str], tuple[str, ...]]
+"""What subgraphs are selected from: the predecessors and the device of each node, and the devices in order of priority."""
+
+
+def _describe_selection(task: Task, assignment: Assignment) -> tuple[list[str], dict[int, tuple[int, ...]], _Selection]:
+    """Returns the device of each node, the quantized units by their first node, and the graph with each unit as a single node."""
     devices = [assignment.device_of_node[node.name] for node in task.network.nodes]
     is_split = len(set(devices)) > 1
     units = {unit[0]: unit for unit in task.units if len({devices[index] for index in unit}) == 1} if is_split else {}
@@ -225,11 +250,7 @@ def _select(task: Task, assignment: Assignment) -> tuple[Subgraph, ...]:
     # A node that HETERO runs itself is a subgraph of its own: as if each were on a device of its own.
     device_of_head = {head: f"{task.itself} {head}" if devices[head] == task.itself else devices[head] for head in predecessors}
     alone = [device for device in device_of_head.values() if device not in assignment.priorities]
-    selected = select_subgraphs(predecessors, device_of_head, (*assignment.priorities, *alone), policy=task.policy)
-    return tuple(
-        Subgraph(devices[part.nodes[0]], tuple(sorted(index for head in part.nodes for index in units.get(head, (head,)))))
-        for part in selected
-    )
+    return devices, units, (predecessors, device_of_head, (*assignment.priorities, *alone))
 
 
 def _contract(predecessors: Sequence[tuple[int, ...]], units: Mapping[int, tuple[int, ...]]) -> dict[int, tuple[int, ...]]:

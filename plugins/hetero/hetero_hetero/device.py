@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, Plan, QueryResult, freeze_mapping
+from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult, freeze_mapping
 from hetero_core.core import Core
 from hetero_core.devices.config import STANDARD_KEYS
 from hetero_core.devices.names import parse_device_name, split_device_list
@@ -16,8 +16,9 @@ from hetero_core.errors import DeviceNameError, DeviceUnavailableError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
 from hetero_core.network.writer import pack_network, unpack_network
+from hetero_core.plan import Plan
 from hetero_core.runtime.executable import ExecutableNetwork
-from hetero_hetero.affinity import Task, begin_assignment, complete_assignment
+from hetero_hetero.affinity import Task, begin_assignment, complete_assignment, trace_assignment
 from hetero_hetero.branches import BranchExecutable, cut_branches
 from hetero_hetero.executable import HeteroExecutable
 from hetero_hetero.loading import load_stages, require_complete
@@ -31,7 +32,8 @@ PRIORITIES_KEY = "TARGET_FALLBACK"
 POLICY_KEY = "HETERO_SUBGRAPH_POLICY"
 FALLBACK_KEY = "HETERO_FALLBACK"
 SMALLEST_KEY = "HETERO_MIN_SUBGRAPH_SIZE"
-POLICIES = ("LARGEST_FIRST", "LEVELS", "FEWEST")
+TRACE_KEY = "HETERO_TRACE_SELECTION"
+POLICIES = ("LARGEST_FIRST", "LEVELS", "FEWEST", "LITERAL")
 FALLBACKS = ("STRICT", "NEXT")
 
 OWN_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
@@ -45,6 +47,9 @@ OWN_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
             FALLBACKS[0],
             "What follows when a device cannot be used, or fails to load a part that it has taken: an error, or the next device.",
             choices=FALLBACKS,
+        ),
+        TRACE_KEY: ConfigKey(
+            bool, False, "Whether a query writes every step of the selection of subgraphs into its plan.", runtime=True
         ),
         SMALLEST_KEY: ConfigKey(int, 1, "Subgraphs of fewer nodes are folded into a neighbour whose device takes them.", least=1),
         PROPERTIES_KEY: ConfigKey(dict, None, "Keys for one device of the list alone: {device: {key: value}}."),
@@ -99,6 +104,8 @@ class HeteroDevice:
         assignment = begin_assignment(task)
         complete_assignment(task, assignment)
         plan = None if assignment.refused else build_plan(network, assignment, cut_stages(network, assignment))
+        if plan is not None and config[TRACE_KEY]:
+            plan = replace(plan, selection=trace_assignment(task, assignment))
         refusals = assignment.refusals
         return QueryResult(
             supported=freeze_mapping(assignment.device_of_node),

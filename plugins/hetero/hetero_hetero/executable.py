@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.contract import Executable, Plan, Profile, RunContext
+from hetero_core.contract import Executable, RunContext
 from hetero_core.core import Core
 from hetero_core.devices.threads import THREADS_KEY
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import PluginError
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
+from hetero_core.plan import Plan
+from hetero_core.profile import Profile
 from hetero_core.runtime.door import fits_shape
 from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_core.runtime.transfers import move_value

@@ -1,7 +1,8 @@
-"""Policy LARGEST_FIRST on small parts of a graph: the selection procedure to the letter, rollbacks included.
+"""The selection procedure to the letter, rollbacks included: LARGEST_FIRST on small parts of a graph, and the policy LITERAL.
 
-Nodes are bits of integers, so that a step costs a few operations on machine words. A subgraph that was taken is contracted to its
-first node, as everywhere. `trace` follows the same procedure in plain lists and notes every step; neither calls the other.
+Nodes are bits of integers, so that a step on a small graph costs a few operations on machine words. LARGEST_FIRST contracts a subgraph
+that was taken to its first node; LITERAL leaves the graph as it is, as the document does, and so may give subgraphs that need each
+other. `trace` follows the same procedure in plain lists and notes every step; neither calls the other.
 """
 
 from __future__ import annotations
@@ -29,6 +30,23 @@ def select_literally(graph: Digraph, positions: Sequence[int]) -> list[list[int]
             _contract(units, members)
             free &= ~_join_bits(members)
             taken.append([positions[bit] for bit in members])
+    return taken
+
+
+def select_uncontracted(graph: Digraph) -> list[list[int]]:
+    """Returns the subgraphs of the policy LITERAL as positions, in the order in which they were taken.
+
+    Each subgraph is sound alone; several may depend on each other in a circle. Cost: rounds times roots times nodes, each step on
+    integers of one bit per node.
+    """
+    units = _read_units(graph, range(len(graph)))
+    taken = []
+    for device in range(len(graph.priorities)):
+        free = sum(1 << position for position, rank in enumerate(graph.device_of_position) if rank == device)
+        while free:
+            members = max(_grow_candidates(units, free), key=len)
+            free &= ~_join_bits(members)
+            taken.append(members)
     return taken
 
 

@@ -13,14 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.contract import Boundary, Conflict, Payload, Plan, PlanStage, freeze_mapping
+from hetero_core.contract import Payload, freeze_mapping
 from hetero_core.core import Core
 from hetero_core.devices.config import LIMIT_KEYS
 from hetero_core.devices.threads import STREAMS_KEY, THREAD_KEYS, THREADS_KEY
 from hetero_core.errors import BlobDamagedError, BlobMismatchError, NotImplementedByDeviceError
-from hetero_core.network.graph import Initializer, Network
+from hetero_core.network.graph import Network
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import ValueSpec, type_of_json, type_to_json
 from hetero_core.network.writer import pack_network, unpack_network
+from hetero_core.plan import Boundary, Conflict, Plan, PlanStage
 from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_hetero.executable import HeteroExecutable
 from hetero_hetero.properties import MEASURING_KEY

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hetero_core.contract import Boundary, Conflict, Plan, PlanStage, freeze_mapping
+from hetero_core.contract import freeze_mapping
 from hetero_core.network.graph import Network
 from hetero_core.network.topology import predecessors_of_nodes
 from hetero_core.network.types import TensorType
+from hetero_core.plan import Boundary, Conflict, Plan, PlanStage
 from hetero_hetero.assignment import Assignment
 from hetero_hetero.conflicts import explain_within
 from hetero_hetero.parts import cut_part

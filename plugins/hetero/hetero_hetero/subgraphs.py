@@ -11,14 +11,21 @@ import heapq
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 
-from hetero_core.errors import ConfigValueError, enumerate_choices, suggest
+from hetero_core.errors import AffinityError, ConfigValueError, enumerate_choices, suggest
 from hetero_hetero.digraph import Digraph, OneOf, build_digraph
 from hetero_hetero.fewest import select_fewest
 from hetero_hetero.largest_first import select_largest_first
 from hetero_hetero.levels import select_by_levels
+from hetero_hetero.literal import select_uncontracted
 
-POLICIES = {"LARGEST_FIRST": select_largest_first, "LEVELS": select_by_levels, "FEWEST": select_fewest}
+POLICIES = {
+    "LARGEST_FIRST": select_largest_first,
+    "LEVELS": select_by_levels,
+    "FEWEST": select_fewest,
+    "LITERAL": select_uncontracted,
+}
 """Name -> function from a graph to its subgraphs as lists of positions."""
 
 
@@ -35,6 +42,7 @@ def select_subgraphs(
     device_of_node: OneOf[Hashable],
     priorities: Sequence[Hashable],
     policy: str = "LARGEST_FIRST",
+    names: OneOf[str] | None = None,
 ) -> list[Subgraph]:
     """Returns the subgraphs in an order in which they can run; where several could be next, by their first nodes (not with FEWEST).
 
@@ -43,9 +51,11 @@ def select_subgraphs(
     linear in nodes, edges and devices; LARGEST_FIRST is near-linear on networks and slower where short subgraphs meet edges over
     long distances.
     FEWEST gives as few subgraphs as it can, exactly so on two devices, and they may be disconnected.
+    LITERAL follows the procedure of the design document at any size and contracts nothing, so its subgraphs may need each other; such
+    a result is refused, and the message shows the circle. `names` stand for the numbers of the nodes in it.
     Raises: ConfigValueError for an unknown policy; InvalidNetworkError for a cycle and for an edge from an unknown node;
-    AffinityError for a node without a device or with one that is not in `priorities`, and for a device that is there twice. All
-    are ValueErrors.
+    AffinityError for a node without a device or with one that is not in `priorities`, for a device that is there twice, and for
+    subgraphs of LITERAL that depend on each other. All are ValueErrors.
     """
     if policy not in POLICIES:
         raise ConfigValueError(
@@ -55,9 +65,39 @@ def select_subgraphs(
     with _pause_cycle_collection():
         graph = build_digraph(predecessors, device_of_node, priorities)
         parts = [sorted(part) if len(part) > 1 else part for part in POLICIES[policy](graph)]
+        if policy == "LITERAL":
+            _refuse_circle(graph, parts, names)
         # Waves come in the order in which they run.
         order = range(len(parts)) if policy == "FEWEST" else order_parts(graph, parts)
         return [_name_nodes(graph, parts[i]) for i in order]
+
+
+def _refuse_circle(graph: Digraph, parts: Sequence[Sequence[int]], names: OneOf[str] | None) -> None:
+    """Raises AffinityError where parts depend on each other; the message names the nodes of each part of one circle."""
+    part_of_position = {position: number for number, part in enumerate(parts) for position in part}
+    sources = {
+        number: {part_of_position[source] for position in part for source in graph.producers[position]} - {number}
+        for number, part in enumerate(parts)
+    }
+    try:
+        tuple(TopologicalSorter({number: sorted(fed_by) for number, fed_by in sources.items()}).static_order())
+    except CycleError as error:
+        circle = " -> ".join(_show_part(graph, parts[number], names) for number in error.args[1])
+        raise AffinityError(
+            f"the policy LITERAL gives subgraphs that wait for each other: {circle}. The procedure looks at each subgraph alone; "
+            "LARGEST_FIRST, the default, follows it and keeps the whole plan without circles"
+        ) from None
+
+
+_MOST_NODES_SHOWN = 6
+"""Of one subgraph, in a message."""
+
+
+def _show_part(graph: Digraph, part: Sequence[int], names: OneOf[str] | None) -> str:
+    numbers = [graph.index_of_position[position] for position in part]
+    shown = [str(number) if names is None else names[number] for number in numbers[:_MOST_NODES_SHOWN]]
+    more = [f"and {len(numbers) - len(shown)} more"] if len(numbers) > len(shown) else []
+    return f"{{{', '.join([*shown, *more])}}} on {graph.priorities[graph.device_of_position[part[0]]]}"
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from hetero_core import Core, Network, Payload
+from hetero_core.blobs.container import read_blob, write_blob
 from hetero_core.errors import BlobError
-from hetero_core.runtime.blob import read_blob, write_blob
 
 Change = Callable[[dict[str, Any]], object]
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.contract import Executable, Profile, RunContext
+from hetero_core.contract import Executable, RunContext
 from hetero_core.dtypes import numpy_dtype, onnx_of_dtype
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType, ValueSpec
+from hetero_core.profile import Profile
 from hetero_onnxruntime.engine import Engine
 from hetero_onnxruntime.session import Settings, build_session
 

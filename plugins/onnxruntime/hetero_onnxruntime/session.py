@@ -11,7 +11,8 @@ import numpy as np
 from hetero_core.contract import ConfigKey
 from hetero_core.dtypes import bits_of_dtype, onnx_of_dtype
 from hetero_core.errors import LoadError
-from hetero_core.network.graph import Initializer, Network
+from hetero_core.network.graph import Network
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.writer import network_to_bytes, network_to_skeleton
 from hetero_onnxruntime.engine import CPU_PROVIDER, Engine, make_options, open_session
 from hetero_onnxruntime.probing import shorten_message

@@ -15,7 +15,7 @@ import pytest
 
 from hetero_core import Core, Extension, Network
 from hetero_core.errors import BlobMismatchError, ConfigKeyError, DeviceNotFoundError, InferenceError, UnsupportedNodesError
-from hetero_core.network.graph import Initializer
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType
 from hetero_core.testing.compare import assert_same
 from hetero_core.testing.models import dynamic_batch_model, if_model, light_inputs, loop_model, lstm_model

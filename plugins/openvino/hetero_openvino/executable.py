@@ -18,12 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.contract import Executable, Profile, RunContext
+from hetero_core.contract import Executable, RunContext
 from hetero_core.devices.threads import STREAMS_KEY
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import InferenceError, LoadError
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import ValueSpec
+from hetero_core.profile import Profile
 from hetero_openvino.arithmetic import EXACT_FLOAT, settle_limits
 from hetero_openvino.conversion import CARRIERS, TYPE_NAMES, read_model
 from hetero_openvino.engine import Engine

@@ -10,7 +10,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from hetero_core.network.graph import EMPTY, Initializer, Network, Node
+from hetero_core.network.graph import EMPTY, Network, Node
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from math import inf, isnan, prod
 from typing import Any
 
-from hetero_core.network.graph import Initializer, Network, Node
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType
 
 LARGEST = 2**31 - 1

@@ -10,8 +10,8 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+from hetero_core.blobs.container import BlobHeader, write_blob
 from hetero_core.contract import Payload
-from hetero_core.runtime.blob import BlobHeader, write_blob
 
 PLAIN_HEADER = BlobHeader(
     device="CPU",

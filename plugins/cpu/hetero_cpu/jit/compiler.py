@@ -18,9 +18,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from hetero_core.blobs.private_cache import open_private_folder
 from hetero_core.errors import HeteroError
 from hetero_core.files import replace_file
-from hetero_core.runtime.private_cache import open_private_folder
 from hetero_cpu.jit.image import ImageError, load_image
 
 logger = logging.getLogger(__name__)

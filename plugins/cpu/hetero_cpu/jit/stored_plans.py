@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from hetero_core.blobs.private_cache import open_private_folder
 from hetero_core.errors import HeteroError
 from hetero_core.files import replace_file
 from hetero_core.network.graph import Node
-from hetero_core.runtime.private_cache import open_private_folder
 from hetero_cpu.jit.captured_plan import CapturedCall, CapturedPlan, View
 from hetero_cpu.jit.compiler import describe_environment
 

@@ -1,0 +1,270 @@
+"""The container of exported networks: one format at every level, checked before anything in it is used.
+
+Layout, all numbers little-endian:
+
+    bytes 0-7     magic, b"HETEROBL"
+    bytes 8-11    format version
+    bytes 12-15   zero
+    bytes 16-23   length of the header in bytes
+    bytes 24-31   length of the whole container in bytes
+    header        JSON in UTF-8: who made it, for what, and the table of sections (name, offset, size, digest)
+    sections      each at a multiple of 64 from the start of the container, gaps filled with zeros
+    last 32       SHA-256 over everything before the sections
+
+The digest of a section is made of those of its pieces (digests.py), so that several processors share the work. Format 1, which is still
+read, has none in its table; its last 32 bytes are SHA-256 over everything before them.
+
+HETERO's sections hold containers of the same format. A container carries data; what is code is marked as such in the table of
+sections, and is used only where the user trusts it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import mmap
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any
+
+from hetero_core.blobs.digests import digest_sections
+from hetero_core.contract import Payload
+from hetero_core.errors import BlobDamagedError, BlobMismatchError
+
+MAGIC = b"HETEROBL"
+FORMAT_VERSION = 2
+_OLD_FORMAT = 1
+ALIGNMENT = 64
+_HEAD = struct.Struct("<8sIIQQ")
+_DIGEST_SIZE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class BlobHeader:
+    """What a container says about itself. `inputs` and `outputs` are names; `config` is the complete configuration."""
+
+    device: str
+    distribution: str
+    plugin_version: str
+    core_version: str
+    payload_version: int
+    network: str
+    fingerprint: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    config: Mapping[str, Any]
+
+
+def write_blob(header: BlobHeader, payload: Payload, stream: IO[bytes]) -> None:
+    """Writes one container. The stream need not be seekable."""
+    views = {name: memoryview(section).cast("B") for name, section in payload.sections.items()}
+    prefix, total = _lay_out(header, views, payload.code)
+    position = 0
+    for piece in _iterate_pieces(prefix, views):
+        position += len(piece)
+        stream.write(piece)
+    assert position + _DIGEST_SIZE == total
+    stream.write(hashlib.sha256(prefix).digest())
+
+
+def _lay_out(header: BlobHeader, views: Mapping[str, memoryview], code: tuple[str, ...]) -> tuple[bytes, int]:
+    """Returns head and header as bytes, and the length of the container. Offsets count from the end of the header."""
+    table: list[dict[str, Any]] = []
+    offset = 0
+    digests = digest_sections(views)
+    for name, view in views.items():
+        # Only what is code has the mark, so that a container without code is what it was before there were marks.
+        mark = {"code": True} if name in code else {}
+        table.append({"name": name, "offset": offset, "size": view.nbytes, "digest": digests[name].hex(), **mark})
+        offset = _align(offset + view.nbytes)
+    fields = {field.name: getattr(header, field.name) for field in dataclasses.fields(header)}
+    text = json.dumps({**fields, "config": dict(header.config), "sections": table}, sort_keys=True).encode()
+    start = _align(_HEAD.size + len(text))
+    total = start + offset + _DIGEST_SIZE
+    head = _HEAD.pack(MAGIC, FORMAT_VERSION, 0, len(text), total)
+    return (head + text).ljust(start, b"\0"), total
+
+
+def _iterate_pieces(prefix: bytes, views: Mapping[str, memoryview]) -> Any:
+    yield prefix
+    for view in views.values():
+        yield view
+        yield b"\0" * (_align(view.nbytes) - view.nbytes)
+
+
+def _align(offset: int) -> int:
+    return -(-offset // ALIGNMENT) * ALIGNMENT
+
+
+def read_blob(source: str | os.PathLike[str] | IO[bytes] | bytes | memoryview) -> tuple[BlobHeader, Payload]:
+    """Returns header and sections of a container after checking all of it; a file is memory-mapped, sections are views.
+
+    Raises: BlobDamagedError for what is no container, is cut off or was changed; BlobMismatchError for another format version.
+    """
+    name, view = _open_view(source)
+    if len(view) < _HEAD.size + _DIGEST_SIZE:
+        raise BlobDamagedError(
+            f"{name} is no exported network: it has {len(view)} bytes, a container has at least {_HEAD.size + _DIGEST_SIZE}"
+        )
+    magic, version, _, header_size, total = _HEAD.unpack_from(view)
+    if magic != MAGIC:
+        raise BlobDamagedError(f"{name} is no exported network: it begins with {bytes(magic)!r}, expected {MAGIC!r}")
+    if version not in (_OLD_FORMAT, FORMAT_VERSION):
+        raise BlobMismatchError(
+            f"{name} has container format {version}; this hetero-core reads formats {_OLD_FORMAT} and {FORMAT_VERSION}; export it again"
+        )
+    if total != len(view):
+        raise BlobDamagedError(f"{name} is cut off or has bytes added: its header says {total} bytes, it has {len(view)}")
+    if header_size > len(view) - _HEAD.size - _DIGEST_SIZE:
+        raise BlobDamagedError(f"{name} is damaged: its header of {header_size} bytes does not fit into {len(view)} bytes")
+    summed = len(view) - _DIGEST_SIZE if version == _OLD_FORMAT else min(_align(_HEAD.size + header_size), len(view) - _DIGEST_SIZE)
+    if hashlib.sha256(view[:summed]).digest() != view[-_DIGEST_SIZE:]:
+        raise BlobDamagedError(f"{name} is damaged: its digest differs from its content; export the network again")
+    header, rows, payload = _parse(name, view, header_size)
+    if version == _OLD_FORMAT:
+        return header, payload
+    digests = digest_sections(payload.sections)
+    _check_sections(name, rows, digests)
+    _check_gaps(name, view[_align(_HEAD.size + header_size) : -_DIGEST_SIZE], rows)
+    return header, replace(payload, digests=digests)
+
+
+def _check_sections(name: str, rows: Sequence[_Row], digests: Mapping[str, bytes]) -> None:
+    for row in rows:
+        if row.digest != digests[row.name].hex():
+            raise BlobDamagedError(
+                f"{name} is damaged: the digest of its section '{row.name}' differs from its content; export the network again"
+            )
+
+
+def _check_gaps(name: str, room: memoryview, rows: Sequence[_Row]) -> None:
+    """Raises BlobDamagedError for anything but zeros between sections, or for more than there have to be; no digest covers them."""
+    begins = [*(row.offset for row in rows), len(room)]
+    ends = [0, *(row.offset + row.size for row in rows)]
+    for end, begin in zip(ends, begins, strict=True):
+        if begin != _align(end) or any(room[end:begin]):
+            raise BlobDamagedError(
+                f"{name} is damaged: between {end} and {begin} of its sections there is more than zeros to the next {ALIGNMENT}"
+            )
+
+
+def _open_view(source: Any) -> tuple[str, memoryview]:
+    if isinstance(source, bytes | bytearray | memoryview):
+        return "the blob", memoryview(source).cast("B")
+    if hasattr(source, "read"):
+        return f"the stream {getattr(source, 'name', '')}".strip(), memoryview(source.read())
+    path = Path(source)
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            # An empty file cannot be mapped.
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+    except OSError as error:
+        raise BlobDamagedError(f"cannot read the blob '{path}': {error.strerror or error}") from error
+    return f"'{path}'", memoryview(content)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A section in the table: where it is, from the end of the header; its digest in hex, "" in format 1."""
+
+    name: str
+    offset: int
+    size: int
+    digest: str
+    is_code: bool
+
+
+def _parse(name: str, view: memoryview, header_size: int) -> tuple[BlobHeader, list[_Row], Payload]:
+    start = _align(_HEAD.size + header_size)
+    room = len(view) - _DIGEST_SIZE - start
+    try:
+        fields = json.loads(bytes(view[_HEAD.size : _HEAD.size + header_size]))
+        table = [_read_row(row) for row in _take_field(fields, "sections", list)]
+        header = _read_header(fields)
+    except (ValueError, RecursionError) as error:
+        raise BlobDamagedError(f"{name} has a header that cannot be read: {error}") from error
+    names = sorted(row.name for row in table)
+    if len(set(names)) < len(names):
+        raise BlobDamagedError(f"{name} has two sections of one name: {', '.join(names)}")
+    end = 0
+    for row in table:
+        where = f"section '{row.name}' at {row.offset}"
+        if row.offset < 0 or row.size < 0 or row.offset % ALIGNMENT or row.offset + row.size > room:
+            raise BlobDamagedError(f"{name}: {where} with {row.size} bytes does not fit into {room} bytes")
+        # Sections that share bytes would let a small file stand for containers within containers without end.
+        if row.offset < end:
+            raise BlobDamagedError(f"{name}: {where} begins within the one before, which ends at {end}")
+        end = row.offset + row.size
+    sections = {row.name: view[start + row.offset : start + row.offset + row.size] for row in table}
+    return header, table, Payload(sections, header.payload_version, tuple(row.name for row in table if row.is_code))
+
+
+def find_code(payload: Payload) -> tuple[str, ...]:
+    """Returns the sections that are code; those of a container within a section as "stage/0: kernels". Costs no digest."""
+    found: list[str] = []
+    left = [("", payload)]
+    while left:
+        where, one = left.pop()
+        found += [where + name for name in one.code]
+        for name, section in one.sections.items():
+            inner = _peek(section)
+            if inner is not None:
+                left.append((f"{where}{name}: ", inner))
+    return tuple(found)
+
+
+def _peek(section: Any) -> Payload | None:
+    """Returns the sections of a container within a section; None for what is none, or damaged, and so can never be imported."""
+    view = memoryview(section).cast("B")
+    if len(view) < _HEAD.size + _DIGEST_SIZE or bytes(view[: len(MAGIC)]) != MAGIC:
+        return None
+    header_size = _HEAD.unpack_from(view)[3]
+    try:
+        return _parse("a section", view, header_size)[2]
+    except BlobDamagedError:
+        return None
+
+
+_KIND_OF_FIELD: Mapping[str, type] = {
+    **dict.fromkeys(("device", "distribution", "plugin_version", "core_version", "network", "fingerprint"), str),
+    "payload_version": int,
+    "inputs": list,
+    "outputs": list,
+    "config": dict,
+}
+_KIND_IN_WORDS = {int: "an int", str: "a text", list: "a list", dict: "an object"}
+
+
+def _read_header(fields: dict[str, Any]) -> BlobHeader:
+    """Raises: ValueError for a field that is missing, unknown or of another type."""
+    found = {name: _take_field(fields, name, kind) for name, kind in _KIND_OF_FIELD.items()}
+    if fields:
+        raise ValueError(f"it has the fields {', '.join(fields)}, which the format does not have")
+    for side in ("inputs", "outputs"):
+        if not all(isinstance(name, str) for name in found[side]):
+            raise ValueError(f"its {side} are {found[side]!r}; expected names")
+    return BlobHeader(**{**found, "inputs": tuple(found["inputs"]), "outputs": tuple(found["outputs"])})
+
+
+def _read_row(row: Any) -> _Row:
+    fields = dict(row) if isinstance(row, dict) else row
+    name, offset, size = _take_field(fields, "name", str), _take_field(fields, "offset", int), _take_field(fields, "size", int)
+    is_code, digest = fields.pop("code", False), fields.pop("digest", "")
+    # A mark that is not understood might be one that forbids something.
+    if fields or not isinstance(is_code, bool) or not isinstance(digest, str):
+        raise ValueError(f"its section '{name}' is marked {dict(row)!r:.120}; expected name, offset, size, digest and perhaps code")
+    return _Row(name, offset, size, digest, is_code)
+
+
+def _take_field(fields: Any, name: str, kind: type) -> Any:
+    """Removes a field and returns it. Raises: ValueError when it is not there or of another type; a bool is no int."""
+    value = fields.pop(name, None) if isinstance(fields, dict) else None
+    if not isinstance(value, kind) or isinstance(value, bool):
+        # One kind of error for all that a stranger's header may get wrong.
+        raise ValueError(f"its field '{name}' is {value!r:.60}; expected {_KIND_IN_WORDS[kind]}")  # noqa: TRY004  # see above
+    return value

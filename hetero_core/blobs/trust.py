@@ -1,0 +1,35 @@
+"""Whether code in a blob may be used: only within an import for which the user has said `trust=True`, containers in it included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from hetero_core.blobs.container import BlobHeader, find_code
+from hetero_core.contract import Payload
+from hetero_core.errors import UntrustedBlobError
+
+# The parts of a split network are imported within the import of the whole, by a plugin that cannot say whom the user trusts.
+_is_trusted: ContextVar[bool] = ContextVar("hetero_blob_is_trusted", default=False)
+
+
+@contextmanager
+def require_trust(header: BlobHeader, payload: Payload, *, trust: bool) -> Iterator[None]:
+    """Holds for an import: what it imports in turn is trusted as the whole is.
+
+    Raises: UntrustedBlobError where there is code in the blob, or in a container within it, and no trust.
+    """
+    if not trust and not _is_trusted.get():
+        code = find_code(payload)
+        if code:
+            raise UntrustedBlobError(
+                f"cannot import network '{header.network}' on {header.device}: the blob holds code, in the sections {', '.join(code)}, "
+                "which would run with all your rights. Import it with trust=True (on the command line: --trust) if you trust whoever "
+                "made it and every place where it was kept; else load the model"
+            )
+    token = _is_trusted.set(trust or _is_trusted.get())
+    try:
+        yield
+    finally:
+        _is_trusted.reset(token)

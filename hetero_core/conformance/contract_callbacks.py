@@ -1,0 +1,89 @@
+"""Callbacks: called once after each asynchronous run, never after a synchronous one; they may fail and may start the request again."""
+
+from __future__ import annotations
+
+from hetero_core.conformance.check import CheckContext, check, require, require_equal, require_error
+from hetero_core.conformance.contract_requests import WAIT_SECONDS
+from hetero_core.conformance.samples import make_sample
+from hetero_core.runtime.request import InferRequest
+
+Called = list[BaseException | None]
+
+
+@check("contract")
+def callback_comes_once_after_each_asynchronous_run(context: CheckContext) -> None:
+    """The callback gets the request, with its outputs in place, and None; `wait` returns after it."""
+    sample = make_sample(context, "chain")
+    request = context.core.load_network(sample.network, context.device).create_infer_request()
+    seen: list[tuple[InferRequest, BaseException | None, object]] = []
+    request.set_callback(lambda one, error: seen.append((one, error, one.get_tensor("y").copy())))
+    for turn in range(10):
+        inputs = sample.draw(context.seed + turn)
+        request.start_async(inputs)
+        require(request.wait(WAIT_SECONDS), "the run did not end")
+        require_equal(len(seen), turn + 1, "the number of callbacks when wait has returned")
+        one, error, value = seen[-1]
+        require(one is request and error is None, f"the callback got {one!r} and {error!r}")
+        sample.require_right({"y": value}, inputs, "the output in the callback")
+
+
+@check("contract")
+def callback_is_not_called_by_a_synchronous_run(context: CheckContext) -> None:
+    """`infer` never calls the callback; without one, or after it was taken away, nothing is called."""
+    sample = make_sample(context, "chain")
+    request = context.core.load_network(sample.network, context.device).create_infer_request()
+    seen: Called = []
+    request.set_callback(lambda _, error: seen.append(error))
+    request.infer(sample.draw(context.seed))
+    request.set_callback(None)
+    request.start_async(sample.draw(context.seed))
+    require(request.wait(WAIT_SECONDS), "the run did not end")
+    require_equal(seen, [], "what the callback was called with")
+
+
+@check("contract")
+def error_of_a_callback_reaches_wait(context: CheckContext) -> None:
+    """What a callback raises is raised by `wait`, once; the next run is right."""
+    sample = make_sample(context, "chain")
+    request = context.core.load_network(sample.network, context.device).create_infer_request()
+    inputs = sample.draw(context.seed)
+
+    def fail(one: InferRequest, error: BaseException | None) -> None:
+        raise LookupError("raised by the callback")
+
+    request.set_callback(fail)
+    request.start_async(inputs)
+    require_error(LookupError, lambda: request.wait(WAIT_SECONDS), "wait after a callback that fails")
+    request.set_callback(None)
+    sample.require_right(request.infer(inputs), inputs, "after a callback that failed")
+
+
+@check("contract")
+def callback_may_start_its_request_again(context: CheckContext) -> None:
+    """A callback starts the request ten times over; `wait` returns after the last one, with every result right."""
+    sample = make_sample(context, "chain")
+    request = context.core.load_network(sample.network, context.device).create_infer_request()
+    drawn = [sample.draw(context.seed + turn) for turn in range(11)]
+    found: list[object] = []
+    errors: Called = []
+
+    def restart(one: InferRequest, error: BaseException | None) -> None:
+        errors.append(error)
+        found.append(one.get_tensor("y").copy())
+        if len(found) < len(drawn):
+            one.start_async(drawn[len(found)])
+
+    request.set_callback(restart)
+    request.start_async(drawn[0])
+    require(request.wait(WAIT_SECONDS), "the runs did not end")
+    require_equal(errors, [None] * len(drawn), "the errors that the callback was given")
+    for inputs, value in zip(drawn, found, strict=True):
+        sample.require_right({"y": value}, inputs, "a run that a callback started")
+
+
+CHECKS = (
+    callback_comes_once_after_each_asynchronous_run,
+    callback_is_not_called_by_a_synchronous_run,
+    error_of_a_callback_reaches_wait,
+    callback_may_start_its_request_again,
+)

@@ -1,0 +1,70 @@
+"""Dynamic shapes: one loaded network serves every size of a symbolic dimension."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hetero_core.conformance.check import CheckContext, check, require, require_equal, require_error
+from hetero_core.conformance.contract_requests import WAIT_SECONDS
+from hetero_core.conformance.samples import make_sample
+from hetero_core.errors import InferenceError, InputShapeError
+
+
+@check("contract")
+def sizes_may_change_between_runs(context: CheckContext) -> None:
+    """Bigger, smaller, one and none: each run has the shape of its own input."""
+    sample = make_sample(context, "dynamic")
+    loaded = context.core.load_network(sample.network, context.device)
+    request = loaded.create_infer_request()
+    for turn, size in enumerate((3, 8, 1, 0, 5, 3)):
+        inputs = sample.draw(context.seed + turn, x=(size, 2))
+        sample.require_right(request.infer(inputs), inputs, f"size {size}, request")
+        require_equal(request.get_tensor("y").shape, (size, 2), "the shape of the output after the run")
+        sample.require_right(loaded.infer(inputs), inputs, f"size {size}, network")
+
+
+@check("contract")
+def two_requests_may_have_two_sizes(context: CheckContext) -> None:
+    """Requests of different sizes in flight at once have their own results."""
+    sample = make_sample(context, "dynamic")
+    loaded = context.core.load_network(sample.network, context.device)
+    sizes = (2, 7, 1, 4)
+    requests = [loaded.create_infer_request() for _ in sizes]
+    drawn = [sample.draw(context.seed + index, x=(size, 2)) for index, size in enumerate(sizes)]
+    for request, inputs in zip(requests, drawn, strict=True):
+        request.start_async(inputs)
+    for request, inputs in zip(requests, drawn, strict=True):
+        require(request.wait(WAIT_SECONDS), "a run did not end")
+        sample.require_right({"y": request.get_tensor("y")}, inputs, f"size {inputs['x'].shape[0]}")
+
+
+@check("contract")
+def fixed_dimension_stays_fixed(context: CheckContext) -> None:
+    """The dimension of a known size, and the rank, are checked while the symbolic one is free."""
+    sample = make_sample(context, "dynamic")
+    request = context.core.load_network(sample.network, context.device).create_infer_request()
+    for shape in ((3, 3), (3,), (3, 2, 1)):
+        wrong = np.zeros(shape, sample.dtype)
+        require_error(InputShapeError, request.infer, f"an input of shape {shape}", {"x": wrong})
+
+
+@check("contract")
+def array_of_another_size_for_an_output_is_refused(context: CheckContext) -> None:
+    """An array set for an output that turns out too small or too large is an error of the run, and the request works on without it."""
+    sample = make_sample(context, "dynamic")
+    loaded = context.core.load_network(sample.network, context.device)
+    inputs = sample.draw(context.seed)
+    for size in (2, 4):
+        request = loaded.create_infer_request()
+        request.set_tensor("y", np.zeros((size, 2), sample.dtype))
+        require_error(InferenceError, request.infer, f"an array of {size} rows for a result of 3", inputs)
+        request.set_tensor("y", np.zeros((3, 2), sample.dtype))
+        sample.require_right(request.infer(inputs), inputs, "with an array of the right size")
+
+
+CHECKS = (
+    sizes_may_change_between_runs,
+    two_requests_may_have_two_sizes,
+    fixed_dimension_stays_fixed,
+    array_of_another_size_for_an_output_is_refused,
+)

@@ -1,0 +1,170 @@
+"""Exporting: a network that was exported and imported is the same network; whatever else is imported is an error. And the cache."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hetero_core.conformance.check import CheckContext, check, require, require_equal, require_error
+from hetero_core.conformance.contract_requests import WAIT_SECONDS
+from hetero_core.conformance.samples import make_sample, make_samples
+from hetero_core.conformance.threads import run_in_threads
+from hetero_core.errors import BlobDamagedError, BlobError, BlobMismatchError, ConfigKeyError, InputNameError
+
+if TYPE_CHECKING:
+    from hetero_core.runtime.executable import ExecutableNetwork
+
+
+def _export(loaded: ExecutableNetwork) -> bytes:
+    stream = io.BytesIO()
+    loaded.export_network(stream)
+    return stream.getvalue()
+
+
+@check("export", needs=["export"])
+def imported_network_is_the_exported_one(context: CheckContext) -> None:
+    """Names, types, fingerprint and results are the same after export and import, in another Core; wrong input names stay wrong."""
+    for form, sample in make_samples(context, "chain", "dynamic", "fork", "pair", "constant", "through").items():
+        loaded = context.core.load_network(sample.network, context.device)
+        blob = _export(loaded)
+        with context.make_core() as other:
+            imported = other.import_network(blob, context.device)
+            for side in ("inputs", "outputs"):
+                found = [(spec.name, spec.type) for spec in getattr(imported, side)]
+                require_equal(found, [(spec.name, spec.type) for spec in getattr(loaded, side)], f"{side} of '{form}', imported")
+            require_equal(imported.name, loaded.name, "the name")
+            require_equal(imported.fingerprint, loaded.fingerprint, "the fingerprint")
+            inputs = sample.draw(context.seed)
+            sample.require_right(imported.infer(inputs), inputs, f"'{form}', imported")
+            require_error(InputNameError, imported.infer, "an unknown input", {"no_such_input": 1})
+
+
+@check("export", needs=["export"])
+def path_stream_and_bytes_hold_the_same(context: CheckContext) -> None:
+    """A blob is written to a path or a stream and read from a path, a stream or bytes; folders may have names that are not ASCII."""
+    sample = make_sample(context, "chain")
+    loaded = context.core.load_network(sample.network, context.device)
+    inputs = sample.draw(context.seed)
+    blob = _export(loaded)
+    with tempfile.TemporaryDirectory(prefix="größe-模型-") as folder:
+        path = Path(folder) / "сеть.blob"
+        loaded.export_network(path)
+        require_equal([one.name for one in Path(folder).iterdir()], [path.name], "the files after an export")
+        for what, source in (("a path", path), ("a text", str(path)), ("bytes", blob), ("a stream", io.BytesIO(blob))):
+            with context.core.import_network(source, context.device) as imported:
+                sample.require_right(imported.infer(inputs), inputs, f"imported from {what}")
+
+
+@check("export", needs=["export"])
+def requests_of_an_imported_network_work(context: CheckContext) -> None:
+    """Requests, asynchronous runs and a second export work on an imported network as on a loaded one."""
+    sample = make_sample(context, "chain")
+    imported = context.core.import_network(_export(context.core.load_network(sample.network, context.device)), context.device)
+    request = imported.create_infer_request()
+    inputs = sample.draw(context.seed)
+    request.start_async(inputs)
+    require(request.wait(WAIT_SECONDS), "the run did not end")
+    sample.require_right({"y": request.get_tensor("y")}, inputs, "an asynchronous run of an imported network")
+    again = context.core.import_network(_export(imported), context.device)
+    sample.require_right(again.infer(inputs), inputs, "exported, imported, exported and imported")
+
+
+@check("export", needs=["export"])
+def configuration_comes_with_the_blob(context: CheckContext) -> None:
+    """An import has the configuration of the load; keys that only steer running may be given anew, unknown ones are refused."""
+    sample = make_sample(context, "chain")
+    blob = _export(context.core.load_network(sample.network, context.device, {"PERF_COUNT": True}))
+    core, device = context.core, context.device
+    require_equal(core.import_network(blob, device).get_config("PERF_COUNT"), True, "PERF_COUNT of the import")
+    changed = core.import_network(blob, device, {"PERF_COUNT": False})
+    require_equal(changed.get_config("PERF_COUNT"), False, "PERF_COUNT, given at the import")
+    require_error(ConfigKeyError, lambda: core.import_network(blob, device, {"NO_SUCH_KEY": 1}), "an unknown key at the import")
+
+
+@check("export", needs=["export"])
+def garbage_is_refused(context: CheckContext) -> None:
+    """Nothing, text, a blob that is cut off and one with a changed byte are BlobDamagedErrors, never a network."""
+    sample = make_sample(context, "chain")
+    blob = _export(context.core.load_network(sample.network, context.device))
+    damaged = {"nothing": b"", "a text": b"This is not a blob. " * 50, "zeros": bytes(4096)}
+    damaged |= {f"the first {size} bytes": blob[:size] for size in (7, len(blob) // 2, len(blob) - 1)}
+    for place in (len(blob) // 3, len(blob) // 2, len(blob) - 1):
+        damaged[f"byte {place} changed"] = blob[:place] + bytes([blob[place] ^ 0x55]) + blob[place + 1 :]
+    for what, source in damaged.items():
+        require_error((BlobDamagedError, BlobMismatchError), context.core.import_network, what, source, context.device)
+    require_error(
+        BlobError, lambda: context.core.import_network("/no/such/file.blob", context.device), "a file that does not exist"
+    )
+
+
+@check("export", needs=["export"])
+def blob_of_another_network_is_refused(context: CheckContext) -> None:
+    """Where the network is given, a blob of another one is a BlobMismatchError."""
+    samples = make_samples(context, "chain", "fork")
+    chain = make_sample(context, "chain")
+    blob = _export(context.core.load_network(chain.network, context.device))
+    context.core.import_network(blob, context.device, network=chain.network)
+    other = samples["fork"].network if "fork" in samples else make_sample(context, "dynamic").network
+    require_error(
+        BlobMismatchError, lambda: context.core.import_network(blob, context.device, network=other), "a blob of another network"
+    )
+
+
+@check("export", needs=["export"])
+def second_load_comes_from_the_cache(context: CheckContext) -> None:
+    """With CACHE_DIR the first load writes one entry, the second takes it; without it none is taken; results are the same."""
+    for form, sample in make_samples(context, "chain", "dynamic", "fork", "pair").items():
+        inputs = sample.draw(context.seed)
+        with _make_cache() as (folder, config):
+            for turn, expected in enumerate((False, True, True)):
+                with context.make_core() as core:
+                    loaded = core.load_network(sample.network, context.device, config)
+                    found = loaded.get_metric("LOADED_FROM_CACHE")
+                    require_equal(found, expected, f"LOADED_FROM_CACHE of load {turn + 1} of '{form}'")
+                    sample.require_right(loaded.infer(inputs), inputs, f"load {turn + 1} of '{form}' with a cache")
+                require_equal(_count_entries(folder), 1, f"the number of entries after load {turn + 1} of '{form}'")
+            plain = context.core.load_network(sample.network, context.device)
+            require_equal(plain.get_metric("LOADED_FROM_CACHE"), False, "LOADED_FROM_CACHE without a cache")
+
+
+@check("export", needs=["export"])
+def cache_is_made_once_by_many_threads(context: CheckContext) -> None:
+    """Eight threads that load one network with one CACHE_DIR leave one entry, and all of them have the right network."""
+    sample = make_sample(context, "chain")
+
+    def load(index: int) -> None:
+        inputs = sample.draw(context.seed + index)
+        with context.core.load_network(sample.network, context.device, config) as loaded:
+            sample.require_right(loaded.infer(inputs), inputs, f"thread {index}")
+
+    with _make_cache() as (folder, config):
+        run_in_threads(load, 8)
+        require_equal(_count_entries(folder), 1, "the number of entries")
+
+
+@contextmanager
+def _make_cache() -> Iterator[tuple[Path, dict[str, str]]]:
+    with tempfile.TemporaryDirectory(prefix="größe-模型-") as folder:
+        cache = Path(folder) / "made on demand"
+        yield cache, {"CACHE_DIR": str(cache)}
+
+
+def _count_entries(folder: Path) -> int:
+    """Returns how many blobs lie below a cache folder; locks and what is being written are none."""
+    return sum(1 for path in folder.rglob("*.blob") if path.is_file())
+
+
+CHECKS = (
+    imported_network_is_the_exported_one,
+    path_stream_and_bytes_hold_the_same,
+    requests_of_an_imported_network_work,
+    configuration_comes_with_the_blob,
+    garbage_is_refused,
+    blob_of_another_network_is_refused,
+    second_load_comes_from_the_cache,
+    cache_is_made_once_by_many_threads,
+)

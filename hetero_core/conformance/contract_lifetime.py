@@ -1,0 +1,107 @@
+"""Lifetime: Core, network and request go in every order; what is left works or says that it was closed."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from typing import Any
+
+from hetero_core.conformance.check import CheckContext, check, require, require_error
+from hetero_core.conformance.contract_requests import WAIT_SECONDS
+from hetero_core.conformance.samples import Sample, make_sample
+from hetero_core.errors import ClosedError
+
+KINDS = ("core", "network", "request")
+
+
+def _make_all(context: CheckContext, sample: Sample) -> dict[str, Any]:
+    core = context.make_core()
+    network = core.load_network(sample.network, context.device)
+    return {"core": core, "network": network, "request": network.create_infer_request()}
+
+
+@check("contract")
+def what_is_left_works_when_others_are_forgotten(context: CheckContext) -> None:
+    """Whoever is forgotten first of Core, network and request, those that are left work."""
+    sample = make_sample(context, "chain")
+    inputs = sample.draw(context.seed)
+    for order in itertools.permutations(KINDS):
+        held = _make_all(context, sample)
+        opened = held["core"]
+        for kind in order:
+            del held[kind]
+            gc.collect()
+            for one in ("network", "request"):
+                if one in held:
+                    sample.require_right(held[one].infer(inputs), inputs, f"the {one}, after its {kind} was forgotten")
+        opened.close()
+
+
+@check("contract")
+def closing_in_every_order_is_clear(context: CheckContext) -> None:
+    """Core and network are closed in both orders, twice each: runs are then a ClosedError, waiting ends at once."""
+    sample = make_sample(context, "chain")
+    inputs = sample.draw(context.seed)
+    for order in itertools.permutations(("core", "network")):
+        held = _make_all(context, sample)
+        sample.require_right(held["request"].infer(inputs), inputs, "before anything is closed")
+        for kind in (*order, *order):
+            held[kind].close()
+        for what, action in {
+            "a request": lambda held=held: held["request"].infer(inputs),
+            "a network": lambda held=held: held["network"].infer(inputs),
+            "a new request": lambda held=held: held["network"].create_infer_request(),
+        }.items():
+            require_error(ClosedError, action, f"{what} of a network that was closed")
+        require(held["request"].wait(0), "waiting on a request of a closed network does not end")
+
+
+@check("contract")
+def results_and_metrics_outlive_everything(context: CheckContext) -> None:
+    """Outputs, tensors and metric values are whole after request, network and Core are closed and forgotten."""
+    sample = make_sample(context, "fork")
+    inputs = sample.draw(context.seed)
+    held = _make_all(context, sample)
+    held["request"].start_async(inputs)
+    require(held["request"].wait(WAIT_SECONDS), "the run did not end")
+    tensors = {name: held["request"].get_tensor(name) for name in ("y", "z")}
+    outputs = held["network"].infer(inputs)
+    full_name = held["core"].get_metric(context.device, "FULL_DEVICE_NAME")
+    held["network"].close()
+    held["core"].close()
+    held.clear()
+    gc.collect()
+    sample.require_right(outputs, inputs, "outputs, after everything was closed")
+    sample.require_right(tensors, inputs, "tensors of a request, after everything was closed")
+    require(full_name == full_name.strip() and full_name, "the metric is gone")
+
+
+@check("contract")
+def network_goes_on_in_another_core(context: CheckContext) -> None:
+    """A network that one Core has read is loaded by another one after the first was closed."""
+    sample = make_sample(context, "chain")
+    inputs = sample.draw(context.seed)
+    first = context.make_core()
+    first.load_network(sample.network, context.device).infer(inputs)
+    first.close()
+    with context.make_core() as second:
+        sample.require_right(second.load_network(sample.network, context.device).infer(inputs), inputs, "in a second Core")
+
+
+@check("contract")
+def device_may_be_made_again_and_again(context: CheckContext) -> None:
+    """Ten Cores, one after the other, each make the device, run a network and close."""
+    sample = make_sample(context, "chain")
+    for turn in range(10):
+        inputs = sample.draw(context.seed + turn)
+        with context.make_core() as core:
+            sample.require_right(core.load_network(sample.network, context.device).infer(inputs), inputs, f"Core {turn + 1}")
+
+
+CHECKS = (
+    what_is_left_works_when_others_are_forgotten,
+    closing_in_every_order_is_clear,
+    results_and_metrics_outlive_everything,
+    network_goes_on_in_another_core,
+    device_may_be_made_again_and_again,
+)

@@ -1,0 +1,100 @@
+"""Load: from every form of a model, as often as wanted, with the inputs and outputs of the model."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from hetero_core.conformance.check import CheckContext, check, require, require_equal, require_error
+from hetero_core.conformance.samples import make_sample, make_samples
+from hetero_core.errors import ClosedError
+
+
+@check("contract")
+def inputs_and_outputs_are_those_of_the_model(context: CheckContext) -> None:
+    """Names, element types and shapes of a loaded network are the model's, in its order; symbolic sizes stay symbolic."""
+    for form, sample in make_samples(context, "chain", "dynamic", "fork", "pair", "scalar").items():
+        loaded = context.core.load_network(sample.network, context.device)
+        for side in ("inputs", "outputs"):
+            found = [(spec.name, spec.type) for spec in getattr(loaded, side)]
+            require_equal(found, [(spec.name, spec.type) for spec in getattr(sample.network, side)], f"{side} of '{form}'")
+        require_equal(loaded.name, sample.network.name, "the name of the loaded network")
+        require_equal(loaded.fingerprint, sample.network.fingerprint, "the fingerprint of the loaded network")
+
+
+@check("contract")
+def every_form_of_a_model_loads(context: CheckContext) -> None:
+    """A path, bytes, a ModelProto and a Network load alike, also from a folder whose name is not ASCII."""
+    from hetero_core.network.writer import network_to_bytes, network_to_proto  # import onnx
+
+    sample = make_sample(context, "chain")
+    inputs = sample.draw(context.seed)
+    with tempfile.TemporaryDirectory(prefix="größe-模型-") as folder:
+        path = Path(folder) / "модель.onnx"
+        path.write_bytes(network_to_bytes(sample.network))
+        for model in (path, str(path), path.read_bytes(), network_to_proto(sample.network), sample.network):
+            found = context.core.load_network(model, context.device).infer(inputs)
+            sample.require_right(found, inputs, f"loaded from {type(model).__name__}")
+
+
+@check("contract")
+def network_may_be_loaded_many_times(context: CheckContext) -> None:
+    """Five networks loaded from one are independent: closing one leaves the others at work."""
+    sample = make_sample(context, "chain")
+    loaded = [context.core.load_network(sample.network, context.device) for _ in range(5)]
+    for index, one in enumerate(loaded):
+        inputs = sample.draw(context.seed + index)
+        sample.require_right(one.infer(inputs), inputs, f"load {index}")
+        one.close()
+        require_error(ClosedError, one.infer, "a loaded network that was closed", inputs)
+        one.close()
+
+
+@check("contract")
+def constant_may_be_an_output(context: CheckContext) -> None:
+    """An output that is a constant of the model has its value, and belongs to the caller: writing to it changes no later run."""
+    _check_own_outputs(context, "constant")
+
+
+@check("contract")
+def input_may_be_an_output(context: CheckContext) -> None:
+    """An output that is an input has its value, and belongs to the caller."""
+    _check_own_outputs(context, "through")
+
+
+def _check_own_outputs(context: CheckContext, form: str) -> None:
+    sample = make_sample(context, form)
+    loaded = context.core.load_network(sample.network, context.device)
+    inputs = sample.draw(context.seed)
+    kept = {name: value.copy() for name, value in inputs.items()}
+    for turn in ("first", "second"):
+        found = loaded.infer(inputs)
+        sample.require_right(found, kept, f"{turn} run")
+        for name, value in found.items():
+            require(
+                not any(np.may_share_memory(value, given) for given in inputs.values()), f"output '{name}' is an input's memory"
+            )
+            value += np.ones((), value.dtype)
+
+
+@check("contract")
+def two_networks_do_not_mix(context: CheckContext) -> None:
+    """Networks of different operators and shapes, loaded beside each other and run in turns, give their own results."""
+    samples = make_samples(context, "chain", "dynamic", "fork", "pair")
+    loaded = {form: context.core.load_network(sample.network, context.device) for form, sample in samples.items()}
+    for turn in range(3):
+        for form, sample in samples.items():
+            inputs = sample.draw(context.seed + turn)
+            sample.require_right(loaded[form].infer(inputs), inputs, f"network '{form}', turn {turn}")
+
+
+CHECKS = (
+    inputs_and_outputs_are_those_of_the_model,
+    every_form_of_a_model_loads,
+    network_may_be_loaded_many_times,
+    constant_may_be_an_output,
+    input_may_be_an_output,
+    two_networks_do_not_mix,
+)

@@ -1,0 +1,53 @@
+"""Perf counts: times of nodes where they are asked for, none where they are not."""
+
+from __future__ import annotations
+
+from hetero_core.conformance.check import CheckContext, check, require, require_equal
+from hetero_core.conformance.contract_requests import WAIT_SECONDS
+from hetero_core.conformance.samples import make_sample
+
+
+@check("contract")
+def times_are_there_when_asked_for(context: CheckContext) -> None:
+    """With PERF_COUNT a synchronous and an asynchronous run have at least one entry each, with a time and the device."""
+    sample = make_sample(context, "chain")
+    request = context.core.load_network(sample.network, context.device, {"PERF_COUNT": True}).create_infer_request()
+    require_equal(request.perf_counts, (), "the times before the first run")
+    for kind in ("synchronous", "asynchronous"):
+        inputs = sample.draw(context.seed)
+        if kind == "synchronous":
+            request.infer(inputs)
+        else:
+            request.start_async(inputs)
+            require(request.wait(WAIT_SECONDS), "the run did not end")
+        entries = request.perf_counts
+        require(entries, f"PERF_COUNT is set and a {kind} run has no times; the device does not fill context.profile")
+        for entry in entries:
+            require(entry.seconds >= 0 and entry.node and entry.operator and entry.device, f"an entry is incomplete: {entry}")
+
+
+@check("contract")
+def entries_are_nodes_of_the_network_in_order(context: CheckContext) -> None:
+    """Entries of nodes that keep their names come in topological order, each at most once; those of one run do not add to the next."""
+    sample = make_sample(context, "chain")
+    request = context.core.load_network(sample.network, context.device, {"PERF_COUNT": True}).create_infer_request()
+    counts = set()
+    for _ in range(3):
+        request.infer(sample.draw(context.seed))
+        names = [entry.node for entry in request.perf_counts]
+        counts.add(len(names))
+        known = [name for name in names if name in sample.network.index_of_node]
+        require_equal(known, sorted(set(known), key=sample.network.index_of_node.__getitem__), "the nodes that have times")
+    require_equal(len(counts), 1, f"the number of different counts of entries, which were {sorted(counts)}")
+
+
+@check("contract")
+def times_are_absent_when_not_asked_for(context: CheckContext) -> None:
+    """Without PERF_COUNT there are no entries."""
+    sample = make_sample(context, "chain")
+    request = context.core.load_network(sample.network, context.device).create_infer_request()
+    request.infer(sample.draw(context.seed))
+    require_equal(request.perf_counts, (), "the times, without PERF_COUNT")
+
+
+CHECKS = (times_are_there_when_asked_for, entries_are_nodes_of_the_network_in_order, times_are_absent_when_not_asked_for)

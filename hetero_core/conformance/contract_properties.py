@@ -1,0 +1,212 @@
+"""Properties: metrics that can be read and have their types, configuration that is declared, checked, kept and not leaked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hetero_core.conformance.check import CheckContext, Skip, check, require, require_equal, require_error
+from hetero_core.conformance.samples import make_mixed, make_sample
+from hetero_core.contract import ConfigKey
+from hetero_core.errors import ConfigKeyError, ConfigValueError, MetricNotFoundError
+
+WRONG_VALUES: dict[type, tuple[Any, ...]] = {
+    bool: ("perhaps", 2, None),
+    int: ("many", "1.5", 0.5, True),
+    float: ("much", (), None),
+    str: (5, None),
+    tuple: (5, (1, 2)),
+    dict: ("{", 5, "[1]"),
+}
+"""Of each type of a key, values that are not of it."""
+
+
+@check("contract")
+def every_listed_metric_can_be_read(context: CheckContext) -> None:
+    """Every name in SUPPORTED_METRICS has a value, in any case of letters, and the list holds itself."""
+    names = context.core.get_metric(context.device, "SUPPORTED_METRICS")
+    require("SUPPORTED_METRICS" in names, "SUPPORTED_METRICS does not list itself")
+    require_equal(list(names), sorted(set(names)), "the order of SUPPORTED_METRICS")
+    for name in names:
+        require(context.core.get_metric(context.device, name) is not None, f"the metric {name} is None")
+        context.core.get_metric(context.device, name.lower())
+
+
+@check("contract")
+def standard_metrics_have_their_types(context: CheckContext) -> None:
+    """Ids are unique texts, names are not empty, the range of requests goes up in steps of 1 or more."""
+    core, device = context.core, context.device
+    ids = core.get_metric(device, "AVAILABLE_DEVICES")
+    require_equal(len(set(ids)), len(ids), f"the number of different ids in {ids}")
+    for name in ("FULL_DEVICE_NAME", "DEVICE_ARCHITECTURE"):
+        require(core.get_metric(device, name).strip(), f"the metric {name} is empty")
+    lowest, highest, step = core.get_metric(device, "RANGE_FOR_ASYNC_INFER_REQUESTS")
+    require(0 < lowest <= highest and step >= 1, f"RANGE_FOR_ASYNC_INFER_REQUESTS is ({lowest}, {highest}, {step})")
+    require(isinstance(core.get_metric(device, "HOLDS_INTERPRETER_LOCK"), bool), "HOLDS_INTERPRETER_LOCK is no bool")
+    require(core.get_metric(device, "OPTIMIZATION_CAPABILITIES"), "OPTIMIZATION_CAPABILITIES is empty")
+
+
+@check("contract")
+def unknown_metric_is_refused(context: CheckContext) -> None:
+    """A metric that the device does not have is a MetricNotFoundError that offers the near one."""
+    error = require_error(
+        MetricNotFoundError, lambda: context.core.get_metric(context.device, "FULL_DEVICE_NAMES"), "an unknown metric"
+    )
+    require("'FULL_DEVICE_NAME'" in str(error), f"the near metric is not offered: {error}")
+
+
+@check("contract")
+def unknown_key_is_refused_everywhere(context: CheckContext) -> None:
+    """A key that is not declared is a ConfigKeyError that offers the near one, wherever it is given."""
+    core, device = context.core, context.device
+    network, _ = make_mixed(context)
+    wrong = {"PERF_COUNTS_": "YES"}
+    for what, action in {
+        "get_config": lambda: core.get_config(device, "PERF_COUNTS_"),
+        "set_config": lambda: core.set_config(wrong, device),
+        "query_network": lambda: core.query_network(network, device, wrong),
+        "load_network": lambda: core.load_network(network, device, wrong),
+    }.items():
+        error = require_error(ConfigKeyError, action, f"{what} with an unknown key")
+        require("'PERF_COUNT'" in str(error), f"{what}: the near key is not offered: {error}")
+
+
+@check("contract")
+def keys_have_their_declared_defaults(context: CheckContext) -> None:
+    """Every key of SUPPORTED_CONFIG_KEYS can be read, has a text that explains it, and before it is set its default.
+
+    A key without a default may have a value all the same: that of the machine.
+    """
+    keys = context.core.config_keys(context.device)
+    require_equal(list(context.core.get_metric(context.device, "SUPPORTED_CONFIG_KEYS")), sorted(keys), "SUPPORTED_CONFIG_KEYS")
+    for name, key in keys.items():
+        found = context.core.get_config(context.device, name)
+        is_free = name != "DEVICE_ID" and name not in context.configured
+        if key.default is not None and not key.is_arguments and is_free:
+            require_equal(found, key.default, f"the value of {name} before it is set")
+        require(key.doc.strip(), f"the key {name} has no text")
+
+
+@check("contract")
+def every_key_takes_its_own_value_back(context: CheckContext) -> None:
+    """What `get_config` gives `set_config` takes, and it is the same afterwards."""
+    for name in context.core.config_keys(context.device):
+        value = context.core.get_config(context.device, name)
+        if value is not None:
+            context.core.set_config({name: value}, context.device)
+            require_equal(context.core.get_config(context.device, name), value, f"{name}, set to its own value")
+
+
+@check("contract")
+def every_choice_is_kept(context: CheckContext) -> None:
+    """A bool, and a key with choices, gives back each value that was set, as itself and as a text."""
+    for name, key in context.core.config_keys(context.device).items():
+        for choice in (True, False) if key.type is bool else key.choices:
+            for value in (choice, str(choice)):
+                context.core.set_config({name: value}, context.device)
+                require_equal(context.core.get_config(context.device, name), choice, f"{name}, set to {value!r}")
+
+
+@check("contract")
+def wrong_values_are_refused(context: CheckContext) -> None:
+    """A value of another type, or outside the choices, is a ConfigValueError that names the key; what was set before stays."""
+    for name, key in context.core.config_keys(context.device).items():
+        before = context.core.get_config(context.device, name)
+        for value in _list_wrong(key):
+            error = require_error(ConfigValueError, context.core.set_config, f"{name} = {value!r}", {name: value}, context.device)
+            require(name in str(error), f"{name} = {value!r}: the error does not name the key: {error}")
+        require_equal(context.core.get_config(context.device, name), before, f"{name}, after wrong values were refused")
+
+
+def _list_wrong(key: ConfigKey) -> tuple[Any, ...]:
+    return (*WRONG_VALUES[key.type], *(("NO_SUCH_CHOICE",) if key.choices else ()))
+
+
+@check("contract")
+def settings_are_taken_together_or_not_at_all(context: CheckContext) -> None:
+    """Where one of several settings is wrong, none is kept."""
+    core, device = context.core, context.device
+    require_error(ConfigKeyError, lambda: core.set_config({"PERF_COUNT": True, "NO_SUCH_KEY": 1}, device), "a wrong setting")
+    require_equal(core.get_config(device, "PERF_COUNT"), False, "PERF_COUNT, set beside a wrong key")
+
+
+@check("contract")
+def setting_of_a_call_does_not_leak(context: CheckContext) -> None:
+    """What is given to one load holds for that network alone; what `set_config` gives holds for later loads, not earlier ones."""
+    core, device = context.core, context.device
+    network = make_sample(context, "chain").network
+    read: Callable[..., Any] = lambda loaded: loaded.get_config("PERF_COUNT")  # noqa: E731  # shorter than a function
+    first = core.load_network(network, device, {"PERF_COUNT": True})
+    require_equal((read(first), core.get_config(device, "PERF_COUNT")), (True, False), "PERF_COUNT of the load, and of the device")
+    second = core.load_network(network, device)
+    core.set_config({"PERF_COUNT": "YES"}, device)
+    third = core.load_network(network, device)
+    fourth = core.load_network(network, device, {"PERF_COUNT": "NO"})
+    found = tuple(map(read, (second, third, fourth)))
+    require_equal(found, (False, True, False), "PERF_COUNT before set_config, after it, and over it")
+
+
+@check("contract")
+def loaded_network_tells_its_configuration_and_metrics(context: CheckContext) -> None:
+    """A loaded network has every key and metric that it lists, and refuses others."""
+    sample = make_sample(context, "chain")
+    loaded = context.core.load_network(sample.network, context.device)
+    for name in loaded.get_metric("SUPPORTED_METRICS"):
+        require(loaded.get_metric(name) is not None, f"the metric {name} of the loaded network is None")
+    for name in loaded.get_metric("SUPPORTED_CONFIG_KEYS"):
+        loaded.get_config(name)
+    require_equal(loaded.get_metric("NETWORK_NAME"), sample.network.name, "NETWORK_NAME")
+    require(loaded.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS") >= 1, "OPTIMAL_NUMBER_OF_INFER_REQUESTS is below 1")
+    require(loaded.get_metric("EXECUTION_DEVICES"), "EXECUTION_DEVICES is empty")
+    names = {node.name for node in sample.network.nodes}
+    require(set(loaded.get_metric("REFERENCE_NODES")) <= names, "REFERENCE_NODES names nodes that the network does not have")
+    require_error(MetricNotFoundError, lambda: loaded.get_metric("NO_SUCH_METRIC"), "an unknown metric of a loaded network")
+    require_error(ConfigKeyError, lambda: loaded.get_config("NO_SUCH_KEY"), "an unknown key of a loaded network")
+
+
+@check("contract", needs=["ids"])
+def setting_of_an_id_is_for_that_id(context: CheckContext) -> None:
+    """A setting with an id reaches that id alone; one without an id reaches all, unless an id has its own."""
+    core, name = context.core, context.facts.name
+    first, second = (f"{name}.{one}" for one in context.facts.ids[:2])
+    core.set_config({"PERF_COUNT": True}, first)
+    require_equal((core.get_config(first, "PERF_COUNT"), core.get_config(second, "PERF_COUNT")), (True, False), "set for one id")
+    core.set_config({"PERF_COUNT": True}, name)
+    core.set_config({"PERF_COUNT": False}, second)
+    require_equal(
+        (core.get_config(first, "PERF_COUNT"), core.get_config(second, "PERF_COUNT")), (True, False), "set for all, then one"
+    )
+
+
+@check("contract", needs=["ids"])
+def id_of_a_call_is_the_id_in_use(context: CheckContext) -> None:
+    """The id in the device string, as DEVICE_ID of a call and as DEVICE_ID that was set: each is the device in answer and network."""
+    core, name, wanted = context.core, context.facts.name, context.facts.ids[-1]
+    network = make_sample(context, "chain").network
+    if context.device != name:
+        raise Skip("an id is under test already")
+    for what, device, config in (("device string", f"{name}.{wanted}", None), ("DEVICE_ID of a call", name, {"DEVICE_ID": wanted})):
+        signed = set(core.query_network(network, device, config).supported.values())
+        require_equal(signed, {f"{name}.{wanted}"}, f"the devices of the answer, with the id as {what}")
+        require_equal(
+            str(core.load_network(network, device, config).device), f"{name}.{wanted}", f"the network, with the id as {what}"
+        )
+    core.set_config({"DEVICE_ID": wanted}, name)
+    require_equal(set(core.query_network(network, name).supported.values()), {f"{name}.{wanted}"}, "with a DEVICE_ID that was set")
+
+
+CHECKS = (
+    every_listed_metric_can_be_read,
+    standard_metrics_have_their_types,
+    unknown_metric_is_refused,
+    unknown_key_is_refused_everywhere,
+    keys_have_their_declared_defaults,
+    every_key_takes_its_own_value_back,
+    every_choice_is_kept,
+    wrong_values_are_refused,
+    settings_are_taken_together_or_not_at_all,
+    setting_of_a_call_does_not_leak,
+    loaded_network_tells_its_configuration_and_metrics,
+    setting_of_an_id_is_for_that_id,
+    id_of_a_call_is_the_id_in_use,
+)

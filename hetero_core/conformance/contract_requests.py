@@ -1,0 +1,154 @@
+"""Requests: synchronous and asynchronous runs, waiting, being busy, and what is left after an error."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hetero_core.conformance.check import CheckContext, check, require, require_equal, require_error
+from hetero_core.conformance.samples import make_sample, make_samples
+from hetero_core.errors import HeteroError, InputShapeError, RequestBusyError
+from hetero_core.runtime.queue import AsyncInferQueue
+
+WAIT_SECONDS = 120.0
+"""How long a run of four numbers may take before the device counts as hanging."""
+
+
+@check("contract")
+def asynchronous_run_gives_the_result(context: CheckContext) -> None:
+    """`start_async`, `wait` and `get_tensor` give what `infer` gives, run after run."""
+    sample = make_sample(context, "chain")
+    request = context.core.load_network(sample.network, context.device).create_infer_request()
+    for turn in range(10):
+        inputs = sample.draw(context.seed + turn)
+        request.start_async(inputs)
+        require(request.wait(WAIT_SECONDS), f"run {turn + 1} did not end within {WAIT_SECONDS:g} seconds")
+        sample.require_right({"y": request.get_tensor("y")}, inputs, f"asynchronous run {turn + 1}")
+        sample.require_right(request.infer(inputs), inputs, f"synchronous run {turn + 1}")
+
+
+@check("contract")
+def waiting_without_a_run_ends_at_once(context: CheckContext) -> None:
+    """`wait` on a request that was never started, or has ended, is True, with and without a limit."""
+    sample = make_sample(context, "chain")
+    request = context.core.load_network(sample.network, context.device).create_infer_request()
+    require(request.wait() and request.wait(0), "wait on a request that was not started is not True")
+    request.infer(sample.draw(context.seed))
+    require(request.wait() and request.wait(0), "wait after a synchronous run is not True")
+
+
+@check("contract")
+def running_request_is_busy_or_done(context: CheckContext) -> None:
+    """While it runs a request refuses another run and its tensors with RequestBusyError; or it has ended and takes them."""
+    sample = make_sample(context, "chain")
+    request = context.core.load_network(sample.network, context.device).create_infer_request()
+    inputs = sample.draw(context.seed)
+    for _ in range(20):
+        request.start_async(inputs)
+        for action in (request.start_async, lambda: request.get_tensor("x"), lambda: request.set_callback(None)):
+            try:
+                action()
+            except RequestBusyError:
+                continue
+            except HeteroError as error:
+                require(not request.is_running, f"a running request raised {type(error).__name__}: {error}")
+        require(request.wait(WAIT_SECONDS), "the run did not end")
+        sample.require_right({"y": request.get_tensor("y")}, inputs, "after it was asked while it ran")
+
+
+@check("contract")
+def tensors_that_were_set_serve_every_run(context: CheckContext) -> None:
+    """A run without inputs takes those that were set; an input given to a run goes before them, for that run."""
+    sample = make_sample(context, "chain")
+    request = context.core.load_network(sample.network, context.device).create_infer_request()
+    kept, other = sample.draw(context.seed), sample.draw(context.seed + 1)
+    request.set_tensor("x", kept["x"])
+    sample.require_right(request.infer(), kept, "a run without inputs")
+    sample.require_right(request.infer(other), other, "a run with an input of its own")
+    request.start_async()
+    require(request.wait(WAIT_SECONDS), "the run did not end")
+    sample.require_right({"y": request.get_tensor("y")}, kept, "an asynchronous run without inputs")
+
+
+@check("contract")
+def refused_run_leaves_the_request_usable(context: CheckContext) -> None:
+    """After inputs that were refused the request is idle, and its next run is right."""
+    sample = make_sample(context, "chain")
+    request = context.core.load_network(sample.network, context.device).create_infer_request()
+    inputs = sample.draw(context.seed)
+    for _ in range(3):
+        require_error(InputShapeError, lambda: request.start_async({"x": inputs["x"][:2]}), "an input that is too small")
+        require(not request.is_running, "a request whose inputs were refused says that it runs")
+        sample.require_right(request.infer(inputs), inputs, "after inputs that were refused")
+
+
+@check("contract")
+def requests_keep_their_own_results(context: CheckContext) -> None:
+    """Results of a request are valid until its own next run, whatever other requests of the network do meanwhile."""
+    sample = make_sample(context, "fork")
+    loaded = context.core.load_network(sample.network, context.device)
+    requests = [loaded.create_infer_request() for _ in range(4)]
+    drawn = [sample.draw(context.seed + index) for index in range(len(requests))]
+    results = [request.infer(inputs) for request, inputs in zip(requests, drawn, strict=True)]
+    for index, (inputs, found) in enumerate(zip(drawn, results, strict=True)):
+        sample.require_right(found, inputs, f"request {index}, after {len(requests)} requests ran")
+
+
+@check("contract")
+def many_requests_in_flight_keep_apart(context: CheckContext) -> None:
+    """Twenty requests of several networks, all started before one is waited for, have their own results in any order of waiting."""
+    samples = make_samples(context, "chain", "dynamic", "fork", "pair")
+    started = []
+    loaded = {form: context.core.load_network(sample.network, context.device) for form, sample in samples.items()}
+    for index in range(20):
+        form = list(samples)[index % len(samples)]
+        inputs = samples[form].draw(context.seed + index)
+        request = loaded[form].create_infer_request()
+        request.start_async(inputs)
+        started.append((form, request, inputs))
+    for form, request, inputs in reversed(started):
+        require(request.wait(WAIT_SECONDS), "a run did not end")
+        names = [spec.name for spec in loaded[form].outputs]
+        samples[form].require_right({name: request.get_tensor(name) for name in names}, inputs, f"a request of '{form}'")
+
+
+@check("contract")
+def awaited_run_gives_the_result(context: CheckContext) -> None:
+    """`infer_async` gives the result on an event loop, several at once."""
+    sample = make_sample(context, "chain")
+    loaded = context.core.load_network(sample.network, context.device)
+    drawn = [sample.draw(context.seed + index) for index in range(6)]
+
+    async def run_all() -> list[dict[str, object]]:
+        waiting = [loaded.create_infer_request().infer_async(inputs) for inputs in drawn]
+        return await asyncio.wait_for(asyncio.gather(*waiting), WAIT_SECONDS)
+
+    for inputs, found in zip(drawn, asyncio.run(run_all()), strict=True):
+        sample.require_right(found, inputs, "an awaited run")
+
+
+@check("contract")
+def queue_runs_everything_once(context: CheckContext) -> None:
+    """A queue calls back once for each start, with the outputs of that start."""
+    sample = make_sample(context, "chain")
+    loaded = context.core.load_network(sample.network, context.device)
+    found: list[tuple[int, object]] = []
+    with AsyncInferQueue(loaded, 3) as queue:
+        queue.set_callback(lambda request, index: found.append((index, request.get_tensor("y").copy())))
+        for index in range(30):
+            queue.start_async(sample.draw(context.seed + index), index)
+    require_equal(sorted(index for index, _ in found), list(range(30)), "the starts that were called back")
+    for index, value in found:
+        sample.require_right({"y": value}, sample.draw(context.seed + index), f"start {index} of a queue")
+
+
+CHECKS = (
+    asynchronous_run_gives_the_result,
+    waiting_without_a_run_ends_at_once,
+    running_request_is_busy_or_done,
+    tensors_that_were_set_serve_every_run,
+    refused_run_leaves_the_request_usable,
+    requests_keep_their_own_results,
+    many_requests_in_flight_keep_apart,
+    awaited_run_gives_the_result,
+    queue_runs_everything_once,
+)

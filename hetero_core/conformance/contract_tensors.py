@@ -1,0 +1,164 @@
+"""Tensors: what is refused at the door, what is never written, and to whom each array belongs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hetero_core.conformance.check import CheckContext, check, require, require_equal, require_error
+from hetero_core.conformance.samples import make_sample, make_samples
+from hetero_core.errors import InputNameError, InputShapeError, InputTypeError
+
+WRONG_TYPES = (np.float64, np.int64, np.bool_)
+
+
+@check("contract")
+def wrong_names_are_refused(context: CheckContext) -> None:
+    """An input that the network does not have, one that is missing, and inputs that are no mapping are errors, in every kind of run."""
+    sample = make_sample(context, "chain")
+    loaded = context.core.load_network(sample.network, context.device)
+    x = sample.draw(context.seed)["x"]
+    for run in (loaded.infer, loaded.create_infer_request().infer, loaded.create_infer_request().start_async):
+        require_error(InputNameError, run, "an input that does not exist", {"x": x, "no_such_input": x})
+        require_error(InputNameError, run, "a missing input", {})
+        require_error(InputTypeError, run, "inputs that are a list", [x])
+    request = loaded.create_infer_request()
+    require_error(InputNameError, lambda: request.get_tensor("no_such_tensor"), "a tensor that does not exist")
+    require_error(InputNameError, lambda: request.set_tensor("no_such_tensor", x), "a tensor that does not exist")
+    require_error(InputNameError, lambda: request.get_tensor("y"), "an output before the first run")
+
+
+@check("contract")
+def wrong_shapes_are_refused(context: CheckContext) -> None:
+    """An array of another rank or size is an InputShapeError, for inputs and for the arrays that outputs are written to."""
+    sample = make_sample(context, "chain")
+    request = context.core.load_network(sample.network, context.device).create_infer_request()
+    for shape in ((), (5,), (1, 4), (0,)):
+        wrong = np.zeros(shape, sample.dtype)
+        require_error(InputShapeError, request.infer, f"an input of shape {shape}", {"x": wrong})
+        for name in ("x", "y"):
+            require_error(InputShapeError, request.set_tensor, f"'{name}' of shape {shape}", name, wrong)
+
+
+@check("contract")
+def wrong_types_are_refused(context: CheckContext) -> None:
+    """An array of another element type, and what is no array, is an InputTypeError; nothing is converted in silence."""
+    sample = make_sample(context, "chain")
+    request = context.core.load_network(sample.network, context.device).create_infer_request()
+    wrong: list[Any] = [np.zeros(4, dtype) for dtype in WRONG_TYPES if dtype != sample.dtype]
+    for value in (*wrong, [1, "two", 3, 4], "text", None, object()):
+        require_error(InputTypeError, request.infer, f"an input of type {_describe(value)}", {"x": value})
+        require_error(InputTypeError, request.set_tensor, f"'x' of type {_describe(value)}", "x", value)
+
+
+def _describe(value: Any) -> str:
+    return str(value.dtype) if isinstance(value, np.ndarray) else type(value).__name__
+
+
+@check("contract")
+def inputs_are_never_written(context: CheckContext) -> None:
+    """Arrays that the caller gives are the same afterwards, and may be read-only."""
+    for form, sample in make_samples(context, "chain", "dynamic", "fork", "pair", "through").items():
+        loaded = context.core.load_network(sample.network, context.device)
+        inputs = sample.draw(context.seed)
+        before = {name: value.copy() for name, value in inputs.items()}
+        for turn in range(2):
+            found = loaded.infer(inputs)
+            for name, value in inputs.items():
+                require_equal(value.tobytes(), before[name].tobytes(), f"network '{form}', input '{name}' after run {turn + 1}")
+            sample.require_right(found, before, f"network '{form}', run {turn + 1}")
+        for value in inputs.values():
+            value.flags.writeable = False
+        sample.require_right(loaded.infer(inputs), before, f"network '{form}' with read-only inputs")
+
+
+@check("contract")
+def layout_of_an_input_does_not_matter(context: CheckContext) -> None:
+    """A transposed view, a slice with a step, a broadcast array and another byte order give the results of a plain array."""
+    sample = make_sample(context, "dynamic")
+    loaded = context.core.load_network(sample.network, context.device)
+    plain = sample.draw(context.seed, x=(6, 2))["x"]
+    layouts = {
+        "a transposed view": np.ascontiguousarray(plain.T).T,
+        "a slice with a step": plain[::2],
+        "a reversed view": plain[::-1],
+        "a broadcast array": np.broadcast_to(plain[:1], (4, 2)),
+        "another byte order": plain.astype(plain.dtype.newbyteorder()),
+        "a Fortran array": np.asfortranarray(plain),
+    }
+    for what, array in layouts.items():
+        expected = {"x": np.ascontiguousarray(array, dtype=sample.dtype)}
+        sample.require_right(loaded.infer({"x": array}), expected, what)
+
+
+@check("contract")
+def outputs_have_the_declared_types(context: CheckContext) -> None:
+    """Every output is a NumPy array of its element type and shape, also where it has no dimensions or no elements."""
+    for form, sample in make_samples(context, "chain", "dynamic", "fork", "pair", "scalar").items():
+        loaded = context.core.load_network(sample.network, context.device)
+        inputs = sample.draw(context.seed)
+        for name, value in loaded.infer(inputs).items():
+            require(isinstance(value, np.ndarray), f"network '{form}', output '{name}' is a {type(value).__name__}")
+            require_equal(value.dtype, np.dtype(sample.dtype), f"network '{form}', element type of output '{name}'")
+            require_equal(value.shape, sample.expect(inputs)[name].shape, f"network '{form}', shape of output '{name}'")
+
+
+@check("contract")
+def results_belong_to_the_caller(context: CheckContext) -> None:
+    """What `infer` of a loaded network gives stays as it is when the network runs again, and may be written to."""
+    sample = make_sample(context, "fork")
+    loaded = context.core.load_network(sample.network, context.device)
+    drawn = [sample.draw(context.seed + turn) for turn in range(4)]
+    results = [loaded.infer(inputs) for inputs in drawn]
+    for turn, (inputs, found) in enumerate(zip(drawn, results, strict=True)):
+        sample.require_right(found, inputs, f"result {turn} after {len(drawn) - 1 - turn} more runs")
+        for value in found.values():
+            value += np.ones((), value.dtype)
+    again = loaded.infer(drawn[0])
+    sample.require_right(again, drawn[0], "a run after the results were written to")
+
+
+@check("contract")
+def array_set_for_an_output_is_filled(context: CheckContext) -> None:
+    """An array set for an output holds the result, run after run, and is what the request gives back."""
+    sample = make_sample(context, "fork")
+    request = context.core.load_network(sample.network, context.device).create_infer_request()
+    mine = np.zeros(4, sample.dtype)
+    request.set_tensor("y", mine)
+    for turn in range(3):
+        inputs = sample.draw(context.seed + turn)
+        found = request.infer(inputs)
+        require(found["y"] is mine and request.get_tensor("y") is mine, "the output is not the array that was set for it")
+        sample.require_right(found, inputs, f"run {turn + 1} into an array of the caller")
+    request.start_async(sample.draw(context.seed))
+    require(request.wait(60), "the run did not end")
+    sample.require_right({"y": mine, "z": request.get_tensor("z")}, sample.draw(context.seed), "an asynchronous run into an array")
+    require_error(InputNameError, lambda: request.set_tensor("y", mine[::2]), "an array for an output that is not contiguous")
+
+
+@check("contract")
+def tensor_that_was_set_is_given_back(context: CheckContext) -> None:
+    """`get_tensor` gives the very array that was set for an input, before and after a run."""
+    sample = make_sample(context, "chain")
+    request = context.core.load_network(sample.network, context.device).create_infer_request()
+    inputs = sample.draw(context.seed)
+    request.set_tensor("x", inputs["x"])
+    require(np.may_share_memory(request.get_tensor("x"), inputs["x"]), "the input is a copy of the array that was set")
+    sample.require_right(request.infer(), inputs, "a run on what was set")
+    require(np.may_share_memory(request.get_tensor("x"), inputs["x"]), "the input is a copy after a run")
+    inputs["x"][:] = sample.draw(context.seed + 1)["x"]
+    sample.require_right(request.infer(), inputs, "a run after the array that was set has changed")
+
+
+CHECKS = (
+    wrong_names_are_refused,
+    wrong_shapes_are_refused,
+    wrong_types_are_refused,
+    inputs_are_never_written,
+    layout_of_an_input_does_not_matter,
+    outputs_have_the_declared_types,
+    results_belong_to_the_caller,
+    array_set_for_an_output_is_filled,
+    tensor_that_was_set_is_given_back,
+)

@@ -1,0 +1,133 @@
+"""HETERO: parts of a network on the device under test, the rest on a reference device; the answer is that of the whole.
+
+Pins are given for every node, so that each cut is the one that is meant: a node goes where it is wanted if that device takes it, else
+to the other one. Random choices are drawn from the seed of the run, which every failure names.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+
+from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip
+from hetero_core.conformance.free_values import draws_freely
+from hetero_core.conformance.models import BATCHES, DYNAMIC
+from hetero_core.conformance.operators import find_mismatch, list_cases
+from hetero_core.conformance.oracles import describe_difference, find_expected, make_model
+from hetero_core.network.graph import Network
+from hetero_core.testing.backend_cases import BackendCase
+from hetero_core.testing.models import SMALL_MODELS
+
+SUBSETS = 4
+"""How many random subsets of the nodes of a small model are tried."""
+LIGHT = "squeezenet"
+CUTS = 2
+"""How many random places a model of the backend suite is cut at, besides its middle."""
+
+
+@cache
+def list_hetero_checks() -> tuple[Check, ...]:
+    """Returns the checks of single nodes, of random subsets, and of halves: one for each model."""
+    single = [_make_check(f"each_node_of_{name}", partial(check_single_nodes, name)) for name in SMALL_MODELS]
+    subsets = [_make_check(f"random_parts_of_{name}", partial(check_random_parts, name, SUBSETS)) for name in SMALL_MODELS]
+    large = [_make_check(f"random_parts_of_{LIGHT}", partial(check_random_parts, LIGHT, 1))]
+    batches = [_make_check(f"any_batch_of_{name}", partial(check_batches, name)) for name in DYNAMIC]
+    halves = [_make_check(f"halves_of_{case.name}", partial(check_halves, case)) for case in list_cases() if _may_be_cut(case)]
+    return (*single, *subsets, *large, *batches, *halves)
+
+
+def _make_check(name: str, function: partial[None]) -> Check:
+    return Check(f"hetero.{name}", "hetero", function, needs=("hetero",), shares_core=True)
+
+
+def _may_be_cut(case: BackendCase) -> bool:
+    """The large networks of the suite take minutes on a reference device."""
+    return case.kind != "real" and (len(case.model.graph.node) > 1 or len(case.model.functions) > 0)
+
+
+def name_pair(context: CheckContext) -> tuple[str, str, str]:
+    """Returns the device string of a split over both devices, the device under test and the reference, as pins name them."""
+    tested = f"({context.device})" if ":" in context.device else context.device
+    return f"HETERO:{tested},{context.reference}", context.device, context.reference
+
+
+def assign_nodes(context: CheckContext, network: Network, on_reference: Sequence[str]) -> dict[str, str]:
+    """Returns a device for every node: the reference for these, the one under test for the rest, unless the other one must.
+
+    Raises: Skip where neither device takes a node.
+    """
+    _, tested, reference = name_pair(context)
+    taken = {device: context.core.query_network(network, device).supported for device in (tested, reference)}
+    wanted = set(on_reference)
+    pins = {}
+    for node in network.nodes:
+        order = (reference, tested) if node.name in wanted else (tested, reference)
+        able = [device for device in order if node.name in taken[device]]
+        if not able:
+            raise Skip(f"neither {tested} nor {reference} takes {node.label}")
+        pins[node.name] = able[0]
+    return pins
+
+
+def check_single_nodes(name: str, context: CheckContext) -> None:
+    """Each single node on the reference device, the rest on the device under test, gives the answer of the whole."""
+    network = context.core.read_network(make_model(name))
+    for node in network.nodes:
+        _check_split(context, name, network, assign_nodes(context, network, [node.name]), f"with {node.label} on the reference")
+
+
+def check_random_parts(name: str, count: int, context: CheckContext) -> None:
+    """Random subsets of the nodes on the reference device give the answer of the whole."""
+    network = context.core.read_network(make_model(name))
+    draw = random.Random(f"{context.seed} {name}")
+    for _ in range(count):
+        chosen = [node.name for node in network.nodes if draw.random() < 0.5]
+        what = f"seed {context.seed}, with {', '.join(chosen)} on the reference"
+        _check_split(context, name, network, assign_nodes(context, network, chosen), what)
+
+
+def check_batches(name: str, context: CheckContext) -> None:
+    """One network split at random takes several sizes of a symbolic batch."""
+    network = context.core.read_network(make_model(name))
+    draw = random.Random(f"{context.seed} {name} batches")
+    chosen = [node.name for node in network.nodes if draw.random() < 0.5]
+    pinned = network.with_affinity(assign_nodes(context, network, chosen))
+    with context.core.load_network(pinned, name_pair(context)[0]) as loaded:
+        for batch in BATCHES:
+            inputs, expected = find_expected(name, context.seed, batch)
+            difference = describe_difference(loaded.infer(inputs), expected)
+            if difference is not None:
+                raise CheckFailed(f"seed {context.seed}, batch {batch}, with {', '.join(chosen)} on the reference: {difference}")
+
+
+def _check_split(context: CheckContext, name: str, network: Network, pins: Mapping[str, str], what: str) -> None:
+    inputs, expected = find_expected(name, context.seed)
+    with context.core.load_network(network.with_affinity(dict(pins)), name_pair(context)[0]) as loaded:
+        placed = {node: device for device, nodes in loaded.get_metric("HETERO_SUBGRAPHS") for node in nodes}
+        if placed != pins:
+            moved = [f"{node} on {placed.get(node)}" for node in pins if placed.get(node) != pins[node]]
+            raise CheckFailed(f"{what}: pinned nodes are elsewhere: {', '.join(moved)}")
+        difference = describe_difference(loaded.infer(inputs), expected)
+    if difference is not None:
+        raise CheckFailed(f"{what}: {difference}")
+
+
+def check_halves(case: BackendCase, context: CheckContext) -> None:
+    """A model of ONNX's backend suite, cut at its middle and at random places, gives the outputs that the case expects."""
+    network = context.core.read_network(case.model)
+    if len(network.nodes) < 2:
+        raise Skip("the network has one node")
+    feeds = dict(zip((spec.name for spec in network.inputs), case.runs[0][0], strict=False))
+    if draws_freely(network, feeds):
+        raise Skip("its values are drawn")
+    names = [node.name for node in network.nodes]
+    draw = random.Random(f"{context.seed} {case.name}")
+    for place in sorted({len(names) // 2, *(draw.randrange(1, len(names)) for _ in range(CUTS))}):
+        # Now the first half on the reference, now the second.
+        chosen = names[:place] if draw.random() < 0.5 else names[place:]
+        pinned = network.with_affinity(assign_nodes(context, network, chosen))
+        with context.core.load_network(pinned, name_pair(context)[0]) as loaded:
+            mismatch = find_mismatch(case, network, loaded)
+        if mismatch is not None:
+            raise CheckFailed(f"seed {context.seed}, cut before node {place} of {len(names)}: {mismatch}")

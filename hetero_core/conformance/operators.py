@@ -1,0 +1,167 @@
+"""Operators: every case of ONNX's backend suite, one check each.
+
+A case whose nodes the device claims must be computed right. One that it does not claim must be refused by `load_network`, for the
+nodes and reasons that `query_network` gave. A third outcome does not exist.
+
+Expected values are ONNX's own. Where its standard leaves them free, since they are drawn, `free_values` judges them by facts; where
+float32 leaves them open, `undetermined` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip
+from hetero_core.conformance.free_values import describe_free_mismatch, draws_freely
+from hetero_core.conformance.oversight import count_reference_runs
+from hetero_core.conformance.refusals import find_broken_refusal
+from hetero_core.conformance.undetermined import is_undetermined
+from hetero_core.errors import HeteroError
+from hetero_core.testing.backend_cases import BackendCase, iterate_backend_cases
+from hetero_core.testing.compare import describe_mismatch
+
+if TYPE_CHECKING:
+    from hetero_core.core import Core
+    from hetero_core.network.graph import Network, Node
+    from hetero_core.runtime.executable import ExecutableNetwork
+
+LEAST_TOLERANCE = 1e-4
+"""Of the suite's own tolerances some are tighter than float32 sums in another order allow."""
+
+ROUNDING = {"bf16": 2e-2, "bfloat16": 2e-2}
+"""Functions of bfloat16 that are written out round after each operator: two right answers differ by a few units of 2**-8."""
+
+PASSED, REFUSED, WRONG = "passed", "refused", "wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class CaseOutcome:
+    """How a device took a case, and why not better; `is_native` where it ran wholly on the device's own kernels.
+
+    `is_free` where the values are drawn and only facts about them could be judged. `operators` has each node's operator and the element
+    type that stands for it, with whether the device claims it.
+    """
+
+    name: str
+    kind: str
+    status: str
+    reason: str
+    operators: tuple[tuple[str, str, bool], ...]
+    is_native: bool = False
+    is_free: bool = False
+
+
+class CaseRefused(Skip):
+    """The device refuses the case, in query and load alike."""
+
+    def __init__(self, finding: CaseOutcome) -> None:
+        super().__init__(finding.reason)
+        self.finding = finding
+
+
+class CaseWrong(CheckFailed):
+    """The device is wrong about the case."""
+
+    def __init__(self, finding: CaseOutcome) -> None:
+        super().__init__(finding.reason)
+        self.finding = finding
+
+
+@cache
+def list_cases() -> tuple[BackendCase, ...]:
+    """Returns all cases of the suite; made once, in some seconds."""
+    return tuple(iterate_backend_cases())
+
+
+@cache
+def list_operator_checks() -> tuple[Check, ...]:
+    """Returns one check for each case, "operators.test_abs"; a refusal that is kept is a skip with its reason."""
+    return tuple(Check(f"operators.{case.name}", "operators", partial(check_case, case), shares_core=True) for case in list_cases())
+
+
+def check_case(case: BackendCase, context: CheckContext) -> CaseOutcome:
+    """A case of ONNX's backend suite is computed right, or it is refused by query and load alike, with one reason.
+
+    Raises: CaseWrong, CaseRefused.
+    """
+    outcome = judge_case(case, context.core, context.device)
+    if outcome.status == WRONG:
+        raise CaseWrong(outcome)
+    if outcome.status == REFUSED:
+        raise CaseRefused(outcome)
+    return outcome
+
+
+def judge_case(case: BackendCase, core: Core, device: str) -> CaseOutcome:
+    """Returns how the device takes a case; what it raises is an outcome, never an error of this function."""
+    try:
+        network = core.read_network(case.model)
+    except HeteroError as error:
+        return CaseOutcome(case.name, case.kind, REFUSED, f"the core cannot read it: {error}", ())
+    try:
+        result = core.query_network(network, device)
+    except Exception as error:  # noqa: BLE001  # a device may raise anything
+        return CaseOutcome(case.name, case.kind, WRONG, f"query_network raised {_describe(error)}", ())
+    operators = tuple((node.operator, find_dtype(node, network), node.name in result.supported) for node in network.nodes)
+    feeds = [dict(zip((spec.name for spec in network.inputs), inputs, strict=False)) for inputs, _ in case.runs]
+    is_free = any(draws_freely(network, given) for given in feeds)
+
+    def conclude(status: str, reason: str, *, is_native: bool = False) -> CaseOutcome:
+        return CaseOutcome(case.name, case.kind, status, reason, operators, is_native, is_free)
+
+    if result.refused:
+        problem = find_broken_refusal(core, network, device, result)
+        first = next(iter(result.refused))
+        return conclude(WRONG, problem) if problem else conclude(REFUSED, f"{network.node(first).label}: {result.refused[first]}")
+    try:
+        with count_reference_runs() as reference_runs, core.load_network(network, device) as loaded:
+            mismatch = find_mismatch(case, network, loaded)
+            foreign = loaded.get_metric("REFERENCE_NODES")
+        if mismatch is not None and is_undetermined(case, network, core, device, tolerance=LEAST_TOLERANCE):
+            mismatch = None
+    except Exception as error:  # noqa: BLE001  # as above
+        return conclude(WRONG, _describe(error))
+    if mismatch is None and reference_runs.count and not foreign:
+        mismatch = "onnx's reference evaluator ran, and the device does not say so in the metric REFERENCE_NODES"
+    return conclude(WRONG, mismatch) if mismatch else conclude(PASSED, "", is_native=not foreign)
+
+
+def find_mismatch(case: BackendCase, network: Network, loaded: ExecutableNetwork) -> str | None:
+    """Returns where an output leaves what the case expects, or None."""
+    tolerance = max(case.rtol, LEAST_TOLERANCE, *(value for key, value in ROUNDING.items() if key in case.name), 0.0)
+    for inputs, expected in case.runs:
+        feeds = {spec.name: value for spec, value in zip(loaded.inputs, inputs, strict=False)}
+        if draws_freely(network, feeds):
+            mismatch = describe_free_mismatch(network, loaded, feeds, expected)
+        else:
+            mismatch = _find_first(loaded.infer(feeds), expected, tolerance)
+        if mismatch is not None:
+            return mismatch
+    return None
+
+
+def _find_first(found: dict[str, Any], expected: Sequence[Any], tolerance: float) -> str | None:
+    if len(found) != len(expected):
+        return f"expected {len(expected)} outputs, got {len(found)}"
+    for (name, value), wanted in zip(found.items(), expected, strict=True):
+        mismatch = describe_mismatch(value, wanted, rtol=tolerance, name=name)
+        if mismatch is not None:
+            return mismatch
+    return None
+
+
+def find_dtype(node: Node, network: Network) -> str:
+    """Returns the element type that stands for a node in a table: of its first typed input, else of its first output."""
+    for value in (*node.reads, *node.writes):
+        dtype = getattr(network.type_of(value), "dtype", None)
+        if dtype is not None:
+            return str(dtype)
+    found = [network.type_of(value) for value in (*node.reads, *node.writes)]
+    return next((type(one).__name__.removesuffix("Type").lower() for one in found if one is not None), "unknown")
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,110 @@
+"""Oracles: the expected outputs of a model, where two sources that know nothing of each other agree.
+
+There are onnx's reference evaluator, ONNX Runtime where it is installed, and for the small models a formula in float64. The evaluator
+is wrong about LRN, and is left out where a model has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_core.conformance.check import CheckFailed, Skip
+from hetero_core.testing.compare import max_relative_difference
+from hetero_core.testing.formulas import FORMULAS
+from hetero_core.testing.models import light_inputs, light_model, small_model
+
+if TYPE_CHECKING:
+    import onnx
+
+AGREEMENT = 1e-4
+"""The largest relative difference between two oracles, and between the oracles and a device."""
+
+
+@cache
+def make_model(name: str) -> onnx.ModelProto:
+    """Returns a small or a light model by name; made once."""
+    return small_model(name) if name in FORMULAS else light_model(name)
+
+
+def find_expected(name: str, seed: int, batch: int | None = None) -> tuple[dict[str, Any], list[Any]]:
+    """Returns inputs of a model and the outputs that two oracles agree on; `batch` is the size of its symbolic first axis.
+
+    Raises: Skip where there is one oracle only; CheckFailed where no two agree.
+    """
+    inputs, expected = _ask_oracles(name, seed, batch)
+    # The device under test may write where it should not.
+    return {key: array.copy() for key, array in inputs.items()}, expected
+
+
+@cache
+def _ask_oracles(name: str, seed: int, batch: int | None) -> tuple[dict[str, Any], list[Any]]:
+    model = make_model(name)
+    inputs = light_inputs(model, seed)
+    if batch is not None:
+        generator = np.random.default_rng([seed, batch])
+        inputs = {key: generator.standard_normal((batch, *array.shape[1:])).astype(array.dtype) for key, array in inputs.items()}
+    answers = {oracle: compute(inputs) for oracle, compute in _list_oracles(name, model).items()}
+    if len(answers) < 2:
+        raise Skip(f"there is one oracle for '{name}' only ({', '.join(answers)}); install onnxruntime for a second one")
+    chosen, *others = answers.items()
+    differences = [f"{other}: {_measure(answer, chosen[1]):.3g}" for other, answer in others]
+    if not any(_measure(answer, chosen[1]) <= AGREEMENT for _, answer in others):
+        raise CheckFailed(f"the oracles for '{name}' do not agree; relative to {chosen[0]}, {', '.join(differences)}")
+    return inputs, chosen[1]
+
+
+def describe_difference(found: Mapping[str, Any], expected: list[Any]) -> str | None:
+    """Returns the first output that leaves the expected one, or None."""
+    for (name, value), wanted in zip(found.items(), expected, strict=True):
+        if value.shape != wanted.shape or value.dtype != wanted.dtype:
+            return f"output '{name}': expected {wanted.dtype}{list(wanted.shape)}, got {value.dtype}{list(value.shape)}"
+        difference = max_relative_difference(value, wanted)
+        if difference > AGREEMENT:
+            return f"output '{name}' is off by {difference:.3g} of its largest value; expected at most {AGREEMENT:g}"
+    return None
+
+
+def _measure(found: list[Any], expected: list[Any]) -> float:
+    return max(max_relative_difference(one, other) for one, other in zip(found, expected, strict=True))
+
+
+def _list_oracles(name: str, model: onnx.ModelProto) -> dict[str, Callable[[dict[str, Any]], list[Any]]]:
+    """Returns what can compute the model; the first one's answer is the expected one."""
+    oracles: dict[str, Callable[[dict[str, Any]], list[Any]]] = {}
+    if name in FORMULAS:
+        oracles["a formula in float64"] = lambda inputs: _apply_formula(name, model, inputs)
+    if find_spec("onnxruntime") is not None:
+        oracles["ONNX Runtime"] = lambda inputs: _run_engine(model, inputs)
+    if not any(node.op_type == "LRN" for node in model.graph.node):
+        oracles["onnx's reference evaluator"] = lambda inputs: _run_evaluator(model, inputs)
+    return oracles
+
+
+def _apply_formula(name: str, model: onnx.ModelProto, inputs: dict[str, Any]) -> list[Any]:
+    import onnx
+
+    given = {one.name: onnx.numpy_helper.to_array(one) for one in model.graph.initializer} | inputs
+    wide = {key: array.astype(np.float64) if array.dtype.kind == "f" else array for key, array in given.items()}
+    return [np.asarray(value, np.float32) for value in FORMULAS[name](wide)]
+
+
+def _run_engine(model: onnx.ModelProto, inputs: dict[str, Any]) -> list[Any]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    # Its rewrites are not what is wanted of an oracle.
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return list(session.run(None, inputs))
+
+
+def _run_evaluator(model: onnx.ModelProto, inputs: dict[str, Any]) -> list[Any]:
+    from onnx.reference import ReferenceEvaluator
+
+    return list(ReferenceEvaluator(model).run(None, inputs))

@@ -1,0 +1,64 @@
+"""The reference page of checks, written from the catalogue.
+
+`python -m hetero_core.conformance.page docs/reference/conformance.md` writes it again after a change; a test says when that is due.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from hetero_core.conformance.catalogue import STATIC_CHECKS
+from hetero_core.conformance.check import CAPABILITIES, LEVELS, Check
+from hetero_core.conformance.graph_checks import list_graph_checks
+from hetero_core.conformance.hetero import list_hetero_checks
+from hetero_core.conformance.models import list_model_checks
+from hetero_core.conformance.operators import list_operator_checks
+
+_HEAD = """# Conformance
+
+Every check of the [conformance kit](../how-to/test-your-device.md), by level and in the order in which they run. This page is
+generated from the checks: `python -m hetero_core.conformance.page docs/reference/conformance.md`.
+
+| level | about | checks |
+|---|---|---|
+"""
+
+_NEEDS = """
+A check that needs something is skipped where it is not there:
+
+| needs | said where it is missing |
+|---|---|
+"""
+
+
+def format_conformance_page() -> str:
+    """Returns the page as Markdown; checks of cases and models are described once for each kind."""
+    made = (*list_operator_checks(), *list_model_checks(), *list_hetero_checks(), *list_graph_checks())
+    counts = {level: sum(check.level == level for check in (*STATIC_CHECKS, *made)) for level in LEVELS}
+    levels = "".join(f"| `{level}` | {about} | {counts[level]} |\n" for level, about in LEVELS.items())
+    needs = "".join(f"| `{need}` | {reason} |\n" for need, reason in CAPABILITIES.items())
+    parts = [_HEAD + levels + _NEEDS + needs]
+    for level in LEVELS:
+        written = [check for check in STATIC_CHECKS if check.level == level]
+        kinds = _describe_kinds([check for check in made if check.level == level])
+        rows = [f"| `{check.name}` | {check.summary} | {', '.join(check.needs)} |" for check in written]
+        parts.append("\n".join([f"## Level `{level}`", "", "| check | claim | needs |", "|---|---|---|", *rows, *kinds, ""]))
+    return "\n".join(parts)
+
+
+def _describe_kinds(checks: list[Check]) -> list[str]:
+    """Returns one row for each function behind checks that are made, with the first of them as an example."""
+    first: dict[str, Check] = {}
+    counts: dict[str, int] = {}
+    for check in checks:
+        first.setdefault(check.summary, check)
+        counts[check.summary] = counts.get(check.summary, 0) + 1
+    return [
+        f"| `{check.name}` and {counts[summary] - 1} more | {summary} | {', '.join(check.needs)} |"
+        for summary, check in first.items()
+    ]
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(format_conformance_page(), encoding="utf-8")

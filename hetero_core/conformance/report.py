@@ -1,0 +1,102 @@
+"""The report of a run: counts, failures with their reasons, and the support matrix, as plain values that JSON can hold.
+
+The matrix has a row for each operator, version and element type. A case that ran counts for every node in it; a case that was refused
+counts for the nodes that were refused alone, since the others were never tried.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hetero_core.conformance.check import LEVELS
+from hetero_core.conformance.operators import PASSED as RIGHT
+from hetero_core.conformance.operators import REFUSED, WRONG, CaseOutcome
+from hetero_core.conformance.runner import FAILED, PASSED, SKIPPED, Outcome, Target
+
+STATUSES = (PASSED, FAILED, SKIPPED)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """How many cases of one operator, version and element type ended how; `native` of those that passed ran on own kernels."""
+
+    operator: str
+    dtype: str
+    passed: int
+    native: int
+    refused: int
+    wrong: int
+
+
+def count_cells(outcomes: Iterable[CaseOutcome]) -> tuple[Cell, ...]:
+    """Returns the support matrix, sorted by operator and element type."""
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    for outcome in outcomes:
+        for operator, dtype, is_claimed in dict.fromkeys(outcome.operators):
+            if outcome.status == REFUSED and is_claimed:
+                continue
+            found = counts.setdefault((operator, dtype), Counter())
+            found[outcome.status] += 1
+            found["native"] += outcome.is_native
+    return tuple(
+        Cell(operator, dtype, found[RIGHT], found["native"], found[REFUSED], found[WRONG])
+        for (operator, dtype), found in sorted(counts.items())
+    )
+
+
+def list_cases(outcomes: Sequence[Outcome]) -> tuple[CaseOutcome, ...]:
+    """Returns what the checks of the level "operators" found."""
+    return tuple(outcome.finding for outcome in outcomes if isinstance(outcome.finding, CaseOutcome))
+
+
+def report_to_json(target: Target, outcomes: Sequence[Outcome], versions: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the report as fields; `operators` is None where no case was run."""
+    cases = list_cases(outcomes)
+    # A case that could not be judged, as one that hung, has no finding; it is wrong, not absent.
+    unjudged = [one for one in outcomes if one.check.level == "operators" and not isinstance(one.finding, CaseOutcome)]
+    return {
+        "device": target.device,
+        "versions": dict(versions),
+        "seed": target.seed,
+        "reference": target.reference,
+        "checks": {status: sum(outcome.status == status for outcome in outcomes) for status in STATUSES},
+        "levels": {
+            level: {status: sum(one.status == status for one in outcomes if one.check.level == level) for status in STATUSES}
+            for level in LEVELS
+            if any(one.check.level == level for one in outcomes)
+        },
+        "failures": [describe_outcome(outcome) for outcome in outcomes if outcome.status == FAILED],
+        "skips": [describe_outcome(one) for one in outcomes if one.status == SKIPPED and one.check.level != "operators"],
+        "operators": _describe_cases(cases, unjudged) if cases or unjudged else None,
+        "matrix": [
+            {"operator": one.operator, "dtype": one.dtype}
+            | {name: getattr(one, name) for name in (RIGHT, "native", REFUSED, WRONG)}
+            for one in count_cells(cases)
+        ],
+    }
+
+
+def describe_outcome(outcome: Outcome) -> dict[str, str]:
+    """Returns name, level and reason of an outcome."""
+    return {"name": outcome.check.name, "level": outcome.check.level, "reason": outcome.reason}
+
+
+def _describe_cases(cases: Sequence[CaseOutcome], unjudged: Sequence[Outcome]) -> dict[str, Any]:
+    counts = Counter(case.status for case in cases)
+    return {
+        "cases": len(cases) + len(unjudged),
+        RIGHT: counts[RIGHT],
+        REFUSED: counts[REFUSED],
+        WRONG: counts[WRONG] + len(unjudged),
+        "native": sum(case.is_native for case in cases),
+        "judged_by_facts": sum(case.is_free for case in cases if case.status == RIGHT),
+        "refusals": [{"case": case.name, "reason": case.reason} for case in cases if case.status == REFUSED],
+        "errors": [
+            *({"case": case.name, "reason": case.reason} for case in cases if case.status == WRONG),
+            *({"case": one.check.name.partition(".")[2], "reason": one.reason} for one in unjudged),
+        ],
+        "through_the_reference": [case.name for case in cases if case.status == RIGHT and not case.is_native],
+    }

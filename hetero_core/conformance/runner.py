@@ -1,0 +1,178 @@
+"""The runner: one check after another, each with a limit of time, each with an outcome that has its reason.
+
+A check runs in a thread of its own. Python cannot stop a thread: a check that hangs is given up and its thread and Core are left
+behind, so that the others still run.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hetero_core.conformance.check import CAPABILITIES, Check, CheckContext, CheckFailed, DeviceFacts, Skip
+from hetero_core.conformance.facts import choose_reference, find_facts
+
+if TYPE_CHECKING:
+    from hetero_core.core import Core
+
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+LIMIT_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a check ended; `reason` is empty where it passed. `finding` is what it found, for reports."""
+
+    check: Check
+    status: str
+    reason: str = ""
+    error: BaseException | None = None
+    finding: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A device that is to be checked: how its Core is made, its facts, the seed, the reference device."""
+
+    device: str
+    make_core: Callable[[], Core]
+    facts: DeviceFacts
+    seed: int = 0
+    reference: str = ""
+    configured: frozenset[str] = frozenset()
+
+
+def make_target(
+    device: str,
+    *,
+    plugin: Any = None,
+    make_core: Callable[[], Core] | None = None,
+    seed: int = 0,
+    reference: str | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> Target:
+    """Returns the target; a `plugin` is registered under the device's name in every Core that has no such device.
+
+    `config` is set for the device in every Core; for one device, not for one composed of several.
+
+    Raises: errors of a device that cannot be used at all; ConfigKeyError, ConfigValueError.
+    """
+    make = _make_core(device, plugin) if make_core is None else make_core
+    if config:
+        make = partial(_configure, make, device, config)
+    chosen = choose_reference(make, device) if reference is None else reference
+    return Target(device, make, find_facts(make, device, reference=chosen, plugin=plugin), seed, chosen, frozenset(config or ()))
+
+
+def _configure(make: Callable[[], Core], device: str, config: Mapping[str, Any]) -> Core:
+    core = make()
+    core.set_config(config, device)
+    return core
+
+
+def _make_core(device: str, plugin: Any) -> Callable[[], Core]:
+    from hetero_core.core import Core  # reads the installed distributions
+    from hetero_core.devices.names import parse_device_name
+
+    def make() -> Core:
+        core = Core()
+        name = parse_device_name(device).name
+        if plugin is not None:
+            if name in core.device_names:
+                core.unregister_plugin(name)
+            core.register_plugin(name, plugin)
+        return core
+
+    return make
+
+
+def run_checks(checks: Sequence[Check], target: Target, *, limit: float = LIMIT_SECONDS) -> Iterator[Outcome]:
+    """Yields the outcome of each check, in order; `limit` is in seconds, for one check."""
+    with SharedCore(target) as shared:
+        for check in checks:
+            yield run_check(check, target, shared=shared, limit=limit)
+
+
+def run_check(check: Check, target: Target, *, shared: SharedCore | None = None, limit: float = LIMIT_SECONDS) -> Outcome:
+    """Returns how a check ended."""
+    for need in check.needs:
+        if need not in target.facts.capabilities:
+            return Outcome(check, SKIPPED, CAPABILITIES[need])
+    ended: list[Outcome] = []
+    thread = threading.Thread(
+        target=lambda: ended.append(_try_check(check, target, shared)), name=f"conformance {check.name}", daemon=True
+    )
+    with warnings.catch_warnings():
+        # What a device warns of is its own affair; the checks judge what it does.
+        warnings.simplefilter("ignore")
+        thread.start()
+        thread.join(limit)
+    if not ended:
+        if shared is not None:
+            shared.abandon()
+        return Outcome(check, FAILED, f"did not end within {limit:g} seconds; the device, or the core, hangs")
+    return ended[0]
+
+
+class SharedCore:
+    """One Core for all checks that change nothing in it, opened when the first one needs it."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._core: Core | None = None
+
+    def get(self) -> Core:
+        """Returns the Core."""
+        if self._core is None:
+            self._core = self._target.make_core()
+        return self._core
+
+    def abandon(self) -> None:
+        """Leaves the Core to a check that hangs in it; the next one gets a new one."""
+        self._core = None
+
+    def __enter__(self) -> SharedCore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._core is not None:
+            self._core.close()
+
+
+def _try_check(check: Check, target: Target, shared: SharedCore | None) -> Outcome:
+    try:
+        with _open_core(check, target, shared) as core:
+            finding = check(
+                CheckContext(core, target.device, target.facts, target.seed, target.reference, target.make_core, target.configured)
+            )
+    except Skip as skip:
+        return Outcome(check, SKIPPED, str(skip), finding=getattr(skip, "finding", None))
+    except CheckFailed as failure:
+        return Outcome(check, FAILED, str(failure), failure, getattr(failure, "finding", None))
+    except BaseException as error:  # noqa: BLE001  # a device may raise anything; it is the outcome of its check
+        notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+        return Outcome(check, FAILED, f"{type(error).__name__}: {error}{notes}", error)
+    return Outcome(check, PASSED, finding=finding)
+
+
+@contextmanager
+def _open_core(check: Check, target: Target, shared: SharedCore | None) -> Iterator[Core]:
+    if check.shares_core and shared is not None:
+        yield shared.get()
+        return
+    core = target.make_core()
+    failed = True
+    try:
+        yield core
+        failed = False
+    finally:
+        if failed:
+            with suppress(Exception):  # the first error is the one to read
+                core.close()
+        else:
+            core.close()

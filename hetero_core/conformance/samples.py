@@ -1,0 +1,159 @@
+"""Samples: the smallest networks that a device takes, with what they compute by a formula in float64.
+
+A device may take one operator only. So a sample is a form, filled with the first operator and element type that the device claims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hetero_core.conformance.check import CheckContext, Skip, require_equal, require_same
+from hetero_core.contract import QueryResult
+from hetero_core.network.graph import Network
+
+Arrays = dict[str, Any]
+Formula = Callable[..., Any]
+
+UNARY: Mapping[str, Formula] = {
+    # First those of which two in a row are neither one of them nor none.
+    "Tanh": np.tanh,
+    "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "Neg": np.negative,
+    "Relu": lambda x: np.maximum(x, 0),
+    "Abs": np.abs,
+    "Exp": np.exp,
+    "Identity": lambda x: x,
+}
+BINARY: Mapping[str, Formula] = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Max": np.maximum, "MatMul": np.matmul}
+TYPES: Mapping[str, Any] = {"float": np.float32, "float16": np.float16, "double": np.float64, "int32": np.int32}
+
+UNKNOWN_OPERATOR = "com.acme.KnownToNobody"
+"""An operator that no device has: what a network with it must be refused for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A network as ONNX text with the places T (element type) and OP (operator), its inputs, and how its outputs follow."""
+
+    text: str
+    shapes: Mapping[str, tuple[int, ...]]
+    compute: Callable[[Formula, Arrays], Arrays]
+    operators: Mapping[str, Formula]
+
+
+def _chain(f: Formula, given: Arrays) -> Arrays:
+    return {"y": f(f(given["x"]))}
+
+
+FORMS: Mapping[str, Form] = {
+    "chain": Form("(T[4] x) => (T[4] y) { [first] a = OP (x) [second] y = OP (a) }", {"x": (4,)}, _chain, UNARY),
+    "dynamic": Form("(T[N,2] x) => (T[N,2] y) { [first] a = OP (x) [second] y = OP (a) }", {"x": (3, 2)}, _chain, UNARY),
+    "fork": Form(
+        "(T[4] x) => (T[4] y, T[4] z) { [first] y = OP (x) [second] z = OP (y) }",
+        {"x": (4,)},
+        lambda f, given: {"y": f(given["x"]), "z": f(f(given["x"]))},
+        UNARY,
+    ),
+    "pair": Form(
+        "(T[2,2] x, T[2,2] w) => (T[2,2] y) { [only] y = OP (x, w) }",
+        {"x": (2, 2), "w": (2, 2)},
+        lambda f, given: {"y": f(given["x"], given["w"])},
+        BINARY,
+    ),
+    "constant": Form(
+        "(T[2] x) => (T[2] y, T[2] k) <T[2] k = {5, 6}> { [only] y = OP (x) }",
+        {"x": (2,)},
+        lambda f, given: {"y": f(given["x"]), "k": np.array([5, 6])},
+        UNARY,
+    ),
+    "through": Form(
+        "(T[2] x, T[2] w) => (T[2] y, T[2] w) { [only] y = OP (x) }",
+        {"x": (2,), "w": (2,)},
+        lambda f, given: {"y": f(given["x"]), "w": given["w"]},
+        UNARY,
+    ),
+    "scalar": Form("(T x) => (T y) { [first] a = OP (x) [second] y = OP (a) }", {"x": ()}, _chain, UNARY),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A form with operator and element type in place: a network that the device takes whole."""
+
+    network: Network
+    dtype: Any
+    form: Form
+    formula: Formula
+
+    def draw(self, seed: int, **shapes: tuple[int, ...]) -> Arrays:
+        """Returns random inputs between -3 and 3; `shapes` replace those of the form."""
+        generator = np.random.default_rng(seed)
+        return {
+            name: np.asarray(generator.uniform(-3, 3, shapes.get(name, shape))).astype(self.dtype)
+            for name, shape in self.form.shapes.items()
+        }
+
+    def expect(self, inputs: Arrays) -> Arrays:
+        """Returns the outputs by the formula, computed in float64 and rounded once."""
+        wide = {name: np.asarray(value, np.float64) for name, value in inputs.items()}
+        return {name: np.asarray(value).astype(self.dtype) for name, value in self.form.compute(self.formula, wide).items()}
+
+    def require_right(self, found: Mapping[str, Any], inputs: Arrays, what: str) -> None:
+        """Raises CheckFailed unless the outputs are those of the formula, by name and in order."""
+        expected = self.expect(inputs)
+        require_equal(list(found), list(expected), f"{what}, the names of the outputs")
+        for name, value in expected.items():
+            require_same(found[name], value, f"{what}, output '{name}'")
+
+
+def read_text(context: CheckContext, text: str, *, name: str = "sample") -> Network:
+    """Returns the network of an ONNX text without its header: opset 17, and version 1 of com.acme."""
+    import onnx.parser  # heavy
+
+    header = '<ir_version: 8, opset_import: ["": 17, "com.acme": 1]>'
+    return context.core.read_network(onnx.parser.parse_model(f"{header} {name} {text}"))
+
+
+def make_sample(context: CheckContext, form: str) -> Sample:
+    """Returns the form with the first operator and element type that the device takes. Raises: Skip where it takes none."""
+    found = next(iterate_samples(context, form), None)
+    if found is None:
+        names = ", ".join(FORMS[form].operators)
+        raise Skip(f"the device takes none of {names} in a network '{form}' of {', '.join(TYPES)}")
+    return found
+
+
+def make_samples(context: CheckContext, *forms: str) -> dict[str, Sample]:
+    """Returns a sample of each form that the device takes, by form. Raises: Skip where it takes none of them."""
+    found = {form: next(iterate_samples(context, form), None) for form in forms}
+    taken = {form: sample for form, sample in found.items() if sample is not None}
+    return taken if taken else {forms[0]: make_sample(context, forms[0])}
+
+
+def iterate_samples(context: CheckContext, form: str) -> Iterator[Sample]:
+    """Yields every filling of the form that the device takes."""
+    chosen = FORMS[form]
+    for type_name, dtype in TYPES.items():
+        for operator, formula in chosen.operators.items():
+            if dtype == np.int32 and operator in ("Tanh", "Sigmoid", "Exp"):
+                continue
+            network = read_text(context, _fill(chosen.text, operator, type_name), name=form)
+            if not context.core.query_network(network, context.device).refused:
+                yield Sample(network, dtype, chosen, formula)
+
+
+def _fill(text: str, operator: str, type_name: str) -> str:
+    filled = text.replace("OP", operator).replace("T[", f"{type_name}[").replace("(T ", f"({type_name} ")
+    # ONNX's text form has the bits of a float16 where it has the numbers of other types.
+    return filled.replace("{5, 6}", "{17664, 17920}") if type_name == "float16" else filled
+
+
+def make_mixed(context: CheckContext) -> tuple[Network, QueryResult]:
+    """Returns a network of which no device takes the last node, 'unknown', and the device's answer to it."""
+    text = f"(float[4] x) => (float[4] y) {{ [known] a = Identity (x) [negate] b = Neg (a) [unknown] y = {UNKNOWN_OPERATOR} (b) }}"
+    network = read_text(context, text, name="mixed")
+    return network, context.core.query_network(network, context.device)

@@ -1,0 +1,91 @@
+"""A smaller network that still fails: nodes are taken away as long as the failure stays.
+
+First the end of the network is cut off by halves, then its beginning, then single pieces anywhere, larger ones first.
+Source: Zeller & Hildebrandt 2002, minimizing delta debugging, for the last step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from hetero_core.errors import InvalidNetworkError
+from hetero_core.network.graph import Network
+from hetero_core.network.initializers import Initializer
+from hetero_core.network.subnetwork import cut_subnetwork
+
+Fails = Callable[[Network], bool]
+
+
+def reduce_network(network: Network, fails: Fails, *, recorded: Mapping[str, Any] | None = None) -> Network:
+    """Returns a part of a failing network that still fails, and of which no single node can be taken away.
+
+    Values that the part reads and does not make become inputs; those in `recorded`, arrays by name, become constants. The number of
+    calls of `fails` is about the logarithm of the size for one bad node, its square at worst.
+
+    Raises: ValueError when the whole network does not fail.
+    """
+    if not fails(network):
+        raise ValueError(f"network '{network.name}' does not fail, so there is nothing to reduce")
+
+    def keeps(names: Sequence[str]) -> bool:
+        part = _cut(network, names, recorded)
+        return part is not None and fails(part)
+
+    names = [node.name for node in network.nodes]
+    names = _shorten(names, keeps, lambda kept, count: kept[:count])
+    names = _shorten(names, keeps, lambda kept, count: kept[len(kept) - count :])
+    names = _remove_pieces(names, keeps)
+    part = _cut(network, names, recorded)
+    # Nothing could be taken away, and the cut itself hides the failure: the whole is the answer.
+    return network if part is None or not fails(part) else part
+
+
+def _cut(network: Network, names: Sequence[str], recorded: Mapping[str, Any] | None) -> Network | None:
+    """Returns the part of these nodes, None where it cannot be cut."""
+    if not names:
+        return None
+    try:
+        part = cut_subnetwork(network, names)
+    except InvalidNetworkError:
+        return None
+    if recorded is None:
+        return part
+    own = network.index_of_input
+    known = {spec.name for spec in part.inputs if spec.name in recorded and spec.name not in own}
+    constants = {name: Initializer.of_array(recorded[name]) for name in known}
+    return replace(
+        part,
+        inputs=tuple(spec for spec in part.inputs if spec.name not in known),
+        initializers=MappingProxyType({**part.initializers, **constants}),
+    )
+
+
+def _shorten(names: list[str], keeps: Callable[[Sequence[str]], bool], take: Callable[[list[str], int], list[str]]) -> list[str]:
+    """Returns the shortest end of the list that fails, as far as halving finds it."""
+    low, high = 0, len(names)  # `high` nodes fail, `low` ones are not known to
+    while high - low > 1:
+        middle = (low + high) // 2
+        if keeps(take(names, middle)):
+            high = middle
+        else:
+            low = middle
+    return take(names, high)
+
+
+def _remove_pieces(names: list[str], keeps: Callable[[Sequence[str]], bool]) -> list[str]:
+    """Returns what is left when no piece can be taken away any more; pieces begin at half the list and end at one node."""
+    size = len(names) // 2
+    while size >= 1:
+        start = 0
+        removed = False
+        while start < len(names):
+            rest = names[:start] + names[start + size :]
+            if rest and keeps(rest):
+                names, removed = rest, True
+            else:
+                start += size
+        size = size if removed and size == 1 else min(size, len(names)) // 2
+    return names

@@ -1,0 +1,84 @@
+"""Arrays as the bytes that ONNX stores, and back; and their digests. Small types are stored packed and held one element a byte.
+
+Imports NumPy only inside functions.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from hetero_core.dtypes import bits_of_dtype, dtype_of_numpy, numpy_dtype
+from hetero_core.errors import InvalidNetworkError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+
+def array_of_bytes(raw: bytes | Array, dtype: str, shape: tuple[int, ...]) -> Array:
+    """Returns the stored little-endian bytes as an array: a view where the bytes are aligned and the type is not packed."""
+    import numpy as np
+
+    bits = bits_of_dtype(dtype)
+    assert bits is not None
+    if bits < 8:
+        return (
+            _unpack(np.frombuffer(raw, np.uint8), bits, prod(shape), signed=dtype.startswith("int"))
+            .view(numpy_dtype(dtype))
+            .reshape(shape)
+        )
+    if prod(shape) == 0:
+        return np.empty(shape, numpy_dtype(dtype))
+    array = np.frombuffer(raw, np.uint8).view(numpy_dtype(dtype)).reshape(shape)
+    # Compiled kernels load aligned vectors; an odd offset in a file costs one copy.
+    return array if array.flags.aligned else array.copy()
+
+
+def _unpack(packed: Array, bits: int, count: int, *, signed: bool) -> Array:
+    """Returns one byte per element; the first element stands in the lowest bits. Source: onnx.proto, TensorProto.int32_data."""
+    import numpy as np
+
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    unpacked = ((packed[:, None] >> shifts) & np.uint8((1 << bits) - 1)).reshape(-1)[:count]
+    if not signed:
+        return unpacked
+    sign = np.uint8(1 << (bits - 1))
+    return (unpacked ^ sign) - sign
+
+
+def bytes_of_array(array: Array) -> Array:
+    """Returns the little-endian bytes that ONNX stores for an array, small types packed; a view wherever possible.
+
+    Raises: InvalidNetworkError for strings and for types that ONNX does not have.
+    """
+    import numpy as np
+
+    dtype = dtype_of_numpy(array.dtype)
+    bits = None if dtype is None else bits_of_dtype(dtype)
+    if dtype is None or bits is None:
+        raise InvalidNetworkError(f"an array of NumPy type {array.dtype} has no bytes in ONNX.")
+    flat = np.ascontiguousarray(array, dtype=numpy_dtype(dtype)).reshape(-1)
+    if bits >= 8:
+        return flat.view(np.uint8)
+    unpacked = flat.view(np.uint8) & np.uint8((1 << bits) - 1)
+    per_byte = 8 // bits
+    padded = np.zeros(-(-flat.size // per_byte) * per_byte, np.uint8)
+    padded[: flat.size] = unpacked
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    packed: Array = np.bitwise_or.reduce(padded.reshape(-1, per_byte) << shifts, axis=1)
+    return packed
+
+
+def digest_array(array: Array) -> bytes:
+    """Returns the SHA-256 over element type, shape and contents; the same for equal strings and for every memory layout."""
+    digest = sha256(f"{dtype_of_numpy(array.dtype)}{array.shape}".encode())
+    if dtype_of_numpy(array.dtype) != "string":
+        digest.update(bytes_of_array(array).data)
+        return digest.digest()
+    for text in array.reshape(-1).tolist():
+        encoded = text if isinstance(text, bytes) else str(text).encode("utf-8")
+        digest.update(len(encoded).to_bytes(8, "little") + encoded)
+    return digest.digest()

@@ -1,0 +1,109 @@
+"""Initializer: a constant of a network. Its type is known at once, its array is made on first use. Imports no array library at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import TYPE_CHECKING, Any
+from weakref import ReferenceType, ref
+
+from hetero_core.dtypes import bits_of_dtype, dtype_of_numpy
+from hetero_core.errors import InvalidNetworkError
+from hetero_core.network.arrays import digest_array
+from hetero_core.network.types import TensorType
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class Initializer:
+    """A constant of a network: its type is known at once, its array is made on first use and kept, read-only and shared.
+
+    Networks and their parts hold the same object, so weights are never copied between parts. One that is *renewable* can make its
+    array again, the same each time, and lets go of it when it is told to.
+    """
+
+    __slots__ = ("_array", "_digest", "_is_renewable", "_let_go", "_load", "dtype", "shape")
+
+    def __init__(
+        self,
+        dtype: str,
+        shape: tuple[int, ...],
+        load: Callable[[], np.ndarray[Any, Any]],
+        *,
+        is_renewable: bool = False,
+        array: np.ndarray[Any, Any] | None = None,
+    ) -> None:
+        """`load` makes the array, where `is_renewable` as often as it is called; `array` is what it would make, where that is there."""
+        self.dtype = dtype
+        self.shape = shape
+        self._load: Callable[[], np.ndarray[Any, Any]] | None = load
+        self._is_renewable = is_renewable
+        self._array = None if array is None else _protect(array)
+        self._let_go: ReferenceType[np.ndarray[Any, Any]] | None = None
+        self._digest: bytes | None = None
+
+    @classmethod
+    def of_array(cls, array: np.ndarray[Any, Any]) -> Initializer:
+        """Returns an initializer over the array's own memory; the caller must not write to it afterwards.
+
+        Raises: InvalidNetworkError when ONNX has no such element type.
+        """
+        name = dtype_of_numpy(array.dtype)
+        if name is None:
+            raise InvalidNetworkError(f"a constant has the NumPy type {array.dtype}, which ONNX does not have")
+        return cls(name, tuple(array.shape), lambda: array)
+
+    @property
+    def array(self) -> np.ndarray[Any, Any]:
+        """The array, C-contiguous and read-only; made on the first call. Two threads may both make it; one result stays."""
+        array = self._array
+        if array is None:
+            # Another thread may have just made it, and let go of how; or whoever asked before still has it.
+            load, let_go = self._load, self._let_go
+            array = self._array if let_go is None else let_go()
+            if array is None:
+                assert load is not None
+                array = _protect(load())
+            self._array = array
+            if not self._is_renewable:
+                self._load = None
+        return array
+
+    def release(self) -> None:
+        """Lets go of the array, where it can be made again; whoever has it keeps it, and the next who asks gets it or a new one."""
+        array = self._array
+        if self._is_renewable and array is not None:
+            self._let_go, self._array = ref(array), None
+
+    @property
+    def is_renewable(self) -> bool:
+        """Says whether `release` frees memory."""
+        return self._is_renewable
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 over type, shape and contents; made on the first call and kept, as parts of a network share their constants."""
+        if self._digest is None:
+            is_held = self._array is not None
+            self._digest = digest_array(self.array)
+            if not is_held:
+                self.release()
+        return self._digest
+
+    @property
+    def type(self) -> TensorType:
+        """The type of the constant."""
+        return TensorType(self.dtype, self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the array in memory; strings count one pointer each."""
+        bits = bits_of_dtype(self.dtype)
+        return prod(self.shape) * (8 if bits is None else max(bits // 8, 1))
+
+
+def _protect(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    view = array.view()
+    view.flags.writeable = False
+    return view

@@ -1,0 +1,75 @@
+"""The plan of a split: which device runs which nodes, what crosses between them, and why; plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hetero_core.network.types import ValueType
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """A value that crosses from one stage to others, or between the network's border and a stage.
+
+    `producer` is a stage's index, None for an input of the network; `consumers` are stage indices. `nbytes` is None where a dimension
+    is open. `maker` is the node that makes the value, None for an input; `readers` are the nodes of the consumers that read it.
+    """
+
+    value: str
+    type: ValueType
+    nbytes: int | None
+    producer: int | None
+    consumers: tuple[int, ...]
+    maker: str | None = None
+    readers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlanStage:
+    """One subgraph in execution order: its device and the names of its nodes, in topological order."""
+
+    index: int
+    device: str
+    nodes: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Why a node is not in a larger subgraph of its own device, next to it.
+
+    `subgraph` is that subgraph's index. `path` names nodes: it begins at the node or at a member, runs outside of both, and ends at
+    a member or at the node; where it passes another subgraph as a whole, two names that follow one another need not share a value.
+    """
+
+    node: str
+    subgraph: int
+    path: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a network is split: the result of HETERO's query, as plain values, so that views of it need no plugin's code.
+
+    `refusals` maps node -> device -> reason, for every device that was asked and said no, also where another one took the node; for
+    those that failed to load it, and those that it left for another one although they take it.
+    `candidates` maps node -> devices that would take it besides the one that has it; empty where only the plan was asked for: a
+    device is asked about what those before it have left. `conflicts` say what keeps subgraphs of one device apart; `unexplained`
+    counts the nodes for which no path was looked for because the network is large. `selection` is the text of every step of the
+    selection of subgraphs, where the query asked for it.
+    """
+
+    network: str
+    priorities: tuple[str, ...]
+    device_of_node: Mapping[str, str]
+    operator_of_node: Mapping[str, str]
+    refusals: Mapping[str, Mapping[str, str]]
+    pins: Mapping[str, str]
+    stages: tuple[PlanStage, ...]
+    boundaries: tuple[Boundary, ...]
+    conflicts: tuple[Conflict, ...] = ()
+    unexplained: int = 0
+    candidates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    selection: str = ""

@@ -1,0 +1,141 @@
+"""The profile of a run: when which node, transfer and subgraph ran, on which device and thread. Times are in seconds."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from time import perf_counter
+
+from hetero_core.network.graph import Node
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTime:
+    """The time that one node, or one transfer, took in one run. Times are in seconds, `begin` on the clock of `time.perf_counter`.
+
+    `path` leads to the subgraph: (1, 0) is subgraph 0 of the split network that is subgraph 1, () what belongs to no subgraph;
+    `subgraph` is its first index, 0 where there is none. `thread` is the one that measured, as `threading.get_ident` names it; 0 where
+    the beginning was told. Only a transfer has `nbytes`; one at the border of a subgraph has a `source` and `targets`: devices, or
+    "host" for the caller.
+    """
+
+    node: str
+    operator: str
+    device: str
+    subgraph: int
+    seconds: float
+    nbytes: int = 0
+    begin: float = 0.0
+    path: tuple[int, ...] = ()
+    thread: int = 0
+    source: str = ""
+    targets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StageTime:
+    """When one subgraph ran in one run, on which device and thread, and the values that it reads and writes. Fields as in NodeTime."""
+
+    path: tuple[int, ...]
+    device: str
+    begin: float
+    seconds: float
+    thread: int
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+
+class Profile:
+    """The times of one run, in the order in which they were recorded; safe for threads.
+
+    A device calls `add` once per node, or per group of nodes that it cannot tell apart. `requested`, `began` and `ended` say when the
+    run was asked for, when the device began and when it was done: seconds of `time.perf_counter`, None before that happened.
+    """
+
+    __slots__ = ("_entries", "_lock", "_stages", "began", "device", "ended", "path", "requested", "subgraph", "thread")
+
+    def __init__(self, device: str, subgraph: int = 0, parent: Profile | None = None) -> None:
+        self.device = device
+        self.path: tuple[int, ...] = () if parent is None else (*parent.path, subgraph)
+        self.subgraph = self.path[0] if self.path else subgraph
+        self.thread = threading.get_ident()
+        self.began: float | None = None
+        self.ended: float | None = None
+        self._entries: list[NodeTime] = [] if parent is None else parent._entries
+        self._stages: list[StageTime] = [] if parent is None else parent._stages
+        self._lock: threading.Lock = threading.Lock() if parent is None else parent._lock
+        self.requested = perf_counter()
+
+    def add(self, node: Node, seconds: float, *, begin: float | None = None) -> None:
+        """Records that a node took this many seconds, until now unless `begin` says when it began."""
+        self._append(node.name, node.operator, seconds, begin)
+
+    def add_transfer(
+        self,
+        value: str,
+        nbytes: int,
+        seconds: float,
+        *,
+        begin: float | None = None,
+        source: str = "",
+        targets: tuple[str, ...] = (),
+    ) -> None:
+        """Records that a value was copied between two memories; `begin` as in `add`."""
+        self._append(value, "transfer", seconds, begin, nbytes, source, targets)
+
+    def _append(
+        self,
+        name: str,
+        operator: str,
+        seconds: float,
+        begin: float | None,
+        nbytes: int = 0,
+        source: str = "",
+        targets: tuple[str, ...] = (),
+    ) -> None:
+        start, thread = (perf_counter() - seconds, threading.get_ident()) if begin is None else (begin, 0)
+        entry = NodeTime(name, operator, self.device, self.subgraph, seconds, nbytes, start, self.path, thread, source, targets)
+        with self._lock:
+            self._entries.append(entry)
+
+    def of_part(self, device: str, subgraph: int) -> Profile:
+        """Returns a profile that writes into this one, for a part that another device runs; `end_part` records when it ran."""
+        return Profile(device, subgraph, self)
+
+    def end_part(self, reads: tuple[str, ...], writes: tuple[str, ...]) -> None:
+        """Records that this part ran from when its profile was made until now, and the values that it reads and writes."""
+        seconds = perf_counter() - self.requested
+        stage = StageTime(self.path, self.device, self.requested, seconds, threading.get_ident(), reads, writes)
+        with self._lock:
+            self._stages.append(stage)
+
+    def begin_run(self) -> None:
+        """Records that the run begins now, on this thread. The core calls it; a device with a queue of its own may call it again."""
+        self.thread = threading.get_ident()
+        self.began = perf_counter()
+
+    def end_run(self) -> None:
+        """Records that the run is done; the core calls it."""
+        self.ended = perf_counter()
+
+    @property
+    def entries(self) -> tuple[NodeTime, ...]:
+        """The nodes and transfers that were recorded so far."""
+        with self._lock:
+            return tuple(self._entries)
+
+    @property
+    def stages(self) -> tuple[StageTime, ...]:
+        """The subgraphs that have ended so far; none of a network that is not split."""
+        with self._lock:
+            return tuple(self._stages)
+
+    @property
+    def queue_seconds(self) -> float:
+        """How long the run waited for its device to begin; 0 where it has not begun."""
+        return 0.0 if self.began is None else self.began - self.requested
+
+    @property
+    def copied_bytes(self) -> int:
+        """The bytes of all transfers so far."""
+        return sum(entry.nbytes for entry in self.entries)
