@@ -19,6 +19,10 @@ def find_fault(node: Node, network: Network) -> str | None:
         return None
     if node.op_type == "Erf" and getattr(network.type_of(node.inputs[0]), "dtype", None) == "float64":
         return f"{node.operator} of float64: onnx.reference computes it in float32"
+    if node.op_type == "ConvTranspose" and _has_wide_groups(node, network):
+        return f"{node.operator} with several channels in each of its groups: onnx.reference lays them out wrongly"
+    if node.op_type == "Loop" and not "".join(node.inputs[1:2]):
+        return f"{node.operator} without a condition: onnx.reference makes no trip"
     if node.op_type == "MaxPool" and _is_mixed_up_pooling(node):
         return f"{node.operator} with a stride of 1 and pads that differ, or along one axis: onnx.reference mixes up the sides"
     if node.op_type == "BatchNormalization" and 7 <= node.since_version < 14 and _is_training(node):
@@ -32,6 +36,13 @@ def find_fault(node: Node, network: Network) -> str | None:
     if node.op_type == "If" and any(_is_optional_sequence(network, value) for value in node.writes):
         return f"{node.operator} with an optional sequence as output: onnx.reference wraps it twice"
     return None
+
+
+def _has_wide_groups(node: Node, network: Network) -> bool:
+    group = node.attributes.get("group", 1)
+    name = node.inputs[1]
+    weight = network.initializers[name].type if name in network.initializers else network.type_of(name)
+    return group > 1 and not (isinstance(weight, TensorType) and weight.shape and weight.shape[0] == group)
 
 
 def _is_mixed_up_pooling(node: Node) -> bool:
