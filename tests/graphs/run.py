@@ -2,7 +2,7 @@
 
     python tests/graphs/run.py CPU -c CPU_KERNELS=JIT --seeds 0:20000 --record graphs.json
 
-A second call with the same file goes on with the seeds that are missing. Graphs are tried in a child process, so that a device that
+A second call with the same file goes on with the seeds that are missing, with --again also with those that failed. Graphs are tried in a child process, so that a device that
 crashes or hangs costs one seed. The exit code is 1 where the file has a failure.
 """
 
@@ -34,6 +34,8 @@ def main() -> int:
     if options.child:
         return run_child(options)
     record = Record(Path(options.record), name_subject(options))
+    if options.again:
+        record.forget_failures()
     first, last = (int(part) for part in options.seeds.split(":"))
     missing = [seed for seed in range(first, last) if not record.has(seed)]
     deadline = time.monotonic() + options.seconds if options.seconds else float("inf")
@@ -52,6 +54,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--seeds", default="0:20000", metavar="FIRST:LAST", help="the seeds from FIRST on, without LAST")
     parser.add_argument("--seconds", type=float, default=0.0, help="stop after so many seconds; 0 never")
     parser.add_argument("--record", default="graphs.json", metavar="FILE", help="what has been tried")
+    parser.add_argument("--again", action="store_true", help="try the seeds again that failed or were disputed")
     parser.add_argument("--models", metavar="FOLDER", help="write the smallest failing models there")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -93,6 +96,14 @@ class Record:
             self.disputes[str(result["seed"])] = result["reason"]
         elif result["status"] == "refused":
             self.refusals[result["reason"].partition(": ")[2][:120]] += 1
+        self.write()
+
+    def forget_failures(self) -> None:
+        """Takes out the seeds that failed and those that were disputed, so that they are tried again."""
+        self.done -= {int(seed) for seed in (*self.failures, *self.disputes)}
+        for status in (*FAILING, "disputed"):
+            self.counts.pop(status, None)
+        self.failures, self.disputes = {}, {}
         self.write()
 
     def write(self) -> None:
