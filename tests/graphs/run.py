@@ -2,8 +2,8 @@
 
     python tests/graphs/run.py CPU -c CPU_KERNELS=JIT --seeds 0:20000 --record graphs.json
 
-A second call with the same file goes on with the seeds that are missing, with --again also with those that failed. Graphs are tried in a child process, so that a device that
-crashes or hangs costs one seed. The exit code is 1 where the file has a failure.
+A second call with the same file goes on with the seeds that are missing, with --again also with those that failed. Graphs are tried in a
+child process, so that a device that crashes or hangs costs one seed. The exit code is 1 where the file has a failure.
 """
 
 from __future__ import annotations
