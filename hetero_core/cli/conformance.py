@@ -30,7 +30,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="what random inputs and cuts are drawn from (default 0)")
     parser.add_argument(
-        "--cases", type=_read_count, metavar="N", help="how many graphs the level graphs draws, from --seed on (default 100)"
+        "--cases", type=_read_count, metavar="N", help="how many graphs the level graphs draws, from --seed on (default 30)"
     )
     parser.add_argument("--reference", metavar="DEVICE", help="the device beside it in the level hetero (default TEMPLATE, or CPU)")
     parser.add_argument(

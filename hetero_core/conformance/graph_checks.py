@@ -14,7 +14,7 @@ from hetero_core.conformance.graphs.attempt import DISPUTED, REFUSED, WRONG, Sub
 if TYPE_CHECKING:
     from hetero_core.conformance.graphs.attempt import GraphOutcome
 
-CASES = 100
+CASES = 30
 """How many graphs are drawn unless another number is given."""
 
 

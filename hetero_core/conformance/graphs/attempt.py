@@ -14,6 +14,7 @@ from hetero_core.conformance.refusals import find_broken_refusal
 from hetero_core.devices.names import parse_device_name, split_device_list
 
 if TYPE_CHECKING:
+    from hetero_core.contract import QueryResult
     from hetero_core.core import Core
     from hetero_core.network.graph import Network
 
@@ -60,6 +61,8 @@ def try_graph(core: Core, subject: Subject, seed: int, *, shrinks: bool = True) 
         problem = find_broken_refusal(core, network, subject.device, result)
         if problem is not None:
             return GraphOutcome(seed, drawn.family, WRONG, problem, network)
+    if not ways:
+        return _refuse(drawn, network, result)
     trial = Trial(network, drawn.feeds)
     dispute = trial.find_dispute()
     if dispute is not None:
@@ -67,10 +70,12 @@ def try_graph(core: Core, subject: Subject, seed: int, *, shrinks: bool = True) 
     fault = trial.find_fault(core, ways)
     if fault is not None:
         return _conclude(core, drawn, trial, fault, shrinks=shrinks)
-    if result.refused:
-        first, reason = next(iter(result.refused.items()))
-        return GraphOutcome(seed, drawn.family, REFUSED, f"{network.node(first).label}: {reason}")
-    return GraphOutcome(seed, drawn.family, RIGHT)
+    return _refuse(drawn, network, result) if result.refused else GraphOutcome(seed, drawn.family, RIGHT)
+
+
+def _refuse(drawn: DrawnGraph, network: Network, result: QueryResult) -> GraphOutcome:
+    first, reason = next(iter(result.refused.items()))
+    return GraphOutcome(drawn.seed, drawn.family, REFUSED, f"{network.node(first).label}: {reason}")
 
 
 def _conclude(core: Core, drawn: DrawnGraph, trial: Trial, fault: Fault, *, shrinks: bool) -> GraphOutcome:
