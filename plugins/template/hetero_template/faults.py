@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.types import OptionalType, SequenceType, TensorType
+from hetero_core.network.types import OptionalType, SequenceType, TensorType, ValueSpec
 from hetero_template.ml_faults import find_ml_fault
 
 
@@ -31,6 +31,8 @@ def find_fault(node: Node, network: Network) -> str | None:
         return f"{node.operator} has a batch axis, which onnx.reference does not know"
     if node.op_type == "Scan" and not 0 <= node.attributes.get("num_scan_inputs", 0) <= len(node.inputs):
         return f"{node.operator} says that it scans {node.attributes['num_scan_inputs']} inputs and has {len(node.inputs)}"
+    if node.op_type == "Loop" and _has_wide_scan_output(node):
+        return f"{node.operator} with a scan output of several dimensions: onnx.reference joins the trips along the first of them"
     if node.op_type == "Loop" and _has_scalar_scan_output(node):
         return f"{node.operator} with a scan output that has no dimensions (or may have none): onnx.reference adds one"
     if node.op_type == "If" and any(_is_optional_sequence(network, value) for value in node.writes):
@@ -56,10 +58,18 @@ def _is_training(node: Node) -> bool:
     return len(node.writes) > 1 or node.attributes.get("spatial", 1) != 1
 
 
-def _has_scalar_scan_output(node: Node) -> bool:
+def _list_scan_outputs(node: Node) -> tuple[ValueSpec, ...]:
     carried = max(len(node.inputs) - 2, 0)
-    outputs = node.attributes["body"].outputs[1 + carried :]
-    return any(not isinstance(spec.type, TensorType) or not spec.type.shape for spec in outputs)
+    return tuple(node.attributes["body"].outputs[1 + carried :])
+
+
+def _has_wide_scan_output(node: Node) -> bool:
+    types = [spec.type for spec in _list_scan_outputs(node)]
+    return any(isinstance(one, TensorType) and len(one.shape or ()) > 1 for one in types)
+
+
+def _has_scalar_scan_output(node: Node) -> bool:
+    return any(not isinstance(spec.type, TensorType) or not spec.type.shape for spec in _list_scan_outputs(node))
 
 
 def _is_optional_sequence(network: Network, value: str) -> bool:

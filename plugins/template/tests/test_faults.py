@@ -30,6 +30,12 @@ def refusals_of(text: str) -> list[str]:
                { d = Identity (c) e = Neg (a) }> }""",
             "without a condition: onnx.reference makes no trip",
         ),
+        (
+            """(int64 n, bool c, float[2,3] x) => (float[2,3] y, float[T,2,3] z) { y, z = Loop (n, c, x)
+               <body = b (int64 i, bool k, float[2,3] a) => (bool d, float[2,3] e, float[2,3] f)
+               { d = Identity (k) e = Neg (a) f = Abs (a) }> }""",
+            "with a scan output of several dimensions",
+        ),
         ("(double[2] x) => (double[2] y) { y = Erf (x) }", "of float64: onnx.reference computes it in float32"),
     ],
 )
