@@ -13,6 +13,10 @@ nox -s bench                times beside other engines, an hour or two; -- --sta
 nox -s plans                plans of CPU for the benchmark's networks, ONNX's cases and 2,000 drawn graphs, verified; minutes
 nox -s fuzz                 20,000 mutated models, blobs and cache entries each; -- --seed 7 --cases 100000 --seconds 7200 for more
 nox -s answers              changed models on CPU, TEMPLATE, ORT and OPENVINO beside ONNX Runtime; -- --device CPU --cases 1000
+
+
+nox -s graphs                20,000 drawn graphs on CPU, 5,000 on each other device, into graphs.json; hours. It goes on where it
+                            stopped; -- CPU -c CPU_KERNELS=JIT --seeds 0:500 --record graphs.json for one device
 nox -s endurance            twelve minutes of processes that are killed and devices that fail; -- --minutes 60 --seed 7 for more
 nox -s lint types docs      style, types, and every code block of the docs
 """
@@ -182,6 +186,24 @@ def fuzz(session: nox.Session) -> None:
     session.run(
         "python", "tests/fuzz/run.py", *(session.posargs or ("--cases", "20000", "--seconds", "7200")), env=isolate(session)
     )
+
+
+GRAPHS = (
+    ("CPU", "-c", "CPU_KERNELS=JIT", "--seeds", "0:20000"),
+    ("CPU", "-c", "CPU_KERNELS=NUMPY", "--seeds", "0:5000"),
+    ("ORT", "--seeds", "0:5000"),
+    ("OPENVINO", "--seeds", "0:5000"),
+    ("HETERO:ORT,CPU", "--seeds", "0:5000"),
+    ("HETERO:TEMPLATE,CPU", "--seeds", "0:5000"),
+)
+
+
+@nox.session
+def graphs(session: nox.Session) -> None:
+    """Tries drawn graphs on every device, for hours; a second run goes on with the seeds that graphs.json has not."""
+    install_workspace(session, [with_extras(name, "test", "jit") for name in PLUGINS])
+    for subject in [session.posargs] if session.posargs else GRAPHS:
+        session.run("python", "tests/graphs/run.py", *subject, env=isolate(session), success_codes=[0, 1])
 
 
 @nox.session

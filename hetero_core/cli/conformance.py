@@ -29,6 +29,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
         "--check", action="append", default=[], metavar="GLOB", help="only checks whose names match, as 'cancel.*'; may be repeated"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="what random inputs and cuts are drawn from (default 0)")
+    parser.add_argument(
+        "--cases", type=_read_count, metavar="N", help="how many graphs the level graphs draws, from --seed on (default 30)"
+    )
     parser.add_argument("--reference", metavar="DEVICE", help="the device beside it in the level hetero (default TEMPLATE, or CPU)")
     parser.add_argument(
         "-c",
@@ -50,7 +53,7 @@ def answer_conformance(options: argparse.Namespace) -> Answer:
     from hetero_core.conformance.runner import make_target, run_checks
 
     try:
-        checks = choose_checks(options.level, options.check)
+        checks = choose_checks(options.level, options.check, cases=options.cases)
     except UnknownCheckError as error:
         raise UsageError(str(error)) from error
     if options.list:
@@ -60,6 +63,13 @@ def answer_conformance(options: argparse.Namespace) -> Answer:
     target = make_target(options.device, seed=options.seed, reference=options.reference, config=_read_config(options))
     outcomes = tuple(run_checks(checks, target))
     return _answer_outcomes(target, outcomes, options)
+
+
+def _read_count(text: str) -> int:
+    """Returns a number above 0."""
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"expected a number of graphs above 0, as 300, got '{text}'")
+    return int(text)
 
 
 def _read_config(options: argparse.Namespace) -> dict[str, str]:

@@ -52,8 +52,10 @@ class UnknownCheckError(HeteroError, ValueError):
 
 
 @cache
-def list_checks(levels: tuple[str, ...] = ()) -> tuple[Check, ...]:
+def list_checks(levels: tuple[str, ...] = (), *, cases: int | None = None) -> tuple[Check, ...]:
     """Returns every check of these levels, of all where none is given. The first call for "operators" or "hetero" takes seconds.
+
+    `cases` is how many graphs the level "graphs" draws; None is as many as it does by itself.
 
     Raises: UnknownCheckError for a level that does not exist.
     """
@@ -65,11 +67,11 @@ def list_checks(levels: tuple[str, ...] = ()) -> tuple[Check, ...]:
     for level in LEVELS:
         if level in wanted:
             found += [check for check in STATIC_CHECKS if check.level == level]
-            found += _make_checks(level)
+            found += _make_checks(level, cases)
     return tuple(found)
 
 
-def _make_checks(level: str) -> tuple[Check, ...]:
+def _make_checks(level: str, cases: int | None) -> tuple[Check, ...]:
     if level == "operators":
         from hetero_core.conformance.operators import list_operator_checks  # imports onnx
 
@@ -86,15 +88,21 @@ def _make_checks(level: str) -> tuple[Check, ...]:
         from hetero_core.conformance.hetero import list_hetero_checks  # imports onnx
 
         return list_hetero_checks()
+    if level == "graphs":
+        from hetero_core.conformance.graph_checks import list_graph_checks  # imports the toolkit
+
+        return list_graph_checks() if cases is None else list_graph_checks(cases)
     return ()
 
 
-def choose_checks(levels: Sequence[str] = (), patterns: Sequence[str] = ()) -> tuple[Check, ...]:
+def choose_checks(levels: Sequence[str] = (), patterns: Sequence[str] = (), *, cases: int | None = None) -> tuple[Check, ...]:
     """Returns the checks of these levels whose names match one of the patterns, all of them where none is given.
+
+    `cases` is the number of graphs in the level "graphs".
 
     Raises: UnknownCheckError for an unknown level, and for a pattern that matches nothing.
     """
-    checks = _list_written(levels) if _is_written(patterns) else list_checks(tuple(levels))
+    checks = _list_written(levels) if _is_written(patterns) else list_checks(tuple(levels), cases=cases)
     if not patterns:
         return checks
     for pattern in patterns:
@@ -109,7 +117,7 @@ def _is_written(patterns: Sequence[str]) -> bool:
 
 
 def _list_written(levels: Sequence[str]) -> tuple[Check, ...]:
-    made = ("operators", "contrib", "models", "hetero")
+    made = ("operators", "contrib", "models", "hetero", "graphs")
     wanted = tuple(level for level in levels or LEVELS if level not in made)
     return list_checks(wanted) if wanted else ()
 

@@ -24,6 +24,7 @@ LEVELS: Mapping[str, str] = {
     "contrib": "drawn cases of ONNX Runtime's own operators: computed as it does, or refused with the reason",
     "models": "whole networks against two independent oracles",
     "hetero": "parts of a split network, beside a reference device",
+    "graphs": "random networks against a reference in float64, alone, imported and split",
 }
 """The levels, in the order in which they run, with what they are about."""
 

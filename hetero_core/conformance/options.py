@@ -18,4 +18,5 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--hetero-level", action="append", metavar="LEVEL", help="only checks of this level; may be repeated")
     group.addoption("--hetero-check", action="append", metavar="GLOB", help="only checks whose names match; may be repeated")
     group.addoption("--hetero-seed", type=int, metavar="N", help="what random inputs and cuts are drawn from (default 0)")
+    group.addoption("--hetero-cases", type=int, metavar="N", help="how many graphs the level graphs draws (default 30)")
     group.addoption("--hetero-reference", metavar="DEVICE", help="the device beside it in the level hetero")

@@ -11,6 +11,7 @@ from pathlib import Path
 from hetero_core.conformance.catalogue import STATIC_CHECKS
 from hetero_core.conformance.check import CAPABILITIES, LEVELS, Check
 from hetero_core.conformance.contrib import list_contrib_checks
+from hetero_core.conformance.graph_checks import list_graph_checks
 from hetero_core.conformance.hetero import list_hetero_checks
 from hetero_core.conformance.models import list_model_checks
 from hetero_core.conformance.operators import list_operator_checks
@@ -34,7 +35,7 @@ A check that needs something is skipped where it is not there:
 
 def format_conformance_page() -> str:
     """Returns the page as Markdown; checks of cases and models are described once for each kind."""
-    made = (*list_operator_checks(), *list_contrib_checks(), *list_model_checks(), *list_hetero_checks())
+    made = (*list_operator_checks(), *list_contrib_checks(), *list_model_checks(), *list_hetero_checks(), *list_graph_checks())
     counts = {level: sum(check.level == level for check in (*STATIC_CHECKS, *made)) for level in LEVELS}
     levels = "".join(f"| `{level}` | {about} | {counts[level]} |\n" for level, about in LEVELS.items())
     needs = "".join(f"| `{need}` | {reason} |\n" for need, reason in CAPABILITIES.items())

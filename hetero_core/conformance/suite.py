@@ -77,7 +77,8 @@ class DeviceConformance(metaclass=_GuardedClass):
             )
         try:
             _require_known_xfail(self.xfail)
-            checks = choose_checks(option("--hetero-level", None) or (), option("--hetero-check", None) or ())
+            levels, patterns = option("--hetero-level", None) or (), option("--hetero-check", None) or ()
+            checks = choose_checks(levels, patterns, cases=option("--hetero-cases", None))
         except UnknownCheckError as error:
             raise pytest.Collector.CollectError(f"{type(self).__name__}: {error}") from error
         metafunc.parametrize("check", checks, ids=[check.name for check in checks])

@@ -54,7 +54,10 @@ class LaterArray:
         """Returns the array."""
         with self._lock:
             if self._array is None:
-                made = self._make(*(source.array if isinstance(source, Initializer) else source for source in self._sources))
+                # NumPy makes scalars of arrays without dimensions.
+                made = np.asarray(
+                    self._make(*(source.array if isinstance(source, Initializer) else source for source in self._sources))
+                )
                 made.flags.writeable = False
                 self._array = made
                 if self._releases:

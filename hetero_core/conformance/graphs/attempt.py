@@ -1,0 +1,127 @@
+"""One drawn graph on one device, from its seed to an outcome; what a campaign and the conformance kit share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from hetero_core.conformance.graphs.drawing import DrawnGraph, draw_graph
+from hetero_core.conformance.graphs.shrinking import shrink, write_text
+from hetero_core.conformance.graphs.trial import Fault, Trial, Way
+from hetero_core.conformance.refusals import find_broken_refusal
+from hetero_core.devices.names import parse_device_name, split_device_list
+
+if TYPE_CHECKING:
+    from hetero_core.contract import QueryResult
+    from hetero_core.core import Core
+    from hetero_core.network.graph import Network
+
+RIGHT, REFUSED, DISPUTED, WRONG = "right", "refused", "disputed", "wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is tried: a device with its configuration, whether it exports, and the device beside it in splits (empty for none)."""
+
+    device: str
+    reference: str = ""
+    exports: bool = False
+    config: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GraphOutcome:
+    """How a device took a graph. `smallest` is the smallest network that fails, where one does."""
+
+    seed: int
+    family: str
+    status: str
+    reason: str = ""
+    smallest: Network | None = None
+
+    def describe(self) -> str:
+        """Returns the reason, with the smallest failing network as text."""
+        return self.reason if self.smallest is None else f"{self.reason}\n{write_text(self.smallest)}"
+
+
+def try_graph(core: Core, subject: Subject, seed: int, *, shrinks: bool = True) -> GraphOutcome:
+    """Returns how a device takes the graph of a seed.
+
+    A graph that it refuses in part runs split over it and the reference alone. DISPUTED: ONNX Runtime without optimizations and the
+    toolkit in float64 do not agree, so nothing can be said.
+    """
+    drawn = draw_graph(seed)
+    network = core.read_network(drawn.model)
+    result = core.query_network(network, subject.device)
+    ways = [] if result.refused else _list_whole(core, subject)
+    ways += _list_splits(core, subject, network, seed)
+    if result.refused:
+        problem = find_broken_refusal(core, network, subject.device, result)
+        if problem is not None:
+            return GraphOutcome(seed, drawn.family, WRONG, problem, network)
+    if not ways:
+        return _refuse(drawn, network, result)
+    trial = Trial(network, drawn.feeds)
+    dispute = trial.find_dispute()
+    if dispute is not None:
+        return GraphOutcome(seed, drawn.family, DISPUTED, f"the oracles do not agree: {dispute}")
+    fault = trial.find_fault(core, ways)
+    if fault is not None:
+        return _conclude(core, drawn, trial, fault, shrinks=shrinks)
+    return _refuse(drawn, network, result) if result.refused else GraphOutcome(seed, drawn.family, RIGHT)
+
+
+def _refuse(drawn: DrawnGraph, network: Network, result: QueryResult) -> GraphOutcome:
+    first, reason = next(iter(result.refused.items()))
+    return GraphOutcome(drawn.seed, drawn.family, REFUSED, f"{network.node(first).label}: {reason}")
+
+
+def _conclude(core: Core, drawn: DrawnGraph, trial: Trial, fault: Fault, *, shrinks: bool) -> GraphOutcome:
+    network = trial.network
+    if shrinks:
+        network, fault = shrink(core, trial, fault)
+    pins = {name: device for name, device in fault.way.pins.items() if name in network.index_of_node}
+    placed = f", with {pins}" if pins else ""
+    reason = f"seed {drawn.seed}, {drawn.family}, on {fault.way.device} ({fault.way.name}{placed}): {fault.text}"
+    return GraphOutcome(drawn.seed, drawn.family, WRONG, reason, network)
+
+
+def _list_whole(core: Core, subject: Subject) -> list[Way]:
+    """Returns the ways of a graph on the device alone: one thread and two where it has the key, preset outputs, an import."""
+    config = dict(subject.config or {})
+    has_threads = "INFERENCE_NUM_THREADS" in core.config_keys(subject.device)
+    one, two = ({**config, "INFERENCE_NUM_THREADS": count} if has_threads else config for count in (1, 2))
+    ways = [Way("one thread", subject.device, one), Way("two threads, preset outputs", subject.device, two, is_preset=True)]
+    return [*ways, Way("imported", subject.device, one, is_imported=True)] if subject.exports else ways
+
+
+def _list_splits(core: Core, subject: Subject, network: Network, seed: int) -> list[Way]:
+    """Returns the ways of a graph split at random; none where there is nothing to split over, or a node that nobody takes."""
+    listed = parse_device_name(subject.device)
+    if listed.name == "HETERO":
+        device, children = subject.device, split_device_list(listed.arguments)
+    elif subject.reference:
+        tested = f"({subject.device})" if ":" in subject.device else subject.device
+        device, children = f"HETERO:{tested},{subject.reference}", (subject.device, subject.reference)
+    else:
+        return []
+    pins = draw_pins(core, network, children, Random(f"{seed} split"))
+    if not pins:
+        return []
+    config = dict(subject.config or {})
+    split = Way("split", device, config, pins=pins)
+    return [split, Way("split, imported, preset outputs", device, config, True, subject.exports, pins)]
+
+
+def draw_pins(core: Core, network: Network, devices: Sequence[str], random: Random) -> dict[str, str]:
+    """Returns a device for each node, drawn among those that take it; empty where one is taken by none."""
+    claims = {device: core.query_network(network, device).supported for device in devices}
+    pins = {}
+    for node in network.nodes:
+        able = [device for device in devices if node.name in claims[device]]
+        if not able:
+            return {}
+        pins[node.name] = random.choice(able)
+    return pins

@@ -1,0 +1,190 @@
+"""Images and what rearranges them: concatenations, slices, splits, resizing, padding, shuffles; float (batch, channels, h, w)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hetero_core.conformance.graphs.builder import GraphBuilder, NotApplicable, Size, Value
+
+CHANNELS = (1, 2, 3, 4, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 48, 64, 65, 80, 96, 128)
+SIDES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 13, 14, 15, 16, 17, 20, 28, 32, 40)
+EDGES = (16_384, 55_000, 65_536, 75_000, 120_000, 131_072, 186_000, 205_000, 262_144)
+"""Bytes around which the memory of a plan changes its form: the sizes of values are drawn on both sides."""
+
+
+def draw_image(b: GraphBuilder, batch: Size) -> tuple[Size, ...]:
+    """Returns the shape of an image, every other time one whose bytes lie beside one of the EDGES."""
+    height = b.choose(*SIDES)
+    width = height if b.chance(0.6) else b.choose(*SIDES)
+    channels = b.choose(*CHANNELS)
+    if b.chance(0.5):
+        row = 4 * height * width * b.size(batch)
+        channels = max(1, b.choose(*EDGES) // row + b.integer(-1, 1))
+        channels = min(channels, 400)
+    while channels > 1 and b.count((batch, channels, height, width)) > 60_000:
+        channels //= 2
+    return batch, channels, height, width
+
+
+def pick_image(b: GraphBuilder) -> tuple[Value, Size, int, int, int]:
+    """Returns an image and its four sizes, of which the batch alone may be open."""
+    x = b.pick(
+        lambda value: (
+            value.dtype == b.dtype
+            and value.rank == 4
+            and all(isinstance(size, int) for size in value.shape[1:])
+            and value.bound < 300
+        )
+    )
+    batch, channels, height, width = x.shape
+    return x, batch, int(channels), int(height), int(width)
+
+
+def grow_concat(b: GraphBuilder) -> None:
+    """Adds a concatenation along channels or sides of two to four images, some of them at times the same."""
+    x, batch, *_ = pick_image(b)
+    axis = b.choose(1, 1, 1, 1, 2, 3)
+    partners = [
+        one
+        for one in b.values
+        if one.dtype == x.dtype
+        and one.rank == 4
+        and all(one.shape[i] == x.shape[i] for i in range(4) if i != axis)
+        and isinstance(one.shape[axis], int)
+    ]
+    read = [x, *(b.choose(*partners) for _ in range(b.integer(1, 3)))]
+    if b.chance(0.15):
+        shape = [size if isinstance(size, int) else 1 for size in x.shape]
+        if isinstance(batch, int):
+            shape[axis] = b.integer(1, 3)
+            array = b.random.standard_normal(shape).astype(x.dtype)
+            joined: list[Value | str] = [*read, b.constant(array)]
+            sizes = list(x.shape)
+            sizes[axis] = sum(int(one.shape[axis]) for one in read) + shape[axis]
+            b.add("Concat", joined, sizes, bound=max(one.bound for one in read), axis=axis)
+            return
+    order = [read[int(index)] for index in b.random.permutation(len(read))]
+    sizes = list(x.shape)
+    sizes[axis] = sum(int(one.shape[axis]) for one in read)
+    b.add("Concat", order, sizes, bound=max(one.bound for one in read), axis=axis if b.chance(0.8) else axis - 4)
+
+
+def grow_slice(b: GraphBuilder) -> None:
+    """Adds a slice along one or two axes, at times with steps or backwards."""
+    x = pick_image(b)[0]
+    axes = b.choose([1], [1], [2], [3], [2, 3])
+    starts, ends, steps, sizes = [], [], [], list(x.shape)
+    for axis in axes:
+        size = int(x.shape[axis])
+        start = b.integer(0, size - 1)
+        stop = b.integer(start + 1, size)
+        step = b.choose(1, 1, 1, 2)
+        sizes[axis] = -(-(stop - start) // step)
+        if b.chance(0.1):
+            starts.append(stop - 1)
+            ends.append(start - 1 - size)
+            steps.append(-step)
+        else:
+            starts.append(start)
+            ends.append(stop if stop < size else b.choose(size, 2**31 - 1))
+            steps.append(step)
+    b.add("Slice", [x, b.numbers(*starts), b.numbers(*ends), b.numbers(*axes), b.numbers(*steps)], sizes, bound=x.bound)
+
+
+def grow_split(b: GraphBuilder) -> None:
+    """Adds a split into two or three pieces along the channels or a side."""
+    x = pick_image(b)[0]
+    axis = b.choose(1, 1, 1, 2, 3)
+    size = int(x.shape[axis])
+    count = b.integer(2, 3)
+    if size < count:
+        raise NotApplicable
+    if b.chance(0.5) and size % count == 0:
+        pieces = [size // count] * count
+    else:
+        cuts = sorted(int(cut) + 1 for cut in b.random.choice(size - 1, count - 1, replace=False))
+        pieces = [high - low for low, high in zip([0, *cuts], [*cuts, size], strict=True)]
+    shapes = [(*x.shape[:axis], piece, *x.shape[axis + 1 :]) for piece in pieces]
+    b.add_many("Split", [x, b.numbers(*pieces)], shapes, bound=x.bound, axis=axis)
+
+
+def grow_resize(b: GraphBuilder) -> None:
+    """Adds a Resize by whole factors or to sizes."""
+    x, batch, channels, height, width = pick_image(b)
+    mode = b.choose("nearest", "nearest", "linear")
+    form = b.choose("asymmetric", "half_pixel", "align_corners" if mode == "linear" else "asymmetric")
+    factors = [b.choose(1, 2, 2, 3), b.choose(1, 2, 2, 3)]
+    if b.chance(0.7) or form == "half_pixel":
+        scales = b.constant(np.array([1, 1, *factors], np.float32))
+        read: list[Value | str] = [x, "", scales]
+        spatial = [height * factors[0], width * factors[1]]
+    else:
+        if not isinstance(batch, int):
+            raise NotApplicable
+        spatial = [height * factors[0], width * factors[1]]
+        read = [x, "", "", b.numbers(batch, channels, *spatial)]
+    nearest = b.choose("floor", "round_prefer_floor") if mode == "nearest" else None
+    b.add(
+        "Resize",
+        read,
+        (batch, channels, *spatial),
+        bound=x.bound,
+        mode=mode,
+        coordinate_transformation_mode=form,
+        nearest_mode=nearest,
+    )
+
+
+def grow_pad(b: GraphBuilder) -> None:
+    """Adds a Pad; a convolution or pooling behind it may take it in."""
+    x, batch, channels, height, width = pick_image(b)
+    mode = b.choose("constant", "constant", "constant", "reflect", "edge")
+    pads = [
+        0,
+        0,
+        b.integer(0, 2),
+        b.integer(0, 2),
+        0,
+        b.choose(0, 0, 1) if mode == "constant" else 0,
+        b.integer(0, 2),
+        b.integer(0, 2),
+    ]
+    if mode == "reflect" and min(height, width) < 4:
+        raise NotApplicable
+    read: list[Value | str] = [x, b.numbers(*pads)]
+    if mode == "constant" and b.chance(0.4):
+        read.append(b.scalar(b.choose(0, 0, -1.5)))
+    sizes = (batch, channels + pads[1] + pads[5], height + pads[2] + pads[6], width + pads[3] + pads[7])
+    b.add("Pad", read, sizes, bound=x.bound, mode=mode)
+
+
+def grow_shuffle(b: GraphBuilder) -> None:
+    """Adds a rearrangement of channels and pixels: shuffled groups, DepthToSpace, SpaceToDepth."""
+    x, batch, channels, height, width = pick_image(b)
+    match b.choose("groups", "depth", "space"):
+        case "groups":
+            groups = b.choose(*[size for size in (2, 3, 4, 8) if channels % size == 0] or [1])
+            split = (batch, groups, channels // groups, height, width)
+            y = b.add("Reshape", [x, b.numbers(0, *(int(size) for size in split[1:]))], split, bound=x.bound)
+            turned = b.add(
+                "Transpose", [y], (batch, channels // groups, groups, height, width), bound=x.bound, perm=[0, 2, 1, 3, 4]
+            )
+            b.add("Reshape", [turned, b.numbers(0, channels, height, width)], x.shape, bound=x.bound)
+        case "depth" if channels % 4 == 0:
+            shape = (batch, channels // 4, 2 * height, 2 * width)
+            b.add("DepthToSpace", [x], shape, bound=x.bound, blocksize=2, mode=b.choose("DCR", "CRD"))
+        case "space" if height % 2 == 0 and width % 2 == 0:
+            b.add("SpaceToDepth", [x], (batch, 4 * channels, height // 2, width // 2), bound=x.bound, blocksize=2)
+        case _:
+            raise NotApplicable
+
+
+OPERATORS = (
+    (5.0, grow_concat),
+    (2.0, grow_slice),
+    (2.0, grow_split),
+    (1.0, grow_resize),
+    (1.0, grow_pad),
+    (1.0, grow_shuffle),
+)
+"""Each operator with its weight."""

@@ -1,0 +1,178 @@
+"""Whether outputs are right: within what rounding may do to them, element by element.
+
+An element may be off by LENIENCE times the spread of the reference under noise, and by SLACK roundings of the largest number beside it.
+Where that is not kept, the reference is asked again, with more noise and many draws, before anything is called wrong: only then
+numbers near ties are known. Where ONNX Runtime without optimizations is at hand and disagrees with the reference in the same way, nothing
+can be said; that is an error of an oracle, not of the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from hetero_core.conformance.graphs.reference import UNIT, Reference
+from hetero_core.dtypes import numpy_dtype
+from hetero_core.network.graph import Network
+from hetero_core.network.writer import network_to_bytes
+
+FIRST_UNITS, FIRST_DRAWS, FIRST_LENIENCE = 4.0, 2, 16.0
+SECOND_UNITS, SECOND_DRAWS, SECOND_LENIENCE = 64.0, 24, 8.0
+SECOND_UNITS_OF_HALF = 8.0
+"""A device may compute float16 in float32, or round after each operator; in neither case it is off by more."""
+STRAYS = 4
+SLACK: Mapping[str, float] = {"float32": 64.0, "float16": 8.0, "bfloat16": 8.0, "float64": 256.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """An output by the reference, and how far each element may be from it.
+
+    `strays` is how many elements of one draw left the bounds that all other draws give, `farthest` how far any of them went: so many may be
+    outside in a device's answer, too, up to STRAYS times. There are none unless numbers near ties were rounded on the way.
+    """
+
+    exact: Any
+    allowed: Any
+    strays: int = 0
+    farthest: float = 0.0
+
+
+class Expectation:
+    """What a network must give for some inputs; computed when it is asked for, once."""
+
+    def __init__(self, network: Network, feeds: Mapping[str, Any]) -> None:
+        self._network = network
+        self._feeds = feeds
+
+    @cached_property
+    def _reference(self) -> Reference:
+        return Reference(self._network)
+
+    @cached_property
+    def _first(self) -> list[Bounds]:
+        return self._bound(FIRST_UNITS, FIRST_DRAWS, FIRST_LENIENCE)
+
+    @cached_property
+    def _second(self) -> list[Bounds]:
+        has_half = any(spec.dtype == "float16" for spec in (*self._network.inputs, *self._network.outputs))
+        return self._bound(SECOND_UNITS_OF_HALF if has_half else SECOND_UNITS, SECOND_DRAWS, SECOND_LENIENCE)
+
+    @cached_property
+    def _engine(self) -> list[Any] | None:
+        return run_engine(network_to_bytes(self._network), self._feeds)
+
+    def _bound(self, units: float, draws: int, lenience: float) -> list[Bounds]:
+        exact = self._reference.compute(self._feeds)
+        moved = [self._reference.compute(self._feeds, units=units, draw=draw + 1) for draw in range(draws)]
+        return [
+            _bound_output(value, [measure(one[index], value) for one in moved], lenience, _slack(value, spec.dtype))
+            for index, (value, spec) in enumerate(zip(exact, self._network.outputs, strict=True))
+        ]
+
+    def describe_fault(self, outputs: Sequence[Any]) -> str | None:
+        """Returns what is wrong with the outputs of a device, or None."""
+        if self._judge(outputs, self._first) is None:
+            return None
+        return self._judge(outputs, self._second)
+
+    def make_presets(self) -> dict[str, Any]:
+        """Returns an array for each output that is to be filled, with other numbers in it; a name that is an input's cannot have one."""
+        return {
+            spec.name: np.full(one.exact.shape, 3, numpy_dtype(spec.dtype or "float32"))
+            for spec, one in zip(self._network.outputs, self._first, strict=True)
+            if spec.name not in self._network.index_of_input
+        }
+
+    def describe_dispute(self) -> str | None:
+        """Returns where ONNX Runtime disagrees with the reference, or None; None where it is not installed or refuses the network."""
+        if self._engine is None:
+            return None
+        return self.describe_fault(self._engine)
+
+    def _judge(self, outputs: Sequence[Any], bounds: Sequence[Bounds]) -> str | None:
+        for value, bound, spec in zip(outputs, bounds, self._network.outputs, strict=True):
+            fault = describe(np.asarray(value), bound, spec.name, spec.dtype or "")
+            if fault is not None:
+                return fault
+        return None
+
+
+def _bound_output(exact: Any, distances: Sequence[Any], lenience: float, slack: float) -> Bounds:
+    largest = np.zeros(exact.shape)
+    second = np.zeros(exact.shape)
+    for distance in distances:
+        second = np.maximum(second, np.minimum(largest, distance))
+        largest = np.maximum(largest, distance)
+    strays = 0
+    if len(distances) > 2:
+        for distance in distances:
+            others = np.where(distance >= largest, second, largest)
+            strays = max(strays, int((distance > lenience * others + slack).sum()))
+    farthest = float(largest.max(initial=0.0))
+    return Bounds(exact, lenience * largest + slack, strays, lenience * farthest + slack)
+
+
+def describe(value: Any, bound: Bounds, name: str, dtype: str) -> str | None:
+    """Returns where an output leaves its bounds first and most, or None."""
+    if value.shape != bound.exact.shape:
+        return f"output '{name}': expected shape {list(bound.exact.shape)}, got {list(value.shape)}"
+    if value.dtype.name != dtype:
+        return f"output '{name}': expected element type {dtype}, got {value.dtype.name}"
+    distance = measure(value, bound.exact)
+    wrong = distance > bound.allowed
+    if not wrong.any():
+        return None
+    if wrong.sum() <= STRAYS * bound.strays and float(distance.max()) <= bound.farthest:
+        return None
+    excess = np.where(wrong, distance, -1)
+    index = np.unravel_index(int(np.argmax(excess)), excess.shape)
+    place = [int(axis) for axis in index]
+    return (
+        f"output '{name}': {int(wrong.sum())} of {wrong.size} elements of {dtype} {list(value.shape)} are wrong, most at {place}: "
+        f"expected {bound.exact[index]!s}, got {value[index]!s}, off by {distance[index]:.3g} where {bound.allowed[index]:.3g} may be"
+    )
+
+
+def measure(one: Any, other: Any) -> Any:
+    """Returns the distance of two arrays by element; of equal infinities and of two NaN 0, of a NaN and a number infinity."""
+    if one.dtype.kind in "biu" and other.dtype.kind in "biu":
+        return np.abs(one.astype(np.float64) - other.astype(np.float64)) + (
+            (one != other) & (one.astype(float) == other.astype(float))
+        )
+    one, other = one.astype(np.float64), other.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        distance = np.abs(one - other)
+    distance = np.where(np.isnan(distance), np.inf, distance)
+    return np.where((one == other) | (np.isnan(one) & np.isnan(other)), 0.0, distance)
+
+
+def _slack(exact: Any, dtype: str | None) -> float:
+    if dtype is None or dtype not in UNIT:
+        return 0.0
+    sizes = np.abs(exact[np.isfinite(exact)])
+    return SLACK[dtype] * UNIT[dtype] * float(sizes.max(initial=0.0)) + float(np.finfo(dtype).tiny)
+
+
+def run_engine(model: bytes, feeds: Mapping[str, Any]) -> list[Any] | None:
+    """Returns what ONNX Runtime without optimizations gives; None where it is not installed or refuses the model."""
+    if find_spec("onnxruntime") is None:
+        return None
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    try:
+        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        return list(session.run(None, dict(feeds)))
+    except Exception as error:  # its errors have no common class; those of other kinds go on
+        if type(error).__module__.startswith("onnxruntime"):
+            return None
+        raise

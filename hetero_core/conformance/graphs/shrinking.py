@@ -1,0 +1,121 @@
+"""The smallest part of a graph that still fails in the same way, and how it is written for a reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_core.conformance.graphs.trial import Fault, Trial, Way
+from hetero_core.debugging.divergence import expose_values
+from hetero_core.debugging.reduction import reduce_network
+from hetero_core.errors import HeteroError
+from hetero_core.kernels.program import compile_program
+
+if TYPE_CHECKING:
+    from hetero_core.core import Core
+    from hetero_core.network.graph import Graph, Network, Node
+
+MOST_NUMBERS = 16
+"""Constants of more elements are written without them."""
+
+
+def shrink(core: Core, trial: Trial, fault: Fault) -> tuple[Network, Fault]:
+    """Returns a smallest part that fails on the way of this fault, with its fault.
+
+    Values that the part reads and that the rest of the graph made become inputs; they are those of the toolkit.
+    """
+    recorded = [record_values(trial.network, feed) for feed in trial.feeds]
+    faults = {id(trial.network): fault}
+
+    def fails(part: Network) -> bool:
+        if part is trial.network:
+            return True
+        part_fault = find_fault(core, part, recorded, fault.way)
+        if part_fault is not None and _kind(part_fault.text) == _kind(fault.text):
+            faults[id(part)] = part_fault
+            parts.append(part)
+            return True
+        return False
+
+    parts: list[Network] = []
+    smallest = _drop_outputs(reduce_network(trial.network, fails), fails)
+    if smallest is not trial.network:
+        # What made the outputs that are gone can go now.
+        smallest = reduce_network(smallest, fails)
+    return smallest, faults[id(smallest)]
+
+
+def _drop_outputs(network: Network, fails: Callable[[Network], bool]) -> Network:
+    """Returns the network without the outputs that it fails without."""
+    for spec in network.outputs:
+        rest = tuple(one for one in network.outputs if one.name != spec.name)
+        smaller = replace(network, outputs=rest)
+        if rest and fails(smaller):
+            network = smaller
+    return network
+
+
+def find_fault(core: Core, part: Network, recorded: Sequence[Mapping[str, Any]], way: Way) -> Fault | None:
+    """Returns the fault of a part on a way, None also where the part cannot be tried."""
+    if any(spec.name not in values for values in recorded for spec in part.inputs):
+        return None
+    try:
+        trial = Trial(part, recorded)
+        if trial.find_dispute() is not None:
+            return None
+    except HeteroError:
+        return None
+    return trial.find_fault(core, [way])
+
+
+def record_values(network: Network, feed: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns every inner value of a run by the toolkit, and the inputs."""
+    exposed = expose_values(network)
+    outputs = compile_program(exposed).run(tuple(feed[spec.name] for spec in exposed.inputs))
+    values = {spec.name: value for spec, value in zip(exposed.outputs, outputs, strict=True) if isinstance(value, np.ndarray)}
+    return {**values, **feed}
+
+
+def _kind(text: str) -> str:
+    """Returns what a fault is, apart from where and how much: a wrong number, or an error by its class."""
+    head = text.split(":", 1)[0]
+    return head if head.isidentifier() else "wrong"
+
+
+def write_text(network: Network) -> str:
+    """Returns a network as ONNX text in one block; large constants and the sizes behind them are named, not written out."""
+    nodes = "".join(f"  {_write_node(node)}\n" for node in network.nodes)
+    constants = [f"  {_write_constant(name, one.array)}\n" for name, one in network.initializers.items()]
+    head = ", ".join(f"{spec.type} {spec.name}" for spec in network.inputs)
+    tail = ", ".join(f"{spec.type} {spec.name}" for spec in network.outputs)
+    stored = f"<\n{''.join(constants)}>\n" if constants else ""
+    opset = network.opsets.get("", "?")
+    return f'<ir_version: 8, opset_import: ["": {opset}]>\n{network.name} ({head}) => ({tail})\n{stored}{{\n{nodes}}}'
+
+
+def _write_constant(name: str, array: Any) -> str:
+    sizes = ",".join(map(str, array.shape))
+    kind = f"{array.dtype.name}[{sizes}] {name}"
+    return f"{kind} = {{{', '.join(map(str, array.ravel().tolist()))}}}" if array.size <= MOST_NUMBERS else f"{kind} = (drawn)"
+
+
+def _write_node(node: Node) -> str:
+    attributes = ", ".join(f"{name} = {_write_attribute(value)}" for name, value in node.attributes.items())
+    return f"{', '.join(node.outputs)} = {node.op_type}{f' <{attributes}>' if attributes else ''} ({', '.join(node.inputs)})"
+
+
+def _write_attribute(value: Any) -> str:
+    if hasattr(value, "nodes"):
+        return _write_body(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(str, value))}]"
+    return str(value)
+
+
+def _write_body(graph: Graph) -> str:
+    nodes = " ".join(_write_node(node) for node in graph.nodes)
+    names = ", ".join(spec.name for spec in graph.inputs)
+    return f"({names}) => ({', '.join(spec.name for spec in graph.outputs)}) {{ {nodes} }}"

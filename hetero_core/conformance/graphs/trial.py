@@ -1,0 +1,108 @@
+"""A graph on a device in several ways: loaded, imported, split; three runs of one request each, with and without preset outputs."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_core.conformance.graphs.judgement import Expectation
+from hetero_core.errors import UnsupportedNodesError
+
+if TYPE_CHECKING:
+    from hetero_core.core import Core
+    from hetero_core.network.graph import Network
+    from hetero_core.runtime.executable import ExecutableNetwork
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to run a graph. `pins` of a split name a device for each node; with `is_imported` the network is exported first."""
+
+    name: str
+    device: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    is_preset: bool = False
+    is_imported: bool = False
+    pins: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What went wrong on which way."""
+
+    way: Way
+    text: str
+
+
+class Trial:
+    """A network with the inputs of its runs, and what it must give for each of them."""
+
+    def __init__(self, network: Network, feeds: Sequence[Mapping[str, Any]]) -> None:
+        self.network = network
+        self.feeds = [{spec.name: feed[spec.name] for spec in network.inputs} for feed in feeds]
+        self.expectations = [Expectation(network, feed) for feed in self.feeds]
+
+    def find_fault(self, core: Core, ways: Sequence[Way]) -> Fault | None:
+        """Returns the first thing that goes wrong on one of these ways, or None."""
+        for way in ways:
+            text = self._try_way(core, way)
+            if text is not None:
+                return Fault(way, text)
+        return None
+
+    def find_dispute(self) -> str | None:
+        """Returns where ONNX Runtime and the reference disagree about a run, or None."""
+        disputes = (expectation.describe_dispute() for expectation in self.expectations)
+        return next((text for text in disputes if text is not None), None)
+
+    def _try_way(self, core: Core, way: Way) -> str | None:
+        try:
+            loaded = self._load(core, way)
+            with loaded:
+                return self._run(loaded, way)
+        except UnsupportedNodesError as error:
+            # A device is asked about the whole; what it takes there, fused with others, it may refuse alone, with the reason.
+            return None if way.pins else f"{type(error).__name__}: {error}"
+        except Exception as error:  # noqa: BLE001  # a device may raise anything; it is the fault that is looked for
+            return f"{type(error).__name__}: {error}"
+
+    def _load(self, core: Core, way: Way) -> ExecutableNetwork:
+        network = self.network
+        if way.pins:
+            network = network.with_affinity({name: device for name, device in way.pins.items() if name in network.index_of_node})
+        loaded = core.load_network(network, way.device, dict(way.config))
+        if not way.is_imported:
+            return loaded
+        stream = io.BytesIO()
+        with loaded:
+            loaded.export_network(stream)
+        return core.import_network(stream.getvalue(), way.device)
+
+    def _run(self, loaded: ExecutableNetwork, way: Way) -> str | None:
+        request = loaded.create_infer_request()
+        for run, (feed, expectation) in enumerate(zip(self.feeds, self.expectations, strict=True)):
+            given = {name: array.copy() for name, array in feed.items()}
+            presets = expectation.make_presets() if way.is_preset else {}
+            for name, array in presets.items():
+                request.set_tensor(name, array)
+            outputs = request.infer(given)
+            text = expectation.describe_fault(list(outputs.values()))
+            if text is None:
+                text = _find_touched(given, feed) or _find_unfilled(presets, outputs)
+            if text is not None:
+                return f"run {run + 1}: {text}"
+        return None
+
+
+def _find_touched(given: Mapping[str, Any], feed: Mapping[str, Any]) -> str | None:
+    touched = (name for name, array in given.items() if array.tobytes() != feed[name].tobytes())
+    return next((f"input '{name}' was written to" for name in touched), None)
+
+
+def _find_unfilled(presets: Mapping[str, Any], outputs: Mapping[str, Any]) -> str | None:
+    unfilled = (name for name, array in presets.items() if not np.shares_memory(array, outputs[name]) and array.size)
+    return next((f"output '{name}' is not the array that was set for it" for name in unfilled), None)

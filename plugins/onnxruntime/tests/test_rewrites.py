@@ -1,0 +1,21 @@
+"""Rewrites of ONNX Runtime that change a result are left out; the rest are not."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx.parser
+
+from hetero_core import Core
+
+PAIRS = """<ir_version: 8, opset_import: ["": 13]>
+pairs (float[4] x) => (float[4] y) <float s1 = {0.02}, uint8 z1 = {115}, float s2 = {0.05}, uint8 z2 = {0}>
+{ a = QuantizeLinear (x, s1, z1) b = DequantizeLinear (a, s1, z1) c = QuantizeLinear (b, s2, z2) y = DequantizeLinear (c, s2, z2) }"""
+
+
+def test_two_pairs_of_other_scales_round_twice() -> None:
+    x = np.array([0.615, 1.3, -0.2, 0.07], np.float32)
+    once = (np.clip(np.round(x.astype(float) / 0.02) + 115, 0, 255) - 115) * 0.02
+    twice = np.clip(np.round(once / 0.05), 0, 255) * 0.05
+    with Core() as core:
+        y = core.load_network(onnx.parser.parse_model(PAIRS), "ORT").infer({"x": x})["y"]
+    np.testing.assert_allclose(y, twice, atol=1e-6)

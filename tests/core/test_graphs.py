@@ -1,0 +1,244 @@
+"""Drawn graphs: the same from the same seed, of all kinds; their outputs are known well enough to see a wrong number, and no better."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import pytest
+
+from hetero_core import Core, hookimpl
+from hetero_core.conformance.graphs.attempt import DISPUTED, REFUSED, RIGHT, WRONG, Subject, try_graph
+from hetero_core.conformance.graphs.drawing import FAMILIES, RUNS, DrawnGraph, draw_graph
+from hetero_core.conformance.graphs.judgement import Expectation, run_engine
+from hetero_core.contract import DeviceName, Executable, QueryResult, RunContext
+from hetero_core.devices.query import query_by_transform
+from hetero_core.kernels.program import compile_program
+from hetero_core.kernels.registry import find_refusals
+from hetero_core.network.graph import Network
+from hetero_core.network.reader import read_network
+from hetero_core.network.subnetwork import cut_subnetwork
+
+SEEDS = range(120)
+USUAL = {
+    "Conv",
+    "ConvTranspose",
+    "MaxPool",
+    "AveragePool",
+    "Concat",
+    "Slice",
+    "Split",
+    "Resize",
+    "Pad",
+    "BatchNormalization",
+    "Relu",
+    "MatMul",
+    "Gemm",
+    "LayerNormalization",
+    "Softmax",
+    "Transpose",
+    "Reshape",
+    "Gather",
+    "QuantizeLinear",
+    "DequantizeLinear",
+    "DynamicQuantizeLinear",
+    "MatMulInteger",
+    "Cast",
+    "Where",
+    "Shape",
+    "CumSum",
+    "TopK",
+    "ReduceMean",
+    "If",
+    "Loop",
+}
+
+
+@pytest.fixture(scope="module")
+def drawn() -> list[DrawnGraph]:
+    return [draw_graph(seed) for seed in SEEDS]
+
+
+def read(text: str) -> Network:
+    return read_network(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {text}'))
+
+
+def test_same_seed_draws_the_same_graph_and_inputs(drawn: list[DrawnGraph]) -> None:
+    again = draw_graph(7)
+    assert again.model.SerializeToString() == drawn[7].model.SerializeToString()
+    for feed, other in zip(again.feeds, drawn[7].feeds, strict=True):
+        assert {name: array.tobytes() for name, array in feed.items()} == {name: array.tobytes() for name, array in other.items()}
+
+
+def test_graphs_are_of_all_kinds(drawn: list[DrawnGraph]) -> None:
+    networks = [read_network(one.model) for one in drawn]
+    operators = {node.op_type for network in networks for node in network.nodes}
+    assert {one.family for one in drawn} == set(FAMILIES)
+    assert operators >= USUAL
+    assert {len(network.inputs) for network in networks} >= {1, 2, 3}
+    assert min(len(network.nodes) for network in networks) >= 3
+    assert max(len(network.nodes) for network in networks) >= 30
+    assert {spec.dtype for network in networks for spec in network.inputs} >= {"float32", "float16", "float64", "int32", "int64"}
+    assert any(spec.name in network.index_of_input for network in networks for spec in network.outputs)
+    assert any(set(network.names_of_outputs) & {name for node in network.nodes for name in node.reads} for network in networks)
+    assert any(len(set(node.inputs)) < len(node.inputs) for network in networks for node in network.nodes)
+    sizes = [array.nbytes for one in drawn for array in one.feeds[0].values()]
+    assert min(sizes) < 1000
+    assert sum(55_000 < size < 65_536 for size in sizes) > 0
+    assert sum(65_536 <= size < 210_000 for size in sizes) > 0
+
+
+def test_open_dimensions_change_from_run_to_run(drawn: list[DrawnGraph]) -> None:
+    open_ones = [
+        one for one in drawn if any(isinstance(size, str) for spec in read_network(one.model).inputs for size in spec.shape or ())
+    ]
+    assert len(open_ones) > 5
+    shapes = [{tuple(array.shape for array in feed.values()) for feed in one.feeds} for one in open_ones]
+    assert max(len(found) for found in shapes) == RUNS
+
+
+def test_engine_without_optimizations_agrees_with_the_reference(drawn: list[DrawnGraph]) -> None:
+    disputes = {}
+    for one in drawn[:40]:
+        text = Expectation(read_network(one.model), one.feeds[0]).describe_dispute()
+        if text is not None:
+            disputes[one.seed] = text
+    assert disputes == {}
+
+
+CHAIN = "(float[8,600] x, float[600,8] w) => (float[8,8] y) { a = MatMul (x, w) y = Tanh (a) }"
+
+
+def make_chain() -> tuple[Expectation, Any]:
+    random = np.random.default_rng(3)
+    feeds = {"x": random.standard_normal((8, 600), np.float32), "w": random.standard_normal((600, 8), np.float32) / 25}
+    return Expectation(read(CHAIN), feeds), np.tanh(feeds["x"].astype(float) @ feeds["w"].astype(float))
+
+
+def test_result_of_float32_is_right_and_one_wrong_element_is_not() -> None:
+    expectation, exact = make_chain()
+    assert expectation.describe_fault([exact.astype(np.float32)]) is None
+    wrong = exact.astype(np.float32)
+    wrong[3, 5] += 1e-3
+    fault = expectation.describe_fault([wrong])
+    assert fault is not None
+    assert fault.startswith("output 'y': 1 of 64 elements of float32 [8, 8] are wrong, most at [3, 5]: expected ")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_number_that_is_none_is_wrong(value: float) -> None:
+    expectation, exact = make_chain()
+    wrong = exact.astype(np.float32)
+    wrong[0, 0] = value
+    assert "1 of 64 elements" in str(expectation.describe_fault([wrong]))
+
+
+def test_shape_and_element_type_are_judged() -> None:
+    expectation, exact = make_chain()
+    assert expectation.describe_fault([exact]) == "output 'y': expected element type float32, got float64"
+    assert expectation.describe_fault([exact[:4].astype(np.float32)]) == "output 'y': expected shape [8, 8], got [4, 8]"
+
+
+def test_number_that_cancellation_leaves_is_judged_by_what_was_cancelled() -> None:
+    """1000 + x - 1000 has an error of 1000's last digit, 3e-5, which is far above that of a result of 0.01."""
+    network = read("(float[4] x, float[4] c) => (float[4] y) { a = Add (x, c) y = Sub (a, c) }")
+    feeds = {"x": np.array([0.01, 0.02, 0.003, 0.004], np.float32), "c": np.full(4, 1000, np.float32)}
+    expectation = Expectation(network, feeds)
+    single = (feeds["x"] + feeds["c"]) - feeds["c"]
+    assert np.abs(single - feeds["x"]).max() > 1e-5
+    assert expectation.describe_fault([single]) is None
+    assert expectation.describe_fault([single + np.float32(0.1)]) is not None
+
+
+def test_number_at_a_tie_may_fall_to_either_side_and_others_may_not() -> None:
+    network = read("(float[3] x, float[3] z) => (float[3] y) { a = Add (x, z) y = Round (a) }")
+    # In float32 0.3 + 1.2 is 1.5 or one of its neighbours.
+    expectation = Expectation(network, {"x": np.array([0.3, 0.1, 2], np.float32), "z": np.array([1.2, 1, 0.2], np.float32)})
+    assert expectation.describe_fault([np.array([1, 1, 2], np.float32)]) is None
+    assert expectation.describe_fault([np.array([2, 1, 2], np.float32)]) is None
+    assert "most at [1]" in str(expectation.describe_fault([np.array([2, 2, 2], np.float32)]))
+
+
+def test_integers_are_equal_or_wrong() -> None:
+    network = read("(int64[3] x) => (int64[3] y) { y = Add (x, x) }")
+    expectation = Expectation(network, {"x": np.array([1, 2**53, -4])})
+    assert expectation.describe_fault([np.array([2, 2**54, -8])]) is None
+    assert "1 of 3 elements of int64" in str(expectation.describe_fault([np.array([2, 2**54 + 1, -8])]))
+
+
+class ToolkitExecutable(Executable):
+    """A network by the toolkit; a planted bug changes the results of one operator."""
+
+    def __init__(self, network: Network, operator: str) -> None:
+        self.network, self.inputs, self.outputs = network, network.inputs, network.outputs
+        self._operator = operator
+
+    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        values = dict(zip((spec.name for spec in self.inputs), inputs, strict=True))
+        for node in self.network.nodes:
+            values |= run_node(self.network, node.name, values, self._operator)
+        constants = {name: one.array for name, one in self.network.initializers.items()}
+        return tuple({**constants, **values}[spec.name] for spec in self.outputs)
+
+
+def run_node(network: Network, name: str, values: dict[str, Any], operator: str) -> dict[str, Any]:
+    part = cut_subnetwork(network, [name])
+    results = compile_program(part).run(tuple(values[spec.name] for spec in part.inputs))
+    if network.node(name).op_type == operator:
+        results = tuple(result * 1.25 if result.dtype.kind == "f" else result for result in results)
+    return {spec.name: value for spec, value in zip(part.outputs, results, strict=True)}
+
+
+class ToolkitDevice:
+    """A device of the toolkit whose results for one operator are a quarter too large."""
+
+    def __init__(self, operator: str = "") -> None:
+        self.operator = operator
+
+    @hookimpl
+    def query_network(self, device: DeviceName, network: Network) -> QueryResult:
+        refusals = find_refusals(network)
+        return query_by_transform(device, network, lambda same: same, lambda node, _: refusals.get(node.name))
+
+    @hookimpl
+    def load_network(self, device: DeviceName, network: Network) -> Executable:
+        return ToolkitExecutable(network, self.operator)
+
+
+def test_device_without_a_bug_is_right_on_every_graph() -> None:
+    with Core() as core:
+        core.register_plugin("TOOLKIT", ToolkitDevice())
+        outcomes = [try_graph(core, Subject("TOOLKIT", reference="TEMPLATE"), seed) for seed in range(12)]
+    assert {outcome.seed: outcome.reason for outcome in outcomes if outcome.status in (WRONG, DISPUTED)} == {}
+    assert sum(outcome.status == RIGHT for outcome in outcomes) >= 10
+
+
+def test_planted_bug_is_found_and_reduced_to_its_operator() -> None:
+    with Core() as core:
+        core.register_plugin("TOOLKIT", ToolkitDevice("Softsign"))
+        seeds = [one for one in SEEDS if any(node.op_type == "Softsign" for node in draw_graph(one).model.graph.node)]
+        outcomes = [try_graph(core, Subject("TOOLKIT"), seed) for seed in seeds[:4]]
+    wrong = [outcome for outcome in outcomes if outcome.status == WRONG]
+    assert wrong
+    for outcome in wrong:
+        assert outcome.smallest is not None
+        assert [node.op_type for node in outcome.smallest.nodes] == ["Softsign"]
+        assert f"seed {outcome.seed}, " in outcome.reason
+        assert "on TOOLKIT (one thread" in outcome.reason
+        assert " = Softsign (" in outcome.describe()
+
+
+def test_refused_graph_is_no_failure() -> None:
+    with Core() as core:
+        core.set_config({"TEMPLATE_REFUSED_OPERATORS": "Conv,MatMul,Add,Relu,Concat"}, "TEMPLATE")
+        refused = [try_graph(core, Subject("TEMPLATE"), seed) for seed in range(6)]
+    assert all(one.status in (RIGHT, REFUSED) for one in refused)
+    assert any("is refused by TEMPLATE_REFUSED_OPERATORS" in one.reason for one in refused)
+
+
+def test_engine_that_refuses_a_model_says_nothing() -> None:
+    unknown = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17, "a": 1]> g (float[2] x) => (float[2] y) { y = a.B (x) }'
+    )
+    assert run_engine(unknown.SerializeToString(), {"x": np.ones(2, np.float32)}) is None
