@@ -13,9 +13,7 @@ nox -s bench                times beside other engines, an hour or two; -- --sta
 nox -s plans                plans of CPU for the benchmark's networks, ONNX's cases and 2,000 drawn graphs, verified; minutes
 nox -s fuzz                 20,000 mutated models, blobs and cache entries each; -- --seed 7 --cases 100000 --seconds 7200 for more
 nox -s answers              changed models on CPU, TEMPLATE, ORT and OPENVINO beside ONNX Runtime; -- --device CPU --cases 1000
-
-
-nox -s graphs                20,000 drawn graphs on CPU, 5,000 on each other device, into graphs.json; hours. It goes on where it
+nox -s graphs               20,000 drawn graphs on CPU, 5,000 on each other device, into graphs.json; hours. It goes on where it
                             stopped; -- CPU -c CPU_KERNELS=JIT --seeds 0:500 --record graphs.json for one device
 nox -s endurance            twelve minutes of processes that are killed and devices that fail; -- --minutes 60 --seed 7 for more
 nox -s lint types docs      style, types, and every code block of the docs
