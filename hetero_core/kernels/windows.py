@@ -79,9 +79,9 @@ def lay_windows(
     """Returns the windows of a convolution or a pooling, with ONNX's defaults filled in.
 
     SAME pads make ceil(size / stride) outputs, the odd element goes to the end (UPPER) or the begin (LOWER). With `ceil_mode` a
-    last window may hang over the padded end, but none starts there.
+    last window may hang over the padded end, but none starts there; it may be the only one.
 
-    Raises: ValueError when a kernel is larger than its padded axis. Source: ONNX Conv-22, MaxPool-22.
+    Raises: ValueError when no window fits. Source: ONNX Conv-22, MaxPool-22.
     """
     rank = len(sizes)
     strides = strides or (1,) * rank
@@ -91,9 +91,9 @@ def lay_windows(
     outputs = []
     for size, extent, stride, (begin, end) in zip(sizes, extents, strides, resolved, strict=True):
         room = size + begin + end - extent
-        if room < 0:
-            raise ValueError(f"a window of {extent} does not fit an axis of {size} padded by {begin} and {end}")
         count = (-(-room // stride) if ceil_mode else room // stride) + 1
+        if count < 1:
+            raise ValueError(f"a window of {extent} does not fit an axis of {size} padded by {begin} and {end}")
         if ceil_mode and (count - 1) * stride >= size + begin:
             count -= 1
         outputs.append(count)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_core.errors import ExtensionError, InvalidNetworkError
 from hetero_core.network.border import EMPTY_BORDER
+from hetero_core.network.ceil_windows import write_ceil_as_pads
 from hetero_core.network.encoding import GraphWriter, opsets_of_nodes, write_model
 from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
 from hetero_core.network.initializers import Initializer
@@ -112,6 +113,7 @@ class _Inference:
         for spec, info in zip(network.inputs, model.graph.input, strict=True):
             _state_type(spec, info)
         model.ir_version = onnx.IR_VERSION
+        write_ceil_as_pads(model.graph)
         try:
             inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
         except (RuntimeError, ValueError, MemoryError, onnx.shape_inference.InferenceError) as error:
