@@ -63,7 +63,7 @@ def list_cases() -> Iterator[Subject]:
 
 def list_graphs(begin: int, end: int) -> Iterator[Subject]:
     """Yields the drawn graphs of a range of seeds."""
-    from hetero_core.testing.graphs.drawing import draw_graph
+    from hetero_core.conformance.graphs.drawing import draw_graph
 
     for seed in range(begin, end):
         drawn = draw_graph(seed)
