@@ -113,7 +113,7 @@ def models(session: nox.Session) -> None:
     session.run("pytest", "tests/models", *session.posargs, env=isolate(session))
 
 
-@nox.session
+@nox.session(venv_backend="virtualenv")  # see engines
 def real(session: nox.Session) -> None:
     """Runs trained models by the pipelines of the packages that ship them; prints how many models, packages and comparisons."""
     plugins = [with_extras("cpu", "jit"), "hetero", with_extras("onnxruntime", "cpu"), with_extras("openvino", "test"), "template"]
