@@ -109,7 +109,7 @@ def test_package_checks_the_device_of_the_command_line(tmp_path: Path) -> None:
     assert "TestDevice has no device; set device = 'NAME', or give --hetero-device NAME" in output
     code, output = run_pytest(tmp_path, *arguments, "--hetero-device", "CPU", "--hetero-level", "contrct")
     assert code == 2
-    assert "no level 'contrct', did you mean 'contract'?" in output
+    assert "no level 'contrct', did you mean 'contract'" in output
 
 
 def test_options_alone_load_nothing_heavy() -> None:

@@ -63,7 +63,7 @@ def test_list_names_the_checks_and_runs_none(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("arguments", "code", "complaint"),
     [
-        (["CPU", "--level", "contrct"], 2, "no level 'contrct', did you mean 'contract'?"),
+        (["CPU", "--level", "contrct"], 2, "no level 'contrct', did you mean 'contract'"),
         (["CPU", "--check", "cancel.cancl*"], 2, "no check 'cancel.cancl*'"),
         (["--check", "cancel.*"], 2, "give the device that is to be checked"),
         (["CPUX", "--check", "cancel.*"], 3, "did you mean 'CPU'?"),

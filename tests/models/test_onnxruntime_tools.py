@@ -15,6 +15,8 @@ from hetero_core import Core
 from hetero_core.testing.compare import max_relative_difference
 
 quantization = pytest.importorskip("onnxruntime.quantization")
+# The quantizer of blocks needs it; only the session `models` installs it, so that the short sessions skip all of this.
+pytest.importorskip("onnx_ir")
 
 DEVICES = ("CPU", "TEMPLATE", "HETERO:ORT,CPU")
 STEPS = 0.03

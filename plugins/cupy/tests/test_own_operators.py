@@ -1,0 +1,20 @@
+"""ONNX Runtime's own operators on cards of make-believe, which refuse every access of the host: right, or refused with the reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from hetero_core import Core
+from hetero_core.conformance.contrib import draw_case, judge_case
+from hetero_core.testing.contrib.case import run_engine
+from hetero_core.testing.contrib.draws import DRAWS
+
+
+@pytest.mark.parametrize("operator", DRAWS)
+def test_drawn_case_is_computed_or_refused(core: Core, operator: str) -> None:
+    pytest.importorskip("onnxruntime")
+    case = draw_case(operator, 0, 1)
+    outcome = judge_case(operator, case, run_engine(case), core, "GPU")
+    assert outcome.status != "wrong", outcome.reason
+    if outcome.status == "refused":
+        assert "computed on the host" in outcome.reason or "has dtype" in outcome.reason
