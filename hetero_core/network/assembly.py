@@ -93,6 +93,10 @@ class GraphReader:
         self._add_nodes(draft, proto.node, scope)
         for name, initializer in draft.initializers.items():
             self._add_constant_type(draft, name, initializer)
+        # An output that is a constant has its type, whatever the file leaves open.
+        outputs = tuple(
+            ValueSpec(spec.name, draft.types[spec.name]) if spec.name in draft.initializers else spec for spec in outputs
+        )
         present = {spec.name for spec in (*inputs, *outputs)}.union(draft.initializers, *(node.outputs for node in draft.nodes))
         check_text(proto.name)
         graph = Graph(

@@ -286,3 +286,9 @@ def test_type_of_more_dimensions_than_an_array_has_is_refused(rank: int, *, is_r
         outputs = core.load_network(content, "CPU").infer({"v0": np.full([1] * rank, 3, np.float32)})
         assert outputs["v2"].shape == (1,) * rank
         assert outputs["v2"].item() == 3
+
+
+def test_output_that_is_a_constant_has_its_type_where_the_file_leaves_it_open() -> None:
+    content = make_model([], [], "c", {"c": np.array([1, 2], np.int32)})
+    (output,) = read_network(content).outputs
+    assert (output.dtype, output.shape) == ("int32", (2,))

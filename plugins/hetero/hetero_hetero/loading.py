@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from hetero_core.devices.query import describe_refusals
 from hetero_core.devices.threads import THREADS_KEY
-from hetero_core.errors import HeteroError, LoadError, UnsupportedNodesError
+from hetero_core.errors import HeteroError, InternalError, LoadError, UnsupportedNodesError
 from hetero_core.network.graph import Network
 from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_hetero.affinity import Task, complete_assignment
@@ -104,7 +104,7 @@ def _load_missing(
         try:
             loaded[key] = task.core.load_network(stage.part, stage.device, {**task.config_of(stage.device), **configs[index]})
         except Exception as error:  # noqa: BLE001  # whatever a device raises is reported, or recorded where NEXT was asked for
-            return FailedStage(index, len(stages), stage, error)
+            return FailedStage(index, len(stages), stage, _find_own_error(error))
     return None
 
 
@@ -119,6 +119,12 @@ def _move_on(task: Task, assignment: Assignment, failed: FailedStage, movable: S
         require_complete(task, assignment)
     except UnsupportedNodesError as error:
         raise error from failed.error
+
+
+def _find_own_error(error: Exception) -> Exception:
+    """Returns what the device raised where the core has put an error of hetero in front of it."""
+    cause = error.__cause__
+    return cause if isinstance(error, InternalError) and isinstance(cause, Exception) else error
 
 
 def _describe_failure(network: Network, failed: FailedStage, *, may_move: bool) -> HeteroError:
