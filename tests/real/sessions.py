@@ -51,8 +51,7 @@ class Session:
         self.faults: list[str] = []
         self._name = Path(path).name
         self._answers: list[tuple[dict[str, Any], dict[str, Any]]] = []
-        TALLY.models.add(self._name)
-        TALLY.packages.add(package)
+        self._package = package
 
     def get_inputs(self) -> Any:
         return self.original.get_inputs()
@@ -72,6 +71,8 @@ class Session:
         all_names = [spec.name for spec in self.original.get_outputs()]
         expected = dict(zip(all_names, self.original.run(None, inputs), strict=True))
         self._answers.append((inputs, expected))
+        TALLY.models.add(self._name)
+        TALLY.packages.add(self._package)
         outputs = self._compare(inputs, expected, f"run {len(self._answers)}")
         return [outputs[name] for name in names or all_names]
 

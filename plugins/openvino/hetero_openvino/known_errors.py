@@ -91,6 +91,12 @@ def _check_concat(node: Node, graph: Graph) -> str | None:
     return "OpenVINO makes a Broadcast of a Concat of one value, which is wrong where channels are last" if is_repeated else None
 
 
+def _check_reduction(node: Node, graph: Graph) -> str | None:
+    # No case: those of the suite have their axes as an input.
+    axes = node.attributes.get("axes")
+    return None if axes is None else f"OpenVINO ignores the attribute axes of {node.op_type}, and reduces all axes"
+
+
 def _check_dft(node: Node, graph: Graph) -> str | None:
     # dft_rfft, dft_irfft, dft_axis
     if node.attributes.get("onesided", 0):
@@ -219,6 +225,7 @@ _CHECKS: dict[str, Check] = {
     "RandomNormal": _check_random_normal,
     "RandomNormalLike": _check_random_normal,
     "Range": _check_range,
+    **dict.fromkeys(("ReduceL1", "ReduceLogSum", "ReduceLogSumExp"), _check_reduction),
     "Resize": _check_resize,
     "RoiAlign": _check_roi_align,
     "Round": _check_round,

@@ -124,6 +124,11 @@ def test_boxes_are_dropped_above_the_threshold_and_kept_at_it(core: Core, read: 
     ("text", "opset", "reason"),
     [
         ("g (float[2,3,4] x) => (float[2,3,4] y) { y = Softmax <axis = 1> (x) }", 11, "computes Softmax-11 along one axis"),
+        (
+            "g (float[2,3] x) => (float[2,1] y) { y = ReduceLogSumExp <axes = [1]> (x) }",
+            17,
+            "ignores the attribute axes of ReduceLogSumExp",
+        ),
         ("g (int8[2] x) => (int8[2] y) { y = Add(x, x) }", 17, "saturates int8; the standard's reference wraps around"),
         (
             "g (int32[1] x) => (int32[1] y) <int32[1] w = {16777217}> { y = Div(x, w) }",
