@@ -71,5 +71,6 @@ def read_static_type(network: Network, value: str) -> TensorType | None:
     found = network.type_of(value)
     if not isinstance(found, TensorType) or found.shape is None or found.dtype in (None, "string"):
         return None
-    nbytes = found.nbytes
-    return found if nbytes is not None and nbytes <= _LARGEST_VALUE else None
+    # NumPy bounds the sizes other than 0 also of an array without elements.
+    spread = TensorType(found.dtype, tuple(size for size in found.shape if size != 0)).nbytes
+    return found if spread is not None and spread <= _LARGEST_VALUE else None

@@ -13,7 +13,7 @@ import onnxruntime
 import pytest
 
 from hetero_core import Core, Extension
-from hetero_core.errors import MemoryLimitError
+from hetero_core.errors import InferenceError, MemoryLimitError
 from hetero_core.testing.compare import assert_same
 from hetero_core.testing.larger_models import bert_model, gpt2_step_model, mobilenet_v2_model, u_net_model, vit_tiny_model
 from hetero_core.testing.models import dynamic_batch_model, light_inputs, light_model
@@ -216,3 +216,13 @@ def test_same_network_gives_the_same_numbers_every_time(core: Core) -> None:
     inputs = light_inputs(model)
     found = [next(iter(core.load_network(model, "CPU").infer(inputs).values())) for _ in range(2)]
     np.testing.assert_array_equal(*found)
+
+
+def test_result_without_elements_that_no_array_can_have_fails_in_the_run_and_not_at_load(core: Core) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g () => (float[a,b,c] y)
+    <int64[3] s = {0, 4611686018427387904, 4611686018427387904}> { y = ConstantOfShape (s) }"""
+    with (
+        core.load_network(onnx.parser.parse_model(text), "CPU") as loaded,
+        pytest.raises(InferenceError, match="ConstantOfShape_0"),
+    ):
+        loaded.infer({})
