@@ -9,6 +9,7 @@ import pytest
 from hetero_core import Core, HeteroError, Network, Node
 from hetero_core.contract import DeviceName
 from hetero_core.devices.query import query_by_transform
+from hetero_core.errors import InvalidNetworkError
 from hetero_core.transforms.copies import eliminate_copies
 from hetero_core.transforms.rewrite import Replacement, fuse_pairs, replace_nodes
 
@@ -95,9 +96,14 @@ def test_query_answers_in_original_names(read: Callable[..., Network]) -> None:
     assert result.refused["Relu_1"] == result.refused["Relu_2"] == "no Relu (it becomes part of 'Relu_1+Relu_2' (Relu-14))"
 
 
-@pytest.mark.parametrize("body", ["a = Identity()", "a = Identity(x, x)", "a = Identity <more = 1>(x)", "a = Identity(, x)"])
-def test_identity_that_is_none_stays_for_the_device_to_refuse(read: Callable[..., Network], body: str, core: Core) -> None:
-    network = read(f"g (float[2] x) => (float[2] y) {{ {body} y = Abs(a) }}")
+@pytest.mark.parametrize("body", ["a = Identity()", "a = Identity(x, x)", "a = Identity(, x)"])
+def test_identity_with_other_inputs_than_its_schema_has_is_refused_at_read(read: Callable[..., Network], body: str) -> None:
+    with pytest.raises(InvalidNetworkError, match="Identity_0"):
+        read(f"g (float[2] x) => (float[2] y) {{ {body} y = Abs(a) }}")
+
+
+def test_identity_with_an_unknown_attribute_stays_for_the_device_to_refuse(read: Callable[..., Network], core: Core) -> None:
+    network = read("g (float[2] x) => (float[2] y) { a = Identity <more = 1>(x) y = Abs(a) }")
     assert eliminate_copies(network) is network
     with pytest.raises(HeteroError):
         core.load_network(network, "CPU")

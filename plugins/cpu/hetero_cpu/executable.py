@@ -93,7 +93,7 @@ class CpuExecutable(Executable):
         self._transformed = transform_network(network)
         self._extensions = dict(extensions)
         names = [tuple(spec.name for spec in specs) for specs in (self.inputs, self.outputs)]
-        self._verifier = Verifier(network.name, names[1], inputs=names[0], compile_toolkit=self._open_program)
+        self._verifier = Verifier(network.name, names[1], inputs=names[0])
         # Apart, so that what only NumPy's plans read goes when machine code takes over.
         signature = read_static_signature(self._transformed)
         releases = signature is not None
@@ -138,7 +138,7 @@ class CpuExecutable(Executable):
 
     def _run_twice(self, found: PlanInUse, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Runs with a plan that nobody has verified, and without one; where the answers differ the network goes on node by node."""
-        verdict = self._verifier.run(inputs, context, lambda: found.run(inputs, context, self._teams))
+        verdict = self._verifier.run(inputs, context, lambda: found.run(inputs, context, self._teams), self._open_program())
         if verdict.fault:
             self._refute_all()
             self._verifier.warn(verdict.fault)

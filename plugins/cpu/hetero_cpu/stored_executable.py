@@ -63,7 +63,7 @@ class StoredExecutable(Executable):
         self._loaded: CpuExecutable | None = None
         self._program: Program | None = None
         names = [tuple(spec.name for spec in specs) for specs in (self.inputs, self.outputs)]
-        self._verifier = Verifier("", names[1], inputs=names[0], compile_toolkit=self._open_program)
+        self._verifier = Verifier("", names[1], inputs=names[0])
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs; a cancelled run ends between two steps."""
@@ -93,7 +93,7 @@ class StoredExecutable(Executable):
 
     def _run_twice(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         found = self._found
-        verdict = self._verifier.run(inputs, context, lambda: found.run(inputs, context, self._teams))
+        verdict = self._verifier.run(inputs, context, lambda: found.run(inputs, context, self._teams), self._open_program())
         if verdict.fault:
             found.is_refuted = True
             found.free.clear()

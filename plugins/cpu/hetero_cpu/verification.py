@@ -55,9 +55,9 @@ class Verdict:
 class Verifier:
     """Verifies the plans of one network, and counts what that takes. Safe for threads: runs at the same time verify for themselves."""
 
-    def __init__(self, name: str, outputs: Sequence[str], *, inputs: Sequence[str], compile_toolkit: Callable[[], Program]) -> None:
-        """`name` is the network's, for messages; `compile_toolkit` returns the network as the toolkit runs it, and may set the name."""
-        self.name, self._inputs, self._outputs, self._compile = name, inputs, outputs, compile_toolkit
+    def __init__(self, name: str, outputs: Sequence[str], *, inputs: Sequence[str]) -> None:
+        """`name` is the network's, for messages."""
+        self.name, self._inputs, self._outputs = name, inputs, outputs
         self._lock = threading.Lock()
         self.plans = 0
         """The plans that were found right."""
@@ -66,13 +66,12 @@ class Verifier:
         self.has_refuted = False
         """Whether a plan gave a wrong answer."""
 
-    def run(self, inputs: tuple[Any, ...], context: RunContext, run_plan: Callable[[], Outputs]) -> Verdict:
-        """Returns the answer: of the plan where it is right, else of the toolkit.
+    def run(self, inputs: tuple[Any, ...], context: RunContext, run_plan: Callable[[], Outputs], program: Program) -> Verdict:
+        """Returns the answer: of the plan where it is right, else of the toolkit, which runs `program`.
 
         Raises: RequestCancelledError, WrongTypeError, and what the plan raises where the toolkit fails, too.
         """
         began = perf_counter()
-        program = self._compile()
         if is_random(program):
             logger.info("network '%s' has random operators: its plans cannot be verified", self.name)
             return Verdict(run_plan(), is_lasting=True)
@@ -107,7 +106,7 @@ class Verifier:
         warnings.warn(
             f"network '{self.name}' on CPU: a plan gave another answer than the toolkit: {fault}. The network goes on node by node, "
             "which is right and slower. Please report it with the smallest model that shows it, as found by "
-            "`hetero reduce MODEL.onnx --check 'hetero compare {} -d TEMPLATE -d CPU -c CPU_KERNELS=JIT' -o SMALL.onnx`, and with "
+            "`hetero reduce MODEL.onnx -d TEMPLATE -d CPU -c CPU_KERNELS=JIT -o SMALL.onnx`, and with "
             f"{_list_versions()}",
             WrongPlanWarning,
             stacklevel=2,
