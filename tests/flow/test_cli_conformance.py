@@ -67,7 +67,7 @@ def test_list_names_the_checks_and_runs_none(capsys: pytest.CaptureFixture[str])
         (["CPU", "--check", "cancel.cancl*"], 2, "no check 'cancel.cancl*'"),
         (["--check", "cancel.*"], 2, "give the device that is to be checked"),
         (["CPUX", "--check", "cancel.*"], 3, "did you mean 'CPU'?"),
-        (["CPU", "--check", "cancel.*", "-c", "CPU_KERNEL=NUMPY"], 2, "did you mean 'CPU_KERNELS'?"),
+        (["CPU", "--check", "cancel.*", "-c", "CPU_KERNEL=NUMPY"], 2, "did you mean 'CPU_KERNELS' or 'CPU_VERIFY'?"),
         (
             ["HETERO:TEMPLATE,CPU", "-c", "CPU_KERNELS=NUMPY"],
             2,

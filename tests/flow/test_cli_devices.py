@@ -74,7 +74,7 @@ def test_verbose_lists_metrics_and_keys_below_the_table(capsys: pytest.CaptureFi
     text = capsys.readouterr().out
     assert "\nHETERO\n  METRIC" in text
     assert "HETERO_SUBGRAPH_POLICY" in text
-    assert "LARGEST_FIRST|LEVELS|FEWEST = LARGEST_FIRST" in text
+    assert "LARGEST_FIRST|LEVELS|FEWEST|LITERAL = LARGEST_FIRST" in text
 
 
 def test_metric_is_read_for_every_id(capsys: pytest.CaptureFixture[str]) -> None:
