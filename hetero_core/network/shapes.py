@@ -31,7 +31,7 @@ from hetero_core.network.signatures import infer_by_signature
 from hetero_core.network.soundness import check_ranks
 from hetero_core.network.tensors import write_tensor
 from hetero_core.network.type_protos import read_type
-from hetero_core.network.types import MapType, TensorType, ValueSpec, ValueType, has_known_element
+from hetero_core.network.types import TensorType, ValueSpec, ValueType, has_known_element
 
 if TYPE_CHECKING:
     import onnx
@@ -57,9 +57,7 @@ def infer_types(network: Network, *, infer_custom_types: CustomTypes | None = No
     """
     if budget is not None:
         budget.require_memory(bound_type_bytes(network), "its types, each at most as large as the largest that is declared,")
-    inference = _Inference(
-        infer_custom_types, {**opsets_of_nodes(network.nodes), **network.opsets}, _names_of_sizes(network), budget=budget
-    )
+    inference = _Inference(infer_custom_types, {**opsets_of_nodes(network.nodes), **network.opsets}, budget=budget)
     # What follows from types alone, of which then follows that shapes may be followed.
     network = inference.run_onnx(network, lambda _: False, follows_shapes=False)
     if _holds_shapes(network):
@@ -85,14 +83,6 @@ def _holds_shapes(network: Network) -> bool:
     )
 
 
-def _names_of_sizes(network: Network) -> frozenset[str]:
-    names: set[str] = set()
-    for spec in network.inputs:
-        if spec.shape is not None:
-            names.update(size for size in spec.shape if isinstance(size, str))
-    return frozenset(names)
-
-
 class SkeletonWeights:
     """Constants as shape inference needs them: values of small ones, of others only type and shape."""
 
@@ -113,7 +103,6 @@ class _Inference:
 
     custom_types: CustomTypes | None
     opsets: Mapping[str, int]
-    names_of_sizes: frozenset[str]
     learnt: bool = False
     declared_more: bool = False
     failed: bool = False
@@ -161,7 +150,7 @@ class _Inference:
         for info in (*proto.value_info, *proto.input, *proto.output):
             inferred = read_type(info.type, f"value '{info.name}'")
             if inferred is not None:
-                found[info.name] = self._without_invented_names(inferred)
+                found[info.name] = inferred
         learnt = False
         for name, inferred in found.items():
             learnt |= self._merge(graph, types, name, inferred)
@@ -201,22 +190,6 @@ class _Inference:
                 protos = {attribute.name: attribute.g for attribute in node_proto.attribute}
                 nodes[index] = _with_bodies(node, {key: self.absorb(body, protos[key]) for key, body in bodies.items()})
         return tuple(nodes)
-
-    def _without_invented_names(self, value_type: ValueType) -> ValueType:
-        """Returns the type without the names that onnx makes up for unknown sizes; they differ from run to run."""
-        if isinstance(value_type, TensorType):
-            shape = value_type.shape
-            if shape is None or not any(isinstance(size, str) and self._is_invented(size) for size in shape):
-                return value_type
-            return TensorType(
-                value_type.dtype, tuple(None if isinstance(size, str) and self._is_invented(size) else size for size in shape)
-            )
-        if isinstance(value_type, MapType):
-            return MapType(value_type.key, self._without_invented_names(value_type.value))
-        return type(value_type)(self._without_invented_names(value_type.element))
-
-    def _is_invented(self, name: str) -> bool:
-        return name.startswith("unk__") and name not in self.names_of_sizes
 
     def needs_sweep(self, network: Network) -> bool:
         """Says whether a node has to be looked at by itself: one of another opset, a custom one, one not wholly typed, or all."""
@@ -322,7 +295,7 @@ class _Inference:
             {value: constants[value] for value in node.reads if value in constants},
             opsets=opsets_of_nodes([node]),
         )
-        alone = _Inference(None, single.opsets, self.names_of_sizes)
+        alone = _Inference(None, single.opsets)
         result = alone.run_onnx(single, lambda _: True)
         return result.nodes[0], {value: result.types[value] for value in node.writes if value in result.types}
 

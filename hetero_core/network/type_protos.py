@@ -5,6 +5,8 @@ Imports onnx only where a proto is made.
 
 from __future__ import annotations
 
+import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from hetero_core.dtypes import DTYPES, dtype_of_onnx, onnx_of_dtype
@@ -63,8 +65,26 @@ def _read_dimension(proto: onnx.TensorShapeProto.Dimension) -> Dimension:
     if kind == "dim_value":
         # Some exporters write -1 for a size that is known at run time.
         return proto.dim_value if proto.dim_value >= 0 else None
-    # An unnamed size is an unknown one; a name that is not UTF-8, which protobuf gives as bytes, is none.
-    return proto.dim_param if kind == "dim_param" and proto.dim_param and isinstance(proto.dim_param, str) else None
+    # A name that is not UTF-8, which protobuf gives as bytes, is none.
+    is_name = kind == "dim_param" and isinstance(proto.dim_param, str) and not _is_placeholder(proto.dim_param)
+    return proto.dim_param if is_name else None
+
+
+_PLACEHOLDER = re.compile(
+    r"""[\W_]*                 # nothing, or signs alone
+    | -?\d+                    # a number, -1 for an open size
+    | .*\?.*
+    | .*DynamicDimension.*     # Paddle
+    | unk_.*                   # ONNX's inference, tf2onnx
+    | (unk|unknown|dyn|dynamic|undefined|none|null) [\W_]* \d*""",
+    re.VERBOSE | re.IGNORECASE | re.DOTALL,
+)
+
+
+@lru_cache(maxsize=4096)
+def _is_placeholder(name: str) -> bool:
+    """Says whether a tool wrote the name for any size that is open, so that two sizes of this name need not be equal."""
+    return _PLACEHOLDER.fullmatch(name) is not None
 
 
 def write_type(value_type: ValueType, proto: onnx.TypeProto) -> None:

@@ -56,10 +56,6 @@ def test_sizes_that_onnx_makes_up_are_unknown() -> None:
     assert read("g (float[4] x) => (y) { y = NonZero(x) }").type_of("y") == TensorType("int64", (1, None))
 
 
-def test_name_that_looks_made_up_is_kept_where_an_input_has_it() -> None:
-    assert read("g (float[unk__0] x) => (y) { y = Relu(x) }").type_of("y") == f32("unk__0")
-
-
 def test_declared_type_is_kept_where_inference_says_less() -> None:
     network = read("g (float[4] x, int64[N] s) => (y) <float[2,2] a> { a = Reshape(x, s) y = Relu(a) }")
     assert network.type_of("a") == f32(2, 2)

@@ -78,7 +78,6 @@ def test_rapidocr_reads_pages(monkeypatch: pytest.MonkeyPatch, sessions: tuple[O
     assert any(line.replace(" ", "") == expected[0][0].replace(" ", "") for line in LINES)
 
 
-@pytest.mark.xfail(strict=True, reason="height and width of the angle model are both named '?', which is taken for one size")
 def test_rapidocr_reads_pages_upside_down(monkeypatch: pytest.MonkeyPatch, sessions: tuple[Open, list[Session]]) -> None:
     expected = read_pages(monkeypatch, None, has_angles=True)
     assert read_pages(monkeypatch, sessions[0], has_angles=True) == expected
