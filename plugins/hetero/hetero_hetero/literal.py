@@ -40,14 +40,14 @@ def select_uncontracted(graph: Digraph) -> list[list[int]]:
     integers of one bit per node.
     """
     units = _read_units(graph, range(len(graph)))
-    taken = []
+    subgraphs = []
     for device in range(len(graph.priorities)):
         free = sum(1 << position for position, rank in enumerate(graph.device_of_position) if rank == device)
         while free:
             members = max(_grow_candidates(units, free), key=len)
             free &= ~_join_bits(members)
-            taken.append(members)
-    return taken
+            subgraphs.append(members)
+    return subgraphs
 
 
 @dataclass(frozen=True)

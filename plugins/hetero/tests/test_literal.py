@@ -28,7 +28,7 @@ def select_with_sets(predecessors: list[list[int]], devices: list[str], prioriti
     def returns(members: list[int], rejected: set[int]) -> bool:
         return any(middle in below[one] and other in below[middle] for middle in rejected for one in members for other in members)
 
-    taken = []
+    subgraphs = []
     for device in priorities:
         free = {node for node in range(count) if devices[node] == device}
         while free:
@@ -47,20 +47,20 @@ def select_with_sets(predecessors: list[list[int]], devices: list[str], prioriti
                         rejected.add(members.pop())
                 candidates.append(set(members))
                 roots = [node for node in roots if node not in members]
-            taken.append(max(candidates, key=len))
-            free -= taken[-1]
-    return taken
+            subgraphs.append(max(candidates, key=len))
+            free -= subgraphs[-1]
+    return subgraphs
 
 
 def has_circle(predecessors: list[list[int]], parts: list[set[int]]) -> bool:
     """Says whether parts wait for each other: none of those that are left has all of its sources."""
-    left = list(parts)
-    while left:
-        waiting = set().union(*left)
-        ready = [part for part in left if not any(source in waiting - part for node in part for source in predecessors[node])]
+    pending = list(parts)
+    while pending:
+        waiting = set().union(*pending)
+        ready = [part for part in pending if not any(source in waiting - part for node in part for source in predecessors[node])]
         if not ready:
             return True
-        left = [part for part in left if part not in ready]
+        pending = [part for part in pending if part not in ready]
     return False
 
 
