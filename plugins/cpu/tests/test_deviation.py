@@ -96,8 +96,8 @@ def verify(body: str, inputs: list[Any], answers: list[Any]) -> Verdict:
     outputs, _, nodes = body.partition("=>")
     network = read(f"g (float[64, 30] x, float[30, 50] w) => ({outputs}) {{ m = MatMul (x, w) {nodes} }}")
     names = [spec.name for spec in network.outputs]
-    verifier = Verifier("g", names, inputs=["x", "w"], compile_toolkit=lambda: compile_program(network))
-    return verifier.run(tuple(inputs), RunContext(), lambda: tuple(answers))
+    verifier = Verifier("g", names, inputs=["x", "w"])
+    return verifier.run(tuple(inputs), RunContext(), lambda: tuple(answers), compile_program(network))
 
 
 @pytest.fixture
@@ -211,13 +211,13 @@ def test_network_that_multiplies_rounding_is_judged_by_its_own_spread(inputs: li
 def test_input_that_a_plan_writes_is_a_fault_and_is_put_right(inputs: list[Any]) -> None:
     x, before = inputs[0], inputs[0].copy()
     network = read("g (float[64, 30] x) => (float[64, 30] y) { y = Neg (x) }")
-    verifier = Verifier("g", ["y"], inputs=["x"], compile_toolkit=lambda: compile_program(network))
+    verifier = Verifier("g", ["y"], inputs=["x"])
 
     def run_plan() -> tuple[Any, ...]:
         x[3, 4] = NAN
         return (-before,)
 
-    verdict = verifier.run((x,), RunContext(), run_plan)
+    verdict = verifier.run((x,), RunContext(), run_plan, compile_program(network))
     assert verdict.fault == "input 'x' was written"
     np.testing.assert_array_equal(x, before)
     np.testing.assert_array_equal(verdict.outputs[0], -before)
@@ -226,20 +226,20 @@ def test_input_that_a_plan_writes_is_a_fault_and_is_put_right(inputs: list[Any])
 
 def test_error_that_only_the_plan_raises_is_a_fault(inputs: list[Any]) -> None:
     network = read("g (float[64, 30] x) => (float[64, 30] y) { y = Neg (x) }")
-    verifier = Verifier("g", ["y"], inputs=["x"], compile_toolkit=lambda: compile_program(network))
+    verifier = Verifier("g", ["y"], inputs=["x"])
 
     def run_plan() -> tuple[Any, ...]:
         raise IndexError("index 7 is out of bounds")
 
-    verdict = verifier.run((inputs[0],), RunContext(), run_plan)
+    verdict = verifier.run((inputs[0],), RunContext(), run_plan, compile_program(network))
     assert verdict.fault == "the plan raises IndexError: index 7 is out of bounds"
     np.testing.assert_array_equal(verdict.outputs[0], -inputs[0])
 
 
 def test_error_that_only_the_toolkit_raises_is_a_fault() -> None:
     network = read("g (float[2] x, int64[1] i) => (float[1] y) { y = Gather (x, i) }")
-    verifier = Verifier("g", ["y"], inputs=["x", "i"], compile_toolkit=lambda: compile_program(network))
-    verdict = verifier.run((floats(1, 2), np.array([5])), RunContext(), lambda: (floats(3),))
+    verifier = Verifier("g", ["y"], inputs=["x", "i"])
+    verdict = verifier.run((floats(1, 2), np.array([5])), RunContext(), lambda: (floats(3),), compile_program(network))
     assert verdict.fault.startswith("the toolkit raises IndexError: ")
     assert isinstance(verdict.error, IndexError)
 
