@@ -65,9 +65,12 @@ def build_evaluator(node: Node, network: Network, extensions: ExtensionTable) ->
 
 
 def _evaluate_kernel(node: Node, network: Network, lack: str) -> Evaluate:
-    """Runs what onnx.reference has not by the core's own NumPy function; where that, too, is missing, `lack` is the reason."""
+    """Runs what onnx.reference has not by the core's own NumPy function; where that, too, is missing, `lack` is the reason.
+
+    A node with bodies is refused: the function would have to be given them as programs.
+    """
     kernel, types = find_kernel(node), tuple(network.type_of(name) if name else None for name in node.inputs)
-    if kernel is None:
+    if kernel is None or node.bodies:
         raise NotImplementedError(lack)
     reason = refuse_by_kernel(node, types)
     if reason is not None:

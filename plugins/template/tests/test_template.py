@@ -158,3 +158,13 @@ def test_scan_of_more_inputs_than_it_has_is_refused_at_once(core: Core) -> None:
     attribute.i = 2**63 - 1
     refused = core.query_network(core.read_network(model), "TEMPLATE").refused
     assert "says that it scans 9223372036854775807 inputs and has 2" in refused["Scan_0"]
+
+
+def test_scan_that_walks_backwards_is_refused_as_the_evaluator_lacks_it(core: Core) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[2] a, float[3,2] x) => (float[2] y, float[3,2] z) {
+        y, z = Scan <num_scan_inputs = 1, scan_input_directions = [1], body = b (float[2] s, float[2] n) => (float[2] o, float[2] p) {
+            o = Add (s, n) p = Abs (o) }> (a, x) }"""
+    network = core.read_network(onnx.parser.parse_model(text))
+    assert "input_direction" in core.query_network(network, "TEMPLATE").refused["Scan_0"]
+    feeds = {"a": np.zeros(2, np.float32), "x": np.arange(6, dtype=np.float32).reshape(3, 2)}
+    assert core.load_network(network, "HETERO:TEMPLATE,CPU").infer(feeds)["y"].tolist() == [6, 9]
