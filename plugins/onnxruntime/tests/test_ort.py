@@ -319,3 +319,16 @@ def test_threads_go_with_the_network_whoever_holds_it(end: str) -> None:
     few, many = map(int, ended.stdout.split())
     # A thread that was told to end may not have ended yet; one for each network would be 25 more.
     assert many - few < 5
+
+
+def test_product_with_dequantized_weights_is_computed_in_float32(core: Core) -> None:
+    draw = np.random.default_rng(5)
+    weights, x = draw.integers(-127, 128, (63, 32)).astype(np.int8), draw.standard_normal((3, 40, 63)).astype(np.float32)
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 18]> g (float[3,40,63] x) => (float[3,40,32] y) <float s = {0.01}, int8 z = {0}> '
+        "{ d = DequantizeLinear (w, s, z) y = MatMul (x, d) }"
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    expected = x.astype(np.float64) @ (weights.astype(np.float64) * np.float64(np.float32(0.01)))
+    with core.load_network(model, "ORT") as loaded:
+        np.testing.assert_allclose(loaded.infer({"x": x})["y"], expected, rtol=1e-5, atol=1e-4)
