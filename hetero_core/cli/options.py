@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from hetero_core.blobs.container import MAGIC
 from hetero_core.cli.answer import Answer, UsageError
 from hetero_core.network import affinity
+from hetero_core.plain_files import open_plain
 
 if TYPE_CHECKING:
     from hetero_core.core import Core
@@ -100,11 +101,11 @@ def _collect_pairs(pairs: Sequence[tuple[str, str]], option: str) -> dict[str, s
 
 
 def is_blob(path: str) -> bool:
-    """Says whether a file begins as an exported network does; False where there is no such file."""
+    """Says whether a file begins as an exported network does; False where there is no such plain file. A pipe is not waited for."""
     try:
-        with Path(path).open("rb") as file:
+        with os.fdopen(open_plain(path), "rb") as file:
             return file.read(len(MAGIC)) == MAGIC
-    except OSError:
+    except (OSError, ValueError):
         return False
 
 

@@ -144,3 +144,13 @@ def test_installed_script_is_the_same_command() -> None:
         pytest.skip("hetero-core is on the path but not installed with its scripts")
     ended = subprocess.run([str(script), "devices", "--names"], capture_output=True, text=True, check=False, timeout=60)
     assert (ended.returncode, ended.stdout) == (0, run_hetero("devices", "--names").stdout)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no pipes with names")
+@pytest.mark.parametrize("command", ["run", "query", "inspect"])
+def test_pipe_in_place_of_a_model_is_refused_and_not_waited_for(command: str, tmp_path: Path) -> None:
+    pipe = tmp_path / "model.onnx"
+    os.mkfifo(pipe)
+    ended = run_hetero(command, str(pipe), *([] if command == "inspect" else ["-d", "CPU"]))
+    assert ended.returncode == 2
+    assert "is a pipe, expected a plain file" in ended.stderr
