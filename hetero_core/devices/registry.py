@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
+from collections.abc import Iterable
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import importlib_metadata
@@ -20,7 +20,7 @@ from hetero_core.devices.blame import call_plugin
 from hetero_core.devices.device import Device
 from hetero_core.devices.names import parse_device_name
 from hetero_core.devices.patience import ask_within, describe_hanging
-from hetero_core.devices.provenance import Provenance, describe_object
+from hetero_core.devices.provenance import Provenance, describe_object, read_identity
 from hetero_core.errors import (
     DeviceNameError,
     DeviceNotFoundError,
@@ -30,6 +30,7 @@ from hetero_core.errors import (
     enumerate_choices,
     suggest,
 )
+from hetero_core.records import record
 
 if TYPE_CHECKING:
     from hetero_core.core import Core
@@ -44,7 +45,7 @@ WRAPPERS_GROUP = "hetero_core.wrappers"
 _being_created: ContextVar[tuple[str, ...]] = ContextVar("hetero_being_created", default=())
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Announcement:
     """A plugin that is known by name: by an entry point (not loaded yet) or as an object given at run time."""
 
@@ -53,7 +54,7 @@ class Announcement:
     plugin: Any = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Retired:
     """A device whose name is gone. `closer` is a second face of the same plugin, so that `device` tells when nobody holds it."""
 
@@ -75,12 +76,13 @@ class Registry:
         self._lock_of_name: dict[str, threading.Lock] = {}
         self._hanging: dict[str, Announcement] = {}
         self._is_closed = False
-        self._announced = _read_entry_points()
+        entry_points = importlib_metadata.entry_points()  # one walk over what is installed; each call walks anew
+        self._announced = _read_announcements(entry_points.select(group=DEVICES_GROUP))
         self._devices: dict[str, Device] = {}
         self._retired: list[_Retired] = []
         # By name and plugin: objects that are devices themselves belong to whoever registered them, and may come back.
         self._lent: dict[tuple[str, int], Device] = {}
-        self.wrappers = _load_wrappers()
+        self.wrappers = _load_wrappers(entry_points.select(group=WRAPPERS_GROUP))
 
     def names(self) -> tuple[str, ...]:
         """Returns all device names, sorted; loads nothing."""
@@ -293,17 +295,11 @@ def _close_all(devices: list[Device]) -> None:
         raise errors[0]
 
 
-def _read_entry_points() -> dict[str, list[Announcement]]:
+def _read_announcements(entry_points: Iterable[Any]) -> dict[str, list[Announcement]]:
     announced: dict[str, list[Announcement]] = {}
-    for entry_point in importlib_metadata.entry_points(group=DEVICES_GROUP):
+    for entry_point in entry_points:
         name = entry_point.name.strip().upper()
-        distribution = entry_point.dist
-        provenance = Provenance(
-            name,
-            "an unknown distribution" if distribution is None else distribution.name,
-            "" if distribution is None else distribution.version,
-            entry_point.value,
-        )
+        provenance = Provenance(name, *read_identity(entry_point.dist), entry_point.value)
         claims = announced.setdefault(name, [])
         # One distribution may be seen twice on the path, as when it is installed and stands in the working folder.
         if all(claim.provenance != provenance for claim in claims):
@@ -322,11 +318,11 @@ def _load_entry_point(announcement: Announcement) -> Any:
         ) from error
 
 
-def _load_wrappers() -> list[Any]:
+def _load_wrappers(entry_points: Iterable[Any]) -> list[Any]:
     """Returns the wrapper modules. A broken one is an error at once: what it would have guarded must not run unguarded."""
     wrappers = []
-    for entry_point in importlib_metadata.entry_points(group=WRAPPERS_GROUP):
-        distribution = "" if entry_point.dist is None else f" ({entry_point.dist.name} {entry_point.dist.version})"
+    for entry_point in entry_points:
+        distribution = "" if entry_point.dist is None else f" ({' '.join(read_identity(entry_point.dist))})"
         blame = f"wrapper '{entry_point.name}'{distribution}"
         try:
             wrapper = entry_point.load()

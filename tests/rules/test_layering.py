@@ -30,6 +30,7 @@ CORE = ROOT / "hetero_core"
 LAYERS = (
     "errors",
     "dtypes",
+    "records",
     "files",
     "plain_files",
     "limits",

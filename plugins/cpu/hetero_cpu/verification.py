@@ -17,8 +17,6 @@ import logging
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from time import perf_counter
 from typing import Any
 
@@ -27,6 +25,7 @@ import numpy as np
 from hetero_core.contract import RunContext
 from hetero_core.errors import RequestCancelledError, WrongPlanWarning
 from hetero_core.kernels.execution import Program
+from hetero_core.records import record
 from hetero_core.transforms.constants import RANDOM_OPERATORS
 from hetero_cpu.deviation import FACTOR, NONE, Deviation, is_explained, measure_deviation
 from hetero_cpu.instance import WrongTypeError
@@ -39,7 +38,7 @@ MOST_ROUNDINGS = 6
 """Runs of the toolkit with other roundings, before a deviation counts as a fault."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Verdict:
     """The answer of a run that was computed twice. `fault` says why the plan is wrong, and is empty for one that may be used.
 
@@ -211,6 +210,8 @@ def _has_same_bytes(value: np.ndarray[Any, Any], original: np.ndarray[Any, Any])
 
 
 def _list_versions() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # imports a parser of mails; only needed for the warning
+
     versions = []
     for name in ("hetero-core", "hetero-cpu", "llvmlite", "numpy"):
         try:

@@ -11,15 +11,14 @@ import platform
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from hetero_core.blobs.private_cache import open_private_folder, read_private_file, write_private_file
 from hetero_core.errors import HeteroError
+from hetero_core.records import record
 from hetero_core.runtime.forks import call_in_child
 from hetero_cpu.jit.footprints import Numbers, Spans
 from hetero_cpu.jit.image import ImageError, load_image
@@ -30,7 +29,7 @@ FOLDER = "cpu-kernels"
 _DIGEST_BYTES = 32
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Kernel:
     """A function of machine code: void (int64 row, int64 chunk, int64 worker). `emit(name, width)` returns its Code, finished.
 
@@ -173,6 +172,8 @@ class Compiler:
 @cache
 def find_llvmlite_version() -> str:
     """Returns the version that is installed. Once in a process: finders may keep what they list of each folder of the search path."""
+    from importlib.metadata import version  # imports a parser of mails; needed by whoever compiles alone
+
     return version("llvmlite")
 
 
