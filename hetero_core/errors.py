@@ -50,6 +50,10 @@ class DeviceTimeoutError(DeviceUnavailableError, TimeoutError):
     """A plugin has not answered in time, and may never; the message names it and what it was asked for."""
 
 
+class DeviceCrashedError(HeteroError, RuntimeError):
+    """The process that a device runs in has ended; the message names the device, the signal or exit status, and what was under way."""
+
+
 class PluginError(HeteroError, RuntimeError):
     """A plugin broke the contract; the message names its distribution and version."""
 

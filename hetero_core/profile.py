@@ -83,6 +83,20 @@ class Profile:
         """Records that a value was copied between two memories; `begin` as in `add`."""
         self._append(value, "transfer", seconds, begin, nbytes, source, targets)
 
+    def record(
+        self,
+        name: str,
+        operator: str,
+        seconds: float,
+        *,
+        begin: float,
+        nbytes: int = 0,
+        source: str = "",
+        targets: tuple[str, ...] = (),
+    ) -> None:
+        """Records a node or a transfer by its name and operator, for a device that has no Node: one in another process."""
+        self._append(name, operator, seconds, begin, nbytes, source, targets)
+
     def _append(
         self,
         name: str,

@@ -52,6 +52,7 @@ LAYERS = (
     "blobs",
     "runtime",
     "core",
+    "remote",
     "reports",
     "diagnosis",
     "kernels",

@@ -1,0 +1,45 @@
+"""Errors that cross to another process: their type by name, their message, notes and provenance; never a pickled object."""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any
+
+from hetero_core import errors
+from hetero_core.errors import HeteroError, InferenceError, UnsupportedNodesError
+
+
+def describe_failure(error: BaseException) -> dict[str, Any]:
+    """Returns an error as plain values: the name of its type, its message, its notes, and what refused which node."""
+    message = error.args[0] if isinstance(error, KeyError) and error.args else str(error)
+    return {
+        "type": type(error).__name__,
+        "message": str(message),
+        "notes": [str(note) for note in getattr(error, "__notes__", ())],
+        "refusals": getattr(error, "refusals", None),
+        "cause": "" if error.__cause__ is None else f"{type(error.__cause__).__name__}: {error.__cause__}",
+    }
+
+
+def restore_failure(fields: dict[str, Any], where: str) -> Exception:
+    """Returns the error that `describe_failure` described, with a note on where it was raised.
+
+    A type that only the other process knows becomes an InferenceError that names it.
+    """
+    name, message = str(fields["type"]), str(fields["message"])
+    kind = getattr(errors, name, None) or getattr(builtins, name, None)
+    error: Exception
+    if name == "UnsupportedNodesError":
+        error = UnsupportedNodesError(message, fields["refusals"] or {})
+    elif (
+        isinstance(kind, type) and issubclass(kind, HeteroError | RuntimeError | ValueError | TypeError | LookupError | MemoryError)
+    ) or (isinstance(kind, type) and issubclass(kind, ArithmeticError | NotImplementedError | AssertionError)):
+        error = kind(message)
+    else:
+        error = InferenceError(f"{name}: {message}")
+    for note in fields["notes"]:
+        error.add_note(str(note))
+    if fields["cause"]:
+        error.add_note(f"caused by {fields['cause']}")
+    error.add_note(f"raised {where}")
+    return error

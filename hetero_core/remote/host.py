@@ -1,0 +1,147 @@
+"""The host: a Core that answers for one device to somebody elsewhere. Operations by name, arguments as plain values, bulk as buffers.
+
+    describe() -> keys, metrics, capabilities        load(config) + packed network -> network     run: `open_session`
+    metric(name)    query(config) + packed network   import(config) + blob -> network             export(network) -> blob
+    network_metric(network, name)                    close(network)
+
+A network is a number here. What carries operations and arrays, a pipe or a cluster, stands elsewhere.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hetero_core import hookspecs
+from hetero_core.contract import CancelToken, RunContext
+from hetero_core.devices.config import STANDARD_KEYS
+from hetero_core.errors import InferenceError
+from hetero_core.profile import NodeTime, Profile
+from hetero_core.runtime.executable import ExecutableNetwork, find_core_version
+
+if TYPE_CHECKING:
+    from hetero_core.core import Core
+
+Bulk = Sequence[Any]
+"""Buffers that are too large for a message: weights and blobs."""
+
+_OWN_METRICS = frozenset(
+    ("SUPPORTED_METRICS", "SUPPORTED_CONFIG_KEYS", "IMPORT_EXPORT_SUPPORT", "AVAILABLE_DEVICES", "FULL_DEVICE_NAME")
+)
+
+
+class Host:
+    """Answers operations on one device of a Core. Safe for threads."""
+
+    def __init__(self, core: Core, device: str) -> None:
+        self._core = core
+        self._device = device
+        self._networks: dict[int, ExecutableNetwork] = {}
+        self._numbers = itertools.count(1)
+        self._operations: Mapping[str, Callable[..., Any]] = {
+            "describe": self._describe,
+            "metric": lambda bulk, name: core.get_metric(device, name),
+            "query": self._query,
+            "load": self._load,
+            "import": self._import,
+            "export": self._export,
+            "network_metric": lambda bulk, number, name: self._networks[number].get_metric(name),
+            "close": self._close,
+        }
+
+    def answer(self, operation: str, arguments: Sequence[Any], bulk: Bulk) -> tuple[Any, Bulk]:
+        """Returns the result of an operation and its buffers. Raises: whatever the Core raises."""
+        result = self._operations[operation](bulk, *arguments)
+        return result if operation == "export" else (result, ())
+
+    def open_session(self, number: int) -> HostSession:
+        """Returns the working memory of one request on a network."""
+        return HostSession(self._networks[number])
+
+    def _describe(self, bulk: Bulk) -> dict[str, Any]:
+        keys = self._core.config_keys(self._device)
+        names = self._core.get_metric(self._device, "SUPPORTED_METRICS")
+        return {
+            "core": find_core_version(),
+            "api": hookspecs.API,
+            "versions": self._core.get_versions(self._device),
+            "keys": {
+                name: (key.type.__name__, key.default, key.doc, key.choices, key.runtime, key.least, key.words)
+                for name, key in keys.items()
+                if name not in STANDARD_KEYS and not key.is_arguments
+            },
+            "metrics": tuple(name for name in names if name not in _OWN_METRICS),
+            "full_name": str(self._core.get_metric(self._device, "FULL_DEVICE_NAME")),
+            "exports": bool(self._core.get_metric(self._device, "IMPORT_EXPORT_SUPPORT")),
+        }
+
+    def _query(self, bulk: Bulk, config: dict[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+        answer = self._core.query_network(_unpack(bulk), self._device, config)
+        return dict(answer.supported), dict(answer.refused)
+
+    def _load(self, bulk: Bulk, config: dict[str, Any]) -> dict[str, Any]:
+        return self._keep(self._core.load_network(_unpack(bulk), self._device, config))
+
+    def _import(self, bulk: Bulk, config: dict[str, Any]) -> dict[str, Any]:
+        # Whoever sent the blob has asked its user: code in it is marked there as well.
+        return self._keep(self._core.import_network(bytes(bulk[0]), self._device, config, trust=True))
+
+    def _keep(self, network: ExecutableNetwork) -> dict[str, Any]:
+        number = next(self._numbers)
+        self._networks[number] = network
+        standard = ("SUPPORTED_CONFIG_KEYS", "SUPPORTED_METRICS", "NETWORK_NAME", "LOADED_FROM_CACHE", "EXECUTION_DEVICES")
+        return {
+            "number": number,
+            "inputs": network.all_inputs,
+            "outputs": network.all_outputs,
+            "depth": network.executable.pipeline_depth,
+            "metrics": tuple(name for name in network.get_metric("SUPPORTED_METRICS") if name not in standard),
+        }
+
+    def _export(self, bulk: Bulk, number: int) -> tuple[None, Bulk]:
+        stream = io.BytesIO()
+        self._networks[number].export_network(stream)
+        return None, (stream.getbuffer(),)
+
+    def _close(self, bulk: Bulk, number: int) -> None:
+        network = self._networks.pop(number, None)
+        if network is not None:
+            network.close()
+
+
+def _unpack(bulk: Bulk) -> Any:
+    from hetero_core.network.writer import unpack_network
+
+    return unpack_network({"model": bulk[0], "weights": bulk[1]})
+
+
+class HostSession:
+    """One request on a network: its working memory, and its runs one after the other."""
+
+    def __init__(self, network: ExecutableNetwork) -> None:
+        self.network = network
+        self._state = network.create_state()
+
+    def run(
+        self, inputs: tuple[Any, ...], presets: Sequence[Any | None] | None, token: CancelToken, *, measures: bool
+    ) -> tuple[tuple[Any, ...], tuple[tuple[Any, ...], ...]]:
+        """Returns the outputs, valid until the next run, and the times of nodes as plain values where they were asked for."""
+        profile = Profile(str(self.network.device)) if measures else None
+        context = RunContext(self._state, outputs=presets, profile=profile, token=token, limits=self.network.create_limits())
+        outputs = self.network.check_outputs(self.network.run_host(inputs, context), context)
+        return outputs, () if profile is None else tuple(_describe_time(entry) for entry in profile.entries)
+
+
+def _describe_time(entry: NodeTime) -> tuple[Any, ...]:
+    return entry.node, entry.operator, entry.device, entry.seconds, entry.begin, entry.nbytes, entry.source, entry.targets
+
+
+def restore_times(profile: Profile, times: Sequence[tuple[Any, ...]]) -> None:
+    """Records times of another process on this machine: both read one clock. Raises: InferenceError for what are no times."""
+    for fields in times:
+        if len(fields) != len(("node", "operator", "device", "seconds", "begin", "nbytes", "source", "targets")):
+            raise InferenceError(f"another process sent {fields!r:.100} as the time of a node")
+        node, operator, _, seconds, begin, nbytes, source, targets = fields
+        profile.record(node, operator, seconds, begin=begin, nbytes=nbytes, source=source, targets=targets)

@@ -1,0 +1,202 @@
+"""The mirror: a device here that stands for a device elsewhere; each hook is one operation of the host.
+
+    caller ──> RemoteExecutable.run ──> Session (of the carrier) ──> HostSession.run ──> the device's executable
+                                                              <── outputs, times, or the error with its type
+
+A carrier that has lost its host says so with DeviceCrashedError, and has another one for the next call: a network that was loaded on an
+earlier host is loaded again, from its packed form or its blob, before its next run.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from hetero_core.contract import ConfigKey, Executable, Payload, QueryResult, RunContext
+from hetero_core.devices.config import LIMIT_KEYS, STANDARD_KEYS
+from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
+from hetero_core.errors import DeviceCrashedError
+from hetero_core.network.graph import Network
+from hetero_core.network.types import HOST, ValueSpec
+from hetero_core.network.writer import pack_network
+from hetero_core.records import record
+
+_TYPES: Mapping[str, type] = {kind.__name__: kind for kind in (bool, int, float, str, tuple, dict)}
+# Keys of the core that the host's Core answers for as well; the others, as CACHE_DIR and DEADLINE, are answered for here.
+_FORWARDED = (THREADS_KEY, STREAMS_KEY, LIMIT_KEYS[1])
+BLOB = "blob"
+CODE = "code"
+
+
+class HostReplacedError(DeviceCrashedError):
+    """The host was ended for the sake of another request, which hung; what was asked for can be asked for again."""
+
+
+class Session(Protocol):
+    """The far end of one request."""
+
+    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        """Returns the outputs, valid until the next run of this session."""
+
+    def close(self) -> None:
+        """Lets the far end forget the request."""
+
+
+class Carrier(Protocol):
+    """What carries operations to a host, and arrays."""
+
+    def prepare(self) -> int:
+        """Returns the number of the host that works, of all that there have been; starts one where there is none.
+
+        Raises: DeviceCrashedError where that is in vain.
+        """
+
+    def has_host(self, generation: int) -> bool:
+        """Says whether this host still works."""
+
+    def call(self, operation: str, *arguments: Any, bulk: Sequence[Any] = ()) -> tuple[Any, Sequence[Any]]:
+        """Returns what the host answers. Raises: the host's error; DeviceCrashedError where there is no host any more."""
+
+    def open_session(self, number: int, outputs: tuple[ValueSpec, ...]) -> Session:
+        """Returns the far end of a request on a network of the host."""
+
+
+@record(frozen=True, slots=True)
+class Description:
+    """What a host tells of its device once: keys, names of metrics, and whether it exports."""
+
+    keys: Mapping[str, ConfigKey]
+    metrics: tuple[str, ...]
+    full_name: str
+    exports: bool
+    core_version: str
+    api: tuple[int, ...]
+    versions: Mapping[str, str]
+
+
+def describe_remote(carrier: Carrier) -> Description:
+    """Asks a host for the description of its device."""
+    fields, _ = carrier.call("describe")
+    keys = {
+        name: ConfigKey(_TYPES[kind], default, doc, tuple(choices), runtime, False, least, tuple(words))
+        for name, (kind, default, doc, choices, runtime, least, words) in fields["keys"].items()
+    }
+    return Description(
+        keys, fields["metrics"], fields["full_name"], fields["exports"], fields["core"], tuple(fields["api"]), fields["versions"]
+    )
+
+
+def select_config(config: Mapping[str, Any], keys: Mapping[str, ConfigKey]) -> dict[str, Any]:
+    """Returns what of a device's configuration its host is given: its own keys that are set, and the budget of threads and memory."""
+    own = {name: value for name, value in config.items() if name in keys and name not in STANDARD_KEYS and value is not None}
+    return own | {name: config[name] for name in _FORWARDED if config.get(name) is not None}
+
+
+def query_remote(carrier: Carrier, network: Network, config: Mapping[str, Any], device: str) -> QueryResult:
+    """Returns what the host's device takes, under the name of the device here."""
+    packed = pack_network(network)
+    (supported, refused), _ = carrier.call("query", dict(config), bulk=(packed["model"], packed["weights"]))
+    return QueryResult(dict.fromkeys(supported, device), refused)
+
+
+def load_remote(carrier: Carrier, network: Network, config: Mapping[str, Any]) -> RemoteExecutable:
+    """Returns a network that the host has loaded from its packed form."""
+    packed = pack_network(network)
+    bulk = (packed["model"], packed["weights"])
+    return RemoteExecutable(carrier, lambda: carrier.call("load", dict(config), bulk=bulk)[0])
+
+
+def import_remote(carrier: Carrier, payload: Payload, config: Mapping[str, Any]) -> RemoteExecutable:
+    """Returns a network that the host has imported from its device's own blob."""
+    blob = payload.read_code(CODE) if CODE in payload.sections else payload.sections[BLOB]
+    return RemoteExecutable(carrier, lambda: carrier.call("import", dict(config), bulk=(blob,))[0])
+
+
+class RemoteExecutable(Executable):
+    """A network on a host. Loads it again where the host is another one than before."""
+
+    def __init__(self, carrier: Carrier, load: Callable[[], dict[str, Any]]) -> None:
+        self._carrier = carrier
+        self._load = load
+        self._lock = threading.Lock()
+        self._loaded: tuple[int, int] = (-1, 0)
+        fields = self._load_now()
+        self.inputs = tuple(ValueSpec(spec.name, spec.type, HOST) for spec in fields["inputs"])
+        self.outputs = tuple(ValueSpec(spec.name, spec.type, HOST) for spec in fields["outputs"])
+        self.pipeline_depth = fields["depth"]
+        self._metrics = fields["metrics"]
+
+    def _load_now(self) -> dict[str, Any]:
+        generation = self._carrier.prepare()
+        fields = self._load()
+        self._loaded = generation, fields["number"]
+        return fields
+
+    def find_number(self) -> tuple[int, int]:
+        """Returns the generation of the host, and the number of the network there; loads it where it is not."""
+        generation, loaded = self._carrier.prepare(), self._loaded
+        if loaded[0] == generation:
+            return loaded
+        with self._lock:
+            if self._loaded[0] != self._carrier.prepare():
+                self._load_now()
+            return self._loaded
+
+    def create_state(self) -> RemoteState:
+        """Returns the near end of a request; the far end is opened with its first run."""
+        return RemoteState()
+
+    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        """Returns the outputs by position, in memory that the next run of the context writes again.
+
+        Raises: the error of the device; DeviceCrashedError where its host ended in this run.
+        """
+        try:
+            return self._run_once(inputs, context)
+        except HostReplacedError:
+            return self._run_once(inputs, context)
+
+    def _run_once(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        state: Any = context.state
+        loaded = self.find_number()
+        if state.session is None or state.loaded != loaded:
+            state.session, state.loaded = self._carrier.open_session(loaded[1], self.outputs), loaded
+        outputs: tuple[Any, ...] = state.session.run(inputs, context)
+        return outputs
+
+    def metrics(self) -> Mapping[str, Any]:
+        """The metrics of the network at its host, asked for when they are read."""
+        return {name: self._ask_metric(name) for name in self._metrics}
+
+    def _ask_metric(self, name: str) -> Callable[[], Any]:
+        return lambda: self._carrier.call("network_metric", self.find_number()[1], name)[0]
+
+    def export(self) -> Payload:
+        """Returns the blob that the host's device exports, marked as code where it holds some."""
+        from hetero_core.blobs.container import find_code, read_blob
+
+        _, (blob,) = self._carrier.call("export", self.find_number()[1])
+        content = bytes(blob)
+        name = CODE if find_code(read_blob(content)[1]) else BLOB
+        return Payload({name: content}, code=(CODE,) if name == CODE else ())
+
+    def close(self) -> None:
+        """Lets the host free the network, where it still has it."""
+        generation, number = self._loaded
+        if self._carrier.has_host(generation):
+            self._carrier.call("close", number)
+
+
+class RemoteState:
+    """The near end of one request: its session, and the network that it belongs to."""
+
+    __slots__ = ("loaded", "session")
+
+    def __init__(self) -> None:
+        self.session: Session | None = None
+        self.loaded: tuple[int, int] | None = None
+
+    def __del__(self) -> None:
+        if self.session is not None:
+            self.session.close()

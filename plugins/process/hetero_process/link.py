@@ -1,0 +1,215 @@
+"""The parent's end: starts the child, sends requests, and waits; whoever waits reads, for itself and for the others.
+
+A thread that waits polls now and then whether its caller has given up. A child that does not answer a cancelled run within GRACE
+seconds is ended.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from time import monotonic
+
+from hetero_core.contract import CancelToken
+from hetero_core.errors import DeviceCrashedError
+from hetero_core.remote.mirror import HostReplacedError
+from hetero_process.channel import CANCEL, Channel, Message
+
+GRACE = 1.0
+"""Seconds that a child has to give up a run that was cancelled."""
+_POLL = 0.05
+"""Seconds between two looks at whether the caller has given up."""
+
+
+class _Waiting:
+    """A request that waits for its answer: it is woken when the answer is here, or when it is its turn to read."""
+
+    __slots__ = ("answer", "event", "what")
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.answer: Message | None = None
+        self.event = threading.Event()
+
+
+class Link:
+    """One child process. Safe for threads."""
+
+    def __init__(self, device: str, python: str, memory: int) -> None:
+        self._device = device
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._lifeline, lifeline = _open_lifeline()
+        environment = dict(os.environ)
+        if not python:
+            environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+        try:
+            self._process = subprocess.Popen(
+                [python or sys.executable, "-m", "hetero_process.child", str(theirs.fileno()), str(lifeline), str(memory), device],
+                pass_fds=(theirs.fileno(), lifeline),
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            os.close(self._lifeline)
+            ours.close()
+            raise DeviceCrashedError(
+                f"cannot start a process for device {device} with '{python}': {error.strerror or error}"
+            ) from error
+        finally:
+            theirs.close()
+            os.close(lifeline)
+        self._channel = Channel(ours)
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._waiting: dict[int, _Waiting] = {}
+        self._is_read = False
+        self._poll = select.poll()
+        self._poll.register(self._channel.fileno(), select.POLLIN)
+        self._end = ""
+        self._culprit: int | None = None
+
+    @property
+    def is_dead(self) -> bool:
+        """Says whether the child has been seen to be gone."""
+        return bool(self._end)
+
+    def request(
+        self,
+        kind: int,
+        text: bytes,
+        files: Sequence[int] = (),
+        *,
+        what: str,
+        token: CancelToken | None = None,
+        seconds: float | None = None,
+    ) -> Message:
+        """Sends a request and returns its answer. `what` is the request in messages; `seconds` is how long the answer may take.
+
+        Raises: DeviceCrashedError where the child is gone or had to be ended.
+        """
+        number, waiting = next(self._numbers), _Waiting(what)
+        with self._lock:
+            if self._end:
+                raise self._describe_end(what, is_bystander=self._culprit is not None)
+            self._waiting[number] = waiting
+        try:
+            self._channel.send(number, kind, text, files)
+        except OSError:
+            self._bury()
+        self._await(number, waiting, token, None if seconds is None else monotonic() + seconds)
+        answer = waiting.answer
+        if answer is None:
+            raise self._describe_end(what, is_bystander=self._culprit not in (None, number))
+        return answer
+
+    def _await(self, number: int, waiting: _Waiting, token: CancelToken | None, limit: float | None) -> None:
+        """Waits until the answer is here or the child is gone; reads while nobody else does."""
+        is_told = False
+        while waiting.answer is None and not self._end:
+            with self._lock:
+                is_reader = not self._is_read and waiting.answer is None
+                self._is_read |= is_reader
+            if is_reader:
+                try:
+                    self._read_once()
+                finally:
+                    self._pass_on()
+            else:
+                waiting.event.wait(_POLL)
+                waiting.event.clear()
+            if token is not None and token.is_set and not is_told and waiting.answer is None:
+                is_told, limit = True, monotonic() + GRACE
+                self._tell_cancel(number)
+            if limit is not None and monotonic() > limit and waiting.answer is None:
+                self.kill(f"it did not answer in time while it {waiting.what}", culprit=number)
+        with self._lock:
+            self._waiting.pop(number, None)
+
+    def _tell_cancel(self, number: int) -> None:
+        try:
+            self._channel.send(number, CANCEL)
+        except OSError:
+            self._bury()
+
+    def _read_once(self) -> None:
+        """Waits a moment for a message, and gives it to whoever waits for it."""
+        try:
+            if not self._poll.poll(_POLL * 1000):
+                return
+            message = self._channel.receive()
+        except (OSError, ValueError):
+            message = None
+        if message is None:
+            self._bury()
+            return
+        with self._lock:
+            waiting = self._waiting.get(message.number)
+            if waiting is not None:
+                waiting.answer = message
+                waiting.event.set()
+                return
+        for file in message.files:
+            os.close(file)
+
+    def _pass_on(self) -> None:
+        """Lets another one who waits read."""
+        with self._lock:
+            self._is_read = False
+            following = next((one for one in self._waiting.values() if one.answer is None), None)
+        if following is not None:
+            following.event.set()
+
+    def kill(self, reason: str, *, culprit: int) -> None:
+        """Ends the child at once because of a request; the others that are under way are told that it was not theirs."""
+        self._culprit = culprit
+        self._process.kill()
+        self._bury(f"was ended: {reason}")
+
+    def _bury(self, reason: str = "") -> None:
+        """Notes that the child is gone, and why, and wakes all who wait for it."""
+        try:
+            status = self._process.wait(timeout=GRACE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            status = self._process.wait()
+        with self._lock:
+            if not self._end:
+                self._end = reason or _describe_status(status)
+                os.close(self._lifeline)
+            waiting = list(self._waiting.values())
+        for one in waiting:
+            one.event.set()
+
+    def _describe_end(self, what: str, *, is_bystander: bool = False) -> DeviceCrashedError:
+        kind = HostReplacedError if is_bystander else DeviceCrashedError
+        return kind(f"device {self._device} in process {self._process.pid} {self._end} while it {what}")
+
+    def close(self) -> None:
+        """Lets the child end, and waits for it; one that hangs is ended."""
+        self._channel.close()
+        if not self._end:
+            self._bury("was closed")
+
+
+def _open_lifeline() -> tuple[int, int]:
+    """Returns the two ends of a pipe: ours, which nobody inherits, and the child's."""
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    return writer, reader
+
+
+def _describe_status(status: int) -> str:
+    if status < 0:
+        try:
+            name = signal.Signals(-status).name
+        except ValueError:
+            name = f"signal {-status}"
+        return f"ended by {name}"
+    return f"exited with status {status}"

@@ -1,0 +1,130 @@
+"""A device that breaks as it is told, installed for this process and for its children."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import onnx.parser
+import pytest
+
+from hetero_core import Core, Network
+
+_BREAKING = dedent(
+    '''
+    """BREAKING: computes Neg; breaks where BREAKING_AT says, in the way that BREAKING_HOW says."""
+
+    import ctypes
+    import os
+    import signal
+    import threading
+
+    import numpy as np
+
+    from hetero_core import ConfigKey, Executable, QueryResult, hookimpl
+
+
+    def break_now(how, sign=""):
+        if sign:
+            open(sign, "w").close()
+        if how == "ABORT":
+            os.abort()
+        if how == "SEGV":
+            ctypes.string_at(0)
+        if how == "EXIT":
+            os._exit(3)
+        if how == "HANG":
+            threading.Event().wait()
+        if how == "HANG_WITH_LOCK":
+            ctypes.PyDLL(None).pause()
+        if how == "RAISE":
+            raise ValueError("a device of mine has had enough")
+        if how == "EAT":
+            blocks = []
+            while True:
+                blocks.append(np.ones(1 << 24))
+
+
+    class Breaking(Executable):
+        def __init__(self, network, how, sign):
+            self.inputs, self.outputs, self._how, self._sign = network.inputs, network.outputs, how, sign
+
+        def run(self, inputs, context):
+            # Breaks for the numbers that it is told to; any other input is negated.
+            if inputs[0].flat[0] == 13:
+                break_now(self._how, self._sign)
+            return (-inputs[0],)
+
+        def metrics(self):
+            return {"PID": os.getpid()}
+
+
+    class Device:
+        @hookimpl
+        def config_keys(self):
+            return {
+                "BREAKING_HOW": ConfigKey(str, "NOT", "how it breaks"),
+                "BREAKING_SIGN": ConfigKey(str, "", "a file that is made when it breaks"),
+                "BREAKING_AT": ConfigKey(str, "RUN", "where it breaks", choices=("LOAD", "QUERY", "RUN")),
+            }
+
+        @hookimpl
+        def query_network(self, device, network, config):
+            if config["BREAKING_AT"] == "QUERY":
+                break_now(config["BREAKING_HOW"])
+            kinds = {node.name: node.op_type == "Neg" for node in network.nodes}
+            return QueryResult(
+                {name: str(device) for name, good in kinds.items() if good},
+                {name: "it computes Neg alone" for name, good in kinds.items() if not good},
+            )
+
+        @hookimpl
+        def load_network(self, device, network, config):
+            if config["BREAKING_AT"] == "LOAD":
+                break_now(config["BREAKING_HOW"])
+            return Breaking(network, config["BREAKING_HOW"], config["BREAKING_SIGN"])
+
+
+    @hookimpl
+    def create_device(core, name):
+        return Device()
+    '''
+)
+
+
+@pytest.fixture(scope="session")
+def breaking_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the device BREAKING, as pip would have installed it."""
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "breaking_device.py").write_text(_BREAKING)
+    installed = folder / "breaking_device-1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: breaking-device\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text("[hetero_core.devices]\nBREAKING = breaking_device\n")
+    return folder
+
+
+@pytest.fixture
+def core(breaking_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Core]:
+    monkeypatch.syspath_prepend(str(breaking_folder))
+    with Core() as opened:
+        yield opened
+    sys.modules.pop("breaking_device", None)
+
+
+@pytest.fixture
+def read(core: Core) -> Callable[[str], Network]:
+    return lambda text: core.read_network(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}'))
+
+
+@pytest.fixture
+def negation(read: Callable[[str], Network]) -> Network:
+    return read("negation (float[n] x) => (float[n] y) { y = Neg (x) }")
+
+
+@pytest.fixture
+def load(core: Core, negation: Network) -> Callable[..., Any]:
+    return lambda **config: core.load_network(negation, "PROCESS:BREAKING", config)

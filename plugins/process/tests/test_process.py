@@ -1,0 +1,246 @@
+"""PROCESS: a device elsewhere answers as it would here; what breaks there is contained."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hetero_core import Core, Network
+from hetero_core.errors import (
+    ConfigKeyError,
+    DeadlineExceededError,
+    DeviceCrashedError,
+    DeviceNameError,
+    InferenceError,
+    RequestCancelledError,
+    UnsupportedNodesError,
+)
+
+GOOD = {"x": np.array([1.0, -2.0], np.float32)}
+BAD = {"x": np.array([13.0, 1.0], np.float32)}
+
+
+def require_right(network: Any) -> None:
+    np.testing.assert_array_equal(network.infer(GOOD)["y"], [-1.0, 2.0])
+
+
+def wait_for(is_true: Callable[[], bool]) -> bool:
+    """Waits up to ten seconds for something that another process does."""
+    clock = threading.Event()
+    return any(is_true() or clock.wait(0.05) for _ in range(200)) or is_true()
+
+
+def is_alive(pid: int) -> bool:
+    """Says whether a process runs; one that has ended and waits to be reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_answers_are_those_of_the_device_itself(core: Core, read: Callable[[str], Network]) -> None:
+    network = read("g (float[n,8] x, float[8,4] w) => (float[n,4] y, int64[2] s) { h = MatMul (x, w) y = Relu (h) s = Shape (y) }")
+    remote, local = core.load_network(network, "PROCESS:CPU"), core.load_network(network, "CPU")
+    random = np.random.default_rng(3)
+    request = remote.create_infer_request()
+    for rows in (1, 3, 3, 1000, 2, 0):
+        inputs = {"x": random.standard_normal((rows, 8), np.float32), "w": random.standard_normal((8, 4), np.float32)}
+        expected = local.infer(inputs)
+        for outputs in (remote.infer(inputs), request.infer(inputs)):
+            np.testing.assert_allclose(outputs["y"], expected["y"], rtol=1e-6)
+            np.testing.assert_array_equal(outputs["s"], expected["s"])
+
+
+def test_texts_sequences_and_absent_values_cross(core: Core, read: Callable[[str], Network]) -> None:
+    network = read(
+        "g (string[n] t, seq(float[m]) s) => (string[n] u, float[m] v) "
+        "{ u = Identity (t) i = Constant <value_int = 1> () v = SequenceAt (s, i) }"
+    )
+    remote = core.load_network(network, "PROCESS:CPU")
+    texts = np.array(["a", "\u20ac", ""], object)
+    outputs = remote.infer({"t": texts, "s": [np.zeros(2, np.float32), np.arange(3, dtype=np.float32)]})
+    assert outputs["u"].tolist() == texts.tolist()
+    np.testing.assert_array_equal(outputs["v"], [0, 1, 2])
+
+
+def test_query_names_refused_nodes_with_their_reasons(core: Core, read: Callable[[str], Network]) -> None:
+    network = read("g (float[n] x) => (float[n] y) { h = Neg (x) y = Abs (h) }")
+    answer = core.query_network(network, "PROCESS:BREAKING")
+    assert list(answer.supported.values()) == ["PROCESS:BREAKING"]
+    assert list(answer.refused.values()) == ["it computes Neg alone"]
+    with pytest.raises(UnsupportedNodesError, match="Neg alone"):
+        core.load_network(read("g (float[n] x) => (float[n] y) { y = Abs (x) }"), "HETERO:PROCESS:BREAKING")
+
+
+def test_part_of_a_split_network(core: Core, read: Callable[[str], Network]) -> None:
+    network = read("g (float[n] x) => (float[n] y) { h = Neg (x) a = Abs (h) y = Neg (a) }")
+    split = core.load_network(network, "HETERO:PROCESS:BREAKING,CPU")
+    assert len(split.get_metric("HETERO_SUBGRAPHS")) == 3
+    np.testing.assert_array_equal(split.infer(GOOD)["y"], [-1.0, -2.0])
+
+
+def test_keys_of_the_device_are_checked_here(core: Core, load: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigKeyError, match="BREAKING_HOW"):
+        load(BREAKING_HOWW="EXIT")
+
+
+def test_process_without_a_device_is_an_error(core: Core, negation: Network) -> None:
+    with pytest.raises(DeviceNameError, match="PROCESS:CPU"):
+        core.load_network(negation, "PROCESS")
+
+
+def test_error_of_the_device_keeps_its_words_and_the_process_goes_on(load: Callable[..., Any]) -> None:
+    network = load(BREAKING_HOW="RAISE")
+    pid = network.get_metric("PID")
+    with pytest.raises(InferenceError, match="ValueError: a device of mine has had enough"):
+        network.infer(BAD)
+    require_right(network)
+    assert network.get_metric("PID") == pid != os.getpid()
+
+
+@pytest.mark.parametrize(("how", "end"), [("ABORT", "SIGABRT"), ("SEGV", "SIGSEGV"), ("EXIT", "exited with status 3")])
+def test_crash_ends_the_run_and_the_next_run_has_a_new_process(load: Callable[..., Any], how: str, end: str) -> None:
+    network = load(BREAKING_HOW=how)
+    request = network.create_infer_request()
+    for _ in range(2):
+        pid = network.get_metric("PID")
+        with pytest.raises(DeviceCrashedError, match=f"device BREAKING in process {pid} .*{end}"):
+            request.infer(BAD)
+        assert not is_alive(pid)
+        np.testing.assert_array_equal(request.infer(GOOD)["y"], [-1.0, 2.0])
+        assert network.get_metric("PID") != pid
+
+
+def test_device_that_crashes_again_is_given_up(core: Core, load: Callable[..., Any]) -> None:
+    network = load(BREAKING_HOW="ABORT")
+    for _ in range(2):
+        with pytest.raises(DeviceCrashedError, match="SIGABRT"):
+            network.infer(BAD)
+    with pytest.raises(DeviceCrashedError, match="2 times in a row and is given up"):
+        network.infer(GOOD)
+    np.testing.assert_array_equal(core.load_network(network_of(core), "CPU").infer(GOOD)["y"], [-1.0, 2.0])
+
+
+def network_of(core: Core) -> Network:
+    import onnx.parser
+
+    return core.read_network(
+        onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Neg (x) }')
+    )
+
+
+@pytest.mark.parametrize("place", ["LOAD", "QUERY"])
+def test_crash_in_load_or_query_is_an_error(core: Core, negation: Network, load: Callable[..., Any], place: str) -> None:
+    with pytest.raises(DeviceCrashedError, match="SIGABRT"):
+        load(BREAKING_HOW="ABORT", BREAKING_AT=place) if place == "LOAD" else core.query_network(
+            negation, "PROCESS:BREAKING", {"BREAKING_HOW": "ABORT", "BREAKING_AT": place}
+        )
+    require_right(load())
+
+
+def test_runs_of_others_end_with_the_process_and_can_be_run_again(load: Callable[..., Any]) -> None:
+    network = load(BREAKING_HOW="ABORT")
+    with ThreadPoolExecutor(8) as pool:
+        runs = [pool.submit(network.infer, BAD if index == 20 else GOOD) for index in range(40)]
+    errors = [run.exception() for run in runs]
+    assert errors[20] is not None
+    assert all(error is None or isinstance(error, DeviceCrashedError) for error in errors)
+    require_right(network)
+
+
+def test_process_that_hangs_is_ended_when_its_run_is_cancelled(load: Callable[..., Any], tmp_path: Path) -> None:
+    network = load(BREAKING_HOW="HANG_WITH_LOCK", BREAKING_SIGN=str(tmp_path / "hangs"))
+    pid = network.get_metric("PID")
+    request = network.create_infer_request()
+    request.start_async(BAD)
+    assert wait_for((tmp_path / "hangs").exists)
+    request.cancel()
+    with pytest.raises(RequestCancelledError):
+        request.wait()
+    require_right(network)
+    assert network.get_metric("PID") != pid
+    assert not is_alive(pid)
+
+
+def test_deadline_ends_a_process_that_hangs(core: Core, negation: Network) -> None:
+    network = core.load_network(negation, "PROCESS:BREAKING", {"BREAKING_HOW": "HANG", "DEADLINE": 30})
+    pid = network.get_metric("PID")
+    network.deadline = 0.2
+    with pytest.raises(DeadlineExceededError):
+        network.infer(BAD)
+    network.deadline = None
+    assert wait_for(lambda: not is_alive(pid))
+    require_right(network)
+    assert network.get_metric("PID") != pid
+
+
+def test_memory_that_a_device_eats_is_bounded(load: Callable[..., Any]) -> None:
+    network = load(BREAKING_HOW="EAT", PROCESS_MEMORY_LIMIT=1 << 30)
+    with pytest.raises((DeviceCrashedError, InferenceError, MemoryError)):
+        network.infer(BAD)
+    require_right(network)
+
+
+def test_closing_the_core_leaves_no_process(breaking_folder: Path, core: Core, load: Callable[..., Any]) -> None:
+    pids = {load(BREAKING_HOW=how).get_metric("PID") for how in ("NOT", "RAISE")}
+    core.close()
+    assert [pid for pid in pids if is_alive(pid)] == []
+
+
+@pytest.mark.parametrize("how", ["NOT", "HANG_WITH_LOCK"])
+def test_child_ends_with_a_parent_that_is_killed(breaking_folder: Path, tmp_path: Path, how: str) -> None:
+    sign = tmp_path / "hangs"
+    script = dedent(
+        f"""
+        import os, sys, threading
+        sys.path.insert(0, {str(breaking_folder)!r})
+        import numpy as np, onnx.parser
+        from hetero_core import Core
+        core = Core()
+        model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) {{ y = Neg (x) }}')
+        network = core.load_network(model, "PROCESS:BREAKING", {{"BREAKING_HOW": {how!r}, "BREAKING_SIGN": {str(sign)!r}}})
+        pid = network.get_metric("PID")
+        network.infer({{"x": np.ones(1, np.float32)}})
+        request = network.create_infer_request()
+        request.start_async({{"x": np.full(1, 13, np.float32)}})
+        while {how!r} != "NOT" and not os.path.exists({str(sign)!r}):
+            threading.Event().wait(0.05)
+        print(pid, flush=True)
+        threading.Event().wait()
+        """
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert is_alive(pid)
+        parent.kill()
+        parent.wait()
+    assert wait_for(lambda: not is_alive(pid))
+
+
+def test_blob_is_that_of_the_device(core: Core, read: Callable[[str], Network], tmp_path: Path) -> None:
+    network = core.load_network(
+        read("g (float[n] x) => (float[n] y) { h = Neg (x) y = Exp (h) }"), "PROCESS:CPU", {"CPU_KERNELS": "NUMPY"}
+    )
+    network.export_network(tmp_path / "network.blob")
+    again = core.import_network(tmp_path / "network.blob", "PROCESS:CPU", trust=True)
+    np.testing.assert_array_equal(again.infer(GOOD)["y"], network.infer(GOOD)["y"])
+
+
+def test_times_of_nodes_come_back(core: Core, read: Callable[[str], Network]) -> None:
+    network = core.load_network(read("g (float[n] x) => (float[n] y) { y = Exp (x) }"), "PROCESS:CPU", {"PERF_COUNT": "YES"})
+    request = network.create_infer_request()
+    request.infer(GOOD)
+    (entry,) = request.perf_counts
+    assert (entry.operator, entry.device) == ("Exp-13", "PROCESS:CPU")
+    assert 0 < entry.seconds < 60
