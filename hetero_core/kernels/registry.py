@@ -160,7 +160,7 @@ def _read_signature(function: Callable[..., Any]) -> tuple[dict[str, Any], tuple
 def read_table() -> Mapping[tuple[str, str, int], Kernel]:
     """Returns the whole table, sorted by domain, operator and version; imports all kernel modules on the first call."""
     for module in OPERATORS_OF_MODULES:
-        importlib.import_module(f"hetero_core.kernels.{module}")
+        importlib.import_module(f"hetero_core.kernels.operators.{module}")
     return dict(sorted(_TABLE.items()))
 
 
@@ -170,7 +170,7 @@ _MODULES = map_modules()
 @cache
 def _import_kernels(domain: str, op_type: str) -> None:
     for module in _MODULES.get((domain, op_type), ()):
-        importlib.import_module(f"hetero_core.kernels.{module}")
+        importlib.import_module(f"hetero_core.kernels.operators.{module}")
 
 
 def find_kernel(node: Node) -> Kernel | None:

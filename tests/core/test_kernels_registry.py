@@ -50,7 +50,7 @@ def default_of(attribute: onnx.defs.OpSchema.Attribute) -> Any:
 def test_index_names_for_each_operator_the_modules_that_have_its_kernels() -> None:
     expected: dict[tuple[str, str], set[str]] = {}
     for (domain, op_type, _), record in read_table().items():
-        module = record.function.__module__.removeprefix("hetero_core.kernels.")
+        module = record.function.__module__.removeprefix("hetero_core.kernels.operators.")
         expected.setdefault((domain, op_type), set()).add(module)
     assert {key: set(modules) for key, modules in map_modules().items()} == expected
 
@@ -197,7 +197,7 @@ def test_kernel_says_which_inputs_stay_on_the_host() -> None:
 
 
 def test_import_of_the_registry_is_light() -> None:
-    heavy = "{'onnx', 'ml_dtypes', 'hetero_core.kernels.layout'}"
+    heavy = "{'onnx', 'ml_dtypes', 'hetero_core.kernels.operators.layout'}"
     code = f"import sys, hetero_core.kernels.registry; sys.stdout.write(str(sorted(set(sys.modules) & {heavy})))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout == "[]"
