@@ -1,6 +1,6 @@
-"""The reference page of operators, written from the table of kernels.
+"""The reference page of operators and the index of kernel modules, both written from the table of kernels.
 
-`python -m hetero_core.kernels.ops_page docs/reference/ops.md` writes it again after a change; a test says when that is due.
+`python -m hetero_core.kernels.ops_page docs/reference/ops.md` writes both again after a change; a test says when that is due.
 """
 
 from __future__ import annotations
@@ -8,7 +8,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import wrap
 
+from hetero_core.kernels import index
 from hetero_core.kernels.registry import (
     ANY,
     BOOL,
@@ -37,6 +39,8 @@ _GROUPS: Mapping[str, Dtypes] = {
     "bool": BOOL,
     "string": STRING,
 }
+
+_BEGIN = 'INDEX = """\\\n'
 
 _HEAD = """# Operators of the kernels toolkit
 
@@ -78,7 +82,7 @@ def format_ops_page() -> str:
 
 def describe_dtypes(record: Kernel) -> str:
     """Returns the element types of a kernel's inputs as the page writes them."""
-    texts = [_describe_set(dtypes) for dtypes in record.dtypes]
+    texts = [_describe_set(dtypes) for dtypes in (record.dtypes if isinstance(record.dtypes, tuple) else (record.dtypes,))]
     while len(texts) > 1 and texts[-1] == texts[-2]:
         texts.pop()
     return "; ".join(texts)
@@ -97,5 +101,20 @@ def _describe_set(dtypes: Dtypes) -> str:
     return ", ".join([*covered[:1], *sorted(rest)])
 
 
+def format_index() -> str:
+    """Returns the module `index` with the operators of the table."""
+    operators: dict[str, dict[str, None]] = {}
+    for (domain, op_type, _), record in read_table().items():
+        module = record.function.__module__.rpartition(".")[2]
+        operators.setdefault(module, {})[f"{domain}:{op_type}" if domain else op_type] = None
+    lines = [
+        wrap(f"{module}: {' '.join(names)}", 128, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+        for module, names in sorted(operators.items())
+    ]
+    head, begin, rest = Path(index.__file__).read_text().partition(_BEGIN)
+    return head + begin + "".join(f"{line}\n" for paragraph in lines for line in paragraph) + rest[rest.index('"""') :]
+
+
 if __name__ == "__main__":
     Path(sys.argv[1]).write_text(format_ops_page())
+    Path(index.__file__).write_text(format_index())

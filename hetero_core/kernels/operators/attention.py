@@ -15,12 +15,31 @@ from hetero_core.kernels.operators.activations import sigmoid_of
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, widen
 from hetero_core.kernels.products import multiply
 from hetero_core.kernels.registry import BOOL, FLOATS, INT64, NUMBERS, kernel
+from hetero_core.kernels.sizes import product
 
 _QKV = (FLOATS, FLOATS, FLOATS, NUMBERS | BOOL, FLOATS, FLOATS, INT64)
 _CHOICES = {"is_causal": (0, 1), "qk_matmul_output_mode": (0, 1, 2, 3), "softmax_precision": (1, 10, 11, 16)}
 
 
-@kernel("Attention", since=(25,), dtypes=_QKV, host=(6,), choices=_CHOICES, outputs=4)
+def _count_scores(
+    q: Array,
+    k: Array,
+    v: Array,
+    attn_mask: Array | None = None,
+    past_key: Array | None = None,
+    *_: Any,
+    kv_num_heads: int | None = None,
+    q_num_heads: int | None = None,
+    **__: Any,
+) -> int:
+    """Returns the bytes of the products of queries and keys, and of the output."""
+    heads = q.shape[1] if q_num_heads is None else q_num_heads
+    size = v.shape[3] if v.ndim == 4 else v.shape[2] // (kv_num_heads or 1)
+    keys = k.shape[-2] + (0 if past_key is None else past_key.shape[2])
+    return product((q.shape[0], heads, q.shape[-2], keys + size)) * int(q.itemsize)
+
+
+@kernel("Attention", since=(25,), dtypes=_QKV, host=(6,), choices=_CHOICES, outputs=4, count_bytes=_count_scores)
 def attention(
     xp: Namespace,
     q: Array,
@@ -69,7 +88,7 @@ def attention(
     return y, present_key, present_value, (products, capped, biased, weights)[qk_matmul_output_mode]
 
 
-@kernel("Attention", since=(23, 24), dtypes=_QKV, host=(6,), choices=_CHOICES, outputs=4)
+@kernel("Attention", since=(23, 24), dtypes=_QKV, host=(6,), choices=_CHOICES, outputs=4, count_bytes=_count_scores)
 def attention_unwindowed(
     xp: Namespace,
     q: Array,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from hetero_core.kernels.operators.contrib_quantized import DOMAIN, FLOAT32
-from hetero_core.kernels.operators.generation import range_
+from hetero_core.kernels.operators.generation import count_range, range_
 from hetero_core.kernels.operators.indexing import gather_nd
-from hetero_core.kernels.operators.padding import pad_all
+from hetero_core.kernels.operators.padding import count_padded, pad_all
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axis, widen
 from hetero_core.kernels.registry import ANY, INDEX, INT64, kernel
 
@@ -60,7 +60,14 @@ def inverse(xp: Namespace, x: Array) -> Array:
     return narrow(xp.linalg.inv(widen(x)), x.dtype)
 
 
-@kernel("Range", since=(0,), domain=DOMAIN, dtypes=frozenset({"int16", "int32", "int64", "float32", "float64"}), host=(0, 1, 2))
+@kernel(
+    "Range",
+    since=(0,),
+    domain=DOMAIN,
+    dtypes=frozenset({"int16", "int32", "int64", "float32", "float64"}),
+    host=(0, 1, 2),
+    count_bytes=count_range,
+)
 def microsoft_range(xp: Namespace, start: Array, limit: Array, delta: Array | None = None) -> Array:
     """Returns the numbers from start up to limit by delta, 1 where it is absent. Source: ONNX Runtime, com.microsoft.Range-1."""
     step = np.asarray(1, start.dtype) if delta is None else delta.reshape(())
@@ -74,6 +81,7 @@ def microsoft_range(xp: Namespace, start: Array, limit: Array, delta: Array | No
     dtypes=(FLOAT32, INT64, FLOAT32),
     host=(1,),
     choices={"mode": ("constant", "edge", "reflect")},
+    count_bytes=count_padded,
 )
 def microsoft_pad(xp: Namespace, x: Array, pads: Array, value: Array | None = None, *, mode: str = "constant") -> Array:
     """Returns x with a border. Source: ONNX Runtime, com.microsoft.Pad-1."""

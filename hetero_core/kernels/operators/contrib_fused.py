@@ -9,7 +9,7 @@ import numpy as np
 
 from hetero_core.kernels.operators.activations import sigmoid_of
 from hetero_core.kernels.operators.contrib_quantized import DOMAIN, FLOAT32
-from hetero_core.kernels.operators.convolution import conv, conv_transpose
+from hetero_core.kernels.operators.convolution import conv, conv_transpose, count_convolved
 from hetero_core.kernels.operators.linear import gemm
 from hetero_core.kernels.operators.mathematics import erf_of
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, widen
@@ -21,6 +21,12 @@ from hetero_core.network.types import ValueType
 SMALL_FLOATS = FLOATS - {"float64"}
 Sizes = tuple[int, ...]
 _DOUBLE = frozenset({"float32", "float64"})
+
+
+def _add_bias(x: Array, bias: Array) -> Array:
+    if tuple(bias.shape) != tuple(x.shape[-1:]):
+        raise ValueError(f"the bias has shape {tuple(bias.shape)}; expected {tuple(x.shape[-1:])}, the last size of the input")
+    return x + bias
 
 
 def gelu_of(xp: Namespace, x: Array) -> Array:
@@ -43,13 +49,13 @@ def microsoft_gelu(xp: Namespace, x: Array) -> Array:
 @kernel("BiasGelu", since=(0,), domain=DOMAIN, dtypes=FLOAT32)
 def bias_gelu(xp: Namespace, a: Array, b: Array) -> Array:
     """Returns gelu(a + b). Source: ONNX Runtime, com.microsoft.BiasGelu-1."""
-    return gelu_of(xp, a + b)
+    return gelu_of(xp, _add_bias(a, b))
 
 
 @kernel("FastGelu", since=(0,), domain=DOMAIN, dtypes=FLOAT32)
 def fast_gelu(xp: Namespace, x: Array, bias: Array | None = None) -> Array:
     """Returns the tanh approximation of gelu(x + bias). Source: ONNX Runtime, com.microsoft.FastGelu-1."""
-    return fast_gelu_of(xp, x if bias is None else x + bias)
+    return fast_gelu_of(xp, x if bias is None else _add_bias(x, bias))
 
 
 @kernel("QuickGelu", since=(0,), domain=DOMAIN, dtypes=FLOAT32)
@@ -179,6 +185,7 @@ def _refuse_conv_parameters(node: Node, input_types: tuple[ValueType | None, ...
     dtypes=FLOAT32,
     choices={"auto_pad": AUTO_PADS, "activation": _CONV_ACTIVATIONS},
     refuse=_refuse_conv_parameters,
+    count_bytes=count_convolved,
 )
 def fused_conv(
     xp: Namespace,

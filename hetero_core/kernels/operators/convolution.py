@@ -7,17 +7,24 @@ output rows at a time, so that the columns stay near the caches.
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from hetero_core.kernels.precision import Array, Namespace, narrow, widen
 from hetero_core.kernels.products import multiply
 from hetero_core.kernels.registry import FLOATS, kernel
-from hetero_core.kernels.windows import AUTO_PADS, Windows, lay_windows
+from hetero_core.kernels.sizes import product
+from hetero_core.kernels.windows import AUTO_PADS, Windows, count_slid, lay_windows
 
 # Measured on two cores with vgg19: 4 to 16 MiB are equal, whole images take 1.3 times as long.
 _COLUMN_BYTES = 8 << 20
 
 
-@kernel("Conv", since=(1, 11, 22), dtypes=FLOATS, choices={"auto_pad": AUTO_PADS})
+def count_convolved(x: Array, w: Array, *_: Any, **geometry: Any) -> int:
+    """The result, or the padded input where that is more."""
+    return count_slid(x, tuple(w.shape[2:]), int(w.shape[0]), **geometry) * int(x.itemsize)
+
+
+@kernel("Conv", since=(1, 11, 22), dtypes=FLOATS, choices={"auto_pad": AUTO_PADS}, count_bytes=count_convolved)
 def conv(
     xp: Namespace,
     x: Array,
@@ -88,7 +95,31 @@ def _convolve_blocks(xp: Namespace, x: Array, w: Array, windows: Windows) -> Arr
     return y.reshape((batch, group * outputs, *windows.outputs))
 
 
-@kernel("ConvTranspose", since=(1, 11, 22), dtypes=FLOATS, choices={"auto_pad": AUTO_PADS})
+def _count_spread(
+    x: Array,
+    w: Array,
+    *_: Any,
+    dilations: tuple[int, ...] | None = None,
+    group: int = 1,
+    output_padding: tuple[int, ...] | None = None,
+    output_shape: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+    **__: Any,
+) -> int:
+    """The whole of it, from which pads are cut, or the shape that is asked for."""
+    rank = x.ndim - 2
+    ones = (1,) * rank
+    full = product(
+        stride * (size - 1) + more + (tap - 1) * dilation + 1
+        for stride, size, more, tap, dilation in zip(
+            strides or ones, x.shape[2:], output_padding or (0,) * rank, w.shape[2:], dilations or ones, strict=True
+        )
+    )
+    asked = product((output_shape or (0,))[-rank:])
+    return int(x.shape[0]) * int(w.shape[1]) * group * max(full, asked) * int(x.itemsize)
+
+
+@kernel("ConvTranspose", since=(1, 11, 22), dtypes=FLOATS, choices={"auto_pad": AUTO_PADS}, count_bytes=_count_spread)
 def conv_transpose(
     xp: Namespace,
     x: Array,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, widen
 from hetero_core.kernels.products import multiply
 from hetero_core.kernels.registry import COMPLEX, FLOATS, INT64, NUMBERS, kernel
 from hetero_core.kernels.sampling import count_inside, interpolate, weigh_linear
+from hetero_core.kernels.sizes import product
 from hetero_core.kernels.windows import Windows, lay_windows
 
 Sizes = tuple[int, ...]
@@ -72,7 +74,32 @@ def _lay_places(xp: Namespace, windows: Windows) -> list[Array]:
     return places
 
 
-@kernel("Col2Im", since=(18,), dtypes=(NUMBERS | COMPLEX, INT64, INT64), host=(1, 2))
+def _count_image(x: Array, image_shape: Array, block_shape: Array, *, pads: Sizes | None = None, **_: Any) -> int:
+    image, block = integers_of(image_shape), integers_of(block_shape)
+    widths = pads or (0,) * (2 * len(image))
+    padded = product(size + widths[axis] + widths[axis + len(image)] for axis, size in enumerate(image))
+    return int(x.shape[0]) * (int(x.shape[1]) // max(product(block), 1)) * padded * int(x.itemsize)
+
+
+def _count_unpooled(
+    x: Array,
+    indices: Array,
+    output_shape: Array | None = None,
+    *,
+    kernel_shape: Sizes,
+    pads: Sizes | None = None,
+    strides: Sizes | None = None,
+) -> int:
+    rank = x.ndim - 2
+    steps, widths = strides or (1,) * rank, pads or (0,) * (2 * rank)
+    sizes = [
+        (x.shape[2 + axis] - 1) * steps[axis] + kernel_shape[axis] - widths[axis] - widths[axis + rank] for axis in range(rank)
+    ]
+    asked = 0 if output_shape is None else product(integers_of(output_shape))
+    return max(product((*x.shape[:2], *sizes)), asked) * int(x.itemsize)
+
+
+@kernel("Col2Im", since=(18,), dtypes=(NUMBERS | COMPLEX, INT64, INT64), host=(1, 2), count_bytes=_count_image)
 def col_to_im(
     xp: Namespace,
     x: Array,
@@ -96,7 +123,7 @@ def col_to_im(
     return narrow(y[(slice(None), slice(None), *inner)], x.dtype)
 
 
-@kernel("MaxUnpool", since=(9, 11, 22), dtypes=(FLOATS, INT64, INT64), host=(2,))
+@kernel("MaxUnpool", since=(9, 11, 22), dtypes=(FLOATS, INT64, INT64), host=(2,), count_bytes=_count_unpooled)
 def max_unpool(
     xp: Namespace,
     x: Array,

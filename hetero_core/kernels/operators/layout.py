@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from hetero_core.kernels.precision import Array, Namespace, integers_of, normalize_axes, normalize_axis
 from hetero_core.kernels.registry import ANY, FLOATS, INT64, NOT_STRING, NUMBERS, STRING, kernel
+from hetero_core.kernels.sizes import broadcast_sizes, product
 
 _NEW = (21, 23, 24, 25)
 Sizes = tuple[int, ...]
@@ -90,19 +92,28 @@ def unsqueeze_by_attribute(xp: Namespace, x: Array, *, axes: Sizes) -> Array:
     return x.reshape(tuple(1 if axis in added else next(sizes) for axis in range(rank)))
 
 
-@kernel("Expand", since=(8, 13), dtypes=(ANY, INT64), host=(1,))
+def _count_expanded(x: Array, shape: Array) -> int:
+    """The elements of the view, which whoever reads it makes."""
+    return product(broadcast_sizes(x.shape, integers_of(shape))) * int(x.itemsize)
+
+
+def _count_tiles(x: Array, repeats: Array, axis: Array | None = None) -> int:
+    return int(x.nbytes) * product(integers_of(repeats))
+
+
+@kernel("Expand", since=(8, 13), dtypes=(ANY, INT64), host=(1,), count_bytes=_count_expanded)
 def expand(xp: Namespace, x: Array, shape: Array) -> Array:
     """Returns x broadcast together with a shape; a size of 1 there keeps x's. Source: ONNX Expand-13."""
     return xp.broadcast_to(x, np.broadcast_shapes(x.shape, integers_of(shape)))
 
 
-@kernel("Tile", since=(6, 13), dtypes=(ANY, INT64), host=(1,))
+@kernel("Tile", since=(6, 13), dtypes=(ANY, INT64), host=(1,), count_bytes=_count_tiles)
 def tile(xp: Namespace, x: Array, repeats: Array) -> Array:
     """Returns x repeated along each axis. Source: ONNX Tile-13."""
     return xp.tile(x, integers_of(repeats))
 
 
-@kernel("Tile", since=(1,), dtypes=(NOT_STRING, NUMBERS, NUMBERS), host=(1, 2))
+@kernel("Tile", since=(1,), dtypes=(NOT_STRING, NUMBERS, NUMBERS), host=(1, 2), count_bytes=_count_tiles)
 def tile_along_axis(xp: Namespace, x: Array, tiles: Array, axis: Array) -> Array:
     """Returns x repeated along one axis. Source: ONNX Tile-1."""
     repeats = [1] * x.ndim
@@ -218,7 +229,12 @@ def size_of(xp: Namespace, x: Array) -> Array:
     return xp.asarray(x.size, dtype=np.int64)
 
 
-@kernel("ConcatFromSequence", since=(11,), dtypes=ANY - STRING, choices={"new_axis": (0, 1)})
+def _count_sequence(sequence: list[Array], **_: Any) -> int:
+    """The bytes of all elements: one tensor may stand in the list many times."""
+    return sum(int(x.nbytes) for x in sequence)
+
+
+@kernel("ConcatFromSequence", since=(11,), dtypes=ANY - STRING, choices={"new_axis": (0, 1)}, count_bytes=_count_sequence)
 def concat_from_sequence(xp: Namespace, sequence: list[Array], *, axis: int, new_axis: int = 0) -> Array:
     """Returns the elements concatenated, or stacked along a new axis. Source: ONNX ConcatFromSequence-11."""
     return xp.stack(sequence, axis=axis) if new_axis else xp.concatenate(sequence, axis=axis)

@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from hetero_core.kernels.precision import Array, Namespace, integers_of, normalize_axes
 from hetero_core.kernels.registry import ANY, FLOATS, INDEX, INT64, kernel
+from hetero_core.kernels.sizes import product
 
 _MODES = ("constant", "reflect", "edge")
 Pads = tuple[int, ...]
 
 
-@kernel("Pad", since=(19, 21, 23, 24, 25), dtypes=(ANY, INT64, ANY, INDEX), host=(1, 3), choices={"mode": (*_MODES, "wrap")})
+def count_padded(
+    x: Array, pads: Array | Pads, constant_value: Array | None = None, axes: Array | None = None, *, mode: str = "constant"
+) -> int:
+    """Returns the bytes of the result; all but the constant mode work with a list of positions for each axis, 40 bytes each."""
+    spread = _spread_pads(integers_of(np.asarray(pads)), axes, x.ndim)
+    sizes = [int(size) + begin + end for size, (begin, end) in zip(x.shape, spread, strict=True)]
+    return product(sizes) * int(x.itemsize) + (0 if mode == "constant" else max(sizes) * 40)
+
+
+def _count_by_attributes(x: Array, *, pads: Pads = (), paddings: Pads = (), mode: str = "constant", **_: Any) -> int:
+    return count_padded(x, (*pads, *paddings), mode=mode)
+
+
+@kernel(
+    "Pad",
+    since=(19, 21, 23, 24, 25),
+    dtypes=(ANY, INT64, ANY, INDEX),
+    host=(1, 3),
+    choices={"mode": (*_MODES, "wrap")},
+    count_bytes=count_padded,
+)
 def pad(
     xp: Namespace, x: Array, pads: Array, constant_value: Array | None = None, axes: Array | None = None, *, mode: str = "constant"
 ) -> Array:
@@ -19,7 +42,7 @@ def pad(
     return _pad(xp, x, _spread_pads(integers_of(pads), axes, x.ndim), constant_value, mode)
 
 
-@kernel("Pad", since=(18,), dtypes=(ANY, INT64, ANY, INDEX), host=(1, 3), choices={"mode": _MODES})
+@kernel("Pad", since=(18,), dtypes=(ANY, INT64, ANY, INDEX), host=(1, 3), choices={"mode": _MODES}, count_bytes=count_padded)
 def pad_axes(
     xp: Namespace, x: Array, pads: Array, constant_value: Array | None = None, axes: Array | None = None, *, mode: str = "constant"
 ) -> Array:
@@ -27,19 +50,19 @@ def pad_axes(
     return _pad(xp, x, _spread_pads(integers_of(pads), axes, x.ndim), constant_value, mode)
 
 
-@kernel("Pad", since=(11, 13), dtypes=(ANY, INT64, ANY), host=(1,), choices={"mode": _MODES})
+@kernel("Pad", since=(11, 13), dtypes=(ANY, INT64, ANY), host=(1,), choices={"mode": _MODES}, count_bytes=count_padded)
 def pad_all(xp: Namespace, x: Array, pads: Array, constant_value: Array | None = None, *, mode: str = "constant") -> Array:
     """Returns x with a border on every axis; negative pads cut. Source: ONNX Pad-13."""
     return _pad(xp, x, _spread_pads(integers_of(pads), None, x.ndim), constant_value, mode)
 
 
-@kernel("Pad", since=(2,), dtypes=FLOATS, choices={"mode": _MODES})
+@kernel("Pad", since=(2,), dtypes=FLOATS, choices={"mode": _MODES}, count_bytes=_count_by_attributes)
 def pad_by_attributes(xp: Namespace, x: Array, *, mode: str = "constant", pads: Pads, value: float = 0.0) -> Array:
     """Returns x with a border on every axis; negative pads cut. Source: ONNX Pad-2."""
     return _pad(xp, x, _spread_pads(pads, None, x.ndim), xp.full((), value, dtype=x.dtype), mode)
 
 
-@kernel("Pad", since=(1,), dtypes=FLOATS, choices={"mode": _MODES})
+@kernel("Pad", since=(1,), dtypes=FLOATS, choices={"mode": _MODES}, count_bytes=_count_by_attributes)
 def pad_by_first_attributes(xp: Namespace, x: Array, *, mode: str = "constant", paddings: Pads, value: float = 0.0) -> Array:
     """Returns what Pad-2 returns; the attribute has another name. Source: ONNX Pad-1."""
     return pad_by_attributes(xp, x, mode=mode, pads=paddings, value=value)
@@ -95,7 +118,14 @@ def _find_sources(size: int, begin: int, end: int, mode: str) -> list[int]:
     return [min(position % period, period - position % period) if size > 1 else 0 for position in positions]
 
 
-@kernel("CenterCropPad", since=(18,), dtypes=(ANY, INDEX), host=(1,))
+def _count_centered(x: Array, shape: Array, *, axes: tuple[int, ...] | None = None) -> int:
+    sizes = list(x.shape)
+    for axis, size in zip(range(x.ndim) if axes is None else normalize_axes(axes, x.ndim), integers_of(shape), strict=True):
+        sizes[axis] = size
+    return product(sizes) * int(x.itemsize)
+
+
+@kernel("CenterCropPad", since=(18,), dtypes=(ANY, INDEX), host=(1,), count_bytes=_count_centered)
 def center_crop_pad(xp: Namespace, x: Array, shape: Array, *, axes: tuple[int, ...] | None = None) -> Array:
     """Returns the center of x in the wanted sizes, cut or surrounded by zeros. Source: ONNX CenterCropPad-18."""
     named = tuple(range(x.ndim)) if axes is None else normalize_axes(axes, x.ndim)

@@ -6,15 +6,20 @@ One pass over the whole output per position in the kernel; pads hold a value tha
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from hetero_core.kernels.precision import Array, Namespace, narrow, widen
 from hetero_core.kernels.registry import FLOATS, kernel
-from hetero_core.kernels.windows import AUTO_PADS, Windows, lay_windows
+from hetero_core.kernels.windows import AUTO_PADS, Windows, count_slid, lay_windows
 
 _AUTO = {"auto_pad": AUTO_PADS}
 _ALL = (slice(None), slice(None))
+
+
+def _count_pooled(x: Array, *, kernel_shape: tuple[int, ...], **geometry: Any) -> int:
+    return count_slid(x, kernel_shape, int(x.shape[1]), **geometry) * int(x.itemsize)
 
 
 @kernel(
@@ -24,6 +29,7 @@ _ALL = (slice(None), slice(None))
     choices={**_AUTO, "storage_order": (0, 1)},
     outputs=2,
     counts_outputs=True,
+    count_bytes=_count_pooled,
 )
 def max_pool(
     xp: Namespace,
@@ -77,7 +83,7 @@ def _find_largest_indices(xp: Namespace, padded: Array, windows: Windows, storag
     return largest, where + planes * prod(windows.sizes)
 
 
-@kernel("AveragePool", since=(1, 7, 10, 11, 19, 22), dtypes=FLOATS, choices=_AUTO)
+@kernel("AveragePool", since=(1, 7, 10, 11, 19, 22), dtypes=FLOATS, choices=_AUTO, count_bytes=_count_pooled)
 def average_pool(
     xp: Namespace,
     x: Array,
@@ -123,7 +129,7 @@ def _count_elements(windows: Windows, *, count_pads: bool) -> list[list[int]]:
     return counts
 
 
-@kernel("LpPool", since=(2, 11, 18, 22), dtypes=FLOATS, choices=_AUTO)
+@kernel("LpPool", since=(2, 11, 18, 22), dtypes=FLOATS, choices=_AUTO, count_bytes=_count_pooled)
 def lp_pool(
     xp: Namespace,
     x: Array,

@@ -5,13 +5,16 @@ Products are summed in float64, where every sum below 2^53 is exact: the BLAS is
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from hetero_core.kernels.operators.convolution import convolve
 from hetero_core.kernels.operators.quantization import saturate_integers
 from hetero_core.kernels.precision import Array, Namespace, widen
 from hetero_core.kernels.registry import FLOATS, kernel
-from hetero_core.kernels.windows import AUTO_PADS, lay_windows
+from hetero_core.kernels.sizes import broadcast_sizes, product
+from hetero_core.kernels.windows import AUTO_PADS, count_slid, lay_windows
 
 _BYTES = frozenset({"int8", "uint8"})
 _SCALE = FLOATS - {"float64"}
@@ -35,7 +38,26 @@ def _per_output(values: Array, rank: int) -> Array:
     return values.reshape(()) if values.size == 1 else values.reshape((-1, *(1,) * (rank - 1)))
 
 
-@kernel("ConvInteger", since=(10,), dtypes=_BYTES, choices=_AUTO)
+def _count_slid_sums(x: Array, w: Array, *_: Any, **geometry: Any) -> int:
+    """The sums in float64."""
+    return count_slid(x, tuple(w.shape[2:]), int(w.shape[0]), **geometry) * 8
+
+
+def _count_products(a: Array, b: Array, *_: Any) -> int:
+    """The products of matrices in float64."""
+    left, right = (1, *a.shape)[-max(a.ndim, 2) :], (*b.shape, 1)[: max(b.ndim, 2)]
+    return product(broadcast_sizes(left[:-2], right[:-2])) * int(left[-2]) * int(right[-1]) * 8
+
+
+def _count_quantized_sums(x: Array, x_scale: Array, x_zero_point: Array, w: Array, *_: Any, **geometry: Any) -> int:
+    return _count_slid_sums(x, w, **geometry)
+
+
+def _count_quantized_products(a: Array, a_scale: Array, a_zero_point: Array, b: Array, *_: Any) -> int:
+    return _count_products(a, b)
+
+
+@kernel("ConvInteger", since=(10,), dtypes=_BYTES, choices=_AUTO, count_bytes=_count_slid_sums)
 def conv_integer(
     xp: Namespace,
     x: Array,
@@ -56,7 +78,13 @@ def conv_integer(
     return _wrap(convolve(xp, _center(x, x_zero_point), _center(w, w_zero), windows, group))
 
 
-@kernel("QLinearConv", since=(10,), dtypes=(_BYTES, _SCALE, _BYTES) * 2 + (_SCALE, _BYTES, frozenset({"int32"})), choices=_AUTO)
+@kernel(
+    "QLinearConv",
+    since=(10,),
+    dtypes=(_BYTES, _SCALE, _BYTES) * 2 + (_SCALE, _BYTES, frozenset({"int32"})),
+    choices=_AUTO,
+    count_bytes=_count_quantized_sums,
+)
 def qlinear_conv(
     xp: Namespace,
     x: Array,
@@ -85,7 +113,7 @@ def qlinear_conv(
     return saturate_integers(xp, total.astype(np.float32) * factor, y_zero_point.astype(np.float32), y_zero_point.dtype)
 
 
-@kernel("MatMulInteger", since=(10,), dtypes=_BYTES)
+@kernel("MatMulInteger", since=(10,), dtypes=_BYTES, count_bytes=_count_products)
 def mat_mul_integer(
     xp: Namespace, a: Array, b: Array, a_zero_point: Array | None = None, b_zero_point: Array | None = None
 ) -> Array:
@@ -98,7 +126,9 @@ def _per_row(values: Array) -> Array:
     return values.reshape((-1, 1)) if values.ndim == 1 and values.size > 1 else values
 
 
-@kernel("QLinearMatMul", since=(10, 21), dtypes=(_BYTES, _SCALE, _BYTES) * 2 + (_SCALE, _BYTES))
+@kernel(
+    "QLinearMatMul", since=(10, 21), dtypes=(_BYTES, _SCALE, _BYTES) * 2 + (_SCALE, _BYTES), count_bytes=_count_quantized_products
+)
 def qlinear_mat_mul(
     xp: Namespace,
     a: Array,

@@ -7,11 +7,13 @@ Coordinates are computed in float64.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axes, widen
 from hetero_core.kernels.registry import ANY, FLOATS, INT64, Dtypes, kernel
+from hetero_core.kernels.sizes import product
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType, ValueType
 
@@ -67,8 +69,50 @@ def _refuse_resize(node: Node, input_types: tuple[ValueType | None, ...]) -> str
     return None
 
 
-@kernel("Resize", since=(19,), dtypes=_RESIZE_DTYPES, host=(1, 2, 3), choices=_CHOICES_19, refuse=_refuse_resize)
-@kernel("Resize", since=(18,), dtypes=_RESIZE_DTYPES, host=(1, 2, 3), choices=_CHOICES_18, refuse=_refuse_resize)
+def _count_resized(
+    x: Array,
+    roi: Array | None = None,
+    scales: Array | None = None,
+    sizes: Array | None = None,
+    *,
+    axes: tuple[int, ...] | None = None,
+    keep_aspect_ratio_policy: str = "stretch",
+    **_: Any,
+) -> int:
+    """Returns the bytes of the result, and 40 for each position of an axis, which stand in a list."""
+    named = tuple(range(x.ndim)) if axes is None else normalize_axes(axes, x.ndim)
+    outputs = list(x.shape)
+    for axis in _lay_axes(x.shape, named, None, scales, sizes, keep_aspect_ratio_policy):
+        outputs[axis.axis] = axis.output
+    return product(outputs) * int(x.itemsize) + max(outputs, default=0) * 40
+
+
+def _count_scaled(x: Array, scales: Any, **_: Any) -> int:
+    return _count_resized(x, None, scales)
+
+
+def _count_scaled_image(x: Array, *, height_scale: float, width_scale: float, **_: Any) -> int:
+    return _count_scaled(x, (1.0, 1.0, height_scale, width_scale))
+
+
+@kernel(
+    "Resize",
+    since=(19,),
+    dtypes=_RESIZE_DTYPES,
+    host=(1, 2, 3),
+    choices=_CHOICES_19,
+    refuse=_refuse_resize,
+    count_bytes=_count_resized,
+)
+@kernel(
+    "Resize",
+    since=(18,),
+    dtypes=_RESIZE_DTYPES,
+    host=(1, 2, 3),
+    choices=_CHOICES_18,
+    refuse=_refuse_resize,
+    count_bytes=_count_resized,
+)
 def resize(
     xp: Namespace,
     x: Array,
@@ -100,8 +144,24 @@ def resize(
     return _resample(xp, x, _lay_axes(x.shape, named, roi, scales, sizes, keep_aspect_ratio_policy), sampling)
 
 
-@kernel("Resize", since=(13,), dtypes=_RESIZE_DTYPES, host=(1, 2, 3), choices=_CHOICES, refuse=_refuse_resize)
-@kernel("Resize", since=(11,), dtypes=_RESIZE_DTYPES, host=(1, 2, 3), choices=_CHOICES_11, refuse=_refuse_resize)
+@kernel(
+    "Resize",
+    since=(13,),
+    dtypes=_RESIZE_DTYPES,
+    host=(1, 2, 3),
+    choices=_CHOICES,
+    refuse=_refuse_resize,
+    count_bytes=_count_resized,
+)
+@kernel(
+    "Resize",
+    since=(11,),
+    dtypes=_RESIZE_DTYPES,
+    host=(1, 2, 3),
+    choices=_CHOICES_11,
+    refuse=_refuse_resize,
+    count_bytes=_count_resized,
+)
 def resize_all(
     xp: Namespace,
     x: Array,
@@ -126,8 +186,8 @@ def resize_all(
 _LEGACY = {"mode": ("nearest", "linear")}
 
 
-@kernel("Resize", since=(10,), dtypes=(ANY, FLOATS), host=(1,), choices=_LEGACY, refuse=_refuse_resize)
-@kernel("Upsample", since=(9,), dtypes=(ANY, FLOATS), host=(1,), choices=_LEGACY, refuse=_refuse_resize)
+@kernel("Resize", since=(10,), dtypes=(ANY, FLOATS), host=(1,), choices=_LEGACY, refuse=_refuse_resize, count_bytes=_count_scaled)
+@kernel("Upsample", since=(9,), dtypes=(ANY, FLOATS), host=(1,), choices=_LEGACY, refuse=_refuse_resize, count_bytes=_count_scaled)
 def resize_by_scales(xp: Namespace, x: Array, scales: Array, *, mode: str = "nearest") -> Array:
     """Returns x resampled from coordinates x / scale; nearest rounds down where the axis grows and up where it shrinks.
 
@@ -139,13 +199,20 @@ def resize_by_scales(xp: Namespace, x: Array, scales: Array, *, mode: str = "nea
     return y
 
 
-@kernel("Upsample", since=(7,), dtypes=ANY, choices=_LEGACY, refuse=_refuse_resize)
+@kernel("Upsample", since=(7,), dtypes=ANY, choices=_LEGACY, refuse=_refuse_resize, count_bytes=_count_scaled)
 def upsample_by_attribute(xp: Namespace, x: Array, *, mode: str = "nearest", scales: tuple[float, ...]) -> Array:
     """Returns what Upsample-9 returns. Source: ONNX Upsample-7."""
     return resize_by_scales(xp, x, np.asarray(scales), mode=mode)
 
 
-@kernel("Upsample", since=(1,), dtypes=ANY, choices={"mode": ("nearest", "bilinear")}, refuse=_refuse_resize)
+@kernel(
+    "Upsample",
+    since=(1,),
+    dtypes=ANY,
+    choices={"mode": ("nearest", "bilinear")},
+    refuse=_refuse_resize,
+    count_bytes=_count_scaled_image,
+)
 def upsample_image(xp: Namespace, x: Array, *, height_scale: float, mode: str = "nearest", width_scale: float) -> Array:
     """Returns images resampled along height and width. Source: ONNX Upsample-1."""
     scales = np.asarray((1.0, 1.0, height_scale, width_scale))

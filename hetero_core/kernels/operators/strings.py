@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -10,15 +11,29 @@ from hetero_core.kernels.expressions import compile_match
 from hetero_core.kernels.operators.ml_scores import InputTypes
 from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.kernels.registry import NUMBERS, STRING, kernel
+from hetero_core.kernels.sizes import broadcast_sizes, product
 
 
-@kernel("StringConcat", since=(20,), dtypes=STRING, runs_on_host=True)
+def _count_concatenated(x: Array, y: Array) -> int:
+    """A text for each element, as long as both together; 57 bytes are a short text and the pointer to it."""
+    count = product(broadcast_sizes(x.shape, y.shape))
+    return count * 57 + sum(count // max(int(part.size), 1) * sum(map(len, part.reshape(-1).tolist())) for part in (x, y))
+
+
+def _count_pieces(x: Array, *, delimiter: str | None = None, maxsplit: int | None = None) -> int:
+    """As many columns of pointers as the text with most pieces has."""
+    texts = x.reshape(-1).tolist()
+    pieces = max((text.count(delimiter) + 1 if delimiter else len(text.split()) for text in texts), default=0)
+    return len(texts) * min(pieces, pieces if maxsplit is None else maxsplit + 1) * 8
+
+
+@kernel("StringConcat", since=(20,), dtypes=STRING, runs_on_host=True, count_bytes=_count_concatenated)
 def string_concat(xp: Namespace, x: Array, y: Array) -> Array:
     """Returns the texts of both, one behind the other. Source: ONNX StringConcat-20."""
     return np.asarray(x.astype(object) + y.astype(object), dtype=object)
 
 
-@kernel("StringSplit", since=(20,), dtypes=STRING, outputs=2, runs_on_host=True)
+@kernel("StringSplit", since=(20,), dtypes=STRING, outputs=2, runs_on_host=True, count_bytes=_count_pieces)
 def string_split(xp: Namespace, x: Array, *, delimiter: str | None = None, maxsplit: int | None = None) -> tuple[Array, Array]:
     """Returns the parts of each text along a new axis, filled up with "", and how many there are. Source: ONNX StringSplit-20.
 
@@ -76,12 +91,18 @@ def string_normalizer(
     return y if x.ndim == 1 else y.reshape((1, -1))
 
 
+def _count_grams(x: Array, *, ngram_indexes: tuple[int, ...], **_: Any) -> int:
+    """A float32 column for each place that the attribute names."""
+    return (max(ngram_indexes) + 1) * (int(x.shape[0]) if x.ndim > 1 else 1) * 4
+
+
 @kernel(
     "TfIdfVectorizer",
     since=(9,),
     dtypes=STRING | (NUMBERS & {"int32", "int64"}),
     choices={"mode": ("TF", "IDF", "TFIDF")},
     runs_on_host=True,
+    count_bytes=_count_grams,
 )
 def tfidf_vectorizer(
     xp: Namespace,

@@ -10,6 +10,7 @@ import numpy as np
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, widen
 from hetero_core.kernels.registry import BOOL, COMPLEX, FLOATS, INT64, NUMBERS, kernel
 from hetero_core.kernels.sampling import Resolve, count_inside, interpolate, read_elements, weigh_cubic, weigh_linear
+from hetero_core.kernels.sizes import product
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType, ValueType
 
@@ -107,7 +108,12 @@ def _resolve_border(xp: Namespace, sizes: tuple[int, ...], padding_mode: str, al
     return resolve
 
 
-@kernel("AffineGrid", since=(20,), dtypes=(FLOATS, INT64), host=(1,), choices={"align_corners": (0, 1)})
+def _count_grid(theta: Array, size: Array, **_: Any) -> int:
+    sizes = integers_of(size)[2:]
+    return int(theta.shape[0]) * product(sizes) * len(sizes) * int(theta.itemsize)
+
+
+@kernel("AffineGrid", since=(20,), dtypes=(FLOATS, INT64), host=(1,), choices={"align_corners": (0, 1)}, count_bytes=_count_grid)
 def affine_grid(xp: Namespace, theta: Array, size: Array, *, align_corners: int = 0) -> Array:
     """Returns theta applied to the positions of an image or a volume in [-1, 1]. Source: ONNX AffineGrid-20."""
     sizes = integers_of(size)[2:]
@@ -128,7 +134,15 @@ def affine_grid(xp: Namespace, theta: Array, size: Array, *, align_corners: int 
 _ROI = {"mode": ("avg", "max")}
 
 
-@kernel("RoiAlign", since=(10,), dtypes=(FLOATS, FLOATS, INT64), host=(1, 2), choices=_ROI)
+def _count_aligned(
+    x: Array, rois: Array, *_: Any, output_height: int = 1, output_width: int = 1, sampling_ratio: int = 0, **__: Any
+) -> int:
+    """The samples, of which each bin has several."""
+    samples = output_height * output_width * max(sampling_ratio, 1) ** 2
+    return int(rois.shape[0]) * int(x.shape[1]) * samples * int(x.itemsize)
+
+
+@kernel("RoiAlign", since=(10,), dtypes=(FLOATS, FLOATS, INT64), host=(1, 2), choices=_ROI, count_bytes=_count_aligned)
 def roi_align_unshifted(
     xp: Namespace,
     x: Array,
@@ -151,6 +165,7 @@ def roi_align_unshifted(
     dtypes=(FLOATS, FLOATS, INT64),
     host=(1, 2),
     choices={**_ROI, "coordinate_transformation_mode": ("half_pixel", "output_half_pixel")},
+    count_bytes=_count_aligned,
 )
 def roi_align(
     xp: Namespace,
@@ -243,7 +258,11 @@ def _pool_region(
     return xp.mean(bins, axis=(2, 4)) if mode == "avg" else xp.max(bins, axis=(2, 4))
 
 
-@kernel("MaxRoiPool", since=(1, 22), dtypes=FLOATS, host=(1,))
+def _count_regions(x: Array, rois: Array, *, pooled_shape: tuple[int, ...], **_: Any) -> int:
+    return int(rois.shape[0]) * int(x.shape[1]) * product(pooled_shape) * int(x.itemsize)
+
+
+@kernel("MaxRoiPool", since=(1, 22), dtypes=FLOATS, host=(1,), count_bytes=_count_regions)
 def max_roi_pool(xp: Namespace, x: Array, rois: Array, *, pooled_shape: tuple[int, ...], spatial_scale: float = 1.0) -> Array:
     """Returns the largest element of each bin of each region, 0 where a bin is empty. rois: (regions, 5).
 
