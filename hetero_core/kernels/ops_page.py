@@ -50,7 +50,7 @@ runs them: `python -m hetero_core.kernels.ops_page docs/reference/ops.md`.
 A version is an operator's own: `Softmax-13` serves every opset from 13 on, up to the next version of Softmax. A node is refused, with
 the reason, when its version is not here, when it has an attribute or an attribute value that is not implemented, or another element
 type. Element types are given for each input in order; the last one serves all further inputs. A device may have fewer. An operator of
-another domain than ONNX's own has the domain before it; version 0 is that of an operator that ONNX has no schema for.
+another domain than ONNX's own has the domain before it. [ONNX Runtime's own operators](onnxruntime-operators.md) have a page of their own.
 
 Refused are, too, attributes that together have no one meaning: where ONNX leaves it open and engines differ, as on the scores of a
 classifier that weighs one of two classes, the reason says so. Of ONNX's operators there is no kernel for `Gradient`, which differentiates
@@ -67,16 +67,15 @@ def format_ops_page() -> str:
     """Returns the page as Markdown: the groups of element types, then one row for each operator and set of element types."""
     groups = "".join(f"| {name} | {', '.join(sorted(dtypes))} |\n" for name, dtypes in _GROUPS.items())
     rows: dict[tuple[str, str, str], list[int]] = {}
-    for (domain, op_type, version), record in read_table().items():
+    versions_of_onnx = {key: record for key, record in read_table().items() if key[2]}
+    for (domain, op_type, version), record in versions_of_onnx.items():
         rows.setdefault((domain, op_type, describe_dtypes(record)), []).append(version)
     operators = {(domain, op_type) for domain, op_type, _ in rows}
     lines = [
         f"| `{domain + ':' if domain else ''}{op_type}` | {', '.join(map(str, versions))} | {dtypes} |"
         for (domain, op_type, dtypes), versions in rows.items()
     ]
-    count = (
-        f"\n{len(operators)} operators in {len(read_table())} versions.\n\n| operator | versions | element types |\n|---|---|---|\n"
-    )
+    count = f"\n{len(operators)} operators in {len(versions_of_onnx)} versions.\n\n| operator | versions | element types |\n|---|---|---|\n"
     return _HEAD + groups + count + "\n".join(lines) + "\n"
 
 
