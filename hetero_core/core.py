@@ -1,4 +1,7 @@
-"""Core: the user's one door. Reads networks, asks and loads devices, keeps configuration, imports blobs."""
+"""Core: the user's one door. Reads networks, asks and loads devices, keeps configuration, imports blobs.
+
+Of a device, `device` is its text, `parsed` that text as a DeviceName, `entry` the Device that calls its plugin.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,11 @@ from hetero_core.limits import ReadLimits
 from hetero_core.network.border import Border
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import ValueType
-from hetero_core.runtime.borders import bare_network, check_border, take_border
 from hetero_core.runtime.executable import Binding, ExecutableNetwork, find_core_version
 from hetero_core.runtime.executors import Executor, ExecutorManager
 from hetero_core.runtime.forks import FORK_ADVICE, count_forks
 from hetero_core.runtime.load_limits import call_in_time, check_constants, check_sections, describe_model
+from hetero_core.runtime.loaded_border import bare_network, check_border, take_border
 from hetero_core.runtime.wrapped_run import bind_run
 
 if TYPE_CHECKING:
@@ -113,10 +116,10 @@ class Core:
         Plugins that cannot load are left out here; `list_devices` has their reasons.
         """
         return tuple(
-            f"{status.name}.{one}" if one and len(status.ids) > 1 else status.name
+            f"{status.name}.{number}" if number and len(status.ids) > 1 else status.name
             for status in self.list_devices()
             if not status.reason
-            for one in status.ids
+            for number in status.ids
         )
 
     def list_devices(self) -> tuple[DeviceStatus, ...]:
@@ -128,10 +131,10 @@ class Core:
         """Returns distribution and version by device name: of the device, and of every device in its arguments."""
         parsed = parse_device_name(device)
         provenance = self._registry.announcement(parsed.name).provenance
-        found = {parsed.name: f"{provenance.distribution} {provenance.version}".strip()}
+        versions = {parsed.name: f"{provenance.distribution} {provenance.version}".strip()}
         for part in split_device_list(parsed.arguments) if parsed.arguments else ():
-            found.update(self.get_versions(part))
-        return found
+            versions.update(self.get_versions(part))
+        return versions
 
     def register_plugin(self, name: str, plugin: object) -> None:
         """Makes a module or an object known as a device, under one or more names. Raises: DeviceNameError; PluginError for one in use."""
@@ -256,12 +259,12 @@ class Core:
         return self._bind(entry, parsed, executable, complete, read.name, lambda: read.fingerprint, border=read.border)
 
     def _load_cached(
-        self, cache: NetworkCache, entry: Device, device: DeviceName, network: Network, config: Mapping[str, Any]
+        self, cache: NetworkCache, entry: Device, parsed: DeviceName, network: Network, config: Mapping[str, Any]
     ) -> ExecutableNetwork:
         def bind(executable: Executable, *, is_from_cache: bool) -> ExecutableNetwork:
             return self._bind(
                 entry,
-                device,
+                parsed,
                 executable,
                 config,
                 network.name,
@@ -272,7 +275,7 @@ class Core:
 
         identity = describe_load(
             network,
-            device,
+            parsed,
             entry,
             config,
             find=self._find,
@@ -283,8 +286,8 @@ class Core:
         names = tuple(spec.name for spec in network.inputs), tuple(spec.name for spec in network.outputs)
         return cache.load(
             identity,
-            take=lambda _, payload: bind(entry.import_network(device, take_border(payload)[0], config, names), is_from_cache=True),
-            make=lambda: bind(entry.load_network(device, bare_network(network), config), is_from_cache=False),
+            take=lambda _, payload: bind(entry.import_network(parsed, take_border(payload)[0], config, names), is_from_cache=True),
+            make=lambda: bind(entry.load_network(parsed, bare_network(network), config), is_from_cache=False),
             pack=ExecutableNetwork.pack,
         )
 
@@ -322,17 +325,17 @@ class Core:
             )
 
     def _import(
-        self, header: BlobHeader, payload: Payload, entry: Device, device: DeviceName, config: Mapping[str, Any]
+        self, header: BlobHeader, payload: Payload, entry: Device, parsed: DeviceName, config: Mapping[str, Any]
     ) -> ExecutableNetwork:
         payload, border = take_border(payload)
-        executable = entry.import_network(device, payload, config, (header.inputs, header.outputs))
+        executable = entry.import_network(parsed, payload, config, (header.inputs, header.outputs))
         check_border(border, executable)
-        return self._bind(entry, device, executable, config, header.network, lambda: header.fingerprint, border=border)
+        return self._bind(entry, parsed, executable, config, header.network, lambda: header.fingerprint, border=border)
 
     def _bind(
         self,
         entry: Device,
-        device: DeviceName,
+        parsed: DeviceName,
         executable: Executable,
         config: Mapping[str, Any],
         name: str,
@@ -342,15 +345,15 @@ class Core:
         border: Border,
     ) -> ExecutableNetwork:
         binding = Binding(
-            device=device,
+            device=parsed,
             provenance=entry.provenance,
             config=config,
-            keys=entry.keys(device),
-            run=bind_run(entry, device, executable),
-            to_host=lambda array: entry.call("to_host", device, array=array),
-            from_host=lambda array, spec: entry.call("from_host", device, array=array, spec=spec),
-            export=lambda: entry.call("export_network", device, executable=executable),
-            executor=self._executors.open_executor(str(device), config, depth=executable.pipeline_depth),
+            keys=entry.keys(parsed),
+            run=bind_run(entry, parsed, executable),
+            to_host=lambda array: entry.call("to_host", parsed, array=array),
+            from_host=lambda array, spec: entry.call("from_host", parsed, array=array, spec=spec),
+            export=lambda: entry.call("export_network", parsed, executable=executable),
+            executor=self._executors.open_executor(str(parsed), config, depth=executable.pipeline_depth),
             is_from_cache=is_from_cache,
             border=border,
         )

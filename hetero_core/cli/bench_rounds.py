@@ -1,20 +1,17 @@
-"""The rounds of `hetero bench`: one process at a time, each with one device, so that no engine's threads disturb another's."""
+"""The rounds of `hetero bench`: one process at a time, each with one device."""
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from hetero_core.cli.answer import BUG
 from hetero_core.cli.measurement import Task
+from hetero_core.cli.task_process import Answer, run_task, take_turns
 
 # What chooses the kernels of the libraries below NumPy and the engines: set in a shell, it measures another machine.
 _KERNEL_VARIABLES = frozenset(
@@ -79,10 +76,8 @@ class Bench:
             self.is_interrupted = True
         return events
 
-    def _take_turns(self, index: int) -> Iterator[int]:
-        """What the machine gains or loses over time is then shared out evenly."""
-        positions = range(len(self._tasks)) if index % 2 == 0 else reversed(range(len(self._tasks)))
-        return (position for position in positions if position not in self.errors)
+    def _take_turns(self, turn: int) -> Iterator[int]:
+        return (position for position in take_turns(range(len(self._tasks)), turn) if position not in self.errors)
 
     def _measure(self, position: int, *, keeps_outputs: bool) -> None:
         with tempfile.TemporaryDirectory(prefix="hetero-bench-") as folder:
@@ -96,29 +91,14 @@ class Bench:
                 self.outputs[position] = _read_outputs(path, answer["dtypes"])
             self.rounds[position].append(answer)
 
-    def _ask(self, task: Task, folder: Path) -> dict[str, Any]:
-        """Returns what a new process says about a task, or an error that tells how it ended."""
-        task.write(folder)
-        command = [sys.executable, *_list_flags(), "-m", "hetero_core.cli.measurement", str(folder)]
-        ended = subprocess.run(command, env=dict(self._environment), stdin=subprocess.DEVNULL, check=False)
-        try:
-            answer: dict[str, Any] = json.loads((folder / "answer.json").read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            message = f"the process that ran {task.device} ended {_describe_end(ended.returncode)} and said nothing"
-            return {"error": {"type": "ProcessError", "message": message, "exit_code": BUG, "notes": []}}
-        return answer
+    def _ask(self, task: Task, folder: Path) -> Answer:
+        arguments = [*_list_flags(), "-m", "hetero_core.cli.measurement"]
+        return run_task(arguments, asdict(task), folder=folder, environment=self._environment, who=task.device)
 
 
 def _list_flags() -> list[str]:
     """`-m` puts the working folder before everything else; where it is not on our own path, it must not be on theirs."""
     return [] if "" in sys.path or str(Path.cwd()) in sys.path else ["-P"]
-
-
-def _describe_end(code: int) -> str:
-    if code >= 0:
-        return f"with exit code {code}"
-    names = {one.value: one.name for one in signal.Signals}
-    return f"by signal {-code} ({names.get(-code, 'unknown')})"
 
 
 def _read_outputs(path: Path, dtypes: Mapping[str, str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -51,10 +51,6 @@ class Task:
     iterations: int | None
     outputs: str | None = None
     first_process: int | None = None
-
-    def write(self, folder: Path) -> None:
-        """Writes the task where `main` looks for it."""
-        (folder / "task.json").write_text(json.dumps(asdict(self)), encoding="utf-8")
 
 
 def main(folder: Path) -> int:

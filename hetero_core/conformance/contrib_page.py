@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hetero_core.conformance.contrib import CASES
+from hetero_core.kernels.ops_page import describe_dtypes
 from hetero_core.kernels.registry import Kernel, read_table
 from hetero_core.testing.contrib.case import MICROSOFT
 from hetero_core.testing.contrib.draws import DRAWS
@@ -44,18 +45,18 @@ implement, an attribute, a value of one, another form of an input, is refused in
 Of the {total} names that the CPU provider of ONNX Runtime 1.32 lists in `com.microsoft`, generation of text as one operator aside
 ({left_out}), {right} are right and {lacking} are not there. "Of one value" are
 attributes of which just that value is implemented. `MatMulNBits`, `QMoE` and their like multiply in float32 whatever `accuracy_level`
-allows.
+allows. Element types are written as for [ONNX's operators](ops.md).
 
-| operator | answer | attributes of one value |
-|---|---|---|
+| operator | answer | element types | attributes of one value |
+|---|---|---|---|
 """
 
 _STANDARD = """
 In ONNX's own domain ONNX Runtime keeps these, of which onnx has no schema. All but the first were withdrawn by ONNX; ONNX Runtime runs
 those up to opset 9. `MemcpyFromHost` and `MemcpyToHost`, which it writes into graphs that it has cut itself, return their input.
 
-| operator | answer | attributes of one value |
-|---|---|---|
+| operator | answer | element types | attributes of one value |
+|---|---|---|---|
 """
 
 
@@ -83,10 +84,10 @@ def _find_kernels() -> Mapping[tuple[str, str], Kernel]:
 
 def _format_row(name: str, record: Kernel | None) -> str:
     if record is None:
-        return f"| `{name}` | not there: {LACKING[name]} | |"
+        return f"| `{name}` | not there: {LACKING[name]} | | |"
     singles = sorted(f"`{key}={values[0]}`" for key, values in record.choices.items() if len(values) == 1)
     place = ", on the host" if record.runs_on_host else ""
-    return f"| `{name}` | right{place} | {', '.join(singles)} |"
+    return f"| `{name}` | right{place} | {describe_dtypes(record)} | {', '.join(singles)} |"
 
 
 if __name__ == "__main__":

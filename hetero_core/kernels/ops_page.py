@@ -1,6 +1,6 @@
-"""The reference page of operators, written from the table of kernels.
+"""The reference page of operators and the index of kernel modules, both written from the table of kernels.
 
-`python -m hetero_core.kernels.ops_page docs/reference/ops.md` writes it again after a change; a test says when that is due.
+`python -m hetero_core.kernels.ops_page docs/reference/ops.md` writes both again after a change; a test says when that is due.
 """
 
 from __future__ import annotations
@@ -8,7 +8,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import wrap
 
+from hetero_core.kernels import index
 from hetero_core.kernels.registry import (
     ANY,
     BOOL,
@@ -38,6 +40,8 @@ _GROUPS: Mapping[str, Dtypes] = {
     "string": STRING,
 }
 
+_BEGIN = 'INDEX = """\\\n'
+
 _HEAD = """# Operators of the kernels toolkit
 
 The NumPy functions behind the CPU device, and the CuPy functions behind the GPU device. This page is generated from the table that
@@ -46,7 +50,7 @@ runs them: `python -m hetero_core.kernels.ops_page docs/reference/ops.md`.
 A version is an operator's own: `Softmax-13` serves every opset from 13 on, up to the next version of Softmax. A node is refused, with
 the reason, when its version is not here, when it has an attribute or an attribute value that is not implemented, or another element
 type. Element types are given for each input in order; the last one serves all further inputs. A device may have fewer. An operator of
-another domain than ONNX's own has the domain before it; version 0 is that of an operator that ONNX has no schema for.
+another domain than ONNX's own has the domain before it. [ONNX Runtime's own operators](onnxruntime-operators.md) have a page of their own.
 
 Refused are, too, attributes that together have no one meaning: where ONNX leaves it open and engines differ, as on the scores of a
 classifier that weighs one of two classes, the reason says so. Of ONNX's operators there is no kernel for `Gradient`, which differentiates
@@ -63,22 +67,21 @@ def format_ops_page() -> str:
     """Returns the page as Markdown: the groups of element types, then one row for each operator and set of element types."""
     groups = "".join(f"| {name} | {', '.join(sorted(dtypes))} |\n" for name, dtypes in _GROUPS.items())
     rows: dict[tuple[str, str, str], list[int]] = {}
-    for (domain, op_type, version), record in read_table().items():
+    versions_of_onnx = {key: record for key, record in read_table().items() if key[2]}
+    for (domain, op_type, version), record in versions_of_onnx.items():
         rows.setdefault((domain, op_type, describe_dtypes(record)), []).append(version)
     operators = {(domain, op_type) for domain, op_type, _ in rows}
     lines = [
         f"| `{domain + ':' if domain else ''}{op_type}` | {', '.join(map(str, versions))} | {dtypes} |"
         for (domain, op_type, dtypes), versions in rows.items()
     ]
-    count = (
-        f"\n{len(operators)} operators in {len(read_table())} versions.\n\n| operator | versions | element types |\n|---|---|---|\n"
-    )
+    count = f"\n{len(operators)} operators in {len(versions_of_onnx)} versions.\n\n| operator | versions | element types |\n|---|---|---|\n"
     return _HEAD + groups + count + "\n".join(lines) + "\n"
 
 
 def describe_dtypes(record: Kernel) -> str:
     """Returns the element types of a kernel's inputs as the page writes them."""
-    texts = [_describe_set(dtypes) for dtypes in record.dtypes]
+    texts = [_describe_set(dtypes) for dtypes in (record.dtypes if isinstance(record.dtypes, tuple) else (record.dtypes,))]
     while len(texts) > 1 and texts[-1] == texts[-2]:
         texts.pop()
     return "; ".join(texts)
@@ -97,5 +100,20 @@ def _describe_set(dtypes: Dtypes) -> str:
     return ", ".join([*covered[:1], *sorted(rest)])
 
 
+def format_index() -> str:
+    """Returns the module `index` with the operators of the table."""
+    operators: dict[str, dict[str, None]] = {}
+    for (domain, op_type, _), record in read_table().items():
+        module = record.function.__module__.rpartition(".")[2]
+        operators.setdefault(module, {})[f"{domain}:{op_type}" if domain else op_type] = None
+    lines = [
+        wrap(f"{module}: {' '.join(names)}", 128, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+        for module, names in sorted(operators.items())
+    ]
+    head, begin, rest = Path(index.__file__).read_text().partition(_BEGIN)
+    return head + begin + "".join(f"{line}\n" for paragraph in lines for line in paragraph) + rest[rest.index('"""') :]
+
+
 if __name__ == "__main__":
     Path(sys.argv[1]).write_text(format_ops_page())
+    Path(index.__file__).write_text(format_index())

@@ -26,7 +26,6 @@ from hetero_core.network.types import TensorType, ValueType
 
 # Arithmetic on shapes works on a few numbers; a result of more elements, or one that may have more, is data.
 _LARGEST_SHAPE_VALUE = 1024
-_GROWING = frozenset({"ConstantOfShape", "Expand", "EyeLike", "OneHot", "Pad", "Range", "Resize", "Tile"})
 
 
 def compile_program(
@@ -189,17 +188,17 @@ class _Compiler:
         is_arithmetic = any(name in self._shape_values for name in names) and all(
             name in self._shape_values or name in self._constants for name in names
         )
-        if record.reads_shapes or (is_arithmetic and self._stays_small(node)):
+        if record.reads_shapes or (is_arithmetic and self._stays_small(node, record)):
             self._shape_values.update(node.writes)
             return True
         return record.runs_on_host
 
-    def _stays_small(self, node: Node) -> bool:
+    def _stays_small(self, node: Node, record: Kernel) -> bool:
         for value in node.writes:
             value_type = self._type_of(value)
             sizes = value_type.shape if isinstance(value_type, TensorType) else None
             if sizes is None or any(not isinstance(size, int) for size in sizes):
-                if node.op_type in _GROWING:
+                if record.count_bytes is not None:
                     return False
             elif prod(size for size in sizes if isinstance(size, int)) > _LARGEST_SHAPE_VALUE:
                 return False

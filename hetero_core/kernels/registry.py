@@ -3,8 +3,9 @@
 A kernel is one function. Its first parameter is `xp`, the array namespace (NumPy, CuPy or one like them); then come the ONNX inputs
 by position, absent ones as None; ONNX attributes are keyword-only and carry the spec's defaults. It returns one array or a tuple,
 and never writes into its inputs; its result may share their memory. `find_refusal` reads the same record that runs the node, so
-that a claim and its execution cannot drift. A kernel module is imported on the first question about one of
-its operators. Imports no array library at its head.
+that a claim and its execution cannot drift. The record is the only place that says anything about an operator: a new one is one
+function in one file of `operators/`. Such a file is imported on the first question about one of its operators. Imports no array
+library at its head.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import cache
+from pkgutil import iter_modules
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from hetero_core.dtypes import DTYPES, dtype_of_onnx
 from hetero_core.errors import enumerate_choices, suggest
-from hetero_core.kernels.index import OPERATORS_OF_MODULES, map_modules
+from hetero_core.kernels import operators
+from hetero_core.kernels.index import map_modules
 from hetero_core.network.graph import EMPTY, Graph, Node
 from hetero_core.network.types import MapType, TensorType, ValueType
 
@@ -42,27 +45,29 @@ NOT_STRING: Dtypes = ANY - STRING
 _DTYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "output_datatype"})
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """One function and what it is right for.
+Function = TypeVar("Function", bound=Callable[..., Any])
 
-    `host` are positions of inputs that stay in host memory as NumPy arrays; `dtypes` holds one set per input, the last one serves
-    all further inputs; `choices` limits attribute values; `bodies` are attributes that arrive as callables; `outputs` is the
-    largest number of outputs, None for any. A kernel that `reads_shapes` looks at its inputs' shapes only, so it runs on the host
-    wherever they are; one that `runs_on_host` is always called with NumPy, on copies in host memory. `refuse` gives the reason for
-    what the other fields cannot say. One that `counts_outputs` is told how many outputs are wanted. One that `takes_maps` allows
-    dicts, whose values have the input's dtypes. `prepare(xp, input_types, **attributes)` makes, once for each bound node, what the function
-    gets as `prepared`; the attributes are those of its signature, and a ValueError of it is the reason why the node is refused.
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """The author's statement about a kernel; written above the function as `@kernel(op_type, since=..., dtypes=...)`, it registers it.
+
+    `since` are the since-versions for which the function is right. `dtypes` holds one set per input, the last one serves all further
+    inputs. `host` are positions of inputs that stay in host memory as NumPy arrays; `choices` limits attribute values; `bodies` are
+    attributes that arrive as callables; `outputs` is the largest number of outputs, None for any. A kernel that `reads_shapes` looks at
+    its inputs' shapes only, so it runs on the host wherever they are; one that `runs_on_host` is always called with NumPy, on copies in
+    host memory. `refuse` gives the reason for what the other fields cannot say. One that `counts_outputs` is told in a keyword
+    `output_count` how many outputs are wanted. One that `takes_maps` allows dicts, whose values have the input's dtypes.
+    `prepare(xp, input_types, **attributes)` makes, once for each bound node, what the function gets as `prepared`; the attributes are
+    those of its signature, and a ValueError of it is the reason why the node is refused. `count_bytes(*inputs, **attributes)` says how
+    many bytes a run makes; an operator has it if values or attributes, and not shapes alone, decide (`sizes`).
     """
 
     op_type: str
-    domain: str
+    _: KW_ONLY
     since: tuple[int, ...]
-    function: Callable[..., Any]
-    dtypes: tuple[Dtypes, ...]
-    attributes: Mapping[str, Any]
-    required: tuple[str, ...]
-    input_limits: tuple[int, int | None]
+    dtypes: Dtypes | tuple[Dtypes, ...]
+    domain: str = ""
     host: tuple[int, ...] = ()
     choices: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: EMPTY)
     bodies: tuple[str, ...] = ()
@@ -73,74 +78,53 @@ class Kernel:
     refuse: Callable[[Node, tuple[ValueType | None, ...]], str | None] | None = None
     takes_maps: bool = False
     prepare: Callable[..., Any] | None = None
+    count_bytes: Callable[..., int] | None = None
+
+    def __call__(self, function: Function) -> Function:
+        """Registers the function; declarations may be stacked."""
+        record = self._complete(function)
+        for version in self.since:
+            key = (self.domain, self.op_type, version)
+            assert key not in _TABLE, f"two kernels for {self.op_type}-{version}"
+            _TABLE[key] = record
+        return function
+
+    def _complete(self, function: Callable[..., Any]) -> Kernel:
+        attributes, required, limits = _read_signature(function)
+        if self.prepare is not None:
+            assert required == ("prepared",), f"{self.op_type}: the attributes belong to what prepares them"
+            attributes, required, _ = _read_signature(self.prepare)
+        is_counting = "output_count" in attributes
+        assert self.counts_outputs == is_counting, f"{self.op_type}: output_count is declared on one side only"
+        return Kernel(
+            **{name: getattr(self, name) for name in _DECLARED},
+            function=function,
+            attributes={name: default for name, default in attributes.items() if name != "output_count"},
+            required=tuple(name for name in required if name != "output_count"),
+            input_limits=limits,
+        )
+
+
+kernel = Declaration
+_DECLARED = tuple(declared.name for declared in fields(Declaration))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel(Declaration):
+    """One function and what it is right for: what its author declared, and what its signature says of attributes and inputs."""
+
+    function: Callable[..., Any]
+    attributes: Mapping[str, Any]
+    required: tuple[str, ...]
+    input_limits: tuple[int, int | None]
 
     def dtypes_of_input(self, index: int) -> Dtypes:
         """Returns the element types that the kernel computes at an input."""
-        return self.dtypes[min(index, len(self.dtypes) - 1)]
+        return self.dtypes[min(index, len(self.dtypes) - 1)] if isinstance(self.dtypes, tuple) else self.dtypes
 
 
 NO_EXTENSIONS: Mapping[tuple[str, str], Any] = MappingProxyType({})
 _TABLE: dict[tuple[str, str, int], Kernel] = {}
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def kernel(
-    op_type: str,
-    *,
-    since: tuple[int, ...],
-    dtypes: Dtypes | tuple[Dtypes, ...],
-    domain: str = "",
-    host: tuple[int, ...] = (),
-    choices: Mapping[str, tuple[Any, ...]] = EMPTY,
-    bodies: tuple[str, ...] = (),
-    outputs: int | None = 1,
-    counts_outputs: bool = False,
-    reads_shapes: bool = False,
-    runs_on_host: bool = False,
-    refuse: Callable[[Node, tuple[ValueType | None, ...]], str | None] | None = None,
-    takes_maps: bool = False,
-    prepare: Callable[..., Any] | None = None,
-) -> Callable[[Function], Function]:
-    """Registers a function as the kernel of an operator in the since-versions for which its semantics are right.
-
-    May be stacked. `counts_outputs` demands a keyword `output_count`, and `prepare` one called `prepared`; they are no attributes.
-    """
-
-    def register(function: Function) -> Function:
-        attributes, required, limits = _read_signature(function)
-        if prepare is not None:
-            assert required == ("prepared",), f"{op_type}: the attributes belong to what prepares them"
-            attributes, required, _ = _read_signature(prepare)
-        assert counts_outputs == ("output_count" in (*attributes, *required)), (
-            f"{op_type}: output_count is declared on one side only"
-        )
-        attributes.pop("output_count", None)
-        record = Kernel(
-            op_type,
-            domain,
-            since,
-            function,
-            dtypes if isinstance(dtypes, tuple) else (dtypes,),
-            attributes,
-            tuple(name for name in required if name != "output_count"),
-            limits,
-            host,
-            choices,
-            bodies,
-            outputs,
-            counts_outputs,
-            reads_shapes,
-            runs_on_host,
-            refuse,
-            takes_maps,
-            prepare,
-        )
-        for version in since:
-            assert (domain, op_type, version) not in _TABLE, f"two kernels for {op_type}-{version}"
-            _TABLE[domain, op_type, version] = record
-        return function
-
-    return register
 
 
 def _read_signature(function: Callable[..., Any]) -> tuple[dict[str, Any], tuple[str, ...], tuple[int, int | None]]:
@@ -159,24 +143,28 @@ def _read_signature(function: Callable[..., Any]) -> tuple[dict[str, Any], tuple
 @cache
 def read_table() -> Mapping[tuple[str, str, int], Kernel]:
     """Returns the whole table, sorted by domain, operator and version; imports all kernel modules on the first call."""
-    for module in OPERATORS_OF_MODULES:
-        importlib.import_module(f"hetero_core.kernels.{module}")
+    for module in iter_modules(operators.__path__):
+        importlib.import_module(f"{operators.__name__}.{module.name}")
     return dict(sorted(_TABLE.items()))
 
 
 _MODULES = map_modules()
+_DOMAINS = frozenset(domain for domain, _ in _MODULES)
 
 
 @cache
 def _import_kernels(domain: str, op_type: str) -> None:
     for module in _MODULES.get((domain, op_type), ()):
-        importlib.import_module(f"hetero_core.kernels.{module}")
+        importlib.import_module(f"{operators.__name__}.{module}")
 
 
 def find_kernel(node: Node) -> Kernel | None:
     """Returns the kernel of a node's operator in the node's version, or None; imports the modules that have the operator."""
+    key = (node.domain, node.op_type, node.since_version)
     _import_kernels(node.domain, node.op_type)
-    return _TABLE.get((node.domain, node.op_type, node.since_version))
+    if key not in _TABLE and node.domain in _DOMAINS:
+        return read_table().get(key)  # an operator that has been added since the index was written, or one without a kernel
+    return _TABLE.get(key)
 
 
 def find_refusal(

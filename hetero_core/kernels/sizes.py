@@ -1,92 +1,89 @@
-"""Room for a result before it is made: which operators may make more than they are given, and the rule of each.
+"""Room for a result before it is made: how many bytes a node is about to make.
 
-An operator that is not in the table makes results of a size that its inputs bound: as many elements, in a type of at most 8 bytes. What
-it makes is counted after it was made. So are the trips of a Loop, each node of a body by itself.
+An operator whose kernel declares `count_bytes` answers by it: the values of its inputs, its attributes or what it makes on the way
+decide. For any other operator the bytes follow from the shapes of its inputs, by type inference; ONNX's own with a single input make
+as many elements at most, so they are not asked. What is made is counted afterwards. So are the trips of a Loop, each node of a body by
+itself. Sums are Python's integers, which do not overflow. Inputs that do not fit together count nothing: the kernel, called next, says
+what is wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from math import prod
 from typing import Any
 
-from hetero_core.kernels import size_rules as rules
+from hetero_core.dtypes import dtype_of_numpy, numpy_dtype
+from hetero_core.kernels.registry import find_kernel
 from hetero_core.limits import RunLimits
+from hetero_core.network.contrib_types import infer_contrib
 from hetero_core.network.graph import Node
-
-SIZE_RULES: Mapping[str, rules.Rule] = {
-    **dict.fromkeys(
-        ("Add", "Sub", "Mul", "Div", "Pow", "Mod", "Max", "Min", "Mean", "Sum", "PRelu", "BitShift"), rules.elementwise
-    ),
-    **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor"), rules.elementwise),
-    **dict.fromkeys(("And", "Or", "Xor", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"), rules.comparing),
-    "Where": rules.choosing,
-    "StringConcat": rules.concatenating_strings,
-    "StringSplit": rules.splitting_strings,
-    "Expand": rules.expanding,
-    "Tile": rules.tiling,
-    "ConstantOfShape": rules.filling,
-    "Range": rules.counting,
-    **dict.fromkeys(("EyeLike", "RandomNormalLike", "RandomUniformLike", "Bernoulli"), rules.marking),
-    "OneHot": rules.one_hot,
-    **dict.fromkeys(("RandomNormal", "RandomUniform"), rules.drawing),
-    "Multinomial": rules.sampling,
-    "Pad": rules.padding,
-    "CenterCropPad": rules.center_padding,
-    **dict.fromkeys(("Resize", "Upsample"), rules.resizing),
-    "Gather": rules.gathering,
-    "GatherND": rules.gathering_slices,
-    **dict.fromkeys(("Concat", "ConcatFromSequence"), rules.concatenating),
-    "MatMul": rules.multiplying,
-    "MatMulInteger": rules.multiplying_integers,
-    "QLinearMatMul": rules.multiplying_quantized,
-    "Gemm": rules.multiplying_matrices,
-    "Einsum": rules.summing_products,
-    **dict.fromkeys(("RNN", "GRU", "LSTM"), rules.recurring),
-    "Attention": rules.attending,
-    "Conv": rules.convolving,
-    "ConvInteger": rules.convolving_integers,
-    "QLinearConv": rules.convolving_quantized,
-    **dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), rules.pooling),
-    "ConvTranspose": rules.spreading,
-    "MaxUnpool": rules.unpooling,
-    "Col2Im": rules.laying_columns,
-    "AffineGrid": rules.laying_grid,
-    "GridSample": rules.sampling_grid,
-    "RoiAlign": rules.aligning_regions,
-    "MaxRoiPool": rules.pooling_regions,
-    "DFT": rules.transforming,
-    "STFT": rules.transforming_frames,
-    **dict.fromkeys(("HannWindow", "HammingWindow", "BlackmanWindow"), rules.windowing),
-    "MelWeightMatrix": rules.weighing_mels,
-    "TfIdfVectorizer": rules.counting_grams,
-}
-"""ONNX operator, in all of its versions -> its rule."""
-
-_MICROSOFT_RULES: Mapping[str, rules.Rule] = {
-    "FusedConv": rules.convolving,
-    "GatherND": rules.gathering_slices,
-    "GridSample": rules.sampling_grid,
-    "Pad": rules.padding,
-    "Range": lambda inputs, attributes: rules.counting(
-        (*inputs[:2], 1 if len(inputs) < 3 or inputs[2] is None else inputs[2]), attributes
-    ),
-}
-"""Operators of com.microsoft whose inputs stand as those of ONNX's own."""
+from hetero_core.network.type_protos import read_type, write_type
+from hetero_core.network.types import TensorType, ValueType
+from hetero_core.network.writer import node_to_proto
 
 _MISFITS = (ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError)
 
 
+def product(sizes: Iterable[Any]) -> int:
+    """Returns the product of sizes as a plain integer."""
+    return prod(int(size) for size in sizes)
+
+
+def broadcast_sizes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the common shape; where shapes do not agree the larger size. NumPy's own function refuses what no array could be."""
+    rank = max(map(len, shapes), default=0)
+    padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
+    return tuple(0 if 0 in sizes else max(sizes) for sizes in zip(*padded, strict=True))
+
+
 def estimate_bytes(node: Node, inputs: Sequence[Any]) -> int:
     """Returns the bytes that a node is about to make; 0 where its inputs bound them, and for inputs that do not fit together."""
-    table = SIZE_RULES if not node.domain else _MICROSOFT_RULES if node.domain == "com.microsoft" else {}
-    rule = table.get(node.op_type)
-    if rule is None:
-        return 0
+    record = find_kernel(node)
     try:
-        return max(int(rule(inputs, node.attributes)), 0)
+        if record is not None and record.count_bytes is not None:
+            return max(int(record.count_bytes(*inputs, **node.attributes)), 0)
     except _MISFITS:
-        # The kernel that is called next refuses what does not fit, with the right words.
         return 0
+    if node.bodies or (node.since_version and sum(hasattr(x, "shape") for x in inputs) < 2):
+        return 0
+    return _infer_bytes(node, tuple(_type_of(x) for x in inputs))
+
+
+def _type_of(x: Any) -> TensorType | None:
+    return TensorType(dtype_of_numpy(x.dtype), tuple(map(int, x.shape))) if hasattr(x, "shape") else None
+
+
+@lru_cache(1024)
+def _infer_bytes(node: Node, input_types: tuple[TensorType | None, ...]) -> int:
+    outputs = _infer_outputs(node, input_types) if node.since_version else infer_contrib(node, input_types)
+    return sum(_count_bytes(value_type) for value_type in outputs.values())
+
+
+def _infer_outputs(node: Node, input_types: tuple[TensorType | None, ...]) -> dict[str, ValueType | None]:
+    import onnx  # heavy, and asked for only where a limit is set
+
+    try:
+        schema = onnx.defs.get_schema(node.op_type, node.since_version, node.domain)
+        # Each input by a name of its own: a value that is read twice would have one type only.
+        names = tuple(f"input{index}" if name else "" for index, name in enumerate(node.inputs))
+        protos = {name: onnx.TypeProto() for name in names if name}
+        for name, value_type in zip(names, input_types, strict=False):
+            if name and value_type is not None:
+                write_type(value_type, protos[name])
+        outputs = onnx.shape_inference.infer_node_outputs(schema, node_to_proto(replace(node, inputs=names)), protos)
+    except (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, RuntimeError):
+        return {}  # inputs that do not fit together
+    return {name: read_type(proto, name) for name, proto in outputs.items()}
+
+
+def _count_bytes(value_type: ValueType | None) -> int:
+    if not isinstance(value_type, TensorType) or value_type.shape is None or value_type.dtype is None:
+        return 0
+    sizes = [size for size in value_type.shape if isinstance(size, int)]
+    return product(sizes) * numpy_dtype(value_type.dtype).itemsize if len(sizes) == len(value_type.shape) else 0
 
 
 def require_room(limits: RunLimits, node: Node, inputs: Sequence[Any]) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from math import prod
+from typing import Any
 
 from hetero_core.kernels.precision import Array, Namespace
 
@@ -116,3 +118,23 @@ def resolve_pads(
         small, large = total // 2, total - total // 2
         resolved.append((small, large) if auto_pad == "SAME_UPPER" else (large, small))
     return tuple(resolved)
+
+
+def count_slid(
+    x: Array,
+    kernel: tuple[int, ...],
+    channels: int,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: tuple[int, ...] | None = None,
+    pads: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+    **_: Any,
+) -> int:
+    """Returns how many elements windows over x (batch, channels, *sizes) make, or how many the padded x has where that is more."""
+    windows = lay_windows(
+        tuple(x.shape[2:]), kernel, auto_pad=auto_pad, pads=pads, strides=strides, dilations=dilations, ceil_mode=ceil_mode
+    )
+    padded = prod(size + begin + end for size, (begin, end) in zip(windows.sizes, windows.pads, strict=True))
+    return int(x.shape[0]) * max(channels * prod(windows.outputs), int(x.shape[1]) * padded)

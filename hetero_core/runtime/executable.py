@@ -34,11 +34,11 @@ from hetero_core.limits import RunLimits
 from hetero_core.network.border import EMPTY_BORDER, Border
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.profile import Profile
-from hetero_core.runtime.borders import add_border, check_payload, drop_specs, find_resident
 from hetero_core.runtime.door import describe_plain, fits_shape, order_inputs, own_outputs, take_plain
 from hetero_core.runtime.forks import FORK_ADVICE, FORKS
 from hetero_core.runtime.late_runs import LateRuns
 from hetero_core.runtime.load_limits import read_deadline, read_memory_limit
+from hetero_core.runtime.loaded_border import add_border, check_payload, drop_specs, find_resident
 from hetero_core.runtime.request import InferRequest
 from hetero_core.runtime.run import Start, measure_start
 from hetero_core.runtime.states import RequestStates

@@ -35,9 +35,6 @@ _LIGHT_FILES = {
 LIGHT_MODELS: tuple[str, ...] = tuple(_LIGHT_FILES)
 """The names that `light_model` takes."""
 
-LRN_MODELS: frozenset[str] = frozenset({"alexnet", "inception_v1", "zfnet512"})
-"""The light models with LRN, which the reference evaluator of onnx 1.23 computes wrongly: compare these with another engine."""
-
 SMALL_MODELS: tuple[str, ...] = ("if", "loop", "lstm", "dynamic_batch", "residual")
 """The names that `small_model` takes."""
 

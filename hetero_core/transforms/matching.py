@@ -218,11 +218,6 @@ def read_shape(network: Network, value: str) -> tuple[Dimension, ...] | None:
     return found.shape if isinstance(found, TensorType) and found.dtype == "float32" else None
 
 
-def is_number_a_scalar(network: Network, value: str, rank: int) -> bool:
-    """Says whether a constant of one element leaves the shape of what has this rank when both are combined."""
-    return value in network.initializers and len(network.initializers[value].shape) <= rank
-
-
 def read_integers(network: Network, value: str) -> tuple[int, ...] | None:
     """Returns the elements of an integer constant, None for anything else."""
     constant = network.initializers.get(value)

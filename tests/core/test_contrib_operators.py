@@ -12,6 +12,7 @@ import pytest
 from hetero_core import Core, Network
 from hetero_core.conformance.contrib import draw_case
 from hetero_core.conformance.contrib_page import LEFT_OUT, format_page, list_names
+from hetero_core.errors import InferenceError
 from hetero_core.kernels.sizes import estimate_bytes
 from hetero_core.network.reader import read_network
 from hetero_core.network.subnetwork import cut_subnetwork
@@ -108,6 +109,14 @@ def test_room_of_a_range_is_asked_for_before_it_is_made(delta: Any) -> None:
     node = read("g (int64 a, int64 b) => (y) { y = com.microsoft.Range(a, b) }").nodes[0]
     counted = estimate_bytes(node, (np.asarray(0, np.int64), np.asarray(10**12, np.int64), delta))
     assert counted >= 8 * 10**12 // (1 if delta is None else 2)
+
+
+@pytest.mark.parametrize("operator", ["BiasGelu", "FastGelu"])
+def test_bias_that_would_make_the_result_larger_is_refused(operator: str) -> None:
+    # As ONNX Runtime does: the bias has the last size of the input, and is not broadcast.
+    text = f"g (float[3,1] x, float[N] b) => (float[3,1] y) {{ y = com.microsoft.{operator} (x, b) }}"
+    with pytest.raises(InferenceError, match=r"the bias has shape \(3,\); expected \(1,\), the last size of the input"):
+        run(text, x=np.ones((3, 1), np.float32), b=np.ones(3, np.float32))
 
 
 def test_page_is_fresh() -> None:

@@ -16,9 +16,8 @@ from hetero_core.dtypes import dtype_of_numpy
 from hetero_core.errors import InvalidNetworkError, UnsupportedNodesError
 from hetero_core.kernels.execution import Program
 from hetero_core.kernels.program import compile_program
-from hetero_core.kernels.registry import NOT_STRING, read_table
+from hetero_core.kernels.registry import read_table
 from hetero_core.network.reader import read_network
-from hetero_core.testing import fake_device
 from hetero_core.testing.backend_cases import BackendCase, iterate_backend_cases
 
 # The suite's relative tolerance is below one step of these types, and the cases' values were rounded after each inner operation.
@@ -59,11 +58,10 @@ def describe_difference(found: Any, expected: Any, rtol: float, atol: float) -> 
     return None if equal.all() else f"{np.count_nonzero(~equal)} of {equal.size} elements differ"
 
 
-def find_difference(case: BackendCase, program: Program, to_device: Any = None, to_host: Any = None) -> str | None:
+def find_difference(case: BackendCase, program: Program) -> str | None:
     for inputs, expected in case.runs:
         copies = [np.array(value) if isinstance(value, np.ndarray) else value for value in inputs]
-        results = program.run(tuple(map_arrays(value, to_device) for value in inputs))
-        found = [map_arrays(value, to_host) for value in results]
+        found = program.run(tuple(inputs))
         for value, copy in zip(inputs, copies, strict=True):
             if isinstance(copy, np.ndarray) and np.asarray(value).tobytes() != copy.tobytes() and copy.dtype != object:
                 return "an input was written"
@@ -74,26 +72,17 @@ def find_difference(case: BackendCase, program: Program, to_device: Any = None, 
     return None
 
 
-def map_arrays(value: Any, copy: Any) -> Any:
-    if copy is None or value is None:
-        return value
-    return [map_arrays(element, copy) for element in value] if isinstance(value, list | tuple) else copy(value)
-
-
-def check_cases(cases: Sequence[BackendCase], **options: Any) -> tuple[int, dict[str, str], dict[str, str]]:
+def check_cases(cases: Sequence[BackendCase]) -> tuple[int, dict[str, str], dict[str, str]]:
     """Returns how many passed, the refused ones with the reason, and the wrong ones with the difference."""
     passed, refused, wrong = 0, {}, {}
-    copies = {key: options.pop(key) for key in ("to_device",) if key in options} | {
-        key: options[key] for key in ("to_host",) if key in options
-    }
     for case in cases:
         try:
-            program = compile_program(read_network(case.model), **options)
+            program = compile_program(read_network(case.model))
         except UnsupportedNodesError as error:
             refused[case.name] = next(iter(next(iter(error.refusals.values())).values()))
             continue
         try:
-            difference = find_difference(case, program, **copies)
+            difference = find_difference(case, program)
         except Exception as error:  # noqa: BLE001  # the list names the case and the error
             difference = f"{type(error).__name__}: {error}"
         if difference is None:
@@ -111,21 +100,6 @@ def test_what_is_claimed_is_right(kind: str, node_cases: list[BackendCase]) -> N
     operators = {found[1] for reason in refused.values() if (found := re.match(r"operator (\S+) has no kernel", reason))}
     assert operators <= WITHOUT_KERNEL
     assert all("has no kernel" in reason for reason in refused.values()), refused
-
-
-def test_every_case_runs_on_a_device_without_implicit_host_access(node_cases: list[BackendCase]) -> None:
-    # Random numbers of Dropout in training are drawn by a generator, which the device of make-believe does not have.
-    cases = [case for case in node_cases if "training_dropout" not in case.name]
-    _, refused, wrong = check_cases(
-        cases,
-        xp=fake_device.NAMESPACE,
-        to_host=fake_device.to_host,
-        from_host=fake_device.to_device,
-        to_device=lambda value: fake_device.to_device(np.asarray(value)),
-        dtypes=NOT_STRING,
-    )
-    assert wrong == {}
-    assert len(refused) < 70
 
 
 # Operators on which ONNX Runtime leaves the standard's own cases, which we follow.

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hetero_core.kernels import images
+from hetero_core.kernels.operators import images
 
 PIXELS = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3) * 4
 

@@ -10,13 +10,16 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
+from hetero_cupy.fake_array import HostAccessError
+from hetero_cupy.fake_runtime import FakeCard
 
 from hetero_core.errors import RequestCancelledError, UnsupportedNodesError
 from hetero_core.kernels.execution import Program
 from hetero_core.kernels.program import compile_program
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.reader import read_network
-from hetero_core.testing import fake_device
+
+CARD = FakeCard(0)
 
 
 def read(text: str, opset: int = 21) -> Network:
@@ -219,9 +222,9 @@ def compile_for_fake(text: str, copies: list[str], **options: Any) -> Program:
 
     return compile_program(
         read(text),
-        xp=fake_device.NAMESPACE,
-        to_host=counted("to_host", fake_device.to_host),
-        from_host=counted("from_host", fake_device.to_device),
+        xp=CARD.xp,
+        to_host=counted("to_host", CARD.to_host),
+        from_host=counted("from_host", CARD.from_host),
         **options,
     )
 
@@ -230,8 +233,8 @@ def test_arithmetic_on_shapes_stays_on_the_host() -> None:
     copies: list[str] = []
     program = compile_for_fake(RESHAPING, copies)
     profile = Recorder()
-    (y,) = program.run((fake_device.to_device(ones(2, 4)),), profile=profile)
-    assert fake_device.to_host(y).shape == (1, 8)
+    (y,) = program.run((CARD.from_host(ones(2, 4)),), profile=profile)
+    assert CARD.to_host(y).shape == (1, 8)
     assert copies == []
     assert profile.transfers == []
 
@@ -241,8 +244,8 @@ def test_shape_that_was_computed_on_the_device_is_fetched_once_and_counted() -> 
     text = "g (float[6] x, int64[2] s) => (a, b) { t = Add(s, s) [one] a = Reshape(x, t) [two] b = Reshape(x, t) }"
     program = compile_for_fake(text, copies)
     profile = Recorder()
-    outputs = program.run((fake_device.to_device(ones(8)[:8]), fake_device.to_device(np.array([1, 2]))), profile=profile)
-    assert [fake_device.to_host(output).shape for output in outputs] == [(2, 4), (2, 4)]
+    outputs = program.run((CARD.from_host(ones(8)[:8]), CARD.from_host(np.array([1, 2]))), profile=profile)
+    assert [CARD.to_host(output).shape for output in outputs] == [(2, 4), (2, 4)]
     assert copies == ["to_host"]
     assert profile.transfers == [("t", 16)]
 
@@ -255,15 +258,15 @@ def test_constants_are_converted_once_for_all_bodies() -> None:
     }"""
     program = compile_for_fake(text, copies)
     assert copies == ["from_host"]
-    (y,) = program.run((fake_device.to_device(np.array(True)), fake_device.to_device(ones(2))))
-    assert fake_device.to_host(y).tolist() == [3, 5]
+    (y,) = program.run((CARD.from_host(np.array(True)), CARD.from_host(ones(2))))
+    assert CARD.to_host(y).tolist() == [3, 5]
 
 
 def test_operator_that_runs_on_the_host_is_surrounded_by_copies() -> None:
     copies: list[str] = []
     program = compile_for_fake("g (float[4] x) => (y) { u = Unique(x) y = Neg(u) }", copies)
-    (y,) = program.run((fake_device.to_device(np.array([3, 1, 3, 2], np.float32)),))
-    assert fake_device.to_host(y).tolist() == [-1, -2, -3]
+    (y,) = program.run((CARD.from_host(np.array([3, 1, 3, 2], np.float32)),))
+    assert CARD.to_host(y).tolist() == [-1, -2, -3]
     # What follows works on data again, so it runs on the device.
     assert copies == ["to_host", "from_host"]
 
@@ -272,8 +275,8 @@ def test_tensor_that_is_made_from_a_shape_lies_on_the_device() -> None:
     copies: list[str] = []
     profile = Recorder()
     text = "g (float[N,4] x) => (y) { s = Shape(x) z = ConstantOfShape(s) w = Neg(z) y = Sub(w, x) }"
-    (y,) = compile_for_fake(text, copies).run((fake_device.to_device(ones(3, 4)),), profile=profile)
-    assert fake_device.to_host(y).tolist() == [[-1] * 4] * 3
+    (y,) = compile_for_fake(text, copies).run((CARD.from_host(ones(3, 4)),), profile=profile)
+    assert CARD.to_host(y).tolist() == [[-1] * 4] * 3
     assert copies == []
 
 
@@ -300,36 +303,36 @@ def test_convolutional_network_stays_on_the_device_and_gives_the_same_numbers() 
     network = read_network(model)
     x = random.standard_normal((2, 3, 8, 8)).astype(np.float32)
     (expected,) = compile_program(network).run((x,))
-    program = compile_program(network, xp=fake_device.NAMESPACE, to_host=fake_device.to_host, from_host=fake_device.to_device)
-    (found,) = program.run((fake_device.to_device(x),))
-    assert np.array_equal(fake_device.to_host(found), expected)
+    program = compile_program(network, xp=CARD.xp, to_host=CARD.to_host, from_host=CARD.from_host)
+    (found,) = program.run((CARD.from_host(x),))
+    assert np.array_equal(CARD.to_host(found), expected)
 
 
 TOUCHES: dict[str, Callable[[Any], Any]] = {
     "numpy function": lambda x: np.exp(x),
     "device plus host": lambda x: x + ones(2),
     "host plus device": lambda x: ones(2) + x,
-    "host array": lambda x: fake_device.NAMESPACE.exp(ones(2)),
+    "host array": lambda x: CARD.xp.exp(ones(2)),
     "asarray": lambda x: np.asarray(x),
     "concatenate": lambda x: np.concatenate([x, x]),
     "float": lambda x: float(x.sum()),
     "bool": lambda x: bool(x[0]),
     "index": lambda x: x[np.array([0])],
     "setitem": lambda x: x.__setitem__(0, ones(1)),
-    "upload": lambda x: fake_device.NAMESPACE.asarray(ones(2)),
+    "upload": lambda x: CARD.xp.asarray(ones(2)),
 }
 
 
 @pytest.mark.parametrize("touch", list(TOUCHES.values()), ids=list(TOUCHES))
 def test_fake_device_refuses_every_implicit_copy(touch: Callable[[Any], Any]) -> None:
-    with pytest.raises(fake_device.HostAccessError):
-        touch(fake_device.to_device(ones(2)))
+    with pytest.raises(HostAccessError):
+        touch(CARD.from_host(ones(2)))
 
 
 def test_fake_device_takes_numbers_and_explicit_copies() -> None:
-    x = fake_device.to_device(ones(2))
+    x = CARD.from_host(ones(2))
     y = np.float32(2) * x + 1
     y += x
-    assert fake_device.to_host(y).tolist() == [4, 4]
-    with pytest.raises(fake_device.HostAccessError, match="ndarray is not in device memory"):
-        fake_device.to_host(ones(2))  # type: ignore[arg-type]  # the point of the test
+    assert CARD.to_host(y).tolist() == [4, 4]
+    with pytest.raises(HostAccessError, match="ndarray is not in ext:0"):
+        CARD.to_host(ones(2))  # type: ignore[arg-type]  # the point of the test

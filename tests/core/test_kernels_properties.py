@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from hetero_core.kernels import (
+from hetero_core.kernels.operators import (
     arithmetic,
     casts,
     convolution,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetero_core.kernels import training
+from hetero_core.kernels.operators import training
 from hetero_core.testing.compare import assert_same
 
 Array = np.ndarray[Any, Any]

@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hetero_cupy.fake_runtime import FakeCard
 
 from hetero_core import Core, Executable, Network, QueryResult, RunContext, hookimpl
 from hetero_core.errors import ConfigValueError, MemoryLimitError
 from hetero_core.kernels.program import compile_program
 from hetero_core.limits import RunLimits
-from hetero_core.testing import fake_device
+
+CARD = FakeCard(0)
 
 MIB = 2**20
 GROW = "g (float[1] x, int64[N] s) => (float[M] y) { [first] a = Neg (x) [grow] y = Expand (a, s) }"
@@ -71,11 +73,20 @@ def test_without_a_limit_nothing_is_counted() -> None:
     assert limits.held == 0
 
 
+class Unwatchable:
+    """An array that no weak reference can point at."""
+
+    __slots__ = ("nbytes",)
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+
+
 def test_array_that_cannot_be_watched_is_still_checked_by_itself() -> None:
     limits = RunLimits("X", memory_limit=100)
-    limits.hold([fake_device.to_device(ones(90)), fake_device.to_device(ones(90))])
+    limits.hold([Unwatchable(90), Unwatchable(90)])
     with pytest.raises(MemoryLimitError, match="101 bytes"):
-        limits.hold([fake_device.to_device(ones(101))])
+        limits.hold([Unwatchable(101)])
 
 
 @pytest.mark.parametrize(("device", "config"), [("CPU", {}), ("TEMPLATE", {}), ("HETERO:TEMPLATE,CPU", SPLIT)])
@@ -235,10 +246,10 @@ def test_limit_of_nothing_is_refused(core: Core, read: Callable[..., Network], v
 def test_program_of_another_memory_is_limited_too(read: Callable[..., Network]) -> None:
     program = compile_program(
         read("g (float[2] x, int64[N] s) => (y) { [grow] y = Expand (x, s) }"),
-        xp=fake_device.NAMESPACE,
-        to_host=fake_device.to_host,
-        from_host=fake_device.to_device,
+        xp=CARD.xp,
+        to_host=CARD.to_host,
+        from_host=CARD.from_host,
     )
-    inputs = tuple(fake_device.to_device(value) for value in (np.ones(2, np.float32), np.array([2**40, 2])))
+    inputs = tuple(CARD.from_host(value) for value in (np.ones(2, np.float32), np.array([2**40, 2])))
     with pytest.raises(MemoryLimitError, match=r"node 'grow' \(Expand-13\) needs"):
         program.run(inputs, limits=RunLimits("X", memory_limit=MIB))

@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hetero_cupy.fake_runtime import FakeCard
 
 from hetero_core import Core, Executable, Network, QueryResult, RunContext, ValueSpec, hookimpl
 from hetero_core.network.graph import Node
 from hetero_core.profile import Profile
 from hetero_core.reports.trace import format_events, list_events, profiles_to_trace
 from hetero_core.runtime.queue import AsyncInferQueue
-from hetero_core.testing import fake_device
+
+CARD = FakeCard(0)
 
 BRANCHES = "g (float[2] x) => (float[2] y) { a = Relu(x) b = Abs(a) c = Neg(a) d = Relu(b) e = Relu(c) y = Add(d, e) }"
 X = np.array([1, -2], np.float32)
@@ -245,11 +247,11 @@ class FakeDevice:
 
     @hookimpl
     def to_host(self, array: Any) -> Any:
-        return fake_device.to_host(array)
+        return CARD.to_host(array)
 
     @hookimpl
     def from_host(self, array: Any) -> Any:
-        return fake_device.to_device(array)
+        return CARD.from_host(array)
 
 
 class FakeExecutable(Executable):
@@ -258,7 +260,7 @@ class FakeExecutable(Executable):
         self.outputs = tuple(ValueSpec(spec.name, spec.type, "fake:0") for spec in network.outputs)
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        return tuple(fake_device.NAMESPACE.maximum(value, 0) for value in inputs)
+        return tuple(CARD.xp.maximum(value, 0) for value in inputs)
 
 
 def test_arrows_lead_over_the_transfers(core: Core, read: Callable[..., Network], fake: None) -> None:

@@ -57,7 +57,7 @@ def _run_first_kernel(cupy: Any) -> None:
 
 
 class CupyRuntime:
-    """CuPy."""
+    """The cards that CuPy finds."""
 
     def __init__(self, cupy: Any) -> None:
         self.version = str(cupy.__version__)
@@ -83,7 +83,7 @@ class CupyReplay:
 
 
 class CupyCard:
-    """One card."""
+    """One card, with the arrays that CuPy keeps on it."""
 
     def __init__(self, cupy: Any, index: int) -> None:
         self.xp = cupy

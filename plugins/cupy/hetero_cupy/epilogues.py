@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hetero_core.kernels.activations import gelu
+from hetero_core.kernels.operators.activations import gelu
 from hetero_core.kernels.precision import Array, narrow, widen
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType

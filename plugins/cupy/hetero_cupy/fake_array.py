@@ -89,6 +89,10 @@ class FakeArray:
             f"'{name}' of an array in {self.home.memory} is not to be used: it waits, copies, or CuPy has no such thing"
         )
 
+    @property
+    def base(self) -> None:
+        """None, as of an array that owns its memory: views are counted by themselves."""
+
     def __getitem__(self, key: Any) -> Any:
         if any(isinstance(one, FakeArray) and one.dtype == bool for one in _keys(key)):
             raise HostAccessError("a boolean index makes as many elements as only the card knows")

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from hetero_core.dtypes import dtype_of_numpy
-from hetero_core.kernels.convolution import convolve
-from hetero_core.kernels.normalization import layer_normalization
+from hetero_core.kernels.operators.convolution import convolve
+from hetero_core.kernels.operators.normalization import layer_normalization
+from hetero_core.kernels.operators.softmax import softmax_of
 from hetero_core.kernels.precision import Array, Namespace, narrow, widen
-from hetero_core.kernels.softmax import softmax_of
 from hetero_core.kernels.windows import Windows, lay_windows
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType

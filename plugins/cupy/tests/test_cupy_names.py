@@ -21,7 +21,7 @@ UFUNC_KEYWORDS = {"out", "dtype", "casting"}
 
 def iterate_calls() -> Iterator[tuple[str, str, set[str]]]:
     """Yields the place, the name behind `xp.`, and the keywords of each call."""
-    for path in sorted(Path(hetero_core.kernels.__path__[0]).glob("*.py")):
+    for path in sorted(Path(hetero_core.kernels.__path__[0]).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call):
                 continue

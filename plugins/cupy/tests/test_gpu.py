@@ -19,6 +19,7 @@ from hetero_core.errors import (
     DeviceNotFoundError,
     InputShapeError,
     InputTypeError,
+    MemoryLimitError,
     UnsupportedNodesError,
 )
 
@@ -240,3 +241,11 @@ def test_reference_pages_name_every_key_and_metric(core: Core, read: Callable[..
     assert len(keys) == 6
     assert [name for name in keys if f"| `{name}` |" not in (reference / "configuration.md").read_text()] == []
     assert [name for name in metrics if f"`{name}`" not in (reference / "metrics.md").read_text()] == []
+
+
+def test_memory_limit_holds_on_a_card(core: Core, read: Callable[..., Network]) -> None:
+    text = "g (float[4] x, int64[1] n) => (float[M] y) { a = Neg (x) [tile] y = Tile (a, n) }"
+    loaded = core.load_network(read(text), "GPU", {"MEMORY_LIMIT": 1000})
+    assert loaded.infer({"x": X, "n": np.array([2])})["y"].tolist() == [*-X, *-X]
+    with pytest.raises(MemoryLimitError, match="node 'tile' .* needs 16000000 bytes"):
+        loaded.infer({"x": X, "n": np.array([10**6])})

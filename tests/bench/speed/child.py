@@ -17,17 +17,20 @@ MODEL, INPUTS, EXPECTED = "model.onnx", "inputs.npz", "expected.npz"
 Task = Mapping[str, Any]
 
 
-def answer_task(path: Path) -> None:
-    """Does a task and writes its answer beside it; what failed is an answer, too."""
+def answer_task(folder: Path) -> None:
+    """Does the task in a folder and writes its answer there, as `hetero_core.cli.task_process` has them; what failed is an answer, too.
+
+    Imports nothing of hetero: what is imported here would make the import of our own engine look shorter.
+    """
     # What engines print must not be in the way of what we print.
     os.dup2(2, 1)
-    task = json.loads(path.read_text(encoding="utf-8"))
+    task = json.loads((folder / "task.json").read_text(encoding="utf-8"))
     try:
         answer = TASKS[task["kind"]](task)
     except Exception as error:  # noqa: BLE001  # the benchmark goes on with the other engines and shows what was raised
         traceback.print_exc()
-        answer = {"error": f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"}
-    path.with_name("answer.json").write_text(json.dumps(answer), encoding="utf-8")
+        answer = {"error": {"type": type(error).__name__, "message": str(error).strip().partition("\n")[0]}}
+    (folder / "answer.json").write_text(json.dumps(answer), encoding="utf-8")
 
 
 def prepare(task: Task) -> dict[str, Any]:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from hetero_core.cli.bench_rounds import clear_environment
+from hetero_core.cli.task_process import Answer, run_task
 
 SCRIPT = Path(__file__).parents[1] / "bench_models.py"
 THREADS = ("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -23,8 +23,6 @@ CACHE = "XDG_CACHE_HOME"
 _CLEARED_PREFIXES = ("GOMP_", "KMP_", "NUMBA_", "OMP_", "OPENBLAS_")
 # Packages are installed with their bytecode. A checkout gets it from the first child, so that no import that is measured compiles.
 _CLEARED_NAMES = frozenset({"PYTHONDONTWRITEBYTECODE"})
-
-Answer = dict[str, Any]
 
 
 def make_environment(given: Mapping[str, str], threads: int, *, cache: Path) -> tuple[dict[str, str], list[str]]:
@@ -47,22 +45,14 @@ def list_cleared() -> list[str]:
 
 
 def run_child(task: Mapping[str, Any], *, threads: int, cache: Path) -> Answer:
-    """Returns the answer of a new process to a task; what it raised, or how it died, is under `error`."""
+    """Returns the answer of a new process to a task; what it raised, or how it died, is a line under `error`."""
+    environment, _ = make_environment(os.environ, threads, cache=cache)
     with tempfile.TemporaryDirectory(prefix="bench-task-") as folder:
-        path = Path(folder) / "task.json"
-        path.write_text(json.dumps({**task, "threads": threads, "spawned": time.time()}), encoding="utf-8")
-        environment, _ = make_environment(os.environ, threads, cache=cache)
-        ended = subprocess.run([sys.executable, str(SCRIPT), "--child", str(path)], env=environment, check=False)
-        answer = path.with_name("answer.json")
-        if not answer.exists():
-            return {"error": f"its process ended with code {ended.returncode} and said nothing"}
-        found: Answer = json.loads(answer.read_text(encoding="utf-8"))
-        return found
-
-
-def take_turns(engines: Sequence[str], turn: int) -> list[str]:
-    """Returns the engines in order, and in every other round back: what the machine gains or loses over time is shared out."""
-    return list(engines) if turn % 2 == 0 else list(reversed(engines))
+        full = {**task, "threads": threads, "spawned": time.time()}
+        answer = run_task([str(SCRIPT), "--child"], full, folder=Path(folder), environment=environment, who=f"'{task['kind']}'")
+    if "error" in answer:
+        answer["error"] = f"{answer['error']['type']}: {answer['error']['message']}"
+    return answer
 
 
 # It ends by itself when the benchmark was killed before it could end it.

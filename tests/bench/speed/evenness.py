@@ -5,8 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from speed.children import Answer, run_child, take_turns
+from speed.children import run_child
 from speed.rounds import Plan, prepare_model
+
+from hetero_core.cli.task_process import Answer, take_turns
 
 BATCHES = (1, 2, 4, 8, 16, 32)
 DEPTHS = (1, 2, 4, 8, 16, 32, 64)

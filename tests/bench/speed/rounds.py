@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from speed.child import EXPECTED
-from speed.children import Answer, find_difference, run_child, take_turns
+from speed.children import find_difference, run_child
 from speed.engines import OURS
+
+from hetero_core.cli.task_process import Answer, take_turns
 
 _MEDIANS = ("import", "load", "first", "median", "lowest", "peak", "ready")
 

@@ -6,8 +6,10 @@ import statistics
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
-from speed.children import Answer, run_busy_neighbour, run_child, take_turns
+from speed.children import run_busy_neighbour, run_child
 from speed.rounds import Plan, prepare_model
+
+from hetero_core.cli.task_process import Answer, take_turns
 
 
 def measure_stability(model: str, plan: Plan, tell: Callable[[Answer], None], *, processes: int) -> list[Answer]:

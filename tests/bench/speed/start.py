@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from speed.child import EXPECTED
-from speed.children import Answer, find_difference, run_child, take_turns
+from speed.children import find_difference, run_child
 from speed.rounds import Plan, prepare_model
+
+from hetero_core.cli.task_process import Answer, take_turns
 
 RIGHT = 1e-4
 """How far from float64 an answer may be, relative to the largest element."""

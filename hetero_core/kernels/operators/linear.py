@@ -1,0 +1,63 @@
+"""Matrix products: MatMul, Gemm, Einsum. Small floats are multiplied and summed in float32."""
+
+from __future__ import annotations
+
+from hetero_core.kernels.operators.legacy_arithmetic import align
+from hetero_core.kernels.precision import Array, Namespace, narrow, widen
+from hetero_core.kernels.products import multiply
+from hetero_core.kernels.registry import FLOATS, NUMBERS, kernel
+
+
+@kernel("MatMul", since=(1, 9, 13), dtypes=NUMBERS)
+def mat_mul(xp: Namespace, a: Array, b: Array) -> Array:
+    """Returns the product of the last two axes, the others broadcast. Source: ONNX MatMul-13."""
+    return narrow(multiply(xp, widen(a), widen(b)), a.dtype)
+
+
+@kernel("Gemm", since=(7, 9, 11, 13), dtypes=NUMBERS)
+def gemm(
+    xp: Namespace,
+    a: Array,
+    b: Array,
+    c: Array | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,  # noqa: N803 - ONNX's name
+    transB: int = 0,  # noqa: N803 - ONNX's name
+) -> Array:
+    """Returns alpha * A @ B + beta * C, with A and B transposed on demand and C broadcast. Source: ONNX Gemm-13."""
+    left, right = widen(a), widen(b)
+    y = multiply(xp, left.T if transA else left, right.T if transB else right)
+    if alpha != 1:
+        y = narrow(y * alpha, y.dtype)
+    if c is not None:
+        bias = widen(c)
+        y = y + (bias if beta == 1 else narrow(bias * beta, bias.dtype))
+    return narrow(y, a.dtype)
+
+
+@kernel("Gemm", since=(1, 6), dtypes=FLOATS, choices={"broadcast": (0, 1)})
+def gemm_with_broadcast(
+    xp: Namespace,
+    a: Array,
+    b: Array,
+    c: Array,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    broadcast: int = 0,
+    transA: int = 0,  # noqa: N803 - ONNX's name
+    transB: int = 0,  # noqa: N803 - ONNX's name
+) -> Array:
+    """Returns alpha * A @ B + beta * C; C has the result's shape unless broadcast is 1. Source: ONNX Gemm-6."""
+    shape = (a.shape[1 if transA else 0], b.shape[0 if transB else 1])
+    if not broadcast and c.shape != shape:
+        raise ValueError(f"C has shape {c.shape}, the product {shape}, and broadcast is 0")
+    return gemm(xp, a, b, align(xp.empty(shape), c, None), alpha=alpha, beta=beta, transA=transA, transB=transB)
+
+
+@kernel("Einsum", since=(12, 28), dtypes=NUMBERS)
+def einsum(xp: Namespace, *inputs: Array, equation: str) -> Array:
+    """Returns the sum of products that the equation names. Source: ONNX Einsum-28."""
+    return narrow(xp.einsum(equation.replace(" ", ""), *[widen(x) for x in inputs], optimize=len(inputs) > 1), inputs[0].dtype)

@@ -1,0 +1,111 @@
+"""Random operators. With a seed a node repeats its numbers in every run; without one each run draws new ones.
+
+The stream is the namespace's own: ONNX promises a distribution, no numbers. Training-mode Dropout belongs here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
+from hetero_core.kernels.precision import Array, Namespace, narrow, widen
+from hetero_core.kernels.registry import ANY, BOOL, FLOAT8, FLOATS, NUMBERS, kernel
+from hetero_core.kernels.sizes import product
+from hetero_core.network.graph import Node
+from hetero_core.network.types import TensorType, ValueType
+
+_FLOAT_DTYPES = {"dtype": (1, 10, 11, 16)}
+
+
+def _make_generator(xp: Namespace, seed: float | None) -> Any:
+    """Returns a generator; the bits of a fractional seed count, too."""
+    if seed is None:
+        return xp.random.RandomState()
+    whole = int(seed)
+    return xp.random.RandomState(whole if whole == seed and whole >= 0 else int(np.float32(seed).view(np.uint32)))
+
+
+def _target(dtype: int | None, default: Any) -> Any:
+    name = None if dtype is None else dtype_of_onnx(dtype)
+    return default if name is None else numpy_dtype(name)
+
+
+def _refuse_untold(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+    """Refuses random numbers in the type of the input where that is no float."""
+    found = input_types[0]
+    dtype = found.dtype if isinstance(found, TensorType) else None
+    if "dtype" in node.attributes or dtype is None or dtype in FLOATS:
+        return None
+    return f"{node.operator} draws floats and has no dtype, and its input is {dtype}"
+
+
+def _count_drawn(*, shape: tuple[int, ...], dtype: int = 1, **_: Any) -> int:
+    return product(shape) * int(_target(dtype, np.dtype(np.float32)).itemsize)
+
+
+@kernel("RandomNormal", since=(1, 22), dtypes=FLOATS, choices=_FLOAT_DTYPES, count_bytes=_count_drawn)
+def random_normal(
+    xp: Namespace, *, dtype: int = 1, mean: float = 0.0, scale: float = 1.0, seed: float | None = None, shape: tuple[int, ...]
+) -> Array:
+    """Returns normally distributed numbers. Source: ONNX RandomNormal-22."""
+    return xp.asarray(_make_generator(xp, seed).normal(mean, scale, shape)).astype(_target(dtype, np.float32))
+
+
+@kernel("RandomUniform", since=(1, 22), dtypes=FLOATS, choices=_FLOAT_DTYPES, count_bytes=_count_drawn)
+def random_uniform(
+    xp: Namespace, *, dtype: int = 1, high: float = 1.0, low: float = 0.0, seed: float | None = None, shape: tuple[int, ...]
+) -> Array:
+    """Returns evenly distributed numbers. Source: ONNX RandomUniform-22."""
+    return xp.asarray(_make_generator(xp, seed).uniform(low, high, shape)).astype(_target(dtype, np.float32))
+
+
+@kernel("RandomNormalLike", since=(1, 22), dtypes=ANY, choices=_FLOAT_DTYPES, refuse=_refuse_untold)
+def random_normal_like(
+    xp: Namespace, x: Array, *, dtype: int | None = None, mean: float = 0.0, scale: float = 1.0, seed: float | None = None
+) -> Array:
+    """Returns normally distributed numbers in the shape of x. Source: ONNX RandomNormalLike-22."""
+    return xp.asarray(_make_generator(xp, seed).normal(mean, scale, x.shape)).astype(_target(dtype, x.dtype))
+
+
+@kernel("RandomUniformLike", since=(1, 22), dtypes=ANY, choices=_FLOAT_DTYPES, refuse=_refuse_untold)
+def random_uniform_like(
+    xp: Namespace, x: Array, *, dtype: int | None = None, high: float = 1.0, low: float = 0.0, seed: float | None = None
+) -> Array:
+    """Returns evenly distributed numbers in the shape of x. Source: ONNX RandomUniformLike-22."""
+    return xp.asarray(_make_generator(xp, seed).uniform(low, high, x.shape)).astype(_target(dtype, x.dtype))
+
+
+@kernel("Bernoulli", since=(15, 22), dtypes=FLOATS)
+def bernoulli(xp: Namespace, x: Array, *, dtype: int | None = None, seed: float | None = None) -> Array:
+    """Returns 1 with the probability x, else 0. Source: ONNX Bernoulli-22."""
+    drawn = xp.asarray(_make_generator(xp, seed).uniform(0.0, 1.0, x.shape))
+    return (drawn < widen(x)).astype(_target(dtype, x.dtype))
+
+
+def _count_samples(x: Array, *, dtype: int = 6, sample_size: int = 1, **_: Any) -> int:
+    return int(x.shape[0]) * sample_size * int(_target(dtype, np.dtype(np.int32)).itemsize)
+
+
+@kernel("Multinomial", since=(7, 22), dtypes=FLOATS, choices={"dtype": (6, 7)}, count_bytes=_count_samples)
+def multinomial(xp: Namespace, x: Array, *, dtype: int = 6, sample_size: int = 1, seed: float | None = None) -> Array:
+    """Returns class indices drawn by unnormalized log-probabilities (batch, classes). Source: ONNX Multinomial-22."""
+    wide = widen(x)
+    weights = xp.exp(wide - xp.max(wide, axis=1, keepdims=True))
+    totals = xp.cumsum(weights, axis=1)
+    drawn = xp.asarray(_make_generator(xp, seed).uniform(0.0, 1.0, (x.shape[0], sample_size))) * totals[:, -1:]
+    return xp.sum(totals[:, None, :-1] <= drawn[:, :, None], axis=2).astype(_target(dtype, np.int32))
+
+
+@kernel("Dropout", since=(12, 13), dtypes=(FLOATS, NUMBERS, BOOL), host=(1, 2), outputs=2)
+@kernel("Dropout", since=(22,), dtypes=(FLOATS | FLOAT8, NUMBERS | FLOAT8, BOOL), host=(1, 2), outputs=2)
+def dropout(
+    xp: Namespace, x: Array, ratio: Array | None = None, training_mode: Array | None = None, *, seed: int | None = None
+) -> tuple[Array, Array]:
+    """Returns x and a mask of true; in training x / (1 - ratio) with that share of elements at zero. Source: ONNX Dropout-22."""
+    share = 0.5 if ratio is None else float(ratio.reshape(-1)[0])
+    if training_mode is None or not bool(training_mode.reshape(-1)[0]) or share == 0:
+        return x, xp.broadcast_to(xp.ones((), dtype=bool), x.shape)
+    mask = xp.asarray(_make_generator(xp, seed).uniform(0.0, 1.0, x.shape)) >= share
+    return narrow(widen(x) * mask * (1 / (1 - share)), x.dtype), mask

@@ -1,0 +1,343 @@
+"""RNN, GRU and LSTM: forward, reverse and bidirectional, with lengths per sequence.
+
+The inputs of all steps go through one GEMM; only the recurrence walks step by step. Small floats are computed in float32. Past the
+end of a sequence the state stays and the outputs are zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from math import isnan, nan
+
+from hetero_core.errors import suggest
+from hetero_core.kernels.operators.activations import sigmoid_of, softplus_of
+from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, widen
+from hetero_core.kernels.products import multiply
+from hetero_core.kernels.registry import FLOATS, INDEX, kernel
+from hetero_core.network.graph import Node
+from hetero_core.network.types import ValueType
+
+Activation = Callable[[Array], Array]
+States = tuple[Array, ...]
+Step = Callable[[Array, States], States]
+_ACTIVATION_COUNTS = {"RNN": 1, "GRU": 2, "LSTM": 3}
+_DIRECTIONS = {"direction": ("forward", "reverse", "bidirectional"), "layout": (0, 1)}
+
+# Name -> defaults of alpha and beta where the function takes them; NaN where the two sources have different ones or none.
+_PARAMETERS: dict[str, tuple[float | None, float | None]] = {
+    "affine": (nan, nan),
+    "elu": (1.0, None),
+    "hardsigmoid": (0.2, 0.5),
+    "leakyrelu": (0.01, None),
+    "relu": (None, None),
+    "scaledtanh": (nan, nan),
+    "sigmoid": (None, None),
+    "softplus": (None, None),
+    "softsign": (None, None),
+    "tanh": (None, None),
+    "thresholdedrelu": (nan, None),
+}
+
+
+def refuse_activations(node: Node, input_types: tuple[ValueType | None, ...], *, count: int | None = None) -> str | None:
+    """Refuses activations that do not exist, are too few, or need an alpha or a beta that is not given.
+
+    `count` is how many one direction needs, where the operator is none of ONNX's.
+    """
+    names = [str(name).casefold() for name in node.attributes.get("activations", ())]
+    directions = 2 if node.attributes.get("direction") == "bidirectional" else 1
+    wanted = (_ACTIVATION_COUNTS[node.op_type] if count is None else count) * directions
+    if names and len(names) < wanted:
+        return f"{node.operator} has {len(names)} activations; it needs {wanted}"
+    for name in names:
+        if name not in _PARAMETERS:
+            return f"activation '{name}' of {node.operator} does not exist{suggest(name, _PARAMETERS)}"
+    for place, attribute in enumerate(("activation_alpha", "activation_beta")):
+        given = len(node.attributes.get(attribute, ()))
+        takers = [name for name in names if _PARAMETERS[name][place] is not None]
+        for index, name in enumerate(takers):
+            default = _PARAMETERS[name][place]
+            if index >= given and default is not None and isnan(default):
+                return f"activation '{name}' of {node.operator} has no {attribute}"
+    return None
+
+
+def _activate(xp: Namespace, name: str, alpha: float, beta: float, x: Array) -> Array:
+    """Returns an activation of the recurrent operators. Source: ONNX LSTM-22, its list of functions."""
+    formulas: dict[str, Callable[[], Array]] = {
+        "affine": lambda: alpha * x + beta,
+        "elu": lambda: xp.where(x >= 0, x, alpha * xp.expm1(xp.minimum(x, 0))),
+        "hardsigmoid": lambda: xp.clip(alpha * x + beta, 0, 1),
+        "leakyrelu": lambda: xp.where(x >= 0, x, alpha * x),
+        "relu": lambda: xp.maximum(x, 0),
+        "scaledtanh": lambda: alpha * xp.tanh(beta * x),
+        "sigmoid": lambda: sigmoid_of(xp, x),
+        "softplus": lambda: softplus_of(xp, x),
+        "softsign": lambda: x / (1 + xp.abs(x)),
+        "tanh": lambda: xp.tanh(x),
+        "thresholdedrelu": lambda: xp.where(x >= alpha, x, x.dtype.type(0)),
+    }
+    return formulas[name]()
+
+
+def choose_activations(
+    xp: Namespace,
+    names: tuple[str, ...],
+    alphas: tuple[float, ...],
+    betas: tuple[float, ...],
+    clip: float | None,
+) -> list[Activation]:
+    """Returns the functions; alphas and betas are consumed by those that take one, in order. `clip` limits what goes in."""
+    chosen: list[Activation] = []
+    next_alpha, next_beta = iter(alphas), iter(betas)
+    for name in names:
+        folded = name.casefold()
+        if folded not in _PARAMETERS:
+            raise ValueError(f"activation '{name}' is not one of ONNX's recurrent activations")
+        alpha, beta = _PARAMETERS[folded]
+        parameters = (_consume(alpha, next_alpha), _consume(beta, next_beta))
+        activation = partial(_activate, xp, folded, *parameters)
+        chosen.append(activation if clip is None else _clip_first(xp, activation, clip))
+    return chosen
+
+
+def _consume(default: float | None, values: Iterator[float]) -> float:
+    return 0.0 if default is None else next(values, default)
+
+
+def _clip_first(xp: Namespace, activation: Activation, limit: float) -> Activation:
+    return lambda x: activation(xp.clip(x, -limit, limit))
+
+
+def _walk(
+    xp: Namespace, projected: Array, lengths: tuple[int, ...], states: States, step: Step, *, backward: bool
+) -> tuple[Array, States]:
+    """Returns the first state at every step, (steps, batch, hidden), and the states at the end."""
+    count = projected.shape[0]
+    shortest = min(lengths, default=count)
+    outputs = [states[0]] * count
+    for index in reversed(range(count)) if backward else range(count):
+        fresh = step(projected[index], states)
+        if index < shortest:
+            states = fresh
+            outputs[index] = fresh[0]
+            continue
+        lives = xp.asarray([[index < length] for length in lengths])
+        states = tuple(xp.where(lives, new, old) for new, old in zip(fresh, states, strict=True))
+        outputs[index] = xp.where(lives, fresh[0], fresh[0].dtype.type(0))
+    return xp.stack(outputs) if outputs else xp.empty((0, *states[0].shape), dtype=states[0].dtype), states
+
+
+def _run_directions(
+    xp: Namespace,
+    x: Array,
+    w: Array,
+    r: Array,
+    *,
+    sequence_lens: Array | None,
+    initials: tuple[Array | None, ...],
+    direction: str,
+    layout: int,
+    bias_of: Callable[[int], Array],
+    step_of: Callable[[int], Step],
+) -> tuple[Array, ...]:
+    """Returns Y and the final states in the operator's layout. `bias_of` and `step_of` give the parts of one direction."""
+    wide = xp.swapaxes(widen(x), 0, 1) if layout else widen(x)
+    steps, batch = wide.shape[:2]
+    hidden = r.shape[-1]
+    lengths = integers_of(sequence_lens) or (steps,) * batch
+    sequences, finals = [], []
+    for index in range(w.shape[0]):
+        starts = tuple(
+            xp.zeros((batch, hidden), dtype=wide.dtype)
+            if initial is None
+            else widen(initial[:, index] if layout else initial[index])
+            for initial in initials
+        )
+        projected = multiply(xp, wide, widen(w[index]).T) + bias_of(index)
+        backward = direction == "reverse" or index == 1
+        outputs, states = _walk(xp, projected, lengths, starts, step_of(index), backward=backward)
+        sequences.append(outputs)
+        finals.append(states)
+    y = xp.stack(sequences, axis=1)
+    y = xp.transpose(y, (2, 0, 1, 3)) if layout else y
+    last = (xp.stack(parts, axis=1 if layout else 0) for parts in zip(*finals, strict=True))
+    return tuple(narrow(part, x.dtype) for part in (y, *last))
+
+
+def _split_columns(x: Array, count: int) -> list[Array]:
+    size = x.shape[-1] // count
+    return [x[..., index * size : (index + 1) * size] for index in range(count)]
+
+
+def _name_activations(given: tuple[str, ...] | None, defaults: tuple[str, ...], directions: int) -> tuple[str, ...]:
+    return defaults * directions if given is None else given
+
+
+@kernel(
+    "RNN",
+    since=(7, 14, 22),
+    dtypes=(FLOATS, FLOATS, FLOATS, FLOATS, INDEX, FLOATS),
+    host=(4,),
+    choices=_DIRECTIONS,
+    outputs=2,
+    refuse=refuse_activations,
+)
+def rnn(
+    xp: Namespace,
+    x: Array,
+    w: Array,
+    r: Array,
+    b: Array | None = None,
+    sequence_lens: Array | None = None,
+    initial_h: Array | None = None,
+    *,
+    activation_alpha: tuple[float, ...] = (),
+    activation_beta: tuple[float, ...] = (),
+    activations: tuple[str, ...] = ("Tanh", "Tanh"),
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    layout: int = 0,
+) -> tuple[Array, ...]:
+    """Returns Y and Y_h of H = f(X W^T + H R^T + Wb + Rb). Source: ONNX RNN-22."""
+    functions = choose_activations(xp, activations, activation_alpha, activation_beta, clip)
+
+    def bias_of(index: int) -> Array:
+        return 0 if b is None else sum(_split_columns(widen(b[index]), 2))
+
+    def step_of(index: int) -> Step:
+        recurrence, activate = widen(r[index]).T, functions[index]
+        return lambda projected, states: (activate(projected + multiply(xp, states[0], recurrence)),)
+
+    return _run_directions(
+        xp, x, w, r, sequence_lens=sequence_lens, initials=(initial_h,), direction=direction, layout=layout,
+        bias_of=bias_of, step_of=step_of,
+    )  # fmt: skip
+
+
+@kernel(
+    "GRU",
+    since=(7, 14, 22),
+    dtypes=(FLOATS, FLOATS, FLOATS, FLOATS, INDEX, FLOATS),
+    host=(4,),
+    choices=_DIRECTIONS,
+    outputs=2,
+    refuse=refuse_activations,
+)
+def gru(
+    xp: Namespace,
+    x: Array,
+    w: Array,
+    r: Array,
+    b: Array | None = None,
+    sequence_lens: Array | None = None,
+    initial_h: Array | None = None,
+    *,
+    activation_alpha: tuple[float, ...] = (),
+    activation_beta: tuple[float, ...] = (),
+    activations: tuple[str, ...] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    layout: int = 0,
+    linear_before_reset: int = 0,
+) -> tuple[Array, ...]:
+    """Returns Y and Y_h of H = (1 - z) h + z H with update gate z and reset gate inside h. Source: ONNX GRU-22."""
+    names = _name_activations(activations, ("Sigmoid", "Tanh"), w.shape[0])
+    functions = choose_activations(xp, names, activation_alpha, activation_beta, clip)
+    hidden = r.shape[-1]
+
+    def bias_of(index: int) -> Array:
+        if b is None:
+            return 0
+        of_input, of_state = _split_columns(widen(b[index]), 2)
+        # The hidden gate's recurrent bias belongs inside the reset when the operator resets after the product.
+        kept = xp.concatenate([of_state[: 2 * hidden], xp.zeros_like(of_state[:hidden])]) if linear_before_reset else of_state
+        return of_input + kept
+
+    def step_of(index: int) -> Step:
+        gates = widen(r[index])[: 2 * hidden].T
+        candidate = widen(r[index])[2 * hidden :].T
+        inner_bias = 0 if b is None else widen(b[index])[5 * hidden :]
+        activate_gate, activate_candidate = functions[2 * index], functions[2 * index + 1]
+
+        def step(projected: Array, states: States) -> States:
+            (state,) = states
+            gated = activate_gate(projected[:, : 2 * hidden] + multiply(xp, state, gates))
+            update, reset = _split_columns(gated, 2)
+            recurrent = (
+                reset * (multiply(xp, state, candidate) + inner_bias)
+                if linear_before_reset
+                else multiply(xp, reset * state, candidate)
+            )
+            proposed = activate_candidate(projected[:, 2 * hidden :] + recurrent)
+            return ((1 - update) * proposed + update * state,)
+
+        return step
+
+    return _run_directions(
+        xp, x, w, r, sequence_lens=sequence_lens, initials=(initial_h,), direction=direction, layout=layout,
+        bias_of=bias_of, step_of=step_of,
+    )  # fmt: skip
+
+
+@kernel(
+    "LSTM",
+    since=(7, 14, 22),
+    dtypes=(FLOATS, FLOATS, FLOATS, FLOATS, INDEX, FLOATS, FLOATS, FLOATS),
+    host=(4,),
+    choices=_DIRECTIONS,
+    refuse=refuse_activations,
+    outputs=3,
+)
+def lstm(
+    xp: Namespace,
+    x: Array,
+    w: Array,
+    r: Array,
+    b: Array | None = None,
+    sequence_lens: Array | None = None,
+    initial_h: Array | None = None,
+    initial_c: Array | None = None,
+    p: Array | None = None,
+    *,
+    activation_alpha: tuple[float, ...] = (),
+    activation_beta: tuple[float, ...] = (),
+    activations: tuple[str, ...] | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    input_forget: int = 0,
+    layout: int = 0,
+) -> tuple[Array, ...]:
+    """Returns Y, Y_h and Y_c of C = f C + i c, H = o h(C), with peepholes p and gates in the order i, o, f, c.
+
+    The attribute clip is missing: the text limits what goes into h, ONNX Runtime does not. Source: ONNX LSTM-22.
+    """
+    names = _name_activations(activations, ("Sigmoid", "Tanh", "Tanh"), w.shape[0])
+    functions = choose_activations(xp, names, activation_alpha, activation_beta, None)
+
+    def bias_of(index: int) -> Array:
+        return 0 if b is None else sum(_split_columns(widen(b[index]), 2))
+
+    def step_of(index: int) -> Step:
+        recurrence = widen(r[index]).T
+        peep_i, peep_o, peep_f = (0, 0, 0) if p is None else _split_columns(widen(p[index]), 3)
+        activate_gate, activate_cell, activate_output = functions[3 * index : 3 * index + 3]
+
+        def step(projected: Array, states: States) -> States:
+            state, cell = states
+            to_i, to_o, to_f, to_c = _split_columns(projected + multiply(xp, state, recurrence), 4)
+            gate_i = activate_gate(to_i + peep_i * cell)
+            gate_f = 1 - gate_i if input_forget else activate_gate(to_f + peep_f * cell)
+            cell = gate_f * cell + gate_i * activate_cell(to_c)
+            gate_o = activate_gate(to_o + peep_o * cell)
+            return gate_o * activate_output(cell), cell
+
+        return step
+
+    return _run_directions(
+        xp, x, w, r, sequence_lens=sequence_lens, initials=(initial_h, initial_c), direction=direction, layout=layout,
+        bias_of=bias_of, step_of=step_of,
+    )  # fmt: skip

@@ -1,0 +1,339 @@
+"""Resize and Upsample: each axis is resampled by itself, from positions and weights that the host works out.
+
+Interpolation is separable, so an axis needs, for each output element, the input positions that it reads and their weights.
+Coordinates are computed in float64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axes, widen
+from hetero_core.kernels.registry import ANY, FLOATS, INT64, Dtypes, kernel
+from hetero_core.kernels.sizes import product
+from hetero_core.network.graph import Node
+from hetero_core.network.types import TensorType, ValueType
+
+_TRANSFORMATIONS = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize")
+_CHOICES = {
+    "mode": ("nearest", "linear", "cubic"),
+    "coordinate_transformation_mode": _TRANSFORMATIONS,
+    "nearest_mode": ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"),
+    "exclude_outside": (0, 1),
+}
+_CHOICES_11 = {**_CHOICES, "coordinate_transformation_mode": (*_TRANSFORMATIONS, "tf_half_pixel_for_nn")}
+_CHOICES_18 = {**_CHOICES, "antialias": (0, 1), "keep_aspect_ratio_policy": ("stretch", "not_larger", "not_smaller")}
+_CHOICES_19 = {**_CHOICES_18, "coordinate_transformation_mode": (*_TRANSFORMATIONS, "half_pixel_symmetric")}
+_RESIZE_DTYPES: tuple[Dtypes, ...] = (ANY, FLOATS, FLOATS, INT64)
+_Rows = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How values are read between the elements: the attributes of Resize that all versions share."""
+
+    mode: str = "nearest"
+    transformation: str = "half_pixel"
+    nearest_mode: str = "round_prefer_floor"
+    cubic_coeff_a: float = -0.75
+    exclude_outside: bool = False
+    antialias: bool = False
+    extrapolation_value: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis to be resampled. `scale` is the exact one, which `output` may round off; `roi` is the part that is read."""
+
+    axis: int
+    size: int
+    output: int
+    scale: float
+    roi: tuple[float, float] = (0.0, 1.0)
+
+
+def _refuse_resize(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+    """Refuses what sources disagree on: interpolated integers (rounding), and scales together with a region (output size)."""
+    x_type = input_types[0] if input_types else None
+    mode = node.attributes.get("mode", "nearest")
+    if mode != "nearest" and isinstance(x_type, TensorType) and x_type.dtype is not None and x_type.dtype not in FLOATS:
+        return f"mode '{mode}' of {node.operator} is implemented for floats, not for {x_type.dtype}"
+    crops = node.attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize"
+    if crops and len(node.inputs) < 4:
+        return f"tf_crop_and_resize of {node.operator} is implemented for sizes, not for scales"
+    if crops and isinstance(x_type, TensorType) and x_type.dtype == "string":
+        return f"tf_crop_and_resize of {node.operator} has no string for what lies outside"
+    return None
+
+
+def _count_resized(
+    x: Array,
+    roi: Array | None = None,
+    scales: Array | None = None,
+    sizes: Array | None = None,
+    *,
+    axes: tuple[int, ...] | None = None,
+    keep_aspect_ratio_policy: str = "stretch",
+    **_: Any,
+) -> int:
+    """Returns the bytes of the result, and 40 for each position of an axis, which stand in a list."""
+    named = tuple(range(x.ndim)) if axes is None else normalize_axes(axes, x.ndim)
+    outputs = list(x.shape)
+    for axis in _lay_axes(x.shape, named, None, scales, sizes, keep_aspect_ratio_policy):
+        outputs[axis.axis] = axis.output
+    return product(outputs) * int(x.itemsize) + max(outputs, default=0) * 40
+
+
+def _count_scaled(x: Array, scales: Any, **_: Any) -> int:
+    return _count_resized(x, None, scales)
+
+
+def _count_scaled_image(x: Array, *, height_scale: float, width_scale: float, **_: Any) -> int:
+    return _count_scaled(x, (1.0, 1.0, height_scale, width_scale))
+
+
+@kernel(
+    "Resize",
+    since=(19,),
+    dtypes=_RESIZE_DTYPES,
+    host=(1, 2, 3),
+    choices=_CHOICES_19,
+    refuse=_refuse_resize,
+    count_bytes=_count_resized,
+)
+@kernel(
+    "Resize",
+    since=(18,),
+    dtypes=_RESIZE_DTYPES,
+    host=(1, 2, 3),
+    choices=_CHOICES_18,
+    refuse=_refuse_resize,
+    count_bytes=_count_resized,
+)
+def resize(
+    xp: Namespace,
+    x: Array,
+    roi: Array | None = None,
+    scales: Array | None = None,
+    sizes: Array | None = None,
+    *,
+    antialias: int = 0,
+    axes: tuple[int, ...] | None = None,
+    coordinate_transformation_mode: str = "half_pixel",
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: int = 0,
+    extrapolation_value: float = 0.0,
+    keep_aspect_ratio_policy: str = "stretch",
+    mode: str = "nearest",
+    nearest_mode: str = "round_prefer_floor",
+) -> Array:
+    """Returns x resampled to the sizes, or by the scales. Source: ONNX Resize-19."""
+    sampling = Sampling(
+        mode,
+        coordinate_transformation_mode,
+        nearest_mode,
+        cubic_coeff_a,
+        bool(exclude_outside),
+        bool(antialias),
+        extrapolation_value,
+    )
+    named = tuple(range(x.ndim)) if axes is None else normalize_axes(axes, x.ndim)
+    return _resample(xp, x, _lay_axes(x.shape, named, roi, scales, sizes, keep_aspect_ratio_policy), sampling)
+
+
+@kernel(
+    "Resize",
+    since=(13,),
+    dtypes=_RESIZE_DTYPES,
+    host=(1, 2, 3),
+    choices=_CHOICES,
+    refuse=_refuse_resize,
+    count_bytes=_count_resized,
+)
+@kernel(
+    "Resize",
+    since=(11,),
+    dtypes=_RESIZE_DTYPES,
+    host=(1, 2, 3),
+    choices=_CHOICES_11,
+    refuse=_refuse_resize,
+    count_bytes=_count_resized,
+)
+def resize_all(
+    xp: Namespace,
+    x: Array,
+    roi: Array | None = None,
+    scales: Array | None = None,
+    sizes: Array | None = None,
+    *,
+    coordinate_transformation_mode: str = "half_pixel",
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: int = 0,
+    extrapolation_value: float = 0.0,
+    mode: str = "nearest",
+    nearest_mode: str = "round_prefer_floor",
+) -> Array:
+    """Returns x resampled to the sizes, or by the scales. Source: ONNX Resize-13."""
+    sampling = Sampling(
+        mode, coordinate_transformation_mode, nearest_mode, cubic_coeff_a, bool(exclude_outside), False, extrapolation_value
+    )
+    return _resample(xp, x, _lay_axes(x.shape, tuple(range(x.ndim)), roi, scales, sizes, "stretch"), sampling)
+
+
+_LEGACY = {"mode": ("nearest", "linear")}
+
+
+@kernel("Resize", since=(10,), dtypes=(ANY, FLOATS), host=(1,), choices=_LEGACY, refuse=_refuse_resize, count_bytes=_count_scaled)
+@kernel("Upsample", since=(9,), dtypes=(ANY, FLOATS), host=(1,), choices=_LEGACY, refuse=_refuse_resize, count_bytes=_count_scaled)
+def resize_by_scales(xp: Namespace, x: Array, scales: Array, *, mode: str = "nearest") -> Array:
+    """Returns x resampled from coordinates x / scale; nearest rounds down where the axis grows and up where it shrinks.
+
+    Source: ONNX Resize-10; it leaves the rounding open, ONNX Runtime and the official case of that version agree on this one.
+    """
+    y = x
+    for axis in _lay_axes(x.shape, tuple(range(x.ndim)), None, scales, None, "stretch"):
+        y = _resample(xp, y, [axis], Sampling(mode, "asymmetric", "ceil" if axis.scale < 1 else "floor"))
+    return y
+
+
+@kernel("Upsample", since=(7,), dtypes=ANY, choices=_LEGACY, refuse=_refuse_resize, count_bytes=_count_scaled)
+def upsample_by_attribute(xp: Namespace, x: Array, *, mode: str = "nearest", scales: tuple[float, ...]) -> Array:
+    """Returns what Upsample-9 returns. Source: ONNX Upsample-7."""
+    return resize_by_scales(xp, x, np.asarray(scales), mode=mode)
+
+
+@kernel(
+    "Upsample",
+    since=(1,),
+    dtypes=ANY,
+    choices={"mode": ("nearest", "bilinear")},
+    refuse=_refuse_resize,
+    count_bytes=_count_scaled_image,
+)
+def upsample_image(xp: Namespace, x: Array, *, height_scale: float, mode: str = "nearest", width_scale: float) -> Array:
+    """Returns images resampled along height and width. Source: ONNX Upsample-1."""
+    scales = np.asarray((1.0, 1.0, height_scale, width_scale))
+    return resize_by_scales(xp, x, scales, mode="linear" if mode == "bilinear" else mode)
+
+
+def _lay_axes(
+    shape: tuple[int, ...], named: tuple[int, ...], roi: Array | None, scales: Array | None, sizes: Array | None, policy: str
+) -> list[Axis]:
+    """Returns the axes with their output sizes: floor(size * scale) from scales, the nearest integer where the ratio is kept."""
+    wanted = integers_of(sizes)
+    if wanted:
+        factors = [size / shape[axis] for size, axis in zip(wanted, named, strict=True)]
+        outputs = list(wanted)
+        if policy != "stretch":
+            factor = min(factors) if policy == "not_larger" else max(factors)
+            factors = [factor] * len(named)
+            outputs = [int(np.floor(factor * shape[axis] + 0.5)) for axis in named]
+    else:
+        assert scales is not None, "Resize has neither scales nor sizes"
+        factors = [float(scale) for scale in scales]
+        outputs = [int(np.floor(shape[axis] * scale)) for axis, scale in zip(named, factors, strict=True)]
+    bounds = [0.0] * len(named) + [1.0] * len(named) if roi is None or roi.size == 0 else [float(bound) for bound in roi]
+    return [
+        Axis(axis, shape[axis], outputs[index], factors[index], (bounds[index], bounds[index + len(named)]))
+        for index, axis in enumerate(named)
+    ]
+
+
+def _resample(xp: Namespace, x: Array, axes: list[Axis], sampling: Sampling) -> Array:
+    y = x if sampling.mode == "nearest" else widen(x)
+    crops = sampling.transformation == "tf_crop_and_resize"
+    for axis in axes:
+        if axis.scale == 1 and axis.output == axis.size and not crops:
+            continue
+        if axis.output == 0:
+            y = xp.zeros((*y.shape[: axis.axis], 0, *y.shape[axis.axis + 1 :]), dtype=y.dtype)
+            continue
+        coordinates = _find_coordinates(axis, sampling.transformation)
+        y = _resample_axis(xp, y, axis, coordinates, sampling)
+        if crops:
+            y = _fill_outside(xp, y, axis, coordinates, sampling.extrapolation_value)
+    return narrow(y, x.dtype)
+
+
+def _find_coordinates(axis: Axis, transformation: str) -> _Rows:
+    """Returns where each output element lies in the input. Source: ONNX Resize-19, coordinate_transformation_mode."""
+    steps = np.arange(axis.output, dtype=np.float64)
+    exact = axis.scale * axis.size
+    last = axis.size - 1
+    if transformation == "asymmetric":
+        return steps / axis.scale
+    if transformation == "tf_half_pixel_for_nn":
+        return (steps + 0.5) / axis.scale
+    if transformation == "align_corners":
+        # The official cases divide by the exact, perhaps fractional, length.
+        return np.zeros_like(steps) if axis.output == 1 and exact == 1 else steps * last / (exact - 1)
+    if transformation == "tf_crop_and_resize":
+        begin, end = axis.roi
+        if axis.output == 1:
+            return np.full_like(steps, 0.5 * (begin + end) * last)
+        return begin * last + steps * (end - begin) * last / (axis.output - 1)
+    if transformation == "pytorch_half_pixel" and axis.output == 1:
+        return np.zeros_like(steps)
+    centers: _Rows = (steps + 0.5) / axis.scale - 0.5
+    if transformation == "half_pixel_symmetric":
+        centers = centers + axis.size / 2 * (1 - axis.output / exact)
+    return centers
+
+
+def _resample_axis(xp: Namespace, x: Array, axis: Axis, coordinates: _Rows, sampling: Sampling) -> Array:
+    if sampling.mode == "nearest":
+        positions = np.clip(_round_coordinates(coordinates, sampling.nearest_mode), 0, axis.size - 1).astype(np.int64)
+        return xp.take(x, xp.asarray(positions.tolist(), dtype=np.int64), axis=axis.axis)
+    offsets, weights = _weigh(axis, coordinates, sampling)
+    positions = np.floor(coordinates).astype(np.int64)[:, None] + offsets[None, :]
+    if sampling.exclude_outside:
+        weights = np.where((positions < 0) | (positions >= axis.size), 0.0, weights)
+        weights = weights / weights.sum(axis=1, keepdims=True)
+    positions = np.clip(positions, 0, axis.size - 1)
+    shape = (-1, *(1,) * (x.ndim - axis.axis - 1))
+    total = None
+    for tap in range(len(offsets)):
+        read = xp.take(x, xp.asarray(positions[:, tap].tolist(), dtype=np.int64), axis=axis.axis)
+        part = read * xp.asarray(weights[:, tap].tolist(), dtype=x.dtype).reshape(shape)
+        total = part if total is None else total + part
+    return total
+
+
+def _round_coordinates(coordinates: _Rows, nearest_mode: str) -> _Rows:
+    if nearest_mode == "round_prefer_floor":
+        return np.ceil(coordinates - 0.5)
+    if nearest_mode == "round_prefer_ceil":
+        return np.floor(coordinates + 0.5)
+    return np.floor(coordinates) if nearest_mode == "floor" else np.ceil(coordinates)
+
+
+def _weigh(axis: Axis, coordinates: _Rows, sampling: Sampling) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.int64]], _Rows]:
+    """Returns offsets from floor(coordinate) and their weights, which add up to 1.
+
+    The filter is a triangle (linear) or Keys' cubic; antialiasing stretches it by 1 / scale when the axis shrinks.
+    """
+    stretch = min(axis.scale, 1.0) if sampling.antialias else 1.0
+    support = 1 if sampling.mode == "linear" else 2
+    first = int(np.floor(-support / stretch)) + 1
+    offsets = np.arange(first, 2 - first, dtype=np.int64)
+    distances = np.abs(offsets[None, :] - (coordinates - np.floor(coordinates))[:, None]) * stretch
+    weights = np.clip(1 - distances, 0, 1) if sampling.mode == "linear" else _evaluate_cubic(distances, sampling.cubic_coeff_a)
+    return offsets, weights / weights.sum(axis=1, keepdims=True)
+
+
+def _evaluate_cubic(distances: _Rows, a: float) -> _Rows:
+    """Returns Keys' cubic convolution kernel. Source: Keys 1981, equation 4."""
+    near = (a + 2) * distances**3 - (a + 3) * distances**2 + 1
+    far = a * distances**3 - 5 * a * distances**2 + 8 * a * distances - 4 * a
+    return np.where(distances <= 1, near, np.where(distances < 2, far, 0.0))
+
+
+def _fill_outside(xp: Namespace, x: Array, axis: Axis, coordinates: _Rows, value: float) -> Array:
+    outside = (coordinates < 0) | (coordinates > axis.size - 1)
+    if not outside.any():
+        return x
+    mask = xp.asarray(outside.tolist()).reshape((-1, *(1,) * (x.ndim - axis.axis - 1)))
+    return xp.where(mask, x.dtype.type(value), x)

@@ -1,0 +1,171 @@
+"""Fourier transforms and windows: DFT, STFT, HannWindow, HammingWindow, BlackmanWindow, MelWeightMatrix.
+
+A last axis of 1 holds real numbers, of 2 real and imaginary parts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
+from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axis, widen
+from hetero_core.kernels.registry import FLOATS, INDEX, INT64, kernel
+from hetero_core.kernels.sizes import product
+
+_FLAGS = {"inverse": (0, 1), "onesided": (0, 1)}
+# float16 and bfloat16 outputs are rounded from float64.
+_WINDOW_DTYPES = {"output_datatype": (1, 10, 11, 16), "periodic": (0, 1)}
+
+
+def _count_spectrum(x: Array, dft_length: Array | None = None, axis: Array | int | None = None, **_: Any) -> int:
+    """Complex numbers along an axis of perhaps another length."""
+    along = normalize_axis(-2 if axis is None else int(axis), x.ndim)
+    length = int(x.shape[along]) if dft_length is None else integers_of(dft_length)[0]
+    return product((*x.shape[:along], *x.shape[along + 1 : -1])) * length * 2 * int(x.itemsize)
+
+
+def _count_frames(
+    signal: Array, frame_step: Array, window: Array | None = None, frame_length: Array | None = None, **_: Any
+) -> int:
+    """The frames, which overlap."""
+    samples = int(signal.shape[1])
+    length = samples if window is None else int(window.shape[0])
+    length = length if frame_length is None else integers_of(frame_length)[0]
+    return int(signal.shape[0]) * ((samples - length) // integers_of(frame_step)[0] + 1) * length * 2 * int(signal.itemsize)
+
+
+def _count_window(size: Array, **_: Any) -> int:
+    """A number in float64 for each sample."""
+    return integers_of(size)[0] * 8
+
+
+def _count_mels(num_mel_bins: Array, dft_length: Array, *_: Any, **__: Any) -> int:
+    """The matrix in float64."""
+    return (integers_of(dft_length)[0] // 2 + 1) * integers_of(num_mel_bins)[0] * 8
+
+
+@kernel("DFT", since=(20,), dtypes=(FLOATS, INDEX, INT64), host=(1, 2), choices=_FLAGS, count_bytes=_count_spectrum)
+def dft(
+    xp: Namespace, x: Array, dft_length: Array | None = None, axis: Array | None = None, *, inverse: int = 0, onesided: int = 0
+) -> Array:
+    """Returns the discrete Fourier transform along an axis. Source: ONNX DFT-20."""
+    return _transform(xp, x, dft_length, -2 if axis is None else integers_of(axis)[0], inverse, onesided)
+
+
+@kernel("DFT", since=(17,), dtypes=(FLOATS, INDEX), host=(1,), choices=_FLAGS, count_bytes=_count_spectrum)
+def dft_by_attribute(
+    xp: Namespace, x: Array, dft_length: Array | None = None, *, axis: int = 1, inverse: int = 0, onesided: int = 0
+) -> Array:
+    """Returns the discrete Fourier transform along an axis. Source: ONNX DFT-17."""
+    return _transform(xp, x, dft_length, axis, inverse, onesided)
+
+
+def _transform(xp: Namespace, x: Array, dft_length: Array | None, axis: int, inverse: int, onesided: int) -> Array:
+    wide = widen(x)
+    place = normalize_axis(axis, x.ndim)
+    length = integers_of(dft_length)[0] if dft_length is not None else None
+    signal = wide[..., 0] if x.shape[-1] == 1 else wide[..., 0] + 1j * wide[..., 1]
+    if inverse and onesided:
+        size = 2 * (x.shape[place] - 1) if length is None else length
+        return narrow(xp.fft.irfft(signal, n=size, axis=place)[..., None], x.dtype)
+    if onesided:
+        if x.shape[-1] == 2:
+            raise ValueError("a one-sided transform takes a real signal")
+        spectrum = xp.fft.rfft(signal, n=length, axis=place)
+    else:
+        spectrum = (xp.fft.ifft if inverse else xp.fft.fft)(signal, n=length, axis=place)
+    return narrow(xp.stack([spectrum.real, spectrum.imag], axis=-1), x.dtype)
+
+
+@kernel(
+    "STFT", since=(17,), dtypes=(FLOATS, INDEX, FLOATS, INDEX), host=(1, 3), choices={"onesided": (0, 1)}, count_bytes=_count_frames
+)
+def stft(
+    xp: Namespace,
+    signal: Array,
+    frame_step: Array,
+    window: Array | None = None,
+    frame_length: Array | None = None,
+    *,
+    onesided: int = 1,
+) -> Array:
+    """Returns the transforms of windowed frames of a signal (batch, length, 1 or 2). Source: ONNX STFT-17."""
+    step = integers_of(frame_step)[0]
+    default = signal.shape[1] if window is None else window.shape[0]
+    length = default if frame_length is None else integers_of(frame_length)[0]
+    count = (signal.shape[1] - length) // step + 1
+    frames = xp.stack([signal[:, index * step : index * step + length] for index in range(count)], axis=1)
+    if window is not None:
+        frames = narrow(widen(frames) * widen(window).reshape((-1, 1)), signal.dtype)
+    return _transform(xp, frames, None, 2, 0, onesided)
+
+
+def _make_window(size: Array, coefficients: tuple[float, ...], periodic: int, output_datatype: int) -> Array:
+    """Returns a sum of cosines, c0 - c1 cos(t) + c2 cos(2 t), over one period (periodic) or from end to end."""
+    count = integers_of(size)[0]
+    span = count if periodic else count - 1
+    angles = 2 * np.pi * np.arange(count) / max(span, 1)
+    total = sum((-1) ** index * factor * np.cos(index * angles) for index, factor in enumerate(coefficients))
+    return np.asarray(total).astype(numpy_dtype(dtype_of_onnx(output_datatype) or "float32"))
+
+
+@kernel("HannWindow", since=(17,), dtypes=INDEX, choices=_WINDOW_DTYPES, runs_on_host=True, count_bytes=_count_window)
+def hann_window(xp: Namespace, size: Array, *, output_datatype: int = 1, periodic: int = 1) -> Array:
+    """Returns 0.5 - 0.5 cos(t). Source: ONNX HannWindow-17."""
+    return _make_window(size, (0.5, 0.5), periodic, output_datatype)
+
+
+@kernel("HammingWindow", since=(17,), dtypes=INDEX, choices=_WINDOW_DTYPES, runs_on_host=True, count_bytes=_count_window)
+def hamming_window(xp: Namespace, size: Array, *, output_datatype: int = 1, periodic: int = 1) -> Array:
+    """Returns 25/46 - 21/46 cos(t). Source: ONNX HammingWindow-17, its function body."""
+    return _make_window(size, (25 / 46, 21 / 46), periodic, output_datatype)
+
+
+@kernel("BlackmanWindow", since=(17,), dtypes=INDEX, choices=_WINDOW_DTYPES, runs_on_host=True, count_bytes=_count_window)
+def blackman_window(xp: Namespace, size: Array, *, output_datatype: int = 1, periodic: int = 1) -> Array:
+    """Returns 0.42 - 0.5 cos(t) + 0.08 cos(2 t). Source: ONNX BlackmanWindow-17, its function body."""
+    return _make_window(size, (0.42, 0.5, 0.08), periodic, output_datatype)
+
+
+@kernel(
+    "MelWeightMatrix",
+    since=(17,),
+    dtypes=(INDEX, INDEX, INDEX, FLOATS),
+    choices={"output_datatype": (1, 10, 11, 16)},
+    runs_on_host=True,
+    count_bytes=_count_mels,
+)
+def mel_weight_matrix(
+    xp: Namespace,
+    num_mel_bins: Array,
+    dft_length: Array,
+    sample_rate: Array,
+    lower_edge_hertz: Array,
+    upper_edge_hertz: Array,
+    *,
+    output_datatype: int = 1,
+) -> Array:
+    """Returns triangles of height 1 that map spectrum bins to mel bins, mel(f) = 2595 log10(1 + f / 700).
+
+    Source: ONNX MelWeightMatrix-17.
+    """
+    bins, length, rate = (integers_of(value)[0] for value in (num_mel_bins, dft_length, sample_rate))
+    low, high = (2595 * np.log10(1 + float(edge.reshape(-1)[0]) / 700) for edge in (lower_edge_hertz, upper_edge_hertz))
+    mels = np.arange(bins + 2) * (high - low) / (bins + 2) + low
+    hertz = 700 * (10 ** (mels / 2595) - 1)
+    places = ((length + 1) * hertz // rate).astype(int)
+    rows = np.arange(length // 2 + 1)
+    y = np.zeros((len(rows), bins))
+    for index in range(bins):
+        left, center, right = places[index : index + 3]
+        if center == left:
+            y[center, index] = 1
+        else:
+            rising = (rows >= left) & (rows <= center)
+            y[rising, index] = (rows[rising] - left) / (center - left)
+        if right > center:
+            falling = (rows >= center) & (rows < right)
+            y[falling, index] = (right - rows[falling]) / (right - center)
+    return y.astype(numpy_dtype(dtype_of_onnx(output_datatype) or "float32"))

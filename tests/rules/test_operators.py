@@ -1,0 +1,84 @@
+"""One operator, one place: all that the toolkit knows of it stands in its record, above its function, in a file of `kernels/operators`."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+from hetero_core.kernels import index
+from hetero_core.kernels.ops_page import format_index
+from hetero_core.kernels.registry import find_kernel, read_table
+from hetero_core.network.graph import Node
+
+KERNELS = Path(index.__file__).parent
+
+NEW_OPERATOR = """
+from hetero_core.kernels.registry import FLOATS, INT64, kernel
+
+
+@kernel("Repeat", since=(1,), domain="ai.onnx.ml", dtypes=(FLOATS, INT64), host=(1,), count_bytes=lambda x, n: x.nbytes * int(n))
+def repeat(xp, x, n):
+    return xp.repeat(x, int(n))
+"""
+
+USE_OF_IT = """if True:
+    import sys
+    from hetero_core.kernels import operators
+    operators.__path__.append(sys.argv[1])
+    import numpy as np
+    from hetero_core.errors import MemoryLimitError
+    from hetero_core.kernels.ops_page import format_index, format_ops_page
+    from hetero_core.kernels.program import compile_program
+    from hetero_core.kernels.registry import find_refusal
+    from hetero_core.limits import RunLimits
+    from hetero_core.network.graph import Network, Node
+    from hetero_core.network.types import TensorType, ValueSpec
+    specs = [ValueSpec("x", TensorType("float32", (2,))), ValueSpec("n", TensorType("int64", ()))]
+    types = [spec.type for spec in specs]
+    node = Node("node", "Repeat", ("x", "n"), ("y",), "ai.onnx.ml", 5, 1)
+    assert find_refusal(node, types) is None
+    assert "dtype int32" in find_refusal(node, [TensorType("int32", (2,)), types[1]])
+    program = compile_program(Network("g", tuple(specs), (ValueSpec("y", TensorType("float32")),), (node,)))
+    assert program.run((np.array([1, 2], np.float32), np.array(2)))[0].tolist() == [1, 1, 2, 2]
+    try:
+        program.run((np.array([1, 2], np.float32), np.array(2**40)), limits=RunLimits("X", memory_limit=10**6))
+    except MemoryLimitError as error:
+        assert str(2**43) in str(error)
+    else:
+        raise AssertionError("the limit did not hold")
+    assert "| `ai.onnx.ml:Repeat` | 1 | floats; int64 |" in format_ops_page()
+    assert "added: ai.onnx.ml:Repeat" in format_index()
+"""
+
+
+def test_new_operator_is_one_function_in_one_file(tmp_path: Path) -> None:
+    (tmp_path / "added.py").write_text(NEW_OPERATOR)
+    ended = subprocess.run(
+        [sys.executable, "-c", USE_OF_IT, str(tmp_path)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_index_of_modules_is_fresh() -> None:
+    assert Path(index.__file__).read_text() == format_index(), "run: python -m hetero_core.kernels.ops_page docs/reference/ops.md"
+
+
+def test_modules_of_an_operator_have_its_kernels() -> None:
+    modules = index.map_modules()
+    for domain, op_type, version in read_table():
+        record = find_kernel(Node("node", op_type, (), (), domain, 1, version))
+        assert record is not None
+        assert record.function.__module__.rpartition(".")[2] in modules[domain, op_type]
+
+
+def test_no_file_beside_the_operators_names_one() -> None:
+    operators = {op_type for _, op_type, _ in read_table()}
+    named = {
+        f"{file.name}, line {node.lineno}: {node.value}"
+        for file in sorted(KERNELS.glob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Constant) and node.value in operators
+    }
+    assert named == set()
