@@ -21,9 +21,11 @@ from hetero_core.errors import ClosedError, ConfigValueError, ExtensionError
 from hetero_core.foreign_errors import own_errors
 from hetero_core.limits import ReadLimits
 from hetero_core.network.border import Border
+from hetero_core.network.declarations import NO_DECLARATIONS, Declarations
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import ValueType
 from hetero_core.runtime.borders import bare_network, check_border, take_border
+from hetero_core.runtime.declared_shapes import check_declarations
 from hetero_core.runtime.executable import Binding, ExecutableNetwork, find_core_version
 from hetero_core.runtime.executors import Executor, ExecutorManager
 from hetero_core.runtime.forks import FORK_ADVICE, count_forks
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
     ModelFile: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
     Model: TypeAlias = Network | ModelFile
+    Bind: TypeAlias = Callable[..., ExecutableNetwork]
 
 
 class Core:
@@ -240,36 +243,32 @@ class Core:
             discard=ExecutableNetwork.close,
         )
 
-    def _load(
-        self,
-        network: Model,
-        entry: Device,
-        parsed: DeviceName,
-        complete: Mapping[str, Any],
-    ) -> ExecutableNetwork:
+    def _load(self, network: Model, entry: Device, parsed: DeviceName, complete: Mapping[str, Any]) -> ExecutableNetwork:
         read = self._as_network(network)
+        check_declarations(read, parsed, complete)
         check_constants(read, parsed, complete)
-        cache = open_cache(complete)
-        if cache is not None:
-            return self._load_cached(cache, entry, parsed, read, complete)
-        executable = entry.load_network(parsed, bare_network(read), complete)
-        return self._bind(entry, parsed, executable, complete, read.name, lambda: read.fingerprint, border=read.border)
 
-    def _load_cached(
-        self, cache: NetworkCache, entry: Device, device: DeviceName, network: Network, config: Mapping[str, Any]
-    ) -> ExecutableNetwork:
-        def bind(executable: Executable, *, is_from_cache: bool) -> ExecutableNetwork:
+        def bind(executable: Executable, *, is_from_cache: bool = False) -> ExecutableNetwork:
             return self._bind(
                 entry,
-                device,
+                parsed,
                 executable,
-                config,
-                network.name,
-                lambda: network.fingerprint,
+                complete,
+                read.name,
+                lambda: read.fingerprint,
                 is_from_cache=is_from_cache,
-                border=network.border,
+                border=read.border,
+                declarations=read.declarations,
             )
 
+        cache = open_cache(complete)
+        if cache is None:
+            return bind(entry.load_network(parsed, bare_network(read), complete))
+        return self._load_cached(cache, entry, parsed, read, complete, bind)
+
+    def _load_cached(
+        self, cache: NetworkCache, entry: Device, device: DeviceName, network: Network, config: Mapping[str, Any], bind: Bind
+    ) -> ExecutableNetwork:
         identity = describe_load(
             network,
             device,
@@ -284,7 +283,7 @@ class Core:
         return cache.load(
             identity,
             take=lambda _, payload: bind(entry.import_network(device, take_border(payload)[0], config, names), is_from_cache=True),
-            make=lambda: bind(entry.load_network(device, bare_network(network), config), is_from_cache=False),
+            make=lambda: bind(entry.load_network(device, bare_network(network), config)),
             pack=ExecutableNetwork.pack,
         )
 
@@ -340,6 +339,7 @@ class Core:
         *,
         is_from_cache: bool = False,
         border: Border,
+        declarations: Declarations = NO_DECLARATIONS,
     ) -> ExecutableNetwork:
         binding = Binding(
             device=device,
@@ -353,6 +353,7 @@ class Core:
             executor=self._executors.open_executor(str(device), config, depth=executable.pipeline_depth),
             is_from_cache=is_from_cache,
             border=border,
+            declarations=declarations,
         )
         loaded = ExecutableNetwork(name, fingerprint, executable, binding)
         self._loaded.add(loaded)

@@ -32,9 +32,11 @@ from hetero_core.errors import (
 from hetero_core.files import replace_file
 from hetero_core.limits import RunLimits
 from hetero_core.network.border import EMPTY_BORDER, Border
+from hetero_core.network.declarations import NO_DECLARATIONS, Declarations
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.profile import Profile
 from hetero_core.runtime.borders import add_border, check_payload, drop_specs, find_resident
+from hetero_core.runtime.declared_shapes import watch_shapes
 from hetero_core.runtime.door import describe_plain, fits_shape, order_inputs, own_outputs, take_plain
 from hetero_core.runtime.forks import FORK_ADVICE, FORKS
 from hetero_core.runtime.late_runs import LateRuns
@@ -67,6 +69,7 @@ class Binding:
     executor: Executor
     is_from_cache: bool = False
     border: Border = EMPTY_BORDER
+    declarations: Declarations = NO_DECLARATIONS
 
 
 class ExecutableNetwork:
@@ -106,6 +109,7 @@ class ExecutableNetwork:
             (None, None, spec) if spec.dtype is None or spec.name in self._resident else (numpy_dtype(spec.dtype), spec.shape, spec)
             for spec in self.all_outputs
         )
+        self.shape_watch = watch_shapes(binding.declarations, self.all_outputs, self.where, binding.config)
         # A device that starts runs by itself is only asked to where no wrapper and no transfer stands between.
         self._starts = executable.start is not None and is_bare and self._is_host
 
@@ -242,8 +246,10 @@ class ExecutableNetwork:
             if wanted is not None and value.shape != wanted and not fits_shape(value.shape, wanted):
                 raise PluginError(
                     f"{self._binding.provenance} returned shape {list(value.shape)} for output '{spec.name}'; expected {spec.type}, "
-                    "as the model states it"
+                    "as inference proves"
                 )
+        if self.shape_watch is not None:
+            self.shape_watch.check(outputs)
         if context.limits is not None:
             context.limits.enter("")
             context.limits.hold(outputs)

@@ -131,7 +131,7 @@ def _convert_outputs(network: Network, outputs: Mapping[str, OutputInfo]) -> Net
         opsets=MappingProxyType({"": 18, **changed.opsets}) if chains else changed.opsets,
         border=replace(network.border, layouts=MappingProxyType(layouts)),
     )
-    return infer_types(changed)
+    return infer_types(replace(changed, declarations=changed.declarations.without_hints()))
 
 
 def _describe_steps(

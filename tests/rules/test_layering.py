@@ -38,6 +38,7 @@ LAYERS = (
     "network.arrays",
     "network.initializers",
     "network.border",
+    "network.declarations",
     "network.fingerprint",
     "network.graph",
     "network",
