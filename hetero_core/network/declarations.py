@@ -28,11 +28,12 @@ class Contradiction:
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """A declared shape that says more than inference can prove; `source` is the node that makes the value."""
+    """A declared shape that says more than inference can prove: perhaps even the rank; `source` is the node that makes the value."""
 
     value: str
     declared: TensorType
     source: str
+    has_proved_rank: bool
 
 
 @dataclass(frozen=True, eq=False)

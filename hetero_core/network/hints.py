@@ -76,6 +76,18 @@ def compare_declarations(declared: Network, inferred: Network) -> Network:
     return replace(network, declarations=declarations)
 
 
+def drop_unproved_ranks(network: Network) -> Network:
+    """Returns the network as devices are given it: values of the root graph whose rank is only declared have none."""
+    names = {name for name, hint in network.declarations.hints.items() if not hint.has_proved_rank}
+    if not names:
+        return network
+    return replace(
+        network,
+        outputs=tuple(replace(spec, type=drop_shape(spec.type)) if spec.name in names else spec for spec in network.outputs),
+        types=MappingProxyType({name: drop_shape(own) if name in names else own for name, own in network.types.items()}),
+    )
+
+
 def _names_of_sizes(network: Network) -> Iterator[str]:
     for spec in network.inputs:
         yield from (size for size in spec.shape or () if isinstance(size, str))
@@ -122,10 +134,10 @@ class _Comparison:
             isinstance(size, int) and not isinstance(own, int) for size, own in zip(declared.shape, computed.shape, strict=True)
         )
         if says_more and isinstance(graph, Network):
-            self.hints[name] = Hint(name, declared, source)
+            self.hints[name] = Hint(name, declared, source, has_proved_rank=computed.shape is not None)
         if computed.shape is None:
-            # What a body carries from one iteration to the next has no inferred rank, and no cut goes through a body.
-            return computed if isinstance(graph, Network) else TensorType(computed.dtype, (None,) * len(declared.shape))
+            # What a body carries from one iteration to the next has no inferred rank, and onnx's checker wants one of each output.
+            return TensorType(computed.dtype, (None,) * len(declared.shape))
         return TensorType(computed.dtype, tuple(map(self._name_size, declared.shape, computed.shape)))
 
     def _name_size(self, declared: Dimension, computed: Dimension) -> Dimension:

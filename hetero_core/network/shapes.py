@@ -258,6 +258,7 @@ class _Inference:
             or self._is_foreign(node)
             or not self.fresh.isdisjoint(node.reads)
             or not known.keys().isdisjoint(node.reads)
+            or any(_has_only_element(scope.get(value)) for value in node.writes)
         ):
             node, found = self._infer_alone(node, scope, constants)
         inputs = [constants[value].type if value in constants else scope.get(value) for value in node.inputs]
@@ -303,6 +304,11 @@ class _Inference:
 def _is_complete(value_type: ValueType | None) -> bool:
     """Says whether a type leaves nothing to learn."""
     return isinstance(value_type, TensorType) and value_type.dtype is not None and not _has_open_size(value_type)
+
+
+def _has_only_element(value_type: ValueType | None) -> bool:
+    """Says whether nothing but the element type of a tensor is known, as of a value that the model declares and onnx cannot follow."""
+    return isinstance(value_type, TensorType) and value_type.dtype is not None and value_type.shape is None
 
 
 def _leaves_open(node: Node, types: Mapping[str, ValueType]) -> bool:

@@ -11,6 +11,7 @@ from hetero_core.devices.blame import read_mapping
 from hetero_core.errors import BlobDamagedError, InvalidNetworkError, PluginError
 from hetero_core.network.border import EMPTY_BORDER, Border, pack_border, unpack_border
 from hetero_core.network.graph import Network
+from hetero_core.network.hints import drop_unproved_ranks
 from hetero_core.network.soundness import find_contradiction
 from hetero_core.network.types import HOST, ValueSpec
 
@@ -19,8 +20,11 @@ _SECTION = "hetero/border"
 
 
 def bare_network(network: Network) -> Network:
-    """Returns the network as a device is given it: states and defaults are the core's affair, so that every device has them."""
-    border = network.border
+    """Returns the network as a device is given it: states and defaults are the core's affair, so that every device has them.
+
+    Ranks that are only declared are left out: what crosses a border has the computed type.
+    """
+    network, border = drop_unproved_ranks(network), network.border
     return replace(network, border=Border(bounds=border.bounds, layouts=border.layouts)) if border is not EMPTY_BORDER else network
 
 
