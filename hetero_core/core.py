@@ -23,7 +23,7 @@ from hetero_core.limits import ReadLimits
 from hetero_core.network.border import Border
 from hetero_core.network.declarations import NO_DECLARATIONS, Declarations
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.hints import drop_unproved_ranks
+from hetero_core.network.hints import without_hints
 from hetero_core.network.types import ValueType
 from hetero_core.runtime.borders import bare_network, check_border, take_border
 from hetero_core.runtime.declared_shapes import check_declarations
@@ -214,7 +214,7 @@ class Core:
         parsed, entry = self._find(device)
         parsed, complete = entry.resolve(parsed, config)
         return call_in_time(
-            lambda: entry.query_network(parsed, drop_unproved_ranks(self._as_network(network)), complete),
+            lambda: entry.query_network(parsed, without_hints(self._as_network(network)), complete),
             what=f"a query about {describe_model(network)}",
             entry=entry,
             device=parsed,
@@ -324,10 +324,12 @@ class Core:
     def _import(
         self, header: BlobHeader, payload: Payload, entry: Device, device: DeviceName, config: Mapping[str, Any]
     ) -> ExecutableNetwork:
-        payload, border = take_border(payload)
+        payload, border, declarations = take_border(payload)
         executable = entry.import_network(device, payload, config, (header.inputs, header.outputs))
         check_border(border, executable)
-        return self._bind(entry, device, executable, config, header.network, lambda: header.fingerprint, border=border)
+        return self._bind(
+            entry, device, executable, config, header.network, lambda: header.fingerprint, border=border, declarations=declarations
+        )
 
     def _bind(
         self,

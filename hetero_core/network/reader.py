@@ -21,7 +21,7 @@ from hetero_core.network.border import BORDER_KEY, Border, border_of_json, list_
 from hetero_core.network.declarations import NO_DECLARATIONS, Declarations
 from hetero_core.network.file_spans import hold_file
 from hetero_core.network.graph import EMPTY, Graph, Network
-from hetero_core.network.hints import compare_declarations, forget_shapes
+from hetero_core.network.hints import compare_declarations, forget_shapes, warn_of_contradictions
 from hetero_core.network.opsets import read_opsets
 from hetero_core.network.shapes import CustomTypes, infer_types
 from hetero_core.network.soundness import check_text, find_contradiction
@@ -73,7 +73,9 @@ def read_network(
     budget = ReadBudget(ReadLimits() if limits is None else limits, title, model.ByteSize())
     network = assemble_network(model, WeightFiles(folder), title, payloads, budget=budget)
     inferred = infer_types(forget_shapes(network), infer_custom_types=infer_custom_types, budget=budget)
-    return compare_declarations(network, inferred)
+    compared = compare_declarations(network, inferred)
+    warn_of_contradictions(compared)
+    return compared
 
 
 def _check_proto(source: onnx.ModelProto) -> onnx.ModelProto:

@@ -21,6 +21,7 @@ from hetero_core.network.contrib_types import infer_contrib, knows_contrib
 from hetero_core.network.encoding import GraphWriter, opsets_of_nodes, write_model
 from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
 from hetero_core.network.growth import bound_type_bytes, find_growth
+from hetero_core.network.hints import forget_body_shapes, restore_body_shapes, state_hints, without_hints
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.known_values import compute_known_value
 from hetero_core.network.merging import merge_types
@@ -57,6 +58,13 @@ def infer_types(network: Network, *, infer_custom_types: CustomTypes | None = No
     """
     if budget is not None:
         budget.require_memory(bound_type_bytes(network), "its types, each at most as large as the largest that is declared,")
+    # What bodies declare, and hints, are no proof of anything outside: they are put back afterwards.
+    inferred = _infer_types(forget_body_shapes(without_hints(network)), infer_custom_types, budget)
+    restored = restore_body_shapes(inferred, network)
+    return state_hints(restored, network.declarations) if network.declarations.are_stated else restored
+
+
+def _infer_types(network: Network, infer_custom_types: CustomTypes | None, budget: ReadBudget | None) -> Network:
     inference = _Inference(infer_custom_types, {**opsets_of_nodes(network.nodes), **network.opsets}, budget=budget)
     # What follows from types alone, of which then follows that shapes may be followed.
     network = inference.run_onnx(network, lambda _: False, follows_shapes=False)

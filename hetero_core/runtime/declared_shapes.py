@@ -61,5 +61,9 @@ def watch_shapes(
     declarations: Declarations, outputs: Sequence[ValueSpec], where: str, config: Mapping[str, Any]
 ) -> ShapeWatch | None:
     """Returns what compares the outputs with their declared shapes; None where all of these are proved."""
-    hints = [(index, declarations.hints[spec.name]) for index, spec in enumerate(outputs) if spec.name in declarations.hints]
+    hints = [
+        (index, declarations.hints[spec.name])
+        for index, spec in enumerate(outputs)
+        if spec.name in declarations.hints and declarations.hints[spec.name].may_fail
+    ]
     return ShapeWatch(declarations, hints, where, is_strict=bool(config.get(STRICT_KEY))) if hints else None

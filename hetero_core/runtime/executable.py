@@ -110,7 +110,7 @@ class ExecutableNetwork:
             for spec in self.all_outputs
         )
         self.shape_watch = watch_shapes(binding.declarations, self.all_outputs, self.where, binding.config)
-        # A device that starts runs by itself is only asked to where no wrapper and no transfer stands between.
+        # A device starts runs by itself only where no wrapper and no transfer stands between.
         self._starts = executable.start is not None and is_bare and self._is_host
 
     @property
@@ -233,9 +233,8 @@ class ExecutableNetwork:
         """
         if not isinstance(outputs, tuple) or len(outputs) != len(self.all_outputs):
             found = f"{len(outputs)} values" if isinstance(outputs, tuple) else type(outputs).__name__
-            raise PluginError(
-                f"{self._binding.provenance} returned {found} from run; expected a tuple of {len(self.all_outputs)} outputs"
-            )
+            expected = f"a tuple of {len(self.all_outputs)} outputs"
+            raise PluginError(f"{self._binding.provenance} returned {found} from run; expected {expected}")
         for value, (dtype, wanted, spec) in zip(outputs, self._promised):  # noqa: B905  # compared above; strict takes 0.13 us
             # NumPy has one object for each of its types: the usual comparison is of two names for it.
             if dtype is not None and (own := getattr(value, "dtype", None)) is not dtype and own != dtype:
@@ -295,7 +294,8 @@ class ExecutableNetwork:
         """Returns what an exported blob consists of. Raises: NotImplementedByDeviceError, ClosedError."""
         self._require_open()
         provenance = self._binding.provenance
-        payload = add_border(check_payload(self._binding.export(), str(provenance)), self.border)
+        exported = check_payload(self._binding.export(), str(provenance))
+        payload = add_border(exported, self.border, self._binding.declarations, self.all_outputs)
         header = BlobHeader(
             device=self.device.name,
             distribution=provenance.distribution,

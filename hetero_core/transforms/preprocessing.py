@@ -79,7 +79,7 @@ def add_preprocessing(network: Network, inputs: Mapping[str, InputInfo]) -> Netw
         opsets=MappingProxyType({"": 18, **changed.opsets}) if chains else changed.opsets,
         border=replace(network.border, layouts=MappingProxyType(layouts)),
     )
-    return infer_types(replace(changed, declarations=changed.declarations.without_hints()))
+    return infer_types(changed)
 
 
 def _require_plain(network: Network, name: str) -> None:

@@ -15,7 +15,7 @@ from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
 from hetero_core.network.border import EMPTY_BORDER, Border
 from hetero_core.network.encoding import GraphWriter, write_model
 from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
-from hetero_core.network.hints import forget_shapes
+from hetero_core.network.hints import compare_declarations, drop_hints, forget_shapes
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.notes import no_notes
 from hetero_core.network.shapes import SkeletonWeights, infer_types
@@ -193,12 +193,12 @@ def _rebuild(network: Network, inputs: tuple[ValueSpec, ...], border: Border) ->
     """Returns the network with these inputs and all other types inferred again from them."""
     if inputs == network.inputs:
         return replace(network, border=border)
-    cleared = forget_shapes(replace(network, inputs=inputs, border=border, declarations=network.declarations.without_hints()))
+    cleared = forget_shapes(replace(drop_hints(network), inputs=inputs, border=border))
     try:
         reshaped = infer_types(cleared)
     except InvalidNetworkError as error:
         raise InvalidNetworkError(f"network '{network.name}' cannot take {_list(inputs)}: {error}") from error
-    reshaped = infer_types(_restore_ranks(reshaped, network))
+    reshaped = compare_declarations(_restore_ranks(reshaped, network), reshaped)
     problem = _find_failure(network, reshaped)
     if problem is not None:
         raise InvalidNetworkError(

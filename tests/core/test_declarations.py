@@ -12,7 +12,11 @@ import pytest
 
 from hetero_core import Core
 from hetero_core.errors import InferenceError, InvalidNetworkError, NetworkDeclarationWarning
+from hetero_core.network.border import OutputInfo
+from hetero_core.network.declarations import unpack_hints
+from hetero_core.network.subnetwork import cut_subnetwork
 from hetero_core.network.types import TensorType
+from hetero_core.network.writer import network_to_bytes
 
 DEVICES = [("CPU", {}), ("TEMPLATE", {}), ("ORT", {}), ("HETERO:TEMPLATE,CPU", {}), ("HETERO:ORT,CPU", {})]
 
@@ -76,9 +80,10 @@ def test_declaration_that_nobody_can_prove_changes_no_answer(
     assert len(of_values) == len(set(of_values)), "each value is named once"
 
 
-def test_declared_shape_that_is_not_proved_is_open(core: Core) -> None:
+def test_declared_shape_that_is_not_proved_is_stated_and_no_device_gets_it(core: Core) -> None:
     network = core.read_network(parse(UNPROVED))
-    assert network.type_of("a") == network.outputs[0].type == TensorType("float32", (None, None))
+    assert network.type_of("a") == TensorType("float32", (2, 2))
+    assert network.outputs[0].type == TensorType("float32", (1, "M"))
     assert core.load_network(network, "CPU").outputs[0].type == TensorType("float32")
 
 
@@ -158,8 +163,94 @@ def test_shapes_that_the_caller_changes_are_not_compared_with_the_file(core: Cor
     assert y.shape == (2, 3)
 
 
-def test_blob_holds_what_is_computed(core: Core) -> None:
+@pytest.mark.parametrize("device", ["CPU", "HETERO:TEMPLATE,CPU"])
+def test_imported_network_computes_the_same_and_warns_as_well(core: Core, device: str) -> None:
     stream = io.BytesIO()
-    core.load_network(parse(UNPROVED), "CPU").export_network(stream)
-    imported = core.import_network(stream.getvalue(), "CPU")
-    np.testing.assert_array_equal(imported.infer({"x": X, "s": np.array([2, 6], np.int64)})["y"], -np.abs(X).reshape(2, 6))
+    network = core.read_network(parse(UNPROVED)).with_affinity(PINS.get(device, {}))
+    core.load_network(network, device).export_network(stream)
+    imported = core.import_network(stream.getvalue(), device)
+    with pytest.warns(NetworkDeclarationWarning) as caught:
+        y = imported.infer({"x": X, "s": np.array([2, 6], np.int64)})["y"]
+    np.testing.assert_array_equal(y, -np.abs(X).reshape(2, 6))
+    assert any(
+        "value 'y' of node 'neg' (Neg-13) is declared as float32[1,M], but has shape [2, 6]" in str(w.message) for w in caught
+    )
+    strict = core.import_network(stream.getvalue(), device, {"STRICT_DECLARATIONS": "YES"})
+    with pytest.raises(InferenceError, match="load without STRICT_DECLARATIONS"):
+        strict.infer({"x": X, "s": np.array([2, 6], np.int64)})
+
+
+@pytest.mark.parametrize(
+    "section", [b"{}", b"[[1]]", b'[["y", "float32", [[]], "n"]]', b'[["y", "float33", [1], "n"]]', b"[" * 9000]
+)
+def test_declared_shapes_of_a_blob_that_cannot_be_read_are_refused(section: bytes) -> None:
+    if section == b"{}":
+        assert unpack_hints(section).hints == {}
+        return
+    with pytest.raises(InvalidNetworkError, match=r"the declared shapes in a blob cannot be read: .* Export the network again\."):
+        unpack_hints(section)
+
+
+@pytest.mark.parametrize(("axes", "shape"), [(-2, (3, 4, 1, 5)), (0, (1, 3, 4, 5)), (1, (3, 1, 4, 5))])
+@pytest.mark.parametrize(("device", "config"), [*DEVICES, ("CPU", {"CPU_KERNELS": "NUMPY"})])
+def test_axes_of_a_run_count_and_not_the_shape_declared_for_them(
+    core: Core, device: str, config: dict[str, str], axes: int, shape: tuple[int, ...]
+) -> None:
+    loaded = core.load_network(
+        parse("g (float[3,4,5] x, int64[] a) => (float[3,1,4,5] y) { y = Unsqueeze (x, a) }"), device, config
+    )
+    x = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NetworkDeclarationWarning)
+        y = loaded.infer({"x": x, "a": np.array(axes)})["y"]
+    np.testing.assert_array_equal(y, x.reshape(shape))
+
+
+@pytest.mark.parametrize(("device", "config"), DEVICES)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_shape_declared_by_a_branch_is_no_proof(core: Core, device: str, config: dict[str, str], is_first: bool) -> None:
+    """Shapes that a body declares are what is inferred for its node."""
+    text = """g (bool c, float[N] x, int64[R] s) => (float[3] y) <float[3] p> {
+        p = If (c) <then_branch = t () => (float[3] u) <float[2] m> { m = Reshape (x, s) u = Neg (m) },
+                    else_branch = e () => (float[3] q) { q = Reshape (x, s) }>
+        y = Abs (p)
+    }"""
+    loaded = core.load_network(parse(text), device, config)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NetworkDeclarationWarning)
+        y = loaded.infer({"c": np.array(is_first), "x": X, "s": np.array([3, 4], np.int64)})["y"]
+    np.testing.assert_array_equal(y, np.abs(X).reshape(3, 4))
+
+
+@pytest.mark.parametrize("device", ["CPU", "ORT"])
+@pytest.mark.parametrize(("trips", "shape"), [(0, (0, 3)), (2, (2, 3))])
+def test_loop_without_iterations_has_the_size_that_its_body_declares(
+    core: Core, device: str, trips: int, shape: tuple[int, ...]
+) -> None:
+    text = """g (int64 n, float[N] x, int64[R] s) => (float[K,3] y) {
+        go = Constant <value = bool {1}> ()
+        y = Loop (n, go) <body = b (int64 i, bool c) => (bool d, float[3] v) { d = Identity (c) v = Reshape (x, s) }>
+    }"""
+    y = core.load_network(parse(text), device).infer({"n": np.array(trips), "x": X[:3], "s": np.array([3], np.int64)})["y"]
+    assert y.shape == shape
+
+
+def test_part_of_a_network_has_the_hints_of_its_values(core: Core) -> None:
+    part = cut_subnetwork(core.read_network(parse(UNPROVED)), ["relu"])
+    assert [str(spec) for spec in (*part.inputs, *part.outputs)] == ["a: float32[2,2]", "b: float32[1,M]"]
+    loaded = core.load_network(part, "CPU")
+    assert loaded.inputs[0].type == loaded.outputs[0].type == TensorType("float32")
+
+
+def test_written_network_is_read_with_the_same_types_and_hints(core: Core) -> None:
+    network = core.read_network(parse(UNPROVED))
+    again = core.read_network(network_to_bytes(network))
+    assert again.types == network.types
+    assert again.declarations.hints == network.declarations.hints
+
+
+def test_output_in_another_layout_has_no_shape_that_is_not_proved(core: Core) -> None:
+    network = core.read_network(parse("g (float[N] x, int64[4] s) => (float[1,2,3,4] y) { y = Reshape (x, s) }"))
+    turned = network.with_outputs({"y": OutputInfo(layout="NHWC")})
+    y = core.load_network(turned, "CPU").infer({"x": X, "s": np.array([2, 1, 3, 2], np.int64)})["y"]
+    np.testing.assert_array_equal(y, X.reshape(2, 1, 3, 2).transpose(0, 2, 3, 1))

@@ -9,6 +9,7 @@ import pytest
 
 from hetero_core.errors import ExtensionError, InvalidNetworkError, NetworkDeclarationWarning
 from hetero_core.network.graph import Network, Node
+from hetero_core.network.hints import without_hints
 from hetero_core.network.reader import read_network
 from hetero_core.network.shapes import CustomTypes, infer_types
 from hetero_core.network.types import SequenceType, TensorType, ValueSpec, ValueType
@@ -56,10 +57,10 @@ def test_sizes_that_onnx_makes_up_are_unknown() -> None:
     assert read("g (float[4] x) => (y) { y = NonZero(x) }").type_of("y") == TensorType("int64", (1, None))
 
 
-def test_declared_rank_and_element_type_are_kept_where_inference_says_less() -> None:
-    network = read("g (float[4] x) => (y) <float[2,2] a> { a = com.acme.Twist(x) y = Relu(a) }")
-    assert network.type_of("a") == f32(None, None)
-    assert network.type_of("y") == TensorType("float32")
+def test_declared_type_is_stated_where_inference_says_less_and_nothing_follows_from_it() -> None:
+    network = read("g (float[4] x, int64[N] s) => (y) <float[2,2] a> { a = Reshape(x, s) y = Relu(a) }")
+    assert network.type_of("a") == f32(2, 2)
+    assert network.type_of("y") == without_hints(network).type_of("a") == TensorType("float32")
 
 
 def test_declared_names_of_sizes_join_inferred_sizes() -> None:
@@ -194,7 +195,7 @@ def test_failing_inference_of_the_whole_leaves_the_nodes_to_be_inferred_alone(mo
 
     monkeypatch.setattr(onnx.shape_inference, "infer_shapes", fail_on_exp)
     network = read("g (float[2] x) => (float[2] z) { a = Relu(x) z = Exp(a) y = Neg(z) }")
-    assert network.types == {"x": f32(2), "a": f32(2), "z": f32(None), "y": TensorType("float32")}
+    assert network.types == {"x": f32(2), "a": f32(2), "z": f32(2), "y": TensorType("float32")}
 
 
 def test_network_with_new_nodes_gets_their_types_and_keeps_its_nodes() -> None:
