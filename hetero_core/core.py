@@ -24,8 +24,11 @@ from hetero_core.errors import ClosedError, ConfigValueError, ExtensionError
 from hetero_core.foreign_errors import own_errors
 from hetero_core.limits import ReadLimits
 from hetero_core.network.border import Border
+from hetero_core.network.declarations import NO_DECLARATIONS, Declarations
 from hetero_core.network.graph import Network, Node
+from hetero_core.network.hints import without_hints
 from hetero_core.network.types import ValueType
+from hetero_core.runtime.declared_shapes import check_declarations
 from hetero_core.runtime.executable import Binding, ExecutableNetwork, find_core_version
 from hetero_core.runtime.executors import Executor, ExecutorManager
 from hetero_core.runtime.forks import FORK_ADVICE, count_forks
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 
     ModelFile: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
     Model: TypeAlias = Network | ModelFile
+    Bind: TypeAlias = Callable[..., ExecutableNetwork]
 
 
 class Core:
@@ -213,7 +217,7 @@ class Core:
         parsed, entry = self._find(device)
         parsed, complete = entry.resolve(parsed, config)
         return call_in_time(
-            lambda: entry.query_network(parsed, self._as_network(network), complete),
+            lambda: entry.query_network(parsed, without_hints(self._as_network(network)), complete),
             what=f"a query about {describe_model(network)}",
             entry=entry,
             device=parsed,
@@ -243,36 +247,32 @@ class Core:
             discard=ExecutableNetwork.close,
         )
 
-    def _load(
-        self,
-        network: Model,
-        entry: Device,
-        parsed: DeviceName,
-        complete: Mapping[str, Any],
-    ) -> ExecutableNetwork:
+    def _load(self, network: Model, entry: Device, parsed: DeviceName, complete: Mapping[str, Any]) -> ExecutableNetwork:
         read = self._as_network(network)
+        check_declarations(read, parsed, complete)
         check_constants(read, parsed, complete)
-        cache = open_cache(complete)
-        if cache is not None:
-            return self._load_cached(cache, entry, parsed, read, complete)
-        executable = entry.load_network(parsed, bare_network(read), complete)
-        return self._bind(entry, parsed, executable, complete, read.name, lambda: read.fingerprint, border=read.border)
 
-    def _load_cached(
-        self, cache: NetworkCache, entry: Device, parsed: DeviceName, network: Network, config: Mapping[str, Any]
-    ) -> ExecutableNetwork:
-        def bind(executable: Executable, *, is_from_cache: bool) -> ExecutableNetwork:
+        def bind(executable: Executable, *, is_from_cache: bool = False) -> ExecutableNetwork:
             return self._bind(
                 entry,
                 parsed,
                 executable,
-                config,
-                network.name,
-                lambda: network.fingerprint,
+                complete,
+                read.name,
+                lambda: read.fingerprint,
                 is_from_cache=is_from_cache,
-                border=network.border,
+                border=read.border,
+                declarations=read.declarations,
             )
 
+        cache = open_cache(complete)
+        if cache is None:
+            return bind(entry.load_network(parsed, bare_network(read), complete))
+        return self._load_cached(cache, entry, parsed, read, complete, bind)
+
+    def _load_cached(
+        self, cache: NetworkCache, entry: Device, parsed: DeviceName, network: Network, config: Mapping[str, Any], bind: Bind
+    ) -> ExecutableNetwork:
         identity = describe_load(
             network,
             parsed,
@@ -287,7 +287,7 @@ class Core:
         return cache.load(
             identity,
             take=lambda _, payload: bind(entry.import_network(parsed, take_border(payload)[0], config, names), is_from_cache=True),
-            make=lambda: bind(entry.load_network(parsed, bare_network(network), config), is_from_cache=False),
+            make=lambda: bind(entry.load_network(parsed, bare_network(network), config)),
             pack=ExecutableNetwork.pack,
         )
 
@@ -327,10 +327,12 @@ class Core:
     def _import(
         self, header: BlobHeader, payload: Payload, entry: Device, parsed: DeviceName, config: Mapping[str, Any]
     ) -> ExecutableNetwork:
-        payload, border = take_border(payload)
+        payload, border, declarations = take_border(payload)
         executable = entry.import_network(parsed, payload, config, (header.inputs, header.outputs))
         check_border(border, executable)
-        return self._bind(entry, parsed, executable, config, header.network, lambda: header.fingerprint, border=border)
+        return self._bind(
+            entry, parsed, executable, config, header.network, lambda: header.fingerprint, border=border, declarations=declarations
+        )
 
     def _bind(
         self,
@@ -343,6 +345,7 @@ class Core:
         *,
         is_from_cache: bool = False,
         border: Border,
+        declarations: Declarations = NO_DECLARATIONS,
     ) -> ExecutableNetwork:
         binding = Binding(
             device=parsed,
@@ -356,6 +359,7 @@ class Core:
             executor=self._executors.open_executor(str(parsed), config, depth=executable.pipeline_depth),
             is_from_cache=is_from_cache,
             border=border,
+            declarations=declarations,
         )
         loaded = ExecutableNetwork(name, fingerprint, executable, binding)
         self._loaded.add(loaded)

@@ -170,6 +170,10 @@ class WrongPlanWarning(UserWarning):
     """A device has found out that it computes a network wrongly in its fast way; it goes on in another one, and says how to report it."""
 
 
+class NetworkDeclarationWarning(UserWarning):
+    """A model declares another shape for a value than is computed; the computed one is used. Said once for each value."""
+
+
 def suggest(wrong: str, choices: Iterable[str]) -> str:
     """Returns ", did you mean 'X'?" for the nearest of `choices`, or an empty text when none is near."""
     known = sorted(set(choices))

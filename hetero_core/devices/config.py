@@ -10,6 +10,8 @@ from hetero_core.contract import ConfigKey, freeze_mapping
 from hetero_core.devices.threads import AUTO, EXCLUSIVE_KEY, HINT_KEY, STREAMS_KEY, THREADS_KEY, THROUGHPUT
 from hetero_core.errors import ConfigKeyError, ConfigValueError, PluginError, enumerate_choices, suggest
 
+STRICT_KEY = "STRICT_DECLARATIONS"
+
 STANDARD_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
     {
         "PERF_COUNT": ConfigKey(bool, False, "Record the time of every node in each run.", runtime=True),
@@ -18,6 +20,9 @@ STANDARD_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
         "CACHE_SIZE_LIMIT": ConfigKey(int, 0, "The bytes that CACHE_DIR may hold; 0: no limit.", runtime=True, least=0),
         "DEADLINE": ConfigKey(float, None, "The seconds that a query, a load, and each run may take.", runtime=True),
         "MEMORY_LIMIT": ConfigKey(int, None, "The bytes that constants, and the values of one run, may take.", runtime=True),
+        STRICT_KEY: ConfigKey(
+            bool, False, "Declared shapes that contradict what is computed are errors, not warnings.", runtime=True
+        ),
         THREADS_KEY: ConfigKey(
             int,
             None,

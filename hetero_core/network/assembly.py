@@ -15,7 +15,9 @@ from hetero_core.limits import ReadBudget
 from hetero_core.network.affinity import AFFINITY_KEY
 from hetero_core.network.arity import check_arity
 from hetero_core.network.attributes import GRAPH, read_attribute
+from hetero_core.network.declarations import Contradiction
 from hetero_core.network.graph import EMPTY, Graph, Node
+from hetero_core.network.hints import drop_shape
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.merging import merge_types
 from hetero_core.network.notes import ORIGINAL_NAME_KEY, read_opset_note, read_origins_note
@@ -54,7 +56,7 @@ class Draft:
 
 
 class GraphReader:
-    """Reads the graphs of one model."""
+    """Reads the graphs of one model. `contradictions` are the declared shapes of constants that hold another one."""
 
     def __init__(self, model: onnx.ModelProto, weights: WeightSource, payloads: Mapping[int, Payload], budget: ReadBudget) -> None:
         """`payloads`: the `raw_data` of initializers of the root graph, by position, that was taken out of the proto."""
@@ -63,6 +65,7 @@ class GraphReader:
         self._weights = weights
         self._payloads = payloads
         self._functions = {key_of_function(function): function for function in model.functions}
+        self.contradictions: list[Contradiction] = []
         self._since: dict[tuple[str, str, int], int] = {}
         self._sizes: dict[FunctionKey, tuple[int, int]] = {}
         self._value_names: set[str] = set(names_of_values(model.graph)) if self._functions else set()
@@ -92,7 +95,7 @@ class GraphReader:
         self._add_types(draft, (*proto.value_info, *proto.input, *proto.output), scope)
         self._add_nodes(draft, proto.node, scope)
         for name, initializer in draft.initializers.items():
-            self._add_constant_type(draft, name, initializer)
+            self._add_constant_type(draft, name, initializer, graph=proto.name)
         # An output that is a constant has its type, whatever the file leaves open.
         outputs = tuple(
             ValueSpec(spec.name, draft.types[spec.name]) if spec.name in draft.initializers else spec for spec in outputs
@@ -127,12 +130,14 @@ class GraphReader:
             if value_type is not None:
                 draft.types[scope.value(proto.name)] = value_type
 
-    def _add_constant_type(self, draft: Draft, name: str, initializer: Initializer) -> None:
+    def _add_constant_type(self, draft: Draft, name: str, initializer: Initializer, *, graph: str) -> None:
         declared = draft.types.get(name)
         if declared is not None and merge_types(declared, initializer.type) is None:
-            raise InvalidNetworkError(
-                f"constant '{name}' is declared as {declared}, but holds {initializer.type}; correct the declaration or remove it."
-            )
+            if merge_types(drop_shape(declared), initializer.type) is None:
+                raise InvalidNetworkError(
+                    f"constant '{name}' is declared as {declared}, but holds {initializer.type}; correct the declaration or remove it."
+                )
+            self.contradictions.append(Contradiction(name, graph, declared, initializer.type, "the constant itself"))
         draft.types[name] = initializer.type
 
     def _add_initializer(self, draft: Draft, name: str, initializer: Initializer) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hetero_core.errors import InvalidNetworkError, suggest
 from hetero_core.network.affinity import resolve_pins
 from hetero_core.network.border import EMPTY_BORDER, LAYOUT_OF_RANK, Border, InputInfo, OutputInfo, precision_of_dtype
+from hetero_core.network.declarations import NO_DECLARATIONS, Declarations
 from hetero_core.network.fingerprint import fingerprint_network
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import Dimension, ValueSpec, ValueType
@@ -133,7 +134,8 @@ class Network(Graph):
     """A whole model: the root graph with its opsets, its metadata and its affinity.
 
     `affinity` maps node names to the device that they are pinned to; it is stored in the ONNX file. `border` is what is said about inputs
-    and outputs beyond their types; a part has none of it.
+    and outputs beyond their types; a part has none of it. `declarations` are the shapes that its
+    file declares and inference does not confirm.
     """
 
     opsets: Mapping[str, int] = field(default_factory=_empty)
@@ -141,6 +143,7 @@ class Network(Graph):
     metadata: Mapping[str, str] = field(default_factory=_empty)
     affinity: Mapping[str, str] = field(default_factory=_empty)
     border: Border = EMPTY_BORDER
+    declarations: Declarations = NO_DECLARATIONS
 
     @cached_property
     def index_of_node(self) -> Mapping[str, int]:

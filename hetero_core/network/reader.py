@@ -18,8 +18,10 @@ from hetero_core.errors import InvalidNetworkError, NetworkNotFoundError, Networ
 from hetero_core.limits import ReadBudget, ReadLimits
 from hetero_core.network.assembly import GraphReader
 from hetero_core.network.border import BORDER_KEY, Border, border_of_json, list_defaults
+from hetero_core.network.declarations import NO_DECLARATIONS, Declarations
 from hetero_core.network.file_spans import hold_file
 from hetero_core.network.graph import EMPTY, Graph, Network
+from hetero_core.network.hints import compare_declarations, forget_shapes, warn_of_contradictions
 from hetero_core.network.opsets import read_opsets
 from hetero_core.network.shapes import CustomTypes, infer_types
 from hetero_core.network.soundness import check_text, find_contradiction
@@ -70,7 +72,10 @@ def read_network(
         model = _check_proto(source)
     budget = ReadBudget(ReadLimits() if limits is None else limits, title, model.ByteSize())
     network = assemble_network(model, WeightFiles(folder), title, payloads, budget=budget)
-    return infer_types(network, infer_custom_types=infer_custom_types, budget=budget)
+    inferred = infer_types(forget_shapes(network), infer_custom_types=infer_custom_types, budget=budget)
+    compared = compare_declarations(network, inferred)
+    warn_of_contradictions(compared)
+    return compared
 
 
 def _check_proto(source: onnx.ModelProto) -> onnx.ModelProto:
@@ -166,7 +171,8 @@ def assemble_network(
     _check_header(model, title)
     budget = ReadBudget(ReadLimits(), title, model.ByteSize()) if budget is None else budget
     opsets = read_opsets(model.opset_import, "the model")
-    graph, pins = GraphReader(model, weights, payloads, budget).read_root(opsets)
+    reader = GraphReader(model, weights, payloads, budget)
+    graph, pins = reader.read_root(opsets)
     metadata = {entry.key: entry.value for entry in model.metadata_props}
     check_text(*metadata, *metadata.values())
     text = metadata.pop(BORDER_KEY, "{}")
@@ -193,6 +199,7 @@ def assemble_network(
         metadata=MappingProxyType(metadata) if metadata else EMPTY,
         affinity=MappingProxyType(dict(pins)) if pins else EMPTY,
         border=border,
+        declarations=Declarations(tuple(reader.contradictions)) if reader.contradictions else NO_DECLARATIONS,
     )
 
 

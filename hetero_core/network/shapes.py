@@ -21,6 +21,7 @@ from hetero_core.network.contrib_types import infer_contrib, knows_contrib
 from hetero_core.network.encoding import GraphWriter, opsets_of_nodes, write_model
 from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
 from hetero_core.network.growth import bound_type_bytes, find_growth
+from hetero_core.network.hints import forget_body_shapes, restore_body_shapes, state_hints, without_hints
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.known_values import compute_known_value
 from hetero_core.network.merging import merge_types
@@ -57,6 +58,13 @@ def infer_types(network: Network, *, infer_custom_types: CustomTypes | None = No
     """
     if budget is not None:
         budget.require_memory(bound_type_bytes(network), "its types, each at most as large as the largest that is declared,")
+    # What bodies declare, and hints, are no proof of anything outside: they are put back afterwards.
+    inferred = _infer_types(forget_body_shapes(without_hints(network)), infer_custom_types, budget)
+    restored = restore_body_shapes(inferred, network)
+    return state_hints(restored, network.declarations) if network.declarations.are_stated else restored
+
+
+def _infer_types(network: Network, infer_custom_types: CustomTypes | None, budget: ReadBudget | None) -> Network:
     inference = _Inference(infer_custom_types, {**opsets_of_nodes(network.nodes), **network.opsets}, budget=budget)
     # What follows from types alone, of which then follows that shapes may be followed.
     network = inference.run_onnx(network, lambda _: False, follows_shapes=False)
@@ -258,6 +266,7 @@ class _Inference:
             or self._is_foreign(node)
             or not self.fresh.isdisjoint(node.reads)
             or not known.keys().isdisjoint(node.reads)
+            or any(_has_only_element(scope.get(value)) for value in node.writes)
         ):
             node, found = self._infer_alone(node, scope, constants)
         inputs = [constants[value].type if value in constants else scope.get(value) for value in node.inputs]
@@ -303,6 +312,11 @@ class _Inference:
 def _is_complete(value_type: ValueType | None) -> bool:
     """Says whether a type leaves nothing to learn."""
     return isinstance(value_type, TensorType) and value_type.dtype is not None and not _has_open_size(value_type)
+
+
+def _has_only_element(value_type: ValueType | None) -> bool:
+    """Says whether nothing but the element type of a tensor is known, as of a value that the model declares and onnx cannot follow."""
+    return isinstance(value_type, TensorType) and value_type.dtype is not None and value_type.shape is None
 
 
 def _leaves_open(node: Node, types: Mapping[str, ValueType]) -> bool:

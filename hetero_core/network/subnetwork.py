@@ -41,6 +41,7 @@ def cut_subnetwork(network: Network, node_names: Iterable[str], *, name: str | N
         ir_version=network.ir_version,
         metadata=network.metadata,
         affinity=_restrict(network.affinity, (node.name for node in nodes)),
+        declarations=network.declarations.of_part(values),
     )
 
 

@@ -32,8 +32,10 @@ from hetero_core.errors import (
 from hetero_core.files import replace_file
 from hetero_core.limits import RunLimits
 from hetero_core.network.border import EMPTY_BORDER, Border
+from hetero_core.network.declarations import NO_DECLARATIONS, Declarations
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.profile import Profile
+from hetero_core.runtime.declared_shapes import watch_shapes
 from hetero_core.runtime.door import describe_plain, fits_shape, order_inputs, own_outputs, take_plain
 from hetero_core.runtime.forks import FORK_ADVICE, FORKS
 from hetero_core.runtime.late_runs import LateRuns
@@ -67,6 +69,7 @@ class Binding:
     executor: Executor
     is_from_cache: bool = False
     border: Border = EMPTY_BORDER
+    declarations: Declarations = NO_DECLARATIONS
 
 
 class ExecutableNetwork:
@@ -106,7 +109,8 @@ class ExecutableNetwork:
             (None, None, spec) if spec.dtype is None or spec.name in self._resident else (numpy_dtype(spec.dtype), spec.shape, spec)
             for spec in self.all_outputs
         )
-        # A device that starts runs by itself is only asked to where no wrapper and no transfer stands between.
+        self.shape_watch = watch_shapes(binding.declarations, self.all_outputs, self.where, binding.config)
+        # A device starts runs by itself only where no wrapper and no transfer stands between.
         self._starts = executable.start is not None and is_bare and self._is_host
 
     @property
@@ -229,9 +233,8 @@ class ExecutableNetwork:
         """
         if not isinstance(outputs, tuple) or len(outputs) != len(self.all_outputs):
             found = f"{len(outputs)} values" if isinstance(outputs, tuple) else type(outputs).__name__
-            raise PluginError(
-                f"{self._binding.provenance} returned {found} from run; expected a tuple of {len(self.all_outputs)} outputs"
-            )
+            expected = f"a tuple of {len(self.all_outputs)} outputs"
+            raise PluginError(f"{self._binding.provenance} returned {found} from run; expected {expected}")
         for value, (dtype, wanted, spec) in zip(outputs, self._promised):  # noqa: B905  # compared above; strict takes 0.13 us
             # NumPy has one object for each of its types: the usual comparison is of two names for it.
             if dtype is not None and (own := getattr(value, "dtype", None)) is not dtype and own != dtype:
@@ -242,8 +245,10 @@ class ExecutableNetwork:
             if wanted is not None and value.shape != wanted and not fits_shape(value.shape, wanted):
                 raise PluginError(
                     f"{self._binding.provenance} returned shape {list(value.shape)} for output '{spec.name}'; expected {spec.type}, "
-                    "as the model states it"
+                    "as inference proves"
                 )
+        if self.shape_watch is not None:
+            self.shape_watch.check(outputs)
         if context.limits is not None:
             context.limits.enter("")
             context.limits.hold(outputs)
@@ -289,7 +294,8 @@ class ExecutableNetwork:
         """Returns what an exported blob consists of. Raises: NotImplementedByDeviceError, ClosedError."""
         self._require_open()
         provenance = self._binding.provenance
-        payload = add_border(check_payload(self._binding.export(), str(provenance)), self.border)
+        exported = check_payload(self._binding.export(), str(provenance))
+        payload = add_border(exported, self.border, self._binding.declarations, self.all_outputs)
         header = BlobHeader(
             device=self.device.name,
             distribution=provenance.distribution,

@@ -10,17 +10,24 @@ from hetero_core.contract import Executable, Payload
 from hetero_core.devices.blame import read_mapping
 from hetero_core.errors import BlobDamagedError, InvalidNetworkError, PluginError
 from hetero_core.network.border import EMPTY_BORDER, Border, pack_border, unpack_border
+from hetero_core.network.declarations import NO_DECLARATIONS, Declarations, pack_hints, unpack_hints
 from hetero_core.network.graph import Network
+from hetero_core.network.hints import without_hints
 from hetero_core.network.soundness import find_contradiction
 from hetero_core.network.types import HOST, ValueSpec
 
 _SECTION = "hetero/border"
 """The section of a blob that holds the border; the plugin that imports the blob does not see it."""
+_HINTS = "hetero/declarations"
+"""The section of a blob that holds the declared shapes of outputs which a run may contradict; the plugin does not see it either."""
 
 
 def bare_network(network: Network) -> Network:
-    """Returns the network as a device is given it: states and defaults are the core's affair, so that every device has them."""
-    border = network.border
+    """Returns the network as a device is given it: states and defaults are the core's affair, so that every device has them.
+
+    Shapes that are only declared are left out: what crosses a border has the computed type.
+    """
+    network, border = without_hints(network), network.border
     return replace(network, border=Border(bounds=border.bounds, layouts=border.layouts)) if border is not EMPTY_BORDER else network
 
 
@@ -53,23 +60,26 @@ def check_payload(payload: Any, blame: str) -> Payload:
     return payload
 
 
-def add_border(payload: Payload, border: Border) -> Payload:
-    """Returns the payload with the border, where that says anything about runs."""
-    if not border.shapes_runs:
-        return payload
-    return replace(payload, sections={**payload.sections, _SECTION: pack_border(border)})
+def add_border(payload: Payload, border: Border, declarations: Declarations, outputs: tuple[ValueSpec, ...]) -> Payload:
+    """Returns the payload with the border, where that says anything about runs, and with the hints about its outputs."""
+    hints = pack_hints(declarations, [spec.name for spec in outputs])
+    sections = {_SECTION: pack_border(border)} if border.shapes_runs else {}
+    sections.update({_HINTS: hints} if hints else {})
+    return replace(payload, sections={**payload.sections, **sections}) if sections else payload
 
 
-def take_border(payload: Payload) -> tuple[Payload, Border]:
-    """Returns the payload as the plugin wrote it, and the border. Raises: BlobDamagedError for a border that cannot be read."""
-    if _SECTION not in payload.sections:
-        return payload, EMPTY_BORDER
+def take_border(payload: Payload) -> tuple[Payload, Border, Declarations]:
+    """Returns the payload as the plugin wrote it, the border and the hints. Raises: BlobDamagedError for what cannot be read."""
     sections = dict(payload.sections)
+    border, declarations = EMPTY_BORDER, NO_DECLARATIONS
     try:
-        border = unpack_border(bytes(sections.pop(_SECTION)))
+        if _SECTION in sections:
+            border = unpack_border(bytes(sections.pop(_SECTION)))
+        if _HINTS in sections:
+            declarations = unpack_hints(bytes(sections.pop(_HINTS)))
     except InvalidNetworkError as error:
         raise BlobDamagedError(str(error)) from error
-    return replace(payload, sections=sections), border
+    return replace(payload, sections=sections), border, declarations
 
 
 def check_border(border: Border, executable: Executable) -> None:

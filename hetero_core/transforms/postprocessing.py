@@ -8,7 +8,8 @@ from types import MappingProxyType
 
 from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
 from hetero_core.network.border import OutputInfo, dtype_of_precision
-from hetero_core.network.graph import Network
+from hetero_core.network.graph import EMPTY, Network
+from hetero_core.network.hints import drop_hints, drop_shape
 from hetero_core.network.renaming import FreshNames, rename_values
 from hetero_core.network.shapes import infer_types
 from hetero_core.network.types import TensorType, ValueSpec, has_known_element
@@ -119,13 +120,15 @@ def _convert_outputs(network: Network, outputs: Mapping[str, OutputInfo]) -> Net
         chain.rename_end(name)
         specs[name] = ValueSpec(name, chain.type)
         chains.append(chain)
-    changed = rename_values(network, renamed)
+    hints = network.declarations.hints if chains else EMPTY
+    changed = rename_values(drop_hints(network) if chains else network, renamed)
     types = dict(changed.types)
-    for chain in chains:
-        types.update(chain.types)
+    for name, chain in zip(renamed, chains, strict=True):
+        # What follows from a shape that is only declared is inferred from what is proved.
+        types.update({value: drop_shape(own) for value, own in chain.types.items()} if name in hints else chain.types)
     changed = replace(
         changed,
-        outputs=tuple(specs.values()),
+        outputs=tuple(replace(spec, type=types[spec.name]) for spec in specs.values()),
         nodes=(*changed.nodes, *(node for chain in chains for node in chain.nodes)),
         types=MappingProxyType(types),
         opsets=MappingProxyType({"": 18, **changed.opsets}) if chains else changed.opsets,

@@ -15,6 +15,7 @@ from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
 from hetero_core.network.border import EMPTY_BORDER, Border
 from hetero_core.network.encoding import GraphWriter, write_model
 from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
+from hetero_core.network.hints import compare_declarations, drop_hints, forget_shapes
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.notes import no_notes
 from hetero_core.network.shapes import SkeletonWeights, infer_types
@@ -192,14 +193,12 @@ def _rebuild(network: Network, inputs: tuple[ValueSpec, ...], border: Border) ->
     """Returns the network with these inputs and all other types inferred again from them."""
     if inputs == network.inputs:
         return replace(network, border=border)
-    given = {spec.name: spec.type for spec in inputs}
-    cleared = _forget_shapes(replace(network, inputs=inputs, border=border), given)
-    assert isinstance(cleared, Network)
+    cleared = forget_shapes(replace(drop_hints(network), inputs=inputs, border=border))
     try:
         reshaped = infer_types(cleared)
     except InvalidNetworkError as error:
         raise InvalidNetworkError(f"network '{network.name}' cannot take {_list(inputs)}: {error}") from error
-    reshaped = infer_types(_restore_ranks(reshaped, network))
+    reshaped = compare_declarations(_restore_ranks(reshaped, network), reshaped)
     problem = _find_failure(network, reshaped)
     if problem is not None:
         raise InvalidNetworkError(
@@ -211,40 +210,6 @@ def _rebuild(network: Network, inputs: tuple[ValueSpec, ...], border: Border) ->
 
 def _list(specs: Sequence[ValueSpec]) -> str:
     return "; ".join(map(str, specs))
-
-
-def _forget_shapes(graph: Graph, given: Mapping[str, ValueType]) -> Graph:
-    """Returns the graph with the element types alone of all values that are neither given nor constants."""
-
-    def forget(name: str, value_type: ValueType) -> ValueType:
-        return given[name] if name in given else value_type if name in graph.initializers else _drop_shape(value_type)
-
-    nodes = tuple(
-        replace(
-            node,
-            attributes=MappingProxyType(
-                {**node.attributes, **{key: _forget_shapes(body, {}) for key, body in node.bodies.items()}}
-            ),
-        )
-        if node.bodies
-        else node
-        for node in graph.nodes
-    )
-    return replace(
-        graph,
-        nodes=nodes,
-        inputs=tuple(replace(spec, type=forget(spec.name, spec.type)) for spec in graph.inputs),
-        outputs=tuple(replace(spec, type=forget(spec.name, spec.type)) for spec in graph.outputs),
-        types=MappingProxyType({name: forget(name, value_type) for name, value_type in graph.types.items()}),
-    )
-
-
-def _drop_shape(value_type: ValueType) -> ValueType:
-    if isinstance(value_type, TensorType):
-        return TensorType(value_type.dtype)
-    if isinstance(value_type, MapType):
-        return MapType(value_type.key, _drop_shape(value_type.value))
-    return type(value_type)(_drop_shape(value_type.element))
 
 
 def _restore_ranks(reshaped: Network, before: Network) -> Network:

@@ -39,6 +39,7 @@ LAYERS = (
     "network.arrays",
     "network.initializers",
     "network.border",
+    "network.declarations",
     "network.fingerprint",
     "network.graph",
     "network",

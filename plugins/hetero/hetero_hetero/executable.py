@@ -166,6 +166,9 @@ class HeteroExecutable(Executable):
             if host_type is not None and not _is_plainly(value, *host_type):
                 value = _check_tensor(value, host_type[0], self.stages[index], position)
             slots[targets[position]] = value
+        watch = self.stages[index].shape_watch
+        if watch is not None:
+            watch.check(results)
 
     def metrics(self) -> Mapping[str, Any]:
         """The metrics of a split network."""
@@ -209,7 +212,7 @@ def _check_tensor(value: Any, dtype: np.dtype[Any], stage: ExecutableNetwork, po
     if spec.shape is not None and not fits_shape(value.shape, spec.shape):
         # The next device compiled for this shape; what it would do with another one, nobody knows.
         raise PluginError(
-            f"device {stage.device} returned shape {list(value.shape)} for '{spec.name}'; expected {spec.type}, as the model states it"
+            f"device {stage.device} returned shape {list(value.shape)} for '{spec.name}'; expected {spec.type}, as inference proves"
         )
     # A device may return a transposed view; what enters the next device is C-contiguous.
     return value if value.flags.c_contiguous else np.ascontiguousarray(value)

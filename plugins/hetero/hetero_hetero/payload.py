@@ -15,7 +15,7 @@ import numpy as np
 
 from hetero_core.contract import Payload, freeze_mapping
 from hetero_core.core import Core
-from hetero_core.devices.config import LIMIT_KEYS
+from hetero_core.devices.config import LIMIT_KEYS, STRICT_KEY
 from hetero_core.devices.threads import STREAMS_KEY, THREAD_KEYS, THREADS_KEY
 from hetero_core.errors import BlobDamagedError, BlobMismatchError, NotImplementedByDeviceError
 from hetero_core.network.graph import Network
@@ -89,7 +89,7 @@ def import_stages(
     borders = [(stage.device, stage.inputs, stage.outputs) for stage in plan.stages]
     shares = configure_stages(core, borders, config[THREADS_KEY], configs)
     limits = {name: config[name] for name in LIMIT_KEYS if config[name] is not None}
-    steered = {**limits, MEASURING_KEY: config[MEASURING_KEY]}
+    steered = {**limits, MEASURING_KEY: config[MEASURING_KEY], STRICT_KEY: config[STRICT_KEY]}
     loaded = [_import_stage(core, row, f"stage/{index}", sections, {**shares[index], **steered}) for index, row in enumerate(rows)]
     held = _take_prefix(_CONSTANTS, sections)
     constants = {name: one.array for name, one in unpack_network(held).initializers.items()} if held else {}

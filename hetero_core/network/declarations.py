@@ -1,0 +1,98 @@
+"""Shapes that a model declares and inference does not confirm: hints, which are compared with what is computed and which no device gets.
+
+Imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from hetero_core.dtypes import DTYPES
+from hetero_core.errors import InvalidNetworkError
+from hetero_core.network.types import TensorType, ValueType
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """A declaration that inference has proved wrong: the value, its graph, both types, and what gives the computed one."""
+
+    value: str
+    graph: str
+    declared: ValueType
+    computed: ValueType
+    source: str
+
+    def __str__(self) -> str:
+        return f"value '{self.value}' of '{self.graph}' is declared as {self.declared}, but {self.source} gives {self.computed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """A declared shape that says more than inference proves; `source` is the node that makes the value."""
+
+    value: str
+    declared: TensorType
+    proved: TensorType
+    source: str
+
+    @property
+    def may_fail(self) -> bool:
+        """Says whether a run may contradict the hint: it states a rank or a size that is not proved, and not only names."""
+        declared, proved = self.declared.shape, self.proved.shape
+        if declared is None or proved is None:
+            return declared is not None
+        return any(isinstance(size, int) and not isinstance(own, int) for size, own in zip(declared, proved, strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class Declarations:
+    """All that a model declares and inference does not confirm: `contradictions` in any graph, `hints` by value of the root graph.
+
+    `are_stated` says whether the network's types include the hints, as a caller sees them; a device is given a network without.
+    `reported` are the values that a warning has named; a network and its parts share it, so that each value is named once.
+    """
+
+    contradictions: tuple[Contradiction, ...] = ()
+    hints: Mapping[str, Hint] = field(default_factory=lambda: MappingProxyType({}))
+    reported: set[str] = field(default_factory=set)
+    are_stated: bool = False
+
+    def of_part(self, values: Collection[str]) -> Declarations:
+        """Returns the hints about these values; what is reported of the part is reported of the whole."""
+        hints = {value: hint for value, hint in self.hints.items() if value in values}
+        return Declarations((), MappingProxyType(hints), self.reported, self.are_stated) if hints else NO_DECLARATIONS
+
+
+NO_DECLARATIONS = Declarations()
+
+
+def pack_hints(declarations: Declarations, values: Collection[str]) -> bytes:
+    """Returns the hints about these values that a run may contradict, as the bytes of a section of a blob; none where there are none."""
+    hints = [declarations.hints[value] for value in values if value in declarations.hints]
+    rows = [[hint.value, hint.declared.dtype, hint.declared.shape, hint.source] for hint in hints if hint.may_fail]
+    return json.dumps(rows).encode() if rows else b""
+
+
+def unpack_hints(content: bytes) -> Declarations:
+    """Returns the hints that `pack_hints` wrote. Raises: InvalidNetworkError."""
+    try:
+        hints = {value: _read_hint(value, dtype, shape, source) for value, dtype, shape, source in json.loads(content)}
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InvalidNetworkError(f"the declared shapes in a blob cannot be read: {error}. Export the network again.") from error
+    return Declarations((), MappingProxyType(hints))
+
+
+def _read_hint(value: object, dtype: object, shape: object, source: object) -> Hint:
+    is_shape = isinstance(shape, list) and all(size is None or isinstance(size, int | str) for size in shape)
+    if (
+        not isinstance(value, str)
+        or not isinstance(source, str)
+        or dtype not in DTYPES
+        or not isinstance(shape, list)
+        or not is_shape
+    ):
+        raise ValueError(f"a hint about {value!r:.40} is of no known form")
+    return Hint(value, TensorType(str(dtype), tuple(shape)), TensorType(str(dtype)), source)

@@ -1,0 +1,226 @@
+"""Declared shapes beside inferred ones: forgotten before inference, compared after it, so that no wrong declaration reaches a device.
+
+Element types and the inputs of the root graph are no hints. The bodies of a Loop or Scan keep what they declare of their inputs and
+outputs, since without iterations a scan output has its declared size; inference starts without it. Imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from hetero_core.errors import InvalidNetworkError, NetworkDeclarationWarning
+from hetero_core.network.declarations import NO_DECLARATIONS, Contradiction, Declarations, Hint
+from hetero_core.network.graph import Graph, Network, Node
+from hetero_core.network.merging import merge_types
+from hetero_core.network.types import Dimension, MapType, TensorType, ValueSpec, ValueType
+
+
+def forget_shapes(network: Network) -> Network:
+    """Returns the network with the element types alone of all values but its inputs and constants, bodies included."""
+    return _replace_network(
+        network,
+        tuple(map(_forget_in_bodies, network.nodes)),
+        _forget_types(network, {spec.name: spec.type for spec in network.inputs}),
+        network.declarations,
+    )
+
+
+def forget_body_shapes(network: Network) -> Network:
+    """Returns the network with the element types alone of the values in its bodies; itself where it has none."""
+    nodes = tuple(map(_forget_in_bodies, network.nodes))
+    return network if all(map(_is_same, nodes, network.nodes)) else replace(network, nodes=nodes)
+
+
+def restore_body_shapes(network: Network, before: Network) -> Network:
+    """Returns the network with the types of `before` in its bodies, where nothing that is inferred contradicts them."""
+    nodes = tuple(
+        _with_bodies(node, {key: _restore_in_body(node, body, old.bodies[key]) for key, body in node.bodies.items()})
+        for node, old in zip(network.nodes, before.nodes, strict=True)
+    )
+    return network if all(map(_is_same, nodes, network.nodes)) else replace(network, nodes=nodes)
+
+
+def _restore_in_body(owner: Node, body: Graph, before: Graph) -> Graph:
+    names = _values_with_declarations(owner, before)
+    types = {name: merge_types(before.types[name], own) or own if name in names else own for name, own in body.types.items()}
+    nodes = tuple(
+        _with_bodies(node, {key: _restore_in_body(node, inner, old.bodies[key]) for key, inner in node.bodies.items()})
+        for node, old in zip(body.nodes, before.nodes, strict=True)
+    )
+    return _replace_graph(body, nodes, types)
+
+
+def _values_with_declarations(owner: Node, body: Graph) -> frozenset[str]:
+    """Returns the values of a body whose declared shapes stay: the outputs of a branch are wanted by nobody before it has run."""
+    specs = body.inputs if owner.op_type == "If" else (*body.inputs, *body.outputs)
+    return frozenset(spec.name for spec in specs if spec.name in body.types)
+
+
+def _forget_in_bodies(node: Node) -> Node:
+    return _with_bodies(node, {key: _forget_in_body(body) for key, body in node.bodies.items()})
+
+
+def _forget_in_body(body: Graph) -> Graph:
+    return _replace_graph(body, tuple(map(_forget_in_bodies, body.nodes)), _forget_types(body, {}))
+
+
+def _forget_types(graph: Graph, known: Mapping[str, ValueType]) -> dict[str, ValueType]:
+    constants = graph.initializers
+    return {
+        name: known[name] if name in known else constants[name].type if name in constants else drop_shape(value_type)
+        for name, value_type in graph.types.items()
+    }
+
+
+def drop_shape(value_type: ValueType) -> ValueType:
+    """Returns the type with its kind and element type alone."""
+    if isinstance(value_type, TensorType):
+        return TensorType(value_type.dtype)
+    if isinstance(value_type, MapType):
+        return MapType(value_type.key, drop_shape(value_type.value))
+    return type(value_type)(drop_shape(value_type.element))
+
+
+def without_hints(network: Network) -> Network:
+    """Returns the network as devices are given it: its types are proved, and say nothing that is only declared."""
+    declarations = network.declarations
+    if not declarations.are_stated:
+        return network
+    types = {**network.types, **{name: hint.proved for name, hint in declarations.hints.items() if name in network.types}}
+    return _replace_network(network, network.nodes, types, replace(declarations, are_stated=False))
+
+
+def drop_hints(network: Network) -> Network:
+    """Returns the network without hints, for an edit that gives values of the same names other shapes."""
+    proved = without_hints(network)
+    return replace(proved, declarations=replace(network.declarations, hints=MappingProxyType({})))
+
+
+def state_hints(network: Network, declarations: Declarations) -> Network:
+    """Returns the network, whose types are proved, with those hints stated that these types do not contradict."""
+    hints: dict[str, Hint] = {}
+    types = dict(network.types)
+    for name, hint in declarations.hints.items():
+        proved = types.get(name)
+        stated = None if proved is None else merge_types(hint.declared, proved)
+        if isinstance(stated, TensorType) and isinstance(proved, TensorType) and stated != proved:
+            types[name] = stated
+            hints[name] = replace(hint, proved=proved)
+    declarations = replace(declarations, hints=MappingProxyType(hints), are_stated=bool(hints))
+    return _replace_network(network, network.nodes, types, declarations)
+
+
+def compare_declarations(declared: Network, inferred: Network) -> Network:
+    """Returns the inferred network with what `declared` says beyond it as stated hints; `inferred` has the nodes of `declared`.
+
+    Raises: InvalidNetworkError for a value of another kind or element type than it is declared with.
+    """
+    names = frozenset(size for spec in inferred.inputs for size in spec.shape or () if isinstance(size, str))
+    comparison = _Comparison(names, list(declared.declarations.contradictions))
+    comparison.find_hints(declared, inferred)
+    nodes = comparison.compare_bodies(declared.nodes, inferred.nodes)
+    if not comparison.contradictions and not comparison.hints:
+        return replace(inferred, nodes=nodes, declarations=NO_DECLARATIONS)
+    reported = set() if declared.declarations is NO_DECLARATIONS else declared.declarations.reported
+    declarations = Declarations(tuple(comparison.contradictions), MappingProxyType(comparison.hints), reported)
+    return state_hints(replace(inferred, nodes=nodes), declarations)
+
+
+def warn_of_contradictions(network: Network) -> None:
+    """Warns of each declaration that inference has proved wrong: NetworkDeclarationWarning."""
+    for contradiction in network.declarations.contradictions:
+        warnings.warn(
+            f"{contradiction}; the computed shape is used. Correct the declaration or remove it.",
+            NetworkDeclarationWarning,
+            stacklevel=2,
+        )
+
+
+@dataclass
+class _Comparison:
+    """What the comparison of two networks, graph by graph, has shown; `names_of_inputs` are those of sizes of the inputs."""
+
+    names_of_inputs: frozenset[str]
+    contradictions: list[Contradiction]
+    hints: dict[str, Hint] = field(default_factory=dict)
+
+    def find_hints(self, declared: Network, inferred: Network) -> None:
+        for name, value_type in declared.types.items():
+            computed = inferred.types.get(name)
+            if computed is None or computed == value_type or name in inferred.index_of_input:
+                continue
+            stated = self._compare(inferred, name, value_type, computed)
+            if isinstance(stated, TensorType) and isinstance(computed, TensorType) and stated != computed:
+                self.hints[name] = Hint(name, stated, computed, _word_source(inferred, name))
+
+    def compare_bodies(self, declared: tuple[Node, ...], inferred: tuple[Node, ...]) -> tuple[Node, ...]:
+        return tuple(
+            _with_bodies(node, {key: self._compare_body(node, own.bodies[key], body) for key, body in node.bodies.items()})
+            for own, node in zip(declared, inferred, strict=True)
+        )
+
+    def _compare_body(self, owner: Node, declared: Graph, inferred: Graph) -> Graph:
+        types = dict(inferred.types)
+        names = _values_with_declarations(owner, declared)
+        for name, value_type in declared.types.items():
+            computed = types.get(name)
+            if computed is not None and computed != value_type:
+                stated = self._compare(inferred, name, value_type, computed)
+                types[name] = stated if name in names else computed
+        return _replace_graph(inferred, self.compare_bodies(declared.nodes, inferred.nodes), types)
+
+    def _compare(self, graph: Graph, name: str, declared: ValueType, computed: ValueType) -> ValueType:
+        """Returns what both types say of a value; the computed one where they contradict each other."""
+        stated = merge_types(declared, computed)
+        if stated is None:
+            contradiction = Contradiction(name, graph.name, declared, computed, _word_source(graph, name))
+            if merge_types(drop_shape(declared), drop_shape(computed)) is None:
+                raise InvalidNetworkError(f"{contradiction}; correct the declaration or remove it.")
+            self.contradictions.append(contradiction)
+            return computed
+        if not isinstance(stated, TensorType) or not isinstance(computed, TensorType) or not stated.shape or not computed.shape:
+            return stated
+        return TensorType(stated.dtype, tuple(map(self._name_size, stated.shape, computed.shape)))
+
+    def _name_size(self, stated: Dimension, computed: Dimension) -> Dimension:
+        """Returns the stated size; where both are names of sizes of inputs, which are two sizes, the computed one."""
+        return computed if stated in self.names_of_inputs and computed in self.names_of_inputs else stated
+
+
+def _word_source(graph: Graph, name: str) -> str:
+    producer = graph.index_of_producer.get(name)
+    return "the network" if producer is None else f"node {graph.nodes[producer].label}"
+
+
+def _is_same(first: Node, second: Node) -> bool:
+    return first is second
+
+
+def _with_bodies(node: Node, bodies: Mapping[str, Graph]) -> Node:
+    return replace(node, attributes=MappingProxyType({**node.attributes, **bodies})) if bodies else node
+
+
+def _replace_graph(graph: Graph, nodes: tuple[Node, ...], types: Mapping[str, ValueType]) -> Graph:
+    """Returns the graph with these nodes and types, those of its border included."""
+
+    def restate(spec: ValueSpec) -> ValueSpec:
+        return replace(spec, type=types.get(spec.name, spec.type))
+
+    return replace(
+        graph,
+        nodes=nodes,
+        inputs=tuple(map(restate, graph.inputs)),
+        outputs=tuple(map(restate, graph.outputs)),
+        types=MappingProxyType(dict(types)),
+    )
+
+
+def _replace_network(
+    network: Network, nodes: tuple[Node, ...], types: Mapping[str, ValueType], declarations: Declarations
+) -> Network:
+    changed = _replace_graph(network, nodes, types)
+    assert isinstance(changed, Network)
+    return replace(changed, declarations=declarations)
