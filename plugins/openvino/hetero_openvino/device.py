@@ -15,6 +15,7 @@ from hetero_core.errors import BlobMismatchError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
 from hetero_core.network.writer import pack_network, unpack_network
+from hetero_core.transforms.folding import find_excess_folding
 from hetero_openvino.arithmetic import find_excess, settle_limits
 from hetero_openvino.engine import Engine
 from hetero_openvino.executable import OpenvinoExecutable, compile_network
@@ -71,6 +72,8 @@ class OpenvinoDevice:
         stamps = _stamp(network)
         stamped = apply_stamps(network, stamps, NEWEST_IR_VERSION)
         reasons = dict(stamps.refusals)
+        for name, nbytes in find_excess_folding(network).items():
+            reasons.setdefault(name, f"OpenVINO computes constants ahead, here of {nbytes} bytes or more, and knows no limit")
         _, bounds = settle_limits(network)
         for node in network.nodes:
             error = find_known_error(node, network) or find_excess(node, network, bounds) or find_lost_rounding(node, network)
