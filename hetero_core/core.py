@@ -185,6 +185,14 @@ class Core:
         known = entry.find_key(parsed, name)
         return entry.resolve(parsed, None)[1][known]
 
+    def resolve_config(self, device: str, config: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        """Returns the complete configuration of a call with these values, which are checked as the call would check them.
+
+        Raises: DeviceNotFoundError, DeviceUnavailableError, ConfigKeyError, ConfigValueError.
+        """
+        parsed, entry = self._find(device)
+        return entry.resolve(parsed, config)[1]
+
     def set_config(self, config: Mapping[str, Any], device: str) -> None:
         """Sets values for later calls on a device, or on one id of it. All are checked before one is set.
 
