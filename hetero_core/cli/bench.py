@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import INTERRUPTED, OK, Answer, UsageError
 from hetero_core.cli.named_models import open_named_model
-from hetero_core.cli.options import Parser, add_command, add_input_options, add_pin_options, read_config, read_pins, read_shapes
+from hetero_core.cli.options import (
+    Parser,
+    add_command,
+    add_input_options,
+    add_pin_options,
+    find_target,
+    read_config,
+    read_pins,
+    read_shapes,
+)
 from hetero_core.cli.progress import follow
 from hetero_core.errors import suggest
 
@@ -103,7 +112,7 @@ def answer_bench(options: argparse.Namespace) -> Answer:
     from hetero_core.cli.bench_rounds import Bench, clear_environment, count_processors
     from hetero_core.cli.bench_summary import find_common_error, format_rows, summarize
 
-    target = None if options.trace is None else _find_target(options.trace)
+    target = None if options.trace is None else find_target(options.trace)
     environment, cleared = clear_environment(os.environ)
     with open_named_model(options.model) as path:
         bench = Bench(_list_tasks(options, path), environment, follow(options))
@@ -140,14 +149,6 @@ def _find_api(options: argparse.Namespace) -> str:
     if options.requests is not None and options.api == "sync":
         raise UsageError("--requests has a meaning only with --api async; leave one of them out")
     return "async" if options.requests is not None else options.api or "sync"
-
-
-def _find_target(path: str) -> Path:
-    """Raises: UsageError where the trace could not be written after all the work."""
-    target = Path(path)
-    if target.is_dir() or not target.parent.is_dir():
-        raise UsageError(f"cannot write '{path}': {'it is a folder' if target.is_dir() else f'there is no folder {target.parent}'}")
-    return target
 
 
 def _list_tasks(options: argparse.Namespace, path: str) -> list[Task]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.blobs.container import MAGIC, read_blob
@@ -13,6 +12,7 @@ from hetero_core.cli.options import (
     add_command,
     add_device_options,
     add_shape_option,
+    find_target,
     pin_network,
     read_config,
     read_model,
@@ -50,7 +50,7 @@ def answer_compile(options: argparse.Namespace) -> Answer:
 def _compile(options: argparse.Namespace) -> Answer:
     from hetero_core.core import Core  # reads the installed distributions
 
-    target = Path(options.output)
+    target = find_target(options.output)
     with Core() as core, follow(options)(f"compiling '{options.model}' for {options.device}"):
         config = read_config(options)
         core.resolve_config(options.device, config)  # a wrong name is said before what is wrong with the model

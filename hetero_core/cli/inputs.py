@@ -88,7 +88,10 @@ def fill_inputs(
             filled[spec.name] = value.make_array(spec, sizes.find_shape(spec))
         elif spec in missing:
             shape = tuple(size for size in sizes.find_shape(spec) or () if isinstance(size, int))
-            filled[spec.name] = _draw_tensor(spec, shape, seed=(seed or 0, index))
+            try:
+                filled[spec.name] = _draw_tensor(spec, shape, seed=(seed or 0, index))
+            except MemoryError as error:
+                raise UsageError(f"--random: there is no memory for input {spec} of shape {shape}; choose smaller sizes") from error
     return {spec.name: filled[spec.name] for spec in specs if spec.name in filled}
 
 

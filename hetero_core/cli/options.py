@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hetero_core.blobs.container import MAGIC
@@ -124,6 +125,14 @@ def read_seed(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"expected a whole number of 0 or more, got {text}")
     return int(text)
+
+
+def find_target(path: str) -> Path:
+    """Returns the path of a file that a command writes at its end. Raises: UsageError where it could not be written after all the work."""
+    target = Path(path)
+    if target.is_dir() or not target.parent.is_dir():
+        raise UsageError(f"cannot write '{path}': {'it is a folder' if target.is_dir() else f'there is no folder {target.parent}'}")
+    return target
 
 
 def read_config(options: argparse.Namespace) -> dict[str, str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import Answer, UsageError
-from hetero_core.cli.options import Parser, add_command, add_input_options, read_model, read_shapes
+from hetero_core.cli.options import Parser, add_command, add_input_options, find_target, read_model, read_shapes
 from hetero_core.cli.progress import follow
 from hetero_core.reports.text import count
 
@@ -69,7 +69,7 @@ def answer_reduce(options: argparse.Namespace) -> Answer:
     from hetero_core.debugging.reduction import reduce_network
     from hetero_core.network.writer import write_network
 
-    command = _choose_check(options)
+    command, target = _choose_check(options), find_target(options.output)
     with Core() as core, tempfile.TemporaryDirectory(prefix="hetero-reduce-") as folder:
         network = read_model(core, options.model)
         step = follow(options)
@@ -95,7 +95,7 @@ def answer_reduce(options: argparse.Namespace) -> Answer:
             raise UsageError(
                 f"the check fails on '{options.model}', but not on the model as hetero writes it again: {error}"
             ) from error
-        write_network(reduced, options.output)
+        write_network(reduced, target)
     fields = {
         "network": network.name,
         "nodes_before": len(network.nodes),

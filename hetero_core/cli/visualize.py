@@ -14,6 +14,7 @@ from hetero_core.cli.options import (
     add_command,
     add_device_options,
     add_shape_option,
+    find_target,
     pin_network,
     read_config,
     read_model,
@@ -59,13 +60,13 @@ def answer_visualize(options: argparse.Namespace) -> Answer:
     suffix = _read_suffix(options.output)
     if options.timings is not None and suffix not in _DRAWINGS:
         raise UsageError(f"--timings has a meaning only for {', '.join(_DRAWINGS)}; '{options.output}' shows no times")
+    target = find_target(options.output)
     with Core() as core, follow(options)(f"asking {options.device} about '{options.model}'"):
         core.resolve_config(options.device, read_config(options))  # a wrong name is said before what is wrong with the model
         reshaped = reshape(read_model(core, options.model), options.shape)
         network = pin_network(core, reshaped, options.device, read_pins(options))
         plan, result = _query(core, network, options)
     times = {} if options.timings is None else read_timings(options.timings, plan)
-    target = Path(options.output)
     try:
         _write(target, suffix, network, plan, times)
     except OSError as error:

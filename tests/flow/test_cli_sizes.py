@@ -207,3 +207,26 @@ def test_json_has_no_signs_of_life(model: str, capsys: pytest.CaptureFixture[str
     monkeypatch.setattr("hetero_core.cli.progress.threading", None)  # a watcher could not be started
     assert main(["run", model, "-d", "CPU", "--random", "--shape", "x=1,2", "--json"]) == 0
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["compile", "-d", "CPU", "-o", "missing/x"],
+        ["reduce", "-d", "CPU", "-d", "TEMPLATE", "-o", "missing/x"],
+        ["visualize", "-d", "CPU", "-o", "missing/x.svg"],
+    ],
+)
+def test_file_that_cannot_be_written_is_said_before_the_work(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([arguments[0], "no-model.onnx", *arguments[1:]]) == 2
+    assert "there is no folder missing" in capsys.readouterr().err
+
+
+def test_list_of_devices_is_taken_for_a_split(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["query", model, "-d", "TEMPLATE,CPU"]) == 3
+    assert "did you mean 'HETERO:TEMPLATE,CPU'?" in capsys.readouterr().err
+
+
+def test_name_that_is_neither_file_nor_model_is_said_with_the_near_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "resnet5", "-d", "CPU"]) == 2
+    assert "there is no file 'resnet5', and no model of this name, did you mean 'resnet50'?" in capsys.readouterr().err
