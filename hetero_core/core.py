@@ -300,13 +300,14 @@ class Core:
     def import_network(
         self,
         source: str | os.PathLike[str] | IO[bytes] | bytes,
-        device: str,
+        device: str | None = None,
         config: Mapping[str, Any] | None = None,
         *,
         network: Model | None = None,
         trust: bool = False,
     ) -> ExecutableNetwork:
-        """Returns a network that was exported from the same device, plugin version and configuration.
+        """Returns a network that was exported from the same device, plugin version and configuration; `device` is that of the blob
+        where none is given. A stream is read to the end of the blob.
 
         `config` may change keys that only steer running; the others must agree with the blob. Where `network` is given, the blob must
         have been made from it. Code in a blob is used only with `trust`.
@@ -314,8 +315,10 @@ class Core:
         Raises: BlobDamagedError, BlobMismatchError that names what differs, UntrustedBlobError, errors of device names and
         configuration.
         """
-        parsed, entry = self._find(device)
+        if device is not None:
+            self._find(device)  # a wrong name is said before what is wrong with the blob
         header, payload = read_blob(source)
+        parsed, entry = self._find(header.device if device is None else device)
         check_header(header, entry, None if network is None else self._as_network(network))
         parsed, complete = merge_imported_config(header, parsed, entry, config)
         check_sections(payload, header.network, parsed, complete)

@@ -45,7 +45,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     """Adds the command."""
     parser = add_command(subparsers, "run", "run one inference and print the outputs", answer_run)
     parser.add_argument("model", metavar="MODEL_OR_BLOB", help="an .onnx file, or what 'hetero compile' wrote")
-    add_device_options(parser)
+    add_device_options(parser, required=False)
     parser.add_argument("--trust", action="store_true", help="run code in an exported network as well; not needed for data")
     inputs = parser.add_argument_group("inputs")
     inputs.add_argument(
@@ -91,6 +91,10 @@ def answer_run(options: argparse.Namespace) -> Answer:
     with Core() as core:
         if is_blob(options.model):
             return _run_blob(core, options)
+        if options.device is None:
+            raise UsageError(
+                "the following arguments are required: -d/--device; only an exported network knows its own; see 'hetero run --help'"
+            )
         if options.trust:
             raise UsageError(f"--trust has a meaning only for an exported network; '{options.model}' is none")
         config, step = read_config(options), follow(options)
@@ -131,7 +135,7 @@ def _run_blob(core: Core, options: argparse.Namespace) -> Answer:
                 f"{option} needs the ONNX model; '{options.model}' is an exported network, whose devices are chosen already"
             )
     step = follow(options)
-    with step(f"importing '{options.model}' on {options.device}"):
+    with step(f"importing '{options.model}'"):
         executable = core.import_network(options.model, options.device, read_config(options), trust=options.trust)
     inputs = _collect_inputs(options, executable.inputs, executable.name)
     outputs, fields, text = _infer(executable, inputs, step)

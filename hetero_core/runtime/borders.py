@@ -54,8 +54,8 @@ def check_payload(payload: Any, blame: str) -> Payload:
 
 
 def add_border(payload: Payload, border: Border) -> Payload:
-    """Returns the payload with the border, where that says anything about runs."""
-    if not border.shapes_runs:
+    """Returns the payload with the border, where that says anything about runs or layouts."""
+    if not border.shapes_runs and not border.layouts:
         return payload
     return replace(payload, sections={**payload.sections, _SECTION: pack_border(border)})
 

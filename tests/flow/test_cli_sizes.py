@@ -138,8 +138,8 @@ def test_query_visualize_and_compile_take_shapes(model: str, tmp_path: Path, cap
     assert main(["visualize", model, *split, "-o", str(tmp_path / "plan.txt")]) == 0
     assert "[2,5]" in (tmp_path / "plan.txt").read_text()
     assert main(["compile", model, *split, "-o", str(tmp_path / "model.blob")]) == 0
-    # The shape is compiled in, so nothing has to be chosen.
-    assert main(["run", str(tmp_path / "model.blob"), "-d", "HETERO", "--random"]) == 0
+    # The shape is compiled in, so nothing has to be chosen, and the file knows its device.
+    assert main(["run", str(tmp_path / "model.blob"), "--random"]) == 0
 
 
 @pytest.mark.parametrize("command", ["query", "run", "compile"])
