@@ -192,6 +192,14 @@ class Core:
         known = entry.find_key(parsed, name)
         return entry.resolve(parsed, None)[1][known]
 
+    def resolve_config(self, device: str, config: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        """Returns the complete configuration of a call with these values, which are checked as the call would check them.
+
+        Raises: DeviceNotFoundError, DeviceUnavailableError, ConfigKeyError, ConfigValueError.
+        """
+        parsed, entry = self._find(device)
+        return entry.resolve(parsed, config)[1]
+
     def set_config(self, config: Mapping[str, Any], device: str) -> None:
         """Sets values for later calls on a device, or on one id of it. All are checked before one is set.
 
@@ -295,13 +303,14 @@ class Core:
     def import_network(
         self,
         source: str | os.PathLike[str] | IO[bytes] | bytes,
-        device: str,
+        device: str | None = None,
         config: Mapping[str, Any] | None = None,
         *,
         network: Model | None = None,
         trust: bool = False,
     ) -> ExecutableNetwork:
-        """Returns a network that was exported from the same device, plugin version and configuration.
+        """Returns a network that was exported from the same device, plugin version and configuration; `device` is that of the blob
+        where none is given. A stream is read to the end of the blob.
 
         `config` may change keys that only steer running; the others must agree with the blob. Where `network` is given, the blob must
         have been made from it. Code in a blob is used only with `trust`.
@@ -309,8 +318,10 @@ class Core:
         Raises: BlobDamagedError, BlobMismatchError that names what differs, UntrustedBlobError, errors of device names and
         configuration.
         """
-        parsed, entry = self._find(device)
+        if device is not None:
+            self._find(device)  # a wrong name is said before what is wrong with the blob
         header, payload = read_blob(source)
+        parsed, entry = self._find(header.device if device is None else device)
         check_header(header, entry, None if network is None else self._as_network(network))
         parsed, complete = merge_imported_config(header, parsed, entry, config)
         check_sections(payload, header.network, parsed, complete)

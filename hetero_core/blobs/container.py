@@ -41,6 +41,7 @@ _OLD_FORMAT = 1
 ALIGNMENT = 64
 _HEAD = struct.Struct("<8sIIQQ")
 _DIGEST_SIZE = 32
+_PIECE_SIZE = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,8 @@ def _align(offset: int) -> int:
 def read_blob(source: str | os.PathLike[str] | IO[bytes] | bytes | memoryview) -> tuple[BlobHeader, Payload]:
     """Returns header and sections of a container after checking all of it; a file is memory-mapped, sections are views.
 
+    A stream is read from where it stands to the end of the container, so that other bytes may stand before and behind.
+
     Raises: BlobDamagedError for what is no container, is cut off or was changed; BlobMismatchError for another format version.
     """
     return check_container(*_open_view(source))
@@ -160,7 +163,7 @@ def _open_view(source: Any) -> tuple[str, memoryview]:
     if isinstance(source, bytes | bytearray | memoryview):
         return "the blob", memoryview(source).cast("B")
     if hasattr(source, "read"):
-        return f"the stream {getattr(source, 'name', '')}".strip(), memoryview(source.read())
+        return f"the stream {getattr(source, 'name', '')}".strip(), memoryview(_read_container(source))
     path = os.fspath(source)
     try:
         descriptor = open_plain(path)
@@ -171,6 +174,26 @@ def _open_view(source: Any) -> tuple[str, memoryview]:
     except (OSError, ValueError) as error:  # ValueError for a name with a zero byte
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise BlobDamagedError(f"cannot read the blob '{path}': {reason}") from error
+
+
+def _read_container(stream: IO[bytes]) -> bytearray:
+    """Returns the bytes of one container from where the stream stands; behind it the stream stands at what follows."""
+    # No container is shorter.
+    content = _read_bytes(stream, _HEAD.size + _DIGEST_SIZE)
+    if len(content) >= _HEAD.size and content.startswith(MAGIC):
+        content += _read_bytes(stream, _HEAD.unpack_from(content)[-1] - len(content))
+    return content
+
+
+def _read_bytes(stream: IO[bytes], count: int) -> bytearray:
+    """Returns so many bytes, or all there are; a stream may give fewer at a time. Memory is for what is there, not for what is said."""
+    content = bytearray()
+    while len(content) < count:
+        piece = stream.read(min(count - len(content), _PIECE_SIZE))
+        if not piece:
+            break
+        content += piece
+    return content
 
 
 def map_file(descriptor: int) -> memoryview:

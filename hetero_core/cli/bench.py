@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import INTERRUPTED, OK, Answer, UsageError
 from hetero_core.cli.named_models import open_named_model
-from hetero_core.cli.options import Parser, add_command, read_config, read_shapes
+from hetero_core.cli.options import (
+    Parser,
+    add_command,
+    add_input_options,
+    add_pin_options,
+    find_target,
+    read_config,
+    read_pins,
+    read_shapes,
+)
+from hetero_core.cli.progress import follow
 from hetero_core.errors import suggest
 
 if TYPE_CHECKING:
@@ -43,15 +53,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
         metavar="KEY=VALUE",
         help="a configuration key; of several devices, those that have it get it; may be repeated",
     )
+    add_pin_options(parser)
     _add_timing_options(parser)
-    inputs = parser.add_argument_group("inputs", "what is not given is random")
-    inputs.add_argument(
-        "-i", "--input", action="append", default=[], metavar="NAME=FILE", help="a file as for 'hetero run'; may be repeated"
-    )
-    inputs.add_argument("--seed", type=_read_whole(0), default=0, metavar="N", help="the seed of random inputs (0)")
-    inputs.add_argument(
-        "--shape", action="append", default=[], metavar="NAME=SIZE,...", help="the shape of a random input with open dimensions"
-    )
+    add_input_options(parser)
 
 
 def _add_timing_options(parser: Parser) -> None:
@@ -108,12 +112,13 @@ def answer_bench(options: argparse.Namespace) -> Answer:
     from hetero_core.cli.bench_rounds import Bench, clear_environment, count_processors
     from hetero_core.cli.bench_summary import find_common_error, format_rows, summarize
 
-    target = None if options.trace is None else _find_target(options.trace)
+    target = None if options.trace is None else find_target(options.trace)
     environment, cleared = clear_environment(os.environ)
     with open_named_model(options.model) as path:
-        bench = Bench(_list_tasks(options, path), environment)
+        bench = Bench(_list_tasks(options, path), environment, follow(options))
         bench.run_rounds(options.rounds)
         _require_known_keys(bench, options.config)
+        _require_useful_pins(bench)
         events = None if target is None or bench.is_interrupted else bench.trace()
     rows = summarize(bench, options.device)
     error = find_common_error(rows)
@@ -146,24 +151,17 @@ def _find_api(options: argparse.Namespace) -> str:
     return "async" if options.requests is not None else options.api or "sync"
 
 
-def _find_target(path: str) -> Path:
-    """Raises: UsageError where the trace could not be written after all the work."""
-    target = Path(path)
-    if target.is_dir() or not target.parent.is_dir():
-        raise UsageError(f"cannot write '{path}': {'it is a folder' if target.is_dir() else f'there is no folder {target.parent}'}")
-    return target
-
-
 def _list_tasks(options: argparse.Namespace, path: str) -> list[Task]:
     from hetero_core.cli.measurement import Task
 
     is_async = _find_api(options) == "async"
-    config, shapes = read_config(options), read_shapes(options.shape)
+    config, shapes, pins = read_config(options), read_shapes(options.shape), read_pins(options)
     return [
         Task(
             model=path,
             device=device,
             config=config,
+            pins=pins,
             is_shared=len(options.device) > 1,
             inputs=tuple(options.input),
             shapes=shapes,
@@ -192,6 +190,14 @@ def _require_known_keys(bench: Bench, given: Sequence[str]) -> None:
             )
 
 
+def _require_useful_pins(bench: Bench) -> None:
+    """Raises: UsageError for pins where none of several devices splits networks; one device alone says so itself."""
+    answers = [rounds[0] for rounds in bench.rounds if rounds]
+    if answers and all(answer["ignores_pins"] for answer in answers):
+        devices = ", ".join(answer["device"] for answer in answers)
+        raise UsageError(f"--pin and --affinity need a device that splits networks, as HETERO:GPU,CPU does; none of {devices} does")
+
+
 def _describe(options: argparse.Namespace, fields: Mapping[str, Any]) -> str:
     seconds = _SECONDS if options.seconds is None else options.seconds
     length = f"{seconds:g} s" if options.iterations is None else f"{options.iterations} runs"
@@ -213,6 +219,7 @@ def _list_remarks(rows: Sequence[Mapping[str, Any]], cleared: Sequence[str], *, 
     remarks += [
         f"{row['device']} has no configuration key {name} and ran without" for row in rows for name in row.get("left_out", ())
     ]
+    remarks += [f"{row['device']} splits no networks and ran without pins" for row in rows if row.get("ignores_pins")]
     if is_interrupted:
         remarks.append("interrupted; the table has what was measured until then")
     return tuple(remarks)

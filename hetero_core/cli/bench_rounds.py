@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_core.cli.measurement import Task
+from hetero_core.cli.progress import Step
 from hetero_core.cli.task_process import Answer, run_task, take_turns
 
 # What chooses the kernels of the libraries below NumPy and the engines: set in a shell, it measures another machine.
@@ -44,7 +45,8 @@ def clear_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], l
 class Bench:
     """The measurements of several devices, by position. A device that has failed is not asked again."""
 
-    def __init__(self, tasks: Sequence[Task], environment: Mapping[str, str]) -> None:
+    def __init__(self, tasks: Sequence[Task], environment: Mapping[str, str], step: Step) -> None:
+        self._step = step
         self.rounds: list[list[dict[str, Any]]] = [[] for _ in tasks]
         self.errors: dict[int, dict[str, Any]] = {}
         self.outputs: dict[int, Any] = {}
@@ -57,7 +59,8 @@ class Bench:
         try:
             for index in range(count):
                 for position in self._take_turns(index):
-                    self._measure(position, keeps_outputs=index == 0)
+                    with self._step(f"round {index + 1} of {count}: timing {self._tasks[position].device}"):
+                        self._measure(position, keeps_outputs=index == 0)
         except KeyboardInterrupt:
             self.is_interrupted = True
 

@@ -33,6 +33,7 @@ def _summarize_device(bench: Bench, position: int, device: str) -> dict[str, Any
         **row,
         "config": rounds[0]["config"],
         "left_out": rounds[0]["left_out"],
+        "ignores_pins": rounds[0]["ignores_pins"],
         "requests": rounds[0]["requests"],
         "runs": len(latencies),
         "seconds": seconds,

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError
 from hetero_core.cli.divergences import advise_on_plan, describe_divergence, format_divergence
-from hetero_core.cli.options import Parser, add_command, read_config, read_model, read_shapes
-from hetero_core.cli.run import read_seed, read_tolerance
+from hetero_core.cli.options import Parser, add_command, add_input_options, read_config, read_model, read_shapes
+from hetero_core.cli.progress import Step, follow
+from hetero_core.cli.run import read_tolerance, wait_for_kernels
 
 if TYPE_CHECKING:
     from hetero_core.core import Core
@@ -32,14 +32,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument(
         "-c", "--config", action="append", default=[], metavar="KEY=VALUE", help="a configuration key of the devices that have it"
     )
-    inputs = parser.add_argument_group("inputs", "what is not given is random")
-    inputs.add_argument(
-        "-i", "--input", action="append", default=[], metavar="NAME=FILE", help="a file as for 'hetero run'; may be repeated"
-    )
-    inputs.add_argument("--seed", type=read_seed, default=0, metavar="N", help="the seed of random inputs (0)")
-    inputs.add_argument(
-        "--shape", action="append", default=[], metavar="NAME=SIZE,...", help="the shape of a random input with open dimensions"
-    )
+    add_input_options(parser)
     parser.add_argument(
         "--rtol",
         type=read_tolerance,
@@ -62,22 +55,21 @@ def answer_compare(options: argparse.Namespace) -> Answer:
 
     Raises: UsageError, errors of reading, devices, configuration and inputs.
     """
-    from hetero_core.cli.inputs import fill_inputs, read_inputs, require_complete
+    from hetero_core.cli.inputs import collect_inputs
     from hetero_core.core import Core  # reads the installed distributions
     from hetero_core.debugging.divergence import Divergence, compare_outputs_as_they_are, find_divergence
-    from hetero_core.runtime.door import order_inputs
 
     if len(options.device) != 2:
         raise UsageError(f"expected two devices, as in -d TEMPLATE -d CPU; got {len(options.device)}")
     with Core() as core:
-        network = read_model(core, options.model)
-        given = read_inputs(options.input, network.inputs, network=network.name)
-        inputs = fill_inputs(given, network.inputs, read_shapes(options.shape), seed=options.seed)
-        require_complete(inputs, network.inputs, network=network.name)
-        order_inputs(inputs, network.inputs, network=network.name)
         configs = _split_config(core, options)
+        network = read_model(core, options.model)
+        inputs = collect_inputs(
+            options.input, network.inputs, network=network.name, shapes=read_shapes(options.shape), seed=options.seed
+        )
         with ExitStack() as stack:
-            reference, other = (stack.enter_context(Runner(core, device, config)) for device, config in configs)
+            step = follow(options)
+            reference, other = (stack.enter_context(Runner(core, device, config, step)) for device, config in configs)
             if options.outputs:
                 outputs = compare_outputs_as_they_are(
                     network, inputs, reference=reference, other=other, rtol=options.rtol, runs=options.runs
@@ -116,13 +108,17 @@ def _split_config(core: Core, options: argparse.Namespace) -> list[tuple[str, di
     for key in given:
         if not any(key.upper() in names for names in known.values()):
             raise UsageError(f"-c {key}: neither {options.device[0]} nor {options.device[1]} has such a configuration key")
-    return [(device, {key: value for key, value in given.items() if key.upper() in known[device]}) for device in options.device]
+    configs = [(device, {key: value for key, value in given.items() if key.upper() in known[device]}) for device in options.device]
+    for device, config in configs:
+        core.resolve_config(device, config)
+    return configs
 
 
 class Runner:
     """Runs networks on a device with its configuration; the network of the last run stays loaded, for the next run of it."""
 
-    def __init__(self, core: Core, device: str, config: Mapping[str, str]) -> None:
+    def __init__(self, core: Core, device: str, config: Mapping[str, str], step: Step) -> None:
+        self._step = step
         self._core = core
         self._device = device
         self._config = config
@@ -140,15 +136,10 @@ class Runner:
         """Returns the outputs; before the second run and later ones machine code that is being compiled is waited for."""
         if self._loaded is None or network is not self._network:
             self.__exit__()
-            self._network, self._loaded = network, self._core.load_network(network, self._device, self._config)
+            with self._step(f"loading network '{network.name}' on {self._device}"):
+                self._network, self._loaded = network, self._core.load_network(network, self._device, self._config)
         else:
-            _wait_for_kernels(self._loaded, inputs)
-        return self._loaded.infer(inputs)
-
-
-def _wait_for_kernels(loaded: ExecutableNetwork, inputs: Mapping[str, Any]) -> None:
-    """Runs a network until none of its metrics `..._KERNELS_READY` is False, or for a minute."""
-    names = [name for name in loaded.get_metric("SUPPORTED_METRICS") if name.endswith("_KERNELS_READY")]
-    deadline = time.monotonic() + _MOST_SECONDS
-    while not all(loaded.get_metric(name) for name in names) and time.monotonic() < deadline:
-        loaded.infer(inputs)
+            with self._step(f"waiting until {self._device} has compiled its machine code"):
+                wait_for_kernels(self._loaded, inputs, most_seconds=_MOST_SECONDS)
+        with self._step(f"running network '{network.name}' on {self._device}"):
+            return self._loaded.infer(inputs)

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.blobs.container import MAGIC, read_blob
 from hetero_core.cli.answer import Answer, UsageError
-from hetero_core.cli.options import Parser, add_command, add_device_options, pin_network, read_config, read_model, read_pins
+from hetero_core.cli.options import (
+    Parser,
+    add_command,
+    add_device_options,
+    add_shape_option,
+    find_target,
+    pin_network,
+    read_config,
+    read_model,
+    read_pins,
+    reshape,
+)
+from hetero_core.cli.progress import follow
 
 if TYPE_CHECKING:
     from hetero_core.blobs.container import BlobHeader
@@ -20,7 +31,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser = add_command(subparsers, "compile", "compile a model for a device and write it to a file", answer_compile)
     parser.add_argument("model", metavar="MODEL", nargs="?", help="an .onnx file")
     add_device_options(parser, required=False)
-    parser.add_argument("-o", "--output", metavar="FILE", help="the file to write; 'hetero run FILE -d DEVICE' runs it")
+    add_shape_option(parser)
+    parser.add_argument("-o", "--output", metavar="FILE", help="the file to write; 'hetero run FILE' runs it")
     parser.add_argument("--inspect", metavar="FILE", help="check such a file and print what it says about itself; loads no device")
 
 
@@ -38,10 +50,13 @@ def answer_compile(options: argparse.Namespace) -> Answer:
 def _compile(options: argparse.Namespace) -> Answer:
     from hetero_core.core import Core  # reads the installed distributions
 
-    target = Path(options.output)
-    with Core() as core:
-        network = pin_network(core, read_model(core, options.model), options.device, read_pins(options))
-        executable = core.load_network(network, options.device, read_config(options))
+    target = find_target(options.output)
+    with Core() as core, follow(options)(f"compiling '{options.model}' for {options.device}"):
+        config = read_config(options)
+        core.resolve_config(options.device, config)  # a wrong name is said before what is wrong with the model
+        reshaped = reshape(read_model(core, options.model), options.shape)
+        network = pin_network(core, reshaped, options.device, read_pins(options))
+        executable = core.load_network(network, options.device, config)
         executable.export_network(target)
         nbytes = target.stat().st_size
         fields = {"network": executable.name, "device": str(executable.device), "file": str(target), "bytes": nbytes}
@@ -49,7 +64,7 @@ def _compile(options: argparse.Namespace) -> Answer:
 
 
 def _inspect(options: argparse.Namespace) -> Answer:
-    given = [option for option in ("model", "device", "output", "config", "pin", "affinity") if getattr(options, option)]
+    given = [option for option in ("model", "device", "output", "config", "pin", "affinity", "shape") if getattr(options, option)]
     if given:
         raise UsageError(f"--inspect reads one file and takes no {', '.join(given)}")
     header, payload = read_blob(options.inspect)

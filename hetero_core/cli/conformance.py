@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError
 from hetero_core.cli.options import Parser, add_command, read_config
+from hetero_core.cli.progress import follow
 from hetero_core.cli.tables import format_table
 
 if TYPE_CHECKING:
@@ -61,7 +62,10 @@ def answer_conformance(options: argparse.Namespace) -> Answer:
     if options.device is None:
         raise UsageError("give the device that is to be checked, as in 'hetero conformance CPU'; --list names the checks")
     target = make_target(options.device, seed=options.seed, reference=options.reference, config=_read_config(options))
-    outcomes = tuple(run_checks(checks, target))
+    outcomes: list[Outcome] = []
+    with follow(options)(lambda: f"checking {options.device}: {len(outcomes)} of {len(checks)} checks are done"):
+        for outcome in run_checks(checks, target):
+            outcomes.append(outcome)  # noqa: PERF402  # the number is read meanwhile
     return _answer_outcomes(target, outcomes, options)
 
 

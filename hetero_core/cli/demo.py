@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import OK, WRONG_RESULT, Answer
 from hetero_core.cli.options import Parser, add_command
+from hetero_core.cli.progress import follow
 from hetero_core.cli.tables import format_seconds, format_table
 from hetero_core.errors import DeviceNotFoundError
 
@@ -36,14 +37,14 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     add_command(subparsers, "demo", f"classify real images of digits on {SPLIT_DEVICE} and check the result", answer_demo)
 
 
-def answer_demo(_: argparse.Namespace) -> Answer:
+def answer_demo(options: argparse.Namespace) -> Answer:
     """Returns accuracy, subgraphs and agreement; exit code 1 where the accuracy is too low or two devices disagree.
 
     Raises: DeviceNotFoundError with the command that installs what is missing; DeviceUnavailableError.
     """
     from hetero_core.core import Core  # reads the installed distributions
 
-    with Core() as core:
+    with Core() as core, follow(options)(f"classifying digits on {SPLIT_DEVICE}"):
         _require_devices(core)
         network, images, labels = _read_assets(core)
         config = {"TEMPLATE_REFUSED_OPERATORS": REFUSED_OPERATORS, "PERF_COUNT": True}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import Answer, UsageError, to_json
 from hetero_core.cli.options import Parser, add_command
+from hetero_core.cli.progress import follow
 from hetero_core.cli.tables import format_table
 from hetero_core.errors import MetricNotFoundError
 
@@ -39,7 +40,7 @@ def answer_devices(options: argparse.Namespace) -> Answer:
     """Returns the installed devices. A device that cannot be used is a row with its reason, and no error."""
     from hetero_core.core import Core  # reads the installed distributions
 
-    with Core(device_timeout=options.timeout) as core:
+    with Core(device_timeout=options.timeout) as core, follow(options)("making the devices"):
         if options.names:
             return Answer("\n".join(core.device_names), {"names": core.device_names})
         statuses = core.list_devices()

@@ -7,6 +7,7 @@ import os
 
 from hetero_core.cli.answer import OK, WRONG_RESULT, Answer
 from hetero_core.cli.options import Parser, add_command
+from hetero_core.cli.progress import follow
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
@@ -23,7 +24,7 @@ def answer_doctor(options: argparse.Namespace) -> Answer:
     from hetero_core.diagnosis.libraries import check_blas, check_libraries, read_blas, read_flags, read_libraries
     from hetero_core.diagnosis.packages import check_devices, check_distributions, list_distributions
 
-    with Core() as core:
+    with Core() as core, follow(options)("making the devices and looking at their libraries"):
         findings = check_devices(core.list_devices())
         # Read while the engines that work are loaded.
         findings += check_distributions(list_distributions())

@@ -1,6 +1,6 @@
 """Inputs of one inference: from files, and random where that was asked for.
 
-A file's text is NAME=FILE; a bare .npz gives each of its arrays to the input of that name, any other bare file the only input.
+An option is NAME=FILE or NAME=VALUE; a bare .npz gives each of its arrays to the input of that name, any other bare file the only input.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import UsageError
+from hetero_core.cli.literals import Literal, read_literal
+from hetero_core.cli.sizes import Sizes, advise_on_sizes, choose_sizes, find_tensor_shape, is_open
 from hetero_core.dtypes import FLOAT_DTYPES, numpy_dtype
 from hetero_core.errors import enumerate_choices, suggest
 from hetero_core.network.types import OptionalType, TensorType, ValueSpec
@@ -20,8 +22,31 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+def collect_inputs(
+    texts: Sequence[str],
+    specs: Sequence[ValueSpec],
+    *,
+    network: str,
+    shapes: Mapping[str, tuple[int, ...]],
+    seed: int | None,
+) -> dict[str, Any]:
+    """Returns the inputs of one inference, checked as the door checks them: those of the -i options, and with a seed random others.
+
+    `shapes` are those of the --shape options, by input or by named size.
+
+    Raises: UsageError, InputNameError, InputTypeError, InputShapeError.
+    """
+    from hetero_core.runtime.door import order_inputs
+
+    given = read_inputs(texts, specs, network=network)
+    filled = fill_inputs(given, specs, shapes, seed=seed)
+    require_complete(filled, specs, network=network)
+    order_inputs(filled, specs, network=network)
+    return filled
+
+
 def read_inputs(texts: Sequence[str], specs: Sequence[ValueSpec], *, network: str) -> dict[str, Any]:
-    """Returns the arrays of the -i options by input name; their element types and shapes are not checked yet.
+    """Returns the values of the -i options by input name: arrays of files, whose types are not checked yet, and `Literal`.
 
     Raises: UsageError for names that are unknown or given twice, and for files that cannot be read.
     """
@@ -35,20 +60,53 @@ def read_inputs(texts: Sequence[str], specs: Sequence[ValueSpec], *, network: st
 
 
 def fill_inputs(
-    given: Mapping[str, Any], specs: Sequence[ValueSpec], shapes: Mapping[str, tuple[int, ...]], *, seed: int
+    given: Mapping[str, Any], specs: Sequence[ValueSpec], shapes: Mapping[str, tuple[int, ...]], *, seed: int | None
 ) -> dict[str, Any]:
-    """Returns the inputs with random values for those that are missing; an optional input stays absent.
+    """Returns the inputs as arrays, with random values for those that are missing where there is a seed; an optional input stays absent.
 
-    Floats are normal with deviation 1, uint8 is 0 to 255, other integers are 0 or 1. The same seed gives the same values.
+    Floats are normal with deviation 1, uint8 is 0 to 255, other integers are 0 or 1. The same seed gives the same values. A named
+    size is the same everywhere: what an array or --shape binds holds for the other inputs.
 
-    Raises: UsageError for a shape of no such input, and for an open dimension without a shape.
+    Raises: UsageError for a shape of no such input, and for all dimensions that stay open, at once.
     """
-    _require_useful_shapes(given, specs, shapes)
+    sizes = choose_sizes(shapes, specs)
+    for name in shapes:
+        if name in given and not isinstance(given[name], Literal):
+            raise UsageError(f"--shape {name}: the input is read from a file, which has a shape; leave --shape out")
     filled = dict(given)
+    for spec in specs:
+        value = given.get(spec.name)
+        if isinstance(value, Literal) and not value.is_single:
+            filled[spec.name] = value = value.make_array(spec, sizes.find_shape(spec))
+        if value is not None and not isinstance(value, Literal):
+            sizes = sizes.bind(spec, getattr(value, "shape", ()))
+    missing = [spec for spec in specs if seed is not None and spec.name not in given and not isinstance(spec.type, OptionalType)]
+    _require_chosen_sizes(missing, [spec for spec in specs if isinstance(filled.get(spec.name), Literal)], sizes)
     for index, spec in enumerate(specs):
-        if spec.name not in given and not isinstance(spec.type, OptionalType):
-            filled[spec.name] = _draw_tensor(spec, _find_shape(spec, shapes), seed=(seed, index))
-    return filled
+        value = filled.get(spec.name)
+        if isinstance(value, Literal):
+            filled[spec.name] = value.make_array(spec, sizes.find_shape(spec))
+        elif spec in missing:
+            shape = tuple(size for size in sizes.find_shape(spec) or () if isinstance(size, int))
+            try:
+                filled[spec.name] = _draw_tensor(spec, shape, seed=(seed or 0, index))
+            except MemoryError as error:
+                raise UsageError(f"--random: there is no memory for input {spec} of shape {shape}; choose smaller sizes") from error
+    return {spec.name: filled[spec.name] for spec in specs if spec.name in filled}
+
+
+def _require_chosen_sizes(drawn: Sequence[ValueSpec], literals: Sequence[ValueSpec], sizes: Sizes) -> None:
+    """Raises UsageError that names every input whose array cannot be made, and --shape options that would do."""
+    for spec in drawn:
+        if not isinstance(spec.type, TensorType):
+            raise UsageError(f"--random makes tensors only; input {spec} has to be given with -i")
+    # A value for an input of unknown rank is a scalar.
+    filled = [spec for spec in literals if find_tensor_shape(spec) is not None]
+    unknown = [spec for spec in (*drawn, *filled) if is_open(sizes.find_shape(spec))]
+    if unknown:
+        title = f"input {unknown[0]} has" if len(unknown) == 1 else f"{len(unknown)} inputs have"
+        listed = "" if len(unknown) == 1 else ": " + "; ".join(map(str, unknown))
+        raise UsageError(f"{title} open dimensions{listed}; choose their sizes, as in {advise_on_sizes(unknown, sizes)}")
 
 
 def require_complete(given: Mapping[str, Any], specs: Sequence[ValueSpec], *, network: str) -> None:
@@ -57,7 +115,7 @@ def require_complete(given: Mapping[str, Any], specs: Sequence[ValueSpec], *, ne
     if missing:
         raise UsageError(
             f"network '{network}' misses the inputs {'; '.join(missing)}. "
-            "Give each with -i NAME=FILE, or ask for random ones with --random"
+            "Give each with -i NAME=FILE or -i NAME=VALUE, or ask for random ones with --random"
         )
 
 
@@ -73,9 +131,20 @@ def _read_option(text: str, specs: Sequence[ValueSpec], network: str) -> dict[st
     _require_known([name], specs, network, f"-i {text}")
     spec = next(spec for spec in specs if spec.name == name)
     reader = _READERS.get(path.suffix.lower())
-    if reader is None:
-        raise UsageError(f"-i {text}: '{path}' is of no kind that can be read; these are {enumerate_choices(_READERS)}")
-    return {name: _view_as(_open(reader, path, spec), spec)}
+    if reader is not None:
+        return {name: _view_as(_open(reader, path, spec), spec)}
+    literal = read_literal(file, spec)
+    if literal is None or path.exists():
+        raise UsageError(
+            f"-i {text}: '{file}' is of no kind that can be read; these are {enumerate_choices(_READERS)}, and values of input "
+            f"{spec} separated by commas, as in -i {name}={_show_example(spec)}"
+        )
+    return {name: literal}
+
+
+def _show_example(spec: ValueSpec) -> str:
+    dtype = spec.dtype or "float32"
+    return "true" if dtype == "bool" else "1.5" if dtype in FLOAT_DTYPES else "1"
 
 
 def _find_only_input(path: Path, specs: Sequence[ValueSpec], network: str) -> str:
@@ -183,33 +252,6 @@ def _view_as(array: Any, spec: ValueSpec) -> Any:
         return array
     wanted = numpy_dtype(spec.dtype)
     return array.view(wanted) if wanted.itemsize == array.dtype.itemsize else array
-
-
-def _require_useful_shapes(given: Mapping[str, Any], specs: Sequence[ValueSpec], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    known = [spec.name for spec in specs]
-    for name in shapes:
-        if name not in known:
-            raise UsageError(
-                f"--shape {name}: there is no such input{suggest(name, known) or ';'} the inputs are {_list_specs(specs)}"
-            )
-        if name in given:
-            raise UsageError(f"--shape {name}: the input is read from a file, which has a shape; leave --shape out")
-
-
-def _find_shape(spec: ValueSpec, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-    if not isinstance(spec.type, TensorType):
-        raise UsageError(f"--random makes tensors only; input {spec} has to be given with -i")
-    if spec.name in shapes:
-        return shapes[spec.name]
-    sizes = [size for size in spec.type.shape or () if isinstance(size, int)]
-    if spec.type.shape is None or len(sizes) < len(spec.type.shape):
-        example = (
-            "1,3,224,224"
-            if spec.type.shape is None
-            else ",".join(str(size) if isinstance(size, int) else "1" for size in spec.type.shape)
-        )
-        raise UsageError(f"input {spec} has open dimensions; choose their sizes for --random, as in --shape {spec.name}={example}")
-    return tuple(sizes)
 
 
 def _draw_tensor(spec: ValueSpec, shape: tuple[int, ...], *, seed: tuple[int, int]) -> np.ndarray[Any, Any]:

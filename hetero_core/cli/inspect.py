@@ -1,17 +1,19 @@
-"""`hetero inspect`: what is in a model, and how much of it a device takes; nothing is loaded."""
+"""`hetero inspect`: what is in a model, and which devices run it; nothing is loaded."""
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import Answer
-from hetero_core.cli.options import Parser, add_command, read_model
+from hetero_core.cli.options import Parser, add_command, add_shape_option, read_model, reshape
+from hetero_core.cli.progress import Step, follow
 from hetero_core.cli.tables import format_table
+from hetero_core.cli.verdicts import add_cures, advise, ask_device, ask_installed_devices, format_verdicts
 
 if TYPE_CHECKING:
     from hetero_core.core import Core
@@ -21,23 +23,51 @@ if TYPE_CHECKING:
 
 def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     """Adds the command."""
-    parser = add_command(subparsers, "inspect", "show what is in a model, and what a device takes of it", answer_inspect)
+    parser = add_command(subparsers, "inspect", "show what is in a model, and which devices run it", answer_inspect)
     parser.add_argument("model", metavar="MODEL", help="an .onnx file")
     parser.add_argument(
-        "-d", "--device", action="append", default=[], metavar="DEVICE", help="ask this device about the nodes; may be repeated"
+        "-d",
+        "--device",
+        action="append",
+        default=[],
+        metavar="DEVICE",
+        help="ask this device about every operator, and no other; may be repeated (every installed device about the model)",
     )
+    add_shape_option(parser)
 
 
 def answer_inspect(options: argparse.Namespace) -> Answer:
     """Returns what the model holds. Raises: errors of reading and of devices."""
     from hetero_core.core import Core  # reads the installed distributions
 
+    step = follow(options)
     with Core() as core:
-        network = read_model(core, options.model)
-        fields = _describe_network(network, options.model)
-        if options.device:
-            fields["devices"] = [_ask_device(core, network, device) for device in options.device]
-    return Answer(_format(fields), fields)
+        for device in options.device:
+            core.resolve_config(device)  # a wrong name is said before what is wrong with the model
+        with step(f"reading '{options.model}'"):
+            network = reshape(read_model(core, options.model), options.shape)
+            fields = _describe_network(network, options.model)
+        rows, advice, verdict = _ask_devices(core, network, options.device, step)
+    text = f"{_format(fields)}\n\n{verdict}"
+    return Answer(text, {**fields, "devices": [_leave_nodes_out(row) for row in rows], "advice": advice})
+
+
+def _ask_devices(core: Core, network: Network, devices: Sequence[str], step: Step) -> tuple[list[Any], list[Any], str]:
+    """Returns the answers of the devices that are named, or of all; what cures them; and both as text."""
+    if not devices:
+        rows = ask_installed_devices(core, network, step)
+        add_cures(core, rows)
+        advice = advise(core, network, rows)
+        return rows, advice, format_verdicts(rows, advice, len(network.nodes))
+    rows = []
+    for device in devices:
+        with step(f"asking {device} about network '{network.name}'"):
+            rows.append(ask_device(core, network, device))
+    return rows, [], "\n\n".join(_format_device(row, len(network.nodes)) for row in rows)
+
+
+def _leave_nodes_out(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "refused_nodes"}
 
 
 def _describe_network(network: Network, path: str) -> dict[str, Any]:
@@ -89,17 +119,6 @@ def _list_functions(path: str) -> dict[str, int]:
     return {f"{function.domain}:{function.name}": len(function.node) for function in model.functions}
 
 
-def _ask_device(core: Core, network: Network, device: str) -> dict[str, Any]:
-    """Returns how many nodes a device takes, and each operator that it refuses with the number of nodes and the first reason."""
-    result = core.query_network(network, device)
-    refused: dict[str, dict[str, Any]] = {}
-    for name, reason in result.refused.items():
-        row = refused.setdefault(network.node(name).operator, {"nodes": 0, "node": name, "reason": reason})
-        row["nodes"] += 1
-    taken = Counter(result.supported.values())
-    return {"device": device, "taken": len(result.supported), "by_device": dict(sorted(taken.items())), "refused": refused}
-
-
 def _format(fields: Mapping[str, Any]) -> str:
     opsets = ", ".join(f"{domain} {version}" for domain, version in fields["opsets"].items())
     operators = ", ".join(f"{name} {count}" for name, count in fields["operators"].items())
@@ -121,7 +140,6 @@ def _format(fields: Mapping[str, Any]) -> str:
         header = (kind[:-1].upper(), "TYPE", "PRECISION", "LAYOUT")
         cells = [(one["name"], one["type"], one["precision"] or "-", one["layout"] or "-") for one in fields[kind]]
         parts.append(format_table(header, cells))
-    parts += [_format_device(row, fields["nodes"]) for row in fields.get("devices", ())]
     return "\n\n".join(parts)
 
 

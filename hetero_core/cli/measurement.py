@@ -12,11 +12,12 @@ import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.cli.answer import BUG, INTERRUPTED, error_to_json, exit_code_of_error, to_json
+from hetero_core.cli.answer import BUG, INTERRUPTED, UsageError, error_to_json, exit_code_of_error, to_json
 from hetero_core.errors import ConfigKeyError, HeteroError
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ _TRACED_RUNS = 5
 class Task:
     """What to measure, as JSON can hold it.
 
-    `is_shared`: other devices get the same `config`, so what is no key of this one is left out and told. `requests` is None for one
-    request that is run again and again; else a queue has as many, 0 as many as the network likes. Timed for `seconds` or
+    `is_shared`: other devices get the same `config` and `pins`, so what this one has no use for is left out and told. `requests` is None
+    for one request that is run again and again; else a queue has as many, 0 as many as the network likes. Timed for `seconds` or
     `iterations`, whichever is given. `outputs` is the file for the outputs of the first run. With `first_process` nothing is timed:
     the runs are traced.
     """
@@ -41,6 +42,7 @@ class Task:
     model: str
     device: str
     config: Mapping[str, str]
+    pins: Mapping[str, str]
     is_shared: bool
     inputs: tuple[str, ...]
     shapes: Mapping[str, tuple[int, ...]]
@@ -79,7 +81,13 @@ def measure(task: Task) -> dict[str, Any]:
     with Core() as core:
         config, left_out = _choose_config(core, task)
         executable, inputs, times = _load(core, task, config)
-        fields = {"network": executable.name, "device": str(executable.device), "config": config, "left_out": left_out}
+        fields: dict[str, Any] = {
+            "network": executable.name,
+            "device": str(executable.device),
+            "config": config,
+            "left_out": left_out,
+        }
+        fields["ignores_pins"] = ignores_pins(core, task)
         fields["config_keys"] = sorted(core.config_keys(task.device))
         if task.first_process is not None:
             return {**fields, "events": _trace(executable, inputs, task)}
@@ -108,26 +116,38 @@ def _choose_config(core: Core, task: Task) -> tuple[dict[str, str], list[str]]:
 
 def _load(core: Core, task: Task, config: Mapping[str, str]) -> tuple[ExecutableNetwork, dict[str, Any], dict[str, Any]]:
     """Returns the loaded network, its inputs, and how long reading and loading took."""
-    from hetero_core.cli.inputs import fill_inputs, read_inputs
-    from hetero_core.cli.options import is_blob
-    from hetero_core.runtime.door import order_inputs
+    from hetero_core.cli.inputs import collect_inputs
+    from hetero_core.cli.options import is_blob, pin_network
 
     wanted = dict(config)
     if task.first_process is not None:
         wanted = {name: value for name, value in config.items() if name.strip().upper() != "PERF_COUNT"} | {"PERF_COUNT": "YES"}
-    began = read = perf_counter()
+    collect = partial(
+        collect_inputs, task.inputs, shapes={name: tuple(shape) for name, shape in task.shapes.items()}, seed=task.seed
+    )
     if is_blob(task.model):
+        if task.pins:
+            raise UsageError(f"--pin needs the ONNX model; '{task.model}' is an exported network, whose devices are chosen already")
+        began = perf_counter()
         executable = core.import_network(task.model, task.device, wanted)
-    else:
-        network = core.read_network(task.model)
-        read = perf_counter()
-        executable = core.load_network(network, task.device, wanted)
-    times = {"read_seconds": read - began, "load_seconds": perf_counter() - read}
-    given = read_inputs(task.inputs, executable.inputs, network=executable.name)
-    shapes = {name: tuple(shape) for name, shape in task.shapes.items()}
-    inputs = fill_inputs(given, executable.inputs, shapes, seed=task.seed)
-    order_inputs(inputs, executable.inputs, network=executable.name)
-    return executable, inputs, times
+        times = {"read_seconds": 0.0, "load_seconds": perf_counter() - began}
+        return executable, collect(executable.inputs, network=executable.name), times
+    core.resolve_config(task.device, wanted)  # a wrong name is said before what is wrong with the inputs
+    began = perf_counter()
+    network = core.read_network(task.model)
+    read_seconds = perf_counter() - began
+    inputs = collect(network.inputs, network=network.name)
+    pinned = network if ignores_pins(core, task) else pin_network(core, network, task.device, task.pins)
+    began = perf_counter()
+    executable = core.load_network(pinned, task.device, wanted)
+    return executable, inputs, {"read_seconds": read_seconds, "load_seconds": perf_counter() - began}
+
+
+def ignores_pins(core: Core, task: Task) -> bool:
+    """Says whether there are pins and the device is one of several that splits no networks, so that they are for others."""
+    from hetero_core.cli.options import is_splitting
+
+    return bool(task.pins) and task.is_shared and not is_splitting(core, task.device)
 
 
 def _keep_outputs(outputs: Mapping[str, Any], path: str) -> dict[str, str]:

@@ -7,6 +7,9 @@ import os
 import tempfile
 from collections.abc import Iterator
 
+from hetero_core.cli.answer import UsageError
+from hetero_core.errors import enumerate_choices, suggest
+
 
 @contextlib.contextmanager
 def open_named_model(model: str) -> Iterator[str]:
@@ -20,6 +23,11 @@ def open_named_model(model: str) -> Iterator[str]:
     from hetero_core.testing.models import LIGHT_MODELS, light_model
 
     if model not in LIGHT_MODELS:
+        if not os.path.dirname(model) and not os.path.splitext(model)[1]:
+            hint = suggest(model, LIGHT_MODELS) or ";"
+            raise UsageError(
+                f"there is no file '{model}', and no model of this name{hint} these are {enumerate_choices(LIGHT_MODELS)}"
+            )
         yield model
         return
     import onnx  # heavy

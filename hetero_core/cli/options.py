@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hetero_core.blobs.container import MAGIC
 from hetero_core.cli.answer import Answer, UsageError
@@ -18,8 +19,33 @@ if TYPE_CHECKING:
     from hetero_core.transforms.editing import EditableNetwork
 
 
+class _StoreOnce(argparse.Action):
+    """Keeps the value of an option, and refuses a second one, which would hide the first."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        seen: dict[str, Any] = namespace.__dict__.setdefault("_seen", {})
+        if option is not None and self.dest in seen:
+            advice = "leave one out"
+            if self.dest == "device":
+                advice = (
+                    f"this command takes one device: HETERO:{seen[self.dest]},{values} splits the model over both, and "
+                    "'hetero inspect' asks several"
+                )
+            raise UsageError(f"{option} is given twice: {seen[self.dest]} and {values}; {advice}")
+        if option is not None:
+            seen[self.dest] = values
+        setattr(namespace, self.dest, values)
+
+
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are raised, so that `main` reports them like all others."""
+    """A parser whose errors are raised, so that `main` reports them like all others; an option for one value is refused twice."""
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        for name in (None, "store"):
+            self.register("action", name, _StoreOnce)
 
     def error(self, message: str) -> NoReturn:
         """Raises UsageError with the command that has the right usage."""
@@ -47,6 +73,11 @@ def add_device_options(parser: Parser, *, required: bool = True) -> None:
         metavar="KEY=VALUE",
         help="a configuration key of the device; may be repeated",
     )
+    add_pin_options(parser)
+
+
+def add_pin_options(parser: Parser) -> None:
+    """Adds --pin and --affinity."""
     parser.add_argument(
         "--pin",
         action="append",
@@ -55,6 +86,53 @@ def add_device_options(parser: Parser, *, required: bool = True) -> None:
         help="run these nodes there: a name, a glob, re:EXPRESSION or op:OPERATOR; may be repeated",
     )
     parser.add_argument("--affinity", metavar="FILE", help="pins from the table [affinity] of a TOML file; --pin goes before them")
+
+
+def add_shape_option(parser: Parser) -> None:
+    """Adds --shape of the commands that read a model and give it other shapes; see `reshape`."""
+    parser.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="NAME=SIZE,...",
+        help="the shape of an input, or the value of a named size for all inputs; may be repeated",
+    )
+
+
+def add_input_options(parser: Parser, title: str = "inputs") -> None:
+    """Adds -i, --seed and --shape of the commands that draw what is not given."""
+    inputs = parser.add_argument_group(title, "what is not given is random")
+    inputs.add_argument(
+        "-i",
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="a file as for 'hetero run', or NAME=VALUE; may be repeated",
+    )
+    inputs.add_argument("--seed", type=read_seed, default=0, metavar="N", help="the seed of random inputs (0)")
+    inputs.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="NAME=SIZE,...",
+        help="the shape of a random input with open dimensions, or the value of a named size for all inputs; may be repeated",
+    )
+
+
+def read_seed(text: str) -> int:
+    """Returns a seed. Raises: ArgumentTypeError unless it is a whole number of 0 or more."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a whole number of 0 or more, got {text}")
+    return int(text)
+
+
+def find_target(path: str) -> Path:
+    """Returns the path of a file that a command writes at its end. Raises: UsageError where it could not be written after all the work."""
+    target = Path(path)
+    if target.is_dir() or not target.parent.is_dir():
+        raise UsageError(f"cannot write '{path}': {'it is a folder' if target.is_dir() else f'there is no folder {target.parent}'}")
+    return target
 
 
 def read_config(options: argparse.Namespace) -> dict[str, str]:
@@ -119,14 +197,31 @@ def read_model(core: Core, path: str) -> EditableNetwork:
     return core.read_network(path)
 
 
-def pin_network(core: Core, network: Network, device: str, pins: dict[str, str]) -> Network:
+def reshape(network: EditableNetwork, shapes: Sequence[str]) -> EditableNetwork:
+    """Returns the network for the shapes and named sizes of the --shape options.
+
+    Raises: UsageError for texts that cannot be read; InvalidNetworkError for what the network cannot take.
+    """
+    if not shapes:
+        return network
+    from hetero_core.cli.sizes import choose_sizes
+
+    return network.with_shapes(choose_sizes(read_shapes(shapes), network.inputs).of_network())
+
+
+def is_splitting(core: Core, device: str) -> bool:
+    """Says whether a device splits networks over others."""
+    return any(key.is_arguments for key in core.config_keys(device).values())
+
+
+def pin_network(core: Core, network: Network, device: str, pins: Mapping[str, str]) -> Network:
     """Returns the network with the pins of the command line.
 
     Raises: UsageError where the device does not split networks, so that a pin would mean nothing; AffinityError.
     """
     if not pins:
         return network
-    if not any(key.is_arguments for key in core.config_keys(device).values()):
+    if not is_splitting(core, device):
         raise UsageError(
             f"--pin and --affinity need a device that splits networks, as HETERO:GPU,CPU does; {device} runs every node itself"
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import UsageError
-from hetero_core.cli.options import Parser, read_shapes
+from hetero_core.cli.options import Parser, reshape
 from hetero_core.network.border import InputInfo
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ def add_preparation_options(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="NAME=SIZE,...",
-        help="run the model for this shape of an input; for an exported network the shape of a random input with open dimensions",
+        help="run the model for this shape of an input, or this value of a named size; for an exported network the shape of a random "
+        "input with open dimensions",
     )
     group.add_argument("--batch", type=_read_batch, metavar="N", help="run the model for this batch size")
     for name, summary in _DESCRIPTIONS.items():
@@ -62,9 +63,7 @@ def prepare_network(network: EditableNetwork, options: argparse.Namespace) -> Ed
         known = [spec.name for spec in network.outputs]
         added = [value for value in dict.fromkeys(options.output) if value not in known]
         network = network.with_outputs(add=added, only=options.output)
-    shapes = read_shapes(options.shape)
-    if shapes:
-        network = network.with_shapes(shapes)
+    network = reshape(network, options.shape)
     if options.batch is not None:
         network = network.with_batch(options.batch)
     described = _describe_inputs(network, options)

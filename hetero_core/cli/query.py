@@ -6,7 +6,18 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError
-from hetero_core.cli.options import Parser, add_command, add_device_options, pin_network, read_config, read_model, read_pins
+from hetero_core.cli.options import (
+    Parser,
+    add_command,
+    add_device_options,
+    add_shape_option,
+    pin_network,
+    read_config,
+    read_model,
+    read_pins,
+    reshape,
+)
+from hetero_core.cli.progress import follow
 from hetero_core.cli.tables import format_table
 from hetero_core.reports.dot import plan_to_dot
 from hetero_core.reports.fields import plan_to_json
@@ -28,6 +39,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser = add_command(subparsers, "query", "show which device would run each node of a model, and why", answer_query)
     parser.add_argument("model", metavar="MODEL", help="an .onnx file")
     add_device_options(parser)
+    add_shape_option(parser)
     parser.add_argument("--dot", action="store_true", help="print the split in the DOT language of Graphviz")
     parser.add_argument(
         "--explain", action="append", default=[], metavar="NODE", help="tell why this node is where it is; may be repeated"
@@ -52,9 +64,11 @@ def answer_query(options: argparse.Namespace) -> Answer:
         raise UsageError("--trace-selection prints the selection step by step; give it without --dot and --explain")
     if options.dot and options.explain:
         raise UsageError("--dot draws the split and --explain tells about nodes; give one of them")
-    with Core() as core:
-        network = pin_network(core, read_model(core, options.model), options.device, read_pins(options))
+    with Core() as core, follow(options)(f"asking {options.device} about '{options.model}'"):
         config = read_config(options)
+        core.resolve_config(options.device, config)  # a wrong name is said before what is wrong with the model
+        reshaped = reshape(read_model(core, options.model), options.shape)
+        network = pin_network(core, reshaped, options.device, read_pins(options))
         if options.trace_selection:
             config = {**config, **_ask_for_trace(core, options.device)}
         result = core.query_network(network, options.device, config)

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import Answer, UsageError
-from hetero_core.cli.options import Parser, add_command, read_model, read_shapes
-from hetero_core.cli.run import read_seed
+from hetero_core.cli.options import Parser, add_command, add_input_options, find_target, read_model, read_shapes
+from hetero_core.cli.progress import follow
+from hetero_core.reports.text import count
 
 if TYPE_CHECKING:
     from hetero_core.core import Core
@@ -56,14 +57,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument(
         "--timeout", type=float, default=600.0, metavar="S", help="seconds after which a check counts as passed (600)"
     )
-    inputs = parser.add_argument_group("inputs of --record and of -d", "what is not given is random")
-    inputs.add_argument(
-        "-i", "--input", action="append", default=[], metavar="NAME=FILE", help="a file as for 'hetero run'; may be repeated"
-    )
-    inputs.add_argument("--seed", type=read_seed, default=0, metavar="N", help="the seed of random inputs (0)")
-    inputs.add_argument(
-        "--shape", action="append", default=[], metavar="NAME=SIZE,...", help="the shape of a random input with open dimensions"
-    )
+    add_input_options(parser, "inputs of --record and of -d")
 
 
 def answer_reduce(options: argparse.Namespace) -> Answer:
@@ -75,11 +69,14 @@ def answer_reduce(options: argparse.Namespace) -> Answer:
     from hetero_core.debugging.reduction import reduce_network
     from hetero_core.network.writer import write_network
 
-    command = _choose_check(options)
+    command, target = _choose_check(options), find_target(options.output)
     with Core() as core, tempfile.TemporaryDirectory(prefix="hetero-reduce-") as folder:
         network = read_model(core, options.model)
-        recorded = None if options.record is None else _record(core, network, options)
-        wanted = _run_check(command, options.model, options.timeout)
+        step = follow(options)
+        with step(f"recording the values of '{options.model}'"):
+            recorded = None if options.record is None else _record(core, network, options)
+        with step(f"checking '{options.model}'"):
+            wanted = _run_check(command, options.model, options.timeout)
         if wanted == 0:
             raise UsageError(f"the check passes on '{options.model}': {shlex.join(command)}; expected one that fails")
         path = Path(folder) / "model.onnx"
@@ -89,7 +86,8 @@ def answer_reduce(options: argparse.Namespace) -> Answer:
             nonlocal checks
             checks += 1
             write_network(part, path)
-            return _run_check(command, str(path), options.timeout) == wanted
+            with step(f"check {checks}, on {count(part.nodes, 'node')} of {len(network.nodes)}"):
+                return _run_check(command, str(path), options.timeout) == wanted
 
         try:
             reduced = reduce_network(network, fails, recorded=recorded)
@@ -97,7 +95,7 @@ def answer_reduce(options: argparse.Namespace) -> Answer:
             raise UsageError(
                 f"the check fails on '{options.model}', but not on the model as hetero writes it again: {error}"
             ) from error
-        write_network(reduced, options.output)
+        write_network(reduced, target)
     fields = {
         "network": network.name,
         "nodes_before": len(network.nodes),
@@ -154,11 +152,11 @@ def _record(core: Core, network: Network, options: argparse.Namespace) -> dict[s
     """Returns every inner value of one run that is an array."""
     import numpy as np
 
-    from hetero_core.cli.inputs import fill_inputs, read_inputs, require_complete
+    from hetero_core.cli.inputs import collect_inputs
     from hetero_core.debugging.divergence import expose_values
 
-    given = read_inputs(options.input, network.inputs, network=network.name)
-    inputs = fill_inputs(given, network.inputs, read_shapes(options.shape), seed=options.seed)
-    require_complete(inputs, network.inputs, network=network.name)
+    inputs = collect_inputs(
+        options.input, network.inputs, network=network.name, shapes=read_shapes(options.shape), seed=options.seed
+    )
     with core.load_network(expose_values(network), options.record) as loaded:
         return {name: value for name, value in loaded.infer(inputs).items() if isinstance(value, np.ndarray)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,11 @@ from hetero_core.cli.options import (
     read_config,
     read_model,
     read_pins,
+    read_seed,
     read_shapes,
 )
 from hetero_core.cli.preparation import add_preparation_options, find_given, prepare_network
+from hetero_core.cli.progress import Step, follow
 from hetero_core.cli.tables import format_seconds
 
 if TYPE_CHECKING:
@@ -29,13 +32,20 @@ if TYPE_CHECKING:
     from hetero_core.network.graph import Network
     from hetero_core.network.types import ValueSpec
     from hetero_core.runtime.executable import ExecutableNetwork
+    from hetero_core.runtime.request import InferRequest
+
+_STEADY_SECONDS = 1.0
+_MOST_RUNS = 100
+_COMPILING_SECONDS = 5.0
+_SLOW_SECONDS = 10.0
+"""A first inference that took longer is not followed by others."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     """Adds the command."""
     parser = add_command(subparsers, "run", "run one inference and print the outputs", answer_run)
     parser.add_argument("model", metavar="MODEL_OR_BLOB", help="an .onnx file, or what 'hetero compile' wrote")
-    add_device_options(parser)
+    add_device_options(parser, required=False)
     parser.add_argument("--trust", action="store_true", help="run code in an exported network as well; not needed for data")
     inputs = parser.add_argument_group("inputs")
     inputs.add_argument(
@@ -45,7 +55,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
         default=[],
         metavar="NAME=FILE",
         help="a .npy, .npz, .pb (TensorProto), .png or .jpg file; a bare FILE.npz gives each array to the input of its name, "
-        "another bare FILE the only input; an image becomes uint8, or float divided by 255; may be repeated",
+        "another bare FILE the only input; an image becomes uint8, or float divided by 255. NAME=VALUE gives the value itself: "
+        "sr=16000 a number, ids=1,2,3 several; may be repeated",
     )
     inputs.add_argument("--random", action="store_true", help="random values for inputs that are not given")
     inputs.add_argument("--seed", type=read_seed, metavar="N", help="the seed of --random (0)")
@@ -69,13 +80,6 @@ def read_tolerance(text: str) -> float:
     return number
 
 
-def read_seed(text: str) -> int:
-    """Returns a seed. Raises: ArgumentTypeError unless it is a whole number of 0 or more."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected a whole number of 0 or more, got {text}")
-    return int(text)
-
-
 def answer_run(options: argparse.Namespace) -> Answer:
     """Returns the outputs; exit code 1 where --compare finds a difference.
 
@@ -87,13 +91,22 @@ def answer_run(options: argparse.Namespace) -> Answer:
     with Core() as core:
         if is_blob(options.model):
             return _run_blob(core, options)
+        if options.device is None:
+            raise UsageError(
+                "the following arguments are required: -d/--device; only an exported network knows its own; see 'hetero run --help'"
+            )
         if options.trust:
             raise UsageError(f"--trust has a meaning only for an exported network; '{options.model}' is none")
-        network = prepare_network(read_model(core, options.model), options)
+        config, step = read_config(options), follow(options)
+        core.resolve_config(options.device, config)  # a wrong name is said before what is wrong with the inputs
+        with step(f"reading '{options.model}'"):
+            network = prepare_network(read_model(core, options.model), options)
         options.shape = []  # the inputs have these shapes now
         inputs = _collect_inputs(options, network.inputs, network.name)
         pinned = pin_network(core, network, options.device, read_pins(options))
-        outputs, fields, text = _infer(core.load_network(pinned, options.device, read_config(options)), inputs)
+        with step(f"loading network '{network.name}' on {options.device}"):
+            executable = core.load_network(pinned, options.device, config)
+        outputs, fields, text = _infer(executable, inputs, step)
         text += _save(outputs, options, fields)
         if options.compare is None:
             return Answer(text, fields)
@@ -121,39 +134,38 @@ def _run_blob(core: Core, options: argparse.Namespace) -> Answer:
             raise UsageError(
                 f"{option} needs the ONNX model; '{options.model}' is an exported network, whose devices are chosen already"
             )
-    executable = core.import_network(options.model, options.device, read_config(options), trust=options.trust)
+    step = follow(options)
+    with step(f"importing '{options.model}'"):
+        executable = core.import_network(options.model, options.device, read_config(options), trust=options.trust)
     inputs = _collect_inputs(options, executable.inputs, executable.name)
-    outputs, fields, text = _infer(executable, inputs)
+    outputs, fields, text = _infer(executable, inputs, step)
     return Answer(text + _save(outputs, options, fields), fields)
 
 
 def _collect_inputs(options: argparse.Namespace, specs: Sequence[ValueSpec], network: str) -> dict[str, Any]:
     """Returns the inputs, checked before anything is loaded."""
-    from hetero_core.cli.inputs import fill_inputs, read_inputs, require_complete
-    from hetero_core.runtime.door import order_inputs
+    from hetero_core.cli.inputs import collect_inputs
 
-    given = read_inputs(options.input, specs, network=network)
-    if options.random:
-        shapes = read_shapes(options.shape)
-        given = fill_inputs(given, specs, shapes, seed=0 if options.seed is None else options.seed)
-    require_complete(given, specs, network=network)
-    order_inputs(given, specs, network=network)
-    return given
+    seed = None if not options.random else 0 if options.seed is None else options.seed
+    return collect_inputs(options.input, specs, network=network, shapes=read_shapes(options.shape), seed=seed)
 
 
-def _infer(executable: ExecutableNetwork, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], str]:
-    """Returns the outputs of one inference, the fields for JSON, and the text."""
+def _infer(executable: ExecutableNetwork, inputs: Mapping[str, Any], step: Step) -> tuple[dict[str, Any], dict[str, Any], str]:
+    """Returns the outputs of the first inference, the fields for JSON, and the text; more inferences follow, for the steady time."""
     from hetero_core.cli.outputs import describe_output, format_outputs, iterate_tensors
     from hetero_core.cli.profile import format_times, sum_times
 
     request = executable.create_infer_request()
-    began = perf_counter()
-    outputs = request.infer(inputs)
-    seconds = perf_counter() - began
+    with step(f"running network '{executable.name}' on {executable.device}"):
+        began = perf_counter()
+        outputs = request.infer(inputs)
+        seconds = perf_counter() - began
+        later = [] if seconds > _SLOW_SECONDS else _time_later_runs(executable, request, inputs)
     described = [describe_output(name, value) for name, value in iterate_tensors(outputs)]
-    fields = {"network": executable.name, "device": str(executable.device), "seconds": seconds, "outputs": described}
+    fields: dict[str, Any] = {"network": executable.name, "device": str(executable.device), "seconds": seconds}
+    fields |= {"later_seconds": median(later) if later else None, "later_runs": len(later), "outputs": described}
     parts = [
-        f"network '{executable.name}' on {executable.device}: one inference in {format_seconds(seconds)}",
+        f"network '{executable.name}' on {executable.device}: {_describe_times(fields, executable)}",
         format_outputs(described),
     ]
     if request.profile is not None:
@@ -161,6 +173,38 @@ def _infer(executable: ExecutableNetwork, inputs: Mapping[str, Any]) -> tuple[di
         fields["subgraphs"] = sums
         parts.append(format_times(sums))
     return outputs, fields, "\n\n".join(parts)
+
+
+def _describe_times(fields: Mapping[str, Any], executable: ExecutableNetwork) -> str:
+    first = f"first inference in {format_seconds(fields['seconds'])}"
+    if fields["later_seconds"] is None:
+        return first
+    state = ", while machine code is still being compiled" if is_compiling(executable) else ""
+    return f"{first}, then {format_seconds(fields['later_seconds'])} (median of {fields['later_runs']}{state})"
+
+
+def _time_later_runs(executable: ExecutableNetwork, request: InferRequest, inputs: Mapping[str, Any]) -> list[float]:
+    """Returns the seconds of each later inference, after machine code that is being compiled: a second of them, at most 100."""
+    wait_for_kernels(executable, inputs, most_seconds=_COMPILING_SECONDS)
+    seconds: list[float] = []
+    while not seconds or (len(seconds) < _MOST_RUNS and sum(seconds) + seconds[-1] < _STEADY_SECONDS):
+        began = perf_counter()
+        request.infer(inputs)
+        seconds.append(perf_counter() - began)
+    return seconds
+
+
+def wait_for_kernels(executable: ExecutableNetwork, inputs: Mapping[str, Any], *, most_seconds: float) -> None:
+    """Runs a network until the device has compiled its machine code for it, or for so many seconds."""
+    ends = perf_counter() + most_seconds
+    while is_compiling(executable) and perf_counter() < ends:
+        executable.infer(inputs)
+
+
+def is_compiling(executable: ExecutableNetwork) -> bool:
+    """Says whether the device still compiles machine code for the network: one of its metrics `..._KERNELS_READY` is False."""
+    names = [name for name in executable.get_metric("SUPPORTED_METRICS") if name.endswith("_KERNELS_READY")]
+    return not all(executable.get_metric(name) for name in names)
 
 
 def _save(outputs: Mapping[str, Any], options: argparse.Namespace, fields: dict[str, Any]) -> str:
@@ -179,7 +223,8 @@ def _compare(
     """Returns the answer with the comparison added; the other device runs with its default configuration and without pins."""
     from hetero_core.cli.comparison import compare_outputs, format_comparison
 
-    expected = core.load_network(network, options.compare).infer(inputs)
+    with follow(options)(f"running network '{network.name}' on {options.compare}"):
+        expected = core.load_network(network, options.compare).infer(inputs)
     rows = compare_outputs(outputs, expected, rtol=options.rtol, atol=0.0 if options.atol is None else options.atol)
     agrees = all(row["mismatch"] is None for row in rows)
     fields = {**answer.fields, "comparison": {"device": options.compare, "agrees": agrees, "outputs": rows}}

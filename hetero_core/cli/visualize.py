@@ -9,7 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError, to_json
-from hetero_core.cli.options import Parser, add_command, add_device_options, pin_network, read_config, read_model, read_pins
+from hetero_core.cli.options import (
+    Parser,
+    add_command,
+    add_device_options,
+    add_shape_option,
+    find_target,
+    pin_network,
+    read_config,
+    read_model,
+    read_pins,
+    reshape,
+)
+from hetero_core.cli.progress import follow
 from hetero_core.errors import enumerate_choices, suggest
 from hetero_core.files import replace_file
 from hetero_core.reports.text import count
@@ -30,6 +42,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser = add_command(subparsers, "visualize", summary, answer_visualize)
     parser.add_argument("model", metavar="MODEL", help="an .onnx file")
     add_device_options(parser)
+    add_shape_option(parser)
     parser.add_argument(
         "-o", "--output", required=True, metavar="FILE", help=f"the file to write; its ending says what: {', '.join(_SUFFIXES)}"
     )
@@ -47,11 +60,13 @@ def answer_visualize(options: argparse.Namespace) -> Answer:
     suffix = _read_suffix(options.output)
     if options.timings is not None and suffix not in _DRAWINGS:
         raise UsageError(f"--timings has a meaning only for {', '.join(_DRAWINGS)}; '{options.output}' shows no times")
-    with Core() as core:
-        network = pin_network(core, read_model(core, options.model), options.device, read_pins(options))
+    target = find_target(options.output)
+    with Core() as core, follow(options)(f"asking {options.device} about '{options.model}'"):
+        core.resolve_config(options.device, read_config(options))  # a wrong name is said before what is wrong with the model
+        reshaped = reshape(read_model(core, options.model), options.shape)
+        network = pin_network(core, reshaped, options.device, read_pins(options))
         plan, result = _query(core, network, options)
     times = {} if options.timings is None else read_timings(options.timings, plan)
-    target = Path(options.output)
     try:
         _write(target, suffix, network, plan, times)
     except OSError as error:

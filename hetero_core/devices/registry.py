@@ -95,7 +95,7 @@ class Registry:
         """
         claims = self._announced.get(name)
         if not claims:
-            hint = suggest(name, self._announced) or ";"
+            hint = f", did you mean 'HETERO:{name}'?" if "," in name else suggest(name, self._announced) or ";"
             raise DeviceNotFoundError(
                 f"no plugin announces device '{name}'{hint} installed are {enumerate_choices(self._announced)}"
             )

@@ -16,7 +16,7 @@ from hetero_core.dtypes import DTYPES, numpy_dtype
 from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
 from hetero_core.network.arrays import array_of_bytes, bytes_of_array
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.types import Dimension
+from hetero_core.network.types import Dimension, ValueSpec
 
 BORDER_KEY = "hetero.border"
 """The key of the border in `metadata_props` of an ONNX file."""
@@ -129,6 +129,22 @@ class Border:
 
 
 EMPTY_BORDER = Border()
+
+
+def describe_inputs(specs: Sequence[ValueSpec], border: Border) -> Mapping[str, InputInfo]:
+    """Returns input -> name, precision, layout and shape."""
+    return MappingProxyType({spec.name: InputInfo(*_describe_value(spec, border), name=spec.name) for spec in specs})
+
+
+def describe_outputs(specs: Sequence[ValueSpec], border: Border) -> Mapping[str, OutputInfo]:
+    """Returns output -> name, precision, layout and shape."""
+    return MappingProxyType({spec.name: OutputInfo(*_describe_value(spec, border), name=spec.name) for spec in specs})
+
+
+def _describe_value(spec: ValueSpec, border: Border) -> tuple[str | None, str | None, tuple[Dimension, ...] | None]:
+    shape = spec.shape
+    layout = border.layouts.get(spec.name, None if shape is None else LAYOUT_OF_RANK.get(len(shape)))
+    return precision_of_dtype(spec.dtype), layout, shape
 
 
 def border_to_json(border: Border) -> str:

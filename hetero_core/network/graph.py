@@ -10,18 +10,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hetero_core.errors import InvalidNetworkError, suggest
 from hetero_core.network.affinity import resolve_pins
-from hetero_core.network.border import EMPTY_BORDER, LAYOUT_OF_RANK, Border, InputInfo, OutputInfo, precision_of_dtype
+from hetero_core.network.border import EMPTY_BORDER, Border, InputInfo, OutputInfo, describe_inputs, describe_outputs
 from hetero_core.network.declarations import NO_DECLARATIONS, Declarations
 from hetero_core.network.fingerprint import fingerprint_network
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.types import Dimension, ValueSpec, ValueType
-
-if TYPE_CHECKING:
-    pass
+from hetero_core.network.types import ValueSpec, ValueType
 
 EMPTY: Mapping[str, Any] = MappingProxyType({})
 
@@ -174,17 +171,12 @@ class Network(Graph):
     @cached_property
     def input_info(self) -> Mapping[str, InputInfo]:
         """Input -> name, precision, layout and shape."""
-        return MappingProxyType({spec.name: InputInfo(*self._describe(spec), name=spec.name) for spec in self.inputs})
+        return describe_inputs(self.inputs, self.border)
 
     @cached_property
     def output_info(self) -> Mapping[str, OutputInfo]:
         """Output -> name, precision, layout and shape."""
-        return MappingProxyType({spec.name: OutputInfo(*self._describe(spec), name=spec.name) for spec in self.outputs})
-
-    def _describe(self, spec: ValueSpec) -> tuple[str | None, str | None, tuple[Dimension, ...] | None]:
-        shape = spec.shape
-        layout = self.border.layouts.get(spec.name, None if shape is None else LAYOUT_OF_RANK.get(len(shape)))
-        return precision_of_dtype(spec.dtype), layout, shape
+        return describe_outputs(self.outputs, self.border)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -31,7 +31,7 @@ from hetero_core.errors import (
 )
 from hetero_core.files import replace_file
 from hetero_core.limits import RunLimits
-from hetero_core.network.border import EMPTY_BORDER, Border
+from hetero_core.network.border import EMPTY_BORDER, Border, InputInfo, OutputInfo, describe_inputs, describe_outputs
 from hetero_core.network.declarations import NO_DECLARATIONS, Declarations
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.profile import Profile
@@ -168,6 +168,16 @@ class ExecutableNetwork:
         if self.memory_limit is None and self.deadline is None:
             return None
         return RunLimits(self.where, memory_limit=self.memory_limit)
+
+    @property
+    def input_info(self) -> Mapping[str, InputInfo]:
+        """Input -> name, precision, layout and shape, as of the network that was loaded."""
+        return describe_inputs(self.inputs, self.border)
+
+    @property
+    def output_info(self) -> Mapping[str, OutputInfo]:
+        """Output -> name, precision, layout and shape, as of the network that was loaded."""
+        return describe_outputs(self.outputs, self.border)
 
     def create_infer_request(self) -> InferRequest:
         """Returns a request with working memory of its own. Raises: ClosedError."""

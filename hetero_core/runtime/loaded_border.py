@@ -61,9 +61,9 @@ def check_payload(payload: Any, blame: str) -> Payload:
 
 
 def add_border(payload: Payload, border: Border, declarations: Declarations, outputs: tuple[ValueSpec, ...]) -> Payload:
-    """Returns the payload with the border, where that says anything about runs, and with the hints about its outputs."""
+    """Returns the payload with the border, where that says anything about runs or layouts, and with the hints about its outputs."""
     hints = pack_hints(declarations, [spec.name for spec in outputs])
-    sections = {_SECTION: pack_border(border)} if border.shapes_runs else {}
+    sections = {_SECTION: pack_border(border)} if border.shapes_runs or border.layouts else {}
     sections.update({_HINTS: hints} if hints else {})
     return replace(payload, sections={**payload.sections, **sections}) if sections else payload
 

@@ -163,3 +163,37 @@ def test_header_that_a_stranger_closed_with_a_right_digest_is_still_checked(chan
     read_blob(rewrite_header(lambda fields: None))
     with pytest.raises(BlobDamagedError, match=message):
         read_blob(rewrite_header(change))
+
+
+class Trickle(io.RawIOBase):
+    """A stream that gives at most seven bytes at a time, as a pipe may."""
+
+    def __init__(self, content: bytes) -> None:
+        self._stream = io.BytesIO(content)
+
+    def read(self, size: int = -1) -> bytes:
+        return self._stream.read(min(size, 7))
+
+
+@pytest.mark.parametrize("open_stream", [io.BytesIO, Trickle])
+def test_two_containers_in_one_stream_are_read_one_behind_the_other(open_stream: Callable[[bytes], Any]) -> None:
+    blob = make_blob()
+    stream = open_stream(b"before" + blob + blob + b"behind")
+    assert stream.read(6) == b"before"
+    one, other = read_blob(stream), read_blob(stream)
+    assert one[0] == other[0] == read_blob(blob)[0]
+    assert {name: bytes(view) for name, view in other[1].sections.items()} == {
+        name: bytes(view) for name, view in read_blob(blob)[1].sections.items()
+    }
+    assert stream.read(6) == b"behind"
+
+
+def test_stream_that_ends_early_or_promises_too_much_is_damaged() -> None:
+    blob = bytearray(make_blob())
+    with pytest.raises(BlobDamagedError, match="is cut off or has bytes added"):
+        read_blob(io.BytesIO(bytes(blob[:-1])))
+    blob[24:32] = (2**62).to_bytes(8, "little")
+    with pytest.raises(BlobDamagedError, match=f"its header says {2**62} bytes, it has {len(blob)}"):
+        read_blob(io.BytesIO(bytes(blob)))
+    with pytest.raises(BlobDamagedError, match="begins with b'nothing"):
+        read_blob(io.BytesIO(b"nothing of the kind" * 10))

@@ -15,6 +15,8 @@ import pytest
 from hetero_core import Core, Network, Payload
 from hetero_core.blobs.container import BlobHeader, read_blob, write_blob
 from hetero_core.errors import BlobDamagedError, BlobError, BlobMismatchError, ConfigKeyError, HeteroError
+from hetero_core.network.border import InputInfo
+from hetero_core.transforms.editing import edit
 
 TEXT = "g (float[N,2] x) => (float[N,2] y) <float[2] w = {1, 2}> { a = Div(x, w) y = Relu(a) }"
 X = np.array([[3, 4], [-1, 5]], np.float32)
@@ -144,3 +146,35 @@ def test_blob_without_a_key_that_shapes_is_refused_and_one_without_a_key_that_st
     broken = repack(blob, lambda fields, _: fields["config"].pop("TEMPLATE_REFUSED_OPERATORS"))
     with pytest.raises(BlobMismatchError, match="the blob does not say TEMPLATE_REFUSED_OPERATORS, which shape what is compiled"):
         core.import_network(broken, "TEMPLATE")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_device_is_that_of_the_blob_where_none_is_given(core: Core, read: Callable[..., Network], device: str) -> None:
+    imported = core.import_network(export(core, read(TEXT), device))
+    assert str(imported.device) == device
+    assert imported.infer({"x": X})["y"].tolist() == [[3, 2], [0, 2.5]]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_layouts_of_a_network_are_those_of_what_is_loaded_and_of_its_blob(
+    core: Core, read: Callable[..., Network], device: str, tmp_path: Path
+) -> None:
+    # The usual layout of two axes is NC.
+    network = edit(read(TEXT)).with_inputs({"x": InputInfo(model_layout="CN")})
+    assert network.input_info["x"].layout == "CN"
+    loaded = core.load_network(network, device)
+    loaded.export_network(tmp_path / "net.blob")
+    imported = core.import_network(tmp_path / "net.blob")
+    cached = [core.load_network(network, device, {"CACHE_DIR": str(tmp_path / "cache")}) for _ in range(2)]
+    for executable in (loaded, imported, *cached):
+        assert executable.input_info == network.input_info
+        assert executable.output_info == network.output_info
+
+
+def test_blobs_of_several_networks_in_one_stream_are_imported_in_turn(core: Core, read: Callable[..., Network]) -> None:
+    stream = io.BytesIO()
+    for device in DEVICES:
+        core.load_network(read(TEXT), device).export_network(stream)
+    stream.seek(0)
+    imported = [core.import_network(stream) for _ in DEVICES]
+    assert [str(network.device) for network in imported] == list(DEVICES)

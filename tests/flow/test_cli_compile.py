@@ -135,7 +135,7 @@ def test_wrong_arguments_end_with_2(arguments: list[str], message: str, capsys: 
 
 def test_file_that_cannot_be_written_ends_with_2(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compile", model, "-d", "CPU", "-o", f"{model}/inside.blob"]) == 2
-    assert "cannot write the exported network 'sandwich'" in capsys.readouterr().err
+    assert "cannot write " in capsys.readouterr().err
 
 
 def test_inspect_of_a_file_that_is_no_blob(model: str, capsys: pytest.CaptureFixture[str]) -> None:

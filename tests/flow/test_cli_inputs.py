@@ -163,10 +163,10 @@ def test_random_scalar_and_optional() -> None:
 @pytest.mark.parametrize(
     ("spec", "shapes", "message"),
     [
-        (Y, {}, "input y: int64[n] has open dimensions; choose their sizes for --random, as in --shape y=1"),
+        (Y, {}, "input y: int64[n] has open dimensions; choose their sizes, as in --shape n=1"),
         (ValueSpec("x", TensorType("float32", ("n", 3, None))), {}, "as in --shape x=1,3,1"),
         (ValueSpec("x", TensorType("float32", None)), {}, "as in --shape x=1,3,224,224"),
-        (X, {"xx": (1,)}, "--shape xx: there is no such input"),
+        (X, {"xx": (1,)}, "--shape xx=1: there is no such input or named size, did you mean 'x'?"),
         (ValueSpec("s", SequenceType(TensorType("float32"))), {}, "--random makes tensors only; input s: sequence(float32[...])"),
     ],
 )

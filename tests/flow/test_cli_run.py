@@ -68,7 +68,7 @@ def test_outputs_are_printed_with_type_range_and_first_values(
 ) -> None:
     assert main(["run", model, "-d", "CPU", *given]) == 0
     text = capsys.readouterr().out
-    assert text.startswith("network 'lines' on CPU: one inference in ")
+    assert text.startswith("network 'lines' on CPU: first inference in ")
     rows = [line.split() for line in text.splitlines()[2:]]
     assert rows[1] == ["y", "float32[2,3]", "0", "10", "3", "2", "0", "6", "0", "..."]
     assert rows[2] == ["best", "int64[2]", "1", "2", "1.5", "2", "1"]
@@ -194,17 +194,17 @@ def test_compare_with_a_device_that_is_wrong_ends_with_1(model: str, given: list
     [
         (
             [],
-            "network 'lines' misses the inputs x: float32[n,3]. Give each with -i NAME=FILE, or ask for random ones with --random",
+            "misses the inputs x: float32[n,3]. Give each with -i NAME=FILE or -i NAME=VALUE, or ask for random ones with --random",
         ),
-        (["--random"], "as in --shape x=1,3"),
+        (["--random"], "input x: float32[n,3] has open dimensions; choose their sizes, as in --shape n=1"),
         (
             ["--random", "--shape", "x=2,4,5"],
-            "input 'x' of network 'lines' is float32[n,3]; a shape of 3 axes cannot be given to it",
+            "--shape x=2,4,5: input x: float32[n,3] has 2 axes, and 3 sizes were given",
         ),
         (["--random", "--shape", "x=2,x"], "--shape x=2,x: expected sizes separated by commas"),
         (["--random", "--shape", "2,3"], "--shape 2,3: expected NAME=SIZE,SIZE,..."),
         (["--random", "--seed", "-1"], "expected a whole number of 0 or more, got -1"),
-        (["--random", "--shape", "xx=2,3"], "network 'lines' has no input 'xx', did you mean 'x'? its inputs are x"),
+        (["--random", "--shape", "xx=2,3"], "there is no such input or named size, did you mean 'x'? the inputs are x"),
         (["--seed", "0"], "--seed has a meaning only with --random"),
         (["--rtol", "0"], "--rtol has a meaning only with --compare"),
         (["--compare", "CPU", "--atol", "nan"], "expected a number of 0 or more, got nan"),
@@ -233,11 +233,22 @@ def test_array_that_does_not_fit_ends_with_2(
     assert message in capsys.readouterr().err
 
 
-def test_bad_inputs_are_found_before_a_device_is_asked_for(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", model, "-d", "MISSING"]) == 2
-    assert "misses the inputs" in capsys.readouterr().err
-    assert main(["run", model, "-d", "MISSING", "--random", "--shape", "x=1,3"]) == 3
-    assert "no plugin announces device 'MISSING'" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["-d", "CPUU"], 3, "no plugin announces device 'CPUU', did you mean 'CPU'?"),
+        (["-d", "HETERO:TEMPLATE,CPUU"], 3, "no plugin announces device 'CPUU'"),
+        (["-d", "CPU", "-c", "CPU_VERIFYY=YES"], 2, "no configuration key 'CPU_VERIFYY', did you mean 'CPU_VERIFY'"),
+        (["-d", "CPU", "-c", "PERF_COUNT=maybe"], 2, "PERF_COUNT of device CPU: expected a bool"),
+    ],
+)
+@pytest.mark.parametrize("command", [["run", "--random"], ["query"], ["visualize", "-o", "plan.svg"], ["compile", "-o", "x.blob"]])
+def test_wrong_device_and_key_are_said_before_what_is_wrong_with_the_inputs(
+    command: list[str], arguments: list[str], code: int, message: str, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong_shape = ["--shape", "nn=1"]
+    assert main([*command, model, *arguments, *wrong_shape]) == code
+    assert message in capsys.readouterr().err
 
 
 def test_refused_nodes_end_with_2_and_list_their_reasons(model: str, given: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -139,8 +139,8 @@ def test_times_of_something_else_are_an_error(
         ([], "the following arguments are required: -o/--output"),
         (["-o", "plan.txt", "--timings", "times.json"], "--timings has a meaning only for .html, .mmd, .svg"),
         (["-o", "plan.svg", "--timings", "missing.json"], "--timings missing.json: No such file or directory"),
-        (["-o", "missing/plan.svg"], "cannot write 'missing/plan.svg': No such file or directory"),
-        (["-o", "missing/plan.onnx"], "cannot write 'missing/plan.onnx': No such file or directory"),
+        (["-o", "missing/plan.svg"], "cannot write 'missing/plan.svg': there is no folder missing"),
+        (["-o", "missing/plan.onnx"], "cannot write 'missing/plan.onnx': there is no folder missing"),
     ],
 )
 def test_wrong_option_is_an_error_that_says_what_to_do(

@@ -1,0 +1,108 @@
+"""`hetero inspect` without -d: which installed devices run a model whole, what stops the others, and the cure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import hetero_template
+import onnx
+import onnx.parser
+import pytest
+
+from hetero_core import Core, hookimpl
+from hetero_core.cli.main import main
+from hetero_core.cli.verdicts import add_cures, advise, ask_device, ask_installed_devices, format_verdicts
+from hetero_core.errors import DeviceUnavailableError
+
+MODEL = """<ir_version: 8, opset_import: ["": 17]>
+chain (float[n, 2] x) => (float[n, 2] y) { [up] a = Neg (x) [middle] b = Relu (a) [last] c = Abs (b) [end] y = Relu (c) }"""
+CUSTOM = """<ir_version: 8, opset_import: ["": 17, "com.acme": 1]>
+odd (float[2] x) => (float[2] y) { [known] a = Relu (x) [twist] b = com.acme.Twist (a) [again] y = com.acme.Twist (b) }"""
+
+
+class Absent:
+    """A plugin whose device cannot be used."""
+
+    @hookimpl
+    def create_device(self) -> object:
+        raise DeviceUnavailableError("the card is missing; plug it in")
+
+
+@pytest.fixture
+def core() -> Iterator[Core]:
+    """TEMPLATE refuses Relu; LEFT refuses Neg, and RIGHT refuses Abs and Relu."""
+    with Core() as made:
+        for name in ("LEFT", "RIGHT"):
+            made.register_plugin(name, hetero_template)
+        made.register_plugin("ABSENT", Absent())
+        made.set_config({"TEMPLATE_REFUSED_OPERATORS": "Relu"}, "TEMPLATE")
+        made.set_config({"TEMPLATE_REFUSED_OPERATORS": "Neg"}, "LEFT")
+        made.set_config({"TEMPLATE_REFUSED_OPERATORS": "Abs,Relu"}, "RIGHT")
+        yield made
+
+
+def read(core: Core, text: str) -> Any:
+    return core.read_network(onnx.parser.parse_model(text))
+
+
+def test_device_that_stops_is_told_with_its_first_node_and_the_split_that_runs(core: Core) -> None:
+    network = read(core, MODEL)
+    rows = ask_installed_devices(core, network, lambda _: nullcontext())
+    add_cures(core, rows)
+    by_device = {row["device"]: row for row in rows}
+    assert "HETERO" not in by_device  # runs nothing itself
+    assert by_device["CPU"]["whole"]
+    template = by_device["TEMPLATE"]
+    assert (template["whole"], template["taken"]) == (False, 2)
+    assert template["first"] == {
+        "node": "middle",
+        "operator": "Relu-14",
+        "reason": "operator Relu is refused by TEMPLATE_REFUSED_OPERATORS",
+    }
+    assert template["cure"].startswith("HETERO:TEMPLATE,CPU runs the model")
+    assert "the card is missing; plug it in" in by_device["ABSENT"]["error"]
+    text = format_verdicts(rows, advise(core, network, rows), 4)
+    assert text.startswith("runs whole on: CPU")
+    assert "  ABSENT cannot be used: " in text
+    assert "  TEMPLATE takes 2 of 4 nodes; 'middle' (Relu-14) stops it:\n    operator Relu is refused" in text
+
+
+def test_devices_that_run_the_model_together_are_named_and_do(core: Core) -> None:
+    network = read(core, MODEL)
+    rows = [ask_device(core, network, device) for device in ("RIGHT", "LEFT")]
+    (advice,) = advise(core, network, rows)
+    assert advice["device"] == "HETERO:LEFT,RIGHT"
+    assert core.query_network(network, advice["device"]).refused == {}
+
+
+def test_custom_operator_is_told_with_what_makes_it_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "odd.onnx")
+    onnx.save(onnx.parser.parse_model(CUSTOM), path)
+    assert main(["inspect", path]) == 0
+    text = capsys.readouterr().out
+    assert "runs whole on: no installed device" in text
+    assert (
+        "no device takes 'twist' (com.acme:Twist-1), 2 of 3 nodes; it is a custom operator: make it known with Core.add_extension"
+        in text
+    )
+    assert main(["inspect", path, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert [one["nodes"] for one in answer["advice"]] == [["twist", "again"]]
+    assert {row["device"]: row["first"]["node"] for row in answer["devices"] if row["error"] is None}["CPU"] == "twist"
+
+
+def test_shape_is_asked_about(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "model.onnx")
+    onnx.save(onnx.parser.parse_model(MODEL), path)
+    assert main(["inspect", path, "-d", "CPU", "--shape", "n=5", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["inputs"][0]["shape"], answer["dynamic_dimensions"], answer["devices"][0]["whole"]) == ([5, 2], [], True)
+
+
+def test_wrong_device_is_said_before_what_is_wrong_with_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "missing.onnx", "-d", "CPUU"]) == 3
+    assert "did you mean 'CPU'?" in capsys.readouterr().err

@@ -1,0 +1,232 @@
+"""Sizes and values on the command line: named sizes, what an array binds, values in place, and the errors that name all inputs."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+from hetero_core.cli.answer import UsageError
+from hetero_core.cli.inputs import collect_inputs, fill_inputs
+from hetero_core.cli.main import main
+from hetero_core.cli.progress import announce
+from hetero_core.network.types import OptionalType, TensorType, ValueSpec
+
+# The second input has the first one's named size, as the mask of a language model has.
+MODEL = """<ir_version: 8, opset_import: ["": 17]>
+masked (float[batch, height] x, float[batch, height] mask, int64 rate) => (float[batch, height] y)
+{ a = Mul (x, mask) b = Cast <to = 1> (rate) y = Mul (a, b) }"""
+IMAGE = ValueSpec("image", TensorType("float32", (None, 3, None, None)))
+X = ValueSpec("x", TensorType("float32", ("n", 2)))
+Y = ValueSpec("y", TensorType("int64", (1, "n")))
+RATE = ValueSpec("rate", TensorType("int64", ()))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(MODEL), path)
+    return str(path)
+
+
+def collect(texts: list[str], *specs: ValueSpec, seed: int | None = 0, **shapes: tuple[int, ...]) -> dict[str, Any]:
+    return collect_inputs(texts, specs, network="net", shapes=shapes, seed=seed)
+
+
+def test_all_open_inputs_are_named_at_once_with_options_that_work(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", model, "-d", "CPU", "--random"]) == 2
+    message = capsys.readouterr().err
+    assert "2 inputs have open dimensions: x: float32[batch,height]; mask: float32[batch,height]" in message
+    advice = message.strip().rpartition("as in ")[2].split()
+    assert advice == ["--shape", "batch=1", "--shape", "height=1"]
+    assert main(["run", model, "-d", "CPU", "--random", *advice]) == 0
+
+
+def test_advice_for_an_image_is_an_image() -> None:
+    with pytest.raises(UsageError, match="as in --shape image=1,3,224,224"):
+        fill_inputs({}, [IMAGE], {}, seed=0)
+
+
+@pytest.mark.parametrize("shapes", [["x=2,5"], ["batch=2", "height=5"], ["mask=2,5"], ["x=2,5", "mask=2,5"]])
+def test_size_of_one_input_holds_for_all_of_its_name(shapes: list[str], model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = [word for shape in shapes for word in ("--shape", shape)]
+    assert main(["run", model, "-d", "CPU", "--random", *options, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["outputs"][0]["shape"] == [2, 5]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        (["x=2,5", "mask=2,4"], "--shape mask=2,4: makes size 'height' 4, and --shape x=2,5 makes it 5; they must agree"),
+        (["height=2,5"], "--shape height=2,5: 'height' is one size; expected one number"),
+        (["hight=2"], "did you mean 'height'? the inputs are x: float32[batch,height]; mask"),
+        (["x=2"], "--shape x=2: input x: float32[batch,height] has 2 axes, and 1 sizes were given"),
+    ],
+)
+@pytest.mark.parametrize(
+    "command", [["run", "--random", "-d", "CPU"], ["compare", "-d", "CPU", "-d", "TEMPLATE"], ["query", "-d", "CPU"]]
+)
+def test_wrong_size_is_an_error(
+    command: list[str], shapes: list[str], message: str, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [word for shape in shapes for word in ("--shape", shape)]
+    assert main([*command, model, *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_array_binds_the_names_of_its_shape(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((4, 2), np.float32))
+    assert collect([f"x={tmp_path / 'x.npy'}"], X, Y)["y"].shape == (1, 4)
+
+
+def test_values_in_the_command_become_arrays_of_the_input() -> None:
+    given = collect(["rate=16000", "y=5,6,7", "x=0.5"], X, Y, RATE)
+    assert (given["rate"].shape, given["rate"].dtype, int(given["rate"])) == ((), np.int64, 16000)
+    np.testing.assert_array_equal(given["y"], [[5, 6, 7]])
+    # One value fills the input, whose open size the other input has chosen.
+    np.testing.assert_array_equal(given["x"], np.full((3, 2), 0.5, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "text", "value"),
+    [("bool", "true", True), ("string", "hello", "hello"), ("uint8", "255", 255), ("float16", "-1e-2", np.float16(-0.01))],
+)
+def test_value_has_the_element_type_of_the_input(dtype: str, text: str, value: object) -> None:
+    (array,) = collect([f"v={text}"], ValueSpec("v", TensorType(dtype, (1,)))).values()
+    assert array.shape == (1,)
+    assert array[0] == value
+
+
+def test_value_for_an_optional_input_is_taken() -> None:
+    assert collect(["v=3"], ValueSpec("v", OptionalType(TensorType("int64", ()))))["v"] == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rate=1.5", "values of input rate: int64[] separated by commas, as in -i rate=1"),
+        ("rate=9223372036854775808", "'9223372036854775808' is of no kind that can be read"),
+        ("rate=x.wav", "these are .jpeg, .jpg, .npy"),
+        ("rate=1,2", "2 values do not fit input rate: int64[]"),
+        ("x=1,2,3", "3 values do not fit input x: float32[n,2]"),
+        ("rate=", "is of no kind"),
+    ],
+)
+def test_value_that_does_not_fit_is_an_error(text: str, message: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        collect([text], X, RATE)
+    assert message in str(raised.value)
+
+
+def test_value_that_fills_an_open_input_needs_its_size() -> None:
+    with pytest.raises(UsageError, match=r"input x: float32\[n,2\] has open dimensions; choose their sizes, as in --shape n=1"):
+        collect(["x=0"], X, seed=None)
+    assert collect(["x=0"], X, seed=None, n=(3,))["x"].shape == (3, 2)
+
+
+def test_query_visualize_and_compile_take_shapes(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    split = ["-d", "HETERO:TEMPLATE,CPU", "-c", "TEMPLATE_REFUSED_OPERATORS=Mul", "--shape", "x=2,5"]
+    assert main(["query", model, *split]) == 0
+    assert "mask: float32[2,5], 40 bytes" in capsys.readouterr().out
+    assert main(["visualize", model, *split, "-o", str(tmp_path / "plan.txt")]) == 0
+    assert "[2,5]" in (tmp_path / "plan.txt").read_text()
+    assert main(["compile", model, *split, "-o", str(tmp_path / "model.blob")]) == 0
+    # The shape is compiled in, so nothing has to be chosen, and the file knows its device.
+    assert main(["run", str(tmp_path / "model.blob"), "--random"]) == 0
+
+
+@pytest.mark.parametrize("command", ["query", "run", "compile"])
+def test_second_device_is_refused_with_the_way_to_split(command: str, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, model, "-d", "TEMPLATE", "-d", "CPU"]) == 2
+    message = capsys.readouterr().err
+    assert "-d is given twice: TEMPLATE and CPU" in message
+    assert "HETERO:TEMPLATE,CPU splits the model over both" in message
+
+
+def test_second_value_of_any_single_option_is_refused(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", model, "-d", "CPU", "--random", "--seed", "1", "--seed", "2"]) == 2
+    assert "--seed is given twice: 1 and 2; leave one out" in capsys.readouterr().err
+
+
+def test_pins_of_bench_are_for_the_devices_that_split(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    quick = ["--iterations", "1", "--rounds", "1", "--warmup", "0", "--shape", "x=1,2"]
+    devices = ["-d", "CPU", "-d", "HETERO:TEMPLATE,CPU"]
+    assert main(["bench", model, *devices, "--pin", "op:Cast=CPU", *quick]) == 0
+    assert "CPU splits no networks and ran without pins" in capsys.readouterr().err
+    assert main(["bench", model, "-d", "CPU", "--pin", "op:Cast=CPU", *quick]) == 2
+    assert "--pin and --affinity need a device that splits networks" in capsys.readouterr().err
+    assert main(["bench", model, *devices[2:], "--pin", "op:Casts=CPU", *quick]) == 2
+    assert "op:Casts" in capsys.readouterr().err
+
+
+def test_later_inferences_are_timed_apart_from_the_first(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["run", model, "-d", "TEMPLATE", "--random", "--shape", "x=1,2"]
+    assert main([*arguments, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["later_runs"] >= 1
+    assert answer["later_seconds"] > 0
+    assert main(arguments) == 0
+    assert "first inference in " in capsys.readouterr().out.splitlines()[0]
+
+
+class Watched(io.StringIO):
+    """A stream that says when enough lines are in it."""
+
+    def __init__(self, lines: int) -> None:
+        super().__init__()
+        self.is_full = threading.Event()
+        self._lines = lines
+
+    def flush(self) -> None:
+        if self.getvalue().count("\n") >= self._lines:
+            self.is_full.set()
+
+
+def test_step_that_lasts_says_so_again_and_again() -> None:
+    stream = Watched(3)
+    with announce("loading", stream=stream, first=0, again=0.001):
+        assert stream.is_full.wait(30)
+    assert stream.getvalue().splitlines()[:2] == ["hetero: loading ...", "hetero: loading ... 0 s"]
+
+
+def test_short_step_says_nothing() -> None:
+    stream = io.StringIO()
+    with announce("loading", stream=stream, first=1000):
+        pass
+    assert stream.getvalue() == ""
+
+
+def test_json_has_no_signs_of_life(model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hetero_core.cli.progress.threading", None)  # a watcher could not be started
+    assert main(["run", model, "-d", "CPU", "--random", "--shape", "x=1,2", "--json"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["compile", "-d", "CPU", "-o", "missing/x"],
+        ["reduce", "-d", "CPU", "-d", "TEMPLATE", "-o", "missing/x"],
+        ["visualize", "-d", "CPU", "-o", "missing/x.svg"],
+    ],
+)
+def test_file_that_cannot_be_written_is_said_before_the_work(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([arguments[0], "no-model.onnx", *arguments[1:]]) == 2
+    assert "there is no folder missing" in capsys.readouterr().err
+
+
+def test_list_of_devices_is_taken_for_a_split(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["query", model, "-d", "TEMPLATE,CPU"]) == 3
+    assert "did you mean 'HETERO:TEMPLATE,CPU'?" in capsys.readouterr().err
+
+
+def test_name_that_is_neither_file_nor_model_is_said_with_the_near_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "resnet5", "-d", "CPU"]) == 2
+    assert "there is no file 'resnet5', and no model of this name, did you mean 'resnet50'?" in capsys.readouterr().err
