@@ -22,14 +22,19 @@ Array = Any
 
 @dataclass(frozen=True, slots=True)
 class DeviceName:
-    """A parsed device string: `GPU.1` is ("GPU", "1", ""), `HETERO:GPU.1,CPU` is ("HETERO", "", "GPU.1,CPU")."""
+    """A parsed device string: `GPU.1` is ("GPU", "1", ""), `HETERO:GPU.1,CPU` is ("HETERO", "", "GPU.1,CPU").
+
+    An id whose case or characters matter stands in quotes: `GPU."uuid-1f"` is ("GPU", "uuid-1f", "").
+    """
 
     name: str
     id: str = ""
     arguments: str = ""
 
     def __str__(self) -> str:
-        return self.name + (f".{self.id}" if self.id else "") + (f":{self.arguments}" if self.arguments else "")
+        is_plain = self.id == self.id.upper() and not any(character in ' :,()"' for character in self.id)
+        device_id = self.id if is_plain else f'"{self.id}"'
+        return self.name + (f".{device_id}" if self.id else "") + (f":{self.arguments}" if self.arguments else "")
 
 
 @dataclass(frozen=True, slots=True)

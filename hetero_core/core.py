@@ -113,7 +113,7 @@ class Core:
         Plugins that cannot load are left out here; `list_devices` has their reasons.
         """
         return tuple(
-            f"{status.name}.{one}" if one and len(status.ids) > 1 else status.name
+            str(DeviceName(status.name, one)) if len(status.ids) > 1 else status.name
             for status in self.list_devices()
             if not status.reason
             for one in status.ids
@@ -158,8 +158,7 @@ class Core:
         self._require_open()
         parsed = parse_device_name(device)
         entry = self._registry.device(parsed.name)
-        entry.check_name(parsed)
-        return parsed, entry
+        return entry.check_name(parsed), entry
 
     def _require_open(self) -> None:
         if self._forks != count_forks():
