@@ -51,6 +51,7 @@ LAYERS = (
     "blobs",
     "runtime",
     "core",
+    "composing",
     "reports",
     "diagnosis",
     "kernels",

@@ -23,7 +23,7 @@ from hetero_hetero.branches import BranchExecutable, cut_branches
 from hetero_hetero.executable import HeteroExecutable
 from hetero_hetero.loading import load_stages, require_complete
 from hetero_hetero.payload import export_stages, import_stages
-from hetero_hetero.properties import PROPERTIES_KEY, configure_children, find_unavailable
+from hetero_core.composing.properties import PROPERTIES_KEY, configure_children, find_unavailable
 from hetero_hetero.stages import build_plan, cut_stages
 
 logger = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from hetero_core.network.writer import pack_network, unpack_network
 from hetero_core.plan import Boundary, Conflict, Plan, PlanStage
 from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_hetero.executable import HeteroExecutable
-from hetero_hetero.properties import MEASURING_KEY
+from hetero_core.composing.properties import MEASURING_KEY
 from hetero_hetero.shares import configure_stages
 
 _CONSTANTS = "constants"
