@@ -192,6 +192,19 @@ class Executable:
         """
         return None
 
+    def create_spare(self, state: object) -> object:
+        """Returns the second working memory of a request that ties outputs to inputs and has this one.
+
+        A device made of devices keeps both on one of them.
+        """
+        return self.create_state()
+
+    settable_keys: tuple[str, ...] = ()
+    """The configuration keys that `set_config` takes."""
+
+    def set_config(self, config: Mapping[str, Any]) -> None:
+        """Takes new values of `settable_keys`, converted and checked, while the network is in use; all of them or, with an error, none."""
+
     def metrics(self) -> Mapping[str, Any]:
         """Returns metrics of this loaded network: value or zero-argument callable by name."""
         return {}

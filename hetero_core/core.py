@@ -15,6 +15,7 @@ from hetero_core.blobs.trust import require_trust
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
 from hetero_core.devices.device import Device
 from hetero_core.devices.names import parse_device_name, split_device_list
+from hetero_core.devices.provenance import find_core_version
 from hetero_core.devices.registry import Registry
 from hetero_core.devices.status import DeviceStatus, describe_device
 from hetero_core.errors import ClosedError, ConfigValueError, ExtensionError
@@ -24,7 +25,7 @@ from hetero_core.network.border import Border
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import ValueType
 from hetero_core.runtime.borders import bare_network, check_border, take_border
-from hetero_core.runtime.executable import Binding, ExecutableNetwork, find_core_version
+from hetero_core.runtime.executable import Binding, ExecutableNetwork
 from hetero_core.runtime.executors import Executor, ExecutorManager
 from hetero_core.runtime.forks import FORK_ADVICE, count_forks
 from hetero_core.runtime.load_limits import call_in_time, check_constants, check_sections, describe_model

@@ -85,9 +85,13 @@ class Composer:
         entry_of_device: dict[DeviceName, ListedDevice] = {}
         for entry in parse_device_list(device.arguments) if device.arguments else ():
             if entry.count is not None and not self.takes_counts:
-                raise DeviceNameError(f"device {device} has {entry} in its list; {device.name} takes no counts: leave ({entry.count}) out")
+                raise DeviceNameError(
+                    f"device {device} has {entry} in its list; {device.name} takes no counts: leave ({entry.count}) out"
+                )
             if entry.is_excluded and not self.takes_exclusions:
-                raise DeviceNameError(f"device {device} has {entry} in its list; {device.name} takes no exclusions: leave the entry out")
+                raise DeviceNameError(
+                    f"device {device} has {entry} in its list; {device.name} takes no exclusions: leave the entry out"
+                )
             entry_of_device.setdefault(entry.device, entry)
         return tuple(entry_of_device.values())
 
