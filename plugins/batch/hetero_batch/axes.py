@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hetero_batch.rules import SIZE, Axis, MixedImages, NodeView, find_output_axes
+from hetero_batch.rules import find_output_axes
+from hetero_batch.views import SIZE, Axis, MixedImages, NodeView
 from hetero_core.network.graph import Network
 from hetero_core.network.types import TensorType, ValueSpec
 
@@ -23,9 +24,21 @@ class BatchAxes:
     refused: Mapping[str, str]
 
 
+_RECURRENT = ("GRU", "LSTM", "RNN")
+
+
 def find_batch_axes(network: Network) -> BatchAxes:
-    """Returns the batch axes. Behind a node that mixes images the walk goes on as if its outputs were inputs."""
-    axes: dict[str, Axis] = {spec.name: find_input_axis(network, spec) for spec in network.inputs}
+    """Returns the batch axes: on the first axis of the inputs, or on the second where a recurrent operator has it there."""
+    axes = _walk(network, 0)
+    if not axes.refused or any(network.node(name).op_type not in _RECURRENT for name in axes.refused):
+        return axes
+    others = _walk(network, 1)
+    return axes if others.refused else others
+
+
+def _walk(network: Network, place: int) -> BatchAxes:
+    """Returns the axes that follow from those of the inputs; behind a node that mixes images as if its outputs were inputs."""
+    axes: dict[str, Axis] = {spec.name: find_input_axis(network, spec, place) for spec in network.inputs}
     refused: dict[str, str] = {}
     for node in network.nodes:
         try:
@@ -43,21 +56,21 @@ def find_batch_axes(network: Network) -> BatchAxes:
     return BatchAxes(tuple(_plain(axes[spec.name]) for spec in network.inputs), tuple(_plain(axis) for axis in outputs), refused)
 
 
-def find_input_axis(network: Network, spec: ValueSpec) -> int | None:
+def find_input_axis(network: Network, spec: ValueSpec, place: int) -> int | None:
     """Returns the batch axis of an input.
 
-    That is N of its layout, where one is known. Else the size of the first axis of the first input is the batch's: an input has it where
-    that named size is, or, for a number or an open size without a name, on its own first axis if that is the same.
+    That is N of its layout, where one is known. Else the size on axis `place` of the first input is the batch's: an input has it where
+    that named size is, or, for a number or an open size without a name, on the same axis if its size is the same.
     """
     layout = network.border.layouts.get(spec.name)
     if layout is not None:
         return layout.index("N") if "N" in layout else None
     first = next((one.shape for one in network.inputs if isinstance(one.type, TensorType) and one.shape), None)
-    if first is None or not spec.shape:
+    if first is None or len(first) <= place or not spec.shape:
         return None
-    if isinstance(first[0], str):
-        return spec.shape.index(first[0]) if first[0] in spec.shape else None
-    return 0 if spec.shape[0] == first[0] else None
+    if isinstance(first[place], str):
+        return spec.shape.index(first[place]) if first[place] in spec.shape else None
+    return place if len(spec.shape) > place and spec.shape[place] == first[place] else None
 
 
 def _first_axis(network: Network, value: str) -> Axis:

@@ -13,11 +13,11 @@ from hetero_core.composing.blobs import export_part, import_part, spec_of_json, 
 from hetero_core.composing.composer import Composer
 from hetero_core.composing.properties import MEASURING_KEY, PROPERTIES_KEY, configure_children
 from hetero_core.composing.threads import share_processors
-from hetero_core.contract import ConfigKey, DeviceName, Executable, Payload, QueryResult, freeze_mapping
+from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult, freeze_mapping
 from hetero_core.devices.config import LIMIT_KEYS
 from hetero_core.devices.names import ListedDevice
 from hetero_core.devices.query import require_all_supported
-from hetero_core.errors import BlobDamagedError, DeviceNameError, InvalidNetworkError
+from hetero_core.errors import BlobDamagedError, DeviceNameError, InvalidNetworkError, NotImplementedByDeviceError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
 from hetero_core.transforms.reshaping import rebatch_network
@@ -87,7 +87,8 @@ class BatchDevice(Composer):
         try:
             fields = json.loads(bytes(payload.sections["index"]))
             inputs, outputs = (tuple(spec_of_json(spec) for spec in fields[side]) for side in ("inputs", "outputs"))
-            axes = BatchAxes(*(tuple(None if one is None else int(one) for one in side) for side in fields["axes"]), refused={})
+            axes_in, axes_out = (tuple(None if one is None else int(one) for one in side) for side in fields["axes"])
+            axes = BatchAxes(axes_in, axes_out, {})
             size, row = int(fields["size"]), dict(fields["device"])
             if (len(axes.inputs), len(axes.outputs)) != (len(inputs), len(outputs)) or size < 1 or row["device"] != name:
                 raise ValueError("numbers or a device that do not fit together")
@@ -100,6 +101,14 @@ class BatchDevice(Composer):
         steered = {key: config[key] for key in LIMIT_KEYS if config[key] is not None} | {MEASURING_KEY: config[MEASURING_KEY]}
         child, _ = import_part(self._core, row, "device", payload.sections, {**threads, **steered}, owner=device.name)
         return BatchExecutable(inputs, outputs, child, axes, size=size, seconds=config[TIMEOUT_KEY] / 1000)
+
+    @hookimpl
+    def add_extension(self, device: DeviceName, extension: Extension) -> bool:
+        """Refuses: nothing says that a function keeps images apart."""
+        raise NotImplementedByDeviceError(
+            f"device {device} takes no extensions, as nothing says that {extension.op_type} keeps the images of a batch apart; "
+            "give it to the device of the list and put BATCH around the rest, as in 'HETERO:(BATCH:GPU),GPU'"
+        )
 
     def _require_entry(self, device: DeviceName) -> tuple[ListedDevice, str]:
         """Returns the one entry of the list. Raises: DeviceNameError."""
