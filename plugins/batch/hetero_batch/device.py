@@ -63,8 +63,9 @@ class BatchDevice(Composer):
         own = configure_children(self._core, device, [name], config)[name]
         threads = share_processors(self._core, name, config, own, sharers=1, requests=None)
         child = self._core.load_network(opened, name, {**own, **threads})
-        size = DEFAULT_SIZE if entry.count is None else entry.count
-        return BatchExecutable(network.inputs, network.outputs, child, axes, size=size, seconds=config[TIMEOUT_KEY] / 1000)
+        return BatchExecutable(
+            network.inputs, network.outputs, child, axes, size=_size_of(entry), seconds=config[TIMEOUT_KEY] / 1000
+        )
 
     @hookimpl
     def export_network(self, executable: BatchExecutable) -> Payload:
@@ -122,17 +123,25 @@ class BatchDevice(Composer):
         return entries[0], str(entries[0].device)
 
     def _examine(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> tuple[QueryResult, Network, BatchAxes]:
-        """Returns the query's answer, the network with an open batch size, and where its images lie."""
-        _, name = self._require_entry(device)
+        """Returns the query's answer, the network as it is loaded, and where its images lie.
+
+        Its batch size is open, or, where the device refuses that, that of the list: smaller batches are filled up then.
+        """
+        entry, name = self._require_entry(device)
         own = configure_children(self._core, device, [name], config)[name]
         axes = find_batch_axes(network)
         opened, reason = network, ""
         if not axes.refused:
             try:
-                opened = _open_batch(network, axes)
+                opened = network if _is_open(network, axes) else _rebatch(network, axes, "batch_of_requests")
             except InvalidNetworkError as error:
                 reason = f"the batch size cannot be left open: {error}"
         answer = self._core.query_network(opened, name, own)
+        if answer.refused and not axes.refused and not reason and any(axis is not None for axis in axes.inputs):
+            fixed = _rebatch(network, axes, _size_of(entry))
+            answer_fixed = self._core.query_network(fixed, name, own)
+            if len(answer_fixed.refused) < len(answer.refused):
+                opened, answer = fixed, answer_fixed
         refused = {
             node.name: f"it mixes the images of a batch: {axes.refused[node.name]}"
             if node.name in axes.refused
@@ -149,19 +158,22 @@ class BatchDevice(Composer):
         )
 
 
-def _open_batch(network: Network, axes: BatchAxes) -> Network:
-    """Returns the network with an open size where its images lie. Raises: InvalidNetworkError."""
-    fixed = [
-        spec
-        for spec, axis in zip(network.inputs, axes.inputs, strict=True)
-        if axis is not None and spec.shape is not None and isinstance(spec.shape[axis], int)
-    ]
-    if not fixed:
-        return network
+def _size_of(entry: ListedDevice) -> int:
+    return DEFAULT_SIZE if entry.count is None else entry.count
+
+
+def _is_open(network: Network, axes: BatchAxes) -> bool:
+    """Says whether no input has a fixed number of images."""
+    places = zip(network.inputs, axes.inputs, strict=True)
+    return not any(axis is not None and spec.shape is not None and isinstance(spec.shape[axis], int) for spec, axis in places)
+
+
+def _rebatch(network: Network, axes: BatchAxes, size: int | str) -> Network:
+    """Returns the network with this size where its images lie. Raises: InvalidNetworkError."""
     # Those inputs alone: a size that is the same by chance is none of the batch.
     layouts = {
         spec.name: "".join("N" if place == axis else "." for place in range(len(spec.shape or ())))
         for spec, axis in zip(network.inputs, axes.inputs, strict=True)
     }
     bordered = replace(network, border=replace(network.border, layouts=freeze_mapping(layouts)))
-    return replace(rebatch_network(bordered, "batch_of_requests"), border=network.border)
+    return replace(rebatch_network(bordered, size), border=network.border)
