@@ -22,14 +22,19 @@ Array = Any
 
 @dataclass(frozen=True, slots=True)
 class DeviceName:
-    """A parsed device string: `GPU.1` is ("GPU", "1", ""), `HETERO:GPU.1,CPU` is ("HETERO", "", "GPU.1,CPU")."""
+    """A parsed device string: `GPU.1` is ("GPU", "1", ""), `HETERO:GPU.1,CPU` is ("HETERO", "", "GPU.1,CPU").
+
+    An id whose case or characters matter stands in quotes: `GPU."uuid-1f"` is ("GPU", "uuid-1f", "").
+    """
 
     name: str
     id: str = ""
     arguments: str = ""
 
     def __str__(self) -> str:
-        return self.name + (f".{self.id}" if self.id else "") + (f":{self.arguments}" if self.arguments else "")
+        is_plain = self.id == self.id.upper() and not any(character in ' :,()"' for character in self.id)
+        device_id = self.id if is_plain else f'"{self.id}"'
+        return self.name + (f".{device_id}" if self.id else "") + (f":{self.arguments}" if self.arguments else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +191,19 @@ class Executable:
         results live in its working memory may not return a view of an input, unless that is in the host's memory.
         """
         return None
+
+    def create_spare(self, state: object) -> object:
+        """Returns the second working memory of a request that ties outputs to inputs and has this one.
+
+        A device made of devices keeps both on one of them.
+        """
+        return self.create_state()
+
+    settable_keys: tuple[str, ...] = ()
+    """The configuration keys that `set_config` takes."""
+
+    def set_config(self, config: Mapping[str, Any]) -> None:
+        """Takes new values of `settable_keys`, converted and checked, while the network is in use; all of them or, with an error, none."""
 
     def metrics(self) -> Mapping[str, Any]:
         """Returns metrics of this loaded network: value or zero-argument callable by name."""

@@ -18,6 +18,7 @@ from hetero_core.blobs.trust import require_trust
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
 from hetero_core.devices.device import Device
 from hetero_core.devices.names import parse_device_name, split_device_list
+from hetero_core.devices.provenance import find_core_version
 from hetero_core.devices.registry import Registry
 from hetero_core.devices.status import DeviceStatus, describe_device
 from hetero_core.errors import ClosedError, ConfigValueError, ExtensionError
@@ -29,7 +30,7 @@ from hetero_core.network.graph import Network, Node
 from hetero_core.network.hints import without_hints
 from hetero_core.network.types import ValueType
 from hetero_core.runtime.declared_shapes import check_declarations
-from hetero_core.runtime.executable import Binding, ExecutableNetwork, find_core_version
+from hetero_core.runtime.executable import Binding, ExecutableNetwork
 from hetero_core.runtime.executors import Executor, ExecutorManager
 from hetero_core.runtime.forks import FORK_ADVICE, count_forks
 from hetero_core.runtime.load_limits import call_in_time, check_constants, check_sections, describe_model
@@ -120,7 +121,7 @@ class Core:
         Plugins that cannot load are left out here; `list_devices` has their reasons.
         """
         return tuple(
-            f"{status.name}.{number}" if number and len(status.ids) > 1 else status.name
+            str(DeviceName(status.name, number)) if len(status.ids) > 1 else status.name
             for status in self.list_devices()
             if not status.reason
             for number in status.ids
@@ -165,8 +166,7 @@ class Core:
         self._require_open()
         parsed = parse_device_name(device)
         entry = self._registry.device(parsed.name)
-        entry.check_name(parsed)
-        return parsed, entry
+        return entry.check_name(parsed), entry
 
     def _require_open(self) -> None:
         if self._forks != count_forks():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 from hetero_core.network.graph import Node
@@ -115,6 +115,14 @@ class Profile:
     def of_part(self, device: str, subgraph: int) -> Profile:
         """Returns a profile that writes into this one, for a part that another device runs; `end_part` records when it ran."""
         return Profile(device, subgraph, self)
+
+    def add_shared(self, other: Profile) -> None:
+        """Records as times of this part what another profile holds: those of a run that several requests share."""
+        with other._lock:
+            entries, stages = list(other._entries), list(other._stages)
+        with self._lock:
+            self._entries += [replace(entry, path=(*self.path, *entry.path), subgraph=self.subgraph) for entry in entries]
+            self._stages += [replace(stage, path=(*self.path, *stage.path)) for stage in stages]
 
     def end_part(self, reads: tuple[str, ...], writes: tuple[str, ...]) -> None:
         """Records that this part ran from when its profile was made until now, and the values that it reads and writes."""

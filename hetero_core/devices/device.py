@@ -16,6 +16,7 @@ from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, P
 from hetero_core.devices.blame import call_plugin, read_mapping
 from hetero_core.devices.config import CACHE_KEYS, convert_config, convert_value, declare_keys, merge_config, resolve_key
 from hetero_core.devices.metrics import collect_metrics
+from hetero_core.devices.names import normalise_arguments
 from hetero_core.devices.patience import Patience
 from hetero_core.devices.processors import count_processors
 from hetero_core.devices.provenance import Provenance
@@ -100,7 +101,7 @@ class Device:
         full = self._with_arguments(device, given)
         converted = convert_config(given, self.keys(full), device=str(device))
         if "DEVICE_ID" in converted:
-            self.check_name(DeviceName(device.name, converted["DEVICE_ID"].upper()))
+            self.check_name(DeviceName(device.name, converted["DEVICE_ID"]))
         plain = self.keys(DeviceName(device.name))
         with self._lock:
             # In the place of what was set, not into it: a load that reads meanwhile has all of these values or none.
@@ -149,31 +150,36 @@ class Device:
         value = kept if spelled is None else given[spelled]
         if value is None:
             return device
-        text = "".join(convert_value(name, keys[name], value, device=str(device)).split()).upper()
+        text = normalise_arguments(convert_value(name, keys[name], value, device=str(device)))
         if spelled is not None and device.arguments and text != device.arguments:
             raise ConfigValueError(f"device {device} and {name}={text} name two different lists; give one of them, or both alike")
         return device if device.arguments else DeviceName(device.name, device.id, text)
 
     def _with_id(self, device: DeviceName, call: Mapping[str, Any]) -> DeviceName:
-        wanted = str(call.get("DEVICE_ID") or "").upper()
+        wanted = self.check_name(DeviceName(device.name, str(call.get("DEVICE_ID") or ""))).id
         if wanted and device.id and wanted != device.id:
             raise ConfigValueError(f"device {device} and DEVICE_ID={wanted} name two different devices; give one of them")
         kept = self._set.get(("", ""), {}).get("DEVICE_ID", "")
-        resolved = DeviceName(device.name, device.id or wanted or kept, device.arguments)
-        self.check_name(resolved)
-        return resolved
+        return self.check_name(DeviceName(device.name, device.id or wanted or kept, device.arguments))
 
-    def check_name(self, device: DeviceName) -> None:
-        """Raises DeviceNotFoundError when the device has no such id, DeviceNameError when it takes no arguments but has some."""
+    def check_name(self, device: DeviceName) -> DeviceName:
+        """Returns the device with its id as the plugin spells it: one that is given without quotes is found in any case.
+
+        Raises: DeviceNotFoundError when the device has no such id, DeviceNameError when it takes no arguments but has some.
+        """
         if device.arguments and not any(key.is_arguments for key in self.keys(DeviceName(device.name)).values()):
             raise DeviceNameError(f"device {device.name} takes nothing behind a colon; got '{device.arguments}'")
         if not device.id:
-            return
+            return device
         ids = self.metric(DeviceName(device.name), "AVAILABLE_DEVICES")
-        if device.id not in ids:
+        alike = [one for one in ids if one.upper() == device.id.upper()]
+        is_folded = device.id in (device.id.upper(), device.id.lower())
+        device_id = device.id if device.id in ids else alike[0] if len(alike) == 1 and is_folded else None
+        if device_id is None:
             known = [one for one in ids if one]
-            found = f"its ids are {enumerate_choices(known)}" if known else "it has no ids"
-            raise DeviceNotFoundError(f"device {device.name} has no id '{device.id}'; {found}")
+            described = f"its ids are {enumerate_choices(known)}" if known else "it has no ids"
+            raise DeviceNotFoundError(f"device {device.name} has no id '{device.id}'; {described}")
+        return DeviceName(device.name, device_id, device.arguments)
 
     def metrics(self, device: DeviceName) -> Mapping[str, Any]:
         """Returns all metrics of the device with this id, by name; functions among them are not called yet."""

@@ -1,57 +1,157 @@
-"""Device strings: `NAME`, `NAME.id`, `NAME:arguments`; lists of them with nesting, as in `HETERO:(HETERO:A,B),C`."""
+"""Device strings: `NAME`, `NAME.id`, `NAME:arguments`; lists of them with counts, exclusions and nesting.
+
+The grammar, with spaces anywhere between its pieces:
+
+    device    = NAME [ "." id ] [ ":" arguments ]
+    arguments = entry { "," entry }
+    entry     = [ "-" ] ( device | "(" device ")" ) [ "(" count ")" ]
+    id        = text without quotes, in which case does not matter | '"' text '"', in which it does
+
+A count belongs to the entry that it ends, and where that entry has a colon and no parentheses of its own, to the innermost one:
+`MULTI:BATCH:CPU(8)` is a MULTI of one BATCH, which has `CPU(8)`.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
 from hetero_core.contract import DeviceName
 from hetero_core.errors import DeviceNameError
+
+_QUOTED = re.compile(r'("[^"]*")')
+_COUNTED = re.compile(r"(.*?)\s*\(\s*(\d+)\s*\)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedDevice:
+    """One entry of a list: `CPU(2)` has a count of 2, `-CPU` is excluded. What either means is said by the device that has the list."""
+
+    device: DeviceName
+    count: int | None = None
+    is_excluded: bool = False
+
+    def __str__(self) -> str:
+        text = f"({self.device})" if self.device.arguments else str(self.device)
+        return ("-" if self.is_excluded else "") + text + ("" if self.count is None else f"({self.count})")
 
 
 def parse_device_name(text: str | DeviceName) -> DeviceName:
     """Returns the parts of a device string: split at the first dot before the first colon, upper-cased, spaces stripped.
 
-    Raises: DeviceNameError when the text is empty, has no name, or has an empty id or empty arguments.
+    An id in quotes, as in `GPU."uuid-1f"`, stays as it is written.
+
+    Raises: DeviceNameError when the text is empty, has no name, or has an empty id or empty arguments; for a count without a list.
     """
     if isinstance(text, DeviceName):
         return text
     if not isinstance(text, str):
         raise DeviceNameError(f"a device is a text like 'CPU', 'GPU.1' or 'HETERO:GPU,CPU'; got {text!r}")
-    head, colon, arguments = text.strip().partition(":")
-    name, dot, device_id = (piece.strip() for piece in head.partition("."))
-    if not name or (dot and not device_id) or (colon and not arguments.strip()):
+    head, colon, arguments = _split_once(text.strip(), ":")
+    name, dot, device_id = (piece.strip() for piece in _split_once(head, "."))
+    if not name or (dot and not device_id.strip('"')) or (colon and not arguments.strip()):
         raise DeviceNameError(f"device {text!r} is incomplete: expected NAME, NAME.id or NAME:arguments, as in 'HETERO:GPU.1,CPU'")
-    return DeviceName(name.upper(), device_id.upper(), _normalise_arguments(arguments))
+    if not colon and _COUNTED.fullmatch(head):
+        raise DeviceNameError(
+            f"device {text!r} has a count and stands in no list; a count is for the devices of one that is made of devices, "
+            f"as in 'MULTI:{text.strip()}'"
+        )
+    return DeviceName(name.upper(), _read_id(device_id, text), normalise_arguments(arguments))
+
+
+def parse_device_list(arguments: str) -> tuple[ListedDevice, ...]:
+    """Returns the entries of a comma-separated list, in order.
+
+    Raises: DeviceNameError for unbalanced parentheses and quotes, an empty entry, and a count of 0.
+    """
+    return tuple(_parse_entry(entry, arguments) for entry in _split_entries(arguments))
 
 
 def split_device_list(arguments: str) -> tuple[str, ...]:
-    """Returns the devices of a comma-separated list; a pair of parentheses around one of them is taken off.
+    """Returns the devices of a comma-separated list, without parentheses around them and counts; what is excluded is left out.
 
-    Raises: DeviceNameError for unbalanced parentheses and for an empty entry.
+    Raises: DeviceNameError as `parse_device_list` does for the list; the devices themselves are not parsed.
     """
-    entries, depth, entry = [], 0, ""
-    for character in arguments:
-        depth += (character == "(") - (character == ")")
-        if depth < 0:
-            break
-        if character == "," and depth == 0:
-            entries.append(entry)
-            entry = ""
-        else:
-            entry += character
-    entries.append(entry)
+    split = (_split_entry(entry, arguments) for entry in _split_entries(arguments))
+    return tuple(device for device, _, is_excluded in split if not is_excluded)
+
+
+def format_device_list(entries: Sequence[ListedDevice]) -> str:
+    """Returns the text of a list, from which `parse_device_list` makes the same entries."""
+    return ",".join(str(entry) for entry in entries)
+
+
+def normalise_arguments(arguments: str) -> str:
+    """Returns the text behind a colon upper-cased and without spaces, except in quotes: two spellings of one list become one."""
+    pieces = _QUOTED.split(arguments)
+    if any('"' in piece for piece in pieces[::2]):
+        raise DeviceNameError(f"device list '{arguments}': a quote does not end")
+    return "".join(piece if index % 2 else "".join(piece.split()).upper() for index, piece in enumerate(pieces))
+
+
+def _read_id(device_id: str, text: str) -> str:
+    if '"' not in device_id:
+        return device_id.upper()
+    if device_id.count('"') != 2 or not (device_id.startswith('"') and device_id.endswith('"')):
+        raise DeviceNameError(f"device {text!r}: an id stands in quotes as a whole, as in 'GPU.\"uuid-1f\"'")
+    return device_id[1:-1]
+
+
+def _walk(text: str) -> Iterator[tuple[int, str, int]]:
+    """Yields position, character and depth of parentheses of everything outside quotes; a closing one is as deep as its opening one."""
+    depth, is_quoted = 0, False
+    for position, character in enumerate(text):
+        if character == '"':
+            is_quoted = not is_quoted
+        elif not is_quoted:
+            depth += character == "("
+            yield position, character, depth
+            depth -= character == ")"
+            if depth < 0:
+                break
+    if is_quoted:
+        raise DeviceNameError(f"device list '{text}': a quote does not end")
     if depth != 0:
-        raise DeviceNameError(f"device list '{arguments}': parentheses do not match")
-    stripped = [_strip_parentheses(entry.strip()) for entry in entries]
-    if not all(stripped):
+        raise DeviceNameError(f"device list '{text}': parentheses do not match")
+
+
+def _split_once(text: str, separator: str) -> tuple[str, str, str]:
+    """Splits at the first separator outside quotes, as `str.partition` does."""
+    place = 0
+    for index, piece in enumerate(_QUOTED.split(text)):
+        if index % 2 == 0 and separator in piece:
+            place += piece.index(separator)
+            return text[:place], separator, text[place + 1 :]
+        place += len(piece)
+    return text, "", ""
+
+
+def _split_entries(arguments: str) -> tuple[str, ...]:
+    commas = [position for position, character, depth in _walk(arguments) if character == "," and depth == 0]
+    starts = (0, *(position + 1 for position in commas))
+    ends = (*commas, len(arguments))
+    return tuple(arguments[start:end].strip() for start, end in zip(starts, ends, strict=True))
+
+
+def _split_entry(entry: str, arguments: str) -> tuple[str, int | None, bool]:
+    """Returns the device's text, the count and whether it is excluded."""
+    is_excluded = entry.startswith("-")
+    text, count = (entry[1:] if is_excluded else entry).strip(), None
+    counted = _COUNTED.fullmatch(text)
+    if counted and not any(character == ":" and depth == 0 for _, character, depth in _walk(text)):
+        text, count = counted[1], int(counted[2])
+        if count == 0:
+            raise DeviceNameError(f"device list '{arguments}': the count of '{entry}' is 0; expected 1 or more, or no count")
+    if text.startswith("(") and text.endswith(")"):
+        text = text[1:-1].strip()
+    if not text:
         raise DeviceNameError(
             f"device list '{arguments}' has an empty entry; expected devices separated by commas, as in 'GPU,CPU'"
         )
-    return tuple(stripped)
+    return text, count, is_excluded
 
 
-def _strip_parentheses(entry: str) -> str:
-    return entry[1:-1].strip() if entry.startswith("(") and entry.endswith(")") else entry
-
-
-def _normalise_arguments(arguments: str) -> str:
-    """Upper-cases and drops spaces, so that two spellings of one device string are one string."""
-    return "".join(arguments.split()).upper()
+def _parse_entry(entry: str, arguments: str) -> ListedDevice:
+    text, count, is_excluded = _split_entry(entry, arguments)
+    return ListedDevice(parse_device_name(text), count, is_excluded)

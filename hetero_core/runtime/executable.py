@@ -9,13 +9,12 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import IO, TYPE_CHECKING, Any
 
 from hetero_core.blobs.container import BlobHeader, write_blob
 from hetero_core.contract import Array, ConfigKey, DeviceName, Done, Executable, Payload, RunContext, freeze_mapping
 from hetero_core.devices.blame import call_plugin, describe_exit, is_interrupt, read_mapping
-from hetero_core.devices.provenance import Provenance
+from hetero_core.devices.provenance import Provenance, find_core_version
 from hetero_core.devices.threads import STREAMS_KEY, THREAD_KEYS
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import (
@@ -41,8 +40,9 @@ from hetero_core.runtime.forks import FORK_ADVICE, FORKS
 from hetero_core.runtime.late_runs import LateRuns
 from hetero_core.runtime.load_limits import read_deadline, read_memory_limit
 from hetero_core.runtime.loaded_border import add_border, check_payload, drop_specs, find_resident
+from hetero_core.runtime.reconfiguration import convert_settings
 from hetero_core.runtime.request import InferRequest
-from hetero_core.runtime.run import Start, measure_start
+from hetero_core.runtime.run import NO_STATE, Start, measure_start
 from hetero_core.runtime.states import RequestStates
 from hetero_core.runtime.transfers import move_value
 
@@ -121,10 +121,12 @@ class ExecutableNetwork:
             return None
         return measure_start(self._start_run) if self.measures else self._start_run
 
-    def create_state(self) -> object:
-        """Returns working memory of the device for one request. Raises: as `run_host` does."""
+    def create_state(self, beside: object = None) -> object:
+        """Returns working memory of the device for one request, whose other one is `beside`. Raises: as `run_host` does."""
         try:
-            return self.executable.create_state()
+            if beside is None or beside is NO_STATE:
+                return self.executable.create_state()
+            return self.executable.create_spare(beside)
         except BaseException as error:
             if is_interrupt(error):
                 raise
@@ -349,8 +351,7 @@ class ExecutableNetwork:
                 call_plugin(self.executable.metrics, blame=blame, where="metrics of a network"), blame=blame, where="its metrics"
             ),
         }
-        found["SUPPORTED_METRICS"] = tuple(sorted((*found, "SUPPORTED_METRICS")))
-        return found
+        return {**found, "SUPPORTED_METRICS": tuple(sorted((*found, "SUPPORTED_METRICS")))}
 
     def get_config(self, name: str) -> Any:
         """Returns the value of a configuration key that the network was loaded with.
@@ -364,6 +365,13 @@ class ExecutableNetwork:
                 f"its keys are {enumerate_choices(self.config)}"
             )
         return self.config[folded]
+
+    def set_config(self, config: Mapping[str, Any]) -> None:
+        """Changes keys that the device lets a loaded network change. Raises: ConfigKeyError, ConfigValueError, ClosedError."""
+        self._require_open()
+        settings = convert_settings(config, self.executable, self._binding.keys, where=self.where)
+        call_plugin(lambda: self.executable.set_config(settings), blame=self._binding.provenance, where="set_config")
+        self.config = freeze_mapping({**self.config, **settings})
 
     def close(self) -> None:
         """Releases what the device holds for this network; a second call, and one in a forked child, does nothing.
@@ -396,15 +404,3 @@ class ExecutableNetwork:
 
     def __repr__(self) -> str:
         return f"ExecutableNetwork('{self.name}' on {self.device})"
-
-
-@cache
-def find_core_version() -> str:
-    """Returns the version of hetero-core that is installed.
-
-    Asked once in a process: importlib-metadata 10 lists a folder of the search path anew each time that it was changed, as that of a
-    script is by each export into it, and keeps the last 128 lists.
-    """
-    from importlib_metadata import version  # only exports and caches ask for it
-
-    return version("hetero-core")

@@ -52,7 +52,7 @@ class InferRequest:
         self._has_states = bool(self.states)
         self._state: object = self._make_state()
         # What one run reads as states was made in the other working memory; the two are used in turn.
-        self._spare: object = self._make_state() if self._has_states else None
+        self._spare: object = self._make_state(self._state) if self._has_states else None
         self._running: Run | None = None
         self._last: Run | None = None
         self._profile: Profile | None = None
@@ -320,13 +320,13 @@ class InferRequest:
             return (), error
         return self._collect(run, outputs)
 
-    def _make_state(self) -> object:
-        return self._network.create_state() if self._network.deadline is None else NO_STATE
+    def _make_state(self, beside: object = None) -> object:
+        return self._network.create_state(beside) if self._network.deadline is None else NO_STATE
 
     def _give_state(self, run: Run) -> None:
         """Has the device make working memory: with DEADLINE, at first and after a run that was set aside."""
         if run.context.state is NO_STATE:
-            state = run.context.state = self._network.create_state()
+            state = run.context.state = self._network.create_state(self._spare)
             with self._lock:
                 if not run.is_over:
                     self._state = state
@@ -344,7 +344,7 @@ class InferRequest:
     def _settle(self, run: Run, outputs: tuple[Any, ...], error: BaseException | None, *, keeps_state: bool = True) -> bool:
         """Makes the request idle; False when that was done before: a cancel wins over a device that comes late."""
         # With DEADLINE whoever gives up must not have to wait for the device to make working memory.
-        fresh_state = self._state if keeps_state else self._make_state()
+        fresh_state = self._state if keeps_state else self._make_state(self._spare)
         with self._lock:
             if run.is_over:
                 return False

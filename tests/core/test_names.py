@@ -1,10 +1,24 @@
 from __future__ import annotations
 
+import random
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from hetero_core.contract import DeviceName
-from hetero_core.devices.names import parse_device_name, split_device_list
-from hetero_core.errors import DeviceNameError
+from hetero_core.core import Core
+from hetero_core.devices.names import (
+    ListedDevice,
+    format_device_list,
+    normalise_arguments,
+    parse_device_list,
+    parse_device_name,
+    split_device_list,
+)
+from hetero_core.errors import DeviceNameError, DeviceNotFoundError
+from hetero_core.hookspecs import hookimpl
+from hetero_core.testing.plain_device import PlainDevice
 
 
 @pytest.mark.parametrize(
@@ -52,3 +66,101 @@ def test_list_is_split_outside_parentheses(text: str, expected: tuple[str, ...])
 def test_malformed_list_is_refused(text: str, problem: str) -> None:
     with pytest.raises(DeviceNameError, match=problem):
         split_device_list(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("CPU(2)", [ListedDevice(DeviceName("CPU"), 2)]),
+        ("cpu.1 ( 2 ), ort", [ListedDevice(DeviceName("CPU", "1"), 2), ListedDevice(DeviceName("ORT"))]),
+        ("-CPU", [ListedDevice(DeviceName("CPU"), is_excluded=True)]),
+        ("-gpu.1,CPU", [ListedDevice(DeviceName("GPU", "1"), is_excluded=True), ListedDevice(DeviceName("CPU"))]),
+        ("(MULTI:ORT,CPU(2))(3)", [ListedDevice(DeviceName("MULTI", "", "ORT,CPU(2)"), 3)]),
+        ("BATCH:CPU(8),ORT", [ListedDevice(DeviceName("BATCH", "", "CPU(8)")), ListedDevice(DeviceName("ORT"))]),
+        ("(BATCH:CPU(8))(2)", [ListedDevice(DeviceName("BATCH", "", "CPU(8)"), 2)]),
+        ('ray."Node, (1)"(2)', [ListedDevice(DeviceName("RAY", "Node, (1)"), 2)]),
+    ],
+)
+def test_entry_of_a_list_has_its_count_and_exclusion(text: str, expected: list[ListedDevice]) -> None:
+    assert list(parse_device_list(text)) == expected
+
+
+def test_devices_of_a_list_are_without_counts_and_exclusions() -> None:
+    assert split_device_list("CPU(2),-ORT,(HETERO:A,B)(3)") == ("CPU", "HETERO:A,B")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("CPU(0)", "the count of 'CPU\\(0\\)' is 0; expected 1 or more"),
+        ("-", "empty entry"),
+        ("(2)", "empty entry"),
+        ('GPU."a', "a quote does not end"),
+        ('GPU.a"b"', "an id stands in quotes as a whole"),
+    ],
+)
+def test_malformed_entry_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(DeviceNameError, match=problem):
+        parse_device_list(text)
+
+
+def test_count_outside_a_list_is_refused() -> None:
+    with pytest.raises(DeviceNameError, match=r"'CPU\(2\)' has a count and stands in no list; .*'MULTI:CPU\(2\)'"):
+        parse_device_name("CPU(2)")
+
+
+def _draw_device(draw: random.Random, depth: int) -> DeviceName:
+    device_id = draw.choice(["", "", "0", "1.2", "uuid-1f", "No de", "a,b", "(x)", "p:q"])
+    if depth == 0 or draw.random() < 0.3:
+        return DeviceName(draw.choice(["CPU", "ORT", "GPU"]), device_id)
+    entries = [
+        ListedDevice(_draw_device(draw, depth - 1), draw.choice([None, None, 1, 16]), draw.random() < 0.2)
+        for _ in range(draw.randint(1, 3))
+    ]
+    return DeviceName(draw.choice(["HETERO", "MULTI", "AUTO", "BATCH"]), device_id, format_device_list(entries))
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_every_nesting_comes_back_from_its_text(seed: int) -> None:
+    def check(device: DeviceName) -> None:
+        assert parse_device_name(str(device)) == device
+        entries = parse_device_list(device.arguments) if device.arguments else ()
+        assert format_device_list(entries) == device.arguments
+        for entry in entries:
+            check(entry.device)
+
+    check(_draw_device(random.Random(seed), 4))
+
+
+@pytest.mark.parametrize("text", ['hetero:( multi:ort, cpu ),ray."My Node"', "AUTO:-cpu", "batch : cpu ( 8 )"])
+def test_second_parse_changes_nothing(text: str) -> None:
+    device = parse_device_name(text)
+    assert parse_device_name(str(device)) == device
+
+
+def test_text_in_quotes_stays_as_it_is() -> None:
+    assert normalise_arguments('ray."My Node" , cpu') == 'RAY."My Node",CPU'
+
+
+class _DeviceWithIds(PlainDevice):
+    """PLAIN with ids of which case matters for two."""
+
+    @hookimpl
+    def metrics(self) -> Mapping[str, Any]:
+        return {"AVAILABLE_DEVICES": ("venv", "0a", "0A")}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("X.venv", "venv"), ("x.VENV", "venv"), ('X."venv"', "venv"), ('X."0a"', "0a"), ("X.0a", "0A")]
+)
+def test_id_is_found_in_any_case_unless_it_is_quoted(text: str, expected: str) -> None:
+    with Core() as core:
+        core.register_plugin("X", _DeviceWithIds())
+        assert core.get_config(text, "DEVICE_ID") == expected
+
+
+def test_quoted_id_of_another_case_is_refused() -> None:
+    with Core() as core:
+        core.register_plugin("X", _DeviceWithIds())
+        with pytest.raises(DeviceNotFoundError, match="device X has no id 'Venv'; its ids are 0A, 0a, venv"):
+            core.get_config('X."Venv"', "DEVICE_ID")

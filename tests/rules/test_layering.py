@@ -54,6 +54,7 @@ LAYERS = (
     "runtime",
     "core",
     "remote",
+    "composing",
     "reports",
     "diagnosis",
     "kernels",

@@ -92,6 +92,10 @@ class BranchExecutable(Executable):
         """Returns the working memory of both branches."""
         return tuple(branch.loaded.create_state() for branch in self._branches)
 
+    def create_spare(self, state: Any) -> tuple[object, ...]:
+        """Returns the second working memory of both branches."""
+        return tuple(branch.loaded.create_state(beside) for branch, beside in zip(self._branches, state, strict=True))
+
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs of the branch that the condition chooses."""
         condition = inputs[self._condition] if self._fixed is None else self._fixed

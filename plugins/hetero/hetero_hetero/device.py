@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult, freeze_mapping
-from hetero_core.core import Core
-from hetero_core.devices.config import STANDARD_KEYS
-from hetero_core.devices.names import parse_device_name, split_device_list
+from hetero_core.composing.composer import Composer
+from hetero_core.composing.properties import PROPERTIES_KEY, configure_children, find_unavailable
+from hetero_core.contract import ConfigKey, DeviceName, Executable, Payload, QueryResult, freeze_mapping
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
-from hetero_core.errors import DeviceNameError, DeviceUnavailableError
+from hetero_core.errors import DeviceUnavailableError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
 from hetero_core.network.writer import pack_network, unpack_network
@@ -23,7 +22,6 @@ from hetero_hetero.branches import BranchExecutable, cut_branches
 from hetero_hetero.executable import HeteroExecutable
 from hetero_hetero.loading import load_stages, require_complete
 from hetero_hetero.payload import export_stages, import_stages
-from hetero_hetero.properties import PROPERTIES_KEY, configure_children, find_unavailable
 from hetero_hetero.stages import build_plan, cut_stages
 
 logger = logging.getLogger(__name__)
@@ -57,45 +55,13 @@ OWN_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
 )
 
 
-class HeteroDevice:
-    """Composes the other devices of its Core; has no memory and no kernels of its own."""
+class HeteroDevice(Composer):
+    """Splits a network over the devices of its list, which stand in order of priority."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
-
-    @hookimpl
-    def config_keys(self, device: DeviceName) -> Mapping[str, ConfigKey]:
-        """The device's own keys, and those of its children: a flat key goes to every child that knows it.
-
-        A child that cannot be used has none; whether that is an error is said when a network is queried or loaded.
-        """
-        own = dict(OWN_KEYS)
-        for child in self._usable_children(device):
-            for name, key in self._core.config_keys(child).items():
-                if name not in own and name not in STANDARD_KEYS:
-                    own[name] = replace(key, default=None, doc=f"{key.doc} (of {child})", is_arguments=False)
-        return own
-
-    @hookimpl
-    def metrics(self, device: DeviceName) -> Mapping[str, Any]:
-        """HETERO is no physical device: it has no ids, and its architecture is that of its children."""
-        children = self._usable_children(device)
-        return {
-            "AVAILABLE_DEVICES": (),
-            "FULL_DEVICE_NAME": "HETERO: one network over several devices",
-            "OPTIMIZATION_CAPABILITIES": ("EXPORT_IMPORT",),
-            "RANGE_FOR_ASYNC_INFER_REQUESTS": lambda: (1, self._count_requests(children), 1),
-            "RANGE_FOR_STREAMS": lambda: (
-                1,
-                max((self._core.get_metric(child, "RANGE_FOR_STREAMS")[1] for child in children), default=1),
-            ),
-            "HOLDS_INTERPRETER_LOCK": lambda: (
-                bool(children) and all(self._core.get_metric(c, "HOLDS_INTERPRETER_LOCK") for c in children)
-            ),
-            "DEVICE_ARCHITECTURE": lambda: (
-                " ".join(self._core.get_metric(child, "DEVICE_ARCHITECTURE") for child in children) or "HETERO"
-            ),
-        }
+    title = "HETERO: one network over several devices"
+    own_keys = OWN_KEYS
+    example = "HETERO:GPU,CPU"
+    purpose = "split over"
 
     @hookimpl
     def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
@@ -148,18 +114,11 @@ class HeteroDevice:
         """Imports each part on the device that the plan names; loads an If with split branches anew."""
         if "index" not in payload.sections:
             return self.load_network(device, unpack_network(payload.sections), config)
-        configs = configure_children(self._core, device, self._children(device), config)
+        configs = configure_children(self._core, device, self.list_children(device), config)
         return import_stages(self._core, payload, config, configs)
 
-    @hookimpl
-    def add_extension(self, device: DeviceName, extension: Extension) -> bool:
-        """Gives the operator to every device of the list; one that takes no extensions refuses for all."""
-        for child in self._require_children(device):
-            self._core.add_extension(extension, child)
-        return True
-
     def _describe_task(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Task:
-        children = self._require_children(device)
+        children = self.require_children(device)
         unavailable = find_unavailable(self._core, children) if config[FALLBACK_KEY] == "NEXT" else {}
         for child, reason in unavailable.items():
             logger.warning("%s goes on without %s: %s", device, child, reason)
@@ -186,30 +145,6 @@ class HeteroDevice:
                 one.close()
             raise
         return BranchExecutable(task.network, plan, *loaded)
-
-    def _count_requests(self, children: tuple[str, ...]) -> int:
-        """Returns how many requests keep all children busy: each of them works on another one."""
-        return max(sum(int(self._core.get_metric(child, "RANGE_FOR_ASYNC_INFER_REQUESTS")[1]) for child in children), 1)
-
-    def _children(self, device: DeviceName) -> tuple[str, ...]:
-        """Returns the canonical names of the devices in the arguments; each once, in order."""
-        if not device.arguments:
-            return ()
-        return tuple(dict.fromkeys(str(parse_device_name(text)) for text in split_device_list(device.arguments)))
-
-    def _usable_children(self, device: DeviceName) -> tuple[str, ...]:
-        children = self._children(device)
-        unavailable = find_unavailable(self._core, children)
-        return tuple(child for child in children if child not in unavailable)
-
-    def _require_children(self, device: DeviceName) -> tuple[str, ...]:
-        children = self._children(device)
-        if not children:
-            raise DeviceNameError(
-                f"device {device} has no devices to split over; give them in order of priority, as in 'HETERO:GPU,CPU', "
-                f"or in the configuration key {PRIORITIES_KEY}"
-            )
-        return children
 
 
 def _find_constants(network: Network) -> dict[str, Any]:

@@ -103,6 +103,10 @@ class HeteroExecutable(Executable):
         """Returns the working memory of every stage."""
         return [stage.create_state() for stage in self.stages]
 
+    def create_spare(self, state: Any) -> list[object]:
+        """Returns the second working memory of every stage."""
+        return [stage.create_state(beside) for stage, beside in zip(self.stages, state, strict=True)]
+
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs by position; ends early, with whatever is there, when the request was cancelled."""
         route = self._route

@@ -6,67 +6,43 @@ and `stage/i/weights` (the part itself, loaded again at import); `constants/<n>/
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from hetero_core.composing.blobs import add_prefix, export_part, import_part, spec_of_json, spec_to_json, take_prefix
+from hetero_core.composing.properties import MEASURING_KEY
 from hetero_core.contract import Payload, freeze_mapping
 from hetero_core.core import Core
 from hetero_core.devices.config import LIMIT_KEYS, STRICT_KEY
-from hetero_core.devices.threads import STREAMS_KEY, THREAD_KEYS, THREADS_KEY
-from hetero_core.errors import BlobDamagedError, BlobMismatchError, NotImplementedByDeviceError
+from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
+from hetero_core.errors import BlobDamagedError
 from hetero_core.network.graph import Network
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import ValueSpec, type_of_json, type_to_json
 from hetero_core.network.writer import pack_network, unpack_network
 from hetero_core.plan import Boundary, Conflict, Plan, PlanStage
-from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_hetero.executable import HeteroExecutable
-from hetero_hetero.properties import MEASURING_KEY
 from hetero_hetero.shares import configure_stages
 
 _CONSTANTS = "constants"
-_OF_THE_PLACE = ("DEVICE_ID", *THREAD_KEYS)
-"""Keys that say where and with how much of a machine a part runs, which no blob does."""
 
 
 def export_stages(executable: HeteroExecutable) -> Payload:
     """Returns the payload of a split network."""
     sections: dict[str, Any] = {}
-    stages = [
-        _export_stage(stage, part, f"stage/{index}", sections) for index, (stage, part) in enumerate(executable.loaded_parts())
-    ]
+    stages = [export_part(stage, part, f"stage/{index}", sections) for index, (stage, part) in enumerate(executable.loaded_parts())]
     if executable.constants:
-        sections |= _add_prefix(_CONSTANTS, pack_network(_hold_constants(executable.constants)))
+        sections |= add_prefix(_CONSTANTS, pack_network(_hold_constants(executable.constants)))
     fields = {
-        "inputs": [_spec_to_json(spec) for spec in executable.inputs],
-        "outputs": [_spec_to_json(spec) for spec in executable.outputs],
+        "inputs": [spec_to_json(spec) for spec in executable.inputs],
+        "outputs": [spec_to_json(spec) for spec in executable.outputs],
         "stages": stages,
         "plan": _plan_to_json(executable.plan),
     }
     return Payload({"index": json.dumps(fields).encode(), **sections})
-
-
-def _export_stage(stage: ExecutableNetwork, part: Network | None, prefix: str, sections: dict[str, Any]) -> dict[str, Any]:
-    """Adds a stage's sections; returns its row in the index."""
-    row = {"device": str(stage.device), "fingerprint": stage.fingerprint}
-    stream = io.BytesIO()
-    try:
-        stage.export_network(stream)
-    except NotImplementedByDeviceError:
-        if part is None:
-            raise
-        sections |= _add_prefix(prefix, pack_network(part))
-        return {
-            **row,
-            "kind": "network",
-            "config": {name: value for name, value in stage.config.items() if name not in _OF_THE_PLACE},
-        }
-    sections[prefix] = stream.getbuffer()
-    return {**row, "kind": "blob"}
 
 
 def import_stages(
@@ -80,7 +56,7 @@ def import_stages(
     try:
         fields = json.loads(bytes(sections["index"]))
         rows = list(fields["stages"])
-        inputs, outputs = (tuple(_spec_of_json(spec) for spec in fields[side]) for side in ("inputs", "outputs"))
+        inputs, outputs = (tuple(spec_of_json(spec) for spec in fields[side]) for side in ("inputs", "outputs"))
         plan = _plan_of_json(fields["plan"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BlobDamagedError(f"the blob of HETERO has an index that cannot be read: {type(error).__name__}: {error}") from error
@@ -90,33 +66,15 @@ def import_stages(
     shares = configure_stages(core, borders, config[THREADS_KEY], configs)
     limits = {name: config[name] for name in LIMIT_KEYS if config[name] is not None}
     steered = {**limits, MEASURING_KEY: config[MEASURING_KEY], STRICT_KEY: config[STRICT_KEY]}
-    loaded = [_import_stage(core, row, f"stage/{index}", sections, {**shares[index], **steered}) for index, row in enumerate(rows)]
-    held = _take_prefix(_CONSTANTS, sections)
+    loaded = [
+        import_part(core, row, f"stage/{index}", sections, {**shares[index], **steered}, owner="HETERO")
+        for index, row in enumerate(rows)
+    ]
+    held = take_prefix(_CONSTANTS, sections)
     constants = {name: one.array for name, one in unpack_network(held).initializers.items()} if held else {}
     return HeteroExecutable(
         inputs, outputs, plan, loaded, constants, core=core, threads=config[THREADS_KEY], streams=config[STREAMS_KEY]
     )
-
-
-def _import_stage(
-    core: Core, row: Mapping[str, Any], prefix: str, sections: Mapping[str, Any], share: Mapping[str, Any]
-) -> tuple[ExecutableNetwork, Network | None]:
-    device, fingerprint = str(row["device"]), row["fingerprint"]
-    try:
-        if row["kind"] == "blob":
-            part, stage = None, core.import_network(sections[prefix], device, share)
-        else:
-            part = unpack_network(_take_prefix(prefix, sections))
-            config = {name: value for name, value in row["config"].items() if value is not None and name not in LIMIT_KEYS}
-            stage = core.load_network(part, device, {**config, **share})
-    except Exception as error:
-        error.add_note(f"while {prefix} of a blob of HETERO was imported on {device}")
-        raise
-    if stage.fingerprint != fingerprint:
-        raise BlobMismatchError(
-            f"{prefix} of the blob holds network {stage.fingerprint[:12]}; its index says {str(fingerprint)[:12]}"
-        )
-    return stage, part
 
 
 def _hold_constants(constants: Mapping[str, np.ndarray[Any, Any]]) -> Network:
@@ -125,23 +83,6 @@ def _hold_constants(constants: Mapping[str, np.ndarray[Any, Any]]) -> Network:
     outputs = tuple(ValueSpec(name, constant.type) for name, constant in held.items())
     types = freeze_mapping((name, constant.type) for name, constant in held.items())
     return Network(_CONSTANTS, (), outputs, (), freeze_mapping(held), types, freeze_mapping({"": 17}))
-
-
-def _add_prefix(prefix: str, sections: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"{prefix}/{name}": section for name, section in sections.items()}
-
-
-def _take_prefix(prefix: str, sections: Mapping[str, Any]) -> dict[str, Any]:
-    return {name.removeprefix(f"{prefix}/"): section for name, section in sections.items() if name.startswith(f"{prefix}/")}
-
-
-def _spec_to_json(spec: ValueSpec) -> list[Any]:
-    return [spec.name, type_to_json(spec.type), spec.memory]
-
-
-def _spec_of_json(fields: Any) -> ValueSpec:
-    name, value_type, memory = fields
-    return ValueSpec(str(name), type_of_json(value_type), str(memory))
 
 
 def _plan_to_json(plan: Plan) -> dict[str, Any]:

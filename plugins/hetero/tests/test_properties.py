@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hetero_hetero.properties import configure_children
 
 from hetero_core import Core
+from hetero_core.composing.properties import configure_children
 from hetero_core.contract import DeviceName
 
 

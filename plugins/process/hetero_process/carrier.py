@@ -13,13 +13,13 @@ from typing import Any
 
 from hetero_core import hookspecs
 from hetero_core.contract import RunContext
+from hetero_core.devices.provenance import find_core_version
 from hetero_core.errors import DeviceCrashedError, DeviceUnavailableError
 from hetero_core.network.types import ValueSpec
 from hetero_core.remote.failures import restore_failure
 from hetero_core.remote.host import restore_times
 from hetero_core.remote.mirror import Description, describe_remote
 from hetero_core.remote.values import dump_value, load_value
-from hetero_core.runtime.executable import find_core_version
 from hetero_process.channel import CALL, FAILURE, RUN, Message, open_block, take_block
 from hetero_process.link import Link
 from hetero_process.segments import Reader, Writer

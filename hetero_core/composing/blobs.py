@@ -1,0 +1,91 @@
+"""Blobs within a blob: a part that a child has loaded becomes sections of its composer's payload, and is loaded again from them.
+
+Sections: `prefix` (a container that the child's device wrote), or, where that device cannot export, `prefix/model` and
+`prefix/weights` (the part itself, loaded again at import). The row of the index says which, and for which device.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+from hetero_core.core import Core
+from hetero_core.devices.config import LIMIT_KEYS
+from hetero_core.devices.threads import THREAD_KEYS
+from hetero_core.errors import BlobMismatchError, NotImplementedByDeviceError
+from hetero_core.network.graph import Network
+from hetero_core.network.types import ValueSpec, type_of_json, type_to_json
+from hetero_core.network.writer import pack_network, unpack_network
+from hetero_core.runtime.executable import ExecutableNetwork
+
+_OF_THE_PLACE = ("DEVICE_ID", *THREAD_KEYS)
+"""Keys that say where and with how much of a machine a part runs, which no blob does."""
+
+Loaded = tuple[ExecutableNetwork, Network | None]
+"""A loaded part with the network that it runs; None where it came from its device's own blob."""
+
+
+def export_part(loaded: ExecutableNetwork, network: Network | None, prefix: str, sections: dict[str, Any]) -> dict[str, Any]:
+    """Adds a part's sections; returns its row in the index."""
+    row = {"device": str(loaded.device), "fingerprint": loaded.fingerprint}
+    stream = io.BytesIO()
+    try:
+        loaded.export_network(stream)
+    except NotImplementedByDeviceError:
+        if network is None:
+            raise
+        sections |= add_prefix(prefix, pack_network(network))
+        return {
+            **row,
+            "kind": "network",
+            "config": {name: value for name, value in loaded.config.items() if name not in _OF_THE_PLACE},
+        }
+    sections[prefix] = stream.getbuffer()
+    return {**row, "kind": "blob"}
+
+
+def import_part(
+    core: Core, row: Mapping[str, Any], prefix: str, sections: Mapping[str, Any], config: Mapping[str, Any], *, owner: str
+) -> Loaded:
+    """Returns a part on its device, with the keys of `config` that steer running; `owner` is the composer, for messages.
+
+    Raises: BlobMismatchError; what the device raises, with a note that names the part.
+    """
+    device, fingerprint = str(row["device"]), row["fingerprint"]
+    try:
+        if row["kind"] == "blob":
+            network, loaded = None, core.import_network(sections[prefix], device, config)
+        else:
+            network = unpack_network(take_prefix(prefix, sections))
+            stored = {name: value for name, value in row["config"].items() if value is not None and name not in LIMIT_KEYS}
+            loaded = core.load_network(network, device, {**stored, **config})
+    except Exception as error:
+        error.add_note(f"while {prefix} of a blob of {owner} was imported on {device}")
+        raise
+    if loaded.fingerprint != fingerprint:
+        raise BlobMismatchError(
+            f"{prefix} of the blob holds network {loaded.fingerprint[:12]}; its index says {str(fingerprint)[:12]}"
+        )
+    return loaded, network
+
+
+def add_prefix(prefix: str, sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the sections under names that begin with the prefix."""
+    return {f"{prefix}/{name}": section for name, section in sections.items()}
+
+
+def take_prefix(prefix: str, sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the sections whose names begin with the prefix, under the rest of their names."""
+    return {name.removeprefix(f"{prefix}/"): section for name, section in sections.items() if name.startswith(f"{prefix}/")}
+
+
+def spec_to_json(spec: ValueSpec) -> list[Any]:
+    """Returns a spec as JSON can hold it."""
+    return [spec.name, type_to_json(spec.type), spec.memory]
+
+
+def spec_of_json(fields: Any) -> ValueSpec:
+    """Returns the spec that `spec_to_json` wrote. Raises: TypeError, ValueError for anything else."""
+    name, value_type, memory = fields
+    return ValueSpec(str(name), type_of_json(value_type), str(memory))

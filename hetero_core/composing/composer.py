@@ -1,0 +1,121 @@
+"""Composer: the base of a device that is made of other devices of its Core. It answers for its children: keys, metrics, extensions.
+
+A subclass states its name, its own keys (one of them `is_arguments`, the list), and which of counts and exclusions its lists take;
+`query_network` and `load_network` are its own. It reaches its children through the Core alone, so that each is checked,
+configured and wrapped as if the user had loaded it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from hetero_core.composing.properties import find_unavailable
+from hetero_core.contract import ConfigKey, DeviceName, Extension
+from hetero_core.core import Core
+from hetero_core.devices.config import STANDARD_KEYS
+from hetero_core.devices.names import ListedDevice, parse_device_list
+from hetero_core.errors import DeviceNameError
+from hetero_core.hookspecs import hookimpl
+
+
+class Composer:
+    """Composes other devices of its Core; has no memory and no kernels of its own."""
+
+    title: str
+    """The metric FULL_DEVICE_NAME: "HETERO: one network over several devices"."""
+    own_keys: Mapping[str, ConfigKey]
+    example: str
+    """A device string with a list, for error messages."""
+    purpose: str
+    """What the devices of a list are for, in the same messages: "split over"."""
+    takes_counts = False
+    takes_exclusions = False
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    @hookimpl
+    def config_keys(self, device: DeviceName) -> Mapping[str, ConfigKey]:
+        """The device's own keys, and those of its children: a flat key goes to every child that knows it.
+
+        A child that cannot be used has none; whether that is an error is said when a network is queried or loaded.
+        """
+        own = dict(self.own_keys)
+        for child in self.usable_children(device):
+            for name, key in self._core.config_keys(child).items():
+                if name not in own and name not in STANDARD_KEYS:
+                    own[name] = replace(key, default=None, doc=f"{key.doc} (of {child})", is_arguments=False)
+        return own
+
+    @hookimpl
+    def metrics(self, device: DeviceName) -> Mapping[str, Any]:
+        """A composer is no physical device: it has no ids, and its architecture is that of its children."""
+        children = self.usable_children(device)
+        return {
+            "AVAILABLE_DEVICES": (),
+            "FULL_DEVICE_NAME": self.title,
+            "OPTIMIZATION_CAPABILITIES": ("EXPORT_IMPORT",),
+            "RANGE_FOR_ASYNC_INFER_REQUESTS": lambda: (1, self._count_requests(children), 1),
+            "RANGE_FOR_STREAMS": lambda: (
+                1,
+                max((self._core.get_metric(child, "RANGE_FOR_STREAMS")[1] for child in children), default=1),
+            ),
+            "HOLDS_INTERPRETER_LOCK": lambda: (
+                bool(children) and all(self._core.get_metric(c, "HOLDS_INTERPRETER_LOCK") for c in children)
+            ),
+            "DEVICE_ARCHITECTURE": lambda: (
+                " ".join(self._core.get_metric(child, "DEVICE_ARCHITECTURE") for child in children) or device.name
+            ),
+        }
+
+    @hookimpl
+    def add_extension(self, device: DeviceName, extension: Extension) -> bool:
+        """Gives the operator to every device of the list; one that takes no extensions refuses for all."""
+        for child in self.require_children(device):
+            self._core.add_extension(extension, child)
+        return True
+
+    def list_entries(self, device: DeviceName) -> tuple[ListedDevice, ...]:
+        """Returns the entries of the list, each device once, in order.
+
+        Raises: DeviceNameError for a count or an exclusion where the device takes none.
+        """
+        entry_of_device: dict[DeviceName, ListedDevice] = {}
+        for entry in parse_device_list(device.arguments) if device.arguments else ():
+            if entry.count is not None and not self.takes_counts:
+                raise DeviceNameError(
+                    f"device {device} has {entry} in its list; {device.name} takes no counts: leave ({entry.count}) out"
+                )
+            if entry.is_excluded and not self.takes_exclusions:
+                raise DeviceNameError(
+                    f"device {device} has {entry} in its list; {device.name} takes no exclusions: leave the entry out"
+                )
+            entry_of_device.setdefault(entry.device, entry)
+        return tuple(entry_of_device.values())
+
+    def list_children(self, device: DeviceName) -> tuple[str, ...]:
+        """Returns the canonical names of the devices in the arguments; each once, in order."""
+        return tuple(str(entry.device) for entry in self.list_entries(device) if not entry.is_excluded)
+
+    def usable_children(self, device: DeviceName) -> tuple[str, ...]:
+        """Returns those of the children that can work here."""
+        children = self.list_children(device)
+        unavailable = find_unavailable(self._core, children)
+        return tuple(child for child in children if child not in unavailable)
+
+    def require_children(self, device: DeviceName) -> tuple[str, ...]:
+        """Returns the children. Raises: DeviceNameError where there are none."""
+        children = self.list_children(device)
+        if not children:
+            key = next(name for name, key in self.own_keys.items() if key.is_arguments)
+            raise DeviceNameError(
+                f"device {device} has no devices to {self.purpose}; give them in order of priority, as in '{self.example}', "
+                f"or in the configuration key {key}"
+            )
+        return children
+
+    def _count_requests(self, children: tuple[str, ...]) -> int:
+        """Returns how many requests keep all children busy: each of them works on another one."""
+        return max(sum(int(self._core.get_metric(child, "RANGE_FOR_ASYNC_INFER_REQUESTS")[1]) for child in children), 1)

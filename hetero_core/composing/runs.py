@@ -1,0 +1,66 @@
+"""Runs of a child, as its composer hands them on: nothing here goes through pluggy, and only a device without `start` needs a thread.
+
+The child's own outputs are checked under its name, so that a device which breaks the contract is named, not its composer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetero_core.contract import Array, Done, RunContext
+from hetero_core.errors import HeteroError, RequestCancelledError
+from hetero_core.runtime.executable import ExecutableNetwork
+
+
+def run_child(child: ExecutableNetwork, inputs: tuple[Array, ...], context: RunContext) -> tuple[Any, ...]:
+    """Returns the outputs of a child's run on this thread, in host memory. Raises: what the child raises; PluginError."""
+    outputs = child.run_host(inputs, context)
+    return outputs if context.token.is_set else child.check_outputs(outputs, context)
+
+
+def start_child(child: ExecutableNetwork, inputs: tuple[Array, ...], context: RunContext, done: Done) -> None:
+    """Begins a run of a child and returns; `done` is called once, from any thread, with what `run_child` returns or raises.
+
+    Raises: ClosedError where the Core was closed; `done` is not called then.
+    """
+
+    def end(outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
+        if error is not None:
+            done(None, _blame(child, error))
+            return
+        try:
+            checked = () if context.token.is_set else child.check_outputs(outputs, context)
+        except BaseException as wrong:  # noqa: BLE001  # whoever waits is told
+            done(None, wrong)
+            return
+        done(checked, None)
+
+    start = child.start
+    if start is not None:
+        start(inputs, context, end)
+        return
+
+    def run() -> None:
+        try:
+            outputs = run_child(child, inputs, context)
+        except BaseException as error:  # noqa: BLE001  # whoever waits is told
+            done(None, error)
+            return
+        done(outputs, None)
+
+    dropped = f"the Core was closed before a run on {child.device} began"
+    future = child.submit(run)
+    future.add_done_callback(lambda ended: done(None, RequestCancelledError(dropped)) if ended.cancelled() else None)
+
+
+def describe_part(context: RunContext, child: ExecutableNetwork, index: int, state: object) -> RunContext:
+    """Returns the context of a child's run within one of its composer; its times go into the composer's profile, by its index."""
+    profile = None if context.profile is None else context.profile.of_part(str(child.device), index)
+    return RunContext(state, outputs=context.outputs, profile=profile, token=context.token, limits=context.limits)
+
+
+def _blame(child: ExecutableNetwork, error: BaseException) -> BaseException:
+    blamed = child.blame_device(error)
+    if blamed is not error:
+        blamed.__cause__ = error.__cause__ if isinstance(error, HeteroError) else error
+    return blamed

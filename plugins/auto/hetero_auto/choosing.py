@@ -1,0 +1,117 @@
+"""The order in which AUTO prefers devices: by what each takes of the network, by the network's precision, and by measurement."""
+
+from __future__ import annotations
+
+import logging
+import platform
+from collections.abc import Sequence
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from hetero_auto.members import Member
+from hetero_core.core import Core
+from hetero_core.dtypes import numpy_dtype
+from hetero_core.errors import HeteroError
+from hetero_core.network.graph import Network
+from hetero_core.network.types import TensorType, ValueSpec
+
+logger = logging.getLogger(__name__)
+
+ROUNDS = 7
+SECONDS = 2.0
+"""How often each device is timed, and how long all of them together at most, apart from the first run of each."""
+
+_PRECISIONS = {"float32": "FP32", "float64": "FP64", "float16": "FP16", "bfloat16": "BF16"}
+
+
+def list_installed(core: Core, unavailable: dict[str, str], *, itself: str) -> tuple[str, ...]:
+    """Returns the devices that are installed, work, and are not made of others, for AUTO without a list.
+
+    Accelerators and engines come first, then devices on the host's processor, then those that hold the interpreter's lock; by name.
+    The reasons of those that do not work are added to `unavailable`.
+    """
+    ranks: dict[str, tuple[bool, bool, str]] = {}
+    for name in core.device_names:
+        if name == itself:
+            continue
+        try:
+            if any(key.is_arguments for key in core.config_keys(name).values()):
+                continue
+            is_host = core.get_metric(name, "DEVICE_ARCHITECTURE") == platform.machine()
+            ranks[name] = (core.get_metric(name, "HOLDS_INTERPRETER_LOCK"), is_host, name)
+        except HeteroError as error:
+            unavailable[name] = " ".join(str(error).split())
+    return tuple(sorted(ranks, key=lambda name: ranks[name]))
+
+
+def find_precision(network: Network) -> str:
+    """Returns the capability that the network asks for: INT8 where it is quantized, else the type of most of its constants."""
+    if any(
+        "uantize" in node.op_type or node.op_type.startswith("QLinear") or node.op_type.endswith("Integer")
+        for node in network.nodes
+    ):
+        return "INT8"
+    nbytes: dict[str, int] = {}
+    specs = [*(constant.type for constant in network.initializers.values()), *(spec.type for spec in network.inputs)]
+    for value_type in specs:
+        if isinstance(value_type, TensorType) and value_type.dtype in _PRECISIONS:
+            nbytes[value_type.dtype] = nbytes.get(value_type.dtype, 0) + (value_type.nbytes or 1)
+    return _PRECISIONS[max(nbytes, key=lambda dtype: nbytes[dtype])] if nbytes else "FP32"
+
+
+def prefer_precision(core: Core, names: Sequence[str], precision: str) -> list[str]:
+    """Returns the devices in their order, those before the others that compute in this precision by their own account.
+
+    A device that names no precision at all, as one made of others, is taken to do so.
+    """
+
+    def lacks(name: str) -> bool:
+        capabilities = core.get_metric(name, "OPTIMIZATION_CAPABILITIES")
+        own = [one for one in capabilities if one in {"INT8", *_PRECISIONS.values()}]
+        return bool(own) and precision not in own
+
+    return sorted(names, key=lacks)
+
+
+def measure_members(members: Sequence[Member], title: str) -> list[Member]:
+    """Returns the members that can run the network, the fastest first: each is timed in turn with the others, and its median counts.
+
+    Inputs are ones, open sizes are 1. Where no member can run that, they stay in their order, with a warning.
+    """
+    seconds: dict[Member, list[float]] = {}
+    for member in members:
+        try:
+            _time_run(member)
+        except HeteroError as error:
+            logger.warning("%s cannot measure %s: %s", title, member.name, error)
+        else:
+            seconds[member] = []
+    began = perf_counter()
+    for _ in range(ROUNDS):
+        if perf_counter() - began > SECONDS and all(seconds.values()):
+            break
+        for member, times in seconds.items():
+            times.append(_time_run(member))
+    medians = {member: median(times) for member, times in seconds.items()}
+    for member, value in medians.items():
+        logger.info("%s measured %.3f ms on %s", title, value * 1e3, member.name)
+    return sorted(medians, key=lambda member: medians[member]) if medians else list(members)
+
+
+def _time_run(member: Member) -> float:
+    inputs = {spec.name: _make_input(spec) for spec in member.loaded.inputs}
+    began = perf_counter()
+    member.loaded.infer(inputs)
+    return perf_counter() - began
+
+
+def _make_input(spec: ValueSpec) -> Any:
+    value_type = spec.type
+    if not isinstance(value_type, TensorType) or value_type.dtype is None:
+        return None
+    shape = tuple(size if isinstance(size, int) else 1 for size in value_type.shape or ())
+    dtype = numpy_dtype(value_type.dtype)
+    return np.full(shape, "", dtype) if dtype.kind == "O" else np.ones(shape, dtype)

@@ -1,0 +1,112 @@
+"""Members from devices: loading a network on a device of the list, and taking one up from a blob."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hetero_auto.members import Member
+from hetero_core.composing.blobs import export_part, import_part, spec_of_json, spec_to_json
+from hetero_core.composing.properties import MEASURING_KEY
+from hetero_core.composing.threads import share_processors
+from hetero_core.contract import Payload
+from hetero_core.core import Core
+from hetero_core.devices.config import LIMIT_KEYS
+from hetero_core.devices.names import ListedDevice
+from hetero_core.errors import BlobDamagedError
+from hetero_core.network.graph import Network
+from hetero_core.network.types import ValueSpec
+from hetero_core.runtime.executable import ExecutableNetwork
+
+REQUESTS_METRIC = "OPTIMAL_NUMBER_OF_INFER_REQUESTS"
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSource:
+    """What members are loaded from: the network, the list, the configuration of the whole and of each device.
+
+    `sharers` is how many devices work at the same time, each with its part of the processors.
+    """
+
+    core: Core
+    owner: str
+    network: Network
+    entries: tuple[ListedDevice, ...]
+    config: Mapping[str, Any]
+    configs: Mapping[str, Mapping[str, Any]]
+    sharers: int
+
+    def load(self, name: str) -> Member:
+        """Returns the member of one device of the list. Raises: what the device raises, with a note."""
+        index = next(place for place, entry in enumerate(self.entries) if str(entry.device) == name)
+        entry, own = self.entries[index], self.configs[name]
+        threads = share_processors(self.core, name, self.config, own, sharers=self.sharers, requests=entry.count)
+        try:
+            loaded = self.core.load_network(self.network, name, {**own, **threads})
+        except Exception as error:
+            error.add_note(f"while {self.owner} loaded network '{self.network.name}' on {name}")
+            raise
+        return Member(loaded, entry.count or int(loaded.get_metric(REQUESTS_METRIC)), index)
+
+    def load_all(self, names: Sequence[str]) -> list[Member]:
+        """Returns a member for each device; where one fails, those before it are closed."""
+        members: list[Member] = []
+        try:
+            for name in names:
+                members.append(self.load(name))  # noqa: PERF401  # kept one by one, to be closed
+        except BaseException:
+            for member in members:
+                member.loaded.close()
+            raise
+        return members
+
+
+def export_members(
+    members: Sequence[Member], inputs: tuple[ValueSpec, ...], outputs: tuple[ValueSpec, ...], network: Network | None
+) -> Payload:
+    """Returns the payload of members: an index in JSON, and for each of them the blob of its own device."""
+    sections: dict[str, Any] = {}
+    rows = [
+        {**export_part(member.loaded, network, f"device/{place}", sections), "slots": member.slots, "index": member.index}
+        for place, member in enumerate(members)
+    ]
+    fields = {
+        "inputs": [spec_to_json(spec) for spec in inputs],
+        "outputs": [spec_to_json(spec) for spec in outputs],
+        "devices": rows,
+    }
+    return Payload({"index": json.dumps(fields).encode(), **sections})
+
+
+def import_members(
+    core: Core, payload: Payload, config: Mapping[str, Any], configs: Mapping[str, Mapping[str, Any]], *, owner: str
+) -> tuple[tuple[ValueSpec, ...], tuple[ValueSpec, ...], list[Member]]:
+    """Returns inputs, outputs and the members of a payload. Raises: BlobDamagedError, BlobMismatchError, what a device raises."""
+    try:
+        fields = json.loads(bytes(payload.sections["index"]))
+        inputs, outputs = (tuple(spec_of_json(spec) for spec in fields[side]) for side in ("inputs", "outputs"))
+        rows = [(dict(row), str(row["device"]), int(row["slots"]), int(row["index"])) for row in fields["devices"]]
+        if not rows or any(slots < 1 or device not in configs for _, device, slots, _ in rows):
+            raise ValueError("no devices, devices that are not in the list, or a device without requests")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BlobDamagedError(f"the blob of {owner} has an index that cannot be read: {type(error).__name__}: {error}") from error
+    steered = {name: config[name] for name in LIMIT_KEYS if config[name] is not None} | {MEASURING_KEY: config[MEASURING_KEY]}
+    members: list[Member] = []
+    try:
+        for place, (row, device, slots, index) in enumerate(rows):
+            threads = share_processors(core, device, config, configs[device], sharers=len(rows), requests=slots)
+            loaded, _ = import_part(core, row, f"device/{place}", payload.sections, {**threads, **steered}, owner=owner)
+            members.append(Member(loaded, slots, index))
+    except BaseException:
+        close_all(member.loaded for member in members)
+        raise
+    return inputs, outputs, members
+
+
+def close_all(networks: Any) -> None:
+    """Closes loaded networks."""
+    for loaded in networks:
+        assert isinstance(loaded, ExecutableNetwork)
+        loaded.close()

@@ -1,0 +1,125 @@
+"""The MULTI device: one network on every device of its list, each request on one that is free."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from hetero_auto.executable import PoolExecutable
+from hetero_auto.loading import MemberSource, export_members, import_members
+from hetero_auto.members import POLICIES
+from hetero_auto.pool import Pool
+from hetero_core.composing.composer import Composer
+from hetero_core.composing.properties import PROPERTIES_KEY, configure_children
+from hetero_core.contract import ConfigKey, DeviceName, Executable, Payload, QueryResult, freeze_mapping
+from hetero_core.devices.names import normalise_arguments
+from hetero_core.hookspecs import hookimpl
+from hetero_core.network.graph import Network
+
+PRIORITIES_KEY = "MULTI_DEVICE_PRIORITIES"
+POLICY_KEY = "SCHEDULE_POLICY"
+
+PROPERTIES = ConfigKey(dict, None, "Keys for one device of the list alone: {device: {key: value}}.")
+POLICY = ConfigKey(
+    str,
+    "DEVICE_PRIORITY",
+    "Which free device gets a request: the first of the list, the next in turn, or the one where it ends soonest.",
+    choices=tuple(POLICIES),
+    runtime=True,
+)
+
+
+class MultiDevice(Composer):
+    """Loads a network once on each device of its list."""
+
+    title = "MULTI: each request on a device that is free"
+    own_keys = freeze_mapping(
+        {
+            PRIORITIES_KEY: ConfigKey(
+                str, None, "The devices in order of priority, as behind the colon of MULTI:GPU(4),CPU.", is_arguments=True
+            ),
+            POLICY_KEY: POLICY,
+            PROPERTIES_KEY: PROPERTIES,
+        }
+    )
+    example = "MULTI:GPU(4),CPU"
+    purpose = "give requests to"
+    takes_counts = True
+
+    @hookimpl
+    def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
+        """The nodes that every device of the list takes."""
+        children = self.require_children(device)
+        configs = configure_children(self._core, device, children, config)
+        answers = {child: self._core.query_network(network, child, configs[child]) for child in children}
+        reasons = {
+            node.name: "; ".join(
+                f"{child}: {answer.refused[node.name]}" for child, answer in answers.items() if node.name in answer.refused
+            )
+            for node in network.nodes
+        }
+        return QueryResult(
+            supported=freeze_mapping((name, str(device)) for name, reason in reasons.items() if not reason),
+            refused=freeze_mapping((name, reason) for name, reason in reasons.items() if reason),
+        )
+
+    @hookimpl
+    def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
+        """Loads the network on each device."""
+        source = self._describe_source(device, network, config)
+        pool = Pool(str(device), POLICIES[config[POLICY_KEY]]())
+        pool.set_members(source.load_all([str(entry.device) for entry in source.entries]))
+        return MultiExecutable(pool, source, self)
+
+    @hookimpl
+    def export_network(self, executable: PoolExecutable) -> Payload:
+        """The blob of each device."""
+        network = None if executable.source is None else executable.source.network
+        return export_members(executable.pool.members, executable.inputs, executable.outputs, network)
+
+    @hookimpl
+    def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
+        """Imports the network on each device of the blob."""
+        configs = configure_children(self._core, device, self.require_children(device), config)
+        inputs, outputs, members = import_members(self._core, payload, config, configs, owner=device.name)
+        pool = Pool(str(device), POLICIES[config[POLICY_KEY]]())
+        pool.set_members(members)
+        return PoolExecutable(inputs, outputs, pool)
+
+    def _describe_source(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> MemberSource:
+        children = self.require_children(device)
+        configs = configure_children(self._core, device, children, config)
+        return MemberSource(self._core, str(device), network, self.list_entries(device), config, configs, sharers=len(children))
+
+    def change_members(self, source: MemberSource, pool: Pool, text: str) -> MemberSource:
+        """Puts the devices of another list in the place of those of the pool; those in both stay loaded. Returns the new source."""
+        device = DeviceName("MULTI", "", normalise_arguments(text))
+        properties = source.config.get(PROPERTIES_KEY) or {}
+        listed = self.require_children(device)
+        kept = {name: values for name, values in properties.items() if name in listed}
+        new = self._describe_source(device, source.network, {**source.config, PROPERTIES_KEY: kept})
+        member_of_device = {member.name: member for member in pool.members}
+        for member in new.load_all([name for name in listed if name not in member_of_device]):
+            member_of_device[member.name] = member
+        for index, entry in enumerate(new.entries):
+            member = member_of_device[str(entry.device)]
+            member.index = index
+            member.slots = entry.count or member.slots
+        pool.set_members([member_of_device[name] for name in listed])
+        return replace(new, owner=source.owner)
+
+
+class MultiExecutable(PoolExecutable):
+    """A network on every device of a list that may change while it runs."""
+
+    settable_keys = (PRIORITIES_KEY,)
+
+    def __init__(self, pool: Pool, source: MemberSource, device: MultiDevice) -> None:
+        super().__init__(source.network.inputs, source.network.outputs, pool)
+        self.source: MemberSource = source
+        self._device = device
+
+    def set_config(self, config: Mapping[str, Any]) -> None:
+        """Takes another list of devices. Raises: DeviceNameError; what a new device raises, and nothing changes then."""
+        self.source = self._device.change_members(self.source, self.pool, config[PRIORITIES_KEY])

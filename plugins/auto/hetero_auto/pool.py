@@ -1,0 +1,187 @@
+"""The pool: requests in the order in which they came, and members, each a loaded network that runs so many of them at once.
+
+Rules: a request waits in one queue, and goes to a free member that the policy chooses. One that fails goes to each other member
+once; a member that fails twice in a row where another one succeeds is broken, is named in a warning, and gets nothing more.
+Members come and go while requests run. Nothing is computed, and nothing of a device is called, while the lock is held.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from time import perf_counter
+
+from hetero_auto.members import Member, Policy, Ticket
+from hetero_core.errors import ClosedError, DeadlineExceededError, MemoryLimitError, RequestCancelledError
+
+logger = logging.getLogger(__name__)
+
+STRIKES = 2
+"""Failures in a row, of requests that another member then runs, after which a member is broken."""
+_FINAL = (RequestCancelledError, DeadlineExceededError, MemoryLimitError)
+"""What no other device would do better."""
+
+
+class Pool:
+    """Gives requests to members. Safe for threads."""
+
+    def __init__(self, title: str, choose: Policy, replace_failed: Callable[[Member], Member | None] = lambda _: None) -> None:
+        """`title` is the device's name, for messages. `replace_failed(member)` is asked for one more member, on the thread of the
+        request that has failed on all there are."""
+        self._title = title
+        self._choose = choose
+        self._replace_failed = replace_failed
+        self._lock = threading.Lock()
+        self._members: tuple[Member, ...] = ()
+        self._waiting: deque[Ticket] = deque()
+        self._here = _Here()
+        self._is_closed = False
+        self.served: dict[str, int] = {}
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The members that get requests, in order of priority."""
+        return self._members
+
+    def set_members(self, members: Sequence[Member]) -> None:
+        """Puts these in the place of those there are; one that goes ends what it runs and is closed then."""
+        with self._lock:
+            gone = [member for member in self._members if member not in members]
+            self._members = tuple(members)
+            for member in members:
+                self.served.setdefault(member.name, 0)
+            is_late = self._is_closed
+            idle = [member for member in gone if self._leaves(member)]
+        for member in idle:
+            member.loaded.close()
+        if is_late:
+            self.close()
+        self._advance()
+
+    def enter(self, ticket: Ticket) -> None:
+        """Takes a request; it is granted a member now or later. Raises: ClosedError."""
+        with self._lock:
+            if self._is_closed:
+                raise ClosedError(f"{self._title}: the network is closed; load it again")
+            self._waiting.append(ticket)
+        self._advance()
+
+    def leave(self, ticket: Ticket, error: BaseException | None) -> bool:
+        """Frees the member of a request that it has run; True where another member gets the request now, False where it has ended."""
+        member = ticket.member
+        assert member is not None, "a request leaves the member that it was granted"
+        is_final = error is None or isinstance(error, _FINAL) or not isinstance(error, Exception) or ticket.context.token.is_set
+        with self._lock:
+            member.note(perf_counter() - ticket.granted, succeeded=error is None)
+            if error is None:
+                self.served[member.name] += 1
+            others = [other for other in self._members if other is not member and other not in ticket.failed]
+        if error is not None and not is_final:
+            ticket.failed[member] = error
+            added = None if others else self._replace_failed(member)
+            is_final = not others and added is None
+        self._end(ticket, member, succeeded=error is None, again=not is_final)
+        self._advance()
+        return not is_final
+
+    def close(self) -> None:
+        """Takes nothing more and closes the members; those in a run are closed after it."""
+        with self._lock:
+            self._is_closed = True
+            members, self._members = self._members, ()
+            dropped, self._waiting = list(self._waiting), deque()
+            idle = [member for member in members if self._leaves(member)]
+        for member in idle:
+            member.loaded.close()
+        for ticket in dropped:
+            ticket.drop(RequestCancelledError(f"{self._title}: the network was closed before the request began"))
+
+    def _end(self, ticket: Ticket, member: Member, *, succeeded: bool, again: bool) -> None:
+        with self._lock:
+            broken = self._find_broken(ticket) if succeeded else []
+            self._members = tuple(one for one in self._members if one not in broken)
+            member.busy -= 1
+            ended = [one for one in (member, *broken) if one.busy == 0 and one not in self._members and not one.is_closed]
+            for one in ended:
+                one.is_closed = True
+            if again:
+                ticket.suspect()
+                # Before all others: it was before them when it came.
+                self._waiting.appendleft(ticket)
+            else:
+                ticket.acquit()
+        for one in broken:
+            logger.warning(
+                "%s goes on without %s, which failed %d times in a row where %s did not: %s",
+                self._title, one.name, one.strikes, member.name, ticket.failed[one],
+            )  # fmt: skip
+        for one in ended:
+            one.loaded.close()
+
+    def _find_broken(self, ticket: Ticket) -> list[Member]:
+        """Returns the members that have failed at what another one has just done, and at the request before."""
+        for member in ticket.failed:
+            member.strikes += 1
+        broken = [member for member in ticket.failed if member.strikes >= STRIKES and member in self._members]
+        return broken if len(broken) < len(self._members) else []
+
+    def _leaves(self, member: Member) -> bool:
+        """Says whether a member that gets nothing more is to be closed now; else its last run does that."""
+        if member.busy or member.is_closed:
+            return False
+        member.is_closed = True
+        return True
+
+    def _advance(self) -> None:
+        """Grants what can be granted. A run that ends while it begins comes back here, and is left to the loop that began it."""
+        if self._here.is_granting:
+            return
+        self._here.is_granting = True
+        try:
+            while (ticket := self._grant_next()) is not None:
+                if ticket.member is None:
+                    ticket.drop(ticket.describe_failure())
+                else:
+                    ticket.begin()
+        finally:
+            self._here.is_granting = False
+
+    def _grant_next(self) -> Ticket | None:
+        with self._lock:
+            for place, ticket in enumerate(self._waiting):
+                member = self._find_member(ticket, place)
+                if member is not None:
+                    del self._waiting[place]
+                    member.busy += 1
+                    ticket.member, ticket.granted = member, perf_counter()
+                    return ticket
+                if self._members and all(one in ticket.failed for one in self._members):
+                    # Those that it could have gone to have left meanwhile.
+                    del self._waiting[place]
+                    ticket.acquit()
+                    ticket.member = None
+                    return ticket
+                if ticket.home is None and not ticket.failed:
+                    # Whoever comes behind may go to any member, too, and there is none.
+                    return None
+        return None
+
+    def _find_member(self, ticket: Ticket, place: int) -> Member | None:
+        """Returns the member for a waiting request; None where it has to wait."""
+        able = [member for member in self._members if member not in ticket.failed]
+        home = ticket.home
+        if home is not None and home.member in able:
+            able = [home.member]
+        free = [member for member in able if member.busy < member.slots and (ticket.failed or not member.suspicions)]
+        member = self._choose(free, able, place) if free else None
+        if home is not None and member is not None:
+            home.member = member
+        return member
+
+
+class _Here(threading.local):
+    """Whether this thread is granting requests."""
+
+    is_granting = False

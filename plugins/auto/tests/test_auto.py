@@ -1,0 +1,258 @@
+"""AUTO: which device is chosen, which serves meanwhile, and what happens when one fails."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import onnx.parser
+import pytest
+from hetero_auto.choosing import find_precision
+
+from hetero_core import Core, Network, hookimpl
+from hetero_core.errors import (
+    DeviceNameError,
+    DeviceUnavailableError,
+    InferenceError,
+    LoadError,
+    UnsupportedNodesError,
+)
+from hetero_core.runtime.queue import AsyncInferQueue
+
+LIMIT = 60
+Feed = Callable[[float], dict[str, Any]]
+AT_ONCE = {"ENABLE_STARTUP_FALLBACK": False}
+
+
+class NoDevice:
+    @hookimpl
+    def create_device(self) -> object:
+        raise DeviceUnavailableError("no driver")
+
+
+def test_first_device_that_takes_the_whole_network_is_chosen(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
+    add_device("A").refused = ("Add",)
+    second, third = add_device("B"), add_device("C")
+    loaded = core.load_network(network, "AUTO:A,B,C", AT_ONCE)
+    assert loaded.infer(feed(2))["y"].tolist() == [6]
+    assert loaded.get_metric("EXECUTION_DEVICES") == ("B",)
+    assert (second.loads, third.loads) == (1, 0)
+
+
+def test_network_that_no_device_takes_whole_is_refused_with_all_reasons(core: Core, add_device: Any, network: Network) -> None:
+    add_device("A").refused = add_device("B").refused = ("Add",)
+    with pytest.raises(UnsupportedNodesError, match="A: no kernel; B: no kernel"):
+        core.load_network(network, "AUTO:A,B")
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [("float", "A"), ("float16", "B")])
+def test_device_of_the_networks_precision_goes_before_the_others(core: Core, add_device: Any, dtype: str, expected: str) -> None:
+    add_device("A")
+    add_device("B").capabilities = ("FP16", "FP32")
+    text = f'<ir_version: 8, opset_import: ["": 17]> g ({dtype}[2] x) => ({dtype}[2] y) {{ y = Add (x, x) }}'
+    loaded = core.load_network(onnx.parser.parse_model(text), "AUTO:A,B", AT_ONCE)
+    assert loaded.get_metric("EXECUTION_DEVICES") == (expected,)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("g (float[2] x) => (float[2] y) { y = Add (x, x) }", "FP32"),
+        ("g (float[2] x) => (double[2] y) <double[3] w = {1, 2, 3}> { y = Cast <to = 11> (x) }", "FP64"),
+        ("g (uint8[2] x, float s) => (float[2] y) { y = DequantizeLinear (x, s) }", "INT8"),
+        ("g (int64[2] x) => (int64[2] y) { y = Add (x, x) }", "FP32"),
+    ],
+)
+def test_precision_of_a_network(core: Core, text: str, expected: str) -> None:
+    assert find_precision(core.read_network(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}'))) == expected
+
+
+@pytest.mark.parametrize(("device", "expected"), [("AUTO", "A"), ("AUTO:-A", "B"), ("AUTO:-B,-A", None)])
+def test_auto_without_a_list_takes_all_installed_devices_but_excluded_ones(
+    core: Core, add_device: Any, network: Network, device: str, expected: str | None
+) -> None:
+    for name in core.device_names:
+        if name not in ("AUTO", "HETERO"):
+            core.unregister_plugin(name)
+    core.register_plugin("NONE", NoDevice())
+    add_device("B")
+    add_device("A")
+    if expected is None:
+        with pytest.raises(DeviceNameError, match="has no devices to choose from"):
+            core.load_network(network, device)
+        return
+    assert core.load_network(network, device, AT_ONCE).get_metric("EXECUTION_DEVICES") == (expected,)
+
+
+def test_unavailable_device_of_the_list_is_left_out_with_a_warning(
+    core: Core, add_device: Any, network: Network, feed: Feed, caplog: pytest.LogCaptureFixture
+) -> None:
+    core.register_plugin("NONE", NoDevice())
+    add_device("A")
+    with caplog.at_level(logging.WARNING):
+        assert core.load_network(network, "AUTO:NONE,A").infer(feed(1))["y"].tolist() == [3]
+    assert "AUTO:NONE,A goes on without NONE" in caplog.text
+    assert "no driver" in caplog.text
+    with pytest.raises(DeviceUnavailableError, match="no device of its list is: NONE: .*no driver"):
+        core.load_network(network, "AUTO:NONE")
+
+
+def test_list_with_everything_excluded_is_refused(core: Core, network: Network) -> None:
+    everything = ",".join(f"-{name}" for name in core.device_names if name != "AUTO")
+    with pytest.raises(DeviceNameError, match="has no devices to choose from"):
+        core.load_network(network, f"AUTO:{everything}")
+
+
+def test_quick_device_serves_until_the_chosen_one_is_loaded_and_no_request_is_lost(
+    core: Core, add_device: Any, network: Network, feed: Feed
+) -> None:
+    chosen, quick = add_device("CHOSEN"), add_device("QUICK")
+    chosen.load_gate.clear()
+    loaded = core.load_network(network, "AUTO:CHOSEN,QUICK", {"PERF_COUNT": True})
+    queue = AsyncInferQueue(loaded, 6)
+    answers: dict[int, float] = {}
+    devices: dict[int, str] = {}
+
+    def keep(request: Any, number: int) -> None:
+        answers[number] = float(request.get_tensor("y")[0])
+        devices[number] = request.profile.stages[0].device
+
+    queue.set_callback(keep)
+    for number in range(600):
+        if number == 200:
+            assert loaded.get_metric("EXECUTION_DEVICES") == ("QUICK",)
+            chosen.load_gate.set()
+        if number == 400:
+            loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
+        queue.start_async(feed(number), number)
+    queue.wait_all()
+    assert answers == {number: 3.0 * number for number in range(600)}
+    assert {devices[number] for number in range(200 - 6)} == {"QUICK"}
+    assert {devices[number] for number in range(400, 600)} == {"CHOSEN"}
+    assert loaded.get_metric("EXECUTION_DEVICES") == ("CHOSEN",)
+    assert (quick.closed, chosen.closed) == (1, 0)
+    assert sum(loaded.get_metric("REQUESTS_OF_DEVICES").values()) == 600
+
+
+def test_run_that_is_under_way_on_the_quick_device_ends_there(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
+    chosen, quick = add_device("CHOSEN"), add_device("QUICK")
+    chosen.load_gate.clear()
+    quick.gate.clear()
+    loaded = core.load_network(network, "AUTO:CHOSEN,QUICK")
+    request = loaded.create_infer_request()
+    request.start_async(feed(4))
+    assert quick.entered.acquire(timeout=LIMIT)
+    chosen.load_gate.set()
+    loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
+    assert loaded.infer(feed(1))["y"].tolist() == [3]
+    assert quick.closed == 0
+    quick.gate.set()
+    assert request.wait(LIMIT)
+    assert request.get_tensor("y").tolist() == [12]
+    assert (quick.closed, quick.runs, chosen.runs) == (1, [4], [1])
+
+
+def test_chosen_device_that_fails_to_load_leaves_the_quick_one(
+    core: Core, add_device: Any, network: Network, feed: Feed, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_device("CHOSEN").load_error = LoadError("no memory")
+    add_device("QUICK")
+    with caplog.at_level(logging.WARNING):
+        loaded = core.load_network(network, "AUTO:CHOSEN,QUICK")
+        loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
+    assert loaded.infer(feed(1))["y"].tolist() == [3]
+    assert "goes on without CHOSEN, which failed to load the network: no memory" in caplog.text
+
+
+def test_error_of_the_last_device_is_raised_where_none_can_load(core: Core, add_device: Any, network: Network) -> None:
+    add_device("A").load_error = LoadError("no memory in A")
+    add_device("B").load_error = LoadError("no memory in B")
+    for config in ({}, AT_ONCE, {**AT_ONCE, "AUTO_MEASURE": True}, {"PERFORMANCE_HINT": "CUMULATIVE_THROUGHPUT"}):
+        with pytest.raises(LoadError, match="no memory"):
+            core.load_network(network, "AUTO:A,B", config)
+
+
+def test_next_device_takes_over_when_the_chosen_one_fails_in_a_run(
+    core: Core, add_device: Any, network: Network, feed: Feed, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = add_device("A"), add_device("B")
+    first.fails_from = 3
+    loaded = core.load_network(network, "AUTO:A,B", AT_ONCE)
+    with caplog.at_level(logging.WARNING):
+        for number in range(10):
+            assert loaded.infer(feed(number))["y"].tolist() == [3 * number]
+    assert "A failed in a run; the next device is loaded" in caplog.text
+    assert "goes on without A, which failed 2 times in a row where B did not" in caplog.text
+    assert loaded.get_metric("EXECUTION_DEVICES") == ("B",)
+    assert loaded.get_metric("REQUESTS_OF_DEVICES") == {"A": 3, "B": 7}
+    assert second.loads == 1
+
+
+def test_device_that_served_first_comes_back_when_the_chosen_one_fails(
+    core: Core, add_device: Any, network: Network, feed: Feed
+) -> None:
+    chosen, quick = add_device("CHOSEN"), add_device("QUICK")
+    loaded = core.load_network(network, "AUTO:CHOSEN,QUICK")
+    loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
+    chosen.fails_from = 0
+    assert loaded.infer(feed(1))["y"].tolist() == [3]
+    assert quick.loads == 2
+
+
+def test_failure_is_raised_without_the_fallback(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
+    add_device("A").fails_from = 0
+    second = add_device("B")
+    loaded = core.load_network(network, "AUTO:A,B", {**AT_ONCE, "ENABLE_RUNTIME_FALLBACK": False})
+    with pytest.raises(InferenceError, match="the driver fell over"):
+        loaded.infer(feed(1))
+    assert second.loads == 0
+
+
+@pytest.mark.parametrize("starts_early", [False, True])
+def test_fastest_device_is_chosen_by_measurement(
+    core: Core, add_device: Any, network: Network, feed: Feed, monkeypatch: pytest.MonkeyPatch, starts_early: bool
+) -> None:
+    now = 0.0
+
+    def work(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr("hetero_auto.choosing.perf_counter", lambda: now)
+    for name, seconds in (("A", 3e-3), ("B", 1e-3), ("C", 2e-3)):
+        add_device(name).work = lambda seconds=seconds: work(seconds)
+    config = {"AUTO_MEASURE": "YES", "ENABLE_STARTUP_FALLBACK": starts_early}
+    loaded = core.load_network(network, "AUTO:A,B,C", config)
+    loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
+    assert loaded.get_metric("EXECUTION_DEVICES") == ("B",)
+    assert loaded.infer(feed(1))["y"].tolist() == [3]
+
+
+def test_all_devices_work_with_cumulative_throughput(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
+    first, second = add_device("A"), add_device("B")
+    loaded = core.load_network(network, "AUTO:A,B", {"PERFORMANCE_HINT": "CUMULATIVE_THROUGHPUT", "SCHEDULE_POLICY": "ROUND_ROBIN"})
+    for number in range(4):
+        assert loaded.infer(feed(number))["y"].tolist() == [3 * number]
+    assert (first.runs, second.runs) == ([0, 2], [1, 3])
+    assert loaded.get_metric("EXECUTION_DEVICES") == ("A", "B")
+
+
+def test_exported_network_holds_the_chosen_device(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
+    add_device("A")
+    add_device("B")
+    blob = io.BytesIO()
+    core.load_network(network, "AUTO:A,B").export_network(blob)
+    loaded = core.import_network(blob.getvalue(), "AUTO")
+    assert loaded.get_metric("EXECUTION_DEVICES") == ("A",)
+    assert loaded.infer(feed(5))["y"].tolist() == [15]
+    again = io.BytesIO()
+    loaded.export_network(again)
+    assert core.import_network(again.getvalue(), "AUTO").infer(feed(5))["y"].tolist() == [15]
+
+
+def test_key_of_a_device_reaches_it(core: Core, add_device: Any, network: Network) -> None:
+    device = add_device("A")
+    core.load_network(network, "AUTO:A", {"SCRIPT_LEVEL": 3})
+    assert device.configs[0]["SCRIPT_LEVEL"] == 3

@@ -1,0 +1,17 @@
+"""BATCH, the device that runs several requests as one batch of another device. Light: imported when BATCH is first needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetero_core.hookspecs import hookimpl
+
+requires_api = (1, 0)
+
+
+@hookimpl
+def create_device(core: Any) -> object:
+    """Returns the device; it keeps the Core, whose other devices it asks and loads."""
+    from hetero_batch.device import BatchDevice  # keeps `import hetero_batch` free of everything
+
+    return BatchDevice(core)

@@ -1,0 +1,82 @@
+"""The batch axis of every value of a network, from its inputs on; and the nodes that mix images, which cannot be batched.
+
+A value has the axis on which the images of a batch lie, None where it is the same for all of them, or SIZE where it is made from the
+size of the batch: it may say a shape, but not enter the numbers. What a node does with the axis is in `rules`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hetero_batch.rules import find_output_axes
+from hetero_batch.views import SIZE, Axis, MixedImages, NodeView
+from hetero_core.network.graph import Network
+from hetero_core.network.types import TensorType, ValueSpec
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAxes:
+    """The axes of a network's inputs and outputs, None for those without images; `refused` maps nodes that mix images to why."""
+
+    inputs: tuple[int | None, ...]
+    outputs: tuple[int | None, ...]
+    refused: Mapping[str, str]
+
+
+_RECURRENT = ("GRU", "LSTM", "RNN")
+
+
+def find_batch_axes(network: Network) -> BatchAxes:
+    """Returns the batch axes: on the first axis of the inputs, or on the second where a recurrent operator has it there."""
+    axes = _walk(network, 0)
+    if not axes.refused or any(network.node(name).op_type not in _RECURRENT for name in axes.refused):
+        return axes
+    others = _walk(network, 1)
+    return axes if others.refused else others
+
+
+def _walk(network: Network, place: int) -> BatchAxes:
+    """Returns the axes that follow from those of the inputs; behind a node that mixes images as if its outputs were inputs."""
+    axes: dict[str, Axis] = {spec.name: find_input_axis(network, spec, place) for spec in network.inputs}
+    refused: dict[str, str] = {}
+    for node in network.nodes:
+        try:
+            found = find_output_axes(NodeView(node, network, axes))
+        except MixedImages as reason:
+            refused[node.name] = str(reason)
+            found = [_first_axis(network, value) for value in node.outputs]
+        axes.update((value, axis) for value, axis in zip(node.outputs, found, strict=True) if value)
+    outputs = [axes.get(spec.name) for spec in network.outputs]
+    for spec, axis in zip(network.outputs, outputs, strict=True):
+        maker = network.index_of_producer.get(spec.name)
+        if maker is not None and (axis == SIZE or not isinstance(spec.type, TensorType)):
+            why = "the size of the batch" if axis == SIZE else "no tensor"
+            refused.setdefault(network.nodes[maker].name, f"its output '{spec.name}', which is one of the network's, is {why}")
+    return BatchAxes(tuple(_plain(axes[spec.name]) for spec in network.inputs), tuple(_plain(axis) for axis in outputs), refused)
+
+
+def find_input_axis(network: Network, spec: ValueSpec, place: int) -> int | None:
+    """Returns the batch axis of an input.
+
+    That is N of its layout, where one is known. Else the size on axis `place` of the first input is the batch's: an input has it where
+    that named size is, or, for a number or an open size without a name, on the same axis if its size is the same.
+    """
+    layout = network.border.layouts.get(spec.name)
+    if layout is not None:
+        return layout.index("N") if "N" in layout else None
+    first = next((one.shape for one in network.inputs if isinstance(one.type, TensorType) and one.shape), None)
+    if first is None or len(first) <= place or not spec.shape:
+        return None
+    if isinstance(first[place], str):
+        return spec.shape.index(first[place]) if first[place] in spec.shape else None
+    return place if len(spec.shape) > place and spec.shape[place] == first[place] else None
+
+
+def _first_axis(network: Network, value: str) -> Axis:
+    value_type = network.type_of(value)
+    return 0 if isinstance(value_type, TensorType) and value_type.shape else None
+
+
+def _plain(axis: Axis) -> int | None:
+    return axis if isinstance(axis, int) else None

@@ -1,0 +1,179 @@
+"""The BATCH device: its hooks. The network gets an open batch size, is loaded on the one device of the list, and runs in batches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from hetero_batch.axes import BatchAxes, find_batch_axes
+from hetero_batch.executable import BatchExecutable
+from hetero_core.composing.blobs import export_part, import_part, spec_of_json, spec_to_json
+from hetero_core.composing.composer import Composer
+from hetero_core.composing.properties import MEASURING_KEY, PROPERTIES_KEY, configure_children
+from hetero_core.composing.threads import share_processors
+from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult, freeze_mapping
+from hetero_core.devices.config import LIMIT_KEYS
+from hetero_core.devices.names import ListedDevice
+from hetero_core.devices.query import require_all_supported
+from hetero_core.errors import BlobDamagedError, DeviceNameError, InvalidNetworkError, NotImplementedByDeviceError
+from hetero_core.hookspecs import hookimpl
+from hetero_core.network.graph import Network
+from hetero_core.transforms.reshaping import rebatch_network
+
+DEVICE_KEY = "AUTO_BATCH_DEVICE_CONFIG"
+TIMEOUT_KEY = "AUTO_BATCH_TIMEOUT"
+DEFAULT_SIZE = 8
+
+
+class BatchDevice(Composer):
+    """Runs the requests of a network together, as one batch of another device."""
+
+    title = "BATCH: several requests as one batch"
+    own_keys = freeze_mapping(
+        {
+            DEVICE_KEY: ConfigKey(
+                str,
+                None,
+                "The device and how many images it gets at once, as behind the colon of BATCH:GPU(16).",
+                is_arguments=True,
+            ),
+            TIMEOUT_KEY: ConfigKey(
+                int, 20, "The milliseconds that a request waits for others, where there are others.", runtime=True, least=0
+            ),
+            PROPERTIES_KEY: ConfigKey(dict, None, "Keys for the device of the list alone: {device: {key: value}}."),
+        }
+    )
+    example = "BATCH:GPU(16)"
+    purpose = "gather requests for"
+    takes_counts = True
+
+    @hookimpl
+    def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
+        """The nodes that the device of the list takes, apart from those that mix images."""
+        return self._examine(device, network, config)[0]
+
+    @hookimpl
+    def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
+        """Loads the network with an open batch size."""
+        result, opened, axes = self._examine(device, network, config)
+        require_all_supported(device, network, result)
+        entry, name = self._require_entry(device)
+        own = configure_children(self._core, device, [name], config)[name]
+        threads = share_processors(self._core, name, config, own, sharers=1, requests=None)
+        child = self._core.load_network(opened, name, {**own, **threads})
+        return BatchExecutable(
+            network.inputs, network.outputs, child, axes, size=_size_of(entry), seconds=config[TIMEOUT_KEY] / 1000
+        )
+
+    @hookimpl
+    def export_network(self, executable: BatchExecutable) -> Payload:
+        """The blob of the device, and where the images lie."""
+        sections: dict[str, Any] = {}
+        row = export_part(executable.child, None, "device", sections)
+        fields = {
+            "inputs": [spec_to_json(spec) for spec in executable.inputs],
+            "outputs": [spec_to_json(spec) for spec in executable.outputs],
+            "axes": [executable.axes.inputs, executable.axes.outputs],
+            "size": executable.size,
+            "device": row,
+        }
+        return Payload({"index": json.dumps(fields).encode(), **sections})
+
+    @hookimpl
+    def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
+        """Imports the network on the device of the list."""
+        _, name = self._require_entry(device)
+        try:
+            fields = json.loads(bytes(payload.sections["index"]))
+            inputs, outputs = (tuple(spec_of_json(spec) for spec in fields[side]) for side in ("inputs", "outputs"))
+            axes_in, axes_out = (tuple(None if one is None else int(one) for one in side) for side in fields["axes"])
+            axes = BatchAxes(axes_in, axes_out, {})
+            size, row = int(fields["size"]), dict(fields["device"])
+            if (len(axes.inputs), len(axes.outputs)) != (len(inputs), len(outputs)) or size < 1 or row["device"] != name:
+                raise ValueError("numbers or a device that do not fit together")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BlobDamagedError(
+                f"the blob of BATCH has an index that cannot be read: {type(error).__name__}: {error}"
+            ) from error
+        own = configure_children(self._core, device, [name], config)[name]
+        threads = share_processors(self._core, name, config, own, sharers=1, requests=None)
+        steered = {key: config[key] for key in LIMIT_KEYS if config[key] is not None} | {MEASURING_KEY: config[MEASURING_KEY]}
+        child, _ = import_part(self._core, row, "device", payload.sections, {**threads, **steered}, owner=device.name)
+        return BatchExecutable(inputs, outputs, child, axes, size=size, seconds=config[TIMEOUT_KEY] / 1000)
+
+    @hookimpl
+    def add_extension(self, device: DeviceName, extension: Extension) -> bool:
+        """Refuses: nothing says that a function keeps images apart."""
+        raise NotImplementedByDeviceError(
+            f"device {device} takes no extensions, as nothing says that {extension.op_type} keeps the images of a batch apart; "
+            "give it to the device of the list and put BATCH around the rest, as in 'HETERO:(BATCH:GPU),GPU'"
+        )
+
+    def _require_entry(self, device: DeviceName) -> tuple[ListedDevice, str]:
+        """Returns the one entry of the list. Raises: DeviceNameError."""
+        self.require_children(device)
+        entries = self.list_entries(device)
+        if len(entries) > 1:
+            raise DeviceNameError(
+                f"device {device} has {len(entries)} devices in its list; BATCH has one, as in '{self.example}'. "
+                f"Use BATCH:(MULTI:{device.arguments}) for batches on several"
+            )
+        return entries[0], str(entries[0].device)
+
+    def _examine(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> tuple[QueryResult, Network, BatchAxes]:
+        """Returns the query's answer, the network as it is loaded, and where its images lie.
+
+        Its batch size is open, or, where the device refuses that, that of the list: smaller batches are filled up then.
+        """
+        entry, name = self._require_entry(device)
+        own = configure_children(self._core, device, [name], config)[name]
+        axes = find_batch_axes(network)
+        opened, reason = network, ""
+        if not axes.refused:
+            try:
+                opened = network if _is_open(network, axes) else _rebatch(network, axes, "batch_of_requests")
+            except InvalidNetworkError as error:
+                reason = f"the batch size cannot be left open: {error}"
+        answer = self._core.query_network(opened, name, own)
+        if answer.refused and not axes.refused and not reason and any(axis is not None for axis in axes.inputs):
+            fixed = _rebatch(network, axes, _size_of(entry))
+            answer_fixed = self._core.query_network(fixed, name, own)
+            if len(answer_fixed.refused) < len(answer.refused):
+                opened, answer = fixed, answer_fixed
+        refused = {
+            node.name: f"it mixes the images of a batch: {axes.refused[node.name]}"
+            if node.name in axes.refused
+            else answer.refused.get(node.name, reason)
+            for node in network.nodes
+        }
+        return (
+            QueryResult(
+                freeze_mapping((node, str(device)) for node, why in refused.items() if not why),
+                freeze_mapping((node, why) for node, why in refused.items() if why),
+            ),
+            opened,
+            axes,
+        )
+
+
+def _size_of(entry: ListedDevice) -> int:
+    return DEFAULT_SIZE if entry.count is None else entry.count
+
+
+def _is_open(network: Network, axes: BatchAxes) -> bool:
+    """Says whether no input has a fixed number of images."""
+    places = zip(network.inputs, axes.inputs, strict=True)
+    return not any(axis is not None and spec.shape is not None and isinstance(spec.shape[axis], int) for spec, axis in places)
+
+
+def _rebatch(network: Network, axes: BatchAxes, size: int | str) -> Network:
+    """Returns the network with this size where its images lie. Raises: InvalidNetworkError."""
+    # Those inputs alone: a size that is the same by chance is none of the batch.
+    layouts = {
+        spec.name: "".join("N" if place == axis else "." for place in range(len(spec.shape or ())))
+        for spec, axis in zip(network.inputs, axes.inputs, strict=True)
+    }
+    bordered = replace(network, border=replace(network.border, layouts=freeze_mapping(layouts)))
+    return replace(rebatch_network(bordered, size), border=network.border)

@@ -1,0 +1,204 @@
+"""The gatherer: which requests wait, when those that fit together begin as one batch, and what becomes of them.
+
+A batch begins when it is full, when its first request has waited for the timeout, or when nobody else can come: all requests that there
+are wait in it. While the device is busy, requests gather. A batch that fails is run again one by one, so that a request that is
+the cause fails alone. One thread watches the time while requests wait, and ends when none have come for a second.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from time import monotonic
+from typing import Any
+
+from hetero_core.contract import Done, RunContext
+from hetero_core.errors import ClosedError, RequestCancelledError
+
+_IDLE_SECONDS = 1.0
+"""How long the watching thread stays without anything to watch; starting one takes some 50 us."""
+
+
+class Ticket:
+    """A request that waits, or that a batch is run for. `key` is the same for requests that fit into one batch."""
+
+    def __init__(self, inputs: tuple[Any, ...], context: RunContext, done: Done, *, rows: int, key: Hashable) -> None:
+        self.inputs = inputs
+        self.context = context
+        self.done = done
+        self.rows = rows
+        self.key = key
+
+
+class _Group:
+    """Requests that fit together, since when the first of them waits."""
+
+    def __init__(self, expires: float) -> None:
+        self.tickets: list[Ticket] = []
+        self.expires = expires
+        self.is_due = False
+
+    @property
+    def rows(self) -> int:
+        return sum(ticket.rows for ticket in self.tickets)
+
+
+Begin = Callable[[Sequence[Ticket], Done], None]
+"""Starts a run of these requests together and returns; `done` is called with the outputs by position, of each a list by request."""
+
+
+class Gatherer:
+    """Gathers requests into batches. Safe for threads; calls nothing of a device while its lock is held."""
+
+    def __init__(self, begin: Begin, *, size: int, slots: int, seconds: float, title: str) -> None:
+        """`size` in images, `slots` is how many batches run at once, `seconds` is the timeout."""
+        self._begin = begin
+        self.size = size
+        self.slots = slots
+        self._seconds = seconds
+        self._title = title
+        self._changed = threading.Condition()
+        self._groups: dict[Hashable, _Group] = {}
+        self._single: deque[Ticket] = deque()
+        self._running = 0
+        self._requests: weakref.WeakSet[object] = weakref.WeakSet()
+        self._is_watched = self._is_closed = False
+        self._here = _Here()
+        self.batches: dict[int, int] = {}
+
+    def know(self, request: object) -> None:
+        """Counts a request among those that may come, for as long as it is alive."""
+        with self._changed:
+            self._requests.add(request)
+
+    def add(self, ticket: Ticket, *, alone: bool = False) -> None:
+        """Takes a request; with `alone` it is run by itself. Raises: ClosedError."""
+        with self._changed:
+            if self._is_closed:
+                raise ClosedError(f"{self._title}: the network is closed; load it again")
+            if alone:
+                self._single.append(ticket)
+            else:
+                self._gather(ticket)
+        self._advance()
+
+    def _gather(self, ticket: Ticket) -> None:
+        group = self._groups.get(ticket.key)
+        if group is None:
+            group = self._groups[ticket.key] = _Group(monotonic() + self._seconds)
+        group.tickets.append(ticket)
+
+    def close(self) -> None:
+        """Takes nothing more; what waits ends as cancelled."""
+        with self._changed:
+            self._is_closed = True
+            dropped = [*self._single, *(ticket for group in self._groups.values() for ticket in group.tickets)]
+            self._single.clear()
+            self._groups.clear()
+            self._changed.notify_all()
+        for ticket in dropped:
+            ticket.done(None, RequestCancelledError(f"{self._title}: the network was closed before the request began"))
+
+    def _advance(self) -> None:
+        """Begins what can begin. A run that ends while it begins comes back here, and is left to the loop that began it."""
+        if self._here.is_beginning:
+            return
+        self._here.is_beginning = True
+        try:
+            while (batch := self._take_batch()) is not None:
+                self._start(batch)
+        finally:
+            self._here.is_beginning = False
+
+    def _start(self, batch: list[Ticket]) -> None:
+        def end(outputs: Any, error: BaseException | None) -> None:
+            self._end(batch, outputs, error)
+
+        try:
+            self._begin(batch, end)
+        except BaseException as error:  # noqa: BLE001  # whoever holds the requests is told
+            end(None, error)
+
+    def _take_batch(self) -> list[Ticket] | None:
+        with self._changed:
+            if self._running >= self.slots:
+                return None
+            batch = [self._single.popleft()] if self._single else self._take_group()
+            if batch is None:
+                self._watch()
+                return None
+            self._running += 1
+            rows = sum(ticket.rows for ticket in batch)
+            self.batches[rows] = self.batches.get(rows, 0) + 1
+            return batch
+
+    def _take_group(self) -> list[Ticket] | None:
+        """Returns the requests of the next batch, at most `size` images unless one request has more."""
+        waiting = sum(len(group.tickets) for group in self._groups.values())
+        nobody_else = self._running == 0 and waiting >= len(self._requests)
+        now = monotonic()
+        for key, group in self._groups.items():
+            if not (nobody_else or group.rows >= self.size or group.expires <= now):
+                continue
+            batch, rows = [group.tickets.pop(0)], 0
+            rows = batch[0].rows
+            while group.tickets and rows + group.tickets[0].rows <= self.size:
+                rows += group.tickets[0].rows
+                batch.append(group.tickets.pop(0))
+            if not group.tickets:
+                del self._groups[key]
+            return batch
+        return None
+
+    def _watch(self) -> None:
+        """Has a thread watch the time, where something waits for it."""
+        if not self._groups or self._is_closed:
+            return
+        if self._is_watched:
+            self._changed.notify_all()
+            return
+        self._is_watched = True
+        threading.Thread(target=_watch_time, args=(weakref.ref(self),), name=f"hetero-{self._title} timeout", daemon=True).start()
+
+    def wait_for_expiry(self) -> bool:
+        """Waits until a group expires, or something changes; False where the thread that watches is to end."""
+        with self._changed:
+            first = min((group.expires for group in self._groups.values()), default=None)
+            is_full = self._running >= self.slots
+            seconds = _IDLE_SECONDS if first is None or is_full else max(first - monotonic(), 0)
+            was_notified = self._changed.wait(seconds) if seconds > 0 else True
+            if self._is_closed or (first is None and not was_notified and not self._groups):
+                self._is_watched = False
+                return False
+        self._advance()
+        return True
+
+    def _end(self, batch: list[Ticket], outputs: Any, error: BaseException | None) -> None:
+        again = error is not None and len(batch) > 1 and isinstance(error, Exception)
+        with self._changed:
+            self._running -= 1
+            if again and not self._is_closed:
+                self._single.extend(batch)
+        if again and self._is_closed:
+            again = False
+        self._advance()
+        if again:
+            return
+        for place, ticket in enumerate(batch):
+            ticket.done(None if error is not None else tuple(values[place] for values in outputs), error)
+
+
+def _watch_time(gatherer: weakref.ref[Gatherer]) -> None:
+    while True:
+        held = gatherer()
+        if held is None or not held.wait_for_expiry():
+            return
+        del held
+
+
+class _Here(threading.local):
+    """Whether this thread is beginning batches."""
+
+    is_beginning = False

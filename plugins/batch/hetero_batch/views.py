@@ -1,0 +1,80 @@
+"""What a rule sees of a node: the batch axes of its inputs, shapes, constants; and how it says that images are mixed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.types import TensorType
+
+SIZE = "size"
+Axis = int | str | None
+"""An axis, SIZE for a value made from the size of the batch, None for one that is the same for all images."""
+
+
+class MixedImages(Exception):  # a reason on its way out of a rule, no error of anybody's
+    """A node puts images together, or cannot be shown not to."""
+
+
+def refuse(reason: str) -> NoReturn:
+    """Raises MixedImages."""
+    raise MixedImages(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node with what is known of the values around it."""
+
+    node: Node
+    network: Network
+    axes: Mapping[str, Axis]
+
+    def axis(self, index: int) -> Axis:
+        """Returns the batch axis of an input; None for one that is absent or a constant."""
+        return self.axes.get(self.node.inputs[index]) if index < len(self.node.inputs) else None
+
+    def shape(self, index: int) -> tuple[Any, ...]:
+        """Returns the shape of an input. Raises: MixedImages where its rank is not known."""
+        return self._shape_of(self.node.inputs[index])
+
+    def output_shape(self, index: int = 0) -> tuple[Any, ...]:
+        """Returns the shape of an output. Raises: as `shape`."""
+        return self._shape_of(self.node.outputs[index])
+
+    def _shape_of(self, value: str) -> tuple[Any, ...]:
+        known = self.network.type_of(value)
+        if not isinstance(known, TensorType) or known.shape is None:
+            refuse(f"the rank of '{value}' is not known, so that its batch axis is not either")
+        return known.shape
+
+    def constant(self, index: int, attribute: str = "") -> list[int] | None:
+        """Returns the integers of an input that is a constant, or of an attribute; None where there is neither."""
+        if attribute and attribute in self.node.attributes:
+            value = self.node.attributes[attribute]
+            return [int(one) for one in value] if isinstance(value, tuple | list) else [int(value)]
+        name = self.node.inputs[index] if 0 <= index < len(self.node.inputs) else ""
+        if name in self.network.initializers:
+            return [int(one) for one in self.network.initializers[name].array.reshape(-1)]
+        return None
+
+    def require_shared(self, *indices: int) -> None:
+        """Raises MixedImages where one of these inputs has images."""
+        for index in indices:
+            if self.axis(index) is not None:
+                refuse(f"its input '{self.node.inputs[index]}' has images, where it expects what is the same for all")
+
+    def only_first(self) -> int:
+        """Returns the batch axis of the first input; no other one may have images."""
+        axis = self.axis(0)
+        self.require_shared(*range(1, len(self.node.inputs)))
+        if not isinstance(axis, int):
+            refuse("its first input has no images, where another one has")
+        return axis
+
+    def listed_axes(self, index: int, attribute: str = "axes") -> list[int] | None:
+        """Returns the axes that an input or attribute lists, from 0 on; None where it lists none that are known."""
+        listed = self.constant(index, attribute)
+        rank = len(self.shape(0))
+        return None if listed is None else [one % rank for one in listed]

@@ -1,0 +1,93 @@
+"""Where the images of a batch lie, and which nodes mix them: by hand for each rule, and against runs of single images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hetero_batch.axes import find_batch_axes
+
+from hetero_core import Core, Network
+from hetero_core.testing.compare import describe_mismatch
+from hetero_core.testing.models import SMALL_MODELS, light_inputs, small_model
+
+Read = Callable[[str], Network]
+
+
+@pytest.mark.parametrize(
+    ("text", "inputs", "outputs"),
+    [
+        ("g (float[n, 4] x) => (float[n, 4] y) <float[4] w = {1, 2, 3, 4}> { y = Add (x, w) }", [0], [0]),
+        ("g (float[n, 4] x) => (float[n, 3] y) <float[4, 3] w> { y = MatMul (x, w) }", [0], [0]),
+        ("g (float[n, 2, 4] x) => (float[n, 2, 2] y) { t = Transpose <perm = [0, 2, 1]> (x) y = MatMul (x, t) }", [0], [0]),
+        ("g (float[n, 2, 4] x) => (float[2, n, 4] y) { y = Transpose <perm = [1, 0, 2]> (x) }", [0], [1]),
+        ("g (float[n, 2, 4] x) => (float[n, 8] y) { y = Flatten (x) }", [0], [0]),
+        ("g (float[n, 2, 4] x) => (float[n, 8] y) <int64[2] s = {0, -1}> { y = Reshape (x, s) }", [0], [0]),
+        ("g (float[n, 2, 4] x) => (float[n, 8] y) <int64[2] s = {-1, 8}> { y = Reshape (x, s) }", [0], [0]),
+        ("g (float[n, 4] x) => (float[n] y) { y = ReduceSum <axes = [1], keepdims = 0> (x) }", [0], [0]),
+        ("g (int64[n, 5] x) => (float[n, 5, 3] y) <float[9, 3] table> { y = Gather (table, x) }", [0], [0]),
+        ("g (float[n, 4] x, float[n, 2] z) => (float[n, 6] y) { y = Concat <axis = 1> (x, z) }", [0, 0], [0]),
+        ("g (float[t, n, 4] x, float[n, 4] z) => (float[t, n, 4] y) { y = Add (x, z) }", [0, None], [0]),
+        ("g (float[n, 4] x, float s) => (float[n, 4] y) { y = Mul (x, s) }", [0, None], [0]),
+        ("g (float[n, 4] x) => (float[1, n, 4] y) <int64[1] a = {0}> { y = Unsqueeze (x, a) }", [0], [1]),
+    ],
+)
+def test_axis_of_inputs_and_outputs(read: Read, text: str, inputs: list[int | None], outputs: list[int | None]) -> None:
+    network = read(text.replace("<float[4, 3] w>", "<float[4, 3] w = {1,2,3,4,5,6,7,8,9,1,2,3}>").replace(
+        "<float[9, 3] table>", "<float[9, 3] table = {" + ",".join(["1"] * 27) + "}>"
+    ))  # fmt: skip
+    axes = find_batch_axes(network)
+    assert list(axes.inputs) == inputs
+    assert (dict(axes.refused), list(axes.outputs)) == ({}, outputs)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("g (float[n, 4] x) => (float[n, 4] y) { y = Softmax <axis = 0> (x) }", "it works along axis 0, on which the images lie"),
+        ("g (float[n, 4] x) => (float[4, n] y) { t = Transpose (x) y = MatMul (t, x) }", "it sums or broadcasts over the batch axis"),
+        ("g (float[n, 4] x) => (float y) { y = ReduceMax <keepdims = 0> (x) }", "it reduces all axes"),
+        ("g (float[n, 4] x) => (float[m] y) <int64[1] s = {-1}> { y = Reshape (x, s) }", "it joins the batch axis with another one"),
+        ("g (float[n, 4] x) => (float[n, 4] y) <float[2, 4] w = {1,2,3,4,5,6,7,8}> { y = Add (x, w) }", "a value of its own for each"),
+        ("g (float[n, 4] x) => (float[4] y) <int64 i = {0}> { y = Gather <axis = 0> (x, i) }", "by their place in the batch"),
+        ("g (float[n, 4] x) => (uint8[n, 4] y, float s, uint8 z) { y, s, z = DynamicQuantizeLinear (x) }", "not known to keep images"),
+        ("g (float[n, 4] x) => (int64[2] y) { y = Shape (x) }", "the size of the batch"),
+        ("g (float[n, 4] x) => (float[n, 4] y) { s = Size (x) f = Cast <to = 1> (s) y = Div (x, f) }", "computes with the size"),
+        ("g (float[n, 1, 4] x) => (float[n, 1, 2] y, int64[n, 1, 2] i) { y, i = MaxPool <kernel_shape = [2], strides = [2]> (x) }",
+         "indices count through the whole batch"),
+        ("g (float[n, 4] x) => (float[n, 4] y) { y = com.acme.Twist (x) }", "not known to keep images apart"),
+    ],
+)  # fmt: skip
+def test_node_that_mixes_images_is_named_with_the_reason(read: Read, text: str, reason: str) -> None:
+    (refused,) = find_batch_axes(read(text)).refused.values()
+    assert reason in refused
+
+
+@pytest.mark.parametrize("name", SMALL_MODELS)
+def test_batch_of_a_small_model_is_its_single_runs(core: Core, name: str) -> None:
+    """Whatever BATCH takes gives the answers that the device gives without it."""
+    network = core.read_network(small_model(name))
+    if core.query_network(network, "BATCH:CPU(64)").refused:
+        pytest.skip("BATCH refuses the model, with the node")
+    batched = core.load_network(network, "BATCH:CPU(64)", {"AUTO_BATCH_TIMEOUT": 3_600_000})
+    alone = core.load_network(network, "CPU")
+    requests = [batched.create_infer_request() for _ in range(3)]
+    feeds: list[dict[str, Any]] = [light_inputs(small_model(name), seed) for seed in range(3)]
+    for request, inputs in zip(requests, feeds, strict=True):
+        request.start_async(inputs)
+    for request, inputs in zip(requests, feeds, strict=True):
+        assert request.wait(60)
+        for output, expected in alone.infer(inputs).items():
+            assert describe_mismatch(np.asarray(request.get_tensor(output)), np.asarray(expected), name=output) is None
+
+
+def test_device_without_open_sizes_gets_full_batches(core: Core, device: Any, network: Network, feed: Any) -> None:
+    device.needs_fixed_sizes = True
+    loaded = core.load_network(network, "BATCH:NOTE(4)", {"AUTO_BATCH_TIMEOUT": 3_600_000})
+    requests = [loaded.create_infer_request() for _ in range(3)]
+    for number, request in enumerate(requests, start=1):
+        request.start_async(feed(number))
+    assert [request.get_tensor("y").tolist() for request in requests if request.wait(60)] == [[[2, 0]], [[4, 0]], [[6, 0]]]
+    assert device.batches == [[1, 2, 3, 3]]
