@@ -16,7 +16,7 @@ from hetero_core.errors import suggest
 
 if TYPE_CHECKING:
     from hetero_core.cli.bench_rounds import Bench
-    from hetero_core.cli.measurement import Task
+    from hetero_core.cli.measurement import BenchTask
 
 _SECONDS = 1.0
 _ROUNDS = 3
@@ -154,13 +154,13 @@ def _find_target(path: str) -> Path:
     return target
 
 
-def _list_tasks(options: argparse.Namespace, path: str) -> list[Task]:
-    from hetero_core.cli.measurement import Task
+def _list_tasks(options: argparse.Namespace, path: str) -> list[BenchTask]:
+    from hetero_core.cli.measurement import BenchTask
 
     is_async = _find_api(options) == "async"
     config, shapes = read_config(options), read_shapes(options.shape)
     return [
-        Task(
+        BenchTask(
             model=path,
             device=device,
             config=config,

@@ -20,7 +20,7 @@ from hetero_core.network.types import ValueType
 
 Activation = Callable[[Array], Array]
 States = tuple[Array, ...]
-Step = Callable[[Array, States], States]
+CellStep = Callable[[Array, States], States]
 _ACTIVATION_COUNTS = {"RNN": 1, "GRU": 2, "LSTM": 3}
 _DIRECTIONS = {"direction": ("forward", "reverse", "bidirectional"), "layout": (0, 1)}
 
@@ -111,7 +111,7 @@ def _clip_first(xp: Namespace, activation: Activation, limit: float) -> Activati
 
 
 def _walk(
-    xp: Namespace, projected: Array, lengths: tuple[int, ...], states: States, step: Step, *, backward: bool
+    xp: Namespace, projected: Array, lengths: tuple[int, ...], states: States, step: CellStep, *, backward: bool
 ) -> tuple[Array, States]:
     """Returns the first state at every step, (steps, batch, hidden), and the states at the end."""
     count = projected.shape[0]
@@ -140,7 +140,7 @@ def _run_directions(
     direction: str,
     layout: int,
     bias_of: Callable[[int], Array],
-    step_of: Callable[[int], Step],
+    step_of: Callable[[int], CellStep],
 ) -> tuple[Array, ...]:
     """Returns Y and the final states in the operator's layout. `bias_of` and `step_of` give the parts of one direction."""
     wide = xp.swapaxes(widen(x), 0, 1) if layout else widen(x)
@@ -207,7 +207,7 @@ def rnn(
     def bias_of(index: int) -> Array:
         return 0 if b is None else sum(_split_columns(widen(b[index]), 2))
 
-    def step_of(index: int) -> Step:
+    def step_of(index: int) -> CellStep:
         recurrence, activate = widen(r[index]).T, functions[index]
         return lambda projected, states: (activate(projected + multiply(xp, states[0], recurrence)),)
 
@@ -257,7 +257,7 @@ def gru(
         kept = xp.concatenate([of_state[: 2 * hidden], xp.zeros_like(of_state[:hidden])]) if linear_before_reset else of_state
         return of_input + kept
 
-    def step_of(index: int) -> Step:
+    def step_of(index: int) -> CellStep:
         gates = widen(r[index])[: 2 * hidden].T
         candidate = widen(r[index])[2 * hidden :].T
         inner_bias = 0 if b is None else widen(b[index])[5 * hidden :]
@@ -321,7 +321,7 @@ def lstm(
     def bias_of(index: int) -> Array:
         return 0 if b is None else sum(_split_columns(widen(b[index]), 2))
 
-    def step_of(index: int) -> Step:
+    def step_of(index: int) -> CellStep:
         recurrence = widen(r[index]).T
         peep_i, peep_o, peep_f = (0, 0, 0) if p is None else _split_columns(widen(p[index]), 3)
         activate_gate, activate_cell, activate_output = functions[3 * index : 3 * index + 3]
