@@ -23,6 +23,11 @@ States = tuple[Array, ...]
 CellStep = Callable[[Array, States], States]
 _ACTIVATION_COUNTS = {"RNN": 1, "GRU": 2, "LSTM": 3}
 _DIRECTIONS = {"direction": ("forward", "reverse", "bidirectional"), "layout": (0, 1)}
+_SIZE = {"hidden_size": None}
+"""The shapes of the weights say it, too."""
+_FIRST_CHOICES = {"direction": _DIRECTIONS["direction"], "output_sequence": (0, 1)}
+_FIRST_HINTS = {**_SIZE, "output_sequence": 0}
+"""Of the first versions; that Y may be left out an absent name says, too."""
 
 # Name -> defaults of alpha and beta where the function takes them; NaN where the two sources have different ones or none.
 _PARAMETERS: dict[str, tuple[float | None, float | None]] = {
@@ -183,6 +188,18 @@ def _name_activations(given: tuple[str, ...] | None, defaults: tuple[str, ...], 
     choices=_DIRECTIONS,
     outputs=2,
     refuse=refuse_activations,
+    unread=_SIZE,
+)
+@kernel(
+    "RNN",
+    since=(1,),
+    dtypes=(FLOATS, FLOATS, FLOATS, FLOATS, INDEX, FLOATS),
+    host=(4,),
+    choices=_FIRST_CHOICES,
+    outputs=2,
+    refuse=refuse_activations,
+    unread=_FIRST_HINTS,
+    without=("layout",),
 )
 def rnn(
     xp: Namespace,
@@ -198,7 +215,6 @@ def rnn(
     activations: tuple[str, ...] = ("Tanh", "Tanh"),
     clip: float | None = None,
     direction: str = "forward",
-    hidden_size: int | None = None,
     layout: int = 0,
 ) -> tuple[Array, ...]:
     """Returns Y and Y_h of H = f(X W^T + H R^T + Wb + Rb). Source: ONNX RNN-22."""
@@ -225,6 +241,18 @@ def rnn(
     choices=_DIRECTIONS,
     outputs=2,
     refuse=refuse_activations,
+    unread=_SIZE,
+)
+@kernel(
+    "GRU",
+    since=(3,),
+    dtypes=(FLOATS, FLOATS, FLOATS, FLOATS, INDEX, FLOATS),
+    host=(4,),
+    choices=_FIRST_CHOICES,
+    outputs=2,
+    refuse=refuse_activations,
+    unread=_FIRST_HINTS,
+    without=("layout",),
 )
 def gru(
     xp: Namespace,
@@ -240,7 +268,6 @@ def gru(
     activations: tuple[str, ...] | None = None,
     clip: float | None = None,
     direction: str = "forward",
-    hidden_size: int | None = None,
     layout: int = 0,
     linear_before_reset: int = 0,
 ) -> tuple[Array, ...]:
@@ -291,6 +318,18 @@ def gru(
     choices=_DIRECTIONS,
     refuse=refuse_activations,
     outputs=3,
+    unread=_SIZE,
+)
+@kernel(
+    "LSTM",
+    since=(1,),
+    dtypes=(FLOATS, FLOATS, FLOATS, FLOATS, INDEX, FLOATS, FLOATS, FLOATS),
+    host=(4,),
+    choices=_FIRST_CHOICES,
+    refuse=refuse_activations,
+    outputs=3,
+    unread=_FIRST_HINTS,
+    without=("layout",),
 )
 def lstm(
     xp: Namespace,
@@ -307,7 +346,6 @@ def lstm(
     activation_beta: tuple[float, ...] = (),
     activations: tuple[str, ...] | None = None,
     direction: str = "forward",
-    hidden_size: int | None = None,
     input_forget: int = 0,
     layout: int = 0,
 ) -> tuple[Array, ...]:
