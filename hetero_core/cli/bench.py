@@ -26,7 +26,7 @@ from hetero_core.errors import suggest
 
 if TYPE_CHECKING:
     from hetero_core.cli.bench_rounds import Bench
-    from hetero_core.cli.measurement import Task
+    from hetero_core.cli.measurement import BenchTask
 
 _SECONDS = 1.0
 _ROUNDS = 3
@@ -151,13 +151,13 @@ def _find_api(options: argparse.Namespace) -> str:
     return "async" if options.requests is not None else options.api or "sync"
 
 
-def _list_tasks(options: argparse.Namespace, path: str) -> list[Task]:
-    from hetero_core.cli.measurement import Task
+def _list_tasks(options: argparse.Namespace, path: str) -> list[BenchTask]:
+    from hetero_core.cli.measurement import BenchTask
 
     is_async = _find_api(options) == "async"
     config, shapes, pins = read_config(options), read_shapes(options.shape), read_pins(options)
     return [
-        Task(
+        BenchTask(
             model=path,
             device=device,
             config=config,

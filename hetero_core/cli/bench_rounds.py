@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from hetero_core.cli.measurement import Task
+from hetero_core.cli.measurement import BenchTask
 from hetero_core.cli.progress import Step
 from hetero_core.cli.task_process import Answer, run_task, take_turns
 
@@ -45,7 +45,7 @@ def clear_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], l
 class Bench:
     """The measurements of several devices, by position. A device that has failed is not asked again."""
 
-    def __init__(self, tasks: Sequence[Task], environment: Mapping[str, str], step: Step) -> None:
+    def __init__(self, tasks: Sequence[BenchTask], environment: Mapping[str, str], step: Step) -> None:
         self._step = step
         self.rounds: list[list[dict[str, Any]]] = [[] for _ in tasks]
         self.errors: dict[int, dict[str, Any]] = {}
@@ -94,7 +94,7 @@ class Bench:
                 self.outputs[position] = _read_outputs(path, answer["dtypes"])
             self.rounds[position].append(answer)
 
-    def _ask(self, task: Task, folder: Path) -> Answer:
+    def _ask(self, task: BenchTask, folder: Path) -> Answer:
         arguments = [*_list_flags(), "-m", "hetero_core.cli.measurement"]
         return run_task(arguments, asdict(task), folder=folder, environment=self._environment, who=task.device)
 

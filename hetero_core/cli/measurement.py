@@ -30,7 +30,7 @@ _TRACED_RUNS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class BenchTask:
     """What to measure, as JSON can hold it.
 
     `is_shared`: other devices get the same `config` and `pins`, so what this one has no use for is left out and told. `requests` is None
@@ -57,7 +57,7 @@ class Task:
 
 def main(folder: Path) -> int:
     """Returns the exit code; the answer, or the error, is in the folder."""
-    task = Task(**json.loads((folder / "task.json").read_text(encoding="utf-8")))
+    task = BenchTask(**json.loads((folder / "task.json").read_text(encoding="utf-8")))
     try:
         answer, code = measure(task), 0
     except HeteroError as error:
@@ -74,7 +74,7 @@ def main(folder: Path) -> int:
     return code
 
 
-def measure(task: Task) -> dict[str, Any]:
+def measure(task: BenchTask) -> dict[str, Any]:
     """Returns the fields of one measurement, times in seconds. Raises: what loading and running raise."""
     from hetero_core.core import Core  # reads the installed distributions
 
@@ -100,7 +100,7 @@ def measure(task: Task) -> dict[str, Any]:
     return {**fields, **times, **timed, "dtypes": dtypes, "peak_bytes": find_peak_memory()}
 
 
-def _choose_config(core: Core, task: Task) -> tuple[dict[str, str], list[str]]:
+def _choose_config(core: Core, task: BenchTask) -> tuple[dict[str, str], list[str]]:
     """Returns the keys for the device, and those that it does not have and others may."""
     from hetero_core.devices.config import resolve_key
 
@@ -114,7 +114,7 @@ def _choose_config(core: Core, task: Task) -> tuple[dict[str, str], list[str]]:
     return config, left_out
 
 
-def _load(core: Core, task: Task, config: Mapping[str, str]) -> tuple[ExecutableNetwork, dict[str, Any], dict[str, Any]]:
+def _load(core: Core, task: BenchTask, config: Mapping[str, str]) -> tuple[ExecutableNetwork, dict[str, Any], dict[str, Any]]:
     """Returns the loaded network, its inputs, and how long reading and loading took."""
     from hetero_core.cli.inputs import collect_inputs
     from hetero_core.cli.options import is_blob, pin_network
@@ -143,7 +143,7 @@ def _load(core: Core, task: Task, config: Mapping[str, str]) -> tuple[Executable
     return executable, inputs, {"read_seconds": read_seconds, "load_seconds": perf_counter() - began}
 
 
-def ignores_pins(core: Core, task: Task) -> bool:
+def ignores_pins(core: Core, task: BenchTask) -> bool:
     """Says whether there are pins and the device is one of several that splits no networks, so that they are for others."""
     from hetero_core.cli.options import is_splitting
 
@@ -161,7 +161,7 @@ def _keep_outputs(outputs: Mapping[str, Any], path: str) -> dict[str, str]:
     return {name: str(dtype_of_numpy(np.asarray(value).dtype)) for name, value in iterate_tensors(outputs) if value is not None}
 
 
-def _time_one_request(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: Task) -> dict[str, Any]:
+def _time_one_request(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: BenchTask) -> dict[str, Any]:
     request = executable.create_infer_request()
     for _ in range(task.warmup):
         request.infer(inputs)
@@ -175,14 +175,14 @@ def _time_one_request(executable: ExecutableNetwork, inputs: Mapping[str, Any], 
     return {"requests": 1, "latencies": latencies, "seconds": before - began}
 
 
-def _is_enough(task: Task, runs: int, seconds: float) -> bool:
+def _is_enough(task: BenchTask, runs: int, seconds: float) -> bool:
     """One run is the least, however long it takes."""
     if task.iterations is not None:
         return runs >= task.iterations
     return runs > 0 and task.seconds is not None and seconds >= task.seconds
 
 
-def _time_queue(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: Task) -> dict[str, Any]:
+def _time_queue(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: BenchTask) -> dict[str, Any]:
     """A latency is from the start of a run until its callback."""
     from hetero_core.runtime.queue import AsyncInferQueue
 
@@ -205,7 +205,7 @@ def _time_queue(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: 
         return {"requests": len(queue), "latencies": latencies, "seconds": seconds}
 
 
-def _trace(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: Task) -> list[dict[str, Any]]:
+def _trace(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: BenchTask) -> list[dict[str, Any]]:
     """Returns the trace events of a few runs after those that warm up."""
     from hetero_core.reports.trace import list_events
     from hetero_core.runtime.queue import AsyncInferQueue

@@ -78,7 +78,6 @@ quantization: DequantizeLinear DynamicQuantizeLinear QuantizeLinear
 quantized_linear: ConvInteger MatMulInteger QLinearConv QLinearMatMul
 random_numbers: Bernoulli Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike
 recurrent: GRU LSTM RNN
-recurrent_legacy: GRU LSTM RNN
 reductions: ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare
 resize: Resize Upsample
 scatter: Scatter ScatterElements ScatterND TensorScatter

@@ -233,7 +233,9 @@ class _Compiler:
 
 def bind_kernel(node: Node, record: Kernel, xp: Namespace, input_types: tuple[ValueType | None, ...]) -> Callable[..., Any]:
     """Returns the kernel of a node as a function of its inputs alone (bodies aside); absent ones are None."""
-    attributes = {name: value for name, value in node.attributes.items() if not isinstance(value, Graph)}
+    attributes = {
+        name: value for name, value in node.attributes.items() if not isinstance(value, Graph) and name not in record.unread
+    }
     if record.counts_outputs:
         attributes["output_count"] = max((index + 1 for index, name in enumerate(node.outputs) if name), default=0)
     if record.prepare is not None:

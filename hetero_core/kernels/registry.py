@@ -60,7 +60,9 @@ class Declaration:
     `output_count` how many outputs are wanted. One that `takes_maps` allows dicts, whose values have the input's dtypes.
     `prepare(xp, input_types, **attributes)` makes, once for each bound node, what the function gets as `prepared`; the attributes are
     those of its signature, and a ValueError of it is the reason why the node is refused. `count_bytes(*inputs, **attributes)` says how
-    many bytes a run makes; an operator has it if values or attributes, and not shapes alone, decide (`sizes`).
+    many bytes a run makes; an operator has it if values or attributes, and not shapes alone, decide (`sizes`). `unread` are attributes,
+    with their defaults, that these versions have and no result depends on; the function is not given them. `without` are attributes of
+    the function that these versions do not have.
     """
 
     op_type: str
@@ -79,6 +81,8 @@ class Declaration:
     takes_maps: bool = False
     prepare: Callable[..., Any] | None = None
     count_bytes: Callable[..., int] | None = None
+    unread: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+    without: tuple[str, ...] = ()
 
     def __call__(self, function: Function) -> Function:
         """Registers the function; declarations may be stacked."""
@@ -96,11 +100,13 @@ class Declaration:
             attributes, required, _ = _read_signature(self.prepare)
         is_counting = "output_count" in attributes
         assert self.counts_outputs == is_counting, f"{self.op_type}: output_count is declared on one side only"
+        assert attributes.keys() >= set(self.without), f"{self.op_type}: the function has no such attribute to be without"
+        hidden = {"output_count", *self.without}
         return Kernel(
             **{name: getattr(self, name) for name in _DECLARED},
             function=function,
-            attributes={name: default for name, default in attributes.items() if name != "output_count"},
-            required=tuple(name for name in required if name != "output_count"),
+            attributes={**self.unread, **{name: default for name, default in attributes.items() if name not in hidden}},
+            required=tuple(name for name in required if name not in hidden),
             input_limits=limits,
         )
 
@@ -279,7 +285,7 @@ def _refuse_preparation(node: Node, record: Kernel, input_types: tuple[ValueType
     import numpy as np  # on the host, whatever the device: only the reason is wanted
 
     try:
-        record.prepare(np, input_types, **node.attributes)
+        record.prepare(np, input_types, **{name: value for name, value in node.attributes.items() if name not in record.unread})
     except ValueError as error:
         return f"{node.operator} {error}"
     except (ArithmeticError, LookupError, TypeError) as error:

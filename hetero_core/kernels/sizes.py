@@ -18,11 +18,8 @@ from typing import Any
 from hetero_core.dtypes import dtype_of_numpy, numpy_dtype
 from hetero_core.kernels.registry import find_kernel
 from hetero_core.limits import RunLimits
-from hetero_core.network.contrib_types import infer_contrib
 from hetero_core.network.graph import Node
-from hetero_core.network.type_protos import read_type, write_type
 from hetero_core.network.types import TensorType, ValueType
-from hetero_core.network.writer import node_to_proto
 
 _MISFITS = (ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError)
 
@@ -58,12 +55,17 @@ def _type_of(x: Any) -> TensorType | None:
 
 @lru_cache(1024)
 def _infer_bytes(node: Node, input_types: tuple[TensorType | None, ...]) -> int:
+    from hetero_core.network.contrib_types import infer_contrib  # many rules, and asked for only where a limit is set
+
     outputs = _infer_outputs(node, input_types) if node.since_version else infer_contrib(node, input_types)
     return sum(_count_bytes(value_type) for value_type in outputs.values())
 
 
 def _infer_outputs(node: Node, input_types: tuple[TensorType | None, ...]) -> dict[str, ValueType | None]:
-    import onnx  # heavy, and asked for only where a limit is set
+    import onnx  # heavy, as is what uses it
+
+    from hetero_core.network.type_protos import read_type, write_type
+    from hetero_core.network.writer import node_to_proto
 
     try:
         schema = onnx.defs.get_schema(node.op_type, node.since_version, node.domain)

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Run = Callable[[tuple[Array, ...], RunContext], tuple[Array, ...]]
+RunFunction = Callable[[tuple[Array, ...], RunContext], tuple[Array, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Binding:
     provenance: Provenance
     config: Mapping[str, Any]
     keys: Mapping[str, ConfigKey]
-    run: Run
+    run: RunFunction
     to_host: Callable[[Array], Array]
     from_host: Callable[[Array, ValueSpec], Array]
     export: Callable[[], Payload]
@@ -86,7 +86,7 @@ class ExecutableNetwork:
         self.device = binding.device
         self.config = binding.config
         self.executable = executable
-        self.run: Run = binding.run
+        self.run: RunFunction = binding.run
         self.submit = binding.executor.submit
         self.to_host = binding.to_host
         self.from_host = binding.from_host

@@ -7,10 +7,10 @@ from typing import Any
 from hetero_core.contract import DeviceName, Executable, RunContext
 from hetero_core.devices.device import Device
 from hetero_core.hookspecs import hookimpl
-from hetero_core.runtime.executable import Run
+from hetero_core.runtime.executable import RunFunction
 
 
-def bind_run(entry: Device, device: DeviceName, executable: Executable) -> Run:
+def bind_run(entry: Device, device: DeviceName, executable: Executable) -> RunFunction:
     """Returns the device's own run, or the chain of the wrappers that stand around `infer`."""
     if not entry.manager.hook.infer.get_hookimpls():
         return executable.run

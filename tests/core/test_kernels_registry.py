@@ -180,6 +180,23 @@ def test_two_kernels_for_one_version_are_a_mistake() -> None:
         kernel("Relu", since=(14,), dtypes=NOT_STRING)(lambda xp, x: x)
 
 
+@pytest.mark.parametrize(
+    ("node", "reason"),
+    [
+        (
+            node_of("Attention", 23, "x", "x", "x", left_window_size=1),
+            "attribute 'left_window_size' of Attention-23 is not implemented",
+        ),
+        (node_of("Resize", 13, "x", "", "s", antialias=1), "attribute 'antialias' of Resize-13 is not implemented"),
+        (node_of("RNN", 1, "x", "x", "x", layout=1), "attribute 'layout' of RNN-1 is not implemented"),
+        (node_of("RNN", 7, "x", "x", "x", output_sequence=1), "attribute 'output_sequence' of RNN-7 is not implemented"),
+        (node_of("RNN", 1, "x", "x", "x", output_sequence=1, hidden_size=2), None),
+    ],
+)
+def test_version_has_the_attributes_of_its_schema_and_no_later_ones(node: Node, reason: str | None) -> None:
+    assert find_refusal(node, [TensorType("float32")] * 3) == reason
+
+
 def test_kernel_says_which_inputs_stay_on_the_host() -> None:
     record = find_kernel(node_of("Reshape", 21, "x", "s"))
     assert record is not None

@@ -40,6 +40,16 @@ def _count_scores(
 
 
 @kernel("Attention", since=(25,), dtypes=_QKV, host=(6,), choices=_CHOICES, outputs=4, count_bytes=_count_scores)
+@kernel(
+    "Attention",
+    since=(23, 24),
+    dtypes=_QKV,
+    host=(6,),
+    choices=_CHOICES,
+    outputs=4,
+    count_bytes=_count_scores,
+    without=("left_window_size", "right_window_size"),
+)
 def attention(
     xp: Namespace,
     q: Array,
@@ -86,33 +96,6 @@ def attention(
     if is_packed:
         y = xp.swapaxes(y, 1, 2).reshape((y.shape[0], queries, -1))
     return y, present_key, present_value, (products, capped, biased, weights)[qk_matmul_output_mode]
-
-
-@kernel("Attention", since=(23, 24), dtypes=_QKV, host=(6,), choices=_CHOICES, outputs=4, count_bytes=_count_scores)
-def attention_unwindowed(
-    xp: Namespace,
-    q: Array,
-    k: Array,
-    v: Array,
-    attn_mask: Array | None = None,
-    past_key: Array | None = None,
-    past_value: Array | None = None,
-    nonpad_kv_seqlen: Array | None = None,
-    *,
-    is_causal: int = 0,
-    kv_num_heads: int | None = None,
-    q_num_heads: int | None = None,
-    qk_matmul_output_mode: int = 0,
-    scale: float | None = None,
-    softcap: float = 0.0,
-    softmax_precision: int | None = None,
-) -> tuple[Array, Array, Array, Array]:
-    """Returns what Attention-25 returns, which adds only the windows. Source: ONNX Attention-24."""
-    return attention(
-        xp, q, k, v, attn_mask, past_key, past_value, nonpad_kv_seqlen, is_causal=is_causal, kv_num_heads=kv_num_heads,
-        q_num_heads=q_num_heads, qk_matmul_output_mode=qk_matmul_output_mode, scale=scale, softcap=softcap,
-        softmax_precision=softmax_precision,
-    )  # fmt: skip
 
 
 def _split_heads(xp: Namespace, x: Array, heads: int | None) -> Array:

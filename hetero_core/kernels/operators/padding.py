@@ -35,18 +35,11 @@ def _count_by_attributes(x: Array, *, pads: Pads = (), paddings: Pads = (), mode
     choices={"mode": (*_MODES, "wrap")},
     count_bytes=count_padded,
 )
+@kernel("Pad", since=(18,), dtypes=(ANY, INT64, ANY, INDEX), host=(1, 3), choices={"mode": _MODES}, count_bytes=count_padded)
 def pad(
     xp: Namespace, x: Array, pads: Array, constant_value: Array | None = None, axes: Array | None = None, *, mode: str = "constant"
 ) -> Array:
     """Returns x with a border on the axes; negative pads cut. Source: ONNX Pad-25."""
-    return _pad(xp, x, _spread_pads(integers_of(pads), axes, x.ndim), constant_value, mode)
-
-
-@kernel("Pad", since=(18,), dtypes=(ANY, INT64, ANY, INDEX), host=(1, 3), choices={"mode": _MODES}, count_bytes=count_padded)
-def pad_axes(
-    xp: Namespace, x: Array, pads: Array, constant_value: Array | None = None, axes: Array | None = None, *, mode: str = "constant"
-) -> Array:
-    """Returns x with a border on the axes; negative pads cut. Source: ONNX Pad-18."""
     return _pad(xp, x, _spread_pads(integers_of(pads), axes, x.ndim), constant_value, mode)
 
 

@@ -20,9 +20,14 @@ from hetero_core.network.types import ValueType
 
 Activation = Callable[[Array], Array]
 States = tuple[Array, ...]
-Step = Callable[[Array, States], States]
+CellStep = Callable[[Array, States], States]
 _ACTIVATION_COUNTS = {"RNN": 1, "GRU": 2, "LSTM": 3}
 _DIRECTIONS = {"direction": ("forward", "reverse", "bidirectional"), "layout": (0, 1)}
+_SIZE = {"hidden_size": None}
+"""The shapes of the weights say it, too."""
+_FIRST_CHOICES = {"direction": _DIRECTIONS["direction"], "output_sequence": (0, 1)}
+_FIRST_HINTS = {**_SIZE, "output_sequence": 0}
+"""Of the first versions; that Y may be left out an absent name says, too."""
 
 # Name -> defaults of alpha and beta where the function takes them; NaN where the two sources have different ones or none.
 _PARAMETERS: dict[str, tuple[float | None, float | None]] = {
@@ -111,7 +116,7 @@ def _clip_first(xp: Namespace, activation: Activation, limit: float) -> Activati
 
 
 def _walk(
-    xp: Namespace, projected: Array, lengths: tuple[int, ...], states: States, step: Step, *, backward: bool
+    xp: Namespace, projected: Array, lengths: tuple[int, ...], states: States, step: CellStep, *, backward: bool
 ) -> tuple[Array, States]:
     """Returns the first state at every step, (steps, batch, hidden), and the states at the end."""
     count = projected.shape[0]
@@ -140,7 +145,7 @@ def _run_directions(
     direction: str,
     layout: int,
     bias_of: Callable[[int], Array],
-    step_of: Callable[[int], Step],
+    step_of: Callable[[int], CellStep],
 ) -> tuple[Array, ...]:
     """Returns Y and the final states in the operator's layout. `bias_of` and `step_of` give the parts of one direction."""
     wide = xp.swapaxes(widen(x), 0, 1) if layout else widen(x)
@@ -183,6 +188,18 @@ def _name_activations(given: tuple[str, ...] | None, defaults: tuple[str, ...], 
     choices=_DIRECTIONS,
     outputs=2,
     refuse=refuse_activations,
+    unread=_SIZE,
+)
+@kernel(
+    "RNN",
+    since=(1,),
+    dtypes=(FLOATS, FLOATS, FLOATS, FLOATS, INDEX, FLOATS),
+    host=(4,),
+    choices=_FIRST_CHOICES,
+    outputs=2,
+    refuse=refuse_activations,
+    unread=_FIRST_HINTS,
+    without=("layout",),
 )
 def rnn(
     xp: Namespace,
@@ -198,7 +215,6 @@ def rnn(
     activations: tuple[str, ...] = ("Tanh", "Tanh"),
     clip: float | None = None,
     direction: str = "forward",
-    hidden_size: int | None = None,
     layout: int = 0,
 ) -> tuple[Array, ...]:
     """Returns Y and Y_h of H = f(X W^T + H R^T + Wb + Rb). Source: ONNX RNN-22."""
@@ -207,7 +223,7 @@ def rnn(
     def bias_of(index: int) -> Array:
         return 0 if b is None else sum(_split_columns(widen(b[index]), 2))
 
-    def step_of(index: int) -> Step:
+    def step_of(index: int) -> CellStep:
         recurrence, activate = widen(r[index]).T, functions[index]
         return lambda projected, states: (activate(projected + multiply(xp, states[0], recurrence)),)
 
@@ -225,6 +241,18 @@ def rnn(
     choices=_DIRECTIONS,
     outputs=2,
     refuse=refuse_activations,
+    unread=_SIZE,
+)
+@kernel(
+    "GRU",
+    since=(3,),
+    dtypes=(FLOATS, FLOATS, FLOATS, FLOATS, INDEX, FLOATS),
+    host=(4,),
+    choices=_FIRST_CHOICES,
+    outputs=2,
+    refuse=refuse_activations,
+    unread=_FIRST_HINTS,
+    without=("layout",),
 )
 def gru(
     xp: Namespace,
@@ -240,7 +268,6 @@ def gru(
     activations: tuple[str, ...] | None = None,
     clip: float | None = None,
     direction: str = "forward",
-    hidden_size: int | None = None,
     layout: int = 0,
     linear_before_reset: int = 0,
 ) -> tuple[Array, ...]:
@@ -257,7 +284,7 @@ def gru(
         kept = xp.concatenate([of_state[: 2 * hidden], xp.zeros_like(of_state[:hidden])]) if linear_before_reset else of_state
         return of_input + kept
 
-    def step_of(index: int) -> Step:
+    def step_of(index: int) -> CellStep:
         gates = widen(r[index])[: 2 * hidden].T
         candidate = widen(r[index])[2 * hidden :].T
         inner_bias = 0 if b is None else widen(b[index])[5 * hidden :]
@@ -291,6 +318,18 @@ def gru(
     choices=_DIRECTIONS,
     refuse=refuse_activations,
     outputs=3,
+    unread=_SIZE,
+)
+@kernel(
+    "LSTM",
+    since=(1,),
+    dtypes=(FLOATS, FLOATS, FLOATS, FLOATS, INDEX, FLOATS, FLOATS, FLOATS),
+    host=(4,),
+    choices=_FIRST_CHOICES,
+    refuse=refuse_activations,
+    outputs=3,
+    unread=_FIRST_HINTS,
+    without=("layout",),
 )
 def lstm(
     xp: Namespace,
@@ -307,7 +346,6 @@ def lstm(
     activation_beta: tuple[float, ...] = (),
     activations: tuple[str, ...] | None = None,
     direction: str = "forward",
-    hidden_size: int | None = None,
     input_forget: int = 0,
     layout: int = 0,
 ) -> tuple[Array, ...]:
@@ -321,7 +359,7 @@ def lstm(
     def bias_of(index: int) -> Array:
         return 0 if b is None else sum(_split_columns(widen(b[index]), 2))
 
-    def step_of(index: int) -> Step:
+    def step_of(index: int) -> CellStep:
         recurrence = widen(r[index]).T
         peep_i, peep_o, peep_f = (0, 0, 0) if p is None else _split_columns(widen(p[index]), 3)
         activate_gate, activate_cell, activate_output = functions[3 * index : 3 * index + 3]

@@ -27,6 +27,7 @@ _CHOICES = {
 _CHOICES_11 = {**_CHOICES, "coordinate_transformation_mode": (*_TRANSFORMATIONS, "tf_half_pixel_for_nn")}
 _CHOICES_18 = {**_CHOICES, "antialias": (0, 1), "keep_aspect_ratio_policy": ("stretch", "not_larger", "not_smaller")}
 _CHOICES_19 = {**_CHOICES_18, "coordinate_transformation_mode": (*_TRANSFORMATIONS, "half_pixel_symmetric")}
+_SINCE_18 = ("antialias", "axes", "keep_aspect_ratio_policy")
 _RESIZE_DTYPES: tuple[Dtypes, ...] = (ANY, FLOATS, FLOATS, INT64)
 _Rows = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
@@ -113,6 +114,26 @@ def _count_scaled_image(x: Array, *, height_scale: float, width_scale: float, **
     refuse=_refuse_resize,
     count_bytes=_count_resized,
 )
+@kernel(
+    "Resize",
+    since=(13,),
+    dtypes=_RESIZE_DTYPES,
+    host=(1, 2, 3),
+    choices=_CHOICES,
+    refuse=_refuse_resize,
+    count_bytes=_count_resized,
+    without=_SINCE_18,
+)
+@kernel(
+    "Resize",
+    since=(11,),
+    dtypes=_RESIZE_DTYPES,
+    host=(1, 2, 3),
+    choices=_CHOICES_11,
+    refuse=_refuse_resize,
+    count_bytes=_count_resized,
+    without=_SINCE_18,
+)
 def resize(
     xp: Namespace,
     x: Array,
@@ -142,45 +163,6 @@ def resize(
     )
     named = tuple(range(x.ndim)) if axes is None else normalize_axes(axes, x.ndim)
     return _resample(xp, x, _lay_axes(x.shape, named, roi, scales, sizes, keep_aspect_ratio_policy), sampling)
-
-
-@kernel(
-    "Resize",
-    since=(13,),
-    dtypes=_RESIZE_DTYPES,
-    host=(1, 2, 3),
-    choices=_CHOICES,
-    refuse=_refuse_resize,
-    count_bytes=_count_resized,
-)
-@kernel(
-    "Resize",
-    since=(11,),
-    dtypes=_RESIZE_DTYPES,
-    host=(1, 2, 3),
-    choices=_CHOICES_11,
-    refuse=_refuse_resize,
-    count_bytes=_count_resized,
-)
-def resize_all(
-    xp: Namespace,
-    x: Array,
-    roi: Array | None = None,
-    scales: Array | None = None,
-    sizes: Array | None = None,
-    *,
-    coordinate_transformation_mode: str = "half_pixel",
-    cubic_coeff_a: float = -0.75,
-    exclude_outside: int = 0,
-    extrapolation_value: float = 0.0,
-    mode: str = "nearest",
-    nearest_mode: str = "round_prefer_floor",
-) -> Array:
-    """Returns x resampled to the sizes, or by the scales. Source: ONNX Resize-13."""
-    sampling = Sampling(
-        mode, coordinate_transformation_mode, nearest_mode, cubic_coeff_a, bool(exclude_outside), False, extrapolation_value
-    )
-    return _resample(xp, x, _lay_axes(x.shape, tuple(range(x.ndim)), roi, scales, sizes, "stretch"), sampling)
 
 
 _LEGACY = {"mode": ("nearest", "linear")}

@@ -34,6 +34,30 @@ ARENA_KEY = "GPU_ARENA"
 CUDNN_KEY = "GPU_CUDNN"
 CUBLASLT_KEY = "GPU_CUBLASLT"
 PRECISION_KEY = "INFERENCE_PRECISION_HINT"
+
+TRIAL_KEYS: Mapping[str, ConfigKey] = {
+    FUSION_KEY: ConfigKey(
+        bool,
+        False,
+        "Join neighbouring elementwise operators on floats, and what stands before a Softmax, into one CUDA kernel.",
+    ),
+    ARENA_KEY: ConfigKey(
+        bool,
+        False,
+        "Give each request one allocation, with a fixed place for every array that a run makes; recorded runs have it.",
+    ),
+    ATTENTION_KEY: ConfigKey(
+        bool, False, "Compute attention in one kernel that never writes its scores to memory, by float32 arithmetic."
+    ),
+    CUBLASLT_KEY: ConfigKey(
+        bool, False, "Compute bias, ReLU and GELU in the kernel of the product before them, by cuBLASLt where it has one."
+    ),
+    CUDNN_KEY: ConfigKey(
+        bool, False, "Compute convolutions of 16 bits or TF32 by cuDNN where it has a plan; needs nvidia-cudnn-frontend."
+    ),
+    GRAPHS_KEY: ConfigKey(bool, False, "Record runs that stay on the card as CUDA graphs, one for each signature of inputs."),
+}
+"""Ways to be faster that no card has decided on. They are internals: a device has them only when it is made for trials."""
 _IDENTITY = "gpu identity"
 _PLANS = "gpu arena"
 _AMPERE = 8
@@ -42,7 +66,8 @@ _AMPERE = 8
 class GpuDevice:
     """One object per Core and registered name; the cards of its runtime are its ids."""
 
-    def __init__(self, name: str, runtime: Runtime) -> None:
+    def __init__(self, name: str, runtime: Runtime, *, is_for_trials: bool = True) -> None:
+        self._is_for_trials = is_for_trials
         self._name = name
         self._runtime = runtime
         self._extensions: dict[tuple[str, str], Extension] = {}
@@ -52,37 +77,14 @@ class GpuDevice:
 
     @hookimpl
     def config_keys(self) -> Mapping[str, ConfigKey]:
-        """What float32 is computed in; what makes it faster is off, because no card has run it yet."""
-        return {
-            PRECISION_KEY: ConfigKey(
-                str,
-                "f32",
-                "What float32 is computed in: f16 and bf16 keep most values in 16 bits, tf32 rounds what products multiply.",
-                choices=("bf16", "f16", "f32", "tf32"),
-            ),
-            FUSION_KEY: ConfigKey(
-                bool,
-                False,
-                "Join neighbouring elementwise operators on floats, and what stands before a Softmax, into one CUDA kernel.",
-            ),
-            ARENA_KEY: ConfigKey(
-                bool,
-                False,
-                "Give each request one allocation, with a fixed place for every array that a run makes; recorded runs have it.",
-            ),
-            ATTENTION_KEY: ConfigKey(
-                bool, False, "Compute attention in one kernel that never writes its scores to memory, by float32 arithmetic."
-            ),
-            CUBLASLT_KEY: ConfigKey(
-                bool, False, "Compute bias, ReLU and GELU in the kernel of the product before them, by cuBLASLt where it has one."
-            ),
-            CUDNN_KEY: ConfigKey(
-                bool, False, "Compute convolutions of 16 bits or TF32 by cuDNN where it has a plan; needs nvidia-cudnn-frontend."
-            ),
-            GRAPHS_KEY: ConfigKey(
-                bool, False, "Record runs that stay on the card as CUDA graphs, one for each signature of inputs."
-            ),
-        }
+        """What float32 is computed in; a device for trials has the switches that no card has decided on, too."""
+        precision = ConfigKey(
+            str,
+            "f32",
+            "What float32 is computed in: f16 and bf16 keep most values in 16 bits, tf32 rounds what products multiply.",
+            choices=("bf16", "f16", "f32", "tf32"),
+        )
+        return {PRECISION_KEY: precision, **(TRIAL_KEYS if self._is_for_trials else {})}
 
     @hookimpl
     def metrics(self, device: DeviceName) -> Mapping[str, Any]:
@@ -122,7 +124,7 @@ class GpuDevice:
 
     def _prepare(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Network:
         require_all_supported(device, network, self.query_network(device, network))
-        return prepare_network(network, precision=config[PRECISION_KEY], attends=config[ATTENTION_KEY])
+        return prepare_network(network, precision=config[PRECISION_KEY], attends=config.get(ATTENTION_KEY, False))
 
     def _compile(
         self,
@@ -134,21 +136,30 @@ class GpuDevice:
         is_stored: bool = False,
     ) -> GpuExecutable:
         card = self._card(device)
-        convolutions = card.find_convolutions() if config[CUDNN_KEY] else None
-        if config[CUDNN_KEY] and convolutions is None:
+
+        def is_on(trial: str) -> bool:
+            return bool(config.get(trial, False))
+
+        convolutions = card.find_convolutions() if is_on(CUDNN_KEY) else None
+        if is_on(CUDNN_KEY) and convolutions is None:
             raise ConfigValueError(
                 f"configuration key {CUDNN_KEY} of device {device}: nvidia-cudnn-frontend is not installed; pip install "
                 "'hetero-cupy[cudnn]', or load without the key"
             )
-        products = card.find_products() if config[CUBLASLT_KEY] else None
-        if config[CUBLASLT_KEY] and products is None:
+        products = card.find_products() if is_on(CUBLASLT_KEY) else None
+        if is_on(CUBLASLT_KEY) and products is None:
             raise ConfigValueError(
                 f"configuration key {CUBLASLT_KEY} of device {device}: libcublasLt, which comes with cuBLAS, is not found; pip install "
                 "nvidia-cublas-cu12 for CUDA 12, nvidia-cublas for later ones, or load without the key"
             )
         return GpuExecutable(
             prepared,
-            choose_kernels(prepared, fuses=config[FUSION_KEY], attends=config[ATTENTION_KEY], has_epilogues=products is not None),
+            choose_kernels(
+                prepared,
+                fuses=is_on(FUSION_KEY),
+                attends=is_on(ATTENTION_KEY),
+                has_epilogues=products is not None,
+            ),
             card,
             recipe=describe_recipe(config),
             is_stored=is_stored,
@@ -156,8 +167,8 @@ class GpuDevice:
             where=f"network '{prepared.name}' on {device}",
             operators=CardOperators(card, uses_tf32=config[PRECISION_KEY] == "tf32", convolutions=convolutions),
             products=products,
-            plans=config[ARENA_KEY],
-            records=config[GRAPHS_KEY],
+            plans=is_on(ARENA_KEY),
+            records=is_on(GRAPHS_KEY),
             known_plans=known_plans,
         )
 
@@ -234,7 +245,7 @@ class GpuDevice:
 
 def describe_recipe(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what the weights of a network are prepared for; other keys change nothing about them."""
-    return {"precision": LOWERED.get(config[PRECISION_KEY], "float32"), "attention": config[ATTENTION_KEY]}
+    return {"precision": LOWERED.get(config[PRECISION_KEY], "float32"), "attention": config.get(ATTENTION_KEY, False)}
 
 
 def find_capabilities(capability: str) -> tuple[str, ...]:

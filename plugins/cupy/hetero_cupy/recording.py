@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hetero_cupy.arena import Arena
-from hetero_cupy.request_memory import RequestMemory, Run, Signature, sign_inputs
+from hetero_cupy.request_memory import RequestMemory, Signature, Work, sign_inputs
 from hetero_cupy.runtime import Card, Replay
 
 _MOST_SIGNATURES = 8
@@ -34,7 +34,7 @@ class Recordings:
         self._memory = memory
         self._kept: dict[Signature, _Recording | None] = {}
 
-    def run(self, run: Run, inputs: tuple[Any, ...], stream: Any) -> tuple[Any, ...]:
+    def run(self, run: Work, inputs: tuple[Any, ...], stream: Any) -> tuple[Any, ...]:
         """Returns the outputs: of a recording where there is one; else of a plain run, after which it is recorded if it may be."""
         signature = sign_inputs(self._card, inputs)
         if signature is None:
@@ -54,7 +54,7 @@ class Recordings:
         """How many signatures are recorded."""
         return sum(recording is not None for recording in self._kept.values())
 
-    def _record(self, run: Run, own: tuple[Any, ...], signature: Signature, stream: Any) -> _Recording | None:
+    def _record(self, run: Work, own: tuple[Any, ...], signature: Signature, stream: Any) -> _Recording | None:
         """Returns the recording; None for a run without an arena, or one that did not keep to it."""
         arena = self._memory.open(signature)
         if arena is None:

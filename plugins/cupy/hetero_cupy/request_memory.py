@@ -13,7 +13,7 @@ from hetero_cupy.arena import Arena, ArenaPlan, Tracer
 from hetero_cupy.runtime import Card
 from hetero_cupy.traffic import Traffic
 
-Run = Callable[[tuple[Any, ...]], tuple[Any, ...]]
+Work = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 Signature = tuple[tuple[tuple[int, ...], str], ...]
 
 
@@ -49,7 +49,7 @@ class PlanBook:
         """Says whether a run was watched."""
         return signature in self._plans
 
-    def watch(self, run: Run, inputs: tuple[Any, ...], signature: Signature) -> tuple[Any, ...]:
+    def watch(self, run: Work, inputs: tuple[Any, ...], signature: Signature) -> tuple[Any, ...]:
         """Returns what a run returns, and plans the next ones."""
         before, tracer = self._traffic.snapshot(), Tracer()
         with self._card.place_arrays(tracer, None):
@@ -104,14 +104,14 @@ class RequestMemory:
             arena = self._arenas[signature] = Arena(plan, self._block, self._card.address_of(self._block))
         return arena
 
-    def run(self, run: Run, inputs: tuple[Any, ...], signature: Signature) -> tuple[Any, ...]:
+    def run(self, run: Work, inputs: tuple[Any, ...], signature: Signature) -> tuple[Any, ...]:
         """Returns the outputs, which lie in the arena until the next run of the request; those of a run that was watched do not."""
         if not self.book.knows(signature):
             return self.book.watch(run, inputs, signature)
         arena = self.open(signature)
         return run(inputs) if arena is None else self.run_in(arena, run, inputs)
 
-    def run_in(self, arena: Arena, run: Run, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    def run_in(self, arena: Arena, run: Work, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """Returns the outputs of a run in an arena; an input that lies there, as an output of the last run, is copied out first."""
         free = tuple(value.copy() if self._lies_in_block(value) else value for value in inputs)
         arena.begin()

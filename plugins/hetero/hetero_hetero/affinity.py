@@ -28,7 +28,7 @@ from hetero_hetero.units import find_quantized_units, find_shape_nodes
 
 
 @dataclass(frozen=True)
-class Task:
+class SplitTask:
     """What is to be split and how. `configs` maps the devices, in order of priority, to their configuration.
 
     `itself` is the device string of this HETERO, which runs branches that no device takes whole, with `own_config`. `unavailable` maps
@@ -64,7 +64,7 @@ class Task:
         return find_shape_nodes(self.network)
 
 
-def begin_assignment(task: Task) -> Assignment:
+def begin_assignment(task: SplitTask) -> Assignment:
     """Returns the assignment before any device was asked, with the network's pins under canonical device names.
 
     Every node is refused by the devices that cannot work here, for that reason.
@@ -94,7 +94,7 @@ def begin_assignment(task: Task) -> Assignment:
     return assignment
 
 
-def complete_assignment(task: Task, assignment: Assignment) -> None:
+def complete_assignment(task: SplitTask, assignment: Assignment) -> None:
     """Gives every node without a device one, and selects the subgraphs; `refused` holds the nodes that nobody takes.
 
     Raises: InvalidNetworkError for a network that is none.
@@ -110,7 +110,7 @@ def complete_assignment(task: Task, assignment: Assignment) -> None:
             return
 
 
-def _ask_in_order(task: Task, assignment: Assignment) -> list[str]:
+def _ask_in_order(task: SplitTask, assignment: Assignment) -> list[str]:
     """Assigns what has no device yet; returns the nodes that nobody takes."""
     left = [node.name for node in task.network.nodes if node.name not in assignment.device_of_node]
     for device in task.configs:
@@ -126,7 +126,7 @@ def _ask_in_order(task: Task, assignment: Assignment) -> list[str]:
     return left
 
 
-def _take_branching(task: Task, assignment: Assignment, name: str) -> bool:
+def _take_branching(task: SplitTask, assignment: Assignment, name: str) -> bool:
     """Assigns a node that no device takes to HETERO itself where it is an If with branches that can be split; says whether it is."""
     node = task.network.node(name)
     if (
@@ -148,7 +148,7 @@ def _take_branching(task: Task, assignment: Assignment, name: str) -> bool:
     return True
 
 
-def _query(task: Task, assignment: Assignment, names: Iterable[str], device: str) -> dict[str, str | None]:
+def _query(task: SplitTask, assignment: Assignment, names: Iterable[str], device: str) -> dict[str, str | None]:
     """Returns for each node None where the device takes it, and the reason where it does not."""
     wanted = tuple(names)
     refused = task.core.query_network(_find_part(task.network, wanted), device, task.configs[device]).refused
@@ -170,7 +170,7 @@ def _find_part(network: Network, names: tuple[str, ...]) -> Network:
         return without_pins(network)
 
 
-def _arrange(task: Task, assignment: Assignment) -> None:
+def _arrange(task: SplitTask, assignment: Assignment) -> None:
     """Moves nodes until no move is left, and selects the subgraphs."""
     while True:
         if len(set(assignment.device_of_node.values())) > 1:
@@ -187,7 +187,7 @@ def _arrange(task: Task, assignment: Assignment) -> None:
         _try_moves(task, assignment, folds)
 
 
-def _try_moves(task: Task, assignment: Assignment, moves: Sequence[Move]) -> None:
+def _try_moves(task: SplitTask, assignment: Assignment, moves: Sequence[Move]) -> None:
     """Asks each device about the nodes that shall come to it, and makes the moves of which it takes all nodes.
 
     After every call a node has moved, or was refused by a device, or will never move again: there are no endless rounds.
@@ -217,7 +217,7 @@ def _finish_move(assignment: Assignment, move: Move, answer: Mapping[str, str | 
         assignment.settled.update(coming)
 
 
-def _select(task: Task, assignment: Assignment) -> tuple[Subgraph, ...]:
+def _select(task: SplitTask, assignment: Assignment) -> tuple[Subgraph, ...]:
     """Returns the subgraphs; a quantized unit that is on one device counts as a single node, so that no cut goes through it."""
     devices, units, graph = _describe_selection(task, assignment)
     selected = select_subgraphs(*graph, policy=task.policy, names=[node.name for node in task.network.nodes])
@@ -227,7 +227,7 @@ def _select(task: Task, assignment: Assignment) -> tuple[Subgraph, ...]:
     )
 
 
-def trace_assignment(task: Task, assignment: Assignment) -> str:
+def trace_assignment(task: SplitTask, assignment: Assignment) -> str:
     """Returns every step of the selection of the subgraphs of a complete assignment, as text.
 
     The procedure is that of the design document, where a subgraph that was taken becomes a single node. LARGEST_FIRST gives these
@@ -241,7 +241,7 @@ _Selection = tuple[dict[int, tuple[int, ...]], dict[int, str], tuple[str, ...]]
 """What subgraphs are selected from: the predecessors and the device of each node, and the devices in order of priority."""
 
 
-def _describe_selection(task: Task, assignment: Assignment) -> tuple[list[str], dict[int, tuple[int, ...]], _Selection]:
+def _describe_selection(task: SplitTask, assignment: Assignment) -> tuple[list[str], dict[int, tuple[int, ...]], _Selection]:
     """Returns the device of each node, the quantized units by their first node, and the graph with each unit as a single node."""
     devices = [assignment.device_of_node[node.name] for node in task.network.nodes]
     is_split = len(set(devices)) > 1
@@ -266,7 +266,7 @@ def _contract(predecessors: Sequence[tuple[int, ...]], units: Mapping[int, tuple
     return {head: tuple(before) for head, before in sources.items()}
 
 
-def _ask_about_parts(task: Task, assignment: Assignment) -> bool:
+def _ask_about_parts(task: SplitTask, assignment: Assignment) -> bool:
     """Takes their device from the nodes that it refuses as part of a subgraph; says whether there were any."""
     has_refusals = False
     for subgraph in assignment.subgraphs:

@@ -17,7 +17,7 @@ from hetero_core.network.graph import Network
 from hetero_core.network.writer import pack_network, unpack_network
 from hetero_core.plan import Plan
 from hetero_core.runtime.executable import ExecutableNetwork
-from hetero_hetero.affinity import Task, begin_assignment, complete_assignment, trace_assignment
+from hetero_hetero.affinity import SplitTask, begin_assignment, complete_assignment, trace_assignment
 from hetero_hetero.branches import BranchExecutable, cut_branches
 from hetero_hetero.executable import HeteroExecutable
 from hetero_hetero.loading import load_stages, require_complete
@@ -117,7 +117,7 @@ class HeteroDevice(Composer):
         configs = configure_children(self._core, device, self.list_children(device), config)
         return import_stages(self._core, payload, config, configs)
 
-    def _describe_task(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Task:
+    def _describe_task(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> SplitTask:
         children = self.require_children(device)
         unavailable = find_unavailable(self._core, children) if config[FALLBACK_KEY] == "NEXT" else {}
         for child, reason in unavailable.items():
@@ -131,9 +131,9 @@ class HeteroDevice(Composer):
         own = {name: value for name, value in config.items() if value is not None and name in keys}
         # A branch is run within one run of the whole.
         own |= {THREADS_KEY: config[THREADS_KEY], STREAMS_KEY: 1}
-        return Task(self._core, network, str(device), own, configs, config[POLICY_KEY], config[SMALLEST_KEY], unavailable)
+        return SplitTask(self._core, network, str(device), own, configs, config[POLICY_KEY], config[SMALLEST_KEY], unavailable)
 
-    def _load_branches(self, task: Task, plan: Plan) -> BranchExecutable:
+    def _load_branches(self, task: SplitTask, plan: Plan) -> BranchExecutable:
         """Loads the branches of a network of one If, each as a network of its own."""
         (node,) = task.network.nodes
         loaded: list[ExecutableNetwork] = []

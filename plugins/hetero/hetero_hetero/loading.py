@@ -15,7 +15,7 @@ from hetero_core.devices.threads import THREADS_KEY
 from hetero_core.errors import HeteroError, InternalError, LoadError, UnsupportedNodesError
 from hetero_core.network.graph import Network
 from hetero_core.runtime.executable import ExecutableNetwork
-from hetero_hetero.affinity import Task, complete_assignment
+from hetero_hetero.affinity import SplitTask, complete_assignment
 from hetero_hetero.assignment import Assignment
 from hetero_hetero.shares import configure_stages
 from hetero_hetero.stages import Stage, cut_stages
@@ -41,7 +41,9 @@ class FailedStage:
         return str(self.error) if isinstance(self.error, HeteroError) else f"{type(self.error).__name__}: {self.error}"
 
 
-def load_stages(task: Task, assignment: Assignment, *, may_move: bool) -> tuple[tuple[Stage, ...], tuple[ExecutableNetwork, ...]]:
+def load_stages(
+    task: SplitTask, assignment: Assignment, *, may_move: bool
+) -> tuple[tuple[Stage, ...], tuple[ExecutableNetwork, ...]]:
     """Returns the stages of a complete assignment and each of them loaded; with `may_move` the assignment may have changed by then.
 
     Where this raises, everything that was loaded is closed.
@@ -68,7 +70,7 @@ def load_stages(task: Task, assignment: Assignment, *, may_move: bool) -> tuple[
         raise
 
 
-def require_complete(task: Task, assignment: Assignment) -> None:
+def require_complete(task: SplitTask, assignment: Assignment) -> None:
     """Raises UnsupportedNodesError with every reason of every device where nodes are refused by all."""
     if assignment.refused:
         known = assignment.refusals
@@ -77,7 +79,7 @@ def require_complete(task: Task, assignment: Assignment) -> None:
         raise UnsupportedNodesError(describe_refusals(task.network, refusals, headline), refusals)
 
 
-def _configure_stages(task: Task, stages: Sequence[Stage]) -> tuple[dict[str, int], ...]:
+def _configure_stages(task: SplitTask, stages: Sequence[Stage]) -> tuple[dict[str, int], ...]:
     borders = [
         (stage.device, [spec.name for spec in stage.part.inputs], [spec.name for spec in stage.part.outputs]) for stage in stages
     ]
@@ -94,7 +96,7 @@ def _close_all_but(loaded: dict[_Key, ExecutableNetwork], needed: Collection[_Ke
 
 
 def _load_missing(
-    task: Task, stages: Sequence[Stage], configs: Sequence[Mapping[str, int]], loaded: dict[_Key, ExecutableNetwork]
+    task: SplitTask, stages: Sequence[Stage], configs: Sequence[Mapping[str, int]], loaded: dict[_Key, ExecutableNetwork]
 ) -> FailedStage | None:
     """Loads the stages that are not loaded yet, in order; returns the first that fails."""
     for index, stage in enumerate(stages):
@@ -108,7 +110,7 @@ def _load_missing(
     return None
 
 
-def _move_on(task: Task, assignment: Assignment, failed: FailedStage, movable: Sequence[str]) -> None:
+def _move_on(task: SplitTask, assignment: Assignment, failed: FailedStage, movable: Sequence[str]) -> None:
     """Gives the nodes of a part that failed to other devices."""
     device = failed.stage.device
     logger.warning("%s; its nodes go to the next device", _locate(task.network, failed))

@@ -14,7 +14,7 @@ from hetero_core.errors import PluginError
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.runtime.executable import ExecutableNetwork
 
-Move = Callable[[Any], Any]
+Copy = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,13 @@ class Transfer:
     value: str
     source: int
     target: int
-    move: Move
+    move: Copy
     origin: str = HOST
     readers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StageRoute:
     """One stage: the slots that it reads and writes, the transfers that follow it, and the stages that must have run before."""
 
     inputs: tuple[int, ...]
@@ -48,7 +48,7 @@ class Route:
 
     inputs: tuple[int, ...]
     first_transfers: tuple[Transfer, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[StageRoute, ...]
     outputs: tuple[int, ...]
     constants: tuple[tuple[int, Any], ...]
     readers: tuple[int, ...]
@@ -59,10 +59,10 @@ class _Slots:
 
     def __init__(self) -> None:
         self.numbers: dict[tuple[str, str], int] = {}
-        self.home: dict[str, tuple[str, int | None, Move | None]] = {}
+        self.home: dict[str, tuple[str, int | None, Copy | None]] = {}
         self.transfers: dict[int | None, list[Transfer]] = {}
 
-    def make(self, value: str, memory: str, stage: int | None, to_host: Move | None) -> int:
+    def make(self, value: str, memory: str, stage: int | None, to_host: Copy | None) -> int:
         self.home[value] = (memory, stage, to_host)
         return self.numbers.setdefault((value, memory), len(self.numbers))
 
@@ -77,7 +77,7 @@ class _Slots:
         return slot
 
 
-def _join_moves(spec: ValueSpec, to_host: Move | None, from_host: Callable[[Any, ValueSpec], Any] | None) -> Move:
+def _join_moves(spec: ValueSpec, to_host: Copy | None, from_host: Callable[[Any, ValueSpec], Any] | None) -> Copy:
     if to_host is None and from_host is not None:
         return lambda array: from_host(array, spec)
     if to_host is not None and from_host is None:
@@ -101,7 +101,7 @@ def plan_route(
     results = tuple(slots.find(spec, HOST, None) for spec in outputs)
     _name_ends(slots.transfers, [str(stage.device) for stage in stages], read, results)
     steps = tuple(
-        Step(read[index], written[index], tuple(slots.transfers.get(index, ())), _find_predecessors(stage, slots))
+        StageRoute(read[index], written[index], tuple(slots.transfers.get(index, ())), _find_predecessors(stage, slots))
         for index, stage in enumerate(stages)
     )
     transfers = [transfer for planned in slots.transfers.values() for transfer in planned]

@@ -32,7 +32,7 @@ _TEXT_OF_CONDITION = {
 
 
 @dataclass(frozen=True)
-class Step:
+class WalkStep:
     """What was done with one node, and the state after it: nodes in topological order, and `through`, what the condition names."""
 
     kind: Kind
@@ -48,7 +48,7 @@ class Walk:
     """The growth of one candidate. `roots` are the nodes that were possible roots when it began."""
 
     roots: tuple[int, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[WalkStep, ...]
 
     @property
     def candidate(self) -> tuple[int, ...]:
@@ -166,7 +166,7 @@ def _walk_all_roots(units: _Units, free: Sequence[int]) -> list[Walk]:
     return walks
 
 
-def _walk(units: _Units, free: frozenset[int], root: int) -> list[Step]:
+def _walk(units: _Units, free: frozenset[int], root: int) -> list[WalkStep]:
     """Returns the steps of one growth."""
     subgraph, rejected = [root], list[int]()
     steps = [_judge(units, "root", root, subgraph, rejected)]
@@ -190,7 +190,7 @@ def _find_adjacent(units: _Units, subgraph: Sequence[int], rejected: Sequence[in
     return None
 
 
-def _judge(units: _Units, kind: Kind, node: int, subgraph: Sequence[int], rejected: Sequence[int]) -> Step:
+def _judge(units: _Units, kind: Kind, node: int, subgraph: Sequence[int], rejected: Sequence[int]) -> WalkStep:
     """Returns the step with the state of the condition after it."""
     between = units.find_between(subgraph)
     broken_by = tuple(other for other in sorted(rejected) if between >> other & 1)
@@ -200,7 +200,7 @@ def _judge(units: _Units, kind: Kind, node: int, subgraph: Sequence[int], reject
         condition, through = POSSIBLE, tuple(other for other in sorted(units.producers) if between >> other & 1)
     else:
         condition, through = OK, ()
-    return Step(kind, node, tuple(sorted(subgraph)), tuple(sorted(rejected)), condition, through)
+    return WalkStep(kind, node, tuple(sorted(subgraph)), tuple(sorted(rejected)), condition, through)
 
 
 def _number_round(part: Round, index: Sequence[int]) -> Round:
@@ -213,7 +213,7 @@ def _number_round(part: Round, index: Sequence[int]) -> Round:
         Walk(
             number(walk.roots),
             tuple(
-                Step(s.kind, index[s.node], number(s.subgraph), number(s.rejected), s.condition, number(s.through))
+                WalkStep(s.kind, index[s.node], number(s.subgraph), number(s.rejected), s.condition, number(s.through))
                 for s in walk.steps
             ),
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from hetero_hetero.subgraphs import Subgraph
-from hetero_hetero.trace import OK, POSSIBLE, SELF_REFERENCE, Step, trace_selection
+from hetero_hetero.trace import OK, POSSIBLE, SELF_REFERENCE, WalkStep, trace_selection
 
 PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "partitioning.md"
 
@@ -17,25 +17,25 @@ DEVICE_IN_DIAMOND = {node: "second" if node == 4 else "first" for node in DIAMON
 
 # The two walks of the document: what is done with which node, subgraph, rejected list, condition and the node it names.
 WALK_FROM_1 = [
-    Step("root", 1, (1,), (), OK),
-    Step("merge", 2, (1, 2), (), OK),
-    Step("merge", 3, (1, 2, 3), (), OK),
-    Step("merge", 5, (1, 2, 3, 5), (), POSSIBLE, (4,)),
-    Step("merge", 6, (1, 2, 3, 5, 6), (), POSSIBLE, (4,)),
-    Step("merge", 7, (1, 2, 3, 5, 6, 7), (), POSSIBLE, (4,)),
-    Step("failed merge", 4, (1, 2, 3, 5, 6, 7), (4,), SELF_REFERENCE, (4,)),
-    Step("rollback", 7, (1, 2, 3, 5, 6), (4, 7), SELF_REFERENCE, (4,)),
-    Step("rollback", 6, (1, 2, 3, 5), (4, 6, 7), SELF_REFERENCE, (4,)),
-    Step("rollback", 5, (1, 2, 3), (4, 5, 6, 7), OK),
+    WalkStep("root", 1, (1,), (), OK),
+    WalkStep("merge", 2, (1, 2), (), OK),
+    WalkStep("merge", 3, (1, 2, 3), (), OK),
+    WalkStep("merge", 5, (1, 2, 3, 5), (), POSSIBLE, (4,)),
+    WalkStep("merge", 6, (1, 2, 3, 5, 6), (), POSSIBLE, (4,)),
+    WalkStep("merge", 7, (1, 2, 3, 5, 6, 7), (), POSSIBLE, (4,)),
+    WalkStep("failed merge", 4, (1, 2, 3, 5, 6, 7), (4,), SELF_REFERENCE, (4,)),
+    WalkStep("rollback", 7, (1, 2, 3, 5, 6), (4, 7), SELF_REFERENCE, (4,)),
+    WalkStep("rollback", 6, (1, 2, 3, 5), (4, 6, 7), SELF_REFERENCE, (4,)),
+    WalkStep("rollback", 5, (1, 2, 3), (4, 5, 6, 7), OK),
 ]
 WALK_FROM_5 = [
-    Step("root", 5, (5,), (), OK),
-    Step("merge", 6, (5, 6), (), OK),
-    Step("merge", 7, (5, 6, 7), (), OK),
-    Step("merge", 3, (3, 5, 6, 7), (), OK),
-    Step("merge", 2, (2, 3, 5, 6, 7), (), POSSIBLE, (4,)),
-    Step("failed merge", 4, (2, 3, 5, 6, 7), (4,), SELF_REFERENCE, (4,)),
-    Step("rollback", 2, (3, 5, 6, 7), (2, 4), OK),
+    WalkStep("root", 5, (5,), (), OK),
+    WalkStep("merge", 6, (5, 6), (), OK),
+    WalkStep("merge", 7, (5, 6, 7), (), OK),
+    WalkStep("merge", 3, (3, 5, 6, 7), (), OK),
+    WalkStep("merge", 2, (2, 3, 5, 6, 7), (), POSSIBLE, (4,)),
+    WalkStep("failed merge", 4, (2, 3, 5, 6, 7), (4,), SELF_REFERENCE, (4,)),
+    WalkStep("rollback", 2, (3, 5, 6, 7), (2, 4), OK),
 ]
 
 
