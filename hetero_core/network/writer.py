@@ -134,8 +134,11 @@ def network_to_skeleton(network: Network) -> tuple[onnx.ModelProto, dict[str, In
     """Returns the network as an ONNX model without its large weights, and these by name.
 
     They stand in the model as external ones of location "weights", as engines expect that are given weights by reference. Constants
-    in bodies stay in the model.
+    in bodies stay in the model; those that nothing reads are left out, since an engine that drops them does not find them again.
     """
+    read = network.index_of_consumers.keys() | network.names_of_outputs
+    constants = {name: constant for name, constant in network.initializers.items() if name in read}
+    network = network if len(constants) == len(network.initializers) else replace(network, initializers=MappingProxyType(constants))
     named = NamedWeights(network.initializers)
     return write_model(network, GraphWriter(named, has_known_element, notes_of_node=no_notes)), named.left_out
 
