@@ -20,14 +20,18 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-def read_inputs(texts: Sequence[str], specs: Sequence[ValueSpec], *, network: str) -> dict[str, Any]:
+def read_inputs(
+    texts: Sequence[str], specs: Sequence[ValueSpec], *, network: str, replaceable: Sequence[ValueSpec] = ()
+) -> dict[str, Any]:
     """Returns the arrays of the -i options by input name; their element types and shapes are not checked yet.
+
+    `replaceable` are constants that may be given by name as well.
 
     Raises: UsageError for names that are unknown or given twice, and for files that cannot be read.
     """
     given: dict[str, Any] = {}
     for text in texts:
-        for name, value in _read_option(text, specs, network).items():
+        for name, value in _read_option(text, specs, replaceable, network).items():
             if name in given:
                 raise UsageError(f"-i {text}: input '{name}' is given twice; leave one out")
             given[name] = value
@@ -61,15 +65,16 @@ def require_complete(given: Mapping[str, Any], specs: Sequence[ValueSpec], *, ne
         )
 
 
-def _read_option(text: str, specs: Sequence[ValueSpec], network: str) -> dict[str, Any]:
+def _read_option(text: str, specs: Sequence[ValueSpec], replaceable: Sequence[ValueSpec], network: str) -> dict[str, Any]:
     name, equals, file = text.partition("=")
     if not equals:
         name, file = "", text
     path = Path(file)
     if not name and path.suffix.lower() == ".npz":
-        return _read_whole_archive(path, specs, network)
+        return _read_whole_archive(path, (*specs, *replaceable), network)
     if not name:
         name = _find_only_input(path, specs, network)
+    specs = (*specs, *replaceable)
     _require_known([name], specs, network, f"-i {text}")
     spec = next(spec for spec in specs if spec.name == name)
     reader = _READERS.get(path.suffix.lower())

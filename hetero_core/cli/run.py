@@ -82,6 +82,7 @@ def answer_run(options: argparse.Namespace) -> Answer:
     Raises: UsageError, errors of reading, devices, configuration and inputs.
     """
     from hetero_core.core import Core  # reads the installed distributions
+    from hetero_core.runtime.replaced import list_replaceable
 
     _check_options(options)
     with Core() as core:
@@ -91,7 +92,7 @@ def answer_run(options: argparse.Namespace) -> Answer:
             raise UsageError(f"--trust has a meaning only for an exported network; '{options.model}' is none")
         network = prepare_network(read_model(core, options.model), options)
         options.shape = []  # the inputs have these shapes now
-        inputs = _collect_inputs(options, network.inputs, network.name)
+        inputs = _collect_inputs(options, network.inputs, network.name, list_replaceable(network))
         pinned = pin_network(core, network, options.device, read_pins(options))
         outputs, fields, text = _infer(core.load_network(pinned, options.device, read_config(options)), inputs)
         text += _save(outputs, options, fields)
@@ -122,22 +123,24 @@ def _run_blob(core: Core, options: argparse.Namespace) -> Answer:
                 f"{option} needs the ONNX model; '{options.model}' is an exported network, whose devices are chosen already"
             )
     executable = core.import_network(options.model, options.device, read_config(options), trust=options.trust)
-    inputs = _collect_inputs(options, executable.inputs, executable.name)
+    inputs = _collect_inputs(options, executable.inputs, executable.name, executable.replaceable)
     outputs, fields, text = _infer(executable, inputs)
     return Answer(text + _save(outputs, options, fields), fields)
 
 
-def _collect_inputs(options: argparse.Namespace, specs: Sequence[ValueSpec], network: str) -> dict[str, Any]:
-    """Returns the inputs, checked before anything is loaded."""
+def _collect_inputs(
+    options: argparse.Namespace, specs: Sequence[ValueSpec], network: str, replaceable: Sequence[ValueSpec]
+) -> dict[str, Any]:
+    """Returns the inputs, and the constants that are given, checked before anything is loaded."""
     from hetero_core.cli.inputs import fill_inputs, read_inputs, require_complete
     from hetero_core.runtime.door import order_inputs
 
-    given = read_inputs(options.input, specs, network=network)
+    given = read_inputs(options.input, specs, network=network, replaceable=replaceable)
     if options.random:
         shapes = read_shapes(options.shape)
         given = fill_inputs(given, specs, shapes, seed=0 if options.seed is None else options.seed)
     require_complete(given, specs, network=network)
-    order_inputs(given, specs, network=network)
+    order_inputs(given, (*specs, *(spec for spec in replaceable if spec.name in given)), network=network)
     return given
 
 

@@ -18,6 +18,8 @@ from hetero_core.network.arrays import array_of_bytes, bytes_of_array
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import Dimension
 
+FIRST_WITH_OPTIONAL_INPUTS = 4
+"""The first IR version in which a constant that is listed as an input is meant to be replaced; before, every one had to be."""
 BORDER_KEY = "hetero.border"
 """The key of the border in `metadata_props` of an ONNX file."""
 

@@ -181,7 +181,7 @@ def assemble_network(
     border = border_of_json(text, {name: graph.initializers[name] for name in listed if name in optional})
     if optional:
         graph = _restore_inputs(graph, {spec.name: index for index, spec in enumerate(model.graph.input)}, border)
-    elif model.ir_version >= _FIRST_WITH_OPTIONAL_INPUTS and listed and not border.replaceable:
+    elif listed and not border.replaceable:
         border = replace(border, replaceable=tuple(listed))
     _check_border(graph)
     contradiction = find_contradiction(border, graph.inputs, graph.outputs)
@@ -201,10 +201,6 @@ def assemble_network(
         border=border,
         declarations=Declarations(tuple(reader.contradictions)) if reader.contradictions else NO_DECLARATIONS,
     )
-
-
-_FIRST_WITH_OPTIONAL_INPUTS = 4
-"""Before it every initializer has to be listed among the inputs, which says nothing."""
 
 
 def _restore_inputs(graph: Graph, place_of_input: Mapping[str, int], border: Border) -> Graph:
