@@ -248,7 +248,9 @@ def unpack_network(sections: Mapping[str, Any]) -> Network:
     import numpy as np
 
     if not {"model", "weights"} <= set(sections):
-        raise NetworkReadError(f"{_PACKED} has the sections {enumerate_choices(sections)}; expected model, weights.")
+        raise NetworkReadError(
+            f"{_PACKED} has the sections {enumerate_choices(sections)}; expected model, weights. Export the network again."
+        )
     return unpack_model(sections["model"], WeightBuffer(np.frombuffer(sections["weights"], np.uint8)))
 
 
@@ -267,5 +269,5 @@ def unpack_model(model: Any, weights: WeightSource) -> Network:
     metadata = dict(network.metadata)
     ir_version = metadata.pop(_IR_VERSION_KEY, "")
     if not ir_version.isdecimal() or len(ir_version) > 9:
-        raise NetworkReadError(f"{title} does not state its IR version; it was not made by pack_network.")
+        raise NetworkReadError(f"{title} does not state its IR version; it was not made by pack_network. Export the network again.")
     return replace(network, ir_version=int(ir_version), metadata=MappingProxyType(metadata))
