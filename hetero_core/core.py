@@ -24,8 +24,6 @@ from hetero_core.devices.status import DeviceStatus, describe_device
 from hetero_core.errors import ClosedError, ConfigValueError, ExtensionError
 from hetero_core.foreign_errors import own_errors
 from hetero_core.limits import ReadLimits
-from hetero_core.network.border import Border
-from hetero_core.network.declarations import NO_DECLARATIONS, Declarations
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.hints import without_hints
 from hetero_core.network.types import ValueType
@@ -34,7 +32,8 @@ from hetero_core.runtime.executable import Binding, ExecutableNetwork
 from hetero_core.runtime.executors import Executor, ExecutorManager
 from hetero_core.runtime.forks import FORK_ADVICE, count_forks
 from hetero_core.runtime.load_limits import call_in_time, check_constants, check_sections, describe_model
-from hetero_core.runtime.loaded_border import bare_network, check_border, take_border
+from hetero_core.runtime.loaded_border import Surroundings, bare_network, check_border, take_border
+from hetero_core.runtime.replaced import find_replacements
 from hetero_core.runtime.wrapped_run import bind_run
 
 if TYPE_CHECKING:
@@ -269,8 +268,7 @@ class Core:
                 read.name,
                 lambda: read.fingerprint,
                 is_from_cache=is_from_cache,
-                border=read.border,
-                declarations=read.declarations,
+                around=Surroundings(read.border, read.declarations, read),
             )
 
         cache = open_cache(complete)
@@ -338,12 +336,10 @@ class Core:
     def _import(
         self, header: BlobHeader, payload: Payload, entry: Device, parsed: DeviceName, config: Mapping[str, Any]
     ) -> ExecutableNetwork:
-        payload, border, declarations = take_border(payload)
+        payload, around = take_border(payload)
         executable = entry.import_network(parsed, payload, config, (header.inputs, header.outputs))
-        check_border(border, executable)
-        return self._bind(
-            entry, parsed, executable, config, header.network, lambda: header.fingerprint, border=border, declarations=declarations
-        )
+        check_border(around.border, executable)
+        return self._bind(entry, parsed, executable, config, header.network, lambda: header.fingerprint, around=around)
 
     def _bind(
         self,
@@ -355,8 +351,7 @@ class Core:
         fingerprint: Callable[[], str],
         *,
         is_from_cache: bool = False,
-        border: Border,
-        declarations: Declarations = NO_DECLARATIONS,
+        around: Surroundings,
     ) -> ExecutableNetwork:
         binding = Binding(
             device=parsed,
@@ -369,8 +364,9 @@ class Core:
             export=lambda: entry.call("export_network", parsed, executable=executable),
             executor=self._executors.open_executor(str(parsed), config, depth=executable.pipeline_depth),
             is_from_cache=is_from_cache,
-            border=border,
-            declarations=declarations,
+            border=around.border,
+            declarations=around.declarations,
+            replacements=find_replacements(around.network, lambda changed: self._load(changed, entry, parsed, config)),
         )
         loaded = ExecutableNetwork(name, fingerprint, executable, binding)
         self._loaded.add(loaded)

@@ -29,30 +29,35 @@ def collect_inputs(
     network: str,
     shapes: Mapping[str, tuple[int, ...]],
     seed: int | None,
+    replaceable: Sequence[ValueSpec] = (),
 ) -> dict[str, Any]:
     """Returns the inputs of one inference, checked as the door checks them: those of the -i options, and with a seed random others.
 
-    `shapes` are those of the --shape options, by input or by named size.
+    `shapes` are those of the --shape options, by input or by named size; `replaceable` are constants that may be given as well.
 
     Raises: UsageError, InputNameError, InputTypeError, InputShapeError.
     """
     from hetero_core.runtime.door import order_inputs
 
-    given = read_inputs(texts, specs, network=network)
+    given = read_inputs(texts, specs, network=network, replaceable=replaceable)
     filled = fill_inputs(given, specs, shapes, seed=seed)
     require_complete(filled, specs, network=network)
-    order_inputs(filled, specs, network=network)
+    order_inputs(filled, (*specs, *(spec for spec in replaceable if spec.name in filled)), network=network)
     return filled
 
 
-def read_inputs(texts: Sequence[str], specs: Sequence[ValueSpec], *, network: str) -> dict[str, Any]:
+def read_inputs(
+    texts: Sequence[str], specs: Sequence[ValueSpec], *, network: str, replaceable: Sequence[ValueSpec] = ()
+) -> dict[str, Any]:
     """Returns the values of the -i options by input name: arrays of files, whose types are not checked yet, and `Literal`.
+
+    `replaceable` are constants that may be given by name as well.
 
     Raises: UsageError for names that are unknown or given twice, and for files that cannot be read.
     """
     given: dict[str, Any] = {}
     for text in texts:
-        for name, value in _read_option(text, specs, network).items():
+        for name, value in _read_option(text, specs, replaceable, network).items():
             if name in given:
                 raise UsageError(f"-i {text}: input '{name}' is given twice; leave one out")
             given[name] = value
@@ -119,15 +124,16 @@ def require_complete(given: Mapping[str, Any], specs: Sequence[ValueSpec], *, ne
         )
 
 
-def _read_option(text: str, specs: Sequence[ValueSpec], network: str) -> dict[str, Any]:
+def _read_option(text: str, specs: Sequence[ValueSpec], replaceable: Sequence[ValueSpec], network: str) -> dict[str, Any]:
     name, equals, file = text.partition("=")
     if not equals:
         name, file = "", text
     path = Path(file)
     if not name and path.suffix.lower() == ".npz":
-        return _read_whole_archive(path, specs, network)
+        return _read_whole_archive(path, (*specs, *replaceable), network)
     if not name:
         name = _find_only_input(path, specs, network)
+    specs = (*specs, *replaceable)
     _require_known([name], specs, network, f"-i {text}")
     spec = next(spec for spec in specs if spec.name == name)
     reader = _READERS.get(path.suffix.lower())

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from hetero_core.network.graph import Network
     from hetero_core.network.types import ValueSpec
 
+_MOST_NAMES = 8
+"""Replaceable constants that the text names; a model of IR version 3 lists all of its weights."""
+
 
 def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     """Adds the command."""
@@ -131,7 +134,9 @@ def _format(fields: Mapping[str, Any]) -> str:
         ("nodes", f"{fields['nodes']}: {operators}" if operators else "none"),
     ]
     if fields["replaceable"]:
-        rows.insert(3, ("replaceable", ", ".join(fields["replaceable"])))
+        names = fields["replaceable"]
+        shown = ", ".join(names[:_MOST_NAMES]) + (f", ... ({len(names)} in all)" if len(names) > _MOST_NAMES else "")
+        rows.insert(3, ("replaceable", shown))
     if fields["states"]:
         rows.insert(3, ("states", ", ".join(f"{output} -> {name}" for name, output in fields["states"].items())))
     width = max(len(title) for title, _ in rows)

@@ -86,6 +86,7 @@ def answer_run(options: argparse.Namespace) -> Answer:
     Raises: UsageError, errors of reading, devices, configuration and inputs.
     """
     from hetero_core.core import Core  # reads the installed distributions
+    from hetero_core.runtime.replaced import list_replaceable
 
     _check_options(options)
     with Core() as core:
@@ -102,7 +103,7 @@ def answer_run(options: argparse.Namespace) -> Answer:
         with step(f"reading '{options.model}'"):
             network = prepare_network(read_model(core, options.model), options)
         options.shape = []  # the inputs have these shapes now
-        inputs = _collect_inputs(options, network.inputs, network.name)
+        inputs = _collect_inputs(options, network.inputs, network.name, list_replaceable(network))
         pinned = pin_network(core, network, options.device, read_pins(options))
         with step(f"loading network '{network.name}' on {options.device}"):
             executable = core.load_network(pinned, options.device, config)
@@ -137,17 +138,20 @@ def _run_blob(core: Core, options: argparse.Namespace) -> Answer:
     step = follow(options)
     with step(f"importing '{options.model}'"):
         executable = core.import_network(options.model, options.device, read_config(options), trust=options.trust)
-    inputs = _collect_inputs(options, executable.inputs, executable.name)
+    inputs = _collect_inputs(options, executable.inputs, executable.name, executable.replaceable)
     outputs, fields, text = _infer(executable, inputs, step)
     return Answer(text + _save(outputs, options, fields), fields)
 
 
-def _collect_inputs(options: argparse.Namespace, specs: Sequence[ValueSpec], network: str) -> dict[str, Any]:
-    """Returns the inputs, checked before anything is loaded."""
+def _collect_inputs(
+    options: argparse.Namespace, specs: Sequence[ValueSpec], network: str, replaceable: Sequence[ValueSpec]
+) -> dict[str, Any]:
+    """Returns the inputs, and the constants that are given, checked before anything is loaded."""
     from hetero_core.cli.inputs import collect_inputs
 
     seed = None if not options.random else 0 if options.seed is None else options.seed
-    return collect_inputs(options.input, specs, network=network, shapes=read_shapes(options.shape), seed=seed)
+    shapes = read_shapes(options.shape)
+    return collect_inputs(options.input, specs, network=network, shapes=shapes, seed=seed, replaceable=replaceable)
 
 
 def _infer(executable: ExecutableNetwork, inputs: Mapping[str, Any], step: Step) -> tuple[dict[str, Any], dict[str, Any], str]:

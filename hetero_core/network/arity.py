@@ -39,7 +39,8 @@ def check_arity(node: Node) -> None:
     for what, values, (least, most) in (("inputs", node.inputs, demands.inputs), ("outputs", node.outputs, demands.outputs)):
         if not least <= len(values) <= most:
             raise InvalidNetworkError(
-                f"node {node.label} has {len(values)} {what}; its operator has {_word_range(least, most)}. The model was written wrongly."
+                f"node {node.label} has {len(values)} {what}; its operator has {_word_range(least, most)}. "
+                "Correct the node, or export the model again."
             )
     if "" in node.inputs:
         for position, value in enumerate(node.inputs):
@@ -52,7 +53,7 @@ def check_arity(node: Node) -> None:
         if expected is not None and kind not in (0, expected):
             raise InvalidNetworkError(
                 f"attribute '{name}' of node {node.label} is {KIND_NAMES.get(kind, 'of no kind')}; its operator takes "
-                f"{KIND_NAMES.get(expected, 'another kind')}. The model was written wrongly."
+                f"{KIND_NAMES.get(expected, 'another kind')}. Correct it, or export the model again."
             )
     for name in demands.required:
         if name not in node.attributes:

@@ -59,7 +59,7 @@ def bytes_of_array(array: Array) -> Array:
     dtype = dtype_of_numpy(array.dtype)
     bits = None if dtype is None else bits_of_dtype(dtype)
     if dtype is None or bits is None:
-        raise InvalidNetworkError(f"an array of NumPy type {array.dtype} has no bytes in ONNX.")
+        raise InvalidNetworkError(f"an array of NumPy type {array.dtype} has no bytes in ONNX. Convert it to a type that ONNX has.")
     flat = np.ascontiguousarray(array, dtype=numpy_dtype(dtype)).reshape(-1)
     if bits >= 8:
         return flat.view(np.uint8)

@@ -237,7 +237,8 @@ class GraphReader:
         owner = f"node '{name}' (Constant)"
         if len(proto.output) != 1 or not proto.output[0] or len(proto.attribute) != 1:
             raise InvalidNetworkError(
-                f"{owner} has {len(proto.output)} outputs and {len(proto.attribute)} attributes; expected one output and one value."
+                f"{owner} has {len(proto.output)} outputs and {len(proto.attribute)} attributes; expected one output and one value. "
+                "Correct the node."
             )
         value = scope.value(proto.output[0])
         attribute = proto.attribute[0]
@@ -250,7 +251,9 @@ class GraphReader:
         else:
             decoded = self._read_attributes(proto, owner, scope)
             if not decoded:
-                raise InvalidNetworkError(f"{owner} has no value: the call does not give '{attribute.ref_attr_name}'.")
+                raise InvalidNetworkError(
+                    f"{owner} has no value: the call does not give '{attribute.ref_attr_name}'. Give it in the call."
+                )
             self._add_initializer(draft, value, _initializer_of_attribute(attribute.name, decoded[attribute.name], owner))
 
     def _inline(self, draft: Draft, proto: onnx.NodeProto, name: str, function: onnx.FunctionProto, scope: Scope) -> None:
@@ -258,7 +261,9 @@ class GraphReader:
         owner = f"node '{name}' (call of '{function.name}')"
         if key in scope.calls:
             walk = " -> ".join(f"{domain}:{op_type}" for domain, op_type, _ in (*scope.calls, key))
-            raise InvalidNetworkError(f"{owner} is a call of a function by itself: {walk}. ONNX functions do not recurse.")
+            raise InvalidNetworkError(
+                f"{owner} is a call of a function by itself: {walk}. ONNX functions do not recurse. Use Loop, or write the calls out."
+            )
         metadata = {entry.key: entry.value for entry in proto.metadata_props}
         is_wrapper = key[0] == OPSET_DOMAIN
         self._take_room(function, "" if is_wrapper else name, owner, scope)
@@ -301,7 +306,10 @@ class GraphReader:
         given = self._read_attributes(proto, owner, scope)
         unknown = sorted(set(given) - set(bound) - set(function.attribute))
         if unknown:
-            raise InvalidNetworkError(f"{owner} gives the attributes {', '.join(unknown)}, which the function does not have.")
+            raise InvalidNetworkError(
+                f"{owner} gives the attributes {', '.join(unknown)}, which the function does not have. "
+                "Remove them, or declare them in the function."
+            )
         return {**bound, **given}
 
     def _add_copy(self, draft: Draft, source: str, target: str, scope: Scope) -> None:
@@ -349,7 +357,9 @@ def _initializer_of_attribute(key: str, value: Any, owner: str) -> Initializer:
     kinds = {"float": (np.float32, float), "int": (np.int64, int), "string": (object, str | bytes)}
     dtype, kind = kinds.get(key.removeprefix("value_").removesuffix("s"), (None, None))
     if not key.startswith("value_") or kind is None:
-        raise InvalidNetworkError(f"{owner} has the attribute '{key}'; expected value, sparse_value or one of value_int(s), ...")
+        raise InvalidNetworkError(
+            f"{owner} has the attribute '{key}'; expected value, sparse_value or one of value_int(s), ... Rename it."
+        )
     elements = value if isinstance(value, tuple) else (value,)
     if isinstance(value, tuple) != key.endswith("s") or not all(isinstance(element, kind) for element in elements):
         raise InvalidNetworkError(f"{owner} has the attribute '{key}' of another kind than its name says; correct its type.")

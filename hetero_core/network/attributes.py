@@ -72,7 +72,7 @@ def read_attribute(proto: onnx.AttributeProto, weights: WeightSource, owner: str
     kinds = {SPARSE_TENSOR: "a sparse tensor", SPARSE_TENSORS: "a list of sparse tensors", GRAPHS: "a list of graphs"}
     raise InvalidNetworkError(
         f"{where} is {kinds.get(proto.type, f'of kind {proto.type}')}; supported are numbers, strings, dense tensors, types, one "
-        "graph, and lists of the first four."
+        "graph, and lists of the first four. Store it as one of these."
     )
 
 
@@ -94,7 +94,9 @@ def kind_of_value(value: Any) -> int:
 def _read_type_attribute(proto: onnx.TypeProto, where: str) -> Any:
     value_type = read_type(proto, where)
     if value_type is None:
-        raise InvalidNetworkError(f"{where} is a type that says nothing; expected a tensor, sequence, optional or map type.")
+        raise InvalidNetworkError(
+            f"{where} is a type that says nothing; expected a tensor, sequence, optional or map type. State one."
+        )
     return value_type
 
 

@@ -18,6 +18,8 @@ from hetero_core.network.arrays import array_of_bytes, bytes_of_array
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import Dimension, ValueSpec
 
+FIRST_WITH_OPTIONAL_INPUTS = 4
+"""The first IR version in which a constant that is listed as an input is meant to be replaced; before, every one had to be."""
 BORDER_KEY = "hetero.border"
 """The key of the border in `metadata_props` of an ONNX file."""
 
@@ -59,7 +61,7 @@ def dtype_of_precision(precision: str, where: str) -> str:
     if dtype not in DTYPES:
         known = (*_DTYPE_OF_PRECISION, *DTYPES)
         raise InvalidNetworkError(
-            f"{where}: there is no precision '{precision}'{suggest(text, known) or ';'} expected one of {enumerate_choices(known)}"
+            f"{where}: there is no precision '{precision}'{suggest(text, known) or ';'} use one of {enumerate_choices(known)}"
         )
     return dtype
 
@@ -212,7 +214,7 @@ def unpack_border(content: bytes) -> Border:
 def _constant_to_json(constant: Initializer) -> list[Any]:
     if constant.dtype == "string":
         raise InvalidNetworkError(
-            "a state or a default that holds strings cannot be written into a blob; ONNX gives strings no bytes."
+            "a state or a default that holds strings cannot be written into a blob; ONNX gives strings no bytes. Make it a required input."
         )
     raw = bytes_of_array(constant.array)
     # Most states begin at zeros, of which the shape is enough.

@@ -157,7 +157,7 @@ class GraphWriter:
 def _refuse_attribute(node: Node, name: str, value: Any) -> int:
     raise InvalidNetworkError(
         f"attribute '{name}' of node {node.label} holds {type(value).__name__}; expected int, float, str, bytes, an array, a type, "
-        "a Graph, or a tuple of one of them."
+        "a Graph, or a tuple of one of them. Convert it."
     )
 
 

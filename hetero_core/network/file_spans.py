@@ -51,7 +51,9 @@ class HeldFile:
                 pieces.append(piece)
                 begin += len(piece)
         except OSError as error:
-            raise NetworkReadError(f"cannot read weights from '{self._path}': {error.strerror}.") from error
+            raise NetworkReadError(
+                f"cannot read weights from '{self._path}': {error.strerror}. Check the file, then load the network again."
+            ) from error
         return pieces
 
 

@@ -154,7 +154,9 @@ class Network(Graph):
         """
         index = self.index_of_node.get(name)
         if index is None:
-            raise InvalidNetworkError(f"network '{self.name}' has no node '{name}'{suggest(name, self.index_of_node)}")
+            raise InvalidNetworkError(
+                f"network '{self.name}' has no node '{name}'{suggest(name, self.index_of_node) or ';'} see the names in network.nodes"
+            )
         return self.nodes[index]
 
     def with_affinity(self, pins: Mapping[str, str]) -> Network:

@@ -51,7 +51,7 @@ class Initializer:
         """
         name = dtype_of_numpy(array.dtype)
         if name is None:
-            raise InvalidNetworkError(f"a constant has the NumPy type {array.dtype}, which ONNX does not have")
+            raise InvalidNetworkError(f"a constant has the NumPy type {array.dtype}, which ONNX does not have; convert the array")
         return cls(name, tuple(array.shape), lambda: array)
 
     @property

@@ -41,7 +41,7 @@ def read_opsets(entries: Iterable[onnx.OperatorSetIdProto], owner: str) -> dict[
         if opsets.setdefault(domain, version) != version:
             raise InvalidNetworkError(f"{owner} imports {title} and opset {opsets[domain]} of the same; keep one of them.")
         if version < 1:
-            raise InvalidNetworkError(f"{owner} imports {title}; expected a version of 1 or more.")
+            raise InvalidNetworkError(f"{owner} imports {title}; expected a version of 1 or more. Correct the import.")
         if domain in known and version > known[domain][1]:
             raise InvalidNetworkError(
                 f"{owner} imports {title}; the installed onnx knows it up to {known[domain][1]}. Upgrade onnx or convert the model."

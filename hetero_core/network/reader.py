@@ -83,7 +83,8 @@ def _check_proto(source: onnx.ModelProto) -> onnx.ModelProto:
 
     if not isinstance(source, onnx.ModelProto):
         raise NetworkReadError(
-            f"cannot read network from an object of type {type(source).__name__}; expected a path, bytes or an onnx.ModelProto."
+            f"cannot read network from an object of type {type(source).__name__}; expected a path, bytes or an onnx.ModelProto. "
+            "Pass one of these."
         )
     return source
 
@@ -96,7 +97,7 @@ def _check_path(path: str | bytes, what: str) -> None:
         is_path = False
     if not is_path:
         raise NetworkReadError(
-            f"cannot read network: {path!r} is no path of {what}; expected text without zero bytes or surrogates."
+            f"cannot read network: {path!r} is no path of {what}; expected text without zero bytes or surrogates. Pass such a path."
         )
 
 
@@ -108,9 +109,11 @@ def _read_file(path: str, title: str, *, holds_weights: bool) -> tuple[onnx.Mode
             held = None if holds_weights else hold_file(file.fileno(), path)
             return _parse_split(BytesOfFile(file, held), title)
     except FileNotFoundError as error:
-        raise NetworkNotFoundError(f"cannot read network from '{path}': there is no such file.") from error
+        raise NetworkNotFoundError(f"cannot read network from '{path}': there is no such file. Check the path.") from error
     except OSError as error:
-        raise NetworkReadError(f"cannot read network from '{path}': {error.strerror}.") from error
+        raise NetworkReadError(
+            f"cannot read network from '{path}': {error.strerror}. Check the path and who may read it."
+        ) from error
 
 
 def _parse_split(source: ByteSource, title: str) -> tuple[onnx.ModelProto, Mapping[int, Payload]]:
@@ -138,7 +141,7 @@ def parse_model(content: bytes, title: str) -> onnx.ModelProto:
     from google.protobuf.message import DecodeError
 
     if not content:
-        raise NetworkReadError(f"cannot read network from {title}: it is empty. Expected an ONNX model.")
+        raise NetworkReadError(f"cannot read network from {title}: it is empty. Export or copy it again.")
     if content.startswith(b"version https://git-lfs"):
         raise NetworkReadError(f"cannot read network from {title}: it is a Git LFS pointer, not the model. Run 'git lfs pull'.")
     try:
@@ -181,7 +184,7 @@ def assemble_network(
     border = border_of_json(text, {name: graph.initializers[name] for name in listed if name in optional})
     if optional:
         graph = _restore_inputs(graph, {spec.name: index for index, spec in enumerate(model.graph.input)}, border)
-    elif model.ir_version >= _FIRST_WITH_OPTIONAL_INPUTS and listed and not border.replaceable:
+    elif listed and not border.replaceable:
         border = replace(border, replaceable=tuple(listed))
     _check_border(graph)
     contradiction = find_contradiction(border, graph.inputs, graph.outputs)
@@ -201,10 +204,6 @@ def assemble_network(
         border=border,
         declarations=Declarations(tuple(reader.contradictions)) if reader.contradictions else NO_DECLARATIONS,
     )
-
-
-_FIRST_WITH_OPTIONAL_INPUTS = 4
-"""Before it every initializer has to be listed among the inputs, which says nothing."""
 
 
 def _restore_inputs(graph: Graph, place_of_input: Mapping[str, int], border: Border) -> Graph:
@@ -229,7 +228,9 @@ def _check_header(model: onnx.ModelProto, title: str) -> None:
         if not present
     ]
     if missing:
-        raise NetworkReadError(f"cannot read network from {title}: it is no ONNX model, it has no {' and no '.join(missing)}.")
+        raise NetworkReadError(
+            f"cannot read network from {title}: it is no ONNX model, it has no {' and no '.join(missing)}. Export it as ONNX."
+        )
     if model.ir_version < 3:
         raise NetworkReadError(
             f"cannot read network from {title}: its IR version is {model.ir_version}; expected 3 or more (ONNX 1.0, 2017). "

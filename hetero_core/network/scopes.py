@@ -126,7 +126,9 @@ def bind_call(
     """
     for kind, given, formal in (("inputs", proto.input, function.input), ("outputs", proto.output, function.output)):
         if len(given) > len(formal):
-            raise InvalidNetworkError(f"{owner} has {len(given)} {kind}; its function '{function.name}' takes {len(formal)}.")
+            raise InvalidNetworkError(
+                f"{owner} has {len(given)} {kind}; its function '{function.name}' takes {len(formal)}. Correct the call."
+            )
     values = dict.fromkeys(function.input, "")
     values.update(zip(function.input, (scope.value(name) for name in proto.input), strict=False))
     copies: list[tuple[str, str]] = []

@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 CustomTypes = Callable[[Node, tuple[ValueType | None, ...]], Sequence[ValueType] | None]
 """Takes a node that onnx does not know and the types of its inputs (None: unknown or absent); returns those of its outputs."""
 
-_LARGEST_CONSTANT = 1024
+LARGEST_READ_CONSTANT = 1024
 """Bytes up to which onnx sees a constant's values: shapes, axes and the like are small."""
 _MOST_ROUNDS = 8
 
@@ -98,7 +98,7 @@ class SkeletonWeights:
         """Fills `proto`; a large constant becomes an external one without a file."""
         from hetero_core.dtypes import onnx_of_dtype
 
-        if initializer.nbytes <= _LARGEST_CONSTANT and initializer.dtype != "string":
+        if initializer.nbytes <= LARGEST_READ_CONSTANT and initializer.dtype != "string":
             write_tensor(initializer.array, proto, name=name)
             return
         proto.name, proto.data_type, proto.data_location = name, onnx_of_dtype(initializer.dtype), proto.EXTERNAL

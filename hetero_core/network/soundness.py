@@ -19,7 +19,7 @@ def check_text(*texts: object) -> None:
     """
     for text in texts:
         if not isinstance(text, str):
-            raise NetworkReadError(f"a name in the model is not UTF-8: {text!r}; the model is damaged.")
+            raise NetworkReadError(f"a name in the model is not UTF-8: {text!r}; the model is damaged. Export it again.")
 
 
 # onnx makes a message for each dimension, of which a few bytes in a file can ask for 2**31.
@@ -38,7 +38,7 @@ def check_ranks(graph: Graph) -> None:
         if isinstance(found, TensorType) and found.shape and isinstance(found.shape[0], int) and found.shape[0] > LARGEST_RANK:
             raise InvalidNetworkError(
                 f"node {node.label} reads a shape of {found.shape[0]} dimensions from '{node.inputs[index]}': {found}; expected "
-                f"{LARGEST_RANK} at most. The model is damaged or was written wrongly."
+                f"{LARGEST_RANK} at most. Correct the shape, or export the model again."
             )
 
 
@@ -69,11 +69,14 @@ def check_everything_is_produced(graph: Graph) -> None:
         for value in node.reads:
             if value not in known:
                 raise InvalidNetworkError(
-                    f"{_find_reader(node, value)} reads value '{value}', which nothing produces; the model is incomplete."
+                    f"{_find_reader(node, value)} reads value '{value}', which nothing produces; the model is incomplete. "
+                    "Connect it, or export the model again."
                 )
     for spec in graph.outputs:
         if spec.name not in known:
-            raise InvalidNetworkError(f"output '{spec.name}' is produced by nothing; the model is incomplete.")
+            raise InvalidNetworkError(
+                f"output '{spec.name}' is produced by nothing; the model is incomplete. Connect it, or export the model again."
+            )
 
 
 def _find_reader(node: Node, value: str) -> str:

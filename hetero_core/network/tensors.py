@@ -68,11 +68,11 @@ def _read_header(proto: onnx.TensorProto, owner: str) -> tuple[str, tuple[int, .
     if dtype is None:
         raise NetworkReadError(
             f"{owner} has the ONNX element type number {proto.data_type}, which is not known; known are "
-            f"{enumerate_choices(DTYPES)}."
+            f"{enumerate_choices(DTYPES)}. Export the model again, or upgrade onnx."
         )
     shape = tuple(proto.dims)
     if any(size < 0 for size in shape):
-        raise NetworkReadError(f"{owner} has the shape {list(shape)}; expected sizes of 0 or more.")
+        raise NetworkReadError(f"{owner} has the shape {list(shape)}; expected sizes of 0 or more. Export the model again.")
     check_shape(dtype, shape, owner)
     if proto.HasField("segment"):
         raise NetworkReadError(f"{owner} is stored in segments, which no ONNX tool reads; write the model again.")
@@ -89,7 +89,7 @@ def check_shape(dtype: str, shape: tuple[int, ...], owner: str) -> None:
     if len(shape) > _MOST_DIMENSIONS or (0 in shape and nbytes > _MOST_BYTES):
         raise NetworkReadError(
             f"{owner} has the shape {_shorten(shape)}; an array has at most {_MOST_DIMENSIONS} dimensions, and at most {_MOST_BYTES} "
-            "bytes without those of size 0. The model is damaged or was written wrongly."
+            "bytes without those of size 0. Export the model again."
         )
 
 
@@ -100,7 +100,8 @@ def _shorten(shape: tuple[int, ...]) -> str:
 def _check_length(found: int, expected: int, unit: str, owner: str) -> None:
     if found != expected:
         raise NetworkReadError(
-            f"{owner} takes {expected} {unit} by its type and shape, but holds {found}; the file is damaged or was written wrongly."
+            f"{owner} takes {expected} {unit} by its type and shape, but holds {found}; the file is damaged or was written wrongly. "
+            "Export or copy it again."
         )
 
 
@@ -119,7 +120,7 @@ def _read_typed_fields(proto: onnx.TensorProto, owner: str) -> Array:
         array: Array = numpy_helper.to_array(proto)
     except (ValueError, TypeError, OverflowError) as error:
         raise NetworkReadError(
-            f"{owner} cannot be read: {error}; expected as many elements as its shape {list(proto.dims)} has."
+            f"{owner} cannot be read: {error}; expected as many elements as its shape {list(proto.dims)} has. Export or copy it again."
         ) from error
     return array
 
@@ -147,7 +148,7 @@ def write_tensor(array: Array, proto: onnx.TensorProto, *, name: str = "") -> No
     """
     dtype = dtype_of_numpy(array.dtype)
     if dtype is None:
-        raise InvalidNetworkError(f"constant '{name}' has the NumPy type {array.dtype}, which ONNX does not have.")
+        raise InvalidNetworkError(f"constant '{name}' has the NumPy type {array.dtype}, which ONNX does not have. Convert it.")
     if name:
         proto.name = name
     proto.data_type = onnx_of_dtype(dtype)
@@ -170,7 +171,7 @@ def read_sparse_tensor(proto: onnx.SparseTensorProto, weights: WeightSource, own
     shape = tuple(proto.dims)
     if any(size < 0 for size in shape) or len(values.shape) != 1:
         raise NetworkReadError(
-            f"{owner} has the shape {list(shape)} and values of shape {list(values.shape)}; expected one dimension."
+            f"{owner} has the shape {list(shape)} and values of shape {list(values.shape)}; expected one dimension. Export the model again."
         )
     check_shape(values.dtype, shape, owner)
     budget.take_memory(Initializer(values.dtype, shape, lambda: values.array).nbytes, f"{owner}, when it is made dense,")
@@ -199,12 +200,15 @@ def _read_positions(proto: onnx.SparseTensorProto, weights: WeightSource, shape:
     indices = read_tensor(proto.indices, weights, f"indices of {owner}")
     if indices.dtype != "int64" or indices.shape not in ((count,), (count, len(shape))):
         raise NetworkReadError(
-            f"{owner} has indices {indices.type}; expected int64[{count}] or int64[{count},{len(shape)}] for its {count} values."
+            f"{owner} has indices {indices.type}; expected int64[{count}] or int64[{count},{len(shape)}] for its {count} values. "
+            "Export the model again."
         )
     limits = np.array([prod(shape)] if len(indices.shape) == 1 else shape, np.int64)
     coordinates = indices.array.reshape(count, -1)
     if bool(((coordinates < 0) | (coordinates >= limits)).any()):
-        raise NetworkReadError(f"{owner} has an index outside its shape {list(shape)}; the file is damaged or was written wrongly.")
+        raise NetworkReadError(
+            f"{owner} has an index outside its shape {list(shape)}; the file is damaged or was written wrongly. Export or copy it again."
+        )
     if len(indices.shape) == 1:
         return indices.array
     strides = np.array([prod(shape[axis + 1 :]) for axis in range(len(shape))], np.int64)

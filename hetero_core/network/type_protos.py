@@ -46,7 +46,7 @@ def _read_tensor_type(proto: onnx.TypeProto.Tensor, owner: str) -> TensorType:
     rank = len(proto.shape.dim)
     if rank > LARGEST_RANK:
         raise InvalidNetworkError(
-            f"{owner} has {rank} dimensions; an array has at most {LARGEST_RANK}. The model is damaged or was written wrongly."
+            f"{owner} has {rank} dimensions; an array has at most {LARGEST_RANK}. Correct its shape, or export the model again."
         )
     return TensorType(dtype, tuple(_read_dimension(dimension) for dimension in proto.shape.dim))
 
@@ -55,7 +55,8 @@ def _read_dtype(number: int, owner: str) -> str | None:
     dtype = dtype_of_onnx(number)
     if dtype is None and number != 0:
         raise InvalidNetworkError(
-            f"{owner} has the ONNX element type number {number}, which is not known; known are {enumerate_choices(DTYPES)}."
+            f"{owner} has the ONNX element type number {number}, which is not known; known are {enumerate_choices(DTYPES)}. "
+            "Export the model again, or upgrade onnx."
         )
     return dtype
 

@@ -62,7 +62,7 @@ class WeightFiles:
             raise NetworkReadError(f"{owner} has external weights without a location; write the model again with its weights.")
         parts = re.split(r"[/\\]", location)
         if "\0" in location:
-            raise NetworkReadError(f"{owner} has its weights in {location!r}; a path holds no zero byte. The model is damaged.")
+            raise NetworkReadError(f"{owner} has its weights in {location!r}; a path holds no zero byte. Export the model again.")
         if os.path.isabs(location) or location[0] in "/\\" or ":" in parts[0] or ".." in parts:
             raise NetworkReadError(
                 f"{owner} has its weights in '{location}'; expected a path inside the folder of the model. "
@@ -106,7 +106,9 @@ class MappedFile:
                 with io.FileIO(open_unlinked(self._path, os.O_RDONLY, folder=None, title=self._path)) as file:
                     self._bytes = np.memmap(file, dtype=np.uint8, mode="r").view(np.ndarray)
             except OSError as error:
-                raise NetworkReadError(f"cannot read weights from '{self._path}': {error.strerror}.") from error
+                raise NetworkReadError(
+                    f"cannot read weights from '{self._path}': {error.strerror}. Check the file and who may read it."
+                ) from error
         if self._bytes.size < offset + size:
             raise NetworkReadError(f"weights file '{self._path}' became shorter since the model was read; read the model again.")
         return self._bytes[offset : offset + size]
@@ -133,9 +135,15 @@ def read_span(fields: dict[str, str], size: int, available: int, owner: str, pla
     offset = _read_count(fields, "offset", 0, owner)
     length = _read_count(fields, "length", size, owner)
     if length != size:
-        raise NetworkReadError(f"{owner} takes {size} bytes by its type and shape, but {length} are stored for it in {place}.")
+        raise NetworkReadError(
+            f"{owner} takes {size} bytes by its type and shape, but {length} are stored for it in {place}. "
+            "Copy the weights again, or export the model again."
+        )
     if offset + length > available:
-        raise NetworkReadError(f"{owner} takes bytes {offset} to {offset + length} of {place}, which has only {available}.")
+        raise NetworkReadError(
+            f"{owner} takes bytes {offset} to {offset + length} of {place}, which has only {available}. "
+            "Copy the weights again, or export the model again."
+        )
     return offset
 
 
@@ -145,5 +153,5 @@ def _read_count(fields: dict[str, str], key: str, default: int, owner: str) -> i
         return default
     # Not int(): it takes signs, spaces and underscores, and a very long text takes it long.
     if not re.fullmatch(r"[0-9]{1,19}", text):
-        raise NetworkReadError(f"{owner} has the external {key} '{text[:40]}'; expected a number of bytes.")
+        raise NetworkReadError(f"{owner} has the external {key} '{text[:40]}'; expected a number of bytes. Export the model again.")
     return int(text)

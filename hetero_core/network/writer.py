@@ -134,8 +134,11 @@ def network_to_skeleton(network: Network) -> tuple[onnx.ModelProto, dict[str, In
     """Returns the network as an ONNX model without its large weights, and these by name.
 
     They stand in the model as external ones of location "weights", as engines expect that are given weights by reference. Constants
-    in bodies stay in the model.
+    in bodies stay in the model; those that nothing reads are left out, since an engine that drops them does not find them again.
     """
+    read = network.index_of_consumers.keys() | network.names_of_outputs
+    constants = {name: constant for name, constant in network.initializers.items() if name in read}
+    network = network if len(constants) == len(network.initializers) else replace(network, initializers=MappingProxyType(constants))
     named = NamedWeights(network.initializers)
     return write_model(network, GraphWriter(named, has_known_element, notes_of_node=no_notes)), named.left_out
 
@@ -245,7 +248,9 @@ def unpack_network(sections: Mapping[str, Any]) -> Network:
     import numpy as np
 
     if not {"model", "weights"} <= set(sections):
-        raise NetworkReadError(f"{_PACKED} has the sections {enumerate_choices(sections)}; expected model, weights.")
+        raise NetworkReadError(
+            f"{_PACKED} has the sections {enumerate_choices(sections)}; expected model, weights. Export the network again."
+        )
     return unpack_model(sections["model"], WeightBuffer(np.frombuffer(sections["weights"], np.uint8)))
 
 
@@ -264,5 +269,5 @@ def unpack_model(model: Any, weights: WeightSource) -> Network:
     metadata = dict(network.metadata)
     ir_version = metadata.pop(_IR_VERSION_KEY, "")
     if not ir_version.isdecimal() or len(ir_version) > 9:
-        raise NetworkReadError(f"{title} does not state its IR version; it was not made by pack_network.")
+        raise NetworkReadError(f"{title} does not state its IR version; it was not made by pack_network. Export the network again.")
     return replace(network, ir_version=int(ir_version), metadata=MappingProxyType(metadata))

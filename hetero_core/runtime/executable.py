@@ -41,10 +41,11 @@ from hetero_core.runtime.late_runs import LateRuns
 from hetero_core.runtime.load_limits import read_deadline, read_memory_limit
 from hetero_core.runtime.loaded_border import add_border, check_payload, drop_specs, find_resident
 from hetero_core.runtime.reconfiguration import convert_settings
+from hetero_core.runtime.replaced import CheckedOutputs, Replacement, Replacements
 from hetero_core.runtime.request import InferRequest
 from hetero_core.runtime.run import NO_STATE, Start, measure_start
 from hetero_core.runtime.states import RequestStates
-from hetero_core.runtime.transfers import move_value
+from hetero_core.runtime.transfers import bring_in, take_home
 
 if TYPE_CHECKING:
     from hetero_core.runtime.executors import Executor
@@ -70,6 +71,7 @@ class Binding:
     is_from_cache: bool = False
     border: Border = EMPTY_BORDER
     declarations: Declarations = NO_DECLARATIONS
+    replacements: Replacements | None = None
 
 
 class ExecutableNetwork:
@@ -83,6 +85,9 @@ class ExecutableNetwork:
         self.inputs = drop_specs(self.all_inputs, [state.input for state in border.states])
         self.outputs = drop_specs(self.all_outputs, [state.output for state in border.states])
         self.output_names = tuple(spec.name for spec in self.outputs)
+        # Constants that a run may be given as well; they have their values where it is not.
+        self._replacements = binding.replacements
+        self.replaceable = () if binding.replacements is None else binding.replacements.specs
         self.device = binding.device
         self.config = binding.config
         self.executable = executable
@@ -103,10 +108,10 @@ class ExecutableNetwork:
         is_bare = binding.run == executable.run
         self._is_host = all(spec.memory == HOST for spec in (*self.all_inputs, *self.all_outputs))
         self._plain = describe_plain(self.inputs)
-        self._resident = frozenset() if self._is_host else find_resident(border, self.all_inputs, self.all_outputs)
+        self.resident = frozenset() if self._is_host else find_resident(border, self.all_inputs, self.all_outputs)
         # What each output must be: element type and shape, None where the device's own memory is no array of NumPy's.
         self._promised = tuple(
-            (None, None, spec) if spec.dtype is None or spec.name in self._resident else (numpy_dtype(spec.dtype), spec.shape, spec)
+            (None, None, spec) if spec.dtype is None or spec.name in self.resident else (numpy_dtype(spec.dtype), spec.shape, spec)
             for spec in self.all_outputs
         )
         self.shape_watch = watch_shapes(binding.declarations, self.all_outputs, self.where, binding.config)
@@ -145,7 +150,7 @@ class ExecutableNetwork:
         ordered = self.order_inputs(inputs)
         if self.deadline is not None:
             # Only a request can leave a device that is late behind.
-            late = InferRequest(self).infer({spec.name: value for spec, value in zip(self.inputs, ordered, strict=True)})
+            late = InferRequest(self).infer(inputs)
             return dict(zip(late, own_outputs(tuple(late.values()), ordered), strict=True))
         state = self.create_state()
         context = RunContext(state)
@@ -163,6 +168,8 @@ class ExecutableNetwork:
     def order_inputs(self, given: Mapping[str, Any]) -> tuple[Any, ...]:
         """Returns the caller's values in the order of the inputs. Raises: InputNameError, InputShapeError, InputTypeError."""
         plain = None if self._plain is None else take_plain(given, self._plain)
+        if plain is None and self._replacements is not None:
+            plain = self._replacements.order(given, len(self.inputs))
         return order_inputs(given, self.inputs, network=self.name, border=self.border) if plain is None else plain
 
     def create_limits(self) -> RunLimits | None:
@@ -193,12 +200,14 @@ class ExecutableNetwork:
         """
         if self._is_closed or self.forks != FORKS.count:
             self._require_open()
+        if self._replacements is not None and inputs and type(inputs[-1]) is Replacement:
+            return inputs[-1].run(inputs, context)
         try:
             if self._is_host:
                 outputs = self.run(inputs, context)
             else:
-                placed = self._bring_in(inputs, context.profile)
-                outputs = self._take_home(self.run(placed, context), context.profile)
+                placed = bring_in(self, inputs, context.profile)
+                outputs = take_home(self, self.run(placed, context), context.profile)
         except BaseException as error:  # a device may raise anything; the caller meets one kind
             if is_interrupt(error):
                 raise
@@ -208,6 +217,9 @@ class ExecutableNetwork:
     def _start_run(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
         """Raises: as `run_host` does, where the device cannot start the run."""
         self._require_open()
+        if inputs and isinstance(inputs[-1], Replacement):
+            self.submit(lambda: inputs[-1].tell(inputs, context, done))
+            return
         start = self.executable.start
         assert start is not None
         try:
@@ -243,6 +255,8 @@ class ExecutableNetwork:
 
         Raises: PluginError that names the plugin; MemoryLimitError where a device that does not count has made too much.
         """
+        if type(outputs) is CheckedOutputs:
+            return tuple(outputs)
         if not isinstance(outputs, tuple) or len(outputs) != len(self.all_outputs):
             found = f"{len(outputs)} values" if isinstance(outputs, tuple) else type(outputs).__name__
             expected = f"a tuple of {len(self.all_outputs)} outputs"
@@ -266,25 +280,6 @@ class ExecutableNetwork:
             context.limits.hold(outputs)
         return outputs
 
-    def _bring_in(self, inputs: tuple[Any, ...], profile: Profile | None) -> tuple[Any, ...]:
-        def place(value: Any, spec: ValueSpec) -> Any:
-            return move_value(value, lambda array: self.from_host(array, spec), profile, spec.name, HOST, (str(self.device),))
-
-        return tuple(
-            value if spec.memory == HOST or value is None or spec.name in self._resident else place(value, spec)
-            for value, spec in zip(inputs, self.all_inputs, strict=True)
-        )
-
-    def _take_home(self, outputs: Any, profile: Profile | None) -> Any:
-        if not isinstance(outputs, tuple):
-            return outputs
-        return tuple(
-            value
-            if spec.memory == HOST or value is None or spec.name in self._resident
-            else move_value(value, self.to_host, profile, spec.name, str(self.device), (HOST,))
-            for value, spec in zip(outputs, self.all_outputs, strict=False)
-        )
-
     def export_network(self, target: str | os.PathLike[str] | IO[bytes]) -> None:
         """Writes the loaded network as a blob, to a path or a binary stream; a file appears complete or not at all.
 
@@ -307,7 +302,7 @@ class ExecutableNetwork:
         self._require_open()
         provenance = self._binding.provenance
         exported = check_payload(self._binding.export(), str(provenance))
-        payload = add_border(exported, self.border, self._binding.declarations, self.all_outputs)
+        payload = add_border(exported, self.border, self._binding.declarations, self.all_outputs, self._replacements)
         header = BlobHeader(
             device=self.device.name,
             distribution=provenance.distribution,
@@ -384,6 +379,8 @@ class ExecutableNetwork:
                 logger.warning("%r is not closed: %d runs that exceeded DEADLINE have not returned", self, self.late_runs.count)
             elif self.forks == FORKS.count:
                 self._binding.executor.retire()
+                if self._replacements is not None:
+                    self._replacements.close()
                 call_plugin(self.executable.close, blame=self._binding.provenance, where=f"close of network '{self.name}'")
 
     def _require_open(self) -> None:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import Executable, Payload
 from hetero_core.devices.blame import read_mapping
-from hetero_core.errors import BlobDamagedError, InvalidNetworkError, PluginError
-from hetero_core.network.border import EMPTY_BORDER, Border, pack_border, unpack_border
+from hetero_core.errors import BlobDamagedError, InvalidNetworkError, NetworkReadError, PluginError
+from hetero_core.network.border import EMPTY_BORDER, FIRST_WITH_OPTIONAL_INPUTS, Border, pack_border, unpack_border
 from hetero_core.network.declarations import NO_DECLARATIONS, Declarations, pack_hints, unpack_hints
 from hetero_core.network.graph import Network
 from hetero_core.network.hints import without_hints
 from hetero_core.network.soundness import find_contradiction
 from hetero_core.network.types import HOST, ValueSpec
+from hetero_core.network.writer import pack_network, unpack_network
+
+if TYPE_CHECKING:
+    from hetero_core.runtime.replaced import Replacements
 
 _SECTION = "hetero/border"
 """The section of a blob that holds the border; the plugin that imports the blob does not see it."""
+_NETWORK = "hetero/network"
+"""The sections of a blob that hold the network itself, where a run may be given constants of it."""
 _HINTS = "hetero/declarations"
 """The section of a blob that holds the declared shapes of outputs which a run may contradict; the plugin does not see it either."""
 
@@ -60,26 +66,49 @@ def check_payload(payload: Any, blame: str) -> Payload:
     return payload
 
 
-def add_border(payload: Payload, border: Border, declarations: Declarations, outputs: tuple[ValueSpec, ...]) -> Payload:
-    """Returns the payload with the border, where that says anything about runs or layouts, and with the hints about its outputs."""
+def add_border(
+    payload: Payload,
+    border: Border,
+    declarations: Declarations,
+    outputs: tuple[ValueSpec, ...],
+    replacements: Replacements | None,
+) -> Payload:
+    """Returns the payload with the border, where that says anything about runs or layouts, the hints about its outputs, and replaceable constants.
+
+    These need the network itself. A model of IR version 3, which has to list every weight as an input, is exported without it.
+    """
     hints = pack_hints(declarations, [spec.name for spec in outputs])
     sections = {_SECTION: pack_border(border)} if border.shapes_runs or border.layouts else {}
     sections.update({_HINTS: hints} if hints else {})
+    if replacements is not None and replacements.network.ir_version >= FIRST_WITH_OPTIONAL_INPUTS:
+        sections.update({f"{_NETWORK}/{key}": bytes(part) for key, part in pack_network(replacements.network).items()})
     return replace(payload, sections={**payload.sections, **sections}) if sections else payload
 
 
-def take_border(payload: Payload) -> tuple[Payload, Border, Declarations]:
-    """Returns the payload as the plugin wrote it, the border and the hints. Raises: BlobDamagedError for what cannot be read."""
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """All that a blob holds besides what the plugin wrote; `network` is there where some of its constants may be replaced."""
+
+    border: Border = EMPTY_BORDER
+    declarations: Declarations = NO_DECLARATIONS
+    network: Network | None = None
+
+
+def take_border(payload: Payload) -> tuple[Payload, Surroundings]:
+    """Returns the payload as the plugin wrote it, and what surrounds it. Raises: BlobDamagedError for what cannot be read."""
     sections = dict(payload.sections)
-    border, declarations = EMPTY_BORDER, NO_DECLARATIONS
+    border, declarations, network = EMPTY_BORDER, NO_DECLARATIONS, None
     try:
         if _SECTION in sections:
             border = unpack_border(bytes(sections.pop(_SECTION)))
         if _HINTS in sections:
             declarations = unpack_hints(bytes(sections.pop(_HINTS)))
-    except InvalidNetworkError as error:
+        if f"{_NETWORK}/model" in sections:
+            packed = {key: sections.pop(f"{_NETWORK}/{key}") for key in ("model", "weights")}
+            network = unpack_network(packed)
+    except (InvalidNetworkError, NetworkReadError, KeyError) as error:
         raise BlobDamagedError(str(error)) from error
-    return replace(payload, sections=sections), border, declarations
+    return replace(payload, sections=sections), Surroundings(border, declarations, network)
 
 
 def check_border(border: Border, executable: Executable) -> None:

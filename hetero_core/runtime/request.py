@@ -16,12 +16,7 @@ import numpy as np
 
 from hetero_core.contract import RunContext
 from hetero_core.devices.watch import LONGEST_WAIT
-from hetero_core.errors import (
-    HeteroError,
-    InputNameError,
-    RequestBusyError,
-    RequestCancelledError,
-)
+from hetero_core.errors import HeteroError, InputNameError, RequestBusyError, RequestCancelledError
 from hetero_core.profile import NodeTime, Profile
 from hetero_core.runtime.door import convert_value, count_copied_bytes, fill_presets, find_spec
 from hetero_core.runtime.forks import FORKS
@@ -230,7 +225,7 @@ class InferRequest:
         """
         self._require_idle("set a tensor")
         network = self._network
-        spec, is_input = find_spec(name, network.inputs, network.outputs, network=network.name)
+        spec, is_input = find_spec(name, (*network.inputs, *network.replaceable), network.outputs, network=network.name)
         if is_input:
             self._inputs[name] = convert_value(value, spec, network=network.name)
             return
@@ -248,11 +243,12 @@ class InferRequest:
         Raises: InputNameError when there is none.
         """
         self._require_idle("get a tensor")
-        _, is_input = find_spec(name, self._network.inputs, self._network.outputs, network=self._network.name)
-        made = {} if self._outputs is None else dict(zip(self._network.output_names, self._outputs, strict=True))
+        network = self._network
+        _, is_input = find_spec(name, (*network.inputs, *network.replaceable), network.outputs, network=network.name)
+        made = {} if self._outputs is None else dict(zip(network.output_names, self._outputs, strict=True))
         held = self._inputs if is_input else {**self._presets, **made}
         if name not in held:
-            raise InputNameError(f"tensor '{name}' of network '{self._network.name}' has no value yet; set it or run the request")
+            raise InputNameError(f"tensor '{name}' of network '{network.name}' has no value yet; set it or run the request")
         return held[name]
 
     @property
@@ -296,7 +292,7 @@ class InferRequest:
             context.outputs = self._ordered_presets.copy()
         if network.measures:
             context.profile = Profile(str(network.device))
-            self._copied_inputs = count_copied_bytes(given, ordered, network.inputs)
+            self._copied_inputs = count_copied_bytes(given, ordered[: len(network.inputs)], network.inputs)
         if network.deadline is not None:
             network.late_runs.require_room(network.where)
         if network.deadline is not None or network.memory_limit is not None:

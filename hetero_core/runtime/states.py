@@ -157,7 +157,9 @@ class RequestStates(Mapping[str, RequestState]):
             return given
         rest = iter(given)
         arrays = {state.position_in: state.array for state in self._states.values()}
-        return tuple(arrays[index] if index in arrays else next(rest) for index in range(len(self._network.all_inputs)))
+        places = range(len(self._network.all_inputs))
+        # Behind them may come a replacement of constants.
+        return (*(arrays[index] if index in arrays else next(rest) for index in places), *rest)
 
     def check(self, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """Returns the outputs of a run with those that are states as the next run may read them.

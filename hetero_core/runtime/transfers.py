@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.profile import Profile
+
+if TYPE_CHECKING:
+    from hetero_core.runtime.executable import ExecutableNetwork
 
 
 def move_value(
@@ -24,3 +28,27 @@ def move_value(
     nbytes = max(getattr(value, "nbytes", 0), getattr(moved, "nbytes", 0))
     profile.add_transfer(name, nbytes, seconds, source=source, targets=targets)
     return moved
+
+
+def bring_in(network: ExecutableNetwork, inputs: tuple[Any, ...], profile: Profile | None) -> tuple[Any, ...]:
+    """Returns the host's inputs in the memories that the device wants them in; what stays there is left as it is."""
+
+    def place(value: Any, spec: ValueSpec) -> Any:
+        return move_value(value, lambda array: network.from_host(array, spec), profile, spec.name, HOST, (str(network.device),))
+
+    return tuple(
+        value if spec.memory == HOST or value is None or spec.name in network.resident else place(value, spec)
+        for value, spec in zip(inputs, network.all_inputs, strict=True)
+    )
+
+
+def take_home(network: ExecutableNetwork, outputs: Any, profile: Profile | None) -> Any:
+    """Returns a device's outputs in the host's memory; what is no tuple, for the check that says so."""
+    if not isinstance(outputs, tuple):
+        return outputs
+    return tuple(
+        value
+        if spec.memory == HOST or value is None or spec.name in network.resident
+        else move_value(value, network.to_host, profile, spec.name, str(network.device), (HOST,))
+        for value, spec in zip(outputs, network.all_outputs, strict=False)
+    )

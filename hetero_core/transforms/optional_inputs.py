@@ -8,6 +8,8 @@ from types import MappingProxyType
 
 from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
 from hetero_core.network.graph import Network
+from hetero_core.network.hints import drop_hints, forget_shapes
+from hetero_core.network.shapes import LARGEST_READ_CONSTANT, infer_types
 from hetero_core.network.types import ValueSpec
 
 
@@ -26,8 +28,8 @@ def free_constants(network: Network, names: Sequence[str]) -> Network:
                 f"{enumerate_choices(left)} among its inputs"
             )
     freed = list(dict.fromkeys(names))
-    return replace(
-        network,
+    changed = replace(
+        drop_hints(network),
         inputs=(*network.inputs, *(ValueSpec(name, network.initializers[name].type) for name in freed)),
         initializers=MappingProxyType({name: one for name, one in network.initializers.items() if name not in freed}),
         border=replace(
@@ -36,3 +38,6 @@ def free_constants(network: Network, names: Sequence[str]) -> Network:
             replaceable=tuple(name for name in border.replaceable if name not in freed),
         ),
     )
+    # What was inferred from the values of shapes, axes and the like holds for these values alone.
+    is_read = any(network.initializers[name].nbytes <= LARGEST_READ_CONSTANT for name in freed)
+    return infer_types(forget_shapes(changed)) if is_read else changed

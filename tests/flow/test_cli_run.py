@@ -257,3 +257,20 @@ def test_refused_nodes_end_with_2_and_list_their_reasons(model: str, given: list
     assert "'positive' (Relu-14), TEMPLATE: operator Relu is refused" in capsys.readouterr().err
     assert main([*arguments, "--json"]) == 2
     assert list(read_json(capsys)["error"]["refusals"]) == ["positive", "largest"]
+
+
+@pytest.mark.parametrize("is_exported", [False, True])
+def test_constant_that_the_model_lists_among_its_inputs_is_given_or_not(tmp_path: Path, is_exported: bool) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {2, 3}> { y = Mul (x, w) }"""
+    model = str(tmp_path / "model.onnx")
+    onnx.save(onnx.parser.parse_model(text), model)
+    if is_exported:
+        assert main(["compile", model, "-d", "CPU", "-o", str(tmp_path / "model.blob")]) == 0
+        model = str(tmp_path / "model.blob")
+    np.save(tmp_path / "x.npy", np.array([1, 2], np.float32))
+    np.save(tmp_path / "w.npy", np.array([10, 20], np.float32))
+    for more, expected in (([], [2, 6]), (["-i", f"w={tmp_path / 'w.npy'}"], [10, 40])):
+        saved = tmp_path / "y.npz"
+        assert main(["run", model, "-d", "CPU", "-i", f"x={tmp_path / 'x.npy'}", *more, "--save-outputs", str(saved)]) == 0
+        assert np.load(saved)["y"].tolist() == expected

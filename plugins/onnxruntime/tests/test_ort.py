@@ -332,3 +332,11 @@ def test_product_with_dequantized_weights_is_computed_in_float32(core: Core) -> 
     expected = x.astype(np.float64) @ (weights.astype(np.float64) * np.float64(np.float32(0.01)))
     with core.load_network(model, "ORT") as loaded:
         np.testing.assert_allclose(loaded.infer({"x": x})["y"], expected, rtol=1e-5, atol=1e-4)
+
+
+def test_large_constant_that_nothing_reads_is_left_out(core: Core) -> None:
+    """The engine drops it from the model before it is given the weights, and then misses it."""
+    model = onnx.parser.parse_model('<ir_version: 10, opset_import: ["": 18]> g (float[2] x) => (float[2] y) { y = Neg (x) }')
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(5000, np.float32), "unread"))
+    loaded = core.load_network(model, "ORT")
+    assert loaded.infer({"x": np.array([1, -2], np.float32)})["y"].tolist() == [-1, 2]

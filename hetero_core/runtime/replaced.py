@@ -1,0 +1,106 @@
+"""Constants that the caller replaces: the model lists them among its inputs, and a run may be given another value.
+
+A loaded network is compiled with its constants as they are. The first run that is given some of them loads the network once more, with
+these as inputs; later runs with the same names use it again, so that who gives none pays for none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from hetero_core.contract import Done, RunContext
+from hetero_core.network.graph import Network
+from hetero_core.network.types import ValueSpec
+from hetero_core.runtime.door import own_outputs
+
+if TYPE_CHECKING:
+    from hetero_core.runtime.executable import ExecutableNetwork
+
+_MOST_NETWORKS = 8
+"""Sets of names whose networks stay loaded; the one that was loaded first goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """The last of the ordered inputs of a run that is given constants: the network that takes them, and their values."""
+
+    network: ExecutableNetwork
+    values: tuple[Any, ...]
+
+    def run(self, inputs: tuple[Any, ...], context: RunContext) -> CheckedOutputs:
+        """Returns the outputs for `inputs`, this one aside. Raises: as `ExecutableNetwork.run_host`."""
+        network = self.network
+        inner = RunContext(
+            network.create_state(), outputs=context.outputs, profile=context.profile, token=context.token, limits=context.limits
+        )
+        outputs = network.run_host((*inputs[:-1], *self.values), inner)
+        return CheckedOutputs(own_outputs(network.check_outputs(outputs, inner), self.values))
+
+    def tell(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
+        """Runs as `run` does, for a caller who waits to be told."""
+        try:
+            outputs = self.run(inputs, context)
+        except BaseException as error:  # noqa: BLE001  # told to the thread that waits; interrupts, too
+            done(None, error)
+        else:
+            done(outputs, None)
+
+
+class CheckedOutputs(tuple[Any, ...]):
+    """Outputs that the network of a replacement has checked, whose shapes need not be those of the constants."""
+
+    __slots__ = ()
+
+
+class Replacements:
+    """The constants of one loaded network that may be given as inputs. Safe for threads."""
+
+    def __init__(self, network: Network, load: Callable[[Network], ExecutableNetwork]) -> None:
+        """`load` loads networks on the device that `network` is loaded on."""
+        self.network = network
+        self.specs = list_replaceable(network)
+        self._names = frozenset(spec.name for spec in self.specs)
+        self._load = load
+        self._lock = Lock()
+        self._loaded: dict[tuple[str, ...], ExecutableNetwork] = {}
+
+    def order(self, given: Mapping[str, Any], count: int) -> tuple[Any, ...] | None:
+        """Returns the `count` other inputs in order and the replacement; None where no constant is given. Raises: as a load does."""
+        if not isinstance(given, Mapping) or self._names.isdisjoint(given):
+            return None
+        network = self._find(tuple(spec.name for spec in self.specs if spec.name in given))
+        ordered = network.order_inputs(given)
+        return (*ordered[:count], Replacement(network, ordered[count:]))
+
+    def _find(self, names: tuple[str, ...]) -> ExecutableNetwork:
+        from hetero_core.transforms.optional_inputs import free_constants  # imports onnx, for inference
+
+        with self._lock:
+            network = self._loaded.get(names)
+            if network is None:
+                network = self._loaded[names] = self._load(free_constants(self.network, names))
+                if len(self._loaded) > _MOST_NETWORKS:
+                    # Runs may be under way on it: it ends with its last holder.
+                    del self._loaded[next(iter(self._loaded))]
+        return network
+
+    def close(self) -> None:
+        """Closes what was loaded for replacements."""
+        with self._lock:
+            for network in self._loaded.values():
+                network.close()
+            self._loaded.clear()
+
+
+def list_replaceable(network: Network) -> tuple[ValueSpec, ...]:
+    """Returns the constants of a network that runs may be given, as inputs."""
+    constants = network.initializers
+    return tuple(ValueSpec(name, constants[name].type) for name in network.border.replaceable if name in constants)
+
+
+def find_replacements(network: Network | None, load: Callable[[Network], ExecutableNetwork]) -> Replacements | None:
+    """Returns the constants of a network that runs may be given, None where there are none or the network is not known."""
+    return Replacements(network, load) if network is not None and network.border.replaceable else None
