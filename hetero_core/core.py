@@ -172,7 +172,7 @@ class Core:
     def get_metric(self, device: str, name: str) -> Any:
         """Returns a metric of a device. Raises: DeviceNotFoundError, DeviceUnavailableError, MetricNotFoundError."""
         parsed, entry = self._find(device)
-        return entry.metric(parsed, name)
+        return entry.metric(entry.place(parsed), name)
 
     def config_keys(self, device: str) -> Mapping[str, ConfigKey]:
         """Returns the declarations of all configuration keys of a device."""
@@ -186,20 +186,20 @@ class Core:
         return entry.resolve(parsed, None)[1][known]
 
     def resolve_config(self, device: str, config: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """Returns the complete configuration of a call with these values, which are checked as the call would check them.
-
-        Raises: DeviceNotFoundError, DeviceUnavailableError, ConfigKeyError, ConfigValueError.
-        """
+        """Returns the complete configuration of a call with these values. Raises: as the call would for device, keys and values."""
         parsed, entry = self._find(device)
         return entry.resolve(parsed, config)[1]
 
-    def set_config(self, config: Mapping[str, Any], device: str) -> None:
-        """Sets values for later calls on a device, or on one id of it. All are checked before one is set.
-
-        Raises: ConfigKeyError, ConfigValueError.
+    def set_config(self, config: Mapping[str, Any], device: str | None = None) -> None:
+        """Sets values for later calls on a device or one id of it, or standard keys on all devices. All are checked before one is set;
+        None takes a value back. Raises: ConfigKeyError, ConfigValueError.
         """
-        parsed, entry = self._find(device)
-        entry.set_config(parsed, config)
+        self._require_open()
+        if device is None:
+            self._registry.common.set(config)
+        else:
+            parsed, entry = self._find(device)
+            entry.set_config(parsed, config)
 
     # Query, load, import
 
