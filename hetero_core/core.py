@@ -14,10 +14,11 @@ from hetero_core.blobs.identity import check_header, merge_imported_config
 from hetero_core.blobs.trust import require_trust
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
 from hetero_core.devices.device import Device
+from hetero_core.devices.extensions import check_extension, list_takers, takes_extensions
 from hetero_core.devices.names import parse_device_name, split_device_list
 from hetero_core.devices.registry import Registry
 from hetero_core.devices.status import DeviceStatus, describe_device
-from hetero_core.errors import ClosedError, ConfigValueError, ExtensionError
+from hetero_core.errors import ClosedError, ConfigValueError
 from hetero_core.foreign_errors import own_errors
 from hetero_core.limits import ReadLimits
 from hetero_core.network.border import Border
@@ -143,16 +144,21 @@ class Core:
         self._require_open()
         self._registry.unregister(name)
 
-    def add_extension(self, extension: Extension, device: str) -> None:
-        """Makes a custom operator known to a device, and its types to every network read from now on.
+    def add_extension(self, extension: Extension, device: str | None = None) -> tuple[str, ...]:
+        """Makes a custom operator known to a device, or to every one that takes some, and its types to networks read from now on.
 
-        Raises: NotImplementedByDeviceError when the device takes none; ExtensionError when it is incomplete.
+        Returns the devices. Raises: NotImplementedByDeviceError when the device takes none; ExtensionError when it is incomplete.
         """
-        if not isinstance(extension, Extension) or not callable(extension.function) or not callable(extension.infer_types):
-            raise ExtensionError(f"expected an Extension with a function and infer_types, got {extension!r}")
-        parsed, entry = self._find(device)
-        entry.add_extension(parsed, extension)
+        check_extension(extension)
+        takers = list_takers(self.device_names, self._find) if device is None else (device,)
+        for parsed, entry in [self._find(name) for name in takers]:
+            entry.add_extension(parsed, extension)
         self._extensions[extension.domain, extension.op_type] = extension
+        return takers
+
+    def takes_extensions(self, device: str) -> bool:
+        """Says whether `add_extension` is for this device; of a list, whether each of its devices takes extensions."""
+        return takes_extensions(device, self._find)
 
     def _find(self, device: str | DeviceName) -> tuple[DeviceName, Device]:
         self._require_open()
@@ -204,12 +210,7 @@ class Core:
     # Query, load, import
 
     @own_errors("a query")
-    def query_network(
-        self,
-        network: Model,
-        device: str,
-        config: Mapping[str, Any] | None = None,
-    ) -> QueryResult:
+    def query_network(self, network: Model, device: str, config: Mapping[str, Any] | None = None) -> QueryResult:
         """Returns which nodes of the network a device takes, and why it refuses the others.
 
         Raises: errors of reading, device names and configuration; DeadlineExceededError; never for a node that the device does not
@@ -226,12 +227,7 @@ class Core:
         )
 
     @own_errors("loading a network")
-    def load_network(
-        self,
-        network: Model,
-        device: str,
-        config: Mapping[str, Any] | None = None,
-    ) -> ExecutableNetwork:
+    def load_network(self, network: Model, device: str, config: Mapping[str, Any] | None = None) -> ExecutableNetwork:
         """Returns the network compiled for a device.
 
         Raises: errors of reading, device names and configuration; UnsupportedNodesError with every refused node and its reason;

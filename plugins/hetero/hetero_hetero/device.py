@@ -12,7 +12,7 @@ from hetero_core.core import Core
 from hetero_core.devices.config import STANDARD_KEYS
 from hetero_core.devices.names import parse_device_name, split_device_list
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
-from hetero_core.errors import DeviceNameError, DeviceUnavailableError
+from hetero_core.errors import DeviceNameError, DeviceUnavailableError, NotImplementedByDeviceError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
 from hetero_core.network.writer import pack_network, unpack_network
@@ -153,8 +153,15 @@ class HeteroDevice:
 
     @hookimpl
     def add_extension(self, device: DeviceName, extension: Extension) -> bool:
-        """Gives the operator to every device of the list; one that takes no extensions refuses for all."""
-        for child in self._require_children(device):
+        """Gives the operator to every device of the list, or to none: one that takes no extensions refuses for all."""
+        children = self._require_children(device)
+        refusing = [child for child in children if not self._core.takes_extensions(child)]
+        if refusing:
+            raise NotImplementedByDeviceError(
+                f"{device} does not take an extension: {', '.join(refusing)} of its devices takes none, and none was given it; give it to "
+                "the others by name, or leave the device out for all that take extensions"
+            )
+        for child in children:
             self._core.add_extension(extension, child)
         return True
 
