@@ -333,6 +333,18 @@ def test_extension_without_a_device_is_for_all_that_take_some(core: Core, read: 
     assert all(not core.query_network(read(text), device).refused for device in ("CPU", "TEMPLATE"))
 
 
+def test_capability_to_export_is_said_by_those_that_export_and_by_no_other(core: Core) -> None:
+    class Boaster(Device):
+        @hookimpl
+        def metrics(self) -> dict[str, Any]:
+            return {"OPTIMIZATION_CAPABILITIES": ("FP32", "EXPORT_IMPORT")}
+
+    core.register_plugin("BOASTER", Boaster())
+    for device, exports in (("TEMPLATE", True), ("CPU", True), ("HETERO", True), ("BOASTER", False)):
+        assert core.get_metric(device, "IMPORT_EXPORT_SUPPORT") is exports
+        assert ("EXPORT_IMPORT" in core.get_metric(device, "OPTIMIZATION_CAPABILITIES")) is exports
+
+
 def test_imported_payload_reaches_the_device_as_it_was_written(core: Core, read: Callable[..., Network], tmp_path: Any) -> None:
     class Exporting(Device):
         payload: Payload | None = None
