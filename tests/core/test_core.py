@@ -312,27 +312,6 @@ def test_extension_makes_an_unknown_operator_run(core: Core, read: Callable[...,
     assert result["y"].tolist() == [6, 0, 2]
 
 
-def test_extension_is_given_to_all_devices_of_a_list_or_to_none(core: Core, read: Callable[..., Network]) -> None:
-    core.register_plugin("BARE", Device())
-    text = "g (float[3] x) => (float[3] y) { y = com.acme.Twist(x) }"
-    extension = Extension("com.acme", "Twist", 1, lambda x: x, lambda types, attributes: types)
-    assert [core.takes_extensions(name) for name in ("CPU", "BARE", "HETERO:CPU,TEMPLATE")] == [True, False, True]
-    for device in ("HETERO:CPU,BARE", "HETERO:CPU,(HETERO:TEMPLATE,BARE)"):
-        assert not core.takes_extensions(device)
-        with pytest.raises(NotImplementedByDeviceError, match="of its devices takes none, and none was given it"):
-            core.add_extension(extension, device)
-        assert core.query_network(read(text), "CPU").refused
-
-
-def test_extension_without_a_device_is_for_all_that_take_some(core: Core, read: Callable[..., Network]) -> None:
-    core.register_plugin("BARE", Device())
-    text = "g (float[3] x) => (float[3] y) { y = com.acme.Twist(x) }"
-    takers = core.add_extension(Extension("com.acme", "Twist", 1, lambda x: x, lambda types, attributes: types))
-    assert {"CPU", "TEMPLATE"} <= set(takers)
-    assert not {"BARE", "HETERO"} & set(takers)
-    assert all(not core.query_network(read(text), device).refused for device in ("CPU", "TEMPLATE"))
-
-
 def test_capability_to_export_is_said_by_those_that_export_and_by_no_other(core: Core) -> None:
     class Boaster(Device):
         @hookimpl
