@@ -17,11 +17,12 @@ from hetero_core.blobs.identity import check_header, merge_imported_config
 from hetero_core.blobs.trust import require_trust
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
 from hetero_core.devices.device import Device
+from hetero_core.devices.extensions import check_extension, list_takers, takes_extensions
 from hetero_core.devices.names import parse_device_name, split_device_list
 from hetero_core.devices.provenance import find_core_version
 from hetero_core.devices.registry import Registry
 from hetero_core.devices.status import DeviceStatus, describe_device
-from hetero_core.errors import ClosedError, ConfigValueError, ExtensionError
+from hetero_core.errors import ClosedError, ConfigValueError
 from hetero_core.foreign_errors import own_errors
 from hetero_core.limits import ReadLimits
 from hetero_core.network.graph import Network, Node
@@ -150,16 +151,21 @@ class Core:
         self._require_open()
         self._registry.unregister(name)
 
-    def add_extension(self, extension: Extension, device: str) -> None:
-        """Makes a custom operator known to a device, and its types to every network read from now on.
+    def add_extension(self, extension: Extension, device: str | None = None) -> tuple[str, ...]:
+        """Makes a custom operator known to a device, or to every one that takes some, and its types to networks read from now on.
 
-        Raises: NotImplementedByDeviceError when the device takes none; ExtensionError when it is incomplete.
+        Returns the devices. Raises: NotImplementedByDeviceError when the device takes none; ExtensionError when it is incomplete.
         """
-        if not isinstance(extension, Extension) or not callable(extension.function) or not callable(extension.infer_types):
-            raise ExtensionError(f"expected an Extension with a function and infer_types, got {extension!r}")
-        parsed, entry = self._find(device)
-        entry.add_extension(parsed, extension)
+        check_extension(extension)
+        takers = list_takers(self.device_names, self._find) if device is None else (device,)
+        for parsed, entry in [self._find(name) for name in takers]:
+            entry.add_extension(parsed, extension)
         self._extensions[extension.domain, extension.op_type] = extension
+        return takers
+
+    def takes_extensions(self, device: str) -> bool:
+        """Says whether `add_extension` is for this device; of a list, whether each of its devices takes extensions."""
+        return takes_extensions(device, self._find)
 
     def _find(self, device: str | DeviceName) -> tuple[DeviceName, Device]:
         self._require_open()
@@ -178,7 +184,7 @@ class Core:
     def get_metric(self, device: str, name: str) -> Any:
         """Returns a metric of a device. Raises: DeviceNotFoundError, DeviceUnavailableError, MetricNotFoundError."""
         parsed, entry = self._find(device)
-        return entry.metric(parsed, name)
+        return entry.metric(entry.place(parsed), name)
 
     def config_keys(self, device: str) -> Mapping[str, ConfigKey]:
         """Returns the declarations of all configuration keys of a device."""
@@ -192,30 +198,25 @@ class Core:
         return entry.resolve(parsed, None)[1][known]
 
     def resolve_config(self, device: str, config: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """Returns the complete configuration of a call with these values, which are checked as the call would check them.
-
-        Raises: DeviceNotFoundError, DeviceUnavailableError, ConfigKeyError, ConfigValueError.
-        """
+        """Returns the complete configuration of a call with these values. Raises: as the call would for device, keys and values."""
         parsed, entry = self._find(device)
         return entry.resolve(parsed, config)[1]
 
-    def set_config(self, config: Mapping[str, Any], device: str) -> None:
-        """Sets values for later calls on a device, or on one id of it. All are checked before one is set.
-
-        Raises: ConfigKeyError, ConfigValueError.
+    def set_config(self, config: Mapping[str, Any], device: str | None = None) -> None:
+        """Sets values for later calls on a device or one id of it, or standard keys on all devices. All are checked before one is set;
+        None takes a value back. Raises: ConfigKeyError, ConfigValueError.
         """
-        parsed, entry = self._find(device)
-        entry.set_config(parsed, config)
+        self._require_open()
+        if device is None:
+            self._registry.common.set(config)
+        else:
+            parsed, entry = self._find(device)
+            entry.set_config(parsed, config)
 
     # Query, load, import
 
     @own_errors("a query")
-    def query_network(
-        self,
-        network: Model,
-        device: str,
-        config: Mapping[str, Any] | None = None,
-    ) -> QueryResult:
+    def query_network(self, network: Model, device: str, config: Mapping[str, Any] | None = None) -> QueryResult:
         """Returns which nodes of the network a device takes, and why it refuses the others.
 
         Raises: errors of reading, device names and configuration; DeadlineExceededError; never for a node that the device does not
@@ -232,12 +233,7 @@ class Core:
         )
 
     @own_errors("loading a network")
-    def load_network(
-        self,
-        network: Model,
-        device: str,
-        config: Mapping[str, Any] | None = None,
-    ) -> ExecutableNetwork:
+    def load_network(self, network: Model, device: str, config: Mapping[str, Any] | None = None) -> ExecutableNetwork:
         """Returns the network compiled for a device.
 
         Raises: errors of reading, device names and configuration; UnsupportedNodesError with every refused node and its reason;

@@ -16,7 +16,7 @@ from hetero_core.contract import ConfigKey, DeviceName, Extension
 from hetero_core.core import Core
 from hetero_core.devices.config import STANDARD_KEYS
 from hetero_core.devices.names import ListedDevice, parse_device_list
-from hetero_core.errors import DeviceNameError
+from hetero_core.errors import DeviceNameError, NotImplementedByDeviceError
 from hetero_core.hookspecs import hookimpl
 
 
@@ -72,8 +72,15 @@ class Composer:
 
     @hookimpl
     def add_extension(self, device: DeviceName, extension: Extension) -> bool:
-        """Gives the operator to every device of the list; one that takes no extensions refuses for all."""
-        for child in self.require_children(device):
+        """Gives the operator to every device of the list, or to none: one that takes no extensions refuses for all."""
+        children = self.require_children(device)
+        refusing = [child for child in children if not self._core.takes_extensions(child)]
+        if refusing:
+            raise NotImplementedByDeviceError(
+                f"{device} does not take an extension: {', '.join(refusing)} of its devices takes none, and none was given it; give it to "
+                "the others by name, or leave the device out for all that take extensions"
+            )
+        for child in children:
             self._core.add_extension(extension, child)
         return True
 

@@ -41,8 +41,8 @@ STANDARD_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
         HINT_KEY: ConfigKey(
             str,
             "LATENCY",
-            "LATENCY: one stream with all threads; THROUGHPUT: as many streams as there are threads for.",
-            choices=("LATENCY", THROUGHPUT),
+            "LATENCY, and UNDEFINED: one stream with all threads; THROUGHPUT: as many streams as there are threads for.",
+            choices=("LATENCY", THROUGHPUT, "UNDEFINED"),
             runtime=True,
         ),
         EXCLUSIVE_KEY: ConfigKey(
@@ -62,6 +62,11 @@ ALIASES: Mapping[str, str] = freeze_mapping(
         "CPU_THROUGHPUT_STREAMS": "NUM_STREAMS",
         "GPU_THROUGHPUT_STREAMS": "NUM_STREAMS",
     }
+)
+
+# Old spellings of values: key -> spelling -> value.
+VALUE_ALIASES: Mapping[str, Mapping[str, str]] = freeze_mapping(
+    {STREAMS_KEY: freeze_mapping({"CPU_THROUGHPUT_AUTO": AUTO, "GPU_THROUGHPUT_AUTO": AUTO})}
 )
 
 _TRUE = frozenset(("yes", "true", "on", "1"))
@@ -126,8 +131,12 @@ def convert_value(name: str, key: ConfigKey, value: Any, *, device: str) -> Any:
 
     Raises: ConfigValueError with what was expected and what was found.
     """
-    if isinstance(value, str) and value.strip().upper() in key.words:
-        return value.strip().upper()
+    if isinstance(value, str):
+        word = VALUE_ALIASES.get(name, {}).get(value.strip().upper(), value.strip().upper())
+        if word in key.words:
+            return word
+    elif name == "DEVICE_ID" and isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
     converted = _convert_text(key.type, value) if isinstance(value, str) else _convert_object(key.type, value)
     # Written so that what is no number, as NaN, is below every number.
     is_large_enough = key.least is None or (converted is not None and converted >= key.least)
@@ -195,6 +204,15 @@ def _list_items(value: Any) -> dict[Any, Any]:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"JSON cannot hold {type(value).__name__}")
+
+
+def take_back(given: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, device: str) -> tuple[dict[str, Any], list[str]]:
+    """Returns the values that are set, and the declared names of the keys whose value is None, which takes an earlier one back.
+
+    Raises: ConfigKeyError.
+    """
+    names = [resolve_key(name, keys, device=device) for name, value in given.items() if value is None]
+    return {name: value for name, value in given.items() if value is not None}, names
 
 
 def convert_config(given: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, device: str) -> dict[str, Any]:

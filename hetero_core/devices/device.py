@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pluggy
 
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult, freeze_mapping
 from hetero_core.devices.blame import call_plugin, read_mapping
-from hetero_core.devices.config import CACHE_KEYS, convert_config, convert_value, declare_keys, merge_config, resolve_key
+from hetero_core.devices.config import CACHE_KEYS, convert_config, convert_value, declare_keys, merge_config, resolve_key, take_back
 from hetero_core.devices.metrics import collect_metrics
 from hetero_core.devices.names import normalise_arguments
 from hetero_core.devices.patience import Patience
@@ -43,8 +43,17 @@ logger = logging.getLogger(__name__)
 class Device:
     """A created device with its configuration. Physical ids and arguments come with each call, as a DeviceName."""
 
-    def __init__(self, provenance: Provenance, manager: pluggy.PluginManager, timeout: float | None = None) -> None:
-        """`timeout`: the seconds that the plugin has to answer a question for the first time; None for no limit."""
+    def __init__(
+        self,
+        provenance: Provenance,
+        manager: pluggy.PluginManager,
+        timeout: float | None = None,
+        find_common: Callable[[], Mapping[str, Any]] = dict,
+    ) -> None:
+        """`timeout`: the seconds that the plugin has to answer a question for the first time; None for no limit. `find_common` returns
+        what is set for all devices at once.
+        """
+        self._find_common = find_common
         self.provenance = provenance
         self.manager = manager
         self.patience = Patience(provenance, timeout)
@@ -94,12 +103,14 @@ class Device:
         return freeze_mapping((name, key) for name, key in keys.items() if name not in CACHE_KEYS)
 
     def set_config(self, device: DeviceName, given: Mapping[str, Any]) -> None:
-        """Keeps values for later calls; with an id they hold for that id alone. All of them are checked before one is kept.
+        """Keeps values for later calls; with an id they hold for that id alone. All of them are checked before one is kept. None takes
+        a value back that was set in the same place.
 
         A key that the device knows only with its arguments, as HETERO knows those of its children, holds for these arguments alone.
         """
         full = self._with_arguments(device, given)
-        converted = convert_config(given, self.keys(full), device=str(device))
+        values, dropped = take_back(given, self.keys(full), device=str(device))
+        converted = convert_config(values, self.keys(full), device=str(device))
         if "DEVICE_ID" in converted:
             self.check_name(DeviceName(device.name, converted["DEVICE_ID"]))
         plain = self.keys(DeviceName(device.name))
@@ -109,6 +120,9 @@ class Device:
             for name, value in converted.items():
                 place = device.id, device.arguments if name in plain else full.arguments
                 values_of_place[place] = {**values_of_place.get(place, {}), name: value}
+            for name in dropped:
+                place = device.id, device.arguments if name in plain else full.arguments
+                values_of_place[place] = {key: value for key, value in values_of_place.get(place, {}).items() if key != name}
             self._set = values_of_place
 
     def resolve(self, device: DeviceName, given: Mapping[str, Any] | None) -> tuple[DeviceName, Mapping[str, Any]]:
@@ -124,7 +138,8 @@ class Device:
         device = self._with_id(device, call)
         values_of_place = self._set
         places = dict.fromkeys((("", ""), ("", device.arguments), (device.id, ""), (device.id, device.arguments)))
-        config = dict(merge_config(keys, *(values_of_place.get(place, {}) for place in places), call))
+        common = {name: value for name, value in self._find_common().items() if name in keys}
+        config = dict(merge_config(keys, common, *(values_of_place.get(place, {}) for place in places), call))
         config["DEVICE_ID"] = device.id
         for name, key in keys.items():
             if key.is_arguments and device.arguments:
@@ -180,6 +195,10 @@ class Device:
             described = f"its ids are {enumerate_choices(known)}" if known else "it has no ids"
             raise DeviceNotFoundError(f"device {device.name} has no id '{device.id}'; {described}")
         return DeviceName(device.name, device_id, device.arguments)
+
+    def place(self, device: DeviceName) -> DeviceName:
+        """Returns the device with the id and the arguments that `set_config` has given it. Raises: DeviceNotFoundError."""
+        return self._with_id(self._with_arguments(device, {}), {})
 
     def metrics(self, device: DeviceName) -> Mapping[str, Any]:
         """Returns all metrics of the device with this id, by name; functions among them are not called yet."""

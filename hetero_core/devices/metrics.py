@@ -59,12 +59,22 @@ def collect_metrics(
     }
     # A device that says how many requests it works on has said how many streams it has.
     found.setdefault("RANGE_FOR_STREAMS", lambda: (1, max(found["RANGE_FOR_ASYNC_INFER_REQUESTS"]()[1], 1)))
+    stated = found["OPTIMIZATION_CAPABILITIES"]
+    found["OPTIMIZATION_CAPABILITIES"] = lambda: _add_export(stated() if callable(stated) else stated, can_export)
     for name, (wanted, is_right) in _TYPES.items():
         found[name] = _check_when_read(found[name], name, wanted, is_right, blame)
     found["IMPORT_EXPORT_SUPPORT"] = can_export
     found["SUPPORTED_CONFIG_KEYS"] = tuple(sorted(keys))
     found["SUPPORTED_METRICS"] = tuple(sorted((*found, "SUPPORTED_METRICS")))
     return freeze_mapping((name, found[name]) for name in sorted(found))
+
+
+def _add_export(capabilities: Any, can_export: bool) -> Any:
+    """Returns the capabilities with EXPORT_IMPORT where, and only where, the device exports and imports; what is no tuple as it is."""
+    if not isinstance(capabilities, tuple):
+        return capabilities
+    others = tuple(one for one in capabilities if one != "EXPORT_IMPORT")
+    return (*others, "EXPORT_IMPORT") if can_export else others
 
 
 def _check_when_read(value: Any, name: str, wanted: str, is_right: Callable[[Any], bool], blame: str) -> Callable[[], Any]:

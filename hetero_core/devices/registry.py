@@ -17,6 +17,7 @@ import pluggy
 
 from hetero_core import hookspecs
 from hetero_core.devices.blame import call_plugin
+from hetero_core.devices.common_config import CommonConfig
 from hetero_core.devices.device import Device
 from hetero_core.devices.names import parse_device_name
 from hetero_core.devices.patience import ask_within, describe_hanging
@@ -83,6 +84,7 @@ class Registry:
         # By name and plugin: objects that are devices themselves belong to whoever registered them, and may come back.
         self._lent: dict[tuple[str, int], Device] = {}
         self.wrappers = _load_wrappers(entry_points.select(group=WRAPPERS_GROUP))
+        self.common = CommonConfig()
 
     def names(self) -> tuple[str, ...]:
         """Returns all device names, sorted; loads nothing."""
@@ -250,7 +252,7 @@ class Registry:
         _check_api(plugin, provenance)
         try:
             created = self._call_factory(name, plugin, provenance) if hasattr(plugin, "create_device") else plugin
-            device = Device(provenance, self._manage(created, provenance), self._timeout)
+            device = Device(provenance, self._manage(created, provenance), self._timeout, self.common.read)
         except HeteroError as error:
             error.add_note(f"raised by {provenance} while it created device {name}")
             raise

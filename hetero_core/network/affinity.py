@@ -15,6 +15,9 @@ from hetero_core.errors import AffinityError, enumerate_choices, suggest
 
 AFFINITY_KEY = "hetero.affinity"
 """The key of a node's pin in `metadata_props` of an ONNX file."""
+
+PLAIN_AFFINITY_KEY = "affinity"
+"""The key by which the Inference Engine and OpenVINO know a node's device; read as a pin where the other one is not there."""
 TABLE = "affinity"
 """The table of a TOML file that holds pins."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_core.errors import AffinityError, InvalidNetworkError
 from hetero_core.limits import ReadBudget
-from hetero_core.network.affinity import AFFINITY_KEY
+from hetero_core.network.affinity import AFFINITY_KEY, PLAIN_AFFINITY_KEY
 from hetero_core.network.arity import check_arity
 from hetero_core.network.attributes import GRAPH, read_attribute
 from hetero_core.network.declarations import Contradiction
@@ -340,11 +340,12 @@ def key_of_function(function: onnx.FunctionProto) -> FunctionKey:
 
 
 def _read_pin(metadata: Mapping[str, str], owner: str, scope: Scope) -> str | None:
-    pin = metadata.get(AFFINITY_KEY)
+    key = AFFINITY_KEY if AFFINITY_KEY in metadata else PLAIN_AFFINITY_KEY
+    pin = metadata.get(key)
     if pin is None:
         return scope.pin
     if not pin.strip():
-        raise AffinityError(f"{owner} has an empty '{AFFINITY_KEY}'; expected a device name.")
+        raise AffinityError(f"{owner} has an empty '{key}'; expected a device name.")
     return pin
 
 

@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 from hetero_core.blobs.container import BlobHeader, write_blob
 from hetero_core.contract import Array, ConfigKey, DeviceName, Done, Executable, Payload, RunContext, freeze_mapping
 from hetero_core.devices.blame import call_plugin, describe_exit, is_interrupt, read_mapping
+from hetero_core.devices.config import ALIASES
 from hetero_core.devices.provenance import Provenance, find_core_version
 from hetero_core.devices.threads import STREAMS_KEY, THREAD_KEYS
 from hetero_core.dtypes import numpy_dtype
@@ -180,7 +181,7 @@ class ExecutableNetwork:
 
     @property
     def input_info(self) -> Mapping[str, InputInfo]:
-        """Input -> name, precision, layout and shape, as of the network that was loaded."""
+        """Input -> name, precision, layout and shape."""
         return describe_inputs(self.inputs, self.border)
 
     @property
@@ -318,10 +319,7 @@ class ExecutableNetwork:
         return header, payload
 
     def get_metric(self, name: str) -> Any:
-        """Returns a metric of the loaded network.
-
-        Raises: MetricNotFoundError with the near misses and all names.
-        """
+        """Returns a metric of the loaded network. Raises: MetricNotFoundError with the near misses and all names."""
         self.require_process()
         found = self._metrics()
         folded = name.strip().upper()
@@ -349,11 +347,9 @@ class ExecutableNetwork:
         return {**found, "SUPPORTED_METRICS": tuple(sorted((*found, "SUPPORTED_METRICS")))}
 
     def get_config(self, name: str) -> Any:
-        """Returns the value of a configuration key that the network was loaded with.
-
-        Raises: ConfigKeyError with the near misses and all keys.
-        """
+        """Returns the value of a key that the network was loaded with. Raises: ConfigKeyError with the near misses and all keys."""
         folded = name.strip().upper()
+        folded = folded if folded in self.config else ALIASES.get(folded, folded)
         if folded not in self.config:
             raise ConfigKeyError(
                 f"network '{self.name}' on {self.device} has no configuration key '{name}'{suggest(folded, self.config) or ';'} "

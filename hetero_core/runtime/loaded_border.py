@@ -73,7 +73,7 @@ def add_border(
     outputs: tuple[ValueSpec, ...],
     replacements: Replacements | None,
 ) -> Payload:
-    """Returns the payload with the border, where that says anything about runs or layouts, the hints about its outputs, and replaceable constants.
+    """Returns the payload with the border, where that says anything about runs or layouts, hints about outputs, and replaceable constants.
 
     These need the network itself. A model of IR version 3, which has to list every weight as an input, is exported without it.
     """

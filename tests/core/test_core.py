@@ -312,6 +312,18 @@ def test_extension_makes_an_unknown_operator_run(core: Core, read: Callable[...,
     assert result["y"].tolist() == [6, 0, 2]
 
 
+def test_capability_to_export_is_said_by_those_that_export_and_by_no_other(core: Core) -> None:
+    class Boaster(Device):
+        @hookimpl
+        def metrics(self) -> dict[str, Any]:
+            return {"OPTIMIZATION_CAPABILITIES": ("FP32", "EXPORT_IMPORT")}
+
+    core.register_plugin("BOASTER", Boaster())
+    for device, exports in (("TEMPLATE", True), ("CPU", True), ("HETERO", True), ("BOASTER", False)):
+        assert core.get_metric(device, "IMPORT_EXPORT_SUPPORT") is exports
+        assert ("EXPORT_IMPORT" in core.get_metric(device, "OPTIMIZATION_CAPABILITIES")) is exports
+
+
 def test_imported_payload_reaches_the_device_as_it_was_written(core: Core, read: Callable[..., Network], tmp_path: Any) -> None:
     class Exporting(Device):
         payload: Payload | None = None

@@ -366,3 +366,18 @@ def test_version_of_a_domain_that_onnx_does_not_know_may_be_any() -> None:
     model.opset_import[1].version = 2**62
     (node,) = read_network(model).nodes
     assert (node.opset, node.since_version) == (2**62, 0)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "pins"),
+    [
+        ({"affinity": "GPU"}, {"n": "GPU"}),
+        ({"affinity": "GPU", "hetero.affinity": "CPU"}, {"n": "CPU"}),
+        ({"priority": "GPU"}, {}),
+    ],
+)
+def test_affinity_of_openvino_is_read_as_a_pin(metadata: dict[str, str], pins: dict[str, str]) -> None:
+    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { [n] y = Relu (x) }')
+    for key, value in metadata.items():
+        model.graph.node[0].metadata_props.add(key=key, value=value)
+    assert dict(read_network(model).affinity) == pins

@@ -87,7 +87,7 @@ def test_impossible_division_is_refused(given: dict[str, Any], message: str) -> 
         ("INFERENCE_NUM_THREADS", "AUTO", "expected an int of 1 or more, got 'AUTO'"),
         ("NUM_STREAMS", 0, "expected an int of 1 or more or AUTO, got 0"),
         ("CPU_THROUGHPUT_STREAMS", "many", "expected an int of 1 or more or AUTO, got 'many'"),
-        ("PERFORMANCE_HINT", "FAST", "expected one of LATENCY, THROUGHPUT, got 'FAST'"),
+        ("PERFORMANCE_HINT", "FAST", "expected one of LATENCY, THROUGHPUT, UNDEFINED, got 'FAST'"),
         ("EXCLUSIVE_ASYNC_REQUESTS", 2, "expected a bool (True, False, YES, NO, ON, OFF), got 2"),
         ("INFERENCE_NUM_THREADS", 10**6, "the processors that this process may use, got 1000000"),
     ],

@@ -32,7 +32,8 @@ class SplitTask:
     """What is to be split and how. `configs` maps the devices, in order of priority, to their configuration.
 
     `itself` is the device string of this HETERO, which runs branches that no device takes whole, with `own_config`. `unavailable` maps
-    the devices of the list that cannot work here, and that the user allows to pass over, to the reason.
+    the devices of the list that cannot work here, and that the user allows to pass over, to the reason. With `keeps_units` quantized
+    units and shape arithmetic are moved together.
     """
 
     core: Core
@@ -42,6 +43,7 @@ class SplitTask:
     configs: Mapping[str, Mapping[str, Any]]
     policy: str
     smallest: int = 1
+    keeps_units: bool = True
     unavailable: Mapping[str, str] = field(default_factory=dict)
 
     def config_of(self, device: str) -> Mapping[str, Any]:
@@ -55,13 +57,13 @@ class SplitTask:
 
     @cached_property
     def units(self) -> tuple[tuple[int, ...], ...]:
-        """The quantized units."""
-        return find_quantized_units(self.network)
+        """The quantized units; none where nodes go by priority alone."""
+        return find_quantized_units(self.network) if self.keeps_units else ()
 
     @cached_property
     def shape_nodes(self) -> tuple[int, ...]:
-        """The nodes that only say how others compute."""
-        return find_shape_nodes(self.network)
+        """The nodes that only say how others compute; none where nodes go by priority alone."""
+        return find_shape_nodes(self.network) if self.keeps_units else ()
 
 
 def begin_assignment(task: SplitTask) -> Assignment:

@@ -31,6 +31,7 @@ POLICY_KEY = "HETERO_SUBGRAPH_POLICY"
 FALLBACK_KEY = "HETERO_FALLBACK"
 SMALLEST_KEY = "HETERO_MIN_SUBGRAPH_SIZE"
 TRACE_KEY = "HETERO_TRACE_SELECTION"
+UNITS_KEY = "HETERO_KEEP_UNITS"
 POLICIES = ("LARGEST_FIRST", "LEVELS", "FEWEST", "LITERAL")
 FALLBACKS = ("STRICT", "NEXT")
 
@@ -50,6 +51,9 @@ OWN_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
             bool, False, "Whether a query writes every step of the selection of subgraphs into its plan.", runtime=True
         ),
         SMALLEST_KEY: ConfigKey(int, 1, "Subgraphs of fewer nodes are folded into a neighbour whose device takes them.", least=1),
+        UNITS_KEY: ConfigKey(
+            bool, True, "Whether quantized units stay whole, and shape arithmetic goes to its reader; NO: by priority alone."
+        ),
         PROPERTIES_KEY: ConfigKey(dict, None, "Keys for one device of the list alone: {device: {key: value}}."),
     }
 )
@@ -131,7 +135,9 @@ class HeteroDevice(Composer):
         own = {name: value for name, value in config.items() if value is not None and name in keys}
         # A branch is run within one run of the whole.
         own |= {THREADS_KEY: config[THREADS_KEY], STREAMS_KEY: 1}
-        return SplitTask(self._core, network, str(device), own, configs, config[POLICY_KEY], config[SMALLEST_KEY], unavailable)
+        return SplitTask(
+            self._core, network, str(device), own, configs, config[POLICY_KEY], config[SMALLEST_KEY], config[UNITS_KEY], unavailable
+        )
 
     def _load_branches(self, task: SplitTask, plan: Plan) -> BranchExecutable:
         """Loads the branches of a network of one If, each as a network of its own."""

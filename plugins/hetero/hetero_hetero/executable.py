@@ -184,7 +184,9 @@ class HeteroExecutable(Executable):
             "HETERO_BOUNDARY_TENSORS": len(inner),
             "HETERO_BOUNDARY_BYTES": sum(boundary.nbytes or 0 for boundary in inner),
             "REFERENCE_NODES": tuple(name for stage in self.stages for name in stage.get_metric("REFERENCE_NODES")),
-            "EXECUTION_DEVICES": tuple(dict.fromkeys(stage.device for stage in self.plan.stages)),
+            "EXECUTION_DEVICES": tuple(
+                dict.fromkeys(name for stage in self.stages for name in stage.get_metric("EXECUTION_DEVICES"))
+            ),
         }
 
     def close(self) -> None:

@@ -229,7 +229,7 @@ def test_inner_list_holds_through_query_load_export_and_import(core: Core, read:
     loaded.export_network(tmp_path / "x.blob")
     with Core() as other:
         for one in (loaded, other.import_network(tmp_path / "x.blob", "HETERO")):
-            assert one.get_metric("EXECUTION_DEVICES") == ("TEMPLATE.0", inner)
+            assert one.get_metric("EXECUTION_DEVICES") == ("TEMPLATE.0", "CPU")
             plan = one.executable.stages[1].get_metric("HETERO_PLAN")
             assert list_subgraphs(plan) == [("CPU", "n1 n2 n3 n4 n5 n6")]
             np.testing.assert_allclose(one.infer({"x": X})["y"], compute_chain(), rtol=1e-6)

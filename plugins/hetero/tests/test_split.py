@@ -234,7 +234,7 @@ def test_hetero_may_stand_in_hetero(core: Core, read: Callable[..., Network]) ->
     core.register_plugin("D1", hetero_cpu)
     network = read(DIAMOND)
     loaded = core.load_network(network, "HETERO:(HETERO:TEMPLATE,CPU),D1", {"TEMPLATE_REFUSED_OPERATORS": "Exp"})
-    assert loaded.get_metric("EXECUTION_DEVICES") == ("HETERO:TEMPLATE,CPU",)
+    assert loaded.get_metric("EXECUTION_DEVICES") == ("TEMPLATE", "CPU")
     np.testing.assert_allclose(loaded.infer({"x": X})["y"], compute_diamond(X), rtol=1e-6)
 
 

@@ -90,6 +90,26 @@ def test_unit_that_no_device_takes_whole_is_split(core: Core, read: Callable[...
     assert {name for name, device in result.supported.items() if device == "B"} == {"gemm"}
 
 
+def test_nodes_go_by_priority_alone_where_units_are_not_kept(
+    core: Core, read: Callable[..., Network], add_device: Callable[..., Any]
+) -> None:
+    add_device("A", refused=["MatMul", "Reshape"])
+    add_device("B")
+    priority = {"HETERO_KEEP_UNITS": "NO"}
+    loaded = core.load_network(read(QUANTIZED), "HETERO:A,B", priority)
+    assert [(stage.device, stage.nodes) for stage in loaded.get_metric("HETERO_PLAN").stages if stage.device == "B"] == [
+        ("B", ("gemm",))
+    ]
+    x = np.array([[1.2, -3.4]], np.float32)
+    expected = core.load_network(read(QUANTIZED), "TEMPLATE").infer({"x": x})["y"]
+    np.testing.assert_array_equal(loaded.infer({"x": x})["y"], expected)
+    shaped = core.query_network(read(RESHAPE), "HETERO:A,B", priority)
+    network = read(RESHAPE)
+    assert {name for name, device in shaped.supported.items() if device == "B"} == {
+        node.name for node in network.nodes if node.op_type == "Reshape"
+    }
+
+
 def test_pin_splits_a_unit(core: Core, read: Callable[..., Network], add_device: Callable[..., Any]) -> None:
     add_device("A", refused=["MatMul"])
     add_device("B")
