@@ -11,12 +11,12 @@ from hetero_core.contract import ConfigKey, DeviceName, Executable, Payload, Que
 from hetero_core.devices.query import require_all_supported
 from hetero_core.devices.stamping import Stamps, apply_stamps, choose_stamps
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
-from hetero_core.errors import BlobMismatchError
+from hetero_core.errors import BlobMismatchError, LoadError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
 from hetero_core.network.writer import pack_network, unpack_network
 from hetero_core.transforms.folding import find_excess_folding
-from hetero_openvino.arithmetic import find_excess, settle_limits
+from hetero_openvino.arithmetic import find_excess, find_output_excess, settle_limits
 from hetero_openvino.engine import Engine
 from hetero_openvino.executable import OpenvinoExecutable, compile_network
 from hetero_openvino.known_errors import find_known_error
@@ -74,6 +74,9 @@ class OpenvinoDevice:
         reasons = dict(stamps.refusals)
         for name, nbytes in find_excess_folding(network).items():
             reasons.setdefault(name, f"OpenVINO computes constants ahead, here of {nbytes} bytes or more, and knows no limit")
+        excess = find_output_excess(network)
+        if excess is not None:
+            reasons.update((node.name, excess) for node in network.nodes if node.name not in reasons)
         _, bounds = settle_limits(network)
         for node in network.nodes:
             error = find_known_error(node, network) or find_excess(node, network, bounds) or find_lost_rounding(node, network)
@@ -90,6 +93,11 @@ class OpenvinoDevice:
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
         """Compiles the network; float32 stays float32 unless another precision is asked for."""
         require_all_supported(device, network, self.query_network(device, network))
+        excess = find_output_excess(network)
+        if excess is not None:
+            raise LoadError(
+                f"cannot load network '{network.name}' on {device}: {excess}. Take the output away, or use HETERO:{device},CPU"
+            )
         stamped = apply_stamps(network, _stamp(network), NEWEST_IR_VERSION)
         return compile_network(self._engine, network, stamped, device.id or "CPU", _translate(config, device.id or "CPU"))
 

@@ -14,6 +14,7 @@ from hetero_core.network.graph import Graph, Node, iterate_graphs
 from hetero_core.network.types import TensorType
 from hetero_openvino.arithmetic import find_arithmetic_error
 from hetero_openvino.inspection import dtype_of_input, find_shape, has_input
+from hetero_openvino.sequences import find_shared_turn
 
 Check = Callable[[Node, Graph], str | None]
 
@@ -91,6 +92,13 @@ def _check_concat(node: Node, graph: Graph) -> str | None:
     return "OpenVINO makes a Broadcast of a Concat of one value, which is wrong where channels are last" if is_repeated else None
 
 
+def _check_expand(node: Node, graph: Graph) -> str | None:
+    # No case: SIGFPE while it compiles; a size of 0 in the shape is taken for 1.
+    target = graph.initializers.get(node.inputs[1])
+    is_empty = 0 in (find_shape(node, graph) or ()) or (target is not None and bool((target.array <= 0).any()))
+    return "OpenVINO ends the process, or gives another shape, where Expand makes or reads no elements" if is_empty else None
+
+
 def _check_reduction(node: Node, graph: Graph) -> str | None:
     # No case: those of the suite have their axes as an input.
     axes = node.attributes.get("axes")
@@ -109,7 +117,9 @@ def _check_recurrent(node: Node, graph: Graph) -> str | None:
     # gru_batchwise, lstm_batchwise, simple_rnn_batchwise, lstm_with_peepholes
     if node.attributes.get("layout", 0) != 0:
         return f"OpenVINO ignores the layout of {node.op_type}"
-    return "OpenVINO ignores the peepholes of LSTM" if node.op_type == "LSTM" and has_input(node, 7) else None
+    if node.op_type == "LSTM" and has_input(node, 7):
+        return "OpenVINO ignores the peepholes of LSTM"
+    return find_shared_turn(node, graph)
 
 
 def _check_max_pool(node: Node, graph: Graph) -> str | None:
@@ -121,6 +131,8 @@ def _check_max_pool(node: Node, graph: Graph) -> str | None:
     strides = node.attributes.get("strides", (1,) * rank)
     dilations = node.attributes.get("dilations", (1,) * rank)
     pads = node.attributes.get("pads", (0,) * (2 * rank))
+    if (len(strides), len(dilations), len(pads)) != (rank, rank, 2 * rank) or (shape is not None and len(shape) != rank + 2):
+        return f"strides, dilations, pads and the input of MaxPool have other numbers of dimensions than its kernel, {rank}"
     for axis in range(rank):
         size = None if shape is None else shape[axis + 2]
         if isinstance(size, int):
@@ -220,6 +232,7 @@ _CHECKS: dict[str, Check] = {
     "Compress": _check_compress,
     "Concat": _check_concat,
     "DFT": _check_dft,
+    "Expand": _check_expand,
     # dynamicquantizelinear, quantizelinear_uint16
     "DynamicQuantizeLinear": _always(_HALVES),
     "GRU": _check_recurrent,

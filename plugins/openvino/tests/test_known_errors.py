@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from statistics import NormalDist
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 
 from hetero_core import Core, Network
-from hetero_core.errors import NetworkDeclarationWarning, PluginError, UnsupportedNodesError
+from hetero_core.errors import LoadError, NetworkDeclarationWarning, PluginError, UnsupportedNodesError
 from hetero_core.testing.backend_cases import BackendCase, iterate_backend_cases
 from hetero_core.testing.compare import describe_mismatch
 
@@ -132,6 +134,11 @@ def test_boxes_are_dropped_above_the_threshold_and_kept_at_it(core: Core, read: 
             17,
             "ignores the attribute axes of ReduceLogSumExp",
         ),
+        (
+            "g (float[1,1,5,5] x) => (float[1,1,2,2] y) { y = MaxPool <kernel_shape = [3,3], strides = [2], ceil_mode = 1> (x) }",
+            17,
+            "strides, dilations, pads and the input of MaxPool have other numbers of dimensions than its kernel, 2",
+        ),
         ("g (int8[2] x) => (int8[2] y) { y = Add(x, x) }", 17, "saturates int8; the standard's reference wraps around"),
         (
             "g (int32[1] x) => (int32[1] y) <int32[1] w = {16777217}> { y = Div(x, w) }",
@@ -203,6 +210,48 @@ def test_scales_of_output_channels_are_refused_and_the_engine_still_takes_them_f
     expected = np.clip(np.rint(np.einsum("ncijkl,ockl->noij", windows, filters) / 0.05) + 20, 0, 255)
     difference = core.load_network(network, "OPENVINO").infer({"x": x})["y"] - expected
     assert np.abs(difference).max() > 1
+
+
+@pytest.mark.parametrize(("sizes", "shape"), [("2,0", (2, 0)), ("N,M", (2, 0)), ("N,M", (2, 2)), ("2,2", (2, 2))])
+def test_more_values_than_there_are_do_not_end_the_process(sizes: str, shape: tuple[int, int]) -> None:
+    """The engine alone reads beyond them, in some runs until a signal comes."""
+    graph = f"g (float[{sizes}] x, int64[1] k) => (float[A,B] v, int64[A,B] i) {{ v, i = TopK(x, k) }}"
+    model = f'<ir_version: 8, opset_import: ["": 17]> {graph}'
+    script = (
+        "import numpy as np, onnx.parser\nfrom hetero_core import Core\nwith Core() as core:\n"
+        f"    network = core.load_network(onnx.parser.parse_model({model!r}), 'OPENVINO')\n"
+        f"    print(network.infer({{'x': np.ones({shape}, np.float32), 'k': np.array([3])}})['v'].tolist())\n"
+    )
+    child = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=100)
+    assert child.stdout.strip() == str(np.ones(shape).tolist())
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float"])
+@pytest.mark.parametrize("limits", [(1, -3, 2), (1, 3, -1), (3, 3, 1), (1, 8, 2), (8, 1, -3), (1, 4, 0)])
+def test_range_whose_step_leads_away_has_no_elements(core: Core, read: Read, dtype: str, limits: tuple[int, int, int]) -> None:
+    """The engine alone makes elements on the way back, and divides by a step of 0, which ends the process."""
+    network = read(f"g ({dtype} a, {dtype} b, {dtype} c) => ({dtype}[N] y) {{ y = Range(a, b, c) }}")
+    inputs = {name: np.array(number, dtype.replace("float", "float32")) for name, number in zip("abc", limits, strict=True)}
+    found = core.load_network(network, "OPENVINO").infer(inputs)["y"]
+    assert found.tolist() == (list(range(*limits)) if limits[2] else [])
+
+
+@pytest.mark.parametrize(
+    "text", ["(float[1,0,2] x) => (float[1,0,2] y) <int64[1] s = {1}>", "(float[1,2] x) => (float[0,2] y) <int64[2] s = {0,2}>"]
+)
+def test_expand_without_elements_is_refused_since_it_ends_the_process(core: Core, read: Read, text: str) -> None:
+    (reason,) = core.query_network(read(f"g {text} {{ y = Expand(x, s) }}"), "OPENVINO").refused.values()
+    assert "where Expand makes or reads no elements" in reason
+
+
+def test_constant_of_64_bits_as_an_output_is_refused_with_and_without_nodes(core: Core, read: Read) -> None:
+    constant = "<int64[2] c = {-2147483648, 2147483648}>"
+    with pytest.raises(LoadError, match="the output 'c' is a constant with larger values"):
+        core.load_network(read(f"g () => (int64[2] c) {constant} {{ }}"), "OPENVINO")
+    network = read(f"g (float[1] x) => (float[1] y, int64[2] c) {constant} {{ y = Neg(x) }}")
+    assert "the output 'c' is a constant" in core.query_network(network, "OPENVINO").refused["Neg_0"]
+    outputs = core.load_network(network, "HETERO:OPENVINO,CPU").infer({"x": np.ones(1, np.float32)})
+    assert outputs["c"].tolist() == [-(2**31), 2**31]
 
 
 @pytest.mark.parametrize("operator", ["ThresholdedRelu", "Shrink"])
