@@ -91,6 +91,12 @@ def test_wheel_of_a_plugin_announces_its_devices_and_holds_its_package_alone(fol
     assert "Requires-Dist: hetero-core<0.2,>=0.1" in read_metadata(wheel, "METADATA")
 
 
+def test_wheel_of_the_gpu_holds_no_card_of_make_believe(wheels: dict[str, Path]) -> None:
+    names = list_names(wheels["hetero-cupy"])
+    assert "hetero_cupy/device.py" in names
+    assert [name for name in names if "fake" in name] == []
+
+
 def test_device_appears_runs_and_vanishes_with_its_wheel(wheels: dict[str, Path], tmp_path: Path) -> None:
     run(sys.executable, "-m", "venv", "venv", folder=tmp_path)
     scripts = tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin")
