@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,12 @@ from hetero_core.dtypes import bits_of_dtype, onnx_of_dtype
 from hetero_core.errors import LoadError
 from hetero_core.network.graph import Network
 from hetero_core.network.initializers import Initializer
+from hetero_core.network.types import TensorType, ValueType
 from hetero_core.network.writer import network_to_bytes, network_to_skeleton
 from hetero_onnxruntime.engine import CPU_PROVIDER, Engine, make_options, open_session
 from hetero_onnxruntime.probing import shorten_message
+
+logger = logging.getLogger(__name__)
 
 OPTIMIZATION_KEY = "ORT_GRAPH_OPTIMIZATION"
 SPINNING_KEY = "ORT_ALLOW_SPINNING"
@@ -70,6 +75,29 @@ def build_session(engine: Engine, network: Network, settings: Settings, **more: 
 
     Raises: LoadError with the engine's own words.
     """
+    try:
+        loaded = _open_network(engine, network, settings, more)
+    except Exception as error:
+        opened = _open_sizes(network) if _MISJUDGED in str(error) else network
+        if opened is network:
+            raise _word_failure(engine, network, settings, error) from error
+        logger.info("network '%s' is loaded with open sizes: %s", network.name, shorten_message(str(error)))
+        try:
+            loaded = _open_network(engine, opened, settings, more)
+        except Exception:  # noqa: BLE001  # the first error is about the network as it is
+            raise _word_failure(engine, network, settings, error) from error
+    _require_provider(loaded.session, network, settings.provider)
+    return loaded
+
+
+def _word_failure(engine: Engine, network: Network, settings: Settings, error: Exception) -> LoadError:
+    return LoadError(
+        f"ONNX Runtime {engine.version} cannot load network '{network.name}' on {settings.provider}: {shorten_message(str(error))}"
+    )
+
+
+def _open_network(engine: Engine, network: Network, settings: Settings, more: Mapping[str, Any]) -> Loaded:
+    """Returns a session. Raises: what the engine raises."""
     options = make_options(engine.module, settings.provider)
     options.graph_optimization_level = getattr(engine.module.GraphOptimizationLevel, LEVELS[settings.level])
     options.intra_op_num_threads = settings.threads
@@ -79,14 +107,31 @@ def build_session(engine: Engine, network: Network, settings: Settings, **more: 
     for name, value in more.items():
         setattr(options, name, value)
     model, kept = _write_model(engine, network, options)
-    try:
-        session = open_session(engine.module, model, options, settings.provider)
-    except Exception as error:
-        raise LoadError(
-            f"ONNX Runtime {engine.version} cannot load network '{network.name}' on {settings.provider}: {shorten_message(str(error))}"
-        ) from error
-    _require_provider(session, network, settings.provider)
-    return Loaded(session, kept)
+    return Loaded(open_session(engine.module, model, options, settings.provider), kept)
+
+
+_MISJUDGED = "InferenceError]"
+"""What the engine says where it folds an If whose condition follows from fixed sizes, and takes what the branch makes for another rank.
+
+ONNX Runtime 1.32, on networks with an If in the body of an If that it runs with open sizes.
+"""
+
+
+def _open_sizes(network: Network) -> Network:
+    """Returns the network with open sizes at its inputs, its outputs and between its nodes; itself where there is no body, or no size."""
+    if not any(node.bodies for node in network.nodes):
+        return network
+    specs = [tuple(replace(spec, type=_open_type(spec.type)) for spec in side) for side in (network.inputs, network.outputs)]
+    if specs[0] == network.inputs:
+        return network
+    types = {name: found if name in network.initializers else _open_type(found) for name, found in network.types.items()}
+    return replace(network, inputs=specs[0], outputs=specs[1], types=MappingProxyType(types))
+
+
+def _open_type(found: ValueType) -> ValueType:
+    if not isinstance(found, TensorType) or found.shape is None:
+        return found
+    return replace(found, shape=(None,) * len(found.shape))
 
 
 def _write_model(engine: Engine, network: Network, options: Any) -> tuple[bytes, tuple[Any, ...]]:
