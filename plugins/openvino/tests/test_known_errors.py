@@ -175,6 +175,52 @@ def test_concat_of_one_value_is_refused_and_the_engine_is_still_wrong(
     assert describe_mismatch(found, np.repeat(inputs["z"][..., ::2], 4, axis=1)) is not None
 
 
+QUANTIZED = (
+    "g (uint8[1,2,4,4] x) => (uint8[1,2,2,2] y) "
+    "<float xs = {{0.02}}, uint8 xz = {{9}}, int8[2,2,3,3] w = {{{filters}}}, float{scale}, "
+    "int8{zeros}, float ys = {{0.05}}, uint8 yz = {{20}}> {{ y = QLinearConv(x, xs, xz, w, ws, wz, ys, yz) }}"
+)
+
+
+def quantize_convolution(scale: str, zeros: str) -> str:
+    filters = ", ".join(str(value) for value in np.random.default_rng(1).integers(-9, 10, 36))
+    return QUANTIZED.format(filters=filters, scale=scale, zeros=zeros)
+
+
+def test_scales_of_output_channels_are_refused_and_the_engine_still_takes_them_for_input_channels(
+    core: Core, read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = read(quantize_convolution("[2] ws = {0.1, 0.5}", "[2] wz = {0, 0}"))
+    (reason,) = core.query_network(network, "OPENVINO").refused.values()
+    assert "multiplies filters by the scales of QLinearConv along the input channels" in reason
+    monkeypatch.setattr(device, "find_known_error", lambda node, network: None)
+    x = np.random.default_rng(2).integers(0, 40, (1, 2, 4, 4)).astype(np.uint8)
+    filters = network.initializers["w"].array * np.float64([0.1, 0.5]).reshape(2, 1, 1, 1)
+    windows = np.lib.stride_tricks.sliding_window_view((x - 9.0) * 0.02, (3, 3), axis=(2, 3))
+    expected = np.clip(np.rint(np.einsum("ncijkl,ockl->noij", windows, filters) / 0.05) + 20, 0, 255)
+    difference = core.load_network(network, "OPENVINO").infer({"x": x})["y"] - expected
+    assert np.abs(difference).max() > 1
+
+
+@pytest.mark.parametrize("operator", ["ThresholdedRelu", "Shrink"])
+def test_what_drops_by_a_product_is_refused_and_the_engine_is_still_wrong(
+    core: Core, read: Read, monkeypatch: pytest.MonkeyPatch, operator: str
+) -> None:
+    network = read(f"g (float[2] x) => (float[2] y) {{ y = {operator} (x) }}")
+    (reason,) = core.query_network(network, "OPENVINO").refused.values()
+    assert "multiplies by 0 what it drops, so that infinities become NaN" in reason
+    monkeypatch.setattr(device, "find_known_error", lambda node, network: None)
+    x = np.array([-np.inf, np.inf], np.float32)
+    assert np.isnan(core.load_network(network, "OPENVINO").infer({"x": x})["y"]).any()
+
+
+def test_convolution_with_one_scale_is_taken_and_equals_the_cpu_device(core: Core, read: Read) -> None:
+    network = read(quantize_convolution(" ws = {0.1}", " wz = {0}"))
+    x = np.random.default_rng(2).integers(0, 40, (1, 2, 4, 4)).astype(np.uint8)
+    found, expected = (core.load_network(network, name).infer({"x": x})["y"] for name in ("OPENVINO", "CPU"))
+    assert found.tolist() == expected.tolist()
+
+
 @pytest.mark.parametrize(
     ("text", "opset"),
     [
