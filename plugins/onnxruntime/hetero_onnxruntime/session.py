@@ -13,7 +13,7 @@ import numpy as np
 from hetero_core.contract import ConfigKey
 from hetero_core.dtypes import bits_of_dtype, onnx_of_dtype
 from hetero_core.errors import LoadError
-from hetero_core.network.graph import Network
+from hetero_core.network.graph import EMPTY, Network
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType, ValueType
 from hetero_core.network.writer import network_to_bytes, network_to_skeleton
@@ -70,44 +70,53 @@ class Loaded:
     kept: tuple[Any, ...]
 
 
-def build_session(engine: Engine, network: Network, settings: Settings, **more: Any) -> Loaded:
-    """Returns a session on a stamped network; `more` are further attributes of its options, as `enable_profiling`.
+def build_session(
+    engine: Engine, network: Network, settings: Settings, *, entries: Mapping[str, str] = EMPTY, **more: Any
+) -> Loaded:
+    """Returns a session on a stamped network; `entries` and `more` are further ones of its options, as `enable_profiling`.
 
     Raises: LoadError with the engine's own words.
     """
+
+    def open_network(network: Network) -> Loaded:
+        options = make_session_options(engine, settings, entries, **more)
+        model, kept = _write_model(engine, network, options)
+        return Loaded(open_session(engine.module, model, options, settings.provider), kept)
+
     try:
-        loaded = _open_network(engine, network, settings, more)
+        loaded = open_network(network)
     except Exception as error:
         opened = _open_sizes(network) if _MISJUDGED in str(error) else network
         if opened is network:
             raise _word_failure(engine, network, settings, error) from error
         logger.info("network '%s' is loaded with open sizes: %s", network.name, shorten_message(str(error)))
         try:
-            loaded = _open_network(engine, opened, settings, more)
+            loaded = open_network(opened)
         except Exception:  # noqa: BLE001  # the first error is about the network as it is
             raise _word_failure(engine, network, settings, error) from error
     _require_provider(loaded.session, network, settings.provider)
     return loaded
 
 
-def _word_failure(engine: Engine, network: Network, settings: Settings, error: Exception) -> LoadError:
-    return LoadError(
-        f"ONNX Runtime {engine.version} cannot load network '{network.name}' on {settings.provider}: {shorten_message(str(error))}"
-    )
-
-
-def _open_network(engine: Engine, network: Network, settings: Settings, more: Mapping[str, Any]) -> Loaded:
-    """Returns a session. Raises: what the engine raises."""
+def make_session_options(engine: Engine, settings: Settings, entries: Mapping[str, str] = EMPTY, **more: Any) -> Any:
+    """Returns the options of a session with these settings; `entries` are texts that the engine knows, `more` attributes."""
     options = make_options(engine.module, settings.provider)
     options.graph_optimization_level = getattr(engine.module.GraphOptimizationLevel, LEVELS[settings.level])
     options.intra_op_num_threads = settings.threads
     options.inter_op_num_threads = 1
     if settings.spins:
         options.add_session_config_entry("session.intra_op.allow_spinning", "1")
+    for name, text in entries.items():
+        options.add_session_config_entry(name, text)
     for name, value in more.items():
         setattr(options, name, value)
-    model, kept = _write_model(engine, network, options)
-    return Loaded(open_session(engine.module, model, options, settings.provider), kept)
+    return options
+
+
+def _word_failure(engine: Engine, network: Network, settings: Settings, error: Exception) -> LoadError:
+    return LoadError(
+        f"ONNX Runtime {engine.version} cannot load network '{network.name}' on {settings.provider}: {shorten_message(str(error))}"
+    )
 
 
 _MISJUDGED = "InferenceError]"
@@ -137,7 +146,7 @@ def _open_type(found: ValueType) -> ValueType:
 def _write_model(engine: Engine, network: Network, options: Any) -> tuple[bytes, tuple[Any, ...]]:
     """Returns the model for the engine, and the weights that it is given by reference; models above 2 GB have no other way."""
     skeleton, left_out = network_to_skeleton(network)
-    values = [_refer(engine.module, constant) for constant in left_out.values()]
+    values = [refer(engine.module, constant) for constant in left_out.values()]
     if any(value is None for value in values):
         return network_to_bytes(network), ()
     if values:
@@ -145,7 +154,7 @@ def _write_model(engine: Engine, network: Network, options: Any) -> tuple[bytes,
     return skeleton.SerializeToString(), (values, tuple(constant.array for constant in left_out.values()))
 
 
-def _refer(module: Any, constant: Initializer) -> Any:
+def refer(module: Any, constant: Initializer) -> Any:
     """Returns the engine's value over a constant's own memory; None for types that the engine packs."""
     if constant.dtype in _CARRIERS:
         carried = constant.array.view(_CARRIERS[constant.dtype])
