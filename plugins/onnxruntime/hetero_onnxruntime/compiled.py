@@ -10,6 +10,8 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from hetero_core.dtypes import dtype_of_onnx
 from hetero_core.network.arrays import array_of_bytes
 from hetero_core.network.graph import Network
@@ -50,7 +52,9 @@ def restore_session(engine: Engine, stored: Mapping[str, memoryview], settings: 
         if not place:
             continue
         section = stored[_WEIGHTS][int(place["offset"]) : int(place["offset"]) + int(place["length"])]
-        constant = Initializer.of_array(array_of_bytes(section, str(dtype_of_onnx(tensor.data_type)), tuple(tensor.dims)))
+        constant = Initializer.of_array(
+            array_of_bytes(np.frombuffer(section, np.uint8), str(dtype_of_onnx(tensor.data_type)), tuple(tensor.dims))
+        )
         value = refer(engine.module, constant)
         if value is None:
             tensor.raw_data = bytes(section)
