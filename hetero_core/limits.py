@@ -20,14 +20,21 @@ from typing import Any
 
 from hetero_core.errors import MemoryLimitError, ReadLimitError
 
+FOLDED_FLOOR, FOLDED_TIMES = 1 << 27, 16
+"""Bytes that one load may make of constants ahead of all runs: 128 MiB, and sixteen times what the model's constants take.
+
+Weights of 4 bits that are dequantized, reshaped and turned take twelve times their own.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
     """What reading one model may take; `Core(read_limits=ReadLimits(nodes=10**6))` for more.
 
     `nodes`: how many nodes the calls of model functions may be expanded to; those that stand in the file are not counted. `memory`:
-    bytes that the names, attributes and types of expanded or inferred things may take beside the file. `depth`: how many calls and
-    bodies may stand within each other. `seconds`: of the processor, for each MiB of the model without its large weights.
+    bytes that the names, attributes and types of expanded or inferred things may take beside the file, and sparse constants as dense
+    ones. `depth`: how many calls and bodies may stand within each other. `seconds`: of the processor, for each MiB of the model without
+    its large weights.
     """
 
     nodes: int = 100_000

@@ -83,7 +83,9 @@ class GraphReader:
             self._add_initializer(draft, name, initializer)
         for sparse in proto.sparse_initializer:
             name = scope.value(sparse.values.name)
-            self._add_initializer(draft, name, read_sparse_tensor(sparse, self._weights, f"sparse initializer '{name}'"))
+            self._add_initializer(
+                draft, name, read_sparse_tensor(sparse, self._weights, f"sparse initializer '{name}'", budget=self._budget)
+            )
         # Up to IR version 3 constants are listed as inputs, too; later files may do so to make them replaceable.
         inputs = self._read_specs(
             (spec for spec in proto.input if scope.value(spec.name) not in draft.initializers), scope, "input"
@@ -235,7 +237,9 @@ class GraphReader:
         value = scope.value(proto.output[0])
         attribute = proto.attribute[0]
         if attribute.name == "sparse_value" and not attribute.ref_attr_name:
-            self._add_initializer(draft, value, read_sparse_tensor(attribute.sparse_tensor, self._weights, owner))
+            self._add_initializer(
+                draft, value, read_sparse_tensor(attribute.sparse_tensor, self._weights, owner, budget=self._budget)
+            )
         elif attribute.name == "value" and not attribute.ref_attr_name:
             self._add_initializer(draft, value, read_tensor(attribute.t, self._weights, owner))
         else:

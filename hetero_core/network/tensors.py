@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_core.dtypes import DTYPES, bits_of_dtype, dtype_of_numpy, dtype_of_onnx, numpy_dtype, onnx_of_dtype
 from hetero_core.errors import InvalidNetworkError, NetworkReadError, enumerate_choices
+from hetero_core.limits import ReadBudget
 from hetero_core.network.arrays import array_of_bytes, bytes_of_array
 from hetero_core.network.file_spans import FileSpan
 from hetero_core.network.initializers import Initializer
@@ -28,8 +29,6 @@ _EXTERNAL = 1
 """onnx.TensorProto.EXTERNAL"""
 _MOST_DIMENSIONS, _MOST_BYTES = 64, 2**63 - 1
 """Of an array of NumPy 2."""
-_LARGEST_SPARSE = 2**31
-"""Bytes; a sparse constant is held dense, and a few bytes in a file may stand for any number of zeros."""
 
 
 def read_tensor(proto: onnx.TensorProto, weights: WeightSource, owner: str, *, raw: Payload | None = None) -> Initializer:
@@ -161,10 +160,11 @@ def write_tensor(array: Array, proto: onnx.TensorProto, *, name: str = "") -> No
         proto.raw_data = bytes_of_array(array).tobytes()
 
 
-def read_sparse_tensor(proto: onnx.SparseTensorProto, weights: WeightSource, owner: str) -> Initializer:
-    """Returns the dense constant of a sparse tensor; its array is filled on first use.
+def read_sparse_tensor(proto: onnx.SparseTensorProto, weights: WeightSource, owner: str, *, budget: ReadBudget) -> Initializer:
+    """Returns the dense constant of a sparse tensor; its array is filled on first use, and counts as memory of the reading.
 
-    Raises: NetworkReadError when indices, values and shape do not fit together.
+    A few bytes in a file may stand for any number of zeros.
+    Raises: NetworkReadError when indices, values and shape do not fit together; ReadLimitError.
     """
     values = read_tensor(proto.values, weights, f"values of {owner}")
     shape = tuple(proto.dims)
@@ -173,11 +173,7 @@ def read_sparse_tensor(proto: onnx.SparseTensorProto, weights: WeightSource, own
             f"{owner} has the shape {list(shape)} and values of shape {list(values.shape)}; expected one dimension."
         )
     check_shape(values.dtype, shape, owner)
-    dense = Initializer(values.dtype, shape, lambda: values.array).nbytes
-    if dense > _LARGEST_SPARSE:
-        raise NetworkReadError(
-            f"{owner} takes {dense} bytes when it is made dense; at most {_LARGEST_SPARSE} are. Store it as a dense tensor."
-        )
+    budget.take_memory(Initializer(values.dtype, shape, lambda: values.array).nbytes, f"{owner}, when it is made dense,")
     positions = _read_positions(proto, weights, shape, values.shape[0], owner)
     return Initializer(values.dtype, shape, _densifier(values, positions, shape))
 

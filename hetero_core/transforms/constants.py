@@ -10,6 +10,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from hetero_core.limits import FOLDED_FLOOR, FOLDED_TIMES
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType
@@ -29,24 +30,35 @@ LARGEST_KEPT = 1 << 16
 """Bytes from which on a result is computed again rather than kept where nobody needs it for a while."""
 
 
+def limit_folding(network: Network) -> int:
+    """Returns how many bytes may be made of the network's constants ahead of its runs: a multiple of what they take, and a floor."""
+    return FOLDED_FLOOR + FOLDED_TIMES * sum(constant.nbytes for constant in network.initializers.values())
+
+
 def _is_never_kept(node: Node, network: Network) -> bool:
     return False
 
 
-def fold_constants(network: Network, evaluate: Evaluate, *, is_kept: Callable[[Node, Network], bool] = _is_never_kept) -> Network:
+def fold_constants(
+    network: Network, evaluate: Evaluate, *, is_kept: Callable[[Node, Network], bool] = _is_never_kept, room: int | None = None
+) -> Network:
     """Returns the network with nodes that read nothing but constants replaced by their results, but those that `is_kept`; one sweep.
 
     A node stays when it is random, has a body, makes an output of the network, or makes more than 1 MiB out of less: the file is
-    small where it says how to make a large constant, and so stays the network. The shape of a value that is known counts as constant.
+    small where it says how to make a large constant, and so stays the network. So does a node with which all results together would
+    take more than `room` bytes, by default `limit_folding`. The shape of a value that is known counts as constant.
     """
+    room = limit_folding(network) if room is None else room
     constants: dict[str, Initializer] = dict(network.initializers)
     types = dict(network.types)
     nodes: list[Node] = []
     for node in network.nodes:
         results = None if _is_kept(node, network) or is_kept(node, network) else _evaluate_node(node, network, constants, evaluate)
-        if results is None:
+        nbytes = 0 if results is None else sum(array.nbytes for array in results.values())
+        if results is None or nbytes > room:
             nodes.append(node)
             continue
+        room -= nbytes
         for value, array in results.items():
             constants[value] = _keep_result(node, value, array, constants, evaluate)
             types[value] = constants[value].type

@@ -166,6 +166,15 @@ def declare_many_sizes() -> bytes:
     return make_model(make_chain("Neg", 30000), [make_input("v0", FLOAT, *["a" * 200] * 63)], "v30000")
 
 
+def keep_a_sparse_constant() -> bytes:
+    values = helper.make_tensor("c", FLOAT, [1], [1.0])
+    sparse = helper.make_sparse_tensor(values, helper.make_tensor("i", INT64, [1], [5]), [1 << 28])
+    model = onnx.ModelProto.FromString(make_model([helper.make_node("Add", ["x", "c"], ["y"])], [make_input("x", FLOAT, 1)], "y"))
+    model.graph.sparse_initializer.append(sparse)
+    content: bytes = model.SerializeToString()
+    return content
+
+
 REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     each.__name__: (each, limit)
     for each, limit in (
@@ -175,6 +184,7 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
         (call_by_a_long_name, "memory"),
         (name_a_size_by_a_long_name, "memory"),
         (declare_many_sizes, "memory"),
+        (keep_a_sparse_constant, "memory"),
     )
 }
 

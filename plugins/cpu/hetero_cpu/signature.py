@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from types import MappingProxyType
 
+from hetero_core.limits import FOLDED_FLOOR
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.shapes import infer_types
 from hetero_core.network.types import TensorType
@@ -39,10 +40,13 @@ def specialize_network(network: Network, signature: Signature, evaluate: Evaluat
     else:
         types = {**network.types, **{spec.name: spec.type for spec in inputs}}
         special = infer_types(replace(network, inputs=tuple(inputs), types=MappingProxyType(types)))
+    room = FOLDED_FLOOR
     for _ in range(_MOST_ROUNDS):
-        folded = fold_constants(special, evaluate, is_kept=is_turned_for_products)
+        # What is large does not hang on the shapes of inputs, and has been folded before; what is kept here stays within one limit.
+        folded = fold_constants(special, evaluate, is_kept=is_turned_for_products, room=room)
         if folded is special:
             break
+        room -= sum(folded.initializers[name].nbytes for name in folded.initializers.keys() - special.initializers.keys())
         # What became constant, as the shape of a Reshape, tells more types.
         special = infer_types(folded) if _has_open_types(folded) else folded
     return special

@@ -17,6 +17,8 @@ from hetero_core.network.graph import EMPTY, Network
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType, ValueType
 from hetero_core.network.writer import network_to_bytes, network_to_skeleton
+from hetero_core.transforms.constants import limit_folding
+from hetero_core.transforms.folding import measure_folding
 from hetero_onnxruntime.engine import CPU_PROVIDER, Engine, make_options, open_session
 from hetero_onnxruntime.probing import shorten_message
 
@@ -24,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 OPTIMIZATION_KEY = "ORT_GRAPH_OPTIMIZATION"
 SPINNING_KEY = "ORT_ALLOW_SPINNING"
+_FOLDED_KEY = "optimization.constant_folding_max_output_size_in_bytes"
 LEVELS = {"NONE": "ORT_DISABLE_ALL", "BASIC": "ORT_ENABLE_BASIC", "EXTENDED": "ORT_ENABLE_EXTENDED", "ALL": "ORT_ENABLE_ALL"}
 
 CONFIG_KEYS: Mapping[str, ConfigKey] = {
@@ -104,6 +107,10 @@ def make_session_options(engine: Engine, settings: Settings, entries: Mapping[st
     options.graph_optimization_level = getattr(engine.module.GraphOptimizationLevel, LEVELS[settings.level])
     options.intra_op_num_threads = settings.threads
     options.inter_op_num_threads = 1
+    folded = measure_folding(network)
+    if sum(folded.values()) > limit_folding(network):
+        # The engine has a limit for each result, 1 GiB, and none for all of them; what it does not fold it computes in each run.
+        options.add_session_config_entry(_FOLDED_KEY, str(limit_folding(network) // len(folded)))
     if settings.spins:
         options.add_session_config_entry("session.intra_op.allow_spinning", "1")
     for name, text in entries.items():

@@ -13,6 +13,7 @@ from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.engines.device import EngineDevice
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network, Node
+from hetero_core.transforms.folding import find_excess_folding
 from hetero_openvino.arithmetic import find_excess, settle_limits
 from hetero_openvino.engine import Engine
 from hetero_openvino.executable import OpenvinoExecutable, compile_network, open_tensor
@@ -78,7 +79,10 @@ class OpenvinoDevice(EngineDevice):
 
     def find_known_errors(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Mapping[str, str]:
         """Returns what the engine gets wrong, by the name of the node."""
-        errors = {}
+        errors = {
+            name: f"OpenVINO computes constants ahead, here of {nbytes} bytes or more, and knows no limit"
+            for name, nbytes in find_excess_folding(network).items()
+        }
         _, bounds = settle_limits(network)
         for node in network.nodes:
             error = (
@@ -87,7 +91,7 @@ class OpenvinoDevice(EngineDevice):
                 or find_lost_rounding(node, network)
             )
             if error is not None:
-                errors[node.name] = f"{error} (OpenVINO {self.version})"
+                errors.setdefault(node.name, f"{error} (OpenVINO {self.version})")
         return errors
 
     def find_refusals(self, device: DeviceName, nodes: Iterable[Node], stamped: Network) -> Mapping[str, str]:

@@ -1,0 +1,42 @@
+"""A load in a process of its own, for tests of the memory that it takes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+_SCRIPT = """
+import json, resource, sys
+import numpy as np
+from hetero_core import Core
+from hetero_core.errors import HeteroError
+
+answer = {"error": "", "outputs": {}}
+with Core() as core:
+    try:
+        network = core.load_network(sys.stdin.buffer.read(), sys.argv[1])
+        inputs = {spec.name: np.ones(spec.shape, np.float32) for spec in network.inputs}
+        answer["outputs"] = {name: array.tolist() for name, array in network.infer(inputs).items()}
+    except HeteroError as error:
+        answer["error"] = f"{type(error).__name__}: {error}"
+answer["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+print(json.dumps(answer))
+"""
+
+
+@dataclass(frozen=True)
+class ChildLoad:
+    """What came of a load and a run on float32 ones: outputs as lists, an error's type and text, the most MiB that were resident."""
+
+    outputs: dict[str, Any]
+    error: str
+    peak: int
+
+
+def load_in_child(content: bytes, device: str) -> ChildLoad:
+    """Loads a model in a child and runs it once. Raises: CalledProcessError where the child dies."""
+    child = subprocess.run([sys.executable, "-c", _SCRIPT, device], input=content, capture_output=True, check=True, timeout=300)
+    return ChildLoad(**json.loads(child.stdout))

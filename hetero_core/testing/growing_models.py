@@ -1,0 +1,36 @@
+"""Models of some kilobytes whose constants stand for much memory, for tests of what a load takes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def build_many_constants(count: int) -> tuple[bytes, float]:
+    """Returns a model that adds its input, one number, to `count` different constants of 1 MiB, and its output for 1."""
+    import onnx  # heavy
+    from onnx import helper, numpy_helper
+
+    nodes = [helper.make_node("Tile", ["one", "r"], ["ones"])]
+    for index in range(count):
+        nodes += [
+            helper.make_node("Add", ["ones", f"k{index}"], [f"a{index}"]),
+            helper.make_node("Concat", ["ones", f"a{index}"], [f"c{index}"], axis=0),
+            helper.make_node("Add", [f"c{index}", "x"], [f"s{index}"]),
+            helper.make_node("ReduceMean", [f"s{index}"], [f"m{index}"], keepdims=1),
+        ]
+    nodes.append(helper.make_node("Sum", ["x", *(f"m{index}" for index in range(count))], ["y"]))
+    constants = {
+        "one": np.ones(1, np.float32),
+        "r": np.array([1 << 17]),
+        **{f"k{index}": np.full(1, index, np.float32) for index in range(count)},
+    }
+    graph = helper.make_graph(
+        nodes,
+        "growing",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    # The mean of 2 and of 2 + index, each as often.
+    return model.SerializeToString(), 1 + sum(2 + index / 2 for index in range(count))

@@ -1,0 +1,17 @@
+"""The engine computes constants ahead within the limit of a load, and the rest in each run."""
+
+from __future__ import annotations
+
+import pytest
+
+from hetero_core.testing.child_loads import load_in_child
+from hetero_core.testing.growing_models import build_many_constants
+
+pytest.importorskip("onnxruntime", reason="needs the engine: pip install 'hetero-onnxruntime[test]'")
+
+
+def test_constants_that_nodes_multiply_are_not_all_made_at_load() -> None:
+    content, expected = build_many_constants(600)
+    load = load_in_child(content, "ORT")
+    assert load.outputs["y"] == pytest.approx([expected])
+    assert load.peak < 600
