@@ -39,6 +39,16 @@ def _find_size(found: object, axis: int) -> object:
     return found.shape[axis]
 
 
+def _check_cast(node: Node, network: Network) -> str | None:
+    # ONNX Runtime 1.32, no case: the standard has 0 and 1.
+    is_known = node.attributes.get("saturate", 1) in (0, 1)
+    return (
+        None
+        if is_known
+        else f"ONNX Runtime returns what it has not written from a {node.op_type} whose saturate is neither 0 nor 1"
+    )
+
+
 def _check_conv_integer(node: Node, network: Network) -> str | None:
     # ONNX Runtime 1.32: convinteger_with_padding; padded or not, a zero point of the filter has to be one number.
     if len(node.inputs) < 4 or not node.inputs[3]:
@@ -96,6 +106,8 @@ def _check_shared_caches(node: Node, network: Network) -> str | None:
 
 _CHECKS: dict[tuple[str, str], Callable[[Node, Network], str | None]] = {
     ("", "Attention"): _check_attention,
+    ("", "Cast"): _check_cast,
+    ("", "CastLike"): _check_cast,
     ("", "ConvInteger"): _check_conv_integer,
     ("", "Dropout"): _check_dropout,
     ("", "MaxUnpool"): _check_max_unpool,

@@ -39,7 +39,7 @@ def _order_ties(opset: Any, operation: Any) -> None:
     attributes = operation.get_attributes()
     stable = opset.topk(
         operation.input_value(0),
-        operation.input_value(1),
+        _bound_count(opset, operation, attributes["axis"]),
         attributes["axis"],
         attributes["mode"],
         "value" if attributes["sort"] == "none" else attributes["sort"],
@@ -47,6 +47,19 @@ def _order_ties(opset: Any, operation: Any) -> None:
         stable=True,
     )
     _replace(operation, stable, [])
+
+
+def _bound_count(opset: Any, operation: Any, axis: int) -> Any:
+    """Returns how many values TopK returns, no more than there are: the engine reads beyond them, or ends the process."""
+    values, count = operation.input_value(0), operation.input_value(1)
+    shape = values.get_partial_shape()
+    is_constant = count.get_node().get_type_name() == "Constant"
+    if is_constant and shape.rank.is_static and shape[axis].is_static and count.get_node().data.item() <= shape[axis].get_length():
+        return count
+    dtype = count.get_element_type()
+    sizes = opset.convert(opset.shape_of(values), dtype)
+    size = opset.gather(sizes, opset.constant(axis, dtype), opset.constant(0, dtype))
+    return opset.minimum(count, size)
 
 
 def _keep_overlaps_at_threshold(opset: Any, operation: Any) -> None:

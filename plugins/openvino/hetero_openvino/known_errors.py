@@ -15,6 +15,7 @@ from hetero_core.network.contrib_types import MICROSOFT
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.types import TensorType
 from hetero_openvino.arithmetic import find_arithmetic_error
+from hetero_openvino.sequences import find_shared_turn
 
 QUANTIZED_KEY = "OPENVINO_QUANTIZED"
 QUANTIZING = frozenset({"DynamicQuantizeLinear", "QuantizeLinear"})
@@ -118,7 +119,9 @@ def _check_recurrent(node: Node, graph: Graph) -> str | None:
     # gru_batchwise, lstm_batchwise, simple_rnn_batchwise, lstm_with_peepholes
     if node.attributes.get("layout", 0) != 0:
         return f"OpenVINO ignores the layout of {node.op_type}"
-    return "OpenVINO ignores the peepholes of LSTM" if node.op_type == "LSTM" and has_input(node, 7) else None
+    if node.op_type == "LSTM" and has_input(node, 7):
+        return "OpenVINO ignores the peepholes of LSTM"
+    return find_shared_turn(node, graph)
 
 
 def _check_max_pool(node: Node, graph: Graph) -> str | None:
@@ -130,6 +133,8 @@ def _check_max_pool(node: Node, graph: Graph) -> str | None:
     strides = node.attributes.get("strides", (1,) * rank)
     dilations = node.attributes.get("dilations", (1,) * rank)
     pads = node.attributes.get("pads", (0,) * (2 * rank))
+    if (len(strides), len(dilations), len(pads)) != (rank, rank, 2 * rank) or (shape is not None and len(shape) != rank + 2):
+        return f"strides, dilations, pads and the input of MaxPool have other numbers of dimensions than its kernel, {rank}"
     for axis in range(rank):
         size = None if shape is None else shape[axis + 2]
         if isinstance(size, int):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from statistics import NormalDist
 from typing import Any
@@ -129,6 +131,11 @@ def test_boxes_are_dropped_above_the_threshold_and_kept_at_it(core: Core, read: 
             17,
             "ignores the attribute axes of ReduceLogSumExp",
         ),
+        (
+            "g (float[1,1,5,5] x) => (float[1,1,2,2] y) { y = MaxPool <kernel_shape = [3,3], strides = [2], ceil_mode = 1> (x) }",
+            17,
+            "strides, dilations, pads and the input of MaxPool have other numbers of dimensions than its kernel, 2",
+        ),
         ("g (int8[2] x) => (int8[2] y) { y = Add(x, x) }", 17, "saturates int8; the standard's reference wraps around"),
         (
             "g (int32[1] x) => (int32[1] y) <int32[1] w = {16777217}> { y = Div(x, w) }",
@@ -200,6 +207,20 @@ def test_scales_of_output_channels_are_refused_and_the_engine_still_takes_them_f
     expected = np.clip(np.rint(np.einsum("ncijkl,ockl->noij", windows, filters) / 0.05) + 20, 0, 255)
     difference = core.load_network(network, "OPENVINO").infer({"x": x})["y"] - expected
     assert np.abs(difference).max() > 1
+
+
+@pytest.mark.parametrize(("sizes", "shape"), [("2,0", (2, 0)), ("N,M", (2, 0)), ("N,M", (2, 2)), ("2,2", (2, 2))])
+def test_more_values_than_there_are_do_not_end_the_process(sizes: str, shape: tuple[int, int]) -> None:
+    """The engine alone reads beyond them, in some runs until a signal comes."""
+    graph = f"g (float[{sizes}] x, int64[1] k) => (float[A,B] v, int64[A,B] i) {{ v, i = TopK(x, k) }}"
+    model = f'<ir_version: 8, opset_import: ["": 17]> {graph}'
+    script = (
+        "import numpy as np, onnx.parser\nfrom hetero_core import Core\nwith Core() as core:\n"
+        f"    network = core.load_network(onnx.parser.parse_model({model!r}), 'OPENVINO')\n"
+        f"    print(network.infer({{'x': np.ones({shape}, np.float32), 'k': np.array([3])}})['v'].tolist())\n"
+    )
+    child = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=100)
+    assert child.stdout.strip() == str(np.ones(shape).tolist())
 
 
 @pytest.mark.parametrize("operator", ["ThresholdedRelu", "Shrink"])
