@@ -76,6 +76,24 @@ def _keep_overlaps_at_threshold(opset: Any, operation: Any) -> None:
     operation.input(3).replace_source_output(positive.output(0))
 
 
+def _end_where_it_begins(opset: Any, operation: Any) -> None:
+    """A Range whose step leads away from its end has no elements; the engine counts as if it led there, and divides by a step of 0."""
+    start, stop, step = (operation.input_value(index) for index in range(3))
+    if all(source.get_node().get_type_name() == "Constant" for source in (start, stop, step)):
+        return
+    zero = opset.constant(0, step.get_element_type())
+    distance = opset.convert(opset.subtract(stop, start), step.get_element_type())
+    leads_there = opset.logical_and(
+        opset.equal(opset.greater(distance, zero), opset.greater(step, zero)), opset.not_equal(step, zero)
+    )
+    end = opset.select(leads_there, stop, start)
+    moving = opset.select(opset.equal(step, zero), opset.constant(1, step.get_element_type()), step)
+    operation.input(1).replace_source_output(end.output(0))
+    operation.input(2).replace_source_output(moving.output(0))
+    for index, each in enumerate((end, moving)):
+        each.set_friendly_name(f"{operation.get_friendly_name()}/{index}")
+
+
 def _replace(operation: Any, last: Any, before: list[Any]) -> None:
     """Puts new operations into the place of one; their names begin with its own, by which profiles find its node."""
     from openvino.utils import replace_node  # the engine; loaded already
@@ -89,6 +107,7 @@ def _replace(operation: Any, last: Any, before: list[Any]) -> None:
 
 _CORRECTIONS: dict[str, Callable[[Any, Any], None]] = {
     "NonMaxSuppression": _keep_overlaps_at_threshold,
+    "Range": _end_where_it_begins,
     "ReduceMax": _keep_infinities,
     "ReduceMin": _keep_infinities,
     "TopK": _order_ties,

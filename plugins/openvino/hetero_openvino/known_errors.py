@@ -101,6 +101,13 @@ def _check_concat(node: Node, graph: Graph) -> str | None:
     return "OpenVINO makes a Broadcast of a Concat of one value, which is wrong where channels are last" if is_repeated else None
 
 
+def _check_expand(node: Node, graph: Graph) -> str | None:
+    # No case: SIGFPE while it compiles; a size of 0 in the shape is taken for 1.
+    target = graph.initializers.get(node.inputs[1])
+    is_empty = 0 in (find_shape(node, graph) or ()) or (target is not None and bool((target.array <= 0).any()))
+    return "OpenVINO ends the process, or gives another shape, where Expand makes or reads no elements" if is_empty else None
+
+
 def _check_reduction(node: Node, graph: Graph) -> str | None:
     # No case: those of the suite have their axes as an input.
     axes = node.attributes.get("axes")
@@ -258,6 +265,7 @@ _CHECKS: dict[str, Check] = {
     "Compress": _check_compress,
     "Concat": _check_concat,
     "DFT": _check_dft,
+    "Expand": _check_expand,
     # dynamicquantizelinear, quantizelinear_uint16
     "DynamicQuantizeLinear": refuse(_HALVES),
     "GRU": _check_recurrent,

@@ -223,6 +223,24 @@ def test_more_values_than_there_are_do_not_end_the_process(sizes: str, shape: tu
     assert child.stdout.strip() == str(np.ones(shape).tolist())
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float"])
+@pytest.mark.parametrize("limits", [(1, -3, 2), (1, 3, -1), (3, 3, 1), (1, 8, 2), (8, 1, -3), (1, 4, 0)])
+def test_range_whose_step_leads_away_has_no_elements(core: Core, read: Read, dtype: str, limits: tuple[int, int, int]) -> None:
+    """The engine alone makes elements on the way back, and divides by a step of 0, which ends the process."""
+    network = read(f"g ({dtype} a, {dtype} b, {dtype} c) => ({dtype}[N] y) {{ y = Range(a, b, c) }}")
+    inputs = {name: np.array(number, dtype.replace("float", "float32")) for name, number in zip("abc", limits, strict=True)}
+    found = core.load_network(network, "OPENVINO").infer(inputs)["y"]
+    assert found.tolist() == (list(range(*limits)) if limits[2] else [])
+
+
+@pytest.mark.parametrize(
+    "text", ["(float[1,0,2] x) => (float[1,0,2] y) <int64[1] s = {1}>", "(float[1,2] x) => (float[0,2] y) <int64[2] s = {0,2}>"]
+)
+def test_expand_without_elements_is_refused_since_it_ends_the_process(core: Core, read: Read, text: str) -> None:
+    (reason,) = core.query_network(read(f"g {text} {{ y = Expand(x, s) }}"), "OPENVINO").refused.values()
+    assert "where Expand makes or reads no elements" in reason
+
+
 @pytest.mark.parametrize("operator", ["ThresholdedRelu", "Shrink"])
 def test_what_drops_by_a_product_is_refused_and_the_engine_is_still_wrong(
     core: Core, read: Read, monkeypatch: pytest.MonkeyPatch, operator: str
