@@ -59,6 +59,14 @@ def find_arithmetic_error(node: Node, graph: Graph) -> str | None:
     return f"OpenVINO computes {node.op_type} of {dtype} in float32" if node.op_type in _GROWING else None
 
 
+def find_output_excess(network: Network) -> str | None:
+    """Returns why the engine cannot return a constant as it is, or None."""
+    names = (spec.name for spec in network.outputs if _exceeds(spec.name, network, LARGEST))
+    return next(
+        (f"OpenVINO holds integers in 32 bits; the output '{name}' is a constant with larger values" for name in names), None
+    )
+
+
 def settle_limits(network: Network) -> tuple[dict[str, int], dict[str, Bound]]:
     """Returns how large the absolute integers of inputs may be, and the bounds of all values that follow.
 

@@ -11,10 +11,11 @@ from typing import Any
 from hetero_core.contract import ConfigKey, DeviceName, Executable
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.engines.device import EngineDevice
+from hetero_core.errors import LoadError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network, Node
 from hetero_core.transforms.folding import find_excess_folding
-from hetero_openvino.arithmetic import find_excess, settle_limits
+from hetero_openvino.arithmetic import find_excess, find_output_excess, settle_limits
 from hetero_openvino.engine import Engine
 from hetero_openvino.executable import OpenvinoExecutable, compile_network, open_tensor
 from hetero_openvino.known_errors import QUANTIZED_KEY, find_known_error
@@ -83,6 +84,9 @@ class OpenvinoDevice(EngineDevice):
             name: f"OpenVINO computes constants ahead, here of {nbytes} bytes or more, and knows no limit"
             for name, nbytes in find_excess_folding(network).items()
         }
+        excess = find_output_excess(network)
+        if excess is not None:
+            return {node.name: errors.get(node.name, excess) for node in network.nodes}
         _, bounds = settle_limits(network)
         for node in network.nodes:
             error = (
@@ -103,6 +107,11 @@ class OpenvinoDevice(EngineDevice):
 
     def compile(self, device: DeviceName, network: Network, stamped: Network, config: Mapping[str, Any]) -> Executable:
         """Compiles the network; float32 stays float32 unless another precision is asked for."""
+        excess = find_output_excess(network)
+        if excess is not None:
+            raise LoadError(
+                f"cannot load network '{network.name}' on {device}: {excess}. Take the output away, or use HETERO:{device},CPU"
+            )
         own = device.id or "CPU"
         return compile_network(self._engine, network, stamped, own, _translate(config, own))
 

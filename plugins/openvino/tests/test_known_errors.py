@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hetero_core import Core, Network
-from hetero_core.errors import PluginError, UnsupportedNodesError
+from hetero_core.errors import LoadError, PluginError, UnsupportedNodesError
 from hetero_core.testing.backend_cases import BackendCase, iterate_backend_cases
 from hetero_core.testing.compare import describe_mismatch
 
@@ -239,6 +239,16 @@ def test_range_whose_step_leads_away_has_no_elements(core: Core, read: Read, dty
 def test_expand_without_elements_is_refused_since_it_ends_the_process(core: Core, read: Read, text: str) -> None:
     (reason,) = core.query_network(read(f"g {text} {{ y = Expand(x, s) }}"), "OPENVINO").refused.values()
     assert "where Expand makes or reads no elements" in reason
+
+
+def test_constant_of_64_bits_as_an_output_is_refused_with_and_without_nodes(core: Core, read: Read) -> None:
+    constant = "<int64[2] c = {-2147483648, 2147483648}>"
+    with pytest.raises(LoadError, match="the output 'c' is a constant with larger values"):
+        core.load_network(read(f"g () => (int64[2] c) {constant} {{ }}"), "OPENVINO")
+    network = read(f"g (float[1] x) => (float[1] y, int64[2] c) {constant} {{ y = Neg(x) }}")
+    assert "the output 'c' is a constant" in core.query_network(network, "OPENVINO").refused["Neg_0"]
+    outputs = core.load_network(network, "HETERO:OPENVINO,CPU").infer({"x": np.ones(1, np.float32)})
+    assert outputs["c"].tolist() == [-(2**31), 2**31]
 
 
 @pytest.mark.parametrize("operator", ["ThresholdedRelu", "Shrink"])
