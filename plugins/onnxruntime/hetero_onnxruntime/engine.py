@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from types import ModuleType
@@ -146,12 +146,12 @@ def _providers(provider: str) -> list[str] | None:
     return [CPU_PROVIDER] if provider == CPU_PROVIDER else None
 
 
-def open_session(module: Any, model: bytes, options: Any, provider: str) -> Any:
-    """Returns a session. Raises: what the engine raises."""
+def open_session(module: Any, model: bytes, options: Any, provider: str, *, disabled: Sequence[str] = ()) -> Any:
+    """Returns a session; `disabled` are rewrites that it leaves out beside those that are wrong. Raises: what the engine raises."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return module.InferenceSession(
-            model, options, providers=_providers(provider), disabled_optimizers=list(_WRONG_REWRITES), enable_fallback=0
+            model, options, providers=_providers(provider), disabled_optimizers=[*_WRONG_REWRITES, *disabled], enable_fallback=0
         )
 
 

@@ -83,8 +83,13 @@ def build_session(
 
     def open_network(network: Network) -> Loaded:
         options = make_session_options(engine, settings, entries, **more)
+        folded = measure_folding(network)
+        if sum(folded.values()) > limit_folding(network):
+            # The engine has a limit for each result, 1 GiB, and none for all of them; what it does not fold it computes in each run.
+            options.add_session_config_entry(_FOLDED_KEY, str(limit_folding(network) // len(folded)))
         model, kept = _write_model(engine, network, options)
-        return Loaded(open_session(engine.module, model, options, settings.provider), kept)
+        disabled = ("QDQPropagationTransformer",) if _loses_zero_points(network) else ()
+        return Loaded(open_session(engine.module, model, options, settings.provider, disabled=disabled), kept)
 
     try:
         loaded = open_network(network)
@@ -107,10 +112,6 @@ def make_session_options(engine: Engine, settings: Settings, entries: Mapping[st
     options.graph_optimization_level = getattr(engine.module.GraphOptimizationLevel, LEVELS[settings.level])
     options.intra_op_num_threads = settings.threads
     options.inter_op_num_threads = 1
-    folded = measure_folding(network)
-    if sum(folded.values()) > limit_folding(network):
-        # The engine has a limit for each result, 1 GiB, and none for all of them; what it does not fold it computes in each run.
-        options.add_session_config_entry(_FOLDED_KEY, str(limit_folding(network) // len(folded)))
     if settings.spins:
         options.add_session_config_entry("session.intra_op.allow_spinning", "1")
     for name, text in entries.items():
@@ -148,6 +149,19 @@ def _open_type(found: ValueType) -> ValueType:
     if not isinstance(found, TensorType) or found.shape is None:
         return found
     return replace(found, shape=(None,) * len(found.shape))
+
+
+def _loses_zero_points(network: Network) -> bool:
+    """Says whether the engine may fail to move a dequantization: ONNX Runtime 1.32 makes a QuantizeLinear-21 with a zero point of uint8."""
+    return any(
+        node.op_type == "DequantizeLinear"
+        and not node.domain
+        and node.opset >= 21
+        and node.inputs[0] not in network.initializers
+        and len(node.inputs) > 2
+        and getattr(network.type_of(node.inputs[2]), "dtype", None) != "uint8"
+        for node in network.nodes
+    )
 
 
 def _write_model(engine: Engine, network: Network, options: Any) -> tuple[bytes, tuple[Any, ...]]:
