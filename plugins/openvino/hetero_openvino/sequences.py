@@ -7,8 +7,8 @@ length or batch is 1.
 
 from __future__ import annotations
 
-from hetero_core.network.graph import Graph, Node
 from hetero_core.engines.inspection import dtype_of_input, dtype_of_value, find_shape
+from hetero_core.network.graph import Graph, Node
 
 RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
 _TURN = (1, 0, 2)
@@ -25,7 +25,7 @@ def find_shared_turn(node: Node, graph: Graph) -> str | None:
     turned = _compose(order, _TURN)
     if turned == (0, 1, 2):
         return None
-    orders = {root: (0, 1, 2)}
+    orders: dict[str, tuple[int, ...]] = {root: (0, 1, 2)}
     waiting = [root]
     while waiting:
         value = waiting.pop()
