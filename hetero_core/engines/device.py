@@ -84,7 +84,11 @@ class EngineDevice:
     @hookimpl
     def export_network(self, executable: Any) -> Payload:
         """The network, the engine's version, and the compiled form with the machine that it was made on."""
-        stored = {_COMPILED + name: section for name, section in self.store(executable).items()}
+        try:
+            stored = {_COMPILED + name: section for name, section in self.store(executable).items()}
+        except Exception as error:  # noqa: BLE001  # engines may raise anything, and the network is exported all the same
+            logger.warning("%s gives no compiled form of network '%s' (%s)", self.title, executable.network.name, error)
+            stored = {}
         sections = {**pack_network(executable.network), _ENGINE: self.version.encode()}
         if stored:
             sections |= {_MACHINE: describe_machine().encode(), **stored}

@@ -102,3 +102,24 @@ def test_compiled_form_of_another_machine_is_compiled_again(
         core.import_network(stream.getvalue(), "EVALUATOR", trust=True)
     assert restored == []
     assert "network 'g' was compiled on another machine; it is compiled again" in caplog.text
+
+
+def test_engine_that_fails_to_store_or_to_restore_leaves_the_network(
+    code: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    compiling = make_compiling_device(code, [])
+    with Core() as core, caplog.at_level(logging.WARNING):
+        core.register_plugin("EVALUATOR", compiling)
+        loaded = core.load_network(onnx.parser.parse_model(MODEL), "EVALUATOR")
+        blobs = []
+        for store in (lambda executable: {"form": b"compiled"}, lambda executable: executable.no_such_form):
+            compiling.store = store
+            stream = io.BytesIO()
+            loaded.export_network(stream)
+            blobs.append(stream.getvalue())
+        compiling.restore = lambda *arguments: arguments[0].no_such_form
+        for blob in blobs:
+            y = core.import_network(blob, "EVALUATOR", trust=True).infer({"x": np.array([0, 1], np.float32)})["y"]
+            np.testing.assert_allclose(y, np.exp([0.0, -1.0]), rtol=1e-6)
+    assert "onnx.reference gives no compiled form of network 'g'" in caplog.text
+    assert "onnx.reference does not take what it compiled of network 'g'" in caplog.text
