@@ -89,6 +89,16 @@ def test_graphs_are_of_all_kinds(drawn: list[DrawnGraph]) -> None:
     assert sum(65_536 <= size < 210_000 for size in sizes) > 0
 
 
+def test_indices_that_are_computed_are_within_the_table() -> None:
+    """The indices of seed 1369 are what a cast leaves of a sum of products, here below -100 for a table of 102 rows."""
+    drawn = draw_graph(1369)
+    network = read_network(drawn.model)
+    program = compile_program(network)
+    for feed in drawn.feeds:
+        outputs = program.run([feed[spec.name] for spec in network.inputs])
+        assert len(outputs) == len(network.outputs)
+
+
 def test_open_dimensions_change_from_run_to_run(drawn: list[DrawnGraph]) -> None:
     open_ones = [
         one for one in drawn if any(isinstance(size, str) for spec in read_network(one.model).inputs for size in spec.shape or ())

@@ -61,6 +61,9 @@ def grow_gather(b: GraphBuilder) -> None:
         read = b.choose(*ids)
         width = b.choose(1, 3, 4, 8, 9, 16, 17, 32, 64)
         table = b.weight(int(read.bound), width)
+        if read not in b.inputs:
+            # What a value is about as large as, and with either sign, is no limit of indices.
+            read = b.add("Mod", [read, b.constant(np.array(int(read.bound), np.int64))], read.shape, bound=read.bound)
         b.add("Gather", [table, read], (*read.shape, width), dtype=b.dtype, axis=0)
         return
     x = b.pick_float()
