@@ -93,7 +93,10 @@ def _list_whole(core: Core, subject: Subject) -> list[Way]:
     config = dict(subject.config or {})
     has_threads = "INFERENCE_NUM_THREADS" in core.config_keys(subject.device)
     one, two = ({**config, "INFERENCE_NUM_THREADS": count} if has_threads else config for count in (1, 2))
-    ways = [Way("one thread", subject.device, one), Way("two threads, preset outputs", subject.device, two, is_preset=True)]
+    ways = [
+        Way("one thread", subject.device, one, is_exported=subject.exports),
+        Way("two threads, preset outputs", subject.device, two, is_preset=True),
+    ]
     return [*ways, Way("imported", subject.device, one, is_imported=True)] if subject.exports else ways
 
 
@@ -111,7 +114,7 @@ def _list_splits(core: Core, subject: Subject, network: Network, seed: int) -> l
     if not pins:
         return []
     config = dict(subject.config or {})
-    split = Way("split", device, config, pins=pins)
+    split = Way("split", device, config, pins=pins, is_exported=subject.exports)
     return [split, Way("split, imported, preset outputs", device, config, True, subject.exports, pins)]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -46,13 +46,11 @@ class Bounds:
 class Expectation:
     """What a network must give for some inputs; computed when it is asked for, once."""
 
-    def __init__(self, network: Network, feeds: Mapping[str, Any]) -> None:
+    def __init__(self, network: Network, feeds: Mapping[str, Any], *, reference: Reference | None = None) -> None:
+        """`reference` of this network, where there is one already."""
         self._network = network
         self._feeds = feeds
-
-    @cached_property
-    def _reference(self) -> Reference:
-        return Reference(self._network)
+        self._reference = Reference(network) if reference is None else reference
 
     @cached_property
     def _first(self) -> list[Bounds]:
@@ -163,16 +161,21 @@ def run_engine(model: bytes, feeds: Mapping[str, Any]) -> list[Any] | None:
     """Returns what ONNX Runtime without optimizations gives; None where it is not installed or refuses the model."""
     if find_spec("onnxruntime") is None:
         return None
+    try:
+        return list(_open_session(model).run(None, dict(feeds)))
+    except Exception as error:  # its errors have no common class; those of other kinds go on
+        if type(error).__module__.startswith("onnxruntime"):
+            return None
+        raise
+
+
+@lru_cache(maxsize=1)
+def _open_session(model: bytes) -> Any:
+    """Returns a session of ONNX Runtime; the last one is kept for the next run of the same model."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
-    try:
-        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        return list(session.run(None, dict(feeds)))
-    except Exception as error:  # its errors have no common class; those of other kinds go on
-        if type(error).__module__.startswith("onnxruntime"):
-            return None
-        raise
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_core.conformance.graphs.judgement import Expectation
+from hetero_core.conformance.graphs.reference import Reference
 from hetero_core.errors import UnsupportedNodesError
 
 if TYPE_CHECKING:
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to run a graph. `pins` of a split name a device for each node; with `is_imported` the network is exported first."""
+    """One way to run a graph. `pins` of a split name a device for each node; with `is_imported` the network is exported first.
+
+    With `is_exported` it is exported before it runs, for a later way of the same device, configuration and pins that is imported.
+    """
 
     name: str
     device: str
@@ -28,6 +32,11 @@ class Way:
     is_preset: bool = False
     is_imported: bool = False
     pins: Mapping[str, str] = field(default_factory=dict)
+    is_exported: bool = False
+
+
+Blobs = dict[tuple[Any, ...], bytes]
+"""What was exported, by device, configuration and pins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +53,14 @@ class Trial:
     def __init__(self, network: Network, feeds: Sequence[Mapping[str, Any]]) -> None:
         self.network = network
         self.feeds = [{spec.name: feed[spec.name] for spec in network.inputs} for feed in feeds]
-        self.expectations = [Expectation(network, feed) for feed in self.feeds]
+        reference = Reference(network)
+        self.expectations = [Expectation(network, feed, reference=reference) for feed in self.feeds]
 
     def find_fault(self, core: Core, ways: Sequence[Way]) -> Fault | None:
         """Returns the first thing that goes wrong on one of these ways, or None."""
+        blobs: Blobs = {}
         for way in ways:
-            text = self._try_way(core, way)
+            text = self._try_way(core, way, blobs)
             if text is not None:
                 return Fault(way, text)
         return None
@@ -59,9 +70,9 @@ class Trial:
         disputes = (expectation.describe_dispute() for expectation in self.expectations)
         return next((text for text in disputes if text is not None), None)
 
-    def _try_way(self, core: Core, way: Way) -> str | None:
+    def _try_way(self, core: Core, way: Way, blobs: Blobs) -> str | None:
         try:
-            loaded = self._load(core, way)
+            loaded = self._load(core, way, blobs)
             with loaded:
                 return self._run(loaded, way)
         except UnsupportedNodesError as error:
@@ -70,17 +81,24 @@ class Trial:
         except Exception as error:  # noqa: BLE001  # a device may raise anything; it is the fault that is looked for
             return f"{type(error).__name__}: {error}"
 
-    def _load(self, core: Core, way: Way) -> ExecutableNetwork:
+    def _load(self, core: Core, way: Way, blobs: Blobs) -> ExecutableNetwork:
+        """Returns the network as it runs on a way. Where that is imported it is exported as it was loaded for an earlier one."""
+        key = (way.device, tuple(way.config.items()), tuple(way.pins.items()))
+        if way.is_imported and key in blobs:
+            return core.import_network(blobs[key], way.device)
         network = self.network
         if way.pins:
             network = network.with_affinity({name: device for name, device in way.pins.items() if name in network.index_of_node})
         loaded = core.load_network(network, way.device, dict(way.config))
-        if not way.is_imported:
+        if not (way.is_exported or way.is_imported):
             return loaded
         stream = io.BytesIO()
-        with loaded:
-            loaded.export_network(stream)
-        return core.import_network(stream.getvalue(), way.device)
+        loaded.export_network(stream)
+        blobs[key] = stream.getvalue()
+        if not way.is_imported:
+            return loaded
+        loaded.close()
+        return core.import_network(blobs[key], way.device)
 
     def _run(self, loaded: ExecutableNetwork, way: Way) -> str | None:
         request = loaded.create_infer_request()
