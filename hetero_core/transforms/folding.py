@@ -87,9 +87,8 @@ class _Measurement:
             return _HUGE
         if constant.dtype not in _NUMBERS or prod(constant.shape) > _MOST_NUMBERS:
             return 1
-        return min(
-            prod(ceil(min(abs(number), _HUGE)) + 1 for number in constant.array.reshape(-1).tolist() if number == number), _HUGE
-        )
+        product: int = prod(ceil(min(abs(number), _HUGE)) + 1 for number in constant.array.reshape(-1).tolist() if number == number)
+        return min(product, _HUGE)
 
 
 def _measure_value(value_type: ValueType | None, bound: int) -> tuple[int, int]:

@@ -25,7 +25,7 @@ def find_shared_turn(node: Node, graph: Graph) -> str | None:
     turned = _compose(order, _TURN)
     if turned == (0, 1, 2):
         return None
-    orders: dict[str, tuple[int, ...]] = {root: (0, 1, 2)}
+    orders: dict[str, Order] = {root: (0, 1, 2)}
     waiting = [root]
     while waiting:
         value = waiting.pop()
