@@ -7,6 +7,7 @@ import onnx.parser
 import pytest
 
 from hetero_core import Core
+from hetero_core.testing.child_loads import load_in_child
 
 PAIRS = """<ir_version: 8, opset_import: ["": 13]>
 pairs (float[4] x) => (float[4] y) <float s1 = {0.02}, uint8 z1 = {115}, float s2 = {0.05}, uint8 z2 = {0}>
@@ -25,6 +26,14 @@ def test_dequantized_numbers_are_turned(opset: int, dtype: str) -> None:
     with Core() as core:
         y = core.load_network(onnx.parser.parse_model(text), "ORT").infer({"x": x})["y"]
     assert y.tolist() == ((x.T.astype(float) - 3) * 0.5).tolist()
+
+
+@pytest.mark.parametrize("order", ["1, 2, 0", "1, 0, 2"])
+def test_product_of_float16_whose_batch_was_turned_does_not_end_the_process(order: str) -> None:
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[3,3,3] x) => (float[3,3,2] y) <float16[3,2] w = {{0,0,0,0,0,0}}> {{
+        h = Cast <to = 10> (x) t = Transpose <perm = [{order}]> (h) m = MatMul (t, w) y = Cast <to = 1> (m) }}"""
+    load = load_in_child(onnx.parser.parse_model(text).SerializeToString(), "ORT")
+    assert load.outputs["y"] == np.zeros((3, 3, 2)).tolist()
 
 
 def test_two_pairs_of_other_scales_round_twice() -> None:
