@@ -6,7 +6,7 @@ A plugin author reads this file and `hookspecs.py`. Imports no array library and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -75,7 +75,8 @@ class Payload:
     """What a plugin exports: named byte sections, and the version of their meaning.
 
     The core wraps them in the container (identity, versions, digest) and gives the same sections back, memory-mapped, at import.
-    `code` names the sections that are executed in whatever way; they are imported only where the user trusts the blob. `digests` are of
+    `code` names the sections that are executed in whatever way; they are imported only where the user trusts the blob. Those of them in
+    `spare` the plugin can do without: where the user does not trust the blob, they are left out, and the rest is imported. `digests` are of
     the sections of an import (`hetero_core.blobs.digests`), for a plugin that keeps something beside a blob; an export leaves them out.
     """
 
@@ -83,11 +84,20 @@ class Payload:
     version: int = 1
     code: tuple[str, ...] = ()
     digests: Mapping[str, bytes] = field(default_factory=dict)
+    spare: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        unmarked = [name for name in self.spare if name not in self.code]
+        if unmarked:
+            raise BlobError(f"a payload marks '{unmarked[0]}' as spare, which is no code; its code is {list(self.code)}")
         unknown = [name for name in self.code if name not in self.sections]
         if unknown:
             raise BlobError(f"a payload marks '{unknown[0]}' as code and has no such section; it has {sorted(self.sections)}")
+
+    def without_spare_code(self) -> Payload:
+        """Returns the payload without the code that the plugin can do without."""
+        sections = {name: section for name, section in self.sections.items() if name not in self.spare}
+        return replace(self, sections=sections, code=tuple(name for name in self.code if name not in self.spare), spare=())
 
     def read_code(self, name: str) -> Any:
         """Returns a section that is about to be executed; to be used for every such section.

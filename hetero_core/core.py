@@ -319,9 +319,9 @@ class Core:
         check_header(header, entry, None if network is None else self._as_network(network))
         parsed, complete = merge_imported_config(header, parsed, entry, config)
         check_sections(payload, header.network, parsed, complete)
-        with require_trust(header, payload, trust=trust):
+        with require_trust(header, payload, trust=trust) as trusted:
             return call_in_time(
-                lambda: self._import(header, payload, entry, parsed, complete),
+                lambda: self._import(header, trusted, entry, parsed, complete),
                 what=f"importing network '{header.network}'",
                 entry=entry,
                 device=parsed,

@@ -1,9 +1,9 @@
 """The cache of compiled networks: a folder of blobs, each named by the digest of all that shaped it.
 
 Rules: an entry appears complete or not at all; it is used only where what it says of itself is, byte for byte, what the load would
-say; whatever is wrong with entry or folder is a warning and a miss, and never fails a load; code is neither kept nor taken. Which
-folders and files are trusted is decided in `cache_folder`. Warnings go to the log and not through `warnings`, which a program may have
-turned into errors.
+say; whatever is wrong with entry or folder is a warning and a miss, and never fails a load; code is neither kept nor taken, but what a
+plugin can do without, in a folder of the user's own. Which folders and files are trusted is decided in `cache_folder`. Warnings go to the
+log and not through `warnings`, which a program may have turned into errors.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 from hetero_core.blobs.cache_folder import CacheFolder, open_cache_folder
 from hetero_core.blobs.container import BlobHeader, check_container, find_code, map_file, write_blob
 from hetero_core.blobs.locks import FileLock
+from hetero_core.blobs.trust import trust_imports
 from hetero_core.contract import Payload
 from hetero_core.errors import BlobError, BlobMismatchError, ConfigValueError, UntrustedBlobError
 
@@ -154,7 +155,8 @@ class NetworkCache:
             if code:
                 logger.info("network '%s' is not kept in the cache: it holds code, in the sections %s", header.network, code)
                 return
-            entry = Payload({**payload.sections, _IDENTITY: identity}, payload.version, payload.code)
+            payload = payload if folder.is_own else payload.without_spare_code()
+            entry = replace(payload, sections={**payload.sections, _IDENTITY: identity})
             size = self._write(folder, key, header, entry)
             path = folder.path / f"{key}.blob"
             logger.info("network '%s' was stored as the cache entry '%s', %d bytes", header.network, path, size)
@@ -224,7 +226,8 @@ def _take_entry(folder: CacheFolder, key: str, identity: bytes, take: Callable[[
     finally:
         os.close(descriptor)
     try:
-        loaded = take(header, payload)
+        with trust_imports(folder.is_own):
+            loaded = take(header, payload if folder.is_own else payload.without_spare_code())
     except Exception as error:
         # A plugin may raise anything for what it cannot import.
         raise _UnusableEntryError(f"{type(error).__name__}: {error}") from error

@@ -28,8 +28,10 @@ _ADVICE = "take a folder of your own, of mode 0700"
 class CacheFolder:
     """One folder, open from `open_cache_folder` to the end of its block. `descriptor` is None on systems without such descriptors."""
 
-    def __init__(self, path: Path, descriptor: int | None) -> None:
+    def __init__(self, path: Path, descriptor: int | None, *, is_own: bool = False) -> None:
+        """`is_own`: nobody but this user and root could have put the folder there or anything into it, so that it may hold code."""
         self.path = path
+        self.is_own = is_own
         self.descriptor = descriptor
         self.owners = () if descriptor is None else (_ROOT, os.fstat(descriptor).st_uid)
 
@@ -98,7 +100,7 @@ def open_cache_folder(path: Path) -> Iterator[CacheFolder]:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         _require_trusted(descriptor, path)
-        yield CacheFolder(path, descriptor)
+        yield CacheFolder(path, descriptor, is_own=_is_own(descriptor))
     finally:
         os.close(descriptor)
 
@@ -125,6 +127,17 @@ def _require_trusted(descriptor: int, path: Path) -> None:
                 f"one (mode {stat.S_IMODE(above.st_mode):04o}, user {above.st_uid}); {_ADVICE}",
             )
         below = above
+
+
+def _is_own(descriptor: int) -> bool:
+    """Says whether a folder that nobody else may write to is the user's, and stands below none in which others may put another one."""
+    below, trusted = os.fstat(descriptor), (os.geteuid(), _ROOT)
+    if below.st_uid != os.geteuid():
+        return False
+    for above in _walk_up(descriptor):
+        if above.st_uid not in trusted or (may_others_write(above) and not above.st_mode & stat.S_ISVTX):
+            return False
+    return True
 
 
 def _walk_up(descriptor: int) -> Iterator[os.stat_result]:

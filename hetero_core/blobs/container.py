@@ -63,7 +63,7 @@ class BlobHeader:
 def write_blob(header: BlobHeader, payload: Payload, stream: IO[bytes]) -> None:
     """Writes one container. The stream need not be seekable."""
     views = {name: memoryview(section).cast("B") for name, section in payload.sections.items()}
-    prefix, total = _lay_out(header, views, payload.code)
+    prefix, total = _lay_out(header, views, payload)
     position = 0
     for piece in _iterate_pieces(prefix, views):
         position += len(piece)
@@ -72,14 +72,14 @@ def write_blob(header: BlobHeader, payload: Payload, stream: IO[bytes]) -> None:
     stream.write(hashlib.sha256(prefix).digest())
 
 
-def _lay_out(header: BlobHeader, views: Mapping[str, memoryview], code: tuple[str, ...]) -> tuple[bytes, int]:
+def _lay_out(header: BlobHeader, views: Mapping[str, memoryview], payload: Payload) -> tuple[bytes, int]:
     """Returns head and header as bytes, and the length of the container. Offsets count from the end of the header."""
     table: list[dict[str, Any]] = []
     offset = 0
     digests = digest_sections(views)
     for name, view in views.items():
         # Only what is code has the mark, so that a container without code is what it was before there were marks.
-        mark = {"code": True} if name in code else {}
+        mark = {mark: True for mark, names in (("code", payload.code), ("spare", payload.spare)) if name in names}
         table.append({"name": name, "offset": offset, "size": view.nbytes, "digest": digests[name].hex(), **mark})
         offset = _align(offset + view.nbytes)
     fields = {field.name: getattr(header, field.name) for field in dataclasses.fields(header)}
@@ -211,6 +211,7 @@ class _Row:
     size: int
     digest: str
     is_code: bool
+    is_spare: bool
 
 
 def _parse(name: str, view: memoryview, header_size: int) -> tuple[BlobHeader, list[_Row], Payload]:
@@ -235,16 +236,21 @@ def _parse(name: str, view: memoryview, header_size: int) -> tuple[BlobHeader, l
             raise BlobDamagedError(f"{name}: {where} begins within the one before, which ends at {end}")
         end = row.offset + row.size
     sections = {row.name: view[start + row.offset : start + row.offset + row.size] for row in table}
-    return header, table, Payload(sections, header.payload_version, tuple(row.name for row in table if row.is_code))
+    code = tuple(row.name for row in table if row.is_code)
+    spare = tuple(row.name for row in table if row.is_spare)
+    return header, table, Payload(sections, header.payload_version, code, spare=spare)
 
 
 def find_code(payload: Payload) -> tuple[str, ...]:
-    """Returns the sections that are code; those of a container within a section as "stage/0: kernels". Costs no digest."""
+    """Returns the sections of code that cannot be left out; those of a container within a section as "stage/0: kernels".
+
+    Costs no digest.
+    """
     found: list[str] = []
     left = [("", payload)]
     while left:
         where, one = left.pop()
-        found += [where + name for name in one.code]
+        found += [where + name for name in one.code if name not in one.spare]
         for name, section in one.sections.items():
             inner = _peek(section)
             if inner is not None:
@@ -288,11 +294,13 @@ def _read_header(fields: dict[str, Any]) -> BlobHeader:
 def _read_row(row: Any) -> _Row:
     fields = dict(row) if isinstance(row, dict) else row
     name, offset, size = _take_field(fields, "name", str), _take_field(fields, "offset", int), _take_field(fields, "size", int)
-    is_code, digest = fields.pop("code", False), fields.pop("digest", "")
+    is_code, is_spare, digest = fields.pop("code", False), fields.pop("spare", False), fields.pop("digest", "")
     # A mark that is not understood might be one that forbids something.
-    if fields or not isinstance(is_code, bool) or not isinstance(digest, str):
-        raise ValueError(f"its section '{name}' is marked {dict(row)!r:.120}; expected name, offset, size, digest and perhaps code")
-    return _Row(name, offset, size, digest, is_code)
+    if fields or not isinstance(is_code, bool) or not isinstance(digest, str) or is_spare not in (False, is_code):
+        raise ValueError(
+            f"its section '{name}' is marked {dict(row)!r:.120}; expected name, offset, size, digest and perhaps code, or code and spare"
+        )
+    return _Row(name, offset, size, digest, is_code, bool(is_spare))
 
 
 def _take_field(fields: Any, name: str, kind: type) -> Any:

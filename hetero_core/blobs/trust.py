@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -10,13 +11,17 @@ from hetero_core.blobs.container import BlobHeader, find_code
 from hetero_core.contract import Payload
 from hetero_core.errors import UntrustedBlobError
 
+logger = logging.getLogger(__name__)
+
 # The parts of a split network are imported within the import of the whole, by a plugin that cannot say whom the user trusts.
 _is_trusted: ContextVar[bool] = ContextVar("hetero_blob_is_trusted", default=False)
 
 
 @contextmanager
-def require_trust(header: BlobHeader, payload: Payload, *, trust: bool) -> Iterator[None]:
-    """Holds for an import: what it imports in turn is trusted as the whole is.
+def require_trust(header: BlobHeader, payload: Payload, *, trust: bool) -> Iterator[Payload]:
+    """Gives the payload to import, and holds for the import: what it imports in turn is trusted as the whole is.
+
+    Without trust the payload comes without the code that its plugin can do without, which a warning in the log says.
 
     Raises: UntrustedBlobError where there is code in the blob, or in a container within it, and no trust.
     """
@@ -28,7 +33,22 @@ def require_trust(header: BlobHeader, payload: Payload, *, trust: bool) -> Itera
                 "which would run with all your rights. Import it with trust=True (on the command line: --trust) if you trust whoever "
                 "made it and every place where it was kept; else load the model"
             )
-    token = _is_trusted.set(trust or _is_trusted.get())
+        if payload.spare:
+            logger.warning(
+                "network '%s' is compiled again on %s: the blob holds what compiling made, which is code and not trusted; import it with "
+                "trust=True (on the command line: --trust) to use that",
+                header.network,
+                header.device,
+            )
+            payload = payload.without_spare_code()
+    with trust_imports(trust or _is_trusted.get()):
+        yield payload
+
+
+@contextmanager
+def trust_imports(is_trusted: bool) -> Iterator[None]:
+    """Says for all imports within the block whether code is used."""
+    token = _is_trusted.set(is_trusted)
     try:
         yield
     finally:

@@ -18,8 +18,21 @@ from hetero_core.network.types import Dimension, TensorType
 if TYPE_CHECKING:
     import numpy as np
 
-# The first version with the meaning that is needed: Cast by number, broadcasting by NumPy's rules, Resize by named axes.
-_FIRST_OPSET = {"Cast": 6, "Sub": 7, "Div": 7, "Resize": 18, "MatMul": 1, "Transpose": 1, "Gather": 1}
+# The first version with the meaning that is needed: Cast by number, broadcasting by NumPy's rules, Resize with half-pixel centers.
+_FIRST_OPSET = {
+    "Cast": 6,
+    "Add": 7,
+    "Sub": 7,
+    "Mul": 7,
+    "Div": 7,
+    "Resize": 11,
+    "MatMul": 1,
+    "Transpose": 1,
+    "Gather": 1,
+    "Shape": 1,
+}
+DEFAULT_OPSET = 18
+"""The opset of ONNX's own domain in a network that has no operator of it yet."""
 
 
 class Chain:
@@ -38,6 +51,11 @@ class Chain:
         self.nodes: list[Node] = []
         self.types: dict[str, TensorType] = {value: value_type}
         self.initializers: dict[str, Initializer] = {}
+
+    @property
+    def opset(self) -> int:
+        """The opset that the network's own operators have, and new ones should have, so that an engine finds one opset for all."""
+        return self._network.opsets.get("", DEFAULT_OPSET)
 
     @property
     def type(self) -> TensorType:
@@ -64,7 +82,7 @@ class Chain:
 
         `begins` is read before the last value: the first operand of an operator that does not commute.
         """
-        opset = max(self._network.opsets.get("", 0), _FIRST_OPSET[op_type])
+        opset = max(self.opset, _FIRST_OPSET[op_type])
         value = self._names.value(f"{self._base}/{op_type.lower()}")
         name = self._names.node(f"{self._base}/{op_type.lower()}")
         inputs = (begins, self.value, *more) if begins else (self.value, *more)

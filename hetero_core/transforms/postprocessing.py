@@ -13,7 +13,7 @@ from hetero_core.network.hints import drop_hints, drop_shape
 from hetero_core.network.renaming import FreshNames, rename_values
 from hetero_core.network.shapes import infer_types
 from hetero_core.network.types import TensorType, ValueSpec, has_known_element
-from hetero_core.transforms.chains import Chain
+from hetero_core.transforms.chains import DEFAULT_OPSET, Chain
 from hetero_core.transforms.conversions import check_conversion
 from hetero_core.transforms.layouts import find_model_layout, order_axes, read_layout
 
@@ -131,7 +131,7 @@ def _convert_outputs(network: Network, outputs: Mapping[str, OutputInfo]) -> Net
         outputs=tuple(replace(spec, type=types[spec.name]) for spec in specs.values()),
         nodes=(*changed.nodes, *(node for chain in chains for node in chain.nodes)),
         types=MappingProxyType(types),
-        opsets=MappingProxyType({"": 18, **changed.opsets}) if chains else changed.opsets,
+        opsets=MappingProxyType({"": DEFAULT_OPSET, **changed.opsets}) if chains else changed.opsets,
         border=replace(network.border, layouts=MappingProxyType(layouts)),
     )
     return infer_types(changed)

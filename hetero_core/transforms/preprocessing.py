@@ -19,7 +19,7 @@ from hetero_core.network.graph import Network
 from hetero_core.network.renaming import FreshNames, rename_values
 from hetero_core.network.shapes import infer_types
 from hetero_core.network.types import Dimension, TensorType, ValueSpec
-from hetero_core.transforms.chains import Chain
+from hetero_core.transforms.chains import DEFAULT_OPSET, Chain
 from hetero_core.transforms.conversions import check_conversion
 from hetero_core.transforms.layouts import find_model_layout, order_axes, read_layout
 from hetero_core.transforms.resampling import MODES, add_resize
@@ -76,7 +76,7 @@ def add_preprocessing(network: Network, inputs: Mapping[str, InputInfo]) -> Netw
         nodes=(*(node for chain in chains for node in chain.nodes), *changed.nodes),
         initializers=MappingProxyType(initializers),
         types=MappingProxyType(types),
-        opsets=MappingProxyType({"": 18, **changed.opsets}) if chains else changed.opsets,
+        opsets=MappingProxyType({"": DEFAULT_OPSET, **changed.opsets}) if chains else changed.opsets,
         border=replace(network.border, layouts=MappingProxyType(layouts)),
     )
     return infer_types(changed)

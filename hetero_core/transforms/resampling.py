@@ -2,6 +2,9 @@
 
 nearest and bilinear are Resize with half-pixel centers, as OpenVINO and ONNX Runtime have it. area is the mean over the part of the
 source that a target pixel covers, as OpenCV's INTER_AREA when it shrinks: a product with a matrix of weights for each axis.
+
+Each is written in the opset of the network: Resize of named axes from 18 on, of all axes from 11 on, and before, where Resize knows no
+half-pixel centers, Gather for nearest and the product with weights for bilinear.
 """
 
 from __future__ import annotations
@@ -18,6 +21,10 @@ if TYPE_CHECKING:
     import numpy as np
 
 MODES = ("nearest", "bilinear", "area")
+_NAMES_AXES = 18
+_LEAVES_OUT = 13
+"""The first opset in which Resize may be without the inputs that are not used."""
+_HAS_CENTERS = 11
 
 
 def add_resize(chain: Chain, mode: str, layout: str, wanted: Sequence[Dimension], where: str) -> None:
@@ -36,17 +43,52 @@ def add_resize(chain: Chain, mode: str, layout: str, wanted: Sequence[Dimension]
         )
     assert chain.shape is not None
     target = tuple(sizes[axes.index(axis)] if axis in axes else size for axis, size in enumerate(chain.shape))
-    if mode == "area":
-        _add_area(chain, axes, target, where)
-        return
-    attributes: dict[str, Any] = {"mode": "nearest" if mode == "nearest" else "linear", "axes": axes}
+    are_known = all(isinstance(chain.shape[axis], int) for axis in axes)
+    if mode == "area" or (mode == "bilinear" and chain.opset < _HAS_CENTERS and are_known):
+        _add_products(chain, mode, axes, target, where)
+    elif mode == "nearest" and chain.opset < _HAS_CENTERS and are_known:
+        _add_gathers(chain, axes, target)
+    else:
+        _add_resize(chain, mode, axes, target)
+
+
+def _add_resize(chain: Chain, mode: str, axes: tuple[int, int], target: tuple[Dimension, ...]) -> None:
+    attributes: dict[str, Any] = {"mode": "nearest" if mode == "nearest" else "linear"}
     attributes["coordinate_transformation_mode"] = "half_pixel"
     if mode == "nearest":
         attributes["nearest_mode"] = "round_prefer_floor"
-    chain.add("Resize", "", "", chain.hold("sizes", _array(sizes, "int64")), shape=target, attributes=attributes)
+    if chain.opset >= _NAMES_AXES:
+        attributes["axes"] = axes
+        sizes = chain.hold("sizes", _array([target[axis] for axis in axes], "int64"))
+    else:
+        sizes = _compute_sizes(chain, target)
+    unused = "" if chain.opset >= _LEAVES_OUT else chain.hold("unused", _array([], "float32"))
+    chain.add("Resize", unused, unused, sizes, shape=target, attributes=attributes)
 
 
-def _add_area(chain: Chain, axes: tuple[int, int], target: tuple[Dimension, ...], where: str) -> None:
+def _compute_sizes(chain: Chain, target: tuple[Dimension, ...]) -> str:
+    """Returns the value that holds the sizes of all axes; one that is open there is that of the array."""
+    known = _array([size if isinstance(size, int) else 0 for size in target], "int64")
+    if all(isinstance(size, int) for size in target):
+        return chain.hold("sizes", known)
+    value, dtype, shape = chain.value, chain.dtype, chain.shape
+    chain.add("Shape", dtype="int64", shape=(len(target),))
+    chain.add("Mul", chain.hold("open", _array([not isinstance(size, int) for size in target], "int64")))
+    chain.add("Add", chain.hold("sizes", known))
+    sizes, chain.value, chain.dtype, chain.shape = chain.value, value, dtype, shape
+    return sizes
+
+
+def _add_gathers(chain: Chain, axes: tuple[int, int], target: tuple[Dimension, ...]) -> None:
+    for axis in axes:
+        assert chain.shape is not None
+        size, output = int(chain.shape[axis] or 0), int(target[axis] or 0)
+        indices = chain.hold(f"pixels{axis}", find_nearest(size, output))
+        shape = (*chain.shape[:axis], output, *chain.shape[axis + 1 :])
+        chain.add("Gather", indices, shape=shape, attributes={"axis": axis})
+
+
+def _add_products(chain: Chain, mode: str, axes: tuple[int, int], target: tuple[Dimension, ...], where: str) -> None:
     assert chain.shape is not None
     rank = len(target)
     given = [chain.shape[axis] for axis in axes]
@@ -59,8 +101,9 @@ def _add_area(chain: Chain, axes: tuple[int, int], target: tuple[Dimension, ...]
     chain.transpose(order)
     dtype = numpy_dtype(chain.dtype)
     kept = chain.shape[:-2]
-    rows = weigh_area(int(given[0] or 0), int(target[axes[0]] or 0)).astype(dtype)
-    columns = weigh_area(int(given[1] or 0), int(target[axes[1]] or 0)).astype(dtype).T
+    weigh = weigh_area if mode == "area" else weigh_bilinear
+    rows = weigh(int(given[0] or 0), int(target[axes[0]] or 0)).astype(dtype)
+    columns = weigh(int(given[1] or 0), int(target[axes[1]] or 0)).astype(dtype).T
     chain.add("MatMul", begins=chain.hold("rows", rows), shape=(*kept, target[axes[0]], given[1]))
     chain.add("MatMul", chain.hold("columns", columns), shape=(*kept, target[axes[0]], target[axes[1]]))
     chain.transpose(tuple(order.index(axis) for axis in range(rank)))
@@ -76,6 +119,23 @@ def weigh_area(size: int, output: int) -> np.ndarray[Any, Any]:
     covered = np.minimum(begin + step, source + 1) - np.maximum(begin, source)
     shares: np.ndarray[Any, Any] = np.clip(covered, 0, None) / step
     return shares
+
+
+def weigh_bilinear(size: int, output: int) -> np.ndarray[Any, Any]:
+    """Returns float64 (output, size): the share of the two source pixels beside the center of each target pixel."""
+    import numpy as np
+
+    center = np.clip((np.arange(output) + 0.5) * (size / output) - 0.5, 0, size - 1)
+    shares: np.ndarray[Any, Any] = np.clip(1 - np.abs(center[:, None] - np.arange(size)[None, :]), 0, None)
+    return shares
+
+
+def find_nearest(size: int, output: int) -> np.ndarray[Any, Any]:
+    """Returns int64 (output): the source pixel next to the center of each target pixel; of two that are as near, the lower one."""
+    import numpy as np
+
+    center = (np.arange(output) + 0.5) * (size / output) - 0.5
+    return np.clip(np.ceil(center - 0.5), 0, size - 1).astype(np.int64)
 
 
 def _array(numbers: Any, dtype: str) -> np.ndarray[Any, Any]:

@@ -43,7 +43,7 @@ def resample(x: np.ndarray, height: int, width: int, mode: str) -> np.ndarray:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("mode", ["nearest", "bilinear", "area"])
-@pytest.mark.parametrize("opset", [11, 13, 21])
+@pytest.mark.parametrize("opset", [9, 11, 13, 21])
 def test_image_goes_through_all_steps_as_the_formula_says(core: Core, device: str, mode: str, opset: int) -> None:
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {IMAGE}')
     info = InputInfo("U8", "NHWC", (2, 11, 13, 3), (10, 20, 30), (2, 4, 8), mode, "BGR->RGB")
@@ -61,6 +61,25 @@ def test_image_grows_as_the_formula_says(core: Core, read: Read, mode: str) -> N
     x = np.random.default_rng(1).standard_normal((1, 3, 3, 4)).astype(np.float32)
     y = core.load_network(network, "CPU").infer({"x": x})["y"]
     np.testing.assert_allclose(y, resample(x.astype(np.float64), 8, 6, mode), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("opset", [9, 10, 11, 12, 13, 17, 18, 21])
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "area"])
+def test_steps_are_written_in_the_opset_of_the_model(core: Core, mode: str, opset: int) -> None:
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {IMAGE}')
+    info = InputInfo("U8", "NHWC", (None, 11, 13, 3), (10, 20, 30), (2, 4, 8), mode, "BGR->RGB")
+    network = core.read_network(model).with_inputs({"x": info})
+    assert {node.opset for node in network.nodes} == {opset}
+    onnx.checker.check_model(onnx.load_from_string(network_to_bytes(network)), full_check=True)
+
+
+def test_image_of_open_sizes_in_an_opset_without_half_pixel_centers_takes_the_first_that_has_them(core: Core) -> None:
+    network = core.read_network(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 9]> {IMAGE}'))
+    network = network.with_inputs({"x": InputInfo(resize="bilinear")})
+    assert [node.opset for node in network.nodes if node.op_type == "Resize"] == [11]
+    x = np.random.default_rng(1).standard_normal((2, 3, 5, 4)).astype(np.float32)
+    y = core.load_network(network, "CPU").infer({"x": x})["y"]
+    np.testing.assert_allclose(y, resample(x.astype(np.float64), 8, 6, "bilinear"), rtol=0, atol=1e-5)
 
 
 def test_steps_are_nodes_in_front_that_a_split_may_place(core: Core, read: Read) -> None:

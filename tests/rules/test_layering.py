@@ -6,8 +6,8 @@ What is decided here:
 - Inside a function the same holds: lateness is for weight (onnx, drivers), not for turning the order round.
 - The few imports of something below are in BELOW with their reason, and stand under TYPE_CHECKING: they are names for annotations.
 - Files that import one another in a circle, late imports included, are at most LARGEST_CIRCLE.
-- `kernels`, `testing`, `debugging`, `conformance` and `cli` are users of the core. The core imports none of them, not even late; kernels
-  is for plugins, for the conformance kit and for the command line.
+- `kernels`, `engines`, `testing`, `debugging`, `conformance` and `cli` are users of the core. The core imports none of them, not even late;
+  engines is for plugins, kernels is for plugins, for the conformance kit and for the command line.
 - pytest is imported by the three files of `conformance` that are a test suite; the command line runs the kit without it.
 - No file of hetero_core imports a plugin; a plugin imports the core and itself.
 """
@@ -58,6 +58,7 @@ LAYERS = (
     "reports",
     "diagnosis",
     "kernels",
+    "engines",
     "testing",
     "debugging",
     "conformance",
@@ -79,6 +80,7 @@ LARGEST_CIRCLE = 3
 USERS = {
     "diagnosis": ("cli",),
     "kernels": ("testing", "conformance", "cli"),
+    "engines": (),
     "testing": ("debugging", "conformance", "cli"),
     "debugging": ("conformance", "cli"),
     "conformance": ("cli",),

@@ -3,34 +3,40 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hetero_core.contract import ConfigKey, DeviceName, Executable, Payload, QueryResult, freeze_mapping
-from hetero_core.devices.query import require_all_supported
-from hetero_core.devices.stamping import Stamps, apply_stamps, choose_stamps
-from hetero_core.errors import BlobMismatchError
+from hetero_core.contract import ConfigKey, DeviceName, Executable
+from hetero_core.engines.device import EngineDevice
 from hetero_core.hookspecs import hookimpl
-from hetero_core.network.graph import Network
-from hetero_core.network.writer import needs_wrappers, pack_network, unpack_network
+from hetero_core.network.graph import Network, Node
+from hetero_onnxruntime.compiled import restore_session, store_session
 from hetero_onnxruntime.engine import CPU_PROVIDER, Engine, describe_rivalry
 from hetero_onnxruntime.executable import OrtExecutable
 from hetero_onnxruntime.known_errors import find_known_error
 from hetero_onnxruntime.probing import Prober
 from hetero_onnxruntime.provider_errors import find_provider_error
-from hetero_onnxruntime.session import CONFIG_KEYS, Settings
+from hetero_onnxruntime.session import CONFIG_KEYS, Settings, build_session
 
 _CAPABILITIES = ("FP32", "FP64", "FP16", "INT8")
 
 
-class OrtDevice:
+class OrtDevice(EngineDevice):
     """One object per Core and registered name."""
+
+    title = "ONNX Runtime"
 
     def __init__(self, name: str, engine: Engine) -> None:
         self._name = name
         self._engine = engine
+        self.version = engine.version
         self._lock = threading.Lock()
         self._probers: dict[str, Prober] = {}
+
+    @property
+    def newest_ir_version(self) -> int:  # type: ignore[override]  # asked of the engine when it is first needed
+        """The newest file format that the engine accepts."""
+        return self._engine.newest_ir_version
 
     @hookimpl
     def config_keys(self) -> Mapping[str, ConfigKey]:
@@ -49,67 +55,48 @@ class OrtDevice:
             "ORT_DISTRIBUTIONS": tuple(f"{name} {version}" for name, version in sorted(self._engine.distributions.items())),
         }
 
-    @hookimpl
-    def query_network(self, device: DeviceName, network: Network) -> QueryResult:
-        """Stamps the network, then asks the engine about each distinct node."""
-        stamps = choose_stamps(network, self._newest_of_domain(network))
-        stamped = apply_stamps(network, stamps, self._engine.newest_ir_version)
+    def newest_opsets(self, network: Network) -> Mapping[str, int]:
+        """Returns the newest opset of each domain of a network that the engine accepts."""
+        return {domain: self._engine.newest_opset(domain) for domain in ("", "ai.onnx.ml", *network.opsets)}
+
+    def find_known_errors(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Mapping[str, str]:
+        """Returns what the engine or its provider gets wrong, by the name of the node."""
         provider = self._provider(device)
-        reasons = dict(stamps.refusals)
-        reasons.update(
-            (node.name, reason)
-            for node in network.nodes
-            if node.name not in reasons
-            and (reason := find_known_error(node, network) or find_provider_error(node, network, provider))
-        )
+        found = ((node, find_known_error(node, network) or find_provider_error(node, network, provider)) for node in network.nodes)
+        errors = {node.name: error for node, error in found if error is not None}
         passed = [spec.name for spec in network.outputs if spec.name not in network.index_of_producer]
         if passed and provider != CPU_PROVIDER:
             # ONNX Runtime 1.24 with OpenVINO: "Duplicate definition of name". A part that HETERO cuts has no such outputs.
             why = f"{provider} does not load a network that returns its input or constant '{passed[0]}' as it is"
-            reasons.update((node.name, why) for node in network.nodes if node.name not in reasons)
-        asked = [node for node in stamped.nodes if node.name not in reasons]
-        reasons.update(self._prober(device).find_refusals(asked, stamped))
-        return QueryResult(
-            supported=freeze_mapping((node.name, str(device)) for node in network.nodes if node.name not in reasons),
-            refused=freeze_mapping((node.name, reasons[node.name]) for node in network.nodes if node.name in reasons),
-        )
+            return {node.name: errors.get(node.name, why) for node in network.nodes}
+        return errors
 
-    @hookimpl
-    def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
-        """Makes a session; what the query took runs on the provider that was asked for, or this fails."""
-        require_all_supported(device, network, self.query_network(device, network))
+    def find_refusals(self, device: DeviceName, nodes: Iterable[Node], stamped: Network) -> Mapping[str, str]:
+        """Returns why the engine makes no session of a node, by name."""
+        provider = self._provider(device)
+        with self._lock:
+            prober = self._probers.setdefault(provider, Prober(self._engine, provider))
+        return prober.find_refusals(nodes, stamped)
+
+    def compile(self, device: DeviceName, network: Network, stamped: Network, config: Mapping[str, Any]) -> Executable:
+        """Makes a session on the provider that was asked for."""
         settings = Settings.of_config(self._provider(device), config)
-        return OrtExecutable(self._engine, network, self._stamp(network), settings)
+        return OrtExecutable(self._engine, network, stamped, settings, build_session(self._engine, stamped, settings))
 
-    @hookimpl
-    def export_network(self, executable: OrtExecutable) -> Payload:
-        """The network itself with the engine's version: what the engine would compile fits only the processor that it was made on."""
-        return Payload({**pack_network(executable.network), "engine": self._engine.version.encode()})
+    def store(self, executable: OrtExecutable) -> Mapping[str, Any]:
+        """The optimized model and its weights; nothing on providers that have no such form."""
+        if executable.settings.provider != CPU_PROVIDER:
+            return {}
+        return store_session(self._engine, executable.stamped, executable.settings)
 
-    @hookimpl
-    def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
-        """Makes a session of the exported network; weights stay in the blob's memory."""
-        written = bytes(payload.sections["engine"]).decode()
-        if written != self._engine.version:
-            raise BlobMismatchError(
-                f"the blob was exported by ONNX Runtime {written}; {self._engine.version} is installed. Export the network again"
-            )
-        return self.load_network(device, unpack_network(payload.sections), config)
+    def restore(
+        self, device: DeviceName, network: Network, stored: Mapping[str, memoryview], config: Mapping[str, Any]
+    ) -> Executable:
+        """Makes a session of the optimized model, whose weights stay in the memory of the blob."""
+        settings = Settings.of_config(self._provider(device), config)
+        loaded = restore_session(self._engine, stored, settings)
+        return OrtExecutable(self._engine, network, self.stamp(network), settings, loaded)
 
     def _provider(self, device: DeviceName) -> str:
         providers = self._engine.provider_of_id
         return providers[device.id or next(iter(providers))]
-
-    def _prober(self, device: DeviceName) -> Prober:
-        provider = self._provider(device)
-        with self._lock:
-            return self._probers.setdefault(provider, Prober(self._engine, provider))
-
-    def _newest_of_domain(self, network: Network) -> Mapping[str, int]:
-        return {domain: self._engine.newest_opset(domain) for domain in ("", "ai.onnx.ml", *network.opsets)}
-
-    def _stamp(self, network: Network) -> Network:
-        stamps: Stamps = choose_stamps(network, self._newest_of_domain(network))
-        stamped = apply_stamps(network, stamps, self._engine.newest_ir_version)
-        assert not needs_wrappers(stamped), "a stamped network has one opset per domain"
-        return stamped

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero_core.engines.installation import find_version, import_engine, require_version
 from hetero_core.errors import DeviceUnavailableError, enumerate_choices
 
 OLDEST = (1, 23)
@@ -88,34 +89,19 @@ def open_engine() -> Engine:
         raise DeviceUnavailableError(
             "ONNX Runtime is not installed; pip install 'hetero-onnxruntime[cpu]', or one of the extras directml, gpu, openvino"
         )
-    module = _import_engine(distributions)
-    found = tuple(int(piece) for piece in module.__version__.split(".")[:2])
-    if found < OLDEST:
-        wanted = ".".join(map(str, OLDEST))
-        raise DeviceUnavailableError(
-            f"ONNX Runtime {module.__version__} is too old: expected {wanted} or newer; "
-            f"pip install --upgrade {next(iter(distributions))}"
-        )
+    installed = enumerate_choices(f"{name} {version}" for name, version in distributions.items())
+    cure = f"reinstall {' and '.join(distributions)}{describe_rivalry(distributions)}"
+    module = import_engine("onnxruntime", "InferenceSession", f"ONNX Runtime ({installed})", cure=cure)
+    require_version("ONNX Runtime", module.__version__, OLDEST, distribution=next(iter(distributions)))
     fault = find_fault(module, CPU_PROVIDER)
     if fault is not None:
-        raise DeviceUnavailableError(
-            f"ONNX Runtime {module.__version__} cannot run one node: {fault}; reinstall {' and '.join(distributions)}"
-            + describe_rivalry(distributions)
-        )
+        raise DeviceUnavailableError(f"ONNX Runtime {module.__version__} cannot run one node: {fault}; {cure}")
     return Engine(module, distributions)
 
 
 def find_distributions() -> Mapping[str, str]:
     """Returns the version of each installed distribution of ONNX Runtime, by name; reads no engine."""
-    import importlib_metadata
-
-    found = {}
-    for name in DISTRIBUTIONS:
-        try:
-            found[name] = importlib_metadata.version(name)
-        except importlib_metadata.PackageNotFoundError:
-            continue
-    return found
+    return {name: version for name in DISTRIBUTIONS if (version := find_version(name)) is not None}
 
 
 def describe_rivalry(distributions: Mapping[str, str]) -> str:
@@ -124,24 +110,6 @@ def describe_rivalry(distributions: Mapping[str, str]) -> str:
         return ""
     listed = enumerate_choices(f"{name} {version}" for name, version in distributions.items())
     return f". Several distributions install the folder onnxruntime and overwrite each other: {listed}; uninstall all, then install one"
-
-
-def _import_engine(distributions: Mapping[str, str]) -> ModuleType:
-    try:
-        import onnxruntime  # native libraries; the reason why this module is imported late
-    except Exception as error:
-        raise DeviceUnavailableError(
-            f"ONNX Runtime is installed ({enumerate_choices(f'{name} {version}' for name, version in distributions.items())}) "
-            f"and cannot be imported: {type(error).__name__}: {error}" + describe_rivalry(distributions)
-        ) from error
-    if not hasattr(onnxruntime, "InferenceSession"):
-        # What is left of the folder after one of two rivals was uninstalled is a package without contents.
-        raise DeviceUnavailableError(
-            f"the folder onnxruntime has no InferenceSession; reinstall {' and '.join(distributions)}"
-            + describe_rivalry(distributions)
-        )
-    module: ModuleType = onnxruntime
-    return module
 
 
 def find_fault(module: Any, provider: str) -> str | None:

@@ -6,13 +6,13 @@ import ctypes
 import json
 import os
 import tempfile
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from hetero_core.contract import Executable, RunContext
 from hetero_core.dtypes import numpy_dtype, onnx_of_dtype
+from hetero_core.engines.arrays import SMALL, Place, count_bytes, find_place
 from hetero_core.errors import ClosedError
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType, ValueSpec
@@ -24,12 +24,6 @@ from hetero_onnxruntime.session import Loaded, Settings, build_session
 _PLAIN = frozenset(
     {"float32", "float64", "float16", "bool", "string", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
 )
-
-_LITTLE = 16384
-"""Bytes up to which a copy, 0.3 us, costs less than what binding adds to a run, 8 us."""
-
-Place = tuple[int, tuple[int, ...]]
-"""Where an array lies: address and shape."""
 
 
 class Bindings:
@@ -47,19 +41,19 @@ class Bindings:
 class OrtExecutable(Executable):
     """One session, shared by threads: runs share nothing, so results are the caller's own."""
 
-    def __init__(self, engine: Engine, network: Network, stamped: Network, settings: Settings) -> None:
+    def __init__(self, engine: Engine, network: Network, stamped: Network, settings: Settings, loaded: Loaded) -> None:
         self.inputs = network.inputs
         self.outputs = network.outputs
         self.network = network
         self._engine = engine
-        self._stamped = stamped
-        self._settings = settings
-        self._loaded: Loaded | None = build_session(engine, stamped, settings)
+        self.stamped = stamped
+        self.settings = settings
+        self._loaded: Loaded | None = loaded
         self._names = [spec.name for spec in self.inputs]
         self._output_names = [spec.name for spec in self.outputs]
         self._is_plain = all(_is_plain(spec) for spec in (*self.inputs, *self.outputs))
-        self._makes_little = all(_is_little(spec) for spec in self.outputs)
-        self._is_fixed = all(_is_fixed(spec) for spec in (*self.inputs, *self.outputs))
+        self._makes_little = all(0 <= _count(spec) <= SMALL for spec in self.outputs)
+        self._is_fixed = all(_count(spec) >= 0 for spec in (*self.inputs, *self.outputs))
 
     def create_state(self) -> Bindings:
         """Returns what keeps the bindings of a request."""
@@ -93,7 +87,7 @@ class OrtExecutable(Executable):
             bindings.places = [None] * (len(inputs) + len(presets))
         bound, places = bindings.bound, bindings.places
         for index, value in enumerate((*inputs, *presets)):
-            place = _find_place(value)
+            place = find_place(value)
             # An array that was resized where it lies is told anew, and refused by the engine.
             if place is None or place != places[index]:
                 is_input = index < len(inputs)
@@ -133,8 +127,8 @@ class OrtExecutable(Executable):
         with tempfile.TemporaryDirectory(prefix="hetero-ort-") as folder:
             session = build_session(
                 self._engine,
-                self._stamped,
-                self._settings,
+                self.stamped,
+                self.settings,
                 enable_profiling=True,
                 profile_file_prefix=os.path.join(folder, "profile"),
             ).session
@@ -166,30 +160,10 @@ def _is_plain(spec: ValueSpec) -> bool:
     return not isinstance(spec.type, TensorType) or spec.dtype in _PLAIN
 
 
-def _is_fixed(spec: ValueSpec) -> bool:
-    """Says whether a value is a tensor of numbers of one size."""
-    if not isinstance(spec.type, TensorType) or spec.dtype in (None, "string") or spec.shape is None:
-        return False
-    return all(isinstance(size, int) for size in spec.shape)
-
-
-def _is_little(spec: ValueSpec) -> bool:
-    """Says whether a value is of one small size."""
-    if not _is_fixed(spec):
-        return False
-    sizes = [size for size in spec.shape or () if isinstance(size, int)]
-    return prod(sizes) * numpy_dtype(str(spec.dtype)).itemsize <= _LITTLE
-
-
-def _find_place(array: np.ndarray[Any, Any]) -> Place | None:
-    """Returns where an array lies; None for one that is empty, read-only, not contiguous or of a type that NumPy lacks.
-
-    0.7 us; `ctypes.data` takes 1.5.
-    """
-    if not array.flags.carray or not array.size or array.dtype.isbuiltin != 1:
-        return None
-    where = ctypes.c_char.from_buffer(array)  # type: ignore[arg-type]  # before Python 3.12 stubs do not say that arrays are buffers
-    return ctypes.addressof(where), array.shape
+def _count(spec: ValueSpec) -> int:
+    """Returns the bytes of a value of one size, -1 for any other."""
+    count = count_bytes(spec)
+    return -1 if count is None else count
 
 
 def _bind(bind: Any, spec: ValueSpec, array: np.ndarray[Any, Any]) -> None:

@@ -50,11 +50,13 @@ def _check_cast(node: Node, network: Network) -> str | None:
 
 
 def _check_conv_integer(node: Node, network: Network) -> str | None:
-    # ONNX Runtime 1.31: convinteger_with_padding.
-    has_points = len(node.inputs) > 2 and any(node.inputs[2:])
-    if has_points and any(node.attributes.get("pads", ())):
-        return "ONNX Runtime fails at run time on ConvInteger with padding and zero points"
-    return None
+    # ONNX Runtime 1.32: convinteger_with_padding; padded or not, a zero point of the filter has to be one number.
+    if len(node.inputs) < 4 or not node.inputs[3]:
+        return None
+    points = network.type_of(node.inputs[3])
+    if isinstance(points, TensorType) and points.shape in ((), (1,)):
+        return None
+    return "ONNX Runtime fails at run time on ConvInteger with a zero point for each channel of the filter, or of an unknown number"
 
 
 def _check_max_unpool(node: Node, network: Network) -> str | None:

@@ -6,10 +6,10 @@ Making a session of one node takes about 0.2 ms. The engine's table of kernels w
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 
-from hetero_core.devices.probing import NodeProber, list_element_types
+from hetero_core.engines.probing import NodeProber, list_element_types
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.writer import network_to_bytes
 from hetero_onnxruntime.engine import CPU_PROVIDER, NO_DEVICES, Engine, make_options, open_session
@@ -19,29 +19,17 @@ _PACKED = frozenset({"int4", "uint4", "float4e2m1", "int2", "uint2"})
 
 
 class Prober:
-    """Answers for one execution provider. Safe for threads."""
+    """Answers for one execution provider: `find_refusals` is that of `NodeProber`. Safe for threads."""
 
     def __init__(self, engine: Engine, provider: str) -> None:
         self._engine = engine
         self._provider = provider
-        self._nodes = NodeProber(self._ask, keeps_weights=False)
+        self.find_refusals = NodeProber(self._ask, _refuse_type, keeps_weights=False).find_refusals
         # The engine lists the kernels of its CPU provider, and, where it was built with OpenVINO (1.24), ends the process instead.
         self._lists_kernels = provider == CPU_PROVIDER and set(engine.module.get_available_providers()) <= {
             CPU_PROVIDER,
             *NO_DEVICES,
         }
-
-    def find_refusals(self, nodes: Iterable[Node], network: Network) -> dict[str, str]:
-        """Returns why the engine does not take nodes of a stamped network, by name; nodes that it takes are not in it."""
-        reasons = {}
-        asked = []
-        for node in nodes:
-            reason = next(filter(None, (_refuse_type(value, network) for value in (*node.reads, *node.writes))), None)
-            if reason is None:
-                asked.append(node)
-            else:
-                reasons[node.name] = reason
-        return reasons | self._nodes.find_refusals(asked, network)
 
     def _ask(self, networks: Sequence[Network]) -> list[str]:
         return [self._ask_one(network) for network in networks]

@@ -6,16 +6,14 @@ of processors. An entry goes when a newer distribution is right. What every prov
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from hetero_core.network.graph import Graph, Node, iterate_graphs
+from hetero_core.engines.inspection import dtype_of_input, dtype_of_value
+from hetero_core.engines.known_errors import Check, find_error, refuse, refuse_unless
+from hetero_core.network.graph import Graph, Node
 from hetero_core.network.types import TensorType
 
 OPENVINO_PROVIDER = "OpenVINOExecutionProvider"
-
-Check = Callable[[Node, Graph], str | None]
 
 _LONG = frozenset({"int64", "uint64"})
 _WIDE = _LONG | {"int32", "uint32"}
@@ -62,16 +60,7 @@ def find_provider_error(node: Node, graph: Graph, provider: str) -> str | None:
     """Returns what a provider gets wrong about a node, or about one in its bodies, in words, or None."""
     if provider != OPENVINO_PROVIDER:
         return None
-    found = _check_node(node, graph)
-    if found is not None:
-        return found
-    for outer in node.bodies.values():
-        for body in iterate_graphs(outer):
-            for inner in body.nodes:
-                found = _check_node(inner, body)
-                if found is not None:
-                    return f"its body holds '{inner.name}' ({inner.op_type}): {found}"
-    return None
+    return find_error(node, graph, _check_node)
 
 
 def _check_node(node: Node, graph: Graph) -> str | None:
@@ -90,11 +79,11 @@ def _check_integers(node: Node, graph: Graph) -> str | None:
             continue
         constant = graph.initializers.get(value)
         if constant is None:
-            if _find_dtype(value, graph) in _LONG:
+            if dtype_of_value(value, graph) in _LONG:
                 return f"OpenVINO's provider computes integers of 64 bits in 32; '{value}' may be larger"
         elif constant.dtype in _LONG and node.op_type != "Slice" and _exceeds_int32(constant.array):
             return f"OpenVINO's provider computes integers of 64 bits in 32; the constant '{value}' is larger"
-    dtype = _find_dtype(node.inputs[0], graph) if node.inputs else None
+    dtype = dtype_of_input(node, graph)
     if dtype in _WIDE and node.op_type in _IN_FLOAT:
         return f"OpenVINO's provider computes {node.op_type} of {dtype} in float32"
     if dtype in _BYTES and node.op_type in _SATURATING:
@@ -108,19 +97,6 @@ def _exceeds_int32(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> 
     return bool(array.size and (array.max() > 2**31 - 1 or array.min() < np.int64(-(2**31))))
 
 
-def _find_dtype(value: str, graph: Graph) -> str | None:
-    found = graph.type_of(value)
-    return found.dtype if isinstance(found, TensorType) else None
-
-
-def _always(reason: str) -> Check:
-    return lambda node, graph: reason
-
-
-def _check_attribute(name: str, usual: object, reason: str) -> Check:
-    return lambda node, graph: reason if node.attributes.get(name, usual) != usual else None
-
-
 def _check_single(node: Node, graph: Graph) -> str | None:
     # max_one_input, min_one_input, sum_one_input: an output that is an input is not written
     return f"OpenVINO's provider does not write the {node.op_type} of one value" if len(node.inputs) == 1 else None
@@ -128,7 +104,7 @@ def _check_single(node: Node, graph: Graph) -> str | None:
 
 def _check_reduce(node: Node, graph: Graph) -> str | None:
     # No case: the accumulator begins at the lowest float
-    dtype = _find_dtype(node.inputs[0], graph)
+    dtype = dtype_of_value(node.inputs[0], graph)
     is_real = dtype is None or "float" in dtype
     return f"OpenVINO's provider returns the {_EXTREMES[node.op_type]} float of infinities alone" if is_real else None
 
@@ -166,29 +142,29 @@ _EXTREMES = {"ReduceMax": "lowest", "ReduceMin": "highest"}
 
 _CHECKS: dict[str, Check] = {
     # averagepool_2d_ceil_last_window_starts_on_pad, maxpool_2d_ceil_output_size_reduce_by_one
-    "AveragePool": _check_attribute("ceil_mode", 0, _WINDOWS),
+    "AveragePool": refuse_unless("ceil_mode", 0, _WINDOWS),
     # center_crop_pad_crop_axes_chw
-    "CenterCropPad": _check_attribute("axes", None, "OpenVINO's provider fails at run time on CenterCropPad of some axes"),
+    "CenterCropPad": refuse_unless("axes", None, "OpenVINO's provider fails at run time on CenterCropPad of some axes"),
     # dequantizelinear_blocked
-    "DequantizeLinear": _check_attribute("block_size", 0, "OpenVINO's provider ignores block_size of DequantizeLinear"),
+    "DequantizeLinear": refuse_unless("block_size", 0, "OpenVINO's provider ignores block_size of DequantizeLinear"),
     # dynamicquantizelinear
-    "DynamicQuantizeLinear": _always(_HALVES),
+    "DynamicQuantizeLinear": refuse(_HALVES),
     # gru_batchwise, simple_rnn_batchwise
-    "GRU": _check_attribute("layout", 0, _LAYOUT),
-    "LSTM": _check_attribute("layout", 0, _LAYOUT),
+    "GRU": refuse_unless("layout", 0, _LAYOUT),
+    "LSTM": refuse_unless("layout", 0, _LAYOUT),
     # l2normalization_axis_0
-    "LpNormalization": _always("OpenVINO's provider divides by a norm of 0, where the standard has 0"),
+    "LpNormalization": refuse("OpenVINO's provider divides by a norm of 0, where the standard has 0"),
     "Max": _check_single,
-    "MaxPool": _check_attribute("ceil_mode", 0, _WINDOWS),
+    "MaxPool": refuse_unless("ceil_mode", 0, _WINDOWS),
     "Min": _check_single,
     # nonmaxsuppression_iou_threshold_boundary
-    "NonMaxSuppression": _always("OpenVINO's provider drops boxes whose overlap equals the threshold"),
-    "QuantizeLinear": _always(_HALVES),
-    "RNN": _check_attribute("layout", 0, _LAYOUT),
+    "NonMaxSuppression": refuse("OpenVINO's provider drops boxes whose overlap equals the threshold"),
+    "QuantizeLinear": refuse(_HALVES),
+    "RNN": refuse_unless("layout", 0, _LAYOUT),
     "ReduceMax": _check_reduce,
     "ReduceMin": _check_reduce,
     # resize_downsample_sizes_nearest_not_larger, _not_smaller
-    "Resize": _check_attribute(
+    "Resize": refuse_unless(
         "keep_aspect_ratio_policy", "stretch", "OpenVINO's provider ignores keep_aspect_ratio_policy of Resize"
     ),
     "Round": _check_round,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,13 +13,16 @@ import numpy as np
 from hetero_core.contract import ConfigKey
 from hetero_core.dtypes import bits_of_dtype, onnx_of_dtype
 from hetero_core.errors import LoadError
-from hetero_core.network.graph import Network
+from hetero_core.network.graph import EMPTY, Network
 from hetero_core.network.initializers import Initializer
+from hetero_core.network.types import TensorType, ValueType
 from hetero_core.network.writer import network_to_bytes, network_to_skeleton
 from hetero_core.transforms.constants import limit_folding
 from hetero_core.transforms.folding import measure_folding
 from hetero_onnxruntime.engine import CPU_PROVIDER, Engine, make_options, open_session
 from hetero_onnxruntime.probing import shorten_message
+
+logger = logging.getLogger(__name__)
 
 OPTIMIZATION_KEY = "ORT_GRAPH_OPTIMIZATION"
 SPINNING_KEY = "ORT_ALLOW_SPINNING"
@@ -68,34 +73,83 @@ class Loaded:
     kept: tuple[Any, ...]
 
 
-def build_session(engine: Engine, network: Network, settings: Settings, **more: Any) -> Loaded:
-    """Returns a session on a stamped network; `more` are further attributes of its options, as `enable_profiling`.
+def build_session(
+    engine: Engine, network: Network, settings: Settings, *, entries: Mapping[str, str] = EMPTY, **more: Any
+) -> Loaded:
+    """Returns a session on a stamped network; `entries` and `more` are further ones of its options, as `enable_profiling`.
 
     Raises: LoadError with the engine's own words.
     """
+
+    def open_network(network: Network) -> Loaded:
+        options = make_session_options(engine, settings, entries, **more)
+        folded = measure_folding(network)
+        if sum(folded.values()) > limit_folding(network):
+            # The engine has a limit for each result, 1 GiB, and none for all of them; what it does not fold it computes in each run.
+            options.add_session_config_entry(_FOLDED_KEY, str(limit_folding(network) // len(folded)))
+        model, kept = _write_model(engine, network, options)
+        disabled = ["QDQPropagationTransformer"] if _loses_zero_points(network) else []
+        disabled += ["MatmulTransposeFusion"] if _may_turn_halves(network) else []
+        return Loaded(open_session(engine.module, model, options, settings.provider, disabled=disabled), kept)
+
+    try:
+        loaded = open_network(network)
+    except Exception as error:
+        opened = _open_sizes(network) if _MISJUDGED in str(error) else network
+        if opened is network:
+            raise _word_failure(engine, network, settings, error) from error
+        logger.info("network '%s' is loaded with open sizes: %s", network.name, shorten_message(str(error)))
+        try:
+            loaded = open_network(opened)
+        except Exception:  # noqa: BLE001  # the first error is about the network as it is
+            raise _word_failure(engine, network, settings, error) from error
+    _require_provider(loaded.session, network, settings.provider)
+    return loaded
+
+
+def make_session_options(engine: Engine, settings: Settings, entries: Mapping[str, str] = EMPTY, **more: Any) -> Any:
+    """Returns the options of a session with these settings; `entries` are texts that the engine knows, `more` attributes."""
     options = make_options(engine.module, settings.provider)
     options.graph_optimization_level = getattr(engine.module.GraphOptimizationLevel, LEVELS[settings.level])
     options.intra_op_num_threads = settings.threads
     options.inter_op_num_threads = 1
-    folded = measure_folding(network)
-    if sum(folded.values()) > limit_folding(network):
-        # The engine has a limit for each result, 1 GiB, and none for all of them; what it does not fold it computes in each run.
-        options.add_session_config_entry(_FOLDED_KEY, str(limit_folding(network) // len(folded)))
     if settings.spins:
         options.add_session_config_entry("session.intra_op.allow_spinning", "1")
+    for name, text in entries.items():
+        options.add_session_config_entry(name, text)
     for name, value in more.items():
         setattr(options, name, value)
-    model, kept = _write_model(engine, network, options)
-    try:
-        disabled = ["QDQPropagationTransformer"] if _loses_zero_points(network) else []
-        disabled += ["MatmulTransposeFusion"] if _may_turn_halves(network) else []
-        session = open_session(engine.module, model, options, settings.provider, disabled=disabled)
-    except Exception as error:
-        raise LoadError(
-            f"ONNX Runtime {engine.version} cannot load network '{network.name}' on {settings.provider}: {shorten_message(str(error))}"
-        ) from error
-    _require_provider(session, network, settings.provider)
-    return Loaded(session, kept)
+    return options
+
+
+def _word_failure(engine: Engine, network: Network, settings: Settings, error: Exception) -> LoadError:
+    return LoadError(
+        f"ONNX Runtime {engine.version} cannot load network '{network.name}' on {settings.provider}: {shorten_message(str(error))}"
+    )
+
+
+_MISJUDGED = "InferenceError]"
+"""What the engine says where it folds an If whose condition follows from fixed sizes, and takes what the branch makes for another rank.
+
+ONNX Runtime 1.32, on networks with an If in the body of an If that it runs with open sizes.
+"""
+
+
+def _open_sizes(network: Network) -> Network:
+    """Returns the network with open sizes at its inputs, its outputs and between its nodes; itself where there is no body, or no size."""
+    if not any(node.bodies for node in network.nodes):
+        return network
+    specs = [tuple(replace(spec, type=_open_type(spec.type)) for spec in side) for side in (network.inputs, network.outputs)]
+    if specs[0] == network.inputs:
+        return network
+    types = {name: found if name in network.initializers else _open_type(found) for name, found in network.types.items()}
+    return replace(network, inputs=specs[0], outputs=specs[1], types=MappingProxyType(types))
+
+
+def _open_type(found: ValueType) -> ValueType:
+    if not isinstance(found, TensorType) or found.shape is None:
+        return found
+    return replace(found, shape=(None,) * len(found.shape))
 
 
 def _loses_zero_points(network: Network) -> bool:
@@ -121,7 +175,7 @@ def _may_turn_halves(network: Network) -> bool:
 def _write_model(engine: Engine, network: Network, options: Any) -> tuple[bytes, tuple[Any, ...]]:
     """Returns the model for the engine, and the weights that it is given by reference; models above 2 GB have no other way."""
     skeleton, left_out = network_to_skeleton(network)
-    values = [_refer(engine.module, constant) for constant in left_out.values()]
+    values = [refer(engine.module, constant) for constant in left_out.values()]
     if any(value is None for value in values):
         return network_to_bytes(network), ()
     if values:
@@ -129,7 +183,7 @@ def _write_model(engine: Engine, network: Network, options: Any) -> tuple[bytes,
     return skeleton.SerializeToString(), (values, tuple(constant.array for constant in left_out.values()))
 
 
-def _refer(module: Any, constant: Initializer) -> Any:
+def refer(module: Any, constant: Initializer) -> Any:
     """Returns the engine's value over a constant's own memory; None for types that the engine packs."""
     if constant.dtype in _CARRIERS:
         carried = constant.array.view(_CARRIERS[constant.dtype])

@@ -59,7 +59,7 @@ def test_absent_engine_is_named_with_the_cure(site_without_engine: Path) -> None
             "raise ImportError('libcudart.so.12: cannot open shared object file')",
             "cannot be imported: ImportError: libcudart.so.12",
         ),
-        ("", "the folder onnxruntime has no InferenceSession; reinstall onnxruntime"),
+        ("", "is installed, but its folder has no InferenceSession; reinstall onnxruntime"),
         ("__version__ = '1.10.0'\nclass InferenceSession: pass", "ONNX Runtime 1.10.0 is too old: expected 1.23 or newer"),
     ],
     ids=["raises", "empty", "old"],

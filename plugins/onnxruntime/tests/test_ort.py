@@ -287,10 +287,10 @@ def test_one_session_serves_many_threads(core: Core) -> None:
 
 def test_initializer_array_is_not_copied_for_the_engine() -> None:
     import onnxruntime
-    from hetero_onnxruntime.session import _refer
+    from hetero_onnxruntime.session import refer
 
     constant = Initializer.of_array(np.arange(1000, dtype=np.float32))
-    value = _refer(onnxruntime, constant)
+    value = refer(onnxruntime, constant)
     assert value.data_ptr() == constant.array.ctypes.data
 
 

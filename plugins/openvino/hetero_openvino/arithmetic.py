@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from hetero_core.engines.inspection import MOVING, dtype_of_input, dtype_of_value
 from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
 from hetero_core.network.types import ValueSpec
-from hetero_openvino.inspection import MOVING, dtype_of_input, dtype_of_value
 from hetero_openvino.magnitudes import LARGEST, Bound, bound_exactly, find_bounds, is_beyond
 
 EXACT_FLOAT = 2**24

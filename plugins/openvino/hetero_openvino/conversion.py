@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hetero_core.network.graph import Network
-from hetero_core.network.types import TensorType, ValueType
+from hetero_core.network.types import TensorType
 from hetero_core.network.writer import network_to_bytes, network_to_proto, write_network
 from hetero_openvino.corrections import correct_model
 from hetero_openvino.lengths import state_lengths
@@ -75,8 +75,9 @@ def join_networks(networks: Sequence[Network]) -> bytes:
     return content
 
 
-def find_type_fault(name: str, found: ValueType | None) -> str | None:
-    """Returns why a value of a type cannot be handed over, or None when it can."""
+def find_type_fault(name: str, network: Network) -> str | None:
+    """Returns why a value cannot be handed over, or None when it can."""
+    found = network.type_of(name)
     if not isinstance(found, TensorType):
         return f"the type of '{name}' is not known" if found is None else f"'{name}' is {found}; OpenVINO takes and gives tensors"
     if found.dtype == "float64":

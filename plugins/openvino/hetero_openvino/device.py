@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from hetero_core.contract import ConfigKey, DeviceName, Executable, Payload, QueryResult, freeze_mapping
-from hetero_core.devices.query import require_all_supported
-from hetero_core.devices.stamping import Stamps, apply_stamps, choose_stamps
+from hetero_core.contract import ConfigKey, DeviceName, Executable
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
-from hetero_core.errors import BlobMismatchError, LoadError
+from hetero_core.engines.device import EngineDevice
+from hetero_core.errors import LoadError
 from hetero_core.hookspecs import hookimpl
-from hetero_core.network.graph import Network
-from hetero_core.network.writer import pack_network, unpack_network
+from hetero_core.network.graph import Network, Node
 from hetero_core.transforms.folding import find_excess_folding
 from hetero_openvino.arithmetic import find_excess, find_output_excess, settle_limits
 from hetero_openvino.engine import Engine
-from hetero_openvino.executable import OpenvinoExecutable, compile_network
-from hetero_openvino.known_errors import find_known_error
+from hetero_openvino.executable import OpenvinoExecutable, compile_network, open_tensor
+from hetero_openvino.known_errors import QUANTIZED_KEY, find_known_error
+from hetero_openvino.ports import Ports
 from hetero_openvino.probing import Prober
 from hetero_openvino.roundings import find_lost_rounding
 
@@ -29,15 +29,18 @@ NEWEST_OPSETS = MappingProxyType({"": 28})
 
 What it gets wrong of an opset is in `known_errors`.
 """
-NEWEST_IR_VERSION = 13
 
 
-class OpenvinoDevice:
+class OpenvinoDevice(EngineDevice):
     """One object per Core and registered name."""
+
+    title = "OpenVINO"
+    newest_ir_version = 13
 
     def __init__(self, name: str, engine: Engine) -> None:
         self._name = name
         self._engine = engine
+        self.version = engine.version
         self._lock = threading.Lock()
         self._probers: dict[str, Prober] = {}
 
@@ -50,7 +53,12 @@ class OpenvinoDevice:
                 "f32",
                 "What float32 is computed in. OpenVINO itself takes bfloat16 on processors that have it; f32 keeps the answer.",
                 choices=("bf16", "f16", "f32"),
-            )
+            ),
+            QUANTIZED_KEY: ConfigKey(
+                bool,
+                False,
+                "Take quantized models, whose results differ from ONNX's by steps of the quantization: OpenVINO rounds halves another way.",
+            ),
         }
 
     @hookimpl
@@ -66,64 +74,64 @@ class OpenvinoDevice:
             "DEVICE_ARCHITECTURE": lambda: str(self._engine.core.get_property(own, "DEVICE_ARCHITECTURE")) or "openvino",
         }
 
-    @hookimpl
-    def query_network(self, device: DeviceName, network: Network) -> QueryResult:
-        """Stamps the network, then asks the engine about all distinct nodes at once."""
-        stamps = _stamp(network)
-        stamped = apply_stamps(network, stamps, NEWEST_IR_VERSION)
-        reasons = dict(stamps.refusals)
-        for name, nbytes in find_excess_folding(network).items():
-            reasons.setdefault(name, f"OpenVINO computes constants ahead, here of {nbytes} bytes or more, and knows no limit")
+    def newest_opsets(self, network: Network) -> Mapping[str, int]:
+        """Returns the newest opset whose operators were compared."""
+        return NEWEST_OPSETS
+
+    def find_known_errors(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Mapping[str, str]:
+        """Returns what the engine gets wrong, by the name of the node."""
+        errors = {
+            name: f"OpenVINO computes constants ahead, here of {nbytes} bytes or more, and knows no limit"
+            for name, nbytes in find_excess_folding(network).items()
+        }
         excess = find_output_excess(network)
         if excess is not None:
-            reasons.update((node.name, excess) for node in network.nodes if node.name not in reasons)
+            return {node.name: errors.get(node.name, excess) for node in network.nodes}
         _, bounds = settle_limits(network)
         for node in network.nodes:
-            error = find_known_error(node, network) or find_excess(node, network, bounds) or find_lost_rounding(node, network)
+            error = (
+                find_known_error(node, network, takes_quantized=config[QUANTIZED_KEY])
+                or find_excess(node, network, bounds)
+                or find_lost_rounding(node, network)
+            )
             if error is not None:
-                reasons.setdefault(node.name, f"{error} (OpenVINO {self._engine.version})")
-        asked = [node for node in stamped.nodes if node.name not in reasons]
-        reasons.update(self._prober(device).find_refusals(asked, stamped))
-        return QueryResult(
-            supported=freeze_mapping((node.name, str(device)) for node in network.nodes if node.name not in reasons),
-            refused=freeze_mapping((node.name, reasons[node.name]) for node in network.nodes if node.name in reasons),
-        )
+                errors.setdefault(node.name, f"{error} (OpenVINO {self.version})")
+        return errors
 
-    @hookimpl
-    def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
+    def find_refusals(self, device: DeviceName, nodes: Iterable[Node], stamped: Network) -> Mapping[str, str]:
+        """Returns what the engine says against nodes when it is asked about all distinct ones at once."""
+        own = device.id or "CPU"
+        with self._lock:
+            prober = self._probers.setdefault(own, Prober(self._engine, own))
+        return prober.find_refusals(nodes, stamped)
+
+    def compile(self, device: DeviceName, network: Network, stamped: Network, config: Mapping[str, Any]) -> Executable:
         """Compiles the network; float32 stays float32 unless another precision is asked for."""
-        require_all_supported(device, network, self.query_network(device, network))
         excess = find_output_excess(network)
         if excess is not None:
             raise LoadError(
                 f"cannot load network '{network.name}' on {device}: {excess}. Take the output away, or use HETERO:{device},CPU"
             )
-        stamped = apply_stamps(network, _stamp(network), NEWEST_IR_VERSION)
-        return compile_network(self._engine, network, stamped, device.id or "CPU", _translate(config, device.id or "CPU"))
-
-    @hookimpl
-    def export_network(self, executable: OpenvinoExecutable) -> Payload:
-        """The network with the engine's version; what the engine compiles fits only the processor that it was made on."""
-        return Payload({**pack_network(executable.network), "engine": self._engine.version.encode()})
-
-    @hookimpl
-    def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
-        """Compiles the exported network."""
-        written = bytes(payload.sections["engine"]).decode()
-        if written != self._engine.version:
-            raise BlobMismatchError(
-                f"the blob was exported by OpenVINO {written}; {self._engine.version} is installed. Export the network again"
-            )
-        return self.load_network(device, unpack_network(payload.sections), config)
-
-    def _prober(self, device: DeviceName) -> Prober:
         own = device.id or "CPU"
-        with self._lock:
-            return self._probers.setdefault(own, Prober(self._engine, own))
+        return compile_network(self._engine, network, stamped, own, _translate(config, own))
 
+    def store(self, executable: OpenvinoExecutable) -> Mapping[str, Any]:
+        """The engine's own export, and the ports of its model; nothing where all outputs are inputs."""
+        if executable.compiled is None:
+            return {}
+        stream = io.BytesIO()
+        executable.compiled.export_model(stream)
+        return {"model": stream.getbuffer(), "ports": executable.ports.pack()}
 
-def _stamp(network: Network) -> Stamps:
-    return choose_stamps(network, NEWEST_OPSETS)
+    def restore(
+        self, device: DeviceName, network: Network, stored: Mapping[str, memoryview], config: Mapping[str, Any]
+    ) -> Executable:
+        """Imports what the engine has exported."""
+        own = device.id or "CPU"
+        properties = _translate(config, own)
+        compiled = self._engine.core.import_model(open_tensor(self._engine.module, stored["model"]), own, dict(properties))
+        ports = Ports.unpack(bytes(stored["ports"]))
+        return OpenvinoExecutable(self._engine, network, compiled, ports, streams=properties[STREAMS_KEY])
 
 
 def _translate(config: Mapping[str, Any], device: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero_core.engines.installation import find_version, import_engine, require_version
 from hetero_core.errors import DeviceUnavailableError
 
 OLDEST = (2025, 0)
@@ -35,23 +36,11 @@ def open_engine() -> Engine:
 
     Raises: DeviceUnavailableError that says what is missing, broken or too old, and the cure.
     """
-    import importlib_metadata
-
-    try:
-        version = importlib_metadata.version("openvino")
-    except importlib_metadata.PackageNotFoundError as error:
-        raise DeviceUnavailableError("OpenVINO is not installed; pip install 'hetero-openvino[engine]'") from error
-    if tuple(int(piece) for piece in version.split(".")[:2]) < OLDEST:
-        wanted = ".".join(map(str, OLDEST))
-        raise DeviceUnavailableError(f"OpenVINO {version} is too old: expected {wanted} or newer; pip install --upgrade openvino")
-    try:
-        import openvino  # native libraries; the reason why this module is imported late
-    except Exception as error:
-        raise DeviceUnavailableError(
-            f"OpenVINO {version} is installed and cannot be imported: {type(error).__name__}: {error}; reinstall openvino"
-        ) from error
-    if not hasattr(openvino, "Core"):
-        raise DeviceUnavailableError(f"OpenVINO {version} is installed, but its folder has no Core; reinstall openvino")
+    version = find_version("openvino")
+    if version is None:
+        raise DeviceUnavailableError("OpenVINO is not installed; pip install 'hetero-openvino[engine]'")
+    require_version("OpenVINO", version, OLDEST, distribution="openvino")
+    openvino = import_engine("openvino", "Core", f"OpenVINO {version}", cure="reinstall openvino")
     core = openvino.Core()
     fault = find_fault(openvino, core, "CPU")
     if fault is not None:

@@ -11,7 +11,6 @@ import ctypes
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from threading import get_ident, main_thread
 from types import MethodType
 from typing import Any
@@ -21,6 +20,7 @@ import numpy as np
 from hetero_core.contract import Executable, RunContext
 from hetero_core.devices.threads import STREAMS_KEY
 from hetero_core.dtypes import numpy_dtype
+from hetero_core.engines.arrays import SMALL, Place, count_bytes, find_place
 from hetero_core.errors import ClosedError, InferenceError, LoadError
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import ValueSpec
@@ -36,14 +36,8 @@ _SECOND_NAMES = "qQ"
 """C has two names for integers of 64 bits, and the binding knows NumPy's arrays of the first only."""
 
 
-_SMALL = 16384
-"""Bytes up to which an array is copied to and from the engine's own memory, which takes 0.3 us; telling it of an address takes 5 us."""
-
 _SET_BEFORE: dict[int, Any] = {}
 """What `infer` is given where all inputs stand in the engine's memory, or were set."""
-
-Place = tuple[int, tuple[int, ...]]
-"""Where an array lies: address and shape."""
 
 
 @dataclass(slots=True)
@@ -83,7 +77,7 @@ class OpenvinoExecutable(Executable):
         self._is_compiled = compiled is not None
         self._is_closed = False
         self._module = engine.module
-        self._ports = ports
+        self.ports = ports
         self._lanes: deque[Lane] = deque()
         self._dtypes = [numpy_dtype(str(spec.dtype)) for spec in self.outputs]
         # Where all outputs are inputs nothing was compiled.
@@ -103,7 +97,7 @@ class OpenvinoExecutable(Executable):
             if shape is not None and (index, port) not in self._small_outputs
         )
         small = [self.inputs[index] for index, _ in self._small_inputs] + [self.outputs[index] for index, _ in self._small_outputs]
-        self._copied_bytes = sum(_count_bytes(spec) for spec in small)
+        self._copied_bytes = sum(count_bytes(spec) or 0 for spec in small)
         self._taken_outputs = tuple((index, port) for index, port, _, shape in made if shape is None)
         # The engine gives a thread that asks one stream for good: of several, two threads may be given the same.
         self._has_one_stream = streams == 1
@@ -139,7 +133,7 @@ class OpenvinoExecutable(Executable):
         results: list[Any] = list(presets) if presets is not None else [None] * len(self.outputs)
         if self._is_compiled:
             self._run_engine(inputs, results, context.profile)
-        for index, source in self._ports.passed.items():
+        for index, source in self.ports.passed.items():
             results[index] = _copy(inputs[source], results[index])
         return tuple(results)
 
@@ -190,7 +184,7 @@ class OpenvinoExecutable(Executable):
 
     def _is_new_place(self, lane: Lane, key: tuple[int, bool], array: np.ndarray[Any, Any], spec: ValueSpec) -> bool:
         """Says whether the engine has to be told where an array lies, and keeps that for the next run."""
-        place = None if spec.dtype in PACKED or spec.dtype in CARRIERS else _find_place(array)
+        place = None if spec.dtype in PACKED or spec.dtype in CARRIERS else find_place(array)
         if place is not None and lane.places.get(key) == place:
             return False
         lane.places[key] = place
@@ -297,14 +291,6 @@ def _compile(engine: Engine, model: Any, ports: Ports, device: str, properties: 
     return None, ports
 
 
-def _find_place(array: np.ndarray[Any, Any]) -> Place | None:
-    """Returns where an array lies; None for one that is empty, read-only or not contiguous. 0.7 us; `ctypes.data` takes 1.5."""
-    if not array.flags.carray or not array.size:
-        return None
-    where = ctypes.c_char.from_buffer(array)  # type: ignore[arg-type]  # before Python 3.12 stubs do not say that arrays are buffers
-    return ctypes.addressof(where), array.shape
-
-
 def _find_static_shape(port: Any) -> tuple[int, ...] | None:
     """Returns the shape that every run's output has; None where it depends on the run."""
     return None if port.get_partial_shape().is_dynamic else tuple(port.get_shape())
@@ -314,14 +300,7 @@ def _is_small(port: Any, spec: ValueSpec) -> bool:
     """Says whether a port's arrays are of one small size, and of a type that the engine shows as NumPy has it."""
     if _find_static_shape(port) is None or spec.dtype in PACKED or spec.dtype in CARRIERS:
         return False
-    return 0 < _count_bytes(spec) <= _SMALL
-
-
-def _count_bytes(spec: ValueSpec) -> int:
-    """Returns the bytes of an array; 0 where a size is open."""
-    sizes = () if spec.shape is None else spec.shape
-    known = [size for size in sizes if isinstance(size, int)]
-    return prod(known) * numpy_dtype(str(spec.dtype)).itemsize if spec.shape is not None and len(known) == len(sizes) else 0
+    return 0 < (count_bytes(spec) or 0) <= SMALL
 
 
 def _open_for_engine(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -330,6 +309,11 @@ def _open_for_engine(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return np.empty(array.shape, array.dtype)
     raw = (ctypes.c_char * array.nbytes).from_address(array.ctypes.data)
     return np.frombuffer(memoryview(raw), array.dtype).reshape(array.shape)
+
+
+def open_tensor(module: Any, section: memoryview) -> Any:
+    """Returns the engine's tensor over bytes, which it reads and does not write."""
+    return module.Tensor(_open_for_engine(np.frombuffer(section, np.uint8)), shared_memory=True)
 
 
 def _copy(array: np.ndarray[Any, Any], preset: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import json
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from hetero_core.errors import LoadError
@@ -23,6 +24,17 @@ class Ports:
     outputs: tuple[int | None, ...]
     passed: Passes
     parameters: dict[str, int]
+
+    def pack(self) -> bytes:
+        """Returns the ports as JSON."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def unpack(cls, content: bytes) -> Ports:
+        """Returns the ports of `pack`. Raises: ValueError, KeyError, TypeError."""
+        fields = json.loads(content)
+        passed = {int(output): source for output, source in fields["passed"].items()}
+        return cls(tuple(fields["inputs"]), tuple(fields["outputs"]), passed, fields["parameters"])
 
 
 def assign_ports(model: Any, network: Network) -> Ports:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hetero_core.devices.probing import NodeProber
+from hetero_core.engines.probing import NodeProber
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType
 from hetero_openvino.conversion import TYPE_NAMES, find_type_fault, join_networks, read_model
@@ -30,26 +30,14 @@ class Prober:
     def __init__(self, engine: Engine, device: str) -> None:
         self._engine = engine
         self._device = device
-        self._nodes = NodeProber(self._ask, keeps_weights=True)
+        self._nodes = NodeProber(self._ask, find_type_fault, keeps_weights=True)
 
     def find_refusals(self, nodes: Iterable[Node], network: Network) -> dict[str, str]:
         """Returns why the engine does not take nodes of a stamped network, by name; nodes that it takes are not in it."""
-        reasons: dict[str, str] = {}
-        asked = []
-        for node in nodes:
-            # Nobody reads some outputs, as the mask of a Dropout that infers; nor need anybody know what they are.
-            read = (value for value in node.writes if value in network.index_of_consumers or value in network.names_of_outputs)
-            faults = (find_type_fault(value, network.type_of(value)) for value in (*node.reads, *read))
-            reason = next(filter(None, faults), None)
-            if reason is None:
-                asked.append(node)
-            else:
-                reasons[node.name] = reason
+        asked = list(nodes)
         refusals = self._nodes.find_refusals(asked, network)
         may_be_lifted = len(asked) == len(network.nodes) and all(isinstance(reason, EngineRefusal) for reason in refusals.values())
-        if refusals and may_be_lifted and not self._try_whole(network):
-            return {}
-        return reasons | refusals
+        return {} if refusals and may_be_lifted and not self._try_whole(network) else refusals
 
     def _ask(self, networks: Sequence[Network]) -> list[str]:
         answers: dict[int, str] = {}

@@ -6,8 +6,8 @@ float16 or more; a cast to float16 and back is there for its rounding, and for i
 
 from __future__ import annotations
 
+from hetero_core.engines.inspection import MOVING, dtype_of_input, dtype_of_value
 from hetero_core.network.graph import Network, Node
-from hetero_openvino.inspection import MOVING, dtype_of_input, dtype_of_value
 
 _CASTS = ("Cast", "CastLike")
 _EXACT = frozenset({"bool", "float16", "float8e4m3fn", "float8e5m2", "int4", "int8", "uint4", "uint8"})

@@ -7,8 +7,8 @@ length or batch is 1.
 
 from __future__ import annotations
 
+from hetero_core.engines.inspection import dtype_of_input, dtype_of_value, find_shape
 from hetero_core.network.graph import Graph, Node
-from hetero_openvino.inspection import dtype_of_input, dtype_of_value, find_shape
 
 RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
 _TURN = (1, 0, 2)

@@ -83,7 +83,7 @@ def test_case_is_refused_for_what_the_engine_gets_wrong(core: Core, name: str, r
 @pytest.mark.parametrize("name", [name for name in REFUSED if name not in ("tile", "cast_FLOAT_to_BFLOAT16")])
 def test_engine_is_still_wrong_about_what_is_refused(core: Core, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Where this fails the entry can go. What Tile leaves unwritten may be anything, and a rounding is tolerated."""
-    monkeypatch.setattr(device, "find_known_error", lambda node, network: None)
+    monkeypatch.setattr(device, "find_known_error", lambda node, network, **_: None)
     assert find_mismatch(core, find_case(name)) is not None
 
 
@@ -177,7 +177,7 @@ def test_concat_of_one_value_is_refused_and_the_engine_is_still_wrong(
         18,
     )
     assert "makes a Broadcast of a Concat of one value" in core.query_network(network, "OPENVINO").refused["Concat_2"]
-    monkeypatch.setattr(device, "find_known_error", lambda node, network: None)
+    monkeypatch.setattr(device, "find_known_error", lambda node, network, **_: None)
     generator = np.random.default_rng(0)
     shapes = {"x": (3, 2, 17, 17), "z": (3, 1, 17, 17), "w": (1, 2, 3, 1)}
     inputs = {name: generator.standard_normal(shape).astype(np.float16) for name, shape in shapes.items()}
@@ -203,7 +203,7 @@ def test_scales_of_output_channels_are_refused_and_the_engine_still_takes_them_f
     network = read(quantize_convolution("[2] ws = {0.1, 0.5}", "[2] wz = {0, 0}"))
     (reason,) = core.query_network(network, "OPENVINO").refused.values()
     assert "multiplies filters by the scales of QLinearConv along the input channels" in reason
-    monkeypatch.setattr(device, "find_known_error", lambda node, network: None)
+    monkeypatch.setattr(device, "find_known_error", lambda node, network, **_: None)
     x = np.random.default_rng(2).integers(0, 40, (1, 2, 4, 4)).astype(np.uint8)
     filters = network.initializers["w"].array * np.float64([0.1, 0.5]).reshape(2, 1, 1, 1)
     windows = np.lib.stride_tricks.sliding_window_view((x - 9.0) * 0.02, (3, 3), axis=(2, 3))
@@ -261,7 +261,7 @@ def test_what_drops_by_a_product_is_refused_and_the_engine_is_still_wrong(
     network = read(f"g (float[2] x) => (float[2] y) {{ y = {operator} (x) }}")
     (reason,) = core.query_network(network, "OPENVINO").refused.values()
     assert "multiplies by 0 what it drops, so that infinities become NaN" in reason
-    monkeypatch.setattr(device, "find_known_error", lambda node, network: None)
+    monkeypatch.setattr(device, "find_known_error", lambda node, network, **_: None)
     x = np.array([-np.inf, np.inf], np.float32)
     assert np.isnan(core.load_network(network, "OPENVINO").infer({"x": x})["y"]).any()
 

@@ -72,7 +72,7 @@ def test_input_that_others_read_turned_is_refused_and_the_engine_is_still_wrong(
     refused = core.query_network(network, "OPENVINO").refused
     assert set(refused) == names
     assert all("OpenVINO reorders what a recurrent node of one direction reads" in reason for reason in refused.values())
-    monkeypatch.setattr(device, "find_known_error", lambda node, network: None)
+    monkeypatch.setattr(device, "find_known_error", lambda node, network, **_: None)
     assert find_mismatch(core, network) is not None
 
 

@@ -28,12 +28,20 @@ _UNIQUE = b"node "
 class NodeProber:
     """Keeps what `ask` answered about networks of one node each: the reason of a refusal, an empty text where the engine takes the node.
 
+    Nodes with a value that cannot be handed over are refused without asking: `find_type_fault` says why not, or returns None.
     `keeps_weights` hands over constants above `LARGEST_CONSTANT` bytes as constants, for engines that need them so; otherwise they
     become inputs. Safe for threads.
     """
 
-    def __init__(self, ask: Callable[[Sequence[Network]], Sequence[str]], *, keeps_weights: bool) -> None:
+    def __init__(
+        self,
+        ask: Callable[[Sequence[Network]], Sequence[str]],
+        find_type_fault: Callable[[str, Network], str | None],
+        *,
+        keeps_weights: bool,
+    ) -> None:
         self._ask = ask
+        self._find_type_fault = find_type_fault
         self._keeps_weights = keeps_weights
         self._lock = threading.Lock()
         self._reason_of_signature: dict[bytes, str] = {}
@@ -41,7 +49,12 @@ class NodeProber:
     def find_refusals(self, nodes: Iterable[Node], network: Network) -> dict[str, str]:
         """Returns why the engine does not take nodes of a network, by name; nodes that it takes are not in it."""
         names_of_signature: dict[bytes, list[str]] = {}
+        reasons: dict[str, str] = {}
         for node in nodes:
+            fault = self._find_fault(node, network)
+            if fault is not None:
+                reasons[node.name] = fault
+                continue
             names_of_signature.setdefault(_sign(node, network), []).append(node.name)
         with self._lock:
             known = {signature: self._reason_of_signature.get(signature) for signature in names_of_signature}
@@ -54,7 +67,14 @@ class NodeProber:
                 for signature, answer in zip(open_signatures, answers, strict=True)
                 if not signature.startswith(_UNIQUE)
             )
-        return {name: reason for signature, names in names_of_signature.items() if (reason := known[signature]) for name in names}
+        return reasons | {
+            name: reason for signature, names in names_of_signature.items() if (reason := known[signature]) for name in names
+        }
+
+    def _find_fault(self, node: Node, network: Network) -> str | None:
+        # Nobody reads some outputs, as the mask of a Dropout that infers; nor need anybody know what they are.
+        read = (value for value in node.writes if value in network.index_of_consumers or value in network.names_of_outputs)
+        return next(filter(None, (self._find_type_fault(value, network) for value in (*node.reads, *read))), None)
 
     def _ask_alone(self, names: Sequence[str], network: Network) -> list[str]:
         answers: dict[str, str] = {}

@@ -51,10 +51,15 @@ def choose_stamps(network: Network, newest_of_domain: Mapping[str, int]) -> Stam
 
 
 def apply_stamps(network: Network, stamps: Stamps, newest_ir_version: int) -> Network:
-    """Returns the network with the stamps on all nodes, bodies included, and a file format that the engine accepts."""
+    """Returns the network with the stamps on all nodes, bodies included, and a file format that the engine accepts.
+
+    Constants that nothing reads are left out: ONNX Runtime 1.32 does not find again those that it is given by reference.
+    """
+    read = {*network.names_of_outputs, *(value for node in network.nodes for value in node.reads)}
     return replace(
         network,
         nodes=tuple(_stamp_node(node, stamps.opset_of_domain) for node in network.nodes),
+        initializers=MappingProxyType({name: constant for name, constant in network.initializers.items() if name in read}),
         opsets=MappingProxyType({**network.opsets, **stamps.opset_of_domain}),
         ir_version=min(network.ir_version, newest_ir_version),
     )

@@ -1,0 +1,135 @@
+"""The hooks of a device that wraps an engine: what is asked is answered by trial, what is loaded was asked, what is exported comes back.
+
+A network is stamped with opsets that the engine knows; nodes with a known error are refused, the engine is asked about the others. A blob
+holds the network, and beside it, where the engine has one, its compiled form: code, used at import where the blob is trusted and engine and
+machine are those that it was made on. In any other case the network is compiled.
+"""
+
+from __future__ import annotations
+
+import logging
+import platform
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
+
+from hetero_core.contract import DeviceName, Executable, Payload, QueryResult, freeze_mapping
+from hetero_core.devices.query import require_all_supported
+from hetero_core.engines.stamping import apply_stamps, choose_stamps
+from hetero_core.errors import BlobMismatchError
+from hetero_core.hookspecs import hookimpl
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.writer import needs_wrappers, pack_network, unpack_network
+
+logger = logging.getLogger(__name__)
+
+_ENGINE, _MACHINE, _COMPILED = "engine", "machine", "compiled/"
+
+
+class EngineDevice:
+    """One object per Core and registered name. A subclass says `title` and `version` of the engine, and implements what raises here.
+
+    `network` is always the user's own, `stamped` the same with the opsets of `newest_opsets`.
+    """
+
+    title: str
+    version: str
+    newest_ir_version: int
+
+    def newest_opsets(self, network: Network) -> Mapping[str, int]:
+        """Returns the newest opset of each domain that the engine accepts."""
+        raise NotImplementedError
+
+    def find_known_errors(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Mapping[str, str]:
+        """Returns what the engine is known to get wrong, by the name of the node."""
+        return {}
+
+    def find_refusals(self, device: DeviceName, nodes: Iterable[Node], stamped: Network) -> Mapping[str, str]:
+        """Returns what the engine itself says against nodes, by name; see `NodeProber`."""
+        raise NotImplementedError
+
+    def compile(self, device: DeviceName, network: Network, stamped: Network, config: Mapping[str, Any]) -> Executable:
+        """Returns the network compiled, with the attribute `network`. Raises: LoadError in the engine's words."""
+        raise NotImplementedError
+
+    def store(self, executable: Any) -> Mapping[str, Any]:
+        """Returns the compiled form as sections of bytes; none where the engine has none."""
+        return {}
+
+    def restore(
+        self, device: DeviceName, network: Network, stored: Mapping[str, memoryview], config: Mapping[str, Any]
+    ) -> Executable:
+        """Returns what `store` was given. Raises: anything, upon which the network is compiled."""
+        raise NotImplementedError
+
+    @hookimpl
+    def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
+        """Refuses what has no common opset and what is known to be wrong, and asks the engine about all other nodes."""
+        stamps = choose_stamps(network, self.newest_opsets(network))
+        stamped = apply_stamps(network, stamps, self.newest_ir_version)
+        reasons = {**self.find_known_errors(device, network, config), **stamps.refusals}
+        asked = [node for node in stamped.nodes if node.name not in reasons]
+        reasons.update(self.find_refusals(device, asked, stamped))
+        return QueryResult(
+            supported=freeze_mapping((node.name, str(device)) for node in network.nodes if node.name not in reasons),
+            refused=freeze_mapping((node.name, reasons[node.name]) for node in network.nodes if node.name in reasons),
+        )
+
+    @hookimpl
+    def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
+        """Compiles what the query took; what the query took runs on this device, or this fails."""
+        require_all_supported(device, network, self.query_network(device, network, config))
+        return self.compile(device, network, self.stamp(network), config)
+
+    @hookimpl
+    def export_network(self, executable: Any) -> Payload:
+        """The network, the engine's version, and the compiled form with the machine that it was made on."""
+        try:
+            stored = {_COMPILED + name: section for name, section in self.store(executable).items()}
+        except Exception as error:  # noqa: BLE001  # engines may raise anything, and the network is exported all the same
+            logger.warning("%s gives no compiled form of network '%s' (%s)", self.title, executable.network.name, error)
+            stored = {}
+        sections = {**pack_network(executable.network), _ENGINE: self.version.encode()}
+        if stored:
+            sections |= {_MACHINE: describe_machine().encode(), **stored}
+        return Payload(sections, code=tuple(stored), spare=tuple(stored))
+
+    @hookimpl
+    def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
+        """Takes the compiled form where it is trusted and fits, else compiles the network."""
+        written = bytes(payload.sections[_ENGINE]).decode()
+        if written != self.version:
+            raise BlobMismatchError(
+                f"the blob was exported by {self.title} {written}; {self.version} is installed. Export the network again"
+            )
+        network = unpack_network(payload.sections)
+        names = [name for name in payload.sections if name.startswith(_COMPILED)]
+        if names and bytes(payload.sections[_MACHINE]).decode() == describe_machine():
+            stored = {name.removeprefix(_COMPILED): payload.read_code(name) for name in names}
+            try:
+                return self.restore(device, network, stored, config)
+            except Exception as error:  # noqa: BLE001  # engines may raise anything, and the network is there
+                logger.warning(
+                    "%s does not take what it compiled of network '%s' (%s); it is compiled again", self.title, network.name, error
+                )
+        elif names:
+            logger.warning("network '%s' was compiled on another machine; it is compiled again", network.name)
+        return self.load_network(device, network, config)
+
+    def stamp(self, network: Network) -> Network:
+        """Returns the network in opsets and a file format that the engine knows."""
+        stamped = apply_stamps(network, choose_stamps(network, self.newest_opsets(network)), self.newest_ir_version)
+        assert not needs_wrappers(stamped), "a stamped network has one opset per domain"
+        return stamped
+
+
+@cache
+def describe_machine() -> str:
+    """Returns what compiled code may depend on: the system, the processor's kind and, on Linux, its model and its instructions."""
+    lines: set[str] = set()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            lines = {line.strip() for line in file if line.startswith(("model name", "flags", "Features"))}
+    except OSError:
+        lines = {platform.processor()}
+    return "\n".join((platform.system(), platform.machine(), *sorted(lines)))

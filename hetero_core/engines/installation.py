@@ -1,0 +1,41 @@
+"""Whether an engine is installed, new enough, and imports; the error says what is missing, and the cure."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+from hetero_core.errors import DeviceUnavailableError
+
+
+def find_version(distribution: str) -> str | None:
+    """Returns the version of an installed distribution, None where there is none; imports nothing of it."""
+    import importlib_metadata
+
+    try:
+        return str(importlib_metadata.version(distribution))
+    except importlib_metadata.PackageNotFoundError:
+        return None
+
+
+def require_version(title: str, version: str, oldest: tuple[int, ...], *, distribution: str) -> None:
+    """Raises: DeviceUnavailableError for a version of an engine below the oldest one."""
+    if tuple(int(piece) for piece in version.split(".")[: len(oldest)]) < oldest:
+        least = ".".join(map(str, oldest))
+        raise DeviceUnavailableError(
+            f"{title} {version} is too old: expected {least} or newer; pip install --upgrade {distribution}"
+        )
+
+
+def import_engine(module: str, attribute: str, title: str, *, cure: str) -> ModuleType:
+    """Returns an engine's module. Raises: DeviceUnavailableError where it cannot be imported, or lacks `attribute`."""
+    try:
+        imported = importlib.import_module(module)  # native libraries; the reason why engines are imported late
+    except Exception as error:
+        raise DeviceUnavailableError(
+            f"{title} is installed and cannot be imported: {type(error).__name__}: {error}; {cure}"
+        ) from error
+    if not hasattr(imported, attribute):
+        # What is left of a folder after one of two distributions was uninstalled is a package without contents.
+        raise DeviceUnavailableError(f"{title} is installed, but its folder has no {attribute}; {cure}")
+    return imported

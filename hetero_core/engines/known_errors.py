@@ -1,0 +1,40 @@
+"""Tables of what an engine computes wrongly, or fails at when it runs: operator -> a check that says why a node is refused, or None.
+
+What an engine refuses by itself needs no entry. A check is asked about a node and the graph around it, within bodies too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hetero_core.network.graph import Graph, Node, iterate_graphs
+
+Check = Callable[[Node, Graph], str | None]
+"""Returns what the engine gets wrong about a node, in words, or None."""
+
+
+def find_error(node: Node, graph: Graph, check: Check, *, check_in_body: Check | None = None) -> str | None:
+    """Returns what a check says of a node, or of the first node in its bodies, which it names; None where all are right.
+
+    `check_in_body` is asked in place of `check` about nodes in bodies.
+    """
+    error = check(node, graph)
+    if error is not None:
+        return error
+    for outer in node.bodies.values():
+        for body in iterate_graphs(outer):
+            for inner in body.nodes:
+                error = (check if check_in_body is None else check_in_body)(inner, body)
+                if error is not None:
+                    return f"its body holds '{inner.name}' ({inner.op_type}): {error}"
+    return None
+
+
+def refuse(reason: str) -> Check:
+    """A check that refuses every node."""
+    return lambda node, graph: reason
+
+
+def refuse_unless(attribute: str, usual: object, reason: str) -> Check:
+    """A check that refuses a node whose attribute has another value than the usual one."""
+    return lambda node, graph: reason if node.attributes.get(attribute, usual) != usual else None

@@ -1,0 +1,69 @@
+"""The compiled form of a session: the model as ONNX Runtime has optimized it, and beside it its weights, which stay in a blob's memory.
+
+The engine rewrites the model, folds constants and orders weights for the processor once, when the form is stored.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from hetero_core.dtypes import dtype_of_onnx
+from hetero_core.network.arrays import array_of_bytes
+from hetero_core.network.graph import Network
+from hetero_core.network.initializers import Initializer
+from hetero_onnxruntime.engine import Engine, open_session
+from hetero_onnxruntime.session import Loaded, Settings, build_session, make_session_options, refer
+
+_MODEL, _WEIGHTS = "model", "weights"
+_SMALLEST_OUTSIDE = 1024
+"""Bytes; smaller constants stay in the model."""
+
+
+def store_session(engine: Engine, stamped: Network, settings: Settings) -> Mapping[str, bytes]:
+    """Returns the optimized model and its weights; costs a load."""
+    with tempfile.TemporaryDirectory(prefix="hetero-ort-") as folder:
+        path = os.path.join(folder, _MODEL)
+        entries = {
+            "session.optimized_model_external_initializers_file_name": _WEIGHTS,
+            "session.optimized_model_external_initializers_min_size_in_bytes": str(_SMALLEST_OUTSIDE),
+        }
+        build_session(engine, stamped, settings, entries=entries, optimized_model_filepath=path)
+        stored = {}
+        for name in (_MODEL, _WEIGHTS):
+            if os.path.exists(os.path.join(folder, name)):
+                with open(os.path.join(folder, name), "rb") as file:
+                    stored[name] = file.read()
+        return stored
+
+
+def restore_session(engine: Engine, stored: Mapping[str, memoryview], settings: Settings) -> Loaded:
+    """Returns a session of an optimized model. Raises: what the engine raises."""
+    import onnx  # heavy, and loaded already where there is a network
+
+    model = onnx.load_model_from_string(bytes(stored[_MODEL]))
+    values, arrays = {}, []
+    for tensor in model.graph.initializer:
+        place = {entry.key: entry.value for entry in tensor.external_data}
+        if not place:
+            continue
+        section = stored[_WEIGHTS][int(place["offset"]) : int(place["offset"]) + int(place["length"])]
+        constant = Initializer.of_array(
+            array_of_bytes(np.frombuffer(section, np.uint8), str(dtype_of_onnx(tensor.data_type)), tuple(tensor.dims))
+        )
+        value = refer(engine.module, constant)
+        if value is None:
+            tensor.raw_data = bytes(section)
+            tensor.ClearField("external_data")
+            tensor.ClearField("data_location")
+        else:
+            values[tensor.name] = value
+            arrays.append(constant.array)
+    options = make_session_options(engine, replace(settings, level="NONE"))
+    if values:
+        options.add_external_initializers(list(values), list(values.values()))
+    return Loaded(open_session(engine.module, model.SerializeToString(), options, settings.provider), (values, arrays))

@@ -1,0 +1,73 @@
+"""ORT refuses no more than the engine gets wrong: zero points of ConvInteger, steps in the model's own opset, constants nobody reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx.parser
+import pytest
+from numpy.lib.stride_tricks import sliding_window_view
+
+from hetero_core import Core, InputInfo
+
+
+@pytest.fixture
+def core() -> Iterator[Core]:
+    with Core() as opened:
+        yield opened
+
+
+def convolve(x: np.ndarray, w: np.ndarray, x_point: int, w_point: int, pad: int) -> np.ndarray:
+    """ConvInteger by its definition, in int64: a border of zero points, windows, products."""
+    padded = np.pad(x.astype(np.int64) - x_point, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+    windows = sliding_window_view(padded, w.shape[2:], axis=(2, 3))
+    return np.einsum("nchwij,ocij->nohw", windows, w.astype(np.int64) - w_point)
+
+
+@pytest.mark.parametrize("pad", [0, 1])
+@pytest.mark.parametrize("filter_point", ["int8 wz = {3}", "int8[1] wz = {3}"])
+def test_padded_convolution_with_zero_points_runs(core: Core, pad: int, filter_point: str) -> None:
+    rng = np.random.default_rng(0)
+    x, w = rng.integers(0, 256, (1, 2, 5, 5), dtype=np.uint8), rng.integers(-128, 128, (3, 2, 3, 3), dtype=np.int8)
+    text = f"""<ir_version: 8, opset_import: ["": 17]>
+    g (uint8[1,2,5,5] x, int8[3,2,3,3] w, uint8 xz) => (y) <{filter_point}>
+    {{ y = ConvInteger <pads = [{pad},{pad},{pad},{pad}]> (x, w, xz, wz) }}"""
+    loaded = core.load_network(onnx.parser.parse_model(text), "ORT")
+    y = loaded.infer({"x": x, "w": w, "xz": np.array(7, np.uint8)})["y"]
+    np.testing.assert_array_equal(y, convolve(x, w, 7, 3, pad))
+
+
+@pytest.mark.parametrize("points", ["int8[3] wz", "int8[n] wz"])
+def test_convolution_with_a_zero_point_for_each_channel_is_refused_without_padding_too(core: Core, points: str) -> None:
+    text = f"""<ir_version: 8, opset_import: ["": 17]>
+    g (uint8[1,2,5,5] x, int8[3,2,3,3] w, uint8 xz, {points}) => (y) {{ y = ConvInteger (x, w, xz, wz) }}"""
+    refused = core.query_network(core.read_network(onnx.parser.parse_model(text)), "ORT").refused
+    assert "fails at run time on ConvInteger with a zero point for each channel" in refused["ConvInteger_0"]
+
+
+@pytest.mark.parametrize("opset", [7, 9, 10, 11, 12, 13, 17])
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+def test_resize_before_a_model_of_an_older_opset_runs_with_it(core: Core, mode: str, opset: int) -> None:
+    # Softmax changed in opset 13, so that one stamp for all has to be the model's own.
+    text = (
+        f'<ir_version: 7, opset_import: ["": {opset}]> g (float[N,3,8,8] x) => (float[N,3,8,8] y) {{ y = Softmax <axis = 3> (x) }}'
+    )
+    network = core.read_network(onnx.parser.parse_model(text)).with_inputs({"x": InputInfo(resize=mode, shape=(None, 3, 4, 4))})
+    x = np.random.default_rng(1).standard_normal((2, 3, 4, 4)).astype(np.float32)
+    # The size is doubled: a target pixel lies a quarter of a pixel from its source, towards the next one.
+    along = {"nearest": np.repeat(np.eye(4), 2, axis=0), "bilinear": np.zeros((8, 4))}[mode]
+    for target in range(8 if mode == "bilinear" else 0):
+        along[target, target // 2] += 0.75
+        along[target, np.clip(target // 2 + (1 if target % 2 else -1), 0, 3)] += 0.25
+    large = np.einsum("ti,sj,ncij->ncts", along, along, x.astype(np.float64))
+    shares = np.exp(large) / np.exp(large).sum(axis=3, keepdims=True)
+    y = core.load_network(network, "ORT").infer({"x": x})["y"]
+    np.testing.assert_allclose(y, shares, rtol=1e-5)
+
+
+def test_large_constant_that_nothing_reads_is_left_out(core: Core) -> None:
+    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Neg (x) }')
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((64, 64), np.float32), "unread"))
+    loaded = core.load_network(model, "ORT")
+    assert loaded.infer({"x": np.array([1, -2], np.float32)})["y"].tolist() == [-1, 2]
