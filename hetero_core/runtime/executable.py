@@ -40,7 +40,7 @@ from hetero_core.runtime.forks import FORK_ADVICE, FORKS
 from hetero_core.runtime.late_runs import LateRuns
 from hetero_core.runtime.load_limits import read_deadline, read_memory_limit
 from hetero_core.runtime.request import InferRequest
-from hetero_core.runtime.run import Start, measure_start
+from hetero_core.runtime.run import Start, end_once, measure_start
 from hetero_core.runtime.states import RequestStates
 from hetero_core.runtime.transfers import move_value
 
@@ -106,8 +106,8 @@ class ExecutableNetwork:
             (None, None, spec) if spec.dtype is None or spec.name in self._resident else (numpy_dtype(spec.dtype), spec.shape, spec)
             for spec in self.all_outputs
         )
-        # A device that starts runs by itself is only asked to where no wrapper and no transfer stands between.
-        self._starts = executable.start is not None and is_bare and self._is_host
+        # A device that starts runs by itself is only asked to where no wrapper stands around them.
+        self._starts = executable.start is not None and is_bare
 
     @property
     def start(self) -> Start | None:
@@ -190,12 +190,14 @@ class ExecutableNetwork:
         return outputs
 
     def _start_run(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
-        """Raises: as `run_host` does, where the device cannot start the run."""
+        """Starts a run with inputs in the device's memory; `done` gets outputs on the host. Raises: as `run_host` does."""
         self._require_open()
         start = self.executable.start
         assert start is not None
+        take_home = None if self._is_host else lambda outputs: self._take_home(outputs, context.profile)
+        end = end_once(done, take_home, where=f"{self._binding.provenance}: {self.where}")
         try:
-            start(inputs, context, done)
+            start(inputs if self._is_host else self._bring_in(inputs, context.profile), context, end)
         except BaseException as error:  # as in run_host
             if is_interrupt(error):
                 raise
