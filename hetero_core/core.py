@@ -10,7 +10,7 @@ from weakref import WeakSet
 from hetero_core.blobs.cache import NetworkCache, open_cache
 from hetero_core.blobs.cache_identity import describe_load
 from hetero_core.blobs.container import BlobHeader, read_blob
-from hetero_core.blobs.identity import check_header, merge_imported_config
+from hetero_core.blobs.identity import check_header, find_core_version, merge_imported_config
 from hetero_core.blobs.trust import require_trust
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
 from hetero_core.devices.device import Device
@@ -24,7 +24,7 @@ from hetero_core.network.border import Border
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import ValueType
 from hetero_core.runtime.borders import bare_network, check_border, take_border
-from hetero_core.runtime.executable import Binding, ExecutableNetwork, find_core_version
+from hetero_core.runtime.executable import Binding, ExecutableNetwork
 from hetero_core.runtime.executors import Executor, ExecutorManager
 from hetero_core.runtime.forks import FORK_ADVICE, count_forks
 from hetero_core.runtime.load_limits import call_in_time, check_constants, check_sections, describe_model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from hetero_core.blobs.container import BlobHeader
@@ -85,3 +86,15 @@ def _arguments_of(config: Mapping[str, Any], entry: Device, device: DeviceName) 
 
 def _show(value: Any) -> str:
     return ",".join(value) if isinstance(value, tuple) else repr(value)
+
+
+@cache
+def find_core_version() -> str:
+    """Returns the version of hetero-core that is installed.
+
+    Asked once in a process: importlib-metadata 10 lists a folder of the search path anew each time that it was changed, as that of a
+    script is by each export into it, and keeps the last 128 lists.
+    """
+    from importlib_metadata import version  # only exports and caches ask for it
+
+    return version("hetero-core")

@@ -9,10 +9,10 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import IO, TYPE_CHECKING, Any
 
 from hetero_core.blobs.container import BlobHeader, write_blob
+from hetero_core.blobs.identity import find_core_version
 from hetero_core.contract import Array, ConfigKey, DeviceName, Done, Executable, Payload, RunContext, freeze_mapping
 from hetero_core.devices.blame import call_plugin, describe_exit, is_interrupt, read_mapping
 from hetero_core.devices.provenance import Provenance
@@ -42,7 +42,8 @@ from hetero_core.runtime.load_limits import read_deadline, read_memory_limit
 from hetero_core.runtime.request import InferRequest
 from hetero_core.runtime.run import Start, end_once, measure_start
 from hetero_core.runtime.states import RequestStates
-from hetero_core.runtime.transfers import move_value
+from hetero_core.runtime.transfers import bring_in, take_home
+from hetero_core.runtime.under_way import RunsUnderWay
 
 if TYPE_CHECKING:
     from hetero_core.runtime.executors import Executor
@@ -96,6 +97,7 @@ class ExecutableNetwork:
         self._fingerprint = fingerprint
         self._binding = binding
         self._is_closed = False
+        self._under_way = RunsUnderWay()
         self.forks = FORKS.count
         is_bare = binding.run == executable.run
         self._is_host = all(spec.memory == HOST for spec in (*self.all_inputs, *self.all_outputs))
@@ -175,8 +177,16 @@ class ExecutableNetwork:
 
         Raises: InferenceError with the device's own error as its cause; a HeteroError of the device as it is.
         """
-        if self._is_closed or self.forks != FORKS.count:
-            self._require_open()
+        # Before the question whether it is closed: whoever closes looks at the runs after it has said so.
+        self._under_way.enter(context)
+        try:
+            if self._is_closed or self.forks != FORKS.count:
+                self._require_open()
+            return self._run_device(inputs, context)
+        finally:
+            self._under_way.leave(context)
+
+    def _run_device(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         try:
             if self._is_host:
                 outputs = self.run(inputs, context)
@@ -191,14 +201,18 @@ class ExecutableNetwork:
 
     def _start_run(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
         """Starts a run with inputs in the device's memory; `done` gets outputs on the host. Raises: as `run_host` does."""
-        self._require_open()
         start = self.executable.start
         assert start is not None
-        take_home = None if self._is_host else lambda outputs: self._take_home(outputs, context.profile)
-        end = end_once(done, take_home, where=f"{self._binding.provenance}: {self.where}")
+        fetch = None if self._is_host else lambda outputs: self._take_home(outputs, context.profile)
+        where = f"{self._binding.provenance}: {self.where}"
+        end = end_once(done, fetch, lambda: self._under_way.leave(context), where=where)
+        dropped = f"{self._binding.provenance} had not ended a run of {self.where} when the network was closed"
+        self._under_way.enter(context, lambda: end(None, ClosedError(dropped)))
         try:
+            self._require_open()
             start(inputs if self._is_host else self._bring_in(inputs, context.profile), context, end)
         except BaseException as error:  # as in run_host
+            self._under_way.leave(context)
             if is_interrupt(error):
                 raise
             raise self.blame_device(error) from error.__cause__ if isinstance(error, HeteroError) else error
@@ -252,23 +266,10 @@ class ExecutableNetwork:
         return outputs
 
     def _bring_in(self, inputs: tuple[Any, ...], profile: Profile | None) -> tuple[Any, ...]:
-        def place(value: Any, spec: ValueSpec) -> Any:
-            return move_value(value, lambda array: self.from_host(array, spec), profile, spec.name, HOST, (str(self.device),))
-
-        return tuple(
-            value if spec.memory == HOST or value is None or spec.name in self._resident else place(value, spec)
-            for value, spec in zip(inputs, self.all_inputs, strict=True)
-        )
+        return bring_in(inputs, self.all_inputs, self._resident, self.from_host, profile, str(self.device))
 
     def _take_home(self, outputs: Any, profile: Profile | None) -> Any:
-        if not isinstance(outputs, tuple):
-            return outputs
-        return tuple(
-            value
-            if spec.memory == HOST or value is None or spec.name in self._resident
-            else move_value(value, self.to_host, profile, spec.name, str(self.device), (HOST,))
-            for value, spec in zip(outputs, self.all_outputs, strict=False)
-        )
+        return take_home(outputs, self.all_outputs, self._resident, self.to_host, profile, str(self.device))
 
     def export_network(self, target: str | os.PathLike[str] | IO[bytes]) -> None:
         """Writes the loaded network as a blob, to a path or a binary stream; a file appears complete or not at all.
@@ -354,12 +355,15 @@ class ExecutableNetwork:
     def close(self) -> None:
         """Releases what the device holds for this network; a second call, and one in a forked child, does nothing.
 
-        A network whose device is still in a run that was set aside is left alone, with a warning: it cannot be told to stop.
+        Waits for the runs that are under way, and cancels those that take more than 10 seconds. A network whose device is still in a run
+        after that, or in one that was set aside, is left alone, with a warning: it cannot be told to stop.
         """
         if not self._is_closed:
             self._is_closed = True
             if self.forks == FORKS.count and self.late_runs.count:
                 logger.warning("%r is not closed: %d runs that exceeded DEADLINE have not returned", self, self.late_runs.count)
+            elif self.forks == FORKS.count and (left := self._under_way.drain()):
+                logger.warning("%r is not closed: %d runs have not returned after they were cancelled", self, left)
             elif self.forks == FORKS.count:
                 self._binding.executor.retire()
                 call_plugin(self.executable.close, blame=self._binding.provenance, where=f"close of network '{self.name}'")
@@ -382,15 +386,3 @@ class ExecutableNetwork:
 
     def __repr__(self) -> str:
         return f"ExecutableNetwork('{self.name}' on {self.device})"
-
-
-@cache
-def find_core_version() -> str:
-    """Returns the version of hetero-core that is installed.
-
-    Asked once in a process: importlib-metadata 10 lists a folder of the search path anew each time that it was changed, as that of a
-    script is by each export into it, and keeps the last 128 lists.
-    """
-    from importlib_metadata import version  # only exports and caches ask for it
-
-    return version("hetero-core")

@@ -99,10 +99,11 @@ def tell_end(run: Run, call_back: Callable[[], None], network: str) -> None:
         run.error = error
 
 
-def end_once(done: Done, take_home: Callable[[Any], Any] | None, *, where: str) -> Done:
+def end_once(done: Done, take_home: Callable[[Any], Any] | None, leave: Callable[[], None], *, where: str) -> Done:
     """Returns what a device is given to call at the end of a run: brings outputs to the host, and takes the first call only.
 
-    A second call is ignored with a warning: the request may be in its next run by then. `where` names the plugin and the network.
+    A second call is ignored with a warning: the request may be in its next run by then. `where` names the plugin and the network, and
+    `leave` says that the run is over for the device.
     """
     first = threading.Lock()
 
@@ -115,6 +116,8 @@ def end_once(done: Done, take_home: Callable[[Any], Any] | None, *, where: str) 
                 outputs = take_home(outputs)
             except BaseException as failure:  # noqa: BLE001  # told to whoever waits, as an error of the run
                 outputs, error = None, failure
+        # Over for the device: whoever is told may close the network.
+        leave()
         done(outputs, error)
 
     return end

@@ -231,3 +231,94 @@ def test_template_is_started_in_its_own_queue(core: Core, read: Callable[[str], 
     assert request.wait(60)
     assert request.get_tensor("y").tolist() == [6]
     assert [name.partition("_")[0] for name in threads] == ["TEMPLATE:0"]
+
+
+class Gated(Starting):
+    """Computes when its gate is opened, and looks whether it is cancelled; notes whether it was closed in a run."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__(network)
+        self.began, self.gate = threading.Event(), threading.Event()
+        self.is_in_run = False
+        self.was_closed_in_run: bool | None = None
+        self.drops = False
+
+    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        self.is_in_run = True
+        self.began.set()
+        while not self.gate.wait(0.01) and not context.cancelled():
+            pass
+        self.is_in_run = False
+        return (inputs[0] * 2,)
+
+    def start(self, inputs: tuple[Any, ...], context: RunContext, done: Callable[..., None]) -> None:
+        self.began.set()
+        if not self.drops:
+            threading.Thread(target=lambda: done(self.run(inputs, context), None)).start()
+
+    def close(self) -> None:
+        self.was_closed_in_run = self.is_in_run
+
+
+@pytest.fixture(params=["infer", "start_async"])
+def running(request: pytest.FixtureRequest, network: ExecutableNetwork, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A network with a gated run under way, the gate, and what the run ends with."""
+    gated = Gated(network)  # type: ignore[arg-type]  # it has inputs and outputs
+    monkeypatch.setattr(network, "executable", gated)
+    monkeypatch.setattr(network, "run", gated.run)
+    outputs: list[Any] = []
+    job = network.create_infer_request()
+    if request.param == "infer":
+        thread = threading.Thread(target=lambda: outputs.append(job.infer({"x": X})["y"].tolist()))
+        thread.start()
+        end = thread.join
+    else:
+        job.start_async({"x": X})
+        end = lambda: outputs.append(job.wait(60) and job.get_tensor("y").tolist())  # noqa: E731  # as join above
+    assert gated.began.wait(60)
+    yield gated, end, outputs
+    gated.gate.set()
+
+
+def test_close_waits_for_a_run_under_way(network: ExecutableNetwork, running: Any) -> None:
+    gated, end, outputs = running
+    closing = threading.Thread(target=network.close)
+    closing.start()
+    gated.gate.set()
+    closing.join()
+    end()
+    assert gated.was_closed_in_run is False
+    assert outputs == [[6]]
+
+
+def test_close_cancels_a_run_that_takes_too_long(network: ExecutableNetwork, running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hetero_core.runtime.under_way.CLOSE_SECONDS", 0.0)
+    monkeypatch.setattr("hetero_core.runtime.under_way.CANCEL_SECONDS", 60.0)
+    gated, end, _ = running
+    network.close()
+    assert gated.was_closed_in_run is False
+    end()
+
+
+def test_run_that_the_queue_of_a_plugin_has_dropped_ends_when_the_network_is_closed(
+    network: ExecutableNetwork, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("hetero_core.runtime.under_way.CLOSE_SECONDS", 0.0)
+    monkeypatch.setattr("hetero_core.runtime.under_way.CANCEL_SECONDS", 0.0)
+    gated = Gated(network)  # type: ignore[arg-type]  # it has inputs and outputs
+    gated.drops = True
+    monkeypatch.setattr(network, "executable", gated)
+    request = network.create_infer_request()
+    request.start_async({"x": X})
+    network.close()
+    with pytest.raises(ClosedError, match="plugin STARTING .* had not ended a run of network 'g' on STARTING when the network was"):
+        request.wait(60)
+    assert gated.was_closed_in_run is None
+    assert "is not closed: 1 runs have not returned after they were cancelled" in caplog.text
+
+
+def test_network_may_be_closed_by_the_callback_of_its_run(network: ExecutableNetwork) -> None:
+    request = network.create_infer_request()
+    request.set_callback(lambda *_: network.close())
+    request.start_async({"x": X})
+    assert request.wait(5)
