@@ -179,8 +179,9 @@ class Executable:
     outputs: tuple[ValueSpec, ...]
 
     start: Callable[[tuple[Array, ...], RunContext, Done], None] | None = None
-    """For devices that work asynchronously: begins a run, returns at once and calls `done` from any thread. Where it is None, the core
-    runs `run` on a thread of its own."""
+    """For devices that work asynchronously: begins a run, returns at once and calls `done` from any thread, exactly once for each run; a
+    second call is ignored with a warning. Inputs and outputs lie in the memories that the specs name. Where it is None, the core runs `run`
+    on a thread of its own."""
 
     pipeline_depth: int = 1
     """How many runs of one stream may be under way at once: more than 1 where a run passes several devices one after the other, so

@@ -79,9 +79,9 @@ def _list_oracles(name: str, model: onnx.ModelProto) -> dict[str, Callable[[dict
     if name in FORMULAS:
         oracles["a formula in float64"] = lambda inputs: _apply_formula(name, model, inputs)
     if find_spec("onnxruntime") is not None:
-        oracles["ONNX Runtime"] = lambda inputs: _run_engine(model, inputs)
+        oracles["ONNX Runtime"] = lambda inputs: run_onnxruntime(model, inputs)
     if not any(node.op_type == "LRN" for node in model.graph.node):
-        oracles["onnx's reference evaluator"] = lambda inputs: _run_evaluator(model, inputs)
+        oracles["onnx's reference evaluator"] = lambda inputs: run_evaluator(model, inputs)
     return oracles
 
 
@@ -93,7 +93,8 @@ def _apply_formula(name: str, model: onnx.ModelProto, inputs: dict[str, Any]) ->
     return [np.asarray(value, np.float32) for value in FORMULAS[name](wide)]
 
 
-def _run_engine(model: onnx.ModelProto, inputs: dict[str, Any]) -> list[Any]:
+def run_onnxruntime(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> list[Any]:
+    """Returns the outputs that ONNX Runtime computes without optimizations."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -101,10 +102,11 @@ def _run_engine(model: onnx.ModelProto, inputs: dict[str, Any]) -> list[Any]:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return list(session.run(None, inputs))
+    return list(session.run(None, dict(inputs)))
 
 
-def _run_evaluator(model: onnx.ModelProto, inputs: dict[str, Any]) -> list[Any]:
+def run_evaluator(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> list[Any]:
+    """Returns the outputs that onnx's reference evaluator computes; it is wrong about LRN and many versions before opset 13."""
     from onnx.reference import ReferenceEvaluator
 
-    return list(ReferenceEvaluator(model).run(None, inputs))
+    return list(ReferenceEvaluator(model).run(None, dict(inputs)))

@@ -44,9 +44,10 @@ from hetero_core.runtime.loaded_border import add_border, check_payload, drop_sp
 from hetero_core.runtime.reconfiguration import convert_settings
 from hetero_core.runtime.replaced import CheckedOutputs, Replacement, Replacements
 from hetero_core.runtime.request import InferRequest
-from hetero_core.runtime.run import NO_STATE, Start, measure_start
+from hetero_core.runtime.run import NO_STATE, Start, end_once, measure_start
 from hetero_core.runtime.states import RequestStates
 from hetero_core.runtime.transfers import bring_in, take_home
+from hetero_core.runtime.under_way import RunsUnderWay
 
 if TYPE_CHECKING:
     from hetero_core.runtime.executors import Executor
@@ -105,6 +106,7 @@ class ExecutableNetwork:
         self._fingerprint = fingerprint
         self._binding = binding
         self._is_closed = False
+        self._under_way = RunsUnderWay()
         self.forks = FORKS.count
         is_bare = binding.run == executable.run
         self._is_host = all(spec.memory == HOST for spec in (*self.all_inputs, *self.all_outputs))
@@ -116,8 +118,8 @@ class ExecutableNetwork:
             for spec in self.all_outputs
         )
         self.shape_watch = watch_shapes(binding.declarations, self.all_outputs, self.where, binding.config)
-        # A device starts runs by itself only where no wrapper and no transfer stands between.
-        self._starts = executable.start is not None and is_bare and self._is_host
+        # A device that starts runs by itself is only asked to where no wrapper stands around them.
+        self._starts = executable.start is not None and is_bare
 
     @property
     def start(self) -> Start | None:
@@ -199,10 +201,18 @@ class ExecutableNetwork:
 
         Raises: InferenceError with the device's own error as its cause; a HeteroError of the device as it is.
         """
-        if self._is_closed or self.forks != FORKS.count:
-            self._require_open()
-        if self._replacements is not None and inputs and type(inputs[-1]) is Replacement:
-            return inputs[-1].run(inputs, context)
+        # Before the question whether it is closed: whoever closes looks at the runs after it has said so.
+        self._under_way.enter(context)
+        try:
+            if self._is_closed or self.forks != FORKS.count:
+                self._require_open()
+            if self._replacements is not None and inputs and type(inputs[-1]) is Replacement:
+                return inputs[-1].run(inputs, context)
+            return self._run_device(inputs, context)
+        finally:
+            self._under_way.leave(context)
+
+    def _run_device(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         try:
             if self._is_host:
                 outputs = self.run(inputs, context)
@@ -216,16 +226,23 @@ class ExecutableNetwork:
         return outputs
 
     def _start_run(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
-        """Raises: as `run_host` does, where the device cannot start the run."""
-        self._require_open()
+        """Starts a run with inputs in the device's memory; `done` gets outputs on the host. Raises: as `run_host` does."""
         if inputs and isinstance(inputs[-1], Replacement):
+            self._require_open()
             self.submit(lambda: inputs[-1].tell(inputs, context, done))
             return
         start = self.executable.start
         assert start is not None
+        fetch = None if self._is_host else lambda outputs: take_home(self, outputs, context.profile)
+        where = f"{self._binding.provenance}: {self.where}"
+        end = end_once(done, fetch, lambda: self._under_way.leave(context), where=where)
+        dropped = f"{self._binding.provenance} had not ended a run of {self.where} when the network was closed"
+        self._under_way.enter(context, lambda: end(None, ClosedError(dropped)))
         try:
-            start(inputs, context, done)
+            self._require_open()
+            start(inputs if self._is_host else bring_in(self, inputs, context.profile), context, end)
         except BaseException as error:  # as in run_host
+            self._under_way.leave(context)
             if is_interrupt(error):
                 raise
             raise self.blame_device(error) from error.__cause__ if isinstance(error, HeteroError) else error
@@ -367,12 +384,15 @@ class ExecutableNetwork:
     def close(self) -> None:
         """Releases what the device holds for this network; a second call, and one in a forked child, does nothing.
 
-        A network whose device is still in a run that was set aside is left alone, with a warning: it cannot be told to stop.
+        Waits for the runs that are under way, and cancels those that take more than 10 seconds. A network whose device is still in a run
+        after that, or in one that was set aside, is left alone, with a warning: it cannot be told to stop.
         """
         if not self._is_closed:
             self._is_closed = True
             if self.forks == FORKS.count and self.late_runs.count:
                 logger.warning("%r is not closed: %d runs that exceeded DEADLINE have not returned", self, self.late_runs.count)
+            elif self.forks == FORKS.count and (left := self._under_way.drain()):
+                logger.warning("%r is not closed: %d runs have not returned after they were cancelled", self, left)
             elif self.forks == FORKS.count:
                 self._binding.executor.retire()
                 if self._replacements is not None:

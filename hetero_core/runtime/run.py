@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from hetero_core.runtime.forks import call_in_child
 if TYPE_CHECKING:
     import asyncio
 
+logger = logging.getLogger(__name__)
 NO_STATE: Any = object()
 """Stands for working memory that the device has yet to make."""
 Start = Callable[[tuple[Array, ...], RunContext, Done], None]
@@ -95,6 +97,30 @@ def tell_end(run: Run, call_back: Callable[[], None], network: str) -> None:
         error.add_note(f"raised by the callback of a request on network '{network}'")
         error.__context__ = run.error
         run.error = error
+
+
+def end_once(done: Done, take_home: Callable[[Any], Any] | None, leave: Callable[[], None], *, where: str) -> Done:
+    """Returns what a device is given to call at the end of a run: brings outputs to the host, and takes the first call only.
+
+    A second call is ignored with a warning: the request may be in its next run by then. `where` names the plugin and the network, and
+    `leave` says that the run is over for the device.
+    """
+    first = threading.Lock()
+
+    def end(outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
+        if not first.acquire(blocking=False):
+            logger.warning("%s called `done` a second time for one run; the call is ignored", where)
+            return
+        if error is None and take_home is not None:
+            try:
+                outputs = take_home(outputs)
+            except BaseException as failure:  # noqa: BLE001  # told to whoever waits, as an error of the run
+                outputs, error = None, failure
+        # Over for the device: whoever is told may close the network.
+        leave()
+        done(outputs, error)
+
+    return end
 
 
 def measure_start(start: Start) -> Start:

@@ -1,4 +1,4 @@
-"""Moving one value between two memories, and the record of it."""
+"""Moving values between two memories, and the record of it."""
 
 from __future__ import annotations
 

@@ -299,7 +299,9 @@ def test_split_inside_a_split_is_drawn_on_both_levels(core: Core, read: Callable
     events = check_events(profiles_to_trace([request.profile]))
     assert [one["name"] for one in list_slices(events, "HETERO:TEMPLATE,CPU")] == ["subgraph 0", "subgraph 2"]
     assert [one["name"] for one in list_slices(events, "TEMPLATE") if one["cat"] == "subgraph"] == ["subgraph 0/0", "subgraph 2/0"]
-    assert list_arrows(events) == [("subgraph 0", "subgraph 1"), ("subgraph 0/0", "subgraph 0/1"), ("subgraph 1", "subgraph 2")]
+    # Values go over the transfers to and from the memory of TEMPLATE, inside the inner split as outside.
+    arrows = list_arrows(events)
+    assert {("subgraph 0/0", "a"), ("a", "subgraph 0/1"), ("subgraph 0", "subgraph 1"), ("subgraph 2/0", "y")} <= set(arrows)
 
 
 def test_device_that_runs_the_whole_network_has_one_slice_with_its_nodes(core: Core, read: Callable[..., Network]) -> None:

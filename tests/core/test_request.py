@@ -264,10 +264,11 @@ def test_times_of_every_node_are_there_when_asked_for(core: Core, read: Callable
     )
     request = core.load_network(network, device, {"PERF_COUNT": "YES"}).create_infer_request()
     request.infer({"x": np.ones(2, np.float32)})
-    assert [entry.node for entry in request.perf_counts] == ["Abs_0", "Neg_1"]
+    nodes = [entry for entry in request.perf_counts if not entry.targets]
+    assert [entry.node for entry in nodes] == ["Abs_0", "Neg_1"]
     assert all(entry.seconds > 0 for entry in request.perf_counts)
     if ":" in device:
-        assert [(entry.device, entry.subgraph) for entry in request.perf_counts] == [("CPU", 0), ("TEMPLATE", 1)]
+        assert [(entry.device, entry.subgraph) for entry in nodes] == [("CPU", 0), ("TEMPLATE", 1)]
     quiet = core.load_network(network, device).create_infer_request()
     quiet.infer({"x": np.ones(2, np.float32)})
     assert quiet.perf_counts == ()

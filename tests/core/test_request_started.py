@@ -12,7 +12,7 @@ from weakref import finalize
 import numpy as np
 import pytest
 
-from hetero_core import Core, Executable, ExecutableNetwork, Network, QueryResult, RunContext, hookimpl
+from hetero_core import Core, Executable, ExecutableNetwork, Network, QueryResult, RunContext, ValueSpec, hookimpl
 from hetero_core.errors import ClosedError, InferenceError, PluginError
 
 X = np.array([3], np.float32)
@@ -120,3 +120,205 @@ def test_network_goes_with_its_last_holder_without_the_garbage_collector(
         assert is_freed.wait(60)
     finally:
         gc.enable()
+
+
+class OwnArray:
+    """A value in the memory of Remote, which NumPy cannot read."""
+
+    __array_ufunc__ = None
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("the host reads an array of a device")
+
+
+class Remote(Starting):
+    """Starts runs in a memory of its own, on a thread of its own, and ends each of them `ends` times."""
+
+    ends = 1
+
+    def __init__(self, network: Network) -> None:
+        super().__init__(network)
+        self.inputs, self.outputs = (
+            tuple(ValueSpec(spec.name, spec.type, "remote") for spec in specs) for specs in (network.inputs, network.outputs)
+        )
+
+    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        raise AssertionError("a run that is started does not take a thread of the core")
+
+    def start(self, inputs: tuple[Any, ...], context: RunContext, done: Callable[..., None]) -> None:
+        def work() -> None:
+            for _ in range(self.ends):
+                done((OwnArray(inputs[0].array * 2),), self.told)
+
+        self.thread = threading.Thread(target=work)
+        self.thread.start()
+
+
+class RemoteDevice(StartingDevice):
+    def __init__(self) -> None:
+        self.failure: BaseException | None = None
+
+    @hookimpl
+    def load_network(self, network: Network) -> Executable:
+        return Remote(network)
+
+    @hookimpl
+    def to_host(self, array: OwnArray) -> Any:
+        if self.failure is not None:
+            raise self.failure
+        return array.array
+
+    @hookimpl
+    def from_host(self, array: Any, spec: ValueSpec) -> OwnArray:
+        assert spec.memory == "remote"
+        return OwnArray(array)
+
+
+@pytest.fixture
+def remote(core: Core) -> RemoteDevice:
+    device = RemoteDevice()
+    core.register_plugin("REMOTE", device)
+    return device
+
+
+TEXT = "g (float[1] x) => (float[1] y) { y = Add(x, x) }"
+
+
+def test_device_with_a_memory_of_its_own_is_started(core: Core, read: Callable[[str], Network], remote: RemoteDevice) -> None:
+    request = core.load_network(read(TEXT), "REMOTE", {"PERF_COUNT": True}).create_infer_request()
+    request.start_async({"x": X})
+    assert request.wait(60)
+    assert request.get_tensor("y").tolist() == [6]
+    assert [(entry.node, entry.source, entry.targets) for entry in request.perf_counts] == [
+        ("x", "host", ("REMOTE",)),
+        ("y", "REMOTE", ("host",)),
+    ]
+    assert asyncio.run(request.infer_async({"x": X}))["y"].tolist() == [6]
+
+
+def test_error_of_the_transfer_home_ends_the_run(core: Core, read: Callable[[str], Network], remote: RemoteDevice) -> None:
+    request = core.load_network(read(TEXT), "REMOTE").create_infer_request()
+    remote.failure = OverflowError("the card is gone")
+    request.start_async({"x": X})
+    with pytest.raises(InferenceError, match="network 'g' failed on REMOTE .*: OverflowError: the card is gone"):
+        request.wait(60)
+
+
+def test_second_call_of_done_is_ignored_with_a_warning_that_names_the_plugin(
+    core: Core, read: Callable[[str], Network], remote: RemoteDevice, caplog: pytest.LogCaptureFixture
+) -> None:
+    network = core.load_network(read(TEXT), "REMOTE")
+    assert isinstance(network.executable, Remote)
+    network.executable.ends = 2
+    request = network.create_infer_request()
+    request.start_async({"x": X})
+    assert request.wait(60)
+    network.executable.thread.join()
+    (record,) = caplog.records
+    assert record.getMessage().startswith("plugin REMOTE (module ")
+    assert record.getMessage().endswith("network 'g' on REMOTE called `done` a second time for one run; the call is ignored")
+    assert request.get_tensor("y").tolist() == [6]
+
+
+def test_template_is_started_in_its_own_queue(core: Core, read: Callable[[str], Network]) -> None:
+    request = core.load_network(read(TEXT), "TEMPLATE").create_infer_request()
+    threads: list[str] = []
+    request.set_callback(lambda *_: threads.append(threading.current_thread().name))
+    request.start_async({"x": X})
+    assert request.wait(60)
+    assert request.get_tensor("y").tolist() == [6]
+    assert [name.partition("_")[0] for name in threads] == ["TEMPLATE:0"]
+
+
+class Gated(Starting):
+    """Computes when its gate is opened, and looks whether it is cancelled; notes whether it was closed in a run."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__(network)
+        self.began, self.gate = threading.Event(), threading.Event()
+        self.is_in_run = False
+        self.was_closed_in_run: bool | None = None
+        self.drops = False
+
+    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        self.is_in_run = True
+        self.began.set()
+        while not self.gate.wait(0.01) and not context.cancelled():
+            pass
+        self.is_in_run = False
+        return (inputs[0] * 2,)
+
+    def start(self, inputs: tuple[Any, ...], context: RunContext, done: Callable[..., None]) -> None:
+        self.began.set()
+        if not self.drops:
+            threading.Thread(target=lambda: done(self.run(inputs, context), None)).start()
+
+    def close(self) -> None:
+        self.was_closed_in_run = self.is_in_run
+
+
+@pytest.fixture(params=["infer", "start_async"])
+def running(request: pytest.FixtureRequest, network: ExecutableNetwork, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A network with a gated run under way, the gate, and what the run ends with."""
+    gated = Gated(network)  # type: ignore[arg-type]  # it has inputs and outputs
+    monkeypatch.setattr(network, "executable", gated)
+    monkeypatch.setattr(network, "run", gated.run)
+    outputs: list[Any] = []
+    job = network.create_infer_request()
+    if request.param == "infer":
+        thread = threading.Thread(target=lambda: outputs.append(job.infer({"x": X})["y"].tolist()))
+        thread.start()
+        end = thread.join
+    else:
+        job.start_async({"x": X})
+        end = lambda: outputs.append(job.wait(60) and job.get_tensor("y").tolist())  # noqa: E731  # as join above
+    assert gated.began.wait(60)
+    yield gated, end, outputs
+    gated.gate.set()
+
+
+def test_close_waits_for_a_run_under_way(network: ExecutableNetwork, running: Any) -> None:
+    gated, end, outputs = running
+    closing = threading.Thread(target=network.close)
+    closing.start()
+    gated.gate.set()
+    closing.join()
+    end()
+    assert gated.was_closed_in_run is False
+    assert outputs == [[6]]
+
+
+def test_close_cancels_a_run_that_takes_too_long(network: ExecutableNetwork, running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hetero_core.runtime.under_way.CLOSE_SECONDS", 0.0)
+    monkeypatch.setattr("hetero_core.runtime.under_way.CANCEL_SECONDS", 60.0)
+    gated, end, _ = running
+    network.close()
+    assert gated.was_closed_in_run is False
+    end()
+
+
+def test_run_that_the_queue_of_a_plugin_has_dropped_ends_when_the_network_is_closed(
+    network: ExecutableNetwork, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("hetero_core.runtime.under_way.CLOSE_SECONDS", 0.0)
+    monkeypatch.setattr("hetero_core.runtime.under_way.CANCEL_SECONDS", 0.0)
+    gated = Gated(network)  # type: ignore[arg-type]  # it has inputs and outputs
+    gated.drops = True
+    monkeypatch.setattr(network, "executable", gated)
+    request = network.create_infer_request()
+    request.start_async({"x": X})
+    network.close()
+    with pytest.raises(ClosedError, match="plugin STARTING .* had not ended a run of network 'g' on STARTING when the network was"):
+        request.wait(60)
+    assert gated.was_closed_in_run is None
+    assert "is not closed: 1 runs have not returned after they were cancelled" in caplog.text
+
+
+def test_network_may_be_closed_by_the_callback_of_its_run(network: ExecutableNetwork) -> None:
+    request = network.create_infer_request()
+    request.set_callback(lambda *_: network.close())
+    request.start_async({"x": X})
+    assert request.wait(5)

@@ -111,6 +111,14 @@ def test_tutorial_ends_in_the_files_of_the_example() -> None:
     example = ROOT / "docs" / "examples" / "hetero_echo"
     assert f"```python\n{(example / 'hetero_echo' / '__init__.py').read_text()}```" in tutorial
     assert f"```toml\n{(example / 'pyproject.toml').read_text()}```" in tutorial
+    assert f"```python excerpt\n{(example / 'tests' / 'test_conformance.py').read_text()}```" in tutorial
+
+
+def test_page_that_reads_template_aloud_holds_the_whole_file_in_order() -> None:
+    page = (ROOT / "docs" / "tutorial" / "template-device.md").read_text()
+    excerpts = re.findall(r"^```python excerpt\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    device = (ROOT / "plugins" / "template" / "hetero_template" / "device.py").read_text()
+    assert [line for text in excerpts for line in text.splitlines() if line] == [line for line in device.splitlines() if line]
 
 
 def test_example_passes_its_own_tests() -> None:

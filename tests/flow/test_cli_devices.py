@@ -55,14 +55,14 @@ def test_table_has_ids_plugin_and_full_name(capsys: pytest.CaptureFixture[str]) 
     assert header.split() == ["DEVICE", "IDS", "PLUGIN", "NAME"]
     (template,) = [row for row in rows if row.startswith("TEMPLATE")]
     assert template.split()[1:4] == ["0", "1", "hetero-template"]
-    assert "onnx.reference" in template
+    assert "TEMPLATE device 0 (NumPy" in template
 
 
 def test_json_has_metrics_and_declared_keys(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["devices", "--json"]) == 0
     row = read_rows(capsys.readouterr().out)["TEMPLATE"]
     assert (row["distribution"], row["ids"], row["reason"]) == ("hetero-template", ["0", "1"], None)
-    assert row["metrics"]["DEVICE_ARCHITECTURE"] == "onnx.reference"
+    assert row["metrics"]["DEVICE_ARCHITECTURE"] == "kernels toolkit"
     assert row["metrics"]["RANGE_FOR_ASYNC_INFER_REQUESTS"] == [1, 1, 1]
     assert row["config_keys"]["PERF_COUNT"]["type"] == "bool"
     assert row["config_keys"]["PERF_COUNT"]["default"] is False

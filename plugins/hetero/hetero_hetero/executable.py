@@ -153,6 +153,9 @@ class HeteroExecutable(Executable):
                 profile.end_part(*self._names[index])
             if step.transfers:
                 _move(step.transfers, slots, profile)
+                if context.limits is not None:
+                    # A copy in another memory is what the run has made, as any value; inputs of the caller count nothing.
+                    context.limits.hold([slots[transfer.target] for transfer in step.transfers])
         except Exception as error:
             error.add_note(
                 f"in stage {index} of {len(self.stages)} on {stage.device}, nodes {_shorten(self.plan.stages[index].nodes)}"

@@ -7,12 +7,11 @@ from typing import Any
 
 import onnx.parser
 import pytest
-from hetero_template.device import TemplateDevice
-from hetero_template.executable import TemplateExecutable
-from hetero_template.transforms import transform_network
+from hetero_template.device import TemplateDevice, TemplateExecutable
 
 from hetero_core import ConfigKey, Core, Network, QueryResult, hookimpl
 from hetero_core.contract import DeviceName, Executable
+from hetero_core.kernels.program import compile_program
 from hetero_core.network.graph import Node
 
 Refuse = Callable[[Node, Network], str | None]
@@ -23,10 +22,11 @@ class PickyExecutable(TemplateExecutable):
     """Tells its device when it is closed."""
 
     def __init__(self, network: Network, closed: list[tuple[str, ...]]) -> None:
-        super().__init__(network, transform_network(network), {})
+        super().__init__(network, compile_program(network), memory="picky")
         self._closed = closed
 
     def close(self) -> None:
+        super().close()
         self._closed.append(tuple(node.name for node in self.network.nodes))
 
 

@@ -153,7 +153,7 @@ def test_times_of_a_branch_are_recorded(core: Core, read: Callable[..., Network]
     loaded = core.load_network(read(CHOICE), "HETERO:TEMPLATE,B", {**config, "DEVICE_PROPERTIES": properties})
     request = loaded.create_infer_request()
     request.infer({"x": X, "c": np.array(True)})
-    assert [(entry.node, entry.device) for entry in request.perf_counts] == [
+    assert [(entry.node, entry.device) for entry in request.perf_counts if not entry.targets] == [
         ("before", "TEMPLATE"),
         ("grow", "B"),
         ("shift", "TEMPLATE"),

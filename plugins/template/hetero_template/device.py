@@ -1,122 +1,201 @@
-"""The TEMPLATE device: every hook once, each with a sentence of why. It computes with `onnx.reference` and pretends to have two ids."""
+"""TEMPLATE, the device to copy: the kernels toolkit on arrays in a memory of its own, every hook once with a sentence of why.
+
+The file reads in the order in which a value meets it: the memory, the device, the loaded network. A device of yours replaces `XP` and
+`TemplateArray` by its library's namespace and arrays, and the queue by its library's stream.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import onnx.reference
 
-from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
+from hetero_core.contract import ConfigKey, DeviceName, Done, Executable, Extension, Payload, QueryResult, RunContext
 from hetero_core.devices.query import query_by_transform, require_all_supported
-from hetero_core.errors import DeviceUnavailableError
+from hetero_core.errors import DeviceUnavailableError, InferenceError
 from hetero_core.hookspecs import hookimpl
-from hetero_core.network.graph import Network, Node
-from hetero_core.network.types import ValueSpec
+from hetero_core.kernels.execution import Program
+from hetero_core.kernels.program import compile_program
+from hetero_core.kernels.registry import find_refusals
+from hetero_core.network.graph import Network, Node, iterate_graphs
+from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.network.writer import pack_network, unpack_network
-from hetero_template.evaluator import ExtensionTable, find_refusal
-from hetero_template.executable import TemplateExecutable
-from hetero_template.transforms import transform_network
+from hetero_core.transforms.copies import eliminate_copies
 
 IDS = ("0", "1")
 REFUSED_KEY = "TEMPLATE_REFUSED_OPERATORS"
+XP = np
+"""The array namespace that the kernels compute with. With another one, as CuPy's, `compile_program` also takes the two copies."""
+
+
+class TemplateArray:
+    """An array in the memory of one physical device: everybody sees its type and shape, only that device its elements."""
+
+    # NumPy's functions raise a TypeError for this array in place of reading it element by element.
+    __array_ufunc__ = None
+
+    def __init__(self, memory: str, elements: Any) -> None:
+        self.memory = memory
+        self.dtype, self.shape, self.nbytes = elements.dtype, elements.shape, elements.nbytes
+        self._elements = elements
+
+    def read(self, memory: str) -> Any:
+        """Returns the elements to who works in this memory. Raises: InferenceError for any other."""
+        if memory != self.memory:
+            raise InferenceError(f"an array in {self.memory} was given to {memory}; expected a transfer by to_host, from_host")
+        return self._elements
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise TypeError(f"an array in {self.memory} cannot be read by the host; to_host copies it")
+
+    __array__ = __bool__ = _refuse
 
 
 class TemplateDevice:
-    """One object per Core and registered name; physical ids come with each call in `device.id`."""
+    """One object per Core and registered name; the physical id comes with each call in `device.id`."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._extensions: ExtensionTable = {}
+        self._extensions: dict[tuple[str, str], Extension] = {}
         _probe()
 
     @hookimpl
     def close_device(self) -> bool:
-        """A device that holds pools, threads or driver handles gives them back here; this one only forgets its extensions."""
+        """Frees what the device holds for all networks: pools, contexts, driver handles. The queues belong to the loaded networks."""
         self._extensions.clear()
         return True
 
     @hookimpl
     def config_keys(self) -> Mapping[str, ConfigKey]:
-        """Keys are declared, so that the core converts texts, fills defaults and refuses what is unknown; no code of ours does."""
-        return {
-            REFUSED_KEY: ConfigKey(
-                tuple,
-                (),
-                "Operator types that the device refuses, as a device without kernels for them would; for trying out splits.",
-            ),
-        }
+        """Keys are declared, so that the core converts texts, fills defaults and refuses unknown keys; the device parses nothing."""
+        doc = "Operator types that the device refuses, as a device without kernels for them would; for trying out splits."
+        return {REFUSED_KEY: ConfigKey(tuple, (), doc)}
 
     @hookimpl
     def metrics(self, device: DeviceName) -> Mapping[str, Any]:
-        """Facts about the device; functions are called only when their metric is asked for."""
+        """Facts about the device. A function stands for a value that costs time; it is called when that metric is asked for."""
         return {
             "AVAILABLE_DEVICES": IDS,
-            "FULL_DEVICE_NAME": f"{self._name} reference device {device.id or IDS[0]} (onnx.reference {onnx.__version__})",
-            # Above the standard values a device may state its own; this one says that convolutions have hardware blocks.
+            "FULL_DEVICE_NAME": f"{self._name} device {device.id or IDS[0]} (NumPy {np.__version__})",
+            # A device may add capabilities of its own to the standard ones; this one claims blocks for convolutions.
             "OPTIMIZATION_CAPABILITIES": ("FP32", "FP16", "BF16", "INT8", "HARDWARE_CONVOLUTION"),
-            "DEVICE_ARCHITECTURE": "onnx.reference",
+            "DEVICE_ARCHITECTURE": "kernels toolkit",
             "RANGE_FOR_ASYNC_INFER_REQUESTS": (1, 1, 1),
-            # The evaluator is Python; two such devices at once would only wait for each other.
+            # Most of a kernel is Python, so HETERO does not run two such devices at once.
             "HOLDS_INTERPRETER_LOCK": True,
         }
 
     @hookimpl
     def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
-        """The same passes as loading, then one question for each node of the result; the core maps the answers to original names."""
-        return query_by_transform(_with_id(device), network, transform_network, partial(self._refuse, config=config))
+        """Applies the passes of loading and asks the table of kernels about the result; answers in the names of `network`."""
+        transformed = transform_network(network)
+        reasons = find_refusals(transformed, extensions=self._extensions)
+
+        def refuse(node: Node, _: Network) -> str | None:
+            return _refuse_by_type(node, config[REFUSED_KEY]) or reasons.get(node.name)
+
+        return query_by_transform(device, network, lambda _: transformed, refuse)
 
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
-        """Asks the query first: what it refuses is refused here, with the same reasons, because it is the same code.
-
-        A device with threads of its own would take `config["INFERENCE_NUM_THREADS"]` of them for one run; the evaluator has none.
-        """
+        """Refuses what the query refuses, with its reasons, and compiles the rest from the same table."""
         require_all_supported(device, network, self.query_network(device, network, config))
-        return TemplateExecutable(network, transform_network(network), self._extensions)
+        program = compile_program(transform_network(network), xp=XP, extensions=self._extensions)
+        return TemplateExecutable(network, program, memory=f"{device.name}:{device.id or IDS[0]}")
 
     @hookimpl
     def export_network(self, executable: TemplateExecutable) -> Payload:
-        """Sections of bytes. Nothing is compiled here, so the network itself is all that is needed to build the executable again."""
+        """Returns sections of bytes. Nothing costly was compiled, so the network is all that importing needs."""
         return Payload(pack_network(executable.network))
 
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
-        """The core has checked the blob; what is left is to check the network against what this device can do today."""
+        """Loads the network of a blob that the core has checked; what this device refuses today is refused here, too."""
         return self.load_network(device, unpack_network(payload.sections), config)
 
     @hookimpl
     def add_extension(self, extension: Extension) -> bool:
-        """An operator that ONNX does not know becomes one more row of the table that both query and loading read."""
+        """Adds a custom operator to what query and loading read; its function gets arrays of `XP`."""
         self._extensions[extension.domain, extension.op_type] = extension
         return True
 
     @hookimpl
-    def to_host(self, array: Any) -> Any:
-        """Called only for values whose spec names another memory than "host"; ours never do, and the copy would be this line."""
-        return np.asarray(array)
+    def to_host(self, array: TemplateArray) -> Any:
+        """Copies a value out of the device; the core calls it where a reader is elsewhere, never between two stages of this memory."""
+        return array.read(array.memory).copy()
 
     @hookimpl
-    def from_host(self, array: Any, spec: ValueSpec) -> Any:
-        """The way back. `spec.memory` says which memory, where a device has several."""
-        return np.asarray(array)
-
-    def _refuse(self, node: Node, network: Network, *, config: Mapping[str, Any]) -> str | None:
-        if node.op_type in config[REFUSED_KEY]:
-            return f"operator {node.op_type} is refused by {REFUSED_KEY}"
-        return find_refusal(node, network, self._extensions)
+    def from_host(self, array: Any, spec: ValueSpec) -> TemplateArray:
+        """Copies a NumPy array into the memory that the executable has named for this value."""
+        return TemplateArray(spec.memory, array.copy())
 
 
-def _with_id(device: DeviceName) -> DeviceName:
-    """The answer of a query names the id that would be used, also where the caller named none."""
-    return DeviceName(device.name, device.id, "")
+class TemplateExecutable(Executable):
+    """A loaded network. Several threads run it at once: a run changes nothing here, and shares nothing with other runs but constants."""
+
+    # While one run computes, the next one waits in the queue with its inputs in place.
+    pipeline_depth = 2
+
+    def __init__(self, network: Network, program: Program, *, memory: str) -> None:
+        self.network = network
+        self.memory = memory
+        self.inputs = tuple(_place(spec, memory) for spec in network.inputs)
+        self.outputs = tuple(_place(spec, memory) for spec in network.outputs)
+        self._program = program
+        # Its thread starts with the first run that is queued, and ends when the executable is closed or nobody holds it.
+        self._queue = ThreadPoolExecutor(max_workers=1, thread_name_prefix=memory)
+
+    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        """Returns the outputs, each in the memory that its spec names; the caller waits."""
+        values = tuple(value.read(self.memory) if isinstance(value, TemplateArray) else value for value in inputs)
+        results = self._program.run(values, profile=context.profile, is_cancelled=context.cancelled, limits=context.limits)
+        return tuple(
+            result if spec.memory == HOST else TemplateArray(self.memory, result)
+            for spec, result in zip(self.outputs, results, strict=True)
+        )
+
+    def start(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
+        """Puts a run into the queue and returns at once; `done` is called exactly once, from the thread of the queue."""
+        self._queue.submit(self._run_queued, inputs, context, done)
+
+    def _run_queued(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
+        try:
+            outputs = self.run(inputs, context)
+        except BaseException as error:  # noqa: BLE001  # whoever waits is told of every end, an exit included
+            done(None, error)
+        else:
+            done(outputs, None)
+
+    def close(self) -> None:
+        """Lets the queue run empty and end. Does not wait: `close` may be called by `done`, on the thread of the queue."""
+        self._queue.shutdown(wait=False)
+
+
+def transform_network(network: Network) -> Network:
+    """Returns the network as it is compiled. A pass keeps each node's origins, so that the query can answer in the names of the user."""
+    return eliminate_copies(network)
+
+
+def _place(spec: ValueSpec, memory: str) -> ValueSpec:
+    """Names the memory of an input or output: numbers live in the device's; texts, sequences and maps stay on the host."""
+    return spec if spec.dtype in (None, "string") else replace(spec, memory=memory)
+
+
+def _refuse_by_type(node: Node, refused: Collection[str]) -> str | None:
+    """Returns why the configuration refuses a node: its own operator type, or one in the bodies of an If, Loop or Scan."""
+    bodies = [graph for body in node.bodies.values() for graph in iterate_graphs(body)]
+    for inner in (node, *(inner for graph in bodies for inner in graph.nodes)):
+        if inner.op_type in refused:
+            where = "" if inner is node else f"node '{inner.name}' in a body of {node.operator}: "
+            return f"{where}operator {inner.op_type} is refused by {REFUSED_KEY}"
+    return None
 
 
 def _probe() -> None:
     """Runs one tiny computation: a device says that it works after it worked, not after counting drivers."""
-    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> probe (float[2] x) => (float[2] y) { y = Add(x, x) }')
-    (result,) = onnx.reference.ReferenceEvaluator(model).run(None, {"x": np.ones(2, np.float32)})
-    if result.tolist() != [2.0, 2.0]:
-        raise DeviceUnavailableError(f"onnx.reference {onnx.__version__} computes 1 + 1 = {result.tolist()}; reinstall onnx")
+    total = XP.add(XP.ones(2), XP.ones(2)).tolist()
+    if total != [2.0, 2.0]:
+        raise DeviceUnavailableError(f"NumPy {np.__version__} computes 1 + 1 = {total}; reinstall numpy")

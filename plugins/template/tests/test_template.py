@@ -1,7 +1,8 @@
-"""TEMPLATE: its passes, its corrections of onnx.reference, its refusals, its blobs."""
+"""TEMPLATE: its memory, its queue, its passes, its refusals, its blobs."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,15 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_template.transforms import transform_network
+from hetero_template.device import TemplateArray, TemplateExecutable, transform_network
 
-from hetero_core import Core, Network
-from hetero_core.errors import BlobMismatchError, UnsupportedNodesError
-from hetero_core.testing.compare import assert_same
+from hetero_core import Core, Network, RunContext, ValueSpec
+from hetero_core.errors import BlobMismatchError, InferenceError, RequestCancelledError, UnsupportedNodesError
+from hetero_core.network.types import TensorType
 
-Read = Callable[..., Network]
-RNG = np.random.default_rng(5)
+Read = Callable[[str], Network]
+REFUSED = "TEMPLATE_REFUSED_OPERATORS"
+CHAIN = "g (float[2] x) => (float[2] y) { a = Relu(x) y = Neg(a) }"
 
 
 @pytest.fixture
@@ -27,40 +29,129 @@ def core() -> Iterator[Core]:
 
 @pytest.fixture
 def read(core: Core) -> Read:
-    def read_text(text: str, opset: int = 17) -> Network:
-        return core.read_network(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {text}'))
-
-    return read_text
+    return lambda text: core.read_network(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}'))
 
 
-def run(core: Core, network: Network, **inputs: np.ndarray[Any, Any]) -> Any:
-    return next(iter(core.load_network(network, "TEMPLATE").infer(inputs).values()))
+@pytest.fixture
+def array() -> TemplateArray:
+    return TemplateArray("TEMPLATE:0", np.array([1, 2], np.float32))
 
 
-def test_passes_eliminate_decompose_and_fuse_with_origins(read: Read) -> None:
+@pytest.mark.parametrize(
+    "touch",
+    [
+        np.asarray,
+        lambda array: np.add(array, 1),
+        lambda array: np.ones(2) * array,
+        lambda array: np.concatenate([array, array]),
+        bool,
+        float,
+        list,
+        lambda array: array[0],
+    ],
+    ids=["asarray", "ufunc", "operator", "function", "bool", "float", "list", "element"],
+)
+def test_host_cannot_read_an_array_of_the_device(array: TemplateArray, touch: Callable[[Any], Any]) -> None:
+    with pytest.raises(TypeError):
+        touch(array)
+
+
+def test_array_of_one_physical_device_is_refused_by_the_other(core: Core, read: Read, array: TemplateArray) -> None:
+    executable = core.load_network(read(CHAIN), "TEMPLATE.1").executable
+    with pytest.raises(InferenceError, match="an array in TEMPLATE:0 was given to TEMPLATE:1; expected a transfer"):
+        executable.run((array,), RunContext())
+
+
+def test_numbers_live_in_the_memory_of_the_device_and_texts_and_sequences_on_the_host(core: Core, read: Read) -> None:
     network = read(
-        "g (float[3] x) => (float[3] y) <float[3] w = {1, 2, 4}> { i = Identity(x) d = Div(i, w) a = Relu(d) y = Relu(a) }"
+        """g (float[2] x, string[2] t) => (seq(float[2]) s, float[2] y, string[2] u) {
+        s = SequenceConstruct(x, x) y = Neg(x) u = Identity(t) }"""
     )
-    transformed = transform_network(network)
-    assert [(node.op_type, node.origins) for node in transformed.nodes] == [
-        ("Reciprocal", ("Div_1",)),
-        ("Mul", ("Div_1",)),
-        ("Relu", ("Relu_2", "Relu_3")),
+    loaded = core.load_network(network, "TEMPLATE")
+    assert [spec.memory for spec in loaded.inputs] == ["TEMPLATE:0", "host"]
+    assert [spec.memory for spec in loaded.outputs] == ["host", "TEMPLATE:0", "host"]
+    outputs = loaded.infer({"x": np.array([1, 2], np.float32), "t": np.array(["a", "b"], object)})
+    assert [one.tolist() for one in outputs["s"]] == [[1, 2], [1, 2]]
+    assert outputs["y"].tolist() == [-1, -2]
+    assert outputs["u"].tolist() == ["a", "b"]
+
+
+def test_what_comes_to_the_host_is_a_copy(core: Core, read: Read) -> None:
+    loaded = core.load_network(
+        read("g (float[2] x) => (float[2] k, float[2] y) <float[2] k = {5, 6}> { y = Identity(x) }"), "TEMPLATE"
+    )
+    x = np.array([1, 2], np.float32)
+    request = loaded.create_infer_request()
+    for value in request.infer({"x": x}).values():
+        value += 100
+    assert x.tolist() == [1, 2]
+    assert {name: value.tolist() for name, value in request.infer({"x": x}).items()} == {"k": [5, 6], "y": [1, 2]}
+
+
+def test_every_border_of_the_device_is_one_transfer_in_the_profile(core: Core, read: Read) -> None:
+    network = read("g (float[2] x) => (float[2] y) { a = Relu(x) b = Neg(a) c = Abs(b) d = Add(c, c) y = Exp(d) }")
+    loaded = core.load_network(network, "HETERO:TEMPLATE,CPU", {REFUSED: "Neg,Abs", "PERF_COUNT": True})
+    request = loaded.create_infer_request()
+    request.infer({"x": np.array([1, -2], np.float32)})
+    moved = [(entry.node, entry.source, entry.targets, entry.nbytes) for entry in request.perf_counts if entry.targets]
+    assert moved == [
+        ("x", "host", ("TEMPLATE",), 8),
+        ("a", "TEMPLATE", ("CPU",), 8),
+        ("c", "CPU", ("TEMPLATE",), 8),
+        ("y", "TEMPLATE", ("host",), 8),
     ]
 
 
-@pytest.mark.parametrize("divisor", ["1e-38", "3e38", "0"])
-def test_division_that_a_reciprocal_would_spoil_stays(read: Read, core: Core, divisor: str) -> None:
-    network = read(f"g (float[1] x) => (float[1] y) <float[1] w = {{{divisor}}}> {{ y = Div(x, w) }}")
-    assert [node.op_type for node in transform_network(network).nodes] == ["Div"]
-    x = np.array([float(divisor) * 0.5], np.float32)
-    with np.errstate(all="ignore"):
-        np.testing.assert_array_equal(run(core, network, x=x), x / np.float32(divisor))
+def start(executable: TemplateExecutable, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, Any, threading.Thread]:
+    """Returns outputs, error and thread of a run that was started."""
+    ends: list[tuple[Any, Any, threading.Thread]] = []
+    ended = threading.Event()
+
+    def done(outputs: Any, error: BaseException | None) -> None:
+        ends.append((outputs, error, threading.current_thread()))
+        ended.set()
+
+    executable.start(inputs, context, done)
+    assert ended.wait(60)
+    (end,) = ends
+    return end
+
+
+def test_run_that_is_started_ends_on_the_queue(core: Core, read: Read, array: TemplateArray) -> None:
+    executable = core.load_network(read(CHAIN), "TEMPLATE").executable
+    (output,), error, thread = start(executable, (array,), RunContext())
+    assert error is None
+    assert output.read("TEMPLATE:0").tolist() == [-1, -2]
+    assert thread.name.startswith("TEMPLATE:0")
+
+
+def test_error_and_cancel_of_a_run_that_is_started_reach_done(core: Core, read: Read, array: TemplateArray) -> None:
+    executable = core.load_network(read(CHAIN), "TEMPLATE").executable
+    outputs, error, _ = start(executable, (TemplateArray("TEMPLATE:1", np.zeros(2, np.float32)),), RunContext())
+    assert outputs is None
+    assert isinstance(error, InferenceError)
+    context = RunContext()
+    context.token.is_set = True
+    assert isinstance(start(executable, (array,), context)[1], RequestCancelledError)
+
+
+def test_runs_that_are_queued_when_the_network_is_closed_still_end(core: Core, read: Read, array: TemplateArray) -> None:
+    loaded = core.load_network(read(CHAIN), "TEMPLATE")
+    ends = [threading.Event() for _ in range(20)]
+    for ended in ends:
+        loaded.executable.start((array,), RunContext(), lambda _, error, ended=ended: ended.set() if error is None else None)
+    loaded.close()
+    assert all(ended.wait(60) for ended in ends)
+
+
+def test_pass_keeps_the_origins_of_nodes(read: Read) -> None:
+    transformed = transform_network(read("g (float[3] x) => (float[3] y) { i = Identity(x) y = Relu(i) }"))
+    assert [(node.op_type, node.origins) for node in transformed.nodes] == [("Relu", ("Relu_1",))]
 
 
 def test_refused_operators_are_refused_by_query_and_load_alike(core: Core, read: Read) -> None:
     network = read("g (float[2] x) => (float[2] y) { a = Relu(x) y = Exp(a) }")
-    config = {"TEMPLATE_REFUSED_OPERATORS": ["Exp"]}
+    config = {REFUSED: ["Exp"]}
     result = core.query_network(network, "TEMPLATE.1", config)
     assert dict(result.supported) == {"Relu_0": "TEMPLATE.1"}
     assert dict(result.refused) == {"Exp_1": "operator Exp is refused by TEMPLATE_REFUSED_OPERATORS"}
@@ -70,101 +161,51 @@ def test_refused_operators_are_refused_by_query_and_load_alike(core: Core, read:
     assert "node 'Exp_1' (Exp-13), TEMPLATE: operator Exp is refused by TEMPLATE_REFUSED_OPERATORS" in str(caught.value)
 
 
-@pytest.mark.parametrize("opset", [7, 8, 9, 13])
-def test_old_batch_normalization_uses_the_stored_statistics(core: Core, read: Read, opset: int) -> None:
-    x = RNG.standard_normal((2, 3, 4, 4)).astype(np.float32)
-    scale, bias, mean = (RNG.standard_normal(3).astype(np.float32) for _ in range(3))
-    var = RNG.uniform(0.5, 1.5, 3).astype(np.float32)
-    head = "g (float[2,3,4,4] x, float[3] s, float[3] b, float[3] m, float[3] v) => (float[2,3,4,4] y)"
-    network = read(f"{head} {{ y = BatchNormalization(x, s, b, m, v) }}", opset)
-    wide = [value.astype(np.float64).reshape(1, 3, 1, 1) for value in (scale, bias, mean, var)]
-    expected = wide[0] * (x.astype(np.float64) - wide[2]) / np.sqrt(wide[3] + 1e-5) + wide[1]
-    assert_same(run(core, network, x=x, s=scale, b=bias, m=mean, v=var), expected.astype(np.float32))
+BODIES = {
+    "If": """g (bool c, float[2] x) => (float[2] y) { [inner] y = If (c) <
+        then_branch = t () => (float[2] a) { [deep] a = Exp (x) }, else_branch = e () => (float[2] b) { b = Neg (x) }> }""",
+    "Loop": """g (int64 n, bool c, float[2] x) => (float[2] y) { [inner] y = Loop (n, c, x) <
+        body = b (int64 i, bool k, float[2] a) => (bool d, float[2] e) { d = Identity (k) [deep] e = Exp (a) }> }""",
+    "Scan": """g (float[2] a, float[3,2] x) => (float[2] y, float[3,2] z) { [inner] y, z = Scan <num_scan_inputs = 1,
+        body = b (float[2] s, float[2] n) => (float[2] o, float[2] p) { o = Add (s, n) [deep] p = Exp (o) }> (a, x) }""",
+    "If in If": """g (bool c, float[2] x) => (float[2] y) { [inner] y = If (c) <
+        then_branch = t () => (float[2] a) { a = If (c) <
+            then_branch = u () => (float[2] p) { [deep] p = Exp (x) }, else_branch = v () => (float[2] q) { q = Abs (x) }> },
+        else_branch = e () => (float[2] b) { b = Neg (x) }> }""",
+}
 
 
-@pytest.mark.parametrize("size", [1, 3, 4, 5])
-def test_lrn_goes_over_more_channels_than_images(core: Core, read: Read, size: int) -> None:
-    x = RNG.standard_normal((2, 7, 3, 3)).astype(np.float32)
-    network = read(
-        f"g (float[2,7,3,3] x) => (float[2,7,3,3] y) {{ y = LRN<size = {size}, alpha = 0.5, beta = 0.75, bias = 2.0>(x) }}"
-    )
-    wide, expected = x.astype(np.float64), np.empty(x.shape)
-    for channel in range(7):
-        neighbours = [c for c in range(7) if channel - (size - 1) // 2 <= c <= channel + -(-(size - 1) // 2)]
-        total = sum(wide[:, c] ** 2 for c in neighbours)
-        expected[:, channel] = wide[:, channel] / (2.0 + 0.5 / size * total) ** 0.75
-    assert_same(run(core, network, x=x), expected.astype(np.float32))
+@pytest.mark.parametrize("text", BODIES.values(), ids=BODIES)
+def test_refused_operator_within_a_body_refuses_the_node_that_has_the_body(core: Core, read: Read, text: str) -> None:
+    network = read(text)
+    assert core.query_network(network, "TEMPLATE").refused == {}
+    (reason,) = core.query_network(network, "TEMPLATE", {REFUSED: "Exp"}).refused.values()
+    operator = network.node("inner").operator
+    assert reason == f"node 'deep' in a body of {operator}: operator Exp is refused by TEMPLATE_REFUSED_OPERATORS"
 
 
-@pytest.mark.parametrize("operator", ["Softmax", "LogSoftmax"])
-@pytest.mark.parametrize(("opset", "axis"), [(11, None), (11, 1), (9, 2), (11, -1), (13, None), (13, 1)])
-def test_softmax_before_13_works_on_the_flattened_input(
-    core: Core, read: Read, operator: str, opset: int, axis: int | None
-) -> None:
-    x = RNG.standard_normal((2, 3, 4)).astype(np.float32)
-    text = "" if axis is None else f"<axis = {axis}>"
-    wide = x.astype(np.float64)
-    if opset < 13:
-        position = (1 if axis is None else axis) % 3
-        wide = wide.reshape(int(np.prod(x.shape[:position])), -1)
-        along = 1
-    else:
-        along = -1 if axis is None else axis
-    expected = np.exp(wide) / np.exp(wide).sum(axis=along, keepdims=True)
-    expected = (np.log(expected) if operator == "LogSoftmax" else expected).reshape(x.shape)
-    network = read(f"g (float[2,3,4] x) => (float[2,3,4] y) {{ y = {operator}{text}(x) }}", opset)
-    assert_same(run(core, network, x=x), expected.astype(np.float32))
+def test_operator_without_a_kernel_within_a_body_is_refused(core: Core, read: Read) -> None:
+    network = read(BODIES["If"].replace("Exp (x)", "Nothing (x)"))
+    assert "operator Nothing has no kernel" in core.query_network(network, "TEMPLATE").refused["inner"]
 
 
-def test_training_form_of_batch_normalization_is_refused(core: Core, read: Read) -> None:
-    network = read("g (float[2,3] x, float[3] s) => (float[2,3] y, float[3] m) { y, m = BatchNormalization(x, s, s, s, s) }", 9)
-    assert "inference with one output" in core.query_network(network, "TEMPLATE").refused["BatchNormalization_0"]
-
-
-def test_correction_reaches_into_bodies(core: Core, read: Read) -> None:
-    network = read(
-        """g (bool c, float[1,4,2,2] x) => (float[1,4,2,2] y) {
-           y = If<then_branch = t () => (float[1,4,2,2] p) { p = LRN<size = 3, alpha = 1.0, bias = 1.0, beta = 1.0>(x) },
-                  else_branch = e () => (float[1,4,2,2] q) { q = Neg(x) }>(c) }"""
-    )
-    x = RNG.standard_normal((1, 4, 2, 2)).astype(np.float32)
-    squares = np.pad(x.astype(np.float64) ** 2, ((0, 0), (1, 1), (0, 0), (0, 0)))
-    expected = x / (1 + (squares[:, :-2] + squares[:, 1:-1] + squares[:, 2:]) / 3)
-    assert_same(run(core, network, c=np.array(True), x=x), expected.astype(np.float32))
+def test_import_takes_the_memory_of_the_device_that_imports(core: Core, read: Read, tmp_path: Path) -> None:
+    core.load_network(read(CHAIN), "TEMPLATE.1").export_network(tmp_path / "t.blob")
+    imported = core.import_network(tmp_path / "t.blob", "TEMPLATE.0")
+    assert imported.inputs == (ValueSpec("x", TensorType("float32", (2,)), "TEMPLATE:0"),)
 
 
 def test_blob_comes_back_and_other_plugins_versions_do_not(core: Core, read: Read, tmp_path: Path) -> None:
     network = read("g (float[N,2] x) => (float[N,2] y) <float[2] w = {1, 2}> { a = Div(x, w) y = Relu(a) }")
-    loaded = core.load_network(network, "TEMPLATE.1", {"TEMPLATE_REFUSED_OPERATORS": "Exp"})
+    loaded = core.load_network(network, "TEMPLATE.1", {REFUSED: "Exp"})
     loaded.export_network(tmp_path / "t.blob")
     imported = core.import_network(tmp_path / "t.blob", "TEMPLATE")
     x = np.array([[3, 4], [-1, 5]], np.float32)
-    np.testing.assert_array_equal(imported.infer({"x": x})["y"], loaded.infer({"x": x})["y"])
-    assert imported.get_config("TEMPLATE_REFUSED_OPERATORS") == ("Exp",)
+    for network_of_two in (loaded, imported):
+        assert network_of_two.infer({"x": x})["y"].tolist() == [[3, 2], [0, 2.5]]
+    assert imported.get_config(REFUSED) == ("Exp",)
     assert imported.fingerprint == loaded.fingerprint == network.fingerprint
     with pytest.raises(BlobMismatchError, match="the blob's device is TEMPLATE, here it is CPU"):
         core.import_network(tmp_path / "t.blob", "CPU")
     with pytest.raises(BlobMismatchError, match="TEMPLATE_REFUSED_OPERATORS is Abs in the call and Exp in the blob"):
-        core.import_network(tmp_path / "t.blob", "TEMPLATE", {"TEMPLATE_REFUSED_OPERATORS": "Abs"})
-
-
-def test_scan_of_more_inputs_than_it_has_is_refused_at_once(core: Core) -> None:
-    model = onnx.parser.parse_model(
-        """<ir_version: 8, opset_import: ["": 17]> g (float[2] i, float[3,2] x) => (float[2] y, float[3,2] z) {
-        y, z = Scan<num_scan_inputs = 1, body = b (float[2] s, float[2] n) => (float[2] o, float[2] p) {
-        o = Add(s, n) p = Identity(o) }>(i, x) }"""
-    )
-    (attribute,) = [one for one in model.graph.node[0].attribute if one.name == "num_scan_inputs"]
-    attribute.i = 2**63 - 1
-    refused = core.query_network(core.read_network(model), "TEMPLATE").refused
-    assert "says that it scans 9223372036854775807 inputs and has 2" in refused["Scan_0"]
-
-
-def test_scan_that_walks_backwards_is_refused_as_the_evaluator_lacks_it(core: Core) -> None:
-    text = """<ir_version: 8, opset_import: ["": 17]> g (float[2] a, float[3,2] x) => (float[2] y, float[3,2] z) {
-        y, z = Scan <num_scan_inputs = 1, scan_input_directions = [1], body = b (float[2] s, float[2] n) => (float[2] o, float[2] p) {
-            o = Add (s, n) p = Abs (o) }> (a, x) }"""
-    network = core.read_network(onnx.parser.parse_model(text))
-    assert "input_direction" in core.query_network(network, "TEMPLATE").refused["Scan_0"]
-    feeds = {"a": np.zeros(2, np.float32), "x": np.arange(6, dtype=np.float32).reshape(3, 2)}
-    assert core.load_network(network, "HETERO:TEMPLATE,CPU").infer(feeds)["y"].tolist() == [6, 9]
+        core.import_network(tmp_path / "t.blob", "TEMPLATE", {REFUSED: "Abs"})
