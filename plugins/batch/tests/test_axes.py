@@ -34,9 +34,9 @@ Read = Callable[[str], Network]
         ("g (float[n, 4] x, float[n, 2] z) => (float[n, 6] y) { y = Concat <axis = 1> (x, z) }", [0, 0], [0]),
         ("g (float[t, n, 4] x, float[n, 4] z) => (float[t, n, 4] y) { y = Add (x, z) }", [0, None], [0]),
         (
-            "g (float[n, t, 2] x) => (float[n, t, 2] y) <int64 one = {1}, int64 zero = {0}, int64[1] a = {1}> { s = Shape (x) t = Gather (s, one)"
+            "g (float[n, t, 2] x) => (float[n, t, 2] y) <int64 one = {1}, int64 zero = {0}, int64[1] a = {1}> { s = Shape (x)"
             ""
-            " r = Range (zero, t, one) f = Cast <to = 1> (r) w = Unsqueeze (f, a) y = Add (x, w) }",
+            " t = Gather (s, one) r = Range (zero, t, one) f = Cast <to = 1> (r) w = Unsqueeze (f, a) y = Add (x, w) }",
             [0],
             [0],
         ),
