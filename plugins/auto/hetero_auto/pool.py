@@ -82,9 +82,9 @@ class Pool:
             ticket.failed[member] = error
             added = None if others else self._replace_failed(member)
             is_final = not others and added is None
-        self._end(ticket, member, succeeded=error is None, again=not is_final)
+        goes_on = self._end(ticket, member, succeeded=error is None, again=not is_final)
         self._advance()
-        return not is_final
+        return goes_on
 
     def close(self) -> None:
         """Takes nothing more and closes the members; those in a run are closed after it."""
@@ -98,8 +98,10 @@ class Pool:
         for ticket in dropped:
             ticket.drop(RequestCancelledError(f"{self._title}: the network was closed before the request began"))
 
-    def _end(self, ticket: Ticket, member: Member, *, succeeded: bool, again: bool) -> None:
+    def _end(self, ticket: Ticket, member: Member, *, succeeded: bool, again: bool) -> bool:
+        """Frees the member and closes what has ended with that; returns whether the request waits again."""
         with self._lock:
+            again = again and not self._is_closed
             broken = self._find_broken(ticket) if succeeded else []
             self._members = tuple(one for one in self._members if one not in broken)
             member.busy -= 1
@@ -119,6 +121,7 @@ class Pool:
             )  # fmt: skip
         for one in ended:
             one.loaded.close()
+        return again
 
     def _find_broken(self, ticket: Ticket) -> list[Member]:
         """Returns the members that have failed at what another one has just done, and at the request before."""

@@ -19,6 +19,7 @@ from hetero_auto.members import POLICIES, Member
 from hetero_auto.pool import Pool
 from hetero_core.errors import ClosedError, HeteroError
 from hetero_core.network.types import ValueSpec
+from hetero_core.runtime.executors import Executor
 
 logger = logging.getLogger(__name__)
 
@@ -74,8 +75,9 @@ class AutoExecutable(PoolExecutable):
         executable = AutoExecutable(source.network.inputs, source.network.outputs, pool, source)
         chosen = pool.members[0].name
         if is_open and wishes.starts_early and (wishes.measure or chosen != names[0]):
-            executor = source.core.create_executor(source.owner, workers=1)
-            executable._settled = executor.submit(lambda: loader.settle(measures=wishes.measure))
+            # Held by what runs on it: the Core waits for the threads of executors that somebody holds.
+            loader.executor = source.core.create_executor(source.owner, workers=1)
+            executable._settled = loader.executor.submit(lambda: loader.settle(measures=wishes.measure))
         return executable
 
     def wait_until_settled(self) -> None:
@@ -88,6 +90,7 @@ class _Loader:
     """Loads members of one network; what a device failed at is not tried again."""
 
     pool: Pool
+    executor: Executor | None = None
 
     def __init__(self, source: MemberSource, names: Sequence[str], seconds_of_device: dict[str, float]) -> None:
         self._source = source

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -256,3 +258,16 @@ def test_key_of_a_device_reaches_it(core: Core, add_device: Any, network: Networ
     device = add_device("A")
     core.load_network(network, "AUTO:A", {"SCRIPT_LEVEL": 3})
     assert device.configs[0]["SCRIPT_LEVEL"] == 3
+
+
+def test_closed_core_has_waited_for_the_device_that_was_loading(add_device: Any, core: Core, network: Network) -> None:
+    chosen, _ = add_device("CHOSEN"), add_device("QUICK")
+    chosen.load_gate.clear()
+    core.load_network(network, "AUTO:CHOSEN,QUICK")
+    gc.collect()
+    loads_when_closed = []
+    closing = threading.Thread(target=lambda: (core.close(), loads_when_closed.append(chosen.loads)))
+    closing.start()
+    chosen.load_gate.set()
+    closing.join(LIMIT)
+    assert loads_when_closed == [1]

@@ -325,3 +325,18 @@ def test_round_robin_goes_on_behind_the_last() -> None:
     choose = RoundRobin()
     names = [choose(free, members, 0) for free in (members, members, members[:1], members, members[2:], members)]
     assert [member.name for member in names if member is not None] == ["a", "b", "a", "b", "c", "a"]
+
+
+def test_request_that_fails_after_the_network_was_closed_ends(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
+    first, _ = add_device("A"), add_device("B")
+    first.poison = 7
+    first.gate.clear()
+    loaded = core.load_network(network, "MULTI:A(1),B(1)")
+    request = loaded.create_infer_request()
+    request.start_async(feed(7))
+    assert first.entered.acquire(timeout=LIMIT)
+    loaded.close()
+    first.gate.set()
+    with pytest.raises(InferenceError, match="failed on A"):
+        request.wait(LIMIT)
+    assert first.closed == 1

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hetero_batch.rules import find_output_axes
-from hetero_batch.views import SIZE, Axis, MixedImages, NodeView
+from hetero_batch.views import Axis, MixedImages, NodeView
 from hetero_core.network.graph import Network
 from hetero_core.network.types import TensorType, ValueSpec
 
@@ -50,8 +50,8 @@ def _walk(network: Network, place: int) -> BatchAxes:
     outputs = [axes.get(spec.name) for spec in network.outputs]
     for spec, axis in zip(network.outputs, outputs, strict=True):
         maker = network.index_of_producer.get(spec.name)
-        if maker is not None and (axis == SIZE or not isinstance(spec.type, TensorType)):
-            why = "the size of the batch" if axis == SIZE else "no tensor"
+        if maker is not None and (isinstance(axis, str) or not isinstance(spec.type, TensorType)):
+            why = "the size of the batch" if isinstance(axis, str) else "no tensor"
             refused.setdefault(network.nodes[maker].name, f"its output '{spec.name}', which is one of the network's, is {why}")
     return BatchAxes(tuple(_plain(axes[spec.name]) for spec in network.inputs), tuple(_plain(axis) for axis in outputs), refused)
 

@@ -130,7 +130,10 @@ class _Runner:
         child = self._child
         if all(ticket.context.token.is_set for ticket in batch):
             raise RequestCancelledError("the requests of the batch were cancelled before it began")
-        state = self._free.pop() if self._free else child.create_state()
+        try:
+            state = self._free.pop()
+        except IndexError:
+            state = child.create_state()
         profile = None if batch[0].context.profile is None else Profile(str(child.device))
         parts = [None if one.context.profile is None else one.context.profile.of_part(str(child.device), 0) for one in batch]
         token = batch[0].context.token if len(batch) == 1 else None

@@ -179,10 +179,9 @@ class Gatherer:
         again = error is not None and len(batch) > 1 and isinstance(error, Exception)
         with self._changed:
             self._running -= 1
-            if again and not self._is_closed:
+            again = again and not self._is_closed
+            if again:
                 self._single.extend(batch)
-        if again and self._is_closed:
-            again = False
         self._advance()
         if again:
             return

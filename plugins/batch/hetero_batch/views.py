@@ -11,7 +11,24 @@ from hetero_core.network.types import TensorType
 
 SIZE = "size"
 Axis = int | str | None
-"""An axis, SIZE for a value made from the size of the batch, None for one that is the same for all images."""
+"""An axis, SIZE for a value made from the size of the batch, "size@i" for a shape that has it at place i, None for one that is the same
+for all images."""
+
+
+def shape_with_size_at(place: int) -> str:
+    """Returns what stands for a shape with the size of the batch at this place."""
+    return f"{SIZE}@{place}"
+
+
+def is_shape(axis: Axis) -> bool:
+    """Says whether a value is such a shape."""
+    return isinstance(axis, str) and axis != SIZE
+
+
+def size_place(axis: Axis) -> int:
+    """Returns the place of the size of the batch in such a shape."""
+    assert isinstance(axis, str), "only a shape has the size at a place"
+    return int(axis.partition("@")[2])
 
 
 class MixedImages(Exception):  # a reason on its way out of a rule, no error of anybody's

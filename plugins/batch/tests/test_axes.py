@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from hetero_batch.axes import find_batch_axes
 
 from hetero_core import Core, Network
 from hetero_core.testing.compare import describe_mismatch
-from hetero_core.testing.models import SMALL_MODELS, light_inputs, small_model
+from hetero_core.testing.models import SMALL_MODELS, light_inputs, light_model, small_model
+from hetero_core.testing.transformers import decoder_model, encoder_model
 
 Read = Callable[[str], Network]
 
@@ -30,6 +33,13 @@ Read = Callable[[str], Network]
         ("g (int64[n, 5] x) => (float[n, 5, 3] y) <float[9, 3] table> { y = Gather (table, x) }", [0], [0]),
         ("g (float[n, 4] x, float[n, 2] z) => (float[n, 6] y) { y = Concat <axis = 1> (x, z) }", [0, 0], [0]),
         ("g (float[t, n, 4] x, float[n, 4] z) => (float[t, n, 4] y) { y = Add (x, z) }", [0, None], [0]),
+        (
+            "g (float[n, t, 2] x) => (float[n, t, 2] y) <int64 one = {1}, int64 zero = {0}, int64[1] a = {1}> { s = Shape (x)"
+            ""
+            " t = Gather (s, one) r = Range (zero, t, one) f = Cast <to = 1> (r) w = Unsqueeze (f, a) y = Add (x, w) }",
+            [0],
+            [0],
+        ),
         ("g (float[n, 4] x, float s) => (float[n, 4] y) { y = Mul (x, s) }", [0, None], [0]),
         ("g (float[n, 4] x) => (float[1, n, 4] y) <int64[1] a = {0}> { y = Unsqueeze (x, a) }", [0], [1]),
     ],
@@ -54,6 +64,8 @@ def test_axis_of_inputs_and_outputs(read: Read, text: str, inputs: list[int | No
         ("g (float[n, 4] x) => (float[4] y) <int64 i = {0}> { y = Gather <axis = 0> (x, i) }", "by their place in the batch"),
         ("g (float[n, 4] x) => (uint8[n, 4] y, float s, uint8 z) { y, s, z = DynamicQuantizeLinear (x) }", "not known to keep images"),
         ("g (float[n, 4] x) => (int64[2] y) { y = Shape (x) }", "the size of the batch"),
+        ("g (float[n, 4] x) => (float[n, 4] y) <int64 i = {0}> { s = Shape (x) m = Gather (s, i) f = Cast <to = 1> (m) y = Div (x, f) }",
+         "computes with the size"),
         ("g (float[n, 4] x) => (float[n, 4] y) { s = Size (x) f = Cast <to = 1> (s) y = Div (x, f) }", "computes with the size"),
         ("g (float[n, 1, 4] x) => (float[n, 1, 2] y, int64[n, 1, 2] i) { y, i = MaxPool <kernel_shape = [2], strides = [2]> (x) }",
          "indices count through the whole batch"),
@@ -65,22 +77,37 @@ def test_node_that_mixes_images_is_named_with_the_reason(read: Read, text: str, 
     assert reason in refused
 
 
-@pytest.mark.parametrize("name", SMALL_MODELS)
-def test_batch_of_a_small_model_is_its_single_runs(core: Core, name: str) -> None:
-    """Whatever BATCH takes gives the answers that the device gives without it."""
-    network = core.read_network(small_model(name))
-    if core.query_network(network, "BATCH:CPU(64)").refused:
-        pytest.skip("BATCH refuses the model, with the node")
+MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
+    **{name: partial(small_model, name) for name in SMALL_MODELS},
+    "encoder": encoder_model,
+    "decoder": decoder_model,
+    "squeezenet": partial(light_model, "squeezenet"),
+    "shufflenet": partial(light_model, "shufflenet"),
+}
+REFUSED = {"if": "choose", "loop": "repeat", "lstm": "lstm"}
+"""Models that BATCH refuses, with the node."""
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_batch_of_a_model_is_its_single_runs(core: Core, name: str) -> None:
+    """What BATCH takes gives the answers that CPU gives without it, request by request."""
+    model = MODELS[name]()
+    network = core.read_network(model)
+    if name in REFUSED:
+        assert list(core.query_network(network, "BATCH:CPU(64)").refused) == [REFUSED[name]]
+        return
     batched = core.load_network(network, "BATCH:CPU(64)", {"AUTO_BATCH_TIMEOUT": 3_600_000})
     alone = core.load_network(network, "CPU")
     requests = [batched.create_infer_request() for _ in range(3)]
-    feeds: list[dict[str, Any]] = [light_inputs(small_model(name), seed) for seed in range(3)]
+    feeds: list[dict[str, Any]] = [light_inputs(model, seed) for seed in range(3)]
     for request, inputs in zip(requests, feeds, strict=True):
         request.start_async(inputs)
     for request, inputs in zip(requests, feeds, strict=True):
         assert request.wait(60)
         for output, expected in alone.infer(inputs).items():
             assert describe_mismatch(np.asarray(request.get_tensor(output)), np.asarray(expected), name=output) is None
+    (images,) = batched.get_metric("BATCHES_OF_SIZES")
+    assert images >= 3
 
 
 def test_device_without_open_sizes_gets_full_batches(core: Core, device: Any, network: Network, feed: Any) -> None:
