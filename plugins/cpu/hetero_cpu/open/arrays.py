@@ -135,6 +135,13 @@ class OpenArray:
         copied: OpenArray = lay_open(tuple(sizes), self.dtype)
         return copied
 
+    def view(self, dtype: Any) -> OpenArray:
+        """Returns a row of bytes as elements of another type."""
+        kind = np.dtype(dtype)
+        if self.ndim != 1 or self.strides != (self.itemsize,):
+            raise NotOpenError("a view of what is no row of bytes")
+        return OpenArray((self.nbytes // kind.itemsize,), (kind.itemsize,), kind, self.address, self.memory)
+
     def __getitem__(self, key: Any) -> OpenArray:
         keys = list(key) if isinstance(key, tuple) else [key]
         if any(part is Ellipsis for part in keys):

@@ -6,6 +6,7 @@ class. All is compared with the example afterwards, whose types onnx has inferre
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -20,6 +21,8 @@ from hetero_cpu.open.sizes import Scope, is_open, value_of
 from hetero_cpu.open.terms import NotOpenError
 
 Elements = np.ndarray[Any, Any]
+
+logger = logging.getLogger(__name__)
 
 _MOST_ELEMENTS = 64
 _INTEGERS = ("int32", "int64")
@@ -138,6 +141,7 @@ def _pin_node(node: Node, found: OpenShapes, example: Network) -> Sequence[Shape
         numbers += found.shapes.get(value, ())
         if value in found.elements:
             numbers += found.elements[value].reshape(-1).tolist()
+    logger.debug("node %s is planned for one set of the sizes that it reads", node.label)
     are_known = all(value in found.shapes or value in found.network.initializers for value in node.reads)
     if not are_known or node.bodies or any(value in found.derived and value not in found.elements for value in node.reads):
         numbers = [size for shape in found.shapes.values() for size in shape]

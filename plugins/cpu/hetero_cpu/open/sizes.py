@@ -370,6 +370,9 @@ def _reduce(scope: Scope, terms: Terms) -> Terms:
 def _is_zero(scope: Scope, terms: Terms) -> bool:
     if not terms:
         return True
+    if scope.has_base(terms):
+        # Addresses in two memories are never the same.
+        return False
     terms = _reduce(scope, terms)
     low, high = bound_terms(scope, terms)
     if low > 0 or high < 0:
