@@ -31,7 +31,6 @@ from hetero_core.transforms.matching import (
     fuse_patterns,
     one_of,
     op,
-    read_integers,
     read_shape,
 )
 from hetero_core.transforms.rewrite import Replacement
@@ -172,12 +171,12 @@ def _is_finite(network: Network, value: str, depth: int = 16) -> bool:
 def _splits_heads(network: Network, node: Node) -> bool:
     """Says whether a Reshape makes (batch, steps, heads, size) of (batch, steps, heads * size)."""
     packed, split = read_shape(network, node.inputs[0]), read_shape(network, node.outputs[0])
-    return _is_split(packed, split) and len(node.inputs) == 2 and read_integers(network, node.inputs[1]) is not None
+    return _is_split(packed, split) and len(node.inputs) == 2 and node.inputs[1] in network.initializers
 
 
 def _joins_heads(network: Network, node: Node) -> bool:
     split, packed = read_shape(network, node.inputs[0]), read_shape(network, node.outputs[0])
-    return _is_split(packed, split) and len(node.inputs) == 2 and read_integers(network, node.inputs[1]) is not None
+    return _is_split(packed, split) and len(node.inputs) == 2 and node.inputs[1] in network.initializers
 
 
 def _is_split(packed: tuple[Dimension, ...] | None, split: tuple[Dimension, ...] | None) -> bool:

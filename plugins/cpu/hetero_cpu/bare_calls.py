@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero_cpu.open.arrays import OpenArray
 from hetero_cpu.recipe import Array, Call
 
 # NumPy 2.4 warns of a third positional argument of these, which might be meant as a third number to compare.
@@ -30,9 +31,15 @@ def bind_elements(function: Any, *operands: Array, out: Array) -> Call:
     return partial(function, *operands_laid, out=laid) if function in _OUT_BY_NAME else partial(function, *operands_laid, laid)
 
 
-def bind_product(a: Array, b: Array, y: Array) -> Call:
+def bind_product(a: Array, b: Array, y: Any) -> Call:
     """Returns the call of a product of matrices, or of stacks of them."""
-    is_plain = all(array.ndim == 2 and _is_dense(array) for array in (a, b)) and y.ndim == 2 and y.flags.c_contiguous
+    # What has open sizes is bound to arrays later.
+    is_plain = (
+        not isinstance(y, OpenArray)
+        and all(array.ndim == 2 and _is_dense(array) for array in (a, b))
+        and y.ndim == 2
+        and y.flags.c_contiguous
+    )
     # The method begins 0.3 us sooner than `np.matmul`. It would copy what is not dense.
     return partial(a.dot, b, y) if is_plain and a.dtype == b.dtype == y.dtype else partial(np.matmul, a, b, y)
 

@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import Executable, RunContext
@@ -16,13 +16,15 @@ from hetero_core.kernels.program import compile_program
 from hetero_core.limits import RunLimits
 from hetero_core.network.graph import Network
 from hetero_cpu.foreign import evaluate_node
-from hetero_cpu.instance import Instance, WrongTypeError
+from hetero_cpu.instance import WrongTypeError
 from hetero_cpu.jit.orders import OrderDroppedError
 from hetero_cpu.kernel_choice import NO, YES
 from hetero_cpu.kernel_set import warn_of_slow_kernels
+from hetero_cpu.open_plans import OpenPlans, load_kernels, make_plan_in_use
 from hetero_cpu.passes import join_network, transform_network
 from hetero_cpu.plan import Plan, count_constant_bytes
 from hetero_cpu.planner import build_plan
+from hetero_cpu.plans_in_use import OpenPlanInUse, PlanInUse
 from hetero_cpu.providers import JIT, NUMPY
 from hetero_cpu.signature import Signature, read_static_signature, specialize_network
 from hetero_cpu.verification import Verifier
@@ -35,34 +37,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_PLANS = 16
-
-
-@dataclass(slots=True)
-class PlanInUse:
-    """A plan, and its instances that no run has. `is_refuted`: a run has shown that it is wrong, or made of wrong types.
-
-    `needs_check`: its next run is computed twice; `name` is what a plan of machine code is noted by when it was found right.
-    """
-
-    plan: Plan
-    free: list[Instance] = field(default_factory=list)
-    is_refuted: bool = False
-    needs_check: bool = False
-    name: str = ""
-
-    def run(self, inputs: tuple[Any, ...], context: RunContext, teams: TeamPool | None) -> tuple[Any, ...]:
-        """Returns the outputs. Raises: WrongTypeError; what the steps raise."""
-        try:
-            instance = self.free.pop()
-        except IndexError:
-            instance = Instance(self.plan)
-        try:
-            if teams is None or not self.plan.kernels:
-                return instance.run(inputs, context)
-            with teams.lease() as team:
-                return instance.run(inputs, context, team)
-        finally:
-            self.free.append(instance)
 
 
 class CpuExecutable(Executable):
@@ -103,6 +77,7 @@ class CpuExecutable(Executable):
         self._is_closed = False
         self._plans: OrderedDict[Signature, PlanInUse] = OrderedDict()
         self._plan_count = 0
+        self._open_plans = OpenPlans()
         self._program: Program | None = None
         # The plan of a network whose inputs have one shape each: no run has to look for it.
         self._only_plan: PlanInUse | None = None
@@ -120,7 +95,7 @@ class CpuExecutable(Executable):
                 return self._run_frugally(inputs, context)
             found = self._find_plan(tuple([getattr(array, "shape", None) for array in inputs]))
         limits = context.limits
-        if found.is_refuted or (limits is not None and not _has_room(limits, found.plan.arena_bytes)):
+        if found.is_refuted or (limits is not None and not _has_room(limits, found.measure(inputs))):
             return self._run_frugally(inputs, context)
         try:
             # A run with limits was given neither the time nor the memory of two, unless all are to be verified.
@@ -162,6 +137,7 @@ class CpuExecutable(Executable):
             for found in self._plans.values():
                 found.is_refuted = True
                 found.free.clear()
+            self._open_plans.refute()
 
     @property
     def calls_blas(self) -> bool:
@@ -225,7 +201,14 @@ class CpuExecutable(Executable):
             if found is not None:
                 self._plans.move_to_end(signature)
                 return found
-        special = join_network(specialize_network(self._transformed, signature, evaluate_node))
+            opened = self._open_plans.find(signature)
+            if opened is not None:
+                return opened
+        special = specialize_network(self._transformed, signature, evaluate_node)
+        entry = self._make_open_plan(special, signature)
+        if entry is not None:
+            return entry
+        special = join_network(special)
         plan, is_awaited = self._build_plan(special)
         entry = self._enter(plan, special)
         self._let_go(special)
@@ -241,13 +224,64 @@ class CpuExecutable(Executable):
             self._order(special, signature)
         return found
 
-    def _enter(self, plan: Plan, special: Network) -> PlanInUse:
+    def _make_open_plan(self, special: Network, signature: Signature) -> PlanInUse | None:
+        """Returns a new plan of a class of sizes, once a second set of input shapes came; None where there is none or not yet."""
+        if self._kernels == NUMPY or not self._plans or not self._open_plans.is_wanted():
+            return None
+        from hetero_cpu.open.making import make_open_plan
+
+        weights, extensions = self._native_weights, self._extensions
+        made = make_open_plan(self._transformed, signature, special, weights=weights, extensions=extensions, workers=self._workers)
+        if made is None:
+            with self._lock:
+                self._open_plans.note_failure()
+            return None
+        enter = partial(self._enter, made.plan, special, kind="_open")
+        opened = make_plan_in_use(self.network, made, signature, enter, checks_plan=self._checks_plans)
+        if not load_kernels(made, self._kernels):
+            self._order_open(opened)
+            return None
+        with self._lock:
+            self._plan_count += 1
+            self._open_plans.add(opened)
+        return opened
+
+    def _order_open(self, opened: OpenPlanInUse) -> None:
+        """Has the kernels of a class compiled; it is used when they are."""
+        from hetero_cpu.jit.background import BACKGROUND
+
+        owner = weakref.ref(self)
+
+        def take_over(error: BaseException | None) -> None:
+            executable = owner()
+            if executable is None:
+                return
+            with executable._lock:
+                executable._orders -= 1
+                executable._open_plans.note_order(is_under_way=False)
+                if error is None:
+                    opened.is_refuted |= executable._verifier.has_refuted
+                    executable._open_plans.add(opened)
+                    executable._plan_count += 1
+                else:
+                    executable._open_plans.note_failure()
+
+        def is_wanted() -> bool:
+            executable = owner()
+            return executable is not None and not executable._is_closed
+
+        with self._lock:
+            self._orders += 1
+            self._open_plans.note_order(is_under_way=True)
+        BACKGROUND.order(opened.plan.kernels, take_over, is_wanted=is_wanted, begin=self._has_run)
+
+    def _enter(self, plan: Plan, special: Network, *, kind: str = "") -> PlanInUse:
         """Returns the plan of a network for runs, to be verified where that is asked for and nobody has."""
         name = ""
         if plan.kernels and self._verifies != NO:
             from hetero_cpu.jit.verified_plans import is_verified, name_plan
 
-            name = name_plan(special, self._workers)
+            name = name_plan(special, self._workers) + kind
             if is_verified(name):
                 return PlanInUse(plan, is_refuted=self._verifier.has_refuted, name=name)
         needs_check = bool(name) or self._verifies == YES

@@ -55,11 +55,11 @@ class Instance:
         self._outputs = tuple((value, self._arrays.get(value)) for value in plan.outputs)
         self._outside = OutsideArrays(plan, self._program, self._arrays) if plan.outside.roots else None
         # What a foreign step calls may be the user's function, which is to see the user's own context.
-        self._silence = None if plan.foreign_count else _make_silence()
+        self._silence = None if plan.foreign_count else make_silence()
 
     def _bind(self, step: PlannedStep, plan: Plan, native: list[NativeCall]) -> BoundStep:
         if isinstance(step.work, Foreign):
-            return BoundStep(step.node, (_bind_foreign(step.work, step.writes, self._arrays, self._current),))
+            return BoundStep(step.node, (bind_foreign(step.work, step.writes, self._arrays, self._current),))
         scratch = self._memory[step.scratch_offset : step.scratch_offset + step.work.scratch]
         reads = [self._arrays[value] for value in step.work.reads]
         writes = [self._arrays[value] for value in step.writes]
@@ -126,7 +126,7 @@ class Instance:
         taken: list[Any] = []
         for index, (value, place) in enumerate(self._outputs):
             if place is None:
-                taken.append(_own(self._current.passed[value], self._memory))
+                taken.append(own_value(self._current.passed[value], self._memory))
                 continue
             if value in made:
                 taken.append(made[value])
@@ -141,14 +141,15 @@ class Instance:
         return tuple(taken)
 
 
-def _make_silence() -> Context:
+def make_silence() -> Context:
     """Returns an empty context in which NumPy's functions let infinities and NaN arise; 0.05 us to enter, `np.errstate` takes 0.8."""
     silence = Context()
     silence.run(np.seterr, all="ignore")
     return silence
 
 
-def _bind_foreign(work: Foreign, writes: Sequence[str], arrays: dict[str, Array], current: CurrentRun) -> Call:
+def bind_foreign(work: Foreign, writes: Sequence[str], arrays: dict[str, Array], current: CurrentRun) -> Call:
+    """Returns the call of a node of the toolkit on arrays by name, or on what was passed on by name."""
     passed = current.passed
 
     def call() -> None:
@@ -216,10 +217,10 @@ def _copy_result(target: Array, result: Any, value: str) -> None:
     np.copyto(target, result)
 
 
-def _own(value: Any, memory: Array) -> Any:
+def own_value(value: Any, memory: Array) -> Any:
     """Returns a value that was passed on by name, copied where it lies in the arena, which the next run writes."""
     if isinstance(value, list):
-        return [_own(element, memory) for element in value]
+        return [own_value(element, memory) for element in value]
     if not isinstance(value, np.ndarray):
         return value
     if np.may_share_memory(value, memory):

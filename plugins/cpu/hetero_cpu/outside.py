@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero_cpu.open.sizes import value_of
 from hetero_cpu.output_memory import OutputMemory
 from hetero_cpu.plan import NOTHING_OUTSIDE, Block, Derived, Foreign, Outside, Plan
 from hetero_cpu.recipe import NO_HALO, Array, Recipe
@@ -55,7 +56,7 @@ def find_outside(
 
     def may_move(root: str) -> bool:
         block = places[root]
-        is_large = isinstance(block, Block) and block.halo == NO_HALO and block.nbytes >= FEWEST_BYTES
+        is_large = isinstance(block, Block) and block.halo == NO_HALO and value_of(block.nbytes) >= FEWEST_BYTES
         return is_large and root not in fixed and prototypes[root].flags.c_contiguous
 
     def is_whole(value: str, root: str) -> bool:

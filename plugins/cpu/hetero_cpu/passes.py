@@ -55,6 +55,10 @@ PASSES_OF_SHAPES = (
 )
 
 
+# One writes shapes as plain numbers, which nothing after it needs where chains of reshapes are views.
+PASSES_OF_OPEN_SHAPES = tuple(apply for apply in PASSES_OF_SHAPES if apply is not merge_reshapes)
+
+
 def strip_network(network: Network) -> Network:
     """Returns the network as the query sees it."""
     return run_passes(network, PASSES_OF_QUERY)
@@ -68,3 +72,8 @@ def transform_network(network: Network) -> Network:
 def join_network(network: Network) -> Network:
     """Returns a network whose shapes are known, after the passes that need to know them."""
     return run_passes(network, PASSES_OF_SHAPES)
+
+
+def join_open_network(network: Network) -> Network:
+    """Returns a network whose sizes are symbols, after the passes that ask for them."""
+    return run_passes(network, PASSES_OF_OPEN_SHAPES)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero_core.kernels.execution import Program
 from hetero_core.network.graph import Node
+from hetero_cpu.open.arrays import lay_in
 from hetero_cpu.recipe import NO_HALO, Array, Cut, Halo, Recipe
 
 if TYPE_CHECKING:
@@ -30,12 +32,12 @@ class Block:
     @property
     def nbytes(self) -> int:
         """The bytes of the array and its halo."""
-        return int(np.prod(self.padded_shape, dtype=np.int64)) * self.dtype.itemsize
+        return prod(self.padded_shape) * self.dtype.itemsize
 
     @property
     def inner_bytes(self) -> int:
         """The bytes of the array alone."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        return prod(self.shape) * self.dtype.itemsize
 
     @property
     def padded_shape(self) -> tuple[int, ...]:
@@ -47,9 +49,8 @@ class Block:
 
     def lay(self, memory: Array) -> Array:
         """Returns the array in the first bytes of `memory`."""
-        flat = memory[: self.nbytes].view(self.dtype)
         shape, halo = self.padded_shape, self.halo
-        laid: Array = flat.reshape([shape[axis] for axis in self.order]).transpose(np.argsort(self.order))
+        laid: Array = lay_in(memory, [shape[axis] for axis in self.order], self.dtype).transpose(np.argsort(self.order))
         if halo != NO_HALO:
             laid = laid[:, :, halo.top : halo.top + self.shape[2], halo.left : halo.left + self.shape[3]]
         return laid

@@ -18,6 +18,9 @@ from hetero_cpu.foreign import compile_node
 from hetero_cpu.fusion import Group, form_groups
 from hetero_cpu.halos import HaloTable, make_halo_table
 from hetero_cpu.input_order import wants_channels_last
+from hetero_cpu.open.arrays import lay_empty
+from hetero_cpu.open.layout import place_open
+from hetero_cpu.open.sizes import Scope, value_of
 from hetero_cpu.outside import FEWEST_BYTES, find_outside
 from hetero_cpu.pieces import can_stand_for, copy_pieces
 from hetero_cpu.places import Places
@@ -39,10 +42,11 @@ def build_plan(
     provider: str = NUMPY,
     workers: int = 1,
     is_interim: bool = False,
+    scope: Scope | None = None,
 ) -> Plan:
     """Returns the plan of a network as `specialize_network` made it; `workers` is the most threads that machine code may have.
 
-    `is_interim`: machine code takes over soon.
+    `is_interim`: machine code takes over soon. `scope`: that of the symbols where sizes are some.
     """
     types = {value: found for value in network.types if (found := read_static_type(network, value)) is not None}
     constants = {name: initializer.array for name, initializer in network.initializers.items()}
@@ -52,7 +56,7 @@ def build_plan(
     if provider != NUMPY:
         groups = _join_groups(groups, network, types, constants)
     halos = None if provider == NUMPY else make_halo_table(network, types, groups)
-    builder = _Builder(network, types, constants, weights, extensions, provider, workers, halos, is_interim)
+    builder = _Builder(network, types, constants, weights, extensions, provider, workers, halos, is_interim, scope)
     for group in groups:
         builder.add_group(group)
     return builder.finish()
@@ -79,6 +83,7 @@ class _Builder:
     workers: int
     wanted_halos: HaloTable | None
     is_interim: bool
+    scope: Scope | None = None
     halos: dict[str, Halo] = field(default_factory=dict)
     steps: list[PlannedStep] = field(default_factory=list)
     memory: Places = field(init=False)
@@ -199,7 +204,7 @@ class _Builder:
         self.memory.add_block(value, block)
         if halo != NO_HALO:
             self.halos[value] = halo
-        self.prototypes[value] = block.lay(np.empty(block.nbytes, np.uint8))
+        self.prototypes[value] = block.lay(lay_empty((block.nbytes,), np.uint8))
         self.first_write[value] = 0 if value in self.network.index_of_input else self.now
 
     def _add_foreign(self, node: Node) -> None:
@@ -274,7 +279,7 @@ class _Builder:
         root = self._find_root(value)
         if self.provider == NUMPY or root is None or root not in self.network.index_of_input:
             return False
-        return self.prototypes[root].nbytes >= FEWEST_BYTES
+        return value_of(self.prototypes[root].nbytes) >= FEWEST_BYTES
 
     def _is_dead(self, value: str, group: Group) -> bool:
         """Says whether nothing that shares memory with a value is read after this group, and all of that memory is the value."""
@@ -346,7 +351,8 @@ class _Builder:
         lifetimes = [Lifetime(self.places[root].nbytes, *spans[root]) for root in roots]  # type: ignore[union-attr]  # roots are blocks
         working = [(index, step.scratch) for index, step in enumerate(self.steps) if step.scratch]
         lifetimes += [Lifetime(align(scratch), index + 1, index + 1) for index, scratch in working]
-        offsets, arena_bytes = place_blocks(lifetimes, alignment=ALIGNMENT)
+        placed = place_blocks(lifetimes, alignment=ALIGNMENT) if self.scope is None else place_open(self.scope, lifetimes)
+        offsets, arena_bytes = placed
         own_offsets = {}
         for root in outside.roots:
             own_offsets[root] = arena_bytes

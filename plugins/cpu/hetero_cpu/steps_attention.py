@@ -8,6 +8,7 @@ from math import sqrt
 
 import numpy as np
 
+from hetero_cpu.open.arrays import broadcast, lay_empty
 from hetero_cpu.recipe import Array, Call, Choice, Recipe, Site, step
 from hetero_cpu.scratch import cut_scratch, measure_scratch
 
@@ -46,7 +47,7 @@ def plan_attention(site: Site) -> Choice | None:
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Call]:
         q, k, v = (split_heads(array, split) for array in (reads[0], *(writes[1:] or reads[1:3])))
         y = split_heads(writes[0], split)
-        mask = np.broadcast_to(reads[3], (batch, heads, queries, keys)) if has_mask else None
+        mask = broadcast(reads[3], (batch, heads, queries, keys)) if has_mask else None
         scores, edges = cut_scratch(scratch, shapes)
         calls: list[Call] = []
         for present, past, fresh in zip(writes[1:], reads[-2:], reads[1:3], strict=False):
@@ -108,7 +109,7 @@ def join_caches(site: Site) -> tuple[Array, Array]:
     if not site.has_input(4):
         return given
     k, v = (_join_shapes(site.shape(past), fresh.shape) for past, fresh in zip(names[4:6], given, strict=True))
-    return np.empty(k, np.float32), np.empty(v, np.float32)
+    return lay_empty(k, np.float32), lay_empty(v, np.float32)
 
 
 def _join_shapes(past: tuple[int, ...], fresh: tuple[int, ...]) -> tuple[int, ...]:

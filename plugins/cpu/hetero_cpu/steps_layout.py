@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import prod
 
 import numpy as np
 
@@ -22,7 +23,7 @@ def plan_reshape(site: Site) -> Choice | None:
     """Returns a view of the same elements in another shape, a copy in C order where they do not lie so."""
     value, shape = site.node.inputs[0], _sizes(site)
     prototype = site.prototypes[value]
-    if prototype.size != int(np.prod(shape)):
+    if prototype.size != prod(shape):
         return None
     if np.may_share_memory(prototype.reshape(shape), prototype):
         return Views(value, (lambda array: array.reshape(shape),))

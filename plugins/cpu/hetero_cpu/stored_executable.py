@@ -12,10 +12,11 @@ import numpy as np
 from hetero_core.contract import Executable, Payload, RunContext
 from hetero_core.kernels.program import compile_program
 from hetero_cpu.blas import begin_limit, end_limit, needs_limit
-from hetero_cpu.executable import MOST_PLANS, CpuExecutable, PlanInUse
+from hetero_cpu.executable import MOST_PLANS, CpuExecutable
 from hetero_cpu.kernel_choice import NO, YES
 from hetero_cpu.payload import PACKED, WEIGHTS, find_digests, read_index, read_network, read_signature, read_specs
 from hetero_cpu.plan import Plan
+from hetero_cpu.plans_in_use import PlanInUse
 from hetero_cpu.verification import Verifier
 
 if TYPE_CHECKING:

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_cpu import executable
+from hetero_cpu import executable, plans_in_use
 from hetero_cpu.fusion import Extra, Group
 from hetero_cpu.instance import Instance
+from hetero_cpu.open.check import fix_plan
+from hetero_cpu.open.instance import OpenInstance
 from hetero_cpu.plan import Plan
 from hetero_cpu.plan_verifier import verify_plan
 from hetero_cpu.planner import build_plan
@@ -44,7 +46,22 @@ def verified_plans(monkeypatch: pytest.MonkeyPatch) -> None:
         return Instance(plan)
 
     monkeypatch.setattr(executable, "build_plan", build_verified_plan)
-    monkeypatch.setattr(executable, "Instance", open_verified_instance)
+    monkeypatch.setattr(plans_in_use, "Instance", open_verified_instance)
+    bind_open = OpenInstance._bind
+    bound: dict[tuple[int, bytes], OpenInstance] = {}
+
+    def bind_verified(instance: OpenInstance, products: Any, signature: Any) -> None:
+        key = id(instance._plan), products.tobytes()
+        if key not in bound:
+            from hetero_cpu.jit.call_verifier import verify_calls  # LLVM
+
+            plan = fix_plan(instance._plan, signature)
+            faults = [*verify_plan(plan), *verify_calls(plan)]
+            assert not faults, "\n".join(map(str, faults))
+            bound[key] = instance
+        bind_open(instance, products, signature)
+
+    monkeypatch.setattr(OpenInstance, "_bind", bind_verified)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,12 @@ from hetero_cpu.jit.panels import emit_turned_panel
 from hetero_cpu.jit.streams import emit_forked_stream, emit_stream
 from hetero_cpu.jit.strided_tile import StridedTile, StridedTiles
 from hetero_cpu.jit.terms import Number
+from hetero_cpu.open.sizes import is_open
 
 PARAMETERS = (
     "q", "q_batch", "q_head", "q_step", "k", "k_batch", "k_head", "k_step", "v", "v_batch", "v_head", "v_step",
     "y", "y_batch", "y_head", "y_step", "mask", "mask_batch", "mask_head", "mask_query", "heads", "keys", "size", "value_size", "scale",
-    "blocks", "units", "units_of_chunk", "scratch", "scratch_worker", "scores", "masks", "edges", "near",
+    "blocks", "units", "units_of_chunk", "scratch", "scratch_worker", "scores", "masks", "edges", "near", "last_rows",
 )  # fmt: skip
 CACHE_PARAMETERS = tuple(
     f"{source}_{key}{end}"
@@ -45,7 +46,7 @@ _UNROLLED = 2
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """What is compiled in: vectors of queries in a block, queries of the last one, and the keys of a tile.
+    """What is compiled in: vectors of queries in a block, queries of the last one (0: a number of the call), and the keys of a tile.
 
     `mask`: none, a "number" for each key, or "vectors" for each query and key.
     """
@@ -82,11 +83,15 @@ def choose_attention_shape(queries: int, keys: int, value_size: int, mask: str, 
     vectors = 1 if queries <= width else 2
     rows = vectors * width
     # The last tile of keys overlaps the one before it.
-    tile = min(keys, min(_KEYS[width, vectors], key=lambda count: ceil(keys / count) * (count + 1)))
-    blocks = ceil(queries / rows)
-    return AttentionShape(
-        vectors, blocks == 1, queries - (blocks - 1) * rows, tile, ceil(value_size / width), value_size % width != 0, mask
-    )
+    counts = _KEYS[width, vectors]
+    if is_open(keys):
+        # For a class of lengths; the last of these holds for all that there are.
+        tile = next(count for count in (counts[0], 4, 2) if keys >= count)
+    else:
+        tile = min(keys, min(counts, key=lambda count: ceil(keys / count) * (count + 1)))
+    blocks = -(-queries // rows)
+    last_rows = 0 if is_open(queries) else queries - (blocks - 1) * rows
+    return AttentionShape(vectors, queries <= rows, last_rows, tile, ceil(value_size / width), value_size % width != 0, mask)
 
 
 def make_attention(shape: AttentionShape) -> Kernel:
@@ -113,12 +118,13 @@ def _emit(name: str, width: int, shape: AttentionShape) -> Code:
         places["q"] = places["q"] + query * p["q_step"]
         places["y"] = places["y"] + query * p["y_step"]
         places["mask"] = places["mask"] + query * p["mask_query"]
+        last_rows = shape.last_rows or p["last_rows"]
         if shape.is_one_block:
-            emitter.emit_block(places, shape.last_rows)
+            emitter.emit_block(places, last_rows)
         else:
             with code.either(block.equals(p["blocks"] - 1)) as (last, full):
                 with last:
-                    emitter.emit_block(places, shape.last_rows)
+                    emitter.emit_block(places, last_rows)
                 with full:
                     emitter.emit_block(places, shape.vectors * width)
     code.finish()
@@ -133,9 +139,9 @@ class _Emitter:
         self._scores, self._masks, self._edges = (scratch + numbers[key] for key in ("scores", "masks", "edges"))
         self._tiles = StridedTiles(code)
 
-    def emit_block(self, places: dict[str, Number], rows: int) -> None:
+    def emit_block(self, places: dict[str, Number], rows: Number | int) -> None:
         """Emits attention of `rows` queries, at places of the head."""
-        vectors = -(-rows // self._code.width)
+        vectors = -(-rows // self._code.width) if isinstance(rows, int) else self._shape.vectors
         if self._shape.appends:
             self._emit_append(places, "k")
         self._emit_scores(places, rows, vectors)
@@ -161,7 +167,7 @@ class _Emitter:
             end = p[f"{source}_rows"] * row_bytes
             target, near = target + end, near + end
 
-    def _emit_scores(self, places: dict[str, Number], rows: int, vectors: int) -> None:
+    def _emit_scores(self, places: dict[str, Number], rows: Number | int, vectors: int) -> None:
         """Writes scale * k q^T + mask turned, and the largest of each query."""
         code, p, shape = self._code, self._p, self._shape
         row_bytes = vectors * code.width * FLOAT_BYTES
@@ -217,35 +223,47 @@ class _Emitter:
             # The largest score alone adds 1, where there is one.
             code.store(self._edges, 1.0 / total.at_least(1.0), j * vector_bytes)
 
-    def _emit_values(self, places: dict[str, Number], rows: int, vectors: int) -> None:
+    def _emit_values(self, places: dict[str, Number], rows: Number | int, vectors: int) -> None:
         """Writes the sums of values."""
         code, p, shape = self._code, self._p, self._shape
         vector_bytes = code.width * FLOAT_BYTES
-        most, together = _choose_value_tile(rows, shape.value_vectors, code.width)
+        most, together = _choose_value_tile(
+            rows if isinstance(rows, int) else vectors * code.width, shape.value_vectors, code.width
+        )
         full, rest = divmod(shape.value_vectors, together)
         if shape.is_masked and not rest:
             full, rest = full - 1, together
 
+        def call(m: Number, pixels: int, offset: Number, count: int, *, is_masked: bool) -> None:
+            self._tiles.call(
+                StridedTile(pixels, count, is_turned=True, is_masked=is_masked, finish="factor"),
+                x=self._scores + m * FLOAT_BYTES,
+                x_step=vectors * vector_bytes,
+                depth=p["keys"],
+                w=places["v"] + offset,
+                w_step=p["v_step"],
+                y=places["y"] + m * p["y_step"] + offset,
+                y_step=p["y_step"],
+                edge=self._edges + m * FLOAT_BYTES,
+                last=p["value_size"] % code.width,
+            )
+
         def walk(offset: Number, count: int, *, is_masked: bool) -> None:
+            if not isinstance(rows, int):
+                with code.either(rows < most) as (few, many):
+                    with few, code.loop(0, rows) as m:
+                        call(m, 1, offset, count, is_masked=is_masked)
+                    # The last tile overlaps the one before it.
+                    with many, code.loop(0, rows, most) as m:
+                        call(m.at_most(rows - most), most, offset, count, is_masked=is_masked)
+                return
             tiles = -(-rows // most)
             size = -(-rows // tiles)
             long = rows - tiles * (size - 1)
             for begin, number, pixels in ((0, long, size), (long * size, tiles - long, size - 1)):
-                tile = StridedTile(pixels, count, is_turned=True, is_masked=is_masked, finish="factor")
                 with code.loop(begin, begin + number * pixels, max(1, pixels)) as m:
                     if number:
-                        self._tiles.call(
-                            tile,
-                            x=self._scores + m * FLOAT_BYTES,
-                            x_step=vectors * vector_bytes,
-                            depth=p["keys"],
-                            w=places["v"] + offset,
-                            w_step=p["v_step"],
-                            y=places["y"] + m * p["y_step"] + offset,
-                            y_step=p["y_step"],
-                            edge=self._edges + m * FLOAT_BYTES,
-                            last=p["value_size"] % code.width,
-                        )
+                        call(m, pixels, offset, count, is_masked=is_masked)
 
         with code.loop(0, full) as block:
             walk(block * (together * vector_bytes), together, is_masked=False)

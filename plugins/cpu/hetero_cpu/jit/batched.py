@@ -13,6 +13,7 @@ from hetero_cpu.jit.footprints import list_batched_writes
 from hetero_cpu.jit.panels import emit_panel, emit_turned_panel
 from hetero_cpu.jit.strided_tile import StridedTile, StridedTiles
 from hetero_cpu.jit.terms import Number
+from hetero_cpu.open.sizes import is_open
 
 ARRAYS = ("a", "b", "y", "added")
 PARAMETERS = (
@@ -50,9 +51,12 @@ class BatchedShape:
 
 def choose_batched_tile(rows: int, columns: int, width: int) -> tuple[int, int, int, bool]:
     """Returns rows of a tile, vectors of a block and of the last one, and whether that has a vector that is not full."""
-    counts, most = next((counts, most) for least, counts, most in _TILES[width] if rows >= least)
+    fewest, counts, most = next(found for found in _TILES[width] if rows >= found[0])
     # The last tile of rows overlaps the one before it.
-    tile = min(rows, min(counts, key=lambda count: ceil(rows / count) * (count + 1)))
+    if is_open(rows):
+        tile = next(count for count in (counts[0], fewest) if rows >= count)
+    else:
+        tile = min(rows, min(counts, key=lambda count: ceil(rows / count) * (count + 1)))
     vectors = min(most, ceil(columns / width))
     rest = columns - (ceil(columns / (vectors * width)) - 1) * vectors * width
     return tile, vectors, ceil(rest / width), columns % width != 0

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from hetero_cpu.open.sizes import is_open, largest
+
 
 def choose_chunk_size(units: int, chunks: int, workers: int) -> int:
     """Returns how many of `units` equal units a chunk has, where about `chunks` chunks are wanted: half as many to twice as many.
 
     Seven chunks keep two workers as long as eight would.
     """
-    size = -(-units // max(1, chunks))
-    if workers == 1 or size >= units:
+    size: int = -(-units // largest(1, chunks))
+    if workers == 1 or is_open(units) or size >= units:
         return size
 
     def count_rounds(candidate: int) -> int:

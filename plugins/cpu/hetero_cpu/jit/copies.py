@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-import numpy as np
-
 from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel, find_width
 from hetero_cpu.jit.elementwise import Expression, make_elementwise
@@ -16,6 +14,7 @@ from hetero_cpu.jit.native import Array, NativeCall, address_of
 from hetero_cpu.jit.row_walk import call_rows
 from hetero_cpu.jit.rows import cut_rows, find_kind, merge_axes
 from hetero_cpu.jit.terms import Floats, Mask, Number
+from hetero_cpu.open.arrays import broadcast
 from hetero_cpu.recipe import Recipe
 
 _PARAMETERS = (
@@ -55,9 +54,9 @@ def plan_copy(y: Array, x: Array, *, workers: int) -> Copy | None:
             return call_rows(kernel, rows, [y, x], workers=workers)
 
         return Copy(kernel, bind)
-    if _find_matrices(y, np.broadcast_to(x, y.shape)) is None:
+    if _find_matrices(y, broadcast(x, y.shape)) is None:
         return None
-    return Copy(TURN, lambda y, x: _call_turn(y, np.broadcast_to(x, y.shape), workers))
+    return Copy(TURN, lambda y, x: _call_turn(y, broadcast(x, y.shape), workers))
 
 
 def plan_pieces(y: Array, cuts: Sequence[tuple[slice, ...]], sources: Mapping[str, Array], *, workers: int) -> Recipe | None:

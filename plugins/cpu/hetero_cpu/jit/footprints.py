@@ -142,7 +142,7 @@ def list_batched_writes(p: Numbers, width: int, *, vectors: int) -> Spans:
 def list_attention_writes(p: Numbers, width: int, *, vectors: int, last_rows: int, appends: bool) -> Spans:
     """Attention: a chunk is a range of units, which are blocks of queries of one head; one that appends writes keys and values, too."""
     rows = vectors * width
-    line, query = _list_places(p["units"] // p["blocks"], (p["blocks"] - 1) * rows + last_rows)
+    line, query = _list_places(p["units"] // p["blocks"], (p["blocks"] - 1) * rows + (last_rows or p["last_rows"]))
     y = p["y"] + line // p["heads"] * p["y_batch"] + line % p["heads"] * p["y_head"] + query * p["y_step"]
     own = _cut(y, p["value_size"] * _FLOAT_BYTES, (line * p["blocks"] + query // rows) // p["units_of_chunk"])
     if not appends:

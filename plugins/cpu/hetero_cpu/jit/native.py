@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hetero_cpu.jit.compiler import Kernel
+from hetero_cpu.open.arrays import OpenArray
 from hetero_cpu.weights import LaterArray
 
 Array = np.ndarray[Any, Any]
@@ -29,8 +30,11 @@ class NativeCall:
     keep: tuple[object, ...] = field(default=(), repr=False)
 
 
-def address_of(array: Array | LaterArray) -> int:
+def address_of(array: Array | LaterArray | OpenArray) -> int:
     """Returns the address of the first element, of an array that is only promised, too: it is made then."""
+    if isinstance(array, OpenArray):
+        address: int = array.address
+        return address
     return int((array.get() if isinstance(array, LaterArray) else array).ctypes.data)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +20,12 @@ class NativeProgram:
     Keeps all memory that the calls point to. One thread at a time may run it, unless its calls may run beside themselves.
     """
 
-    __slots__ = ("_alone", "_calls", "_keep", "_several", "_table", "_together", "numbers")
+    __slots__ = ("_alone", "_calls", "_keep", "_rows", "_several", "_table", "_together", "numbers")
 
-    def __init__(self, calls: Sequence[NativeCall]) -> None:
+    def __init__(self, calls: Sequence[NativeCall], *, is_open: bool = False) -> None:
+        """`is_open`: numbers and chunks are symbols; `bind` gives them."""
+        if is_open:
+            calls = [NativeCall(call.kernel, (0,) * len(call.numbers), 0, call.keep) for call in calls]
         assert all(0 <= call.chunks <= MOST_CHUNKS for call in calls), "chunks of a call: a planner's mistake"
         numbers = np.array([number for call in calls for number in call.numbers], np.int64)
         table = np.zeros((len(calls), len(COLUMNS)), np.int64)
@@ -32,11 +36,19 @@ class NativeProgram:
         self._calls = len(calls)
         self.numbers = numbers
         """Those of all calls, one after the other: a change counts from the next run on."""
+        self._rows = table
         self._keep = (table, *(array for call in calls for array in call.keep))
         self._table = address_of(table)
         # How many of the calls before have several chunks: where none is between two places, no team is of use.
         self._several = [0, *accumulate(int(call.chunks > 1) for call in calls)]
         self._alone, self._together = open_alone(), open_together()
+
+    def bind(self, numbers: np.ndarray[Any, Any], chunks: np.ndarray[Any, Any]) -> None:
+        """Has the calls other numbers, and other counts of chunks."""
+        assert not chunks.size or (chunks.min() >= 0 and chunks.max() <= MOST_CHUNKS), "chunks of a call: a planner's mistake"
+        self.numbers[:] = numbers
+        self._rows[:, 2] = chunks
+        self._several = [0, *np.cumsum(chunks > 1).tolist()]
 
     def __len__(self) -> int:
         return self._calls

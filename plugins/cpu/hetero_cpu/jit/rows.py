@@ -10,6 +10,8 @@ import numpy as np
 
 from hetero_cpu.jit.chunks import choose_chunk_size
 from hetero_cpu.jit.native import Array
+from hetero_cpu.open.arrays import broadcast
+from hetero_cpu.open.sizes import is_open, largest
 
 FLOAT_BYTES = 4
 # Elements of a row that is cut out of what lies in one piece, and the fewest of a chunk: some ten microseconds.
@@ -50,7 +52,7 @@ def find_kind(array: Array, y: Array) -> str | None:
     fastest = find_fastest(y)
     if fastest is None:
         return None
-    stride = np.broadcast_to(array, y.shape).strides[fastest]
+    stride = broadcast(array, y.shape).strides[fastest]
     return {0: "r", array.itemsize: "v"}.get(stride)
 
 
@@ -59,13 +61,13 @@ def cut_rows(y: Array, operands: Sequence[Array]) -> Rows | None:
 
     `strides[0]` are those of the result, the others follow.
     """
-    arrays = [y, *(np.broadcast_to(array, y.shape) for array in operands)]
+    arrays = [y, *(broadcast(array, y.shape) for array in operands)]
     sizes, strides = merge_axes(arrays)
     if not sizes:
         return Rows((), 1, 1, ((),) * len(arrays))
     length, steps = sizes.pop(), strides.pop()
     last = length
-    if not sizes and length > _ROW:
+    if not sizes and (is_open(length) or length > _ROW):
         # One piece: rows are made up, the last of which may be shorter.
         rows = -(-length // _ROW)
         sizes, strides = [rows], [tuple(step * _ROW for step in steps)]
@@ -75,7 +77,7 @@ def cut_rows(y: Array, operands: Sequence[Array]) -> Rows | None:
 
 def list_rows(y: Array, operands: Sequence[Array], axis: int) -> Rows | None:
     """Returns the rows along one axis, whole, as `cut_rows` does; None for more than three axes of rows."""
-    arrays = [np.moveaxis(np.broadcast_to(array, y.shape), axis, -1)[..., 0] for array in (y, *operands)]
+    arrays = [np.moveaxis(broadcast(array, y.shape), axis, -1)[..., 0] for array in (y, *operands)]
     sizes, strides = merge_axes(arrays)
     length = y.shape[axis]
     return Rows(tuple(sizes), length, length, _turn(strides, len(arrays))) if len(sizes) <= 3 else None
@@ -103,5 +105,5 @@ def _turn(strides: Sequence[tuple[int, ...]], count: int) -> tuple[tuple[int, ..
 
 def choose_rows_of_chunk(rows: int, length: int, workers: int) -> int:
     """Returns how many rows a chunk has, so that no chunk is tiny and each worker has several."""
-    elements = max(_CHUNK, -(-rows * length // (workers * _CHUNKS_OF_WORKER)))
-    return choose_chunk_size(rows, max(1, rows * length // elements), workers)
+    elements = largest(_CHUNK, -(-rows * length // (workers * _CHUNKS_OF_WORKER)))
+    return choose_chunk_size(rows, largest(1, rows * length // elements), workers)

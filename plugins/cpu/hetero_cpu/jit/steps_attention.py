@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import sqrt
 
-import numpy as np
-
 from hetero_cpu.arena import align
 from hetero_cpu.jit.attention import CACHE_PARAMETERS, PARAMETERS, choose_attention_shape, make_attention
 from hetero_cpu.jit.chunks import choose_chunk_size
 from hetero_cpu.jit.compiler import find_width
 from hetero_cpu.jit.native import Array, NativeCall, address_of, bits_of, native_step
+from hetero_cpu.open.arrays import broadcast
+from hetero_cpu.open.sizes import largest, least
 from hetero_cpu.recipe import Recipe, Site
 from hetero_cpu.steps_attention import find_split, is_plain_attention, join_caches, split_heads
 
@@ -52,7 +52,7 @@ def plan_native_attention(site: Site) -> Recipe | None:
         mask = site.prototypes[node.inputs[3]]
         if mask.ndim < 2 or mask.shape[-1] != keys or (keys > 1 and mask.strides[-1] != _FLOAT_BYTES):
             return None
-        kind = "number" if np.broadcast_to(mask, full_shape).strides[2] == 0 or queries == 1 else "vectors"
+        kind = "number" if broadcast(mask, full_shape).strides[2] == 0 or queries == 1 else "vectors"
     shape = choose_attention_shape(queries, keys, value_size, kind, find_width())
     if appends:
         # Where several units read a head, none could say when its keys are there.
@@ -72,7 +72,7 @@ def plan_native_attention(site: Site) -> Recipe | None:
     units = batch * heads * blocks
     # Vectors of queries are computed whole.
     work = units * shape.vectors * find_width() * keys * (size + value_size)
-    wanted = max(1, min(units, work // _SMALLEST_CHUNK, _CHUNKS_OF_WORKER * site.workers)) if site.workers > 1 else 1
+    wanted = largest(1, least(units, work // _SMALLEST_CHUNK, _CHUNKS_OF_WORKER * site.workers)) if site.workers > 1 else 1
     units_of_chunk = choose_chunk_size(units, wanted, site.workers)
     scale = float(node.attributes.get("scale", 1 / sqrt(size)))
 
@@ -80,11 +80,12 @@ def plan_native_attention(site: Site) -> Recipe | None:
         arrays = {key: split_heads(array, split) for key, array in zip("qkv", (reads[0], *(writes[1:] or reads[1:3])), strict=True)}
         arrays["y"] = split_heads(writes[0], split)
         if kind:
-            arrays["mask"] = np.broadcast_to(reads[3], full_shape)
+            arrays["mask"] = broadcast(reads[3], full_shape)
         numbers = {
             "heads": heads, "keys": keys, "size": size, "value_size": value_size, "scale": bits_of(scale), "blocks": blocks,
             "units": units, "units_of_chunk": units_of_chunk, "scratch": address_of(scratch), "scratch_worker": worker_bytes,
             "scores": scores, "masks": masks, "edges": edges, "near": near,
+            "last_rows": queries - (blocks - 1) * shape.vectors * find_width(),
         }  # fmt: skip
         for key, array in arrays.items():
             names = (key, f"{key}_batch", f"{key}_head", f"{key}_query" if key == "mask" else f"{key}_step")

@@ -14,6 +14,8 @@ from hetero_cpu.jit.compiler import find_width
 from hetero_cpu.jit.epilogue import read_native_epilogue
 from hetero_cpu.jit.native import Array, NativeCall, address_of, native_step
 from hetero_cpu.jit.rows import merge_axes
+from hetero_cpu.open.arrays import broadcast, lay_empty
+from hetero_cpu.open.sizes import largest, least
 from hetero_cpu.recipe import Recipe, Site
 
 _FLOAT_BYTES = 4
@@ -68,20 +70,20 @@ def plan_native_batched_mat_mul(site: Site) -> Recipe | None:
     def spread(arrays: Sequence[Array], y: Array) -> list[Array]:
         """Returns a, b, the result and what is added, each as a stack of the result's shape."""
         extra = bias if bias is not None else arrays[2] if adds else y
-        stacks = [np.broadcast_to(array, (*shape[:-2], *array.shape[-2:])) for array in arrays[:2]]
-        return [*stacks, y, np.broadcast_to(extra, shape)]
+        stacks = [broadcast(array, (*shape[:-2], *array.shape[-2:])) for array in arrays[:2]]
+        return [*stacks, y, broadcast(extra, shape)]
 
     def walk(arrays: Sequence[Array]) -> tuple[list[int], list[tuple[int, ...]]]:
         return merge_axes([array[..., 0, 0] for array in (arrays[2], arrays[0], arrays[1], arrays[3])])
 
-    like_y = np.empty(shape, np.float32)
+    like_y = lay_empty(shape, np.float32)
     if len(walk(spread([a, b, *(site.prototypes[value] for value in adds)], like_y))[0]) > 3:
         return None
     blocks = -(-columns // (vectors * width))
     units = blocks * prod(shape[:-2])
     panel_bytes = align(depth * vectors * width * _FLOAT_BYTES) + 128 if is_b_turned or packs else 0
     work = units * rows * depth * vectors * width
-    wanted = max(1, min(units, work // _SMALLEST_CHUNK, _CHUNKS_OF_WORKER * site.workers)) if site.workers > 1 else 1
+    wanted = largest(1, least(units, work // _SMALLEST_CHUNK, _CHUNKS_OF_WORKER * site.workers)) if site.workers > 1 else 1
     units_of_chunk = choose_chunk_size(units, wanted, site.workers)
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:

@@ -11,6 +11,7 @@ from hetero_cpu.jit.elementwise import Expression, make_elementwise
 from hetero_cpu.jit.native import Array, NativeCall, native_step
 from hetero_cpu.jit.row_walk import call_rows
 from hetero_cpu.jit.rows import cut_rows, find_kind
+from hetero_cpu.open.arrays import broadcast_shapes, lay_empty
 from hetero_cpu.recipe import Recipe, Site
 
 _MOST_OPERANDS = 64
@@ -30,12 +31,12 @@ def plan_native_expression(site: Site) -> Recipe | None:
     # NumPy 2 broadcasts shapes of up to 32 dimensions. A Sum of thousands would be code of megabytes.
     if len(shape) > 32 or len(arrays) > _MOST_OPERANDS:
         return None
-    if any(array.dtype != np.float32 for array in arrays) or 0 in shape or np.broadcast_shapes(*(a.shape for a in arrays)) != shape:
+    if any(array.dtype != np.float32 for array in arrays) or 0 in shape or broadcast_shapes(*(a.shape for a in arrays)) != shape:
         return None
     full = [operand for operand in reader.operands if isinstance(operand, str) and site.shape(operand) == shape]
     is_last = any(site.is_channels_last(operand) for operand in full)
     order = (0, 2, 3, 1) if is_last else tuple(range(len(shape)))
-    prototype = np.empty([shape[axis] for axis in order], np.float32).transpose(np.argsort(order))
+    prototype = lay_empty(shape, np.float32, order)
     found = [find_kind(array, prototype) for array in arrays]
     kinds = "".join(kind for kind in found if kind is not None)
     # Axes of an image that its halo holds apart are no more than those that there are.

@@ -13,6 +13,7 @@ from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel
 from hetero_cpu.jit.footprints import list_gather_writes
 from hetero_cpu.jit.native import Array, NativeCall, address_of, native_step
+from hetero_cpu.open.sizes import largest, least
 from hetero_cpu.recipe import Recipe, Site
 
 _PARAMETERS = ("x", "x_outer", "size", "length", "indices", "count", "y", "rows", "rows_of_chunk")
@@ -38,7 +39,7 @@ def plan_native_gather(site: Site) -> Recipe | None:
     rows = outer * indices.size
     if rows * length == 0:
         return None
-    rows_of_chunk = max(1, min(rows, max(_CHUNK // length, -(-rows // (8 * site.workers)))))
+    rows_of_chunk = largest(1, least(rows, largest(_CHUNK // length, -(-rows // (8 * site.workers)))))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Any]:
         table, wanted = reads

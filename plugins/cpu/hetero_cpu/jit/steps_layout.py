@@ -9,6 +9,7 @@ import numpy as np
 
 from hetero_cpu.jit.copies import plan_copy
 from hetero_cpu.jit.native import Array, NativeCall, native_step
+from hetero_cpu.open.arrays import broadcast_shapes, lay_empty
 from hetero_cpu.recipe import Recipe, Site, Views, is_channels_last
 
 _PRODUCTS = frozenset({"MatMul", "Transpose"})
@@ -48,7 +49,7 @@ def plan_native_expand(site: Site) -> Recipe | None:
     """Returns the copy of an array into every place that it is broadcast to."""
     value, shape = site.node.inputs[0], _read_shape(site)
     # NumPy 2 broadcasts shapes of up to 32 dimensions.
-    if site.group.epilogue or len(shape) > 32 or np.broadcast_shapes(site.shape(value), shape) != shape:
+    if site.group.epilogue or len(shape) > 32 or broadcast_shapes(site.shape(value), shape) != shape:
         return None
     return _plan_copy(site, value, lambda array: array, shape)
 
@@ -56,7 +57,7 @@ def plan_native_expand(site: Site) -> Recipe | None:
 def _plan_copy(site: Site, value: str, turn: Callable[[Array], Array], shape: tuple[int, ...]) -> Recipe | None:
     """Returns the copy of a turned value into a result in C order, seen in the shape that it is copied in."""
     prototype = site.prototypes[value]
-    copy = plan_copy(np.empty(shape, prototype.dtype), turn(prototype), workers=site.workers)
+    copy = plan_copy(lay_empty(shape, prototype.dtype), turn(prototype), workers=site.workers)
     if copy is None:
         return None
 

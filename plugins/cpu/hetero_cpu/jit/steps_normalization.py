@@ -12,6 +12,7 @@ from hetero_cpu.jit.native import Array, NativeCall, bits_of, native_step
 from hetero_cpu.jit.normalization import Moments, make_moments, make_neighbour_norm, make_softmax
 from hetero_cpu.jit.row_walk import call_rows
 from hetero_cpu.jit.rows import list_rows
+from hetero_cpu.open.arrays import lay_empty
 from hetero_cpu.recipe import Recipe, Site
 
 Turn = Callable[[Array], Array]
@@ -111,7 +112,7 @@ def _plan_rows(
     x = arrays[0]
     is_last = site.is_channels_last(values[0])
     order = (0, 2, 3, 1) if is_last else tuple(range(x.ndim))
-    y = np.empty([x.shape[position] for position in order], np.float32).transpose(np.argsort(order))
+    y = lay_empty(x.shape, np.float32, order)
     if x.size == 0 or y.strides[axis] != y.itemsize or (x.shape[axis] > 1 and x.strides[axis] != x.itemsize):
         return None
     if list_rows(y, arrays, axis) is None:

@@ -19,6 +19,7 @@ from hetero_cpu.jit.pooling import (
     make_max_pool,
 )
 from hetero_cpu.jit.window_plan import WindowCall, count_chunks, find_overhang, has_channel_vectors, plan_shape
+from hetero_cpu.open.sizes import value_of
 from hetero_cpu.recipe import NO_HALO, Array, Recipe, Site
 from hetero_cpu.steps_pooling import count_elements, read_windows
 
@@ -107,7 +108,7 @@ def _plan_global(site: Site, kernel: Kernel, factor: float) -> Recipe | None:
         batch, channels, height, length = x.shape
         blocks = -(-channels // (GLOBAL_BLOCK * width))
         units = batch * blocks
-        units_of_chunk = choose_chunk_size(units, count_chunks(units, x.size / width, site.workers), site.workers)
+        units_of_chunk = choose_chunk_size(units, count_chunks(units, value_of(x.size) / width, site.workers), site.workers)
         numbers = {
             "x": address_of(x), "x_image": x.strides[0], "x_row": x.strides[2], "x_pixel": x.strides[3], "height": height, "width": length,
             "y": address_of(y), "y_image": y.strides[0], "factor": bits_of(factor), "blocks": blocks, "units": units,

@@ -13,6 +13,7 @@ from hetero_cpu.jit.compiler import find_width
 from hetero_cpu.jit.interleave import INTERLEAVE_PARAMETERS, make_interleave
 from hetero_cpu.jit.native import Array, NativeCall, address_of, native_step
 from hetero_cpu.jit.window_plan import count_chunks
+from hetero_cpu.open.sizes import value_of
 from hetero_cpu.recipe import Recipe, Site, Views
 
 _MOST_GROUPS = 8
@@ -44,7 +45,9 @@ def plan_shuffle(site: Site) -> Recipe | None:
         x, y = reads[0], writes[0]
         lines = batch * height
         # A load, a permutation or two, and a store for each vector.
-        lines_of_chunk = choose_chunk_size(lines, count_chunks(lines, x.size / find_width() * 4, site.workers), site.workers)
+        lines_of_chunk = choose_chunk_size(
+            lines, count_chunks(lines, value_of(x.size) / find_width() * 4, site.workers), site.workers
+        )
         numbers = {
             "x": address_of(x), "x_image": x.strides[0], "x_row": x.strides[3], "x_pixel": x.strides[4], "x_group": x.strides[2],
             "y": address_of(y), "y_image": y.strides[0], "y_row": y.strides[2], "y_pixel": y.strides[3],

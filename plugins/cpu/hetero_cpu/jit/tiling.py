@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hetero_cpu.jit.chunks import choose_chunk_size
 from hetero_cpu.jit.native import Array
+from hetero_cpu.open.sizes import is_open, largest, least, value_of
 
 # Pixels and vectors of channels that fit into the registers: with AVX-512 pixels * vectors + vectors + 1 <= 32, with AVX2 <= 16.
 _TILES = {16: ((14, 2), (9, 3), (6, 4), (5, 5), (4, 6), (3, 7), (2, 10), (1, 12)), 8: ((6, 2), (4, 3), (3, 3), (2, 5), (1, 8))}
@@ -17,8 +18,10 @@ _LATENCY, _PRODUCTS_PER_CYCLE = 4, 2
 _NEAR_BYTES = 1 << 19
 # Products of a sum from which on it is made in pieces, and of a piece.
 _LONGEST_SUM, _PIECE = 2048, 1024
-# Tiles over which a block of weights is fetched.
-_MOST_FETCHING = 32
+# A number of pixels that stands for many, and tiles that are left out of the classes, so that there are few of these.
+_MANY, _UNFIT = 5040, frozenset({2, 4, 5, 9})
+# Tiles over which a block of weights is fetched, and those that stand for all of such a class.
+_MOST_FETCHING, _OPEN_FETCHING = 32, 16
 # From how many blocks for each worker on ranges of them come out even enough.
 _BLOCKS_OF_WORKER = 3
 # Multiplications of a chunk below which handing it to a thread costs more than it saves: about 5 microseconds.
@@ -47,11 +50,15 @@ class Tiling:
         Many tiles use a block for so long that waiting for the next one does not matter, and one tile has no time to fetch.
         """
         lines = 4 * self.vectors * self.width * 4 // 64
-        return -(-lines // units) if 2 <= units <= _MOST_FETCHING else 0
+        if not 2 <= value_of(units) <= _MOST_FETCHING:
+            return 0
+        return -(-lines // (_OPEN_FETCHING if is_open(units) else units))
 
     @property
     def has_short_tiles(self) -> bool:
-        """Says whether some tiles are one shorter."""
+        """Says whether some tiles are one shorter, or may be."""
+        if is_open(self.tiles):
+            return self.pixels > 1
         return self.long_tiles < self.tiles
 
     @property
@@ -78,8 +85,26 @@ class Chunks:
 
 def choose_tiling(pixels: int, outputs: int, width: int) -> Tiling:
     """Returns the tiling of lines of `pixels` pixels that needs the fewest cycles by its count of products and loads."""
+    if is_open(pixels):
+        return _choose_open_tiling(pixels, outputs, width)
     candidates = [_cut(pixels, outputs, width, most, vectors) for most, vectors in _TILES[width]]
     return min(candidates, key=_count_cycles)
+
+
+def _choose_open_tiling(pixels: int, outputs: int, width: int) -> Tiling:
+    """Returns the tiling of a number of pixels that is a symbol: the size of its tiles is that of a class of numbers.
+
+    From the square of size - 1 on every number of pixels is a sum of tiles of a size and of one less.
+    """
+
+    def rate(tile: tuple[int, int]) -> float:
+        return _count_cycles(_cut(_MANY, outputs, width, *tile))
+
+    best = sorted(((most, vectors) for most, vectors in _TILES[width] if most not in _UNFIT), key=rate)
+    most, vectors = next(tile for tile in best if pixels >= (tile[0] - 1) ** 2)
+    like = _cut(most, outputs, width, most, vectors)
+    tiles = -(-pixels // most)
+    return replace(like, pixels=most, tiles=tiles, long_tiles=pixels - tiles * (most - 1))
 
 
 def _cut(pixels: int, outputs: int, width: int, most: int, vectors: int) -> Tiling:
@@ -112,16 +137,16 @@ def choose_chunks(tiling: Tiling, *, lines: int, depth: int, pixel_bytes: int, w
     units = lines * tiling.tiles
     products = units * tiling.pixels * tiling.padded_outputs * depth
     weight_bytes = tiling.padded_outputs * depth * 4
-    most_chunks = max(1, products // _SMALLEST_CHUNK, weight_bytes // _SMALLEST_STREAM)
+    most_chunks = largest(1, products // _SMALLEST_CHUNK, weight_bytes // _SMALLEST_STREAM)
     are_near = weight_bytes <= 2 * _NEAR_BYTES
     outweighs = workers > 1 and weight_bytes > units * tiling.pixels * pixel_bytes and tiling.blocks >= _BLOCKS_OF_WORKER * workers
     if ((are_near and not outweighs) or tiling.blocks < 2 * workers) and units >= min(workers, tiling.blocks):
         near = max(1, _NEAR_BYTES // max(1, pixel_bytes * tiling.pixels))
-        wanted = max(-(-units // near), min(most_chunks, 8 * workers) if workers > 1 else 1)
+        wanted = largest(-(-units // near), least(most_chunks, 8 * workers) if workers > 1 else 1)
         size = choose_chunk_size(units, wanted, workers)
         count = -(-units // size)
         return Chunks(units, size, count, tiling.blocks, count)
-    wanted = min(tiling.blocks, max(1, most_chunks), 8 * workers) if workers > 1 else 1
+    wanted = least(tiling.blocks, most_chunks, 8 * workers) if workers > 1 else 1
     size = choose_chunk_size(tiling.blocks, wanted, workers)
     return Chunks(units, units, 1, size, -(-tiling.blocks // size))
 

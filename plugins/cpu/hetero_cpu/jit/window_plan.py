@@ -13,6 +13,7 @@ from hetero_cpu.jit.chunks import choose_chunk_size
 from hetero_cpu.jit.compiler import Kernel
 from hetero_cpu.jit.native import NativeCall, address_of
 from hetero_cpu.jit.windows import PARAMETERS, WindowShape
+from hetero_cpu.open.sizes import least, value_of
 from hetero_cpu.recipe import Array, Halo
 
 # Outputs of a tile: fourteen sums and nine weights fit the registers of AVX-512; AVX2 has half as many.
@@ -61,7 +62,9 @@ def has_channel_vectors(array: Array) -> bool:
 
 def count_chunks(units: int, instructions: float, workers: int) -> int:
     """Returns into how many chunks work of so many vector instructions is cut."""
-    return min(units, max(1, int(instructions * _INSTRUCTION_TIME / _CHUNK_TIME)), _CHUNKS_OF_WORKER * workers)
+    wanted = max(1, int(value_of(instructions) * _INSTRUCTION_TIME / _CHUNK_TIME))
+    chunks: int = least(units, wanted, _CHUNKS_OF_WORKER * workers)
+    return chunks
 
 
 @dataclass(frozen=True, slots=True)

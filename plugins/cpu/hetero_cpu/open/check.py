@@ -1,0 +1,118 @@
+"""An open plan for given sizes as a plan of them, for the verifier: the same places and the same numbers, all of them plain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hetero_cpu.open.arrays import OpenArray
+from hetero_cpu.open.plan import OpenPlan, OpenStep
+from hetero_cpu.open.sizes import terms_of
+from hetero_cpu.open.terms import evaluate
+from hetero_cpu.plan import Block, Derived, Joined, Plan, PlannedStep
+from hetero_cpu.recipe import Cut, Recipe
+from hetero_cpu.signature import Signature
+
+Array = Any
+Fix = Callable[[Any], int]
+
+
+def fix_plan(opened: OpenPlan, signature: Signature) -> Plan:
+    """Returns the plan as it is bound for a set of input shapes of its class."""
+    plan = opened.plan
+    values = opened.scope.evaluate_atoms(opened.read_sizes(signature))
+
+    def fix(number: Any) -> int:
+        return evaluate(terms_of(number), values)
+
+    begins = {name: fix(base) for name, base in opened.bases.items()}
+    offsets = {value: fix(offset) for value, offset in plan.offsets.items()}
+    shifts = {name: begin - (offsets[name] if name else 0) for name, begin in begins.items()}
+
+    def find_offset(value: str) -> int:
+        array = opened.arrays[value]
+        base = opened.find_base(array)
+        assert base is not None, f"value '{value}' lies nowhere"
+        return fix(array.address) - shifts[base]
+
+    places: dict[str, Block | Derived] = {}
+    for value, place in plan.places.items():
+        array = opened.arrays[value]
+        if isinstance(place, Block):
+            places[value] = replace(place, shape=tuple(fix(size) for size in place.shape))
+        else:
+            move = find_offset(value) - find_offset(place.source)
+            shape, strides = (tuple(fix(number) for number in part) for part in (array.shape, array.strides))
+            places[value] = replace(place, make=partial(_lay, shape, strides, array.dtype, move))
+    steps = []
+    for step, own in zip(plan.steps, opened.steps, strict=True):
+        work = step.work
+        if isinstance(work, Recipe):
+            bind = partial(_bind, opened, step, own, fix, shifts, find_offset)
+            parts = tuple(_fix_cut(cut, fix) for cut in work.parts)
+            work = replace(work, bind=bind, scratch=fix(work.scratch), parts=parts)
+        strides_of = {value: tuple(fix(stride) for stride in strides) for value, strides in step.strides.items()}
+        steps.append(replace(step, work=work, scratch_offset=fix(step.scratch_offset), strides=strides_of))
+    joins = {
+        value: Joined(tuple(replace(piece, cut=_fix_cut(piece.cut, fix)) for piece in joined.pieces))
+        for value, joined in plan.joins.items()
+    }
+    return replace(plan, steps=tuple(steps), places=places, offsets=offsets, arena_bytes=fix(plan.arena_bytes), joins=joins)
+
+
+def _fix_cut(cut: Cut, fix: Fix) -> Cut:
+    return tuple(slice(*(None if part is None else fix(part) for part in (own.start, own.stop, own.step))) for own in cut)
+
+
+class _Laid:
+    """Tells NumPy of an array at an address."""
+
+    def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any], address: int, keep: Array) -> None:
+        self.__array_interface__ = {
+            "shape": shape, "strides": strides, "typestr": dtype.str, "data": (address, False), "version": 3,
+        }  # fmt: skip
+        self.keep = keep
+
+
+def _lay(shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any], move: int, source: Array) -> Array:
+    return np.asarray(_Laid(shape, strides, dtype, source.ctypes.data + move, source))
+
+
+def _bind(
+    opened: OpenPlan,
+    step: PlannedStep,
+    own: OpenStep,
+    fix: Fix,
+    shifts: dict[str, int],
+    find_offset: Callable[[str], int],
+    reads: Sequence[Array],
+    writes: Sequence[Array],
+    scratch: Array,
+) -> list[Any]:
+    from hetero_cpu.jit.native import NativeCall  # LLVM
+
+    begin = writes[0].ctypes.data - find_offset(step.writes[0])
+    number_of_base = {number: name for name, base in opened.bases.items() for (number,) in base.terms}
+
+    def fix_number(number: Any) -> int:
+        bases = [other for product in terms_of(number) for other in product if other in number_of_base]
+        return fix(number) - shifts[number_of_base[bases[0]]] + begin if bases else fix(number)
+
+    def find(array: OpenArray) -> Array:
+        shape, strides = (tuple(fix(number) for number in part) for part in (array.shape, array.strides))
+        return np.asarray(_Laid(shape, strides, array.dtype, fix_number(array.address), scratch))
+
+    bound: list[Any] = []
+    for action in own.actions:
+        if isinstance(action, range):
+            for index in action:
+                call = opened.calls[index]
+                bound.append(NativeCall(call.kernel, tuple(map(fix_number, call.numbers)), fix(call.chunks), call.keep))
+        else:
+            bound.append(opened.bind_action(action, find, fix))
+    # The verifier writes halos itself.
+    return bound[len(step.clears) :]

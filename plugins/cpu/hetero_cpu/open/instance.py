@@ -1,0 +1,181 @@
+"""An open plan with memory, bound to the sizes of its last run. Used by one run at a time."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_core.contract import RunContext
+from hetero_cpu.arena import ALIGNMENT
+from hetero_cpu.calls import BoundStep, CurrentRun, bind_action, join_steps, list_calls, note_node
+from hetero_cpu.instance import allocate_arena, bind_foreign, make_silence, own_value
+from hetero_cpu.open.arrays import OpenArray
+from hetero_cpu.open.plan import OpenPlan, Products
+from hetero_cpu.signature import Signature
+
+if TYPE_CHECKING:
+    from hetero_cpu.jit.team import Team
+
+Array = np.ndarray[Any, Any]
+
+_MOST_KEPT = 2
+
+
+class OpenInstance:
+    """Not safe for threads: whoever runs it has it alone."""
+
+    def __init__(self, plan: OpenPlan) -> None:
+        from hetero_cpu.jit.program import NativeProgram  # LLVM
+
+        self._plan = plan
+        self._current = CurrentRun()
+        self._memory = np.empty(0, np.uint8)
+        self._products: Products | None = None
+        self._bases: dict[str, int] = {}
+        self._program = NativeProgram(plan.calls, is_open=True) if plan.calls else None
+        self._silence = None if plan.plan.foreign_count else make_silence()
+        self._outputs_kept: dict[str, list[tuple[Array, int, weakref.ref[Any]]]] = {}
+        self._late: tuple[Array, ...] = ()
+
+    def run(self, products: Products, inputs: Sequence[Any], context: RunContext, team: Team | None = None) -> tuple[Any, ...]:
+        """Returns the outputs in arrays of their own, or in those that the context brings, as `Instance.run` does."""
+        if products is not self._products:
+            self._bind(products, tuple([array.shape for array in inputs]))
+        current = self._current
+        current.token, current.limits, current.team = context.token, context.limits, team
+        plan = self._plan.plan
+        try:
+            made: dict[str, Array] = {}
+            addresses: dict[str, int] = {}
+            for value, array in zip(self._plan.inputs, (*inputs, *self._late), strict=True):
+                if value in self._roots_of_inputs:
+                    whole = array if array.flags.c_contiguous and array.flags.aligned else np.ascontiguousarray(array)
+                    made[value], addresses[value] = whole, whole.ctypes.data
+                elif value in self._arrays:
+                    self._arrays[value][...] = array
+                else:
+                    current.passed[value] = array
+            for value, root in plan.outside.outputs.items():
+                made[value], addresses[root] = self._take(value)
+            self._move(addresses)
+            if self._silence is not None and context.profile is None and context.limits is None:
+                self._silence.run(self._calls.run)
+            else:
+                with np.errstate(all="ignore"):
+                    self._run_calls(context)
+            return self._take_out(made, context.outputs)
+        finally:
+            current.team = None
+            current.passed.clear()
+
+    def _run_calls(self, context: RunContext) -> None:
+        profile, limits = context.profile, context.limits
+        for step in self._strides if profile is None else self._steps:
+            self._current.stop_before(step.node)
+            if limits is not None:
+                limits.enter(step.node.label)
+            began = perf_counter()
+            try:
+                for action in step.actions:
+                    bind_action(action, self._current, self._program)()
+            except Exception as error:
+                note_node(error, step.node)
+                raise
+            if profile is not None:
+                profile.add(step.node, perf_counter() - began)
+
+    def _bind(self, products: Products, signature: Signature) -> None:
+        """Has all numbers and arrays those for other sizes."""
+        self._products = None
+        plan = self._plan
+        need = plan.measure_arena(products)
+        if need > self._memory.nbytes:
+            self._memory = allocate_arena(need + need // 4)
+        begin = int(self._memory.ctypes.data)
+        if self._program is not None:
+            numbers = plan.numbers.evaluate(products)
+            self._program.bind(numbers, plan.chunks.evaluate(products))
+            self._program.numbers[plan.rows_of_base[""]] += begin
+        self._bases = dict.fromkeys(plan.plan.outside.roots, 0)
+        self._laid = plan.read_laid(products)
+        made: dict[int, Array] = {}
+
+        def find(array: OpenArray) -> Array:
+            index = plan.index_of_array[id(array)]
+            if index not in made:
+                address, shape, strides = self._laid[index]
+                base = plan.base_of_array[index]
+                assert base == "", "a function is bound to memory that lies outside"
+                made[index] = np.ndarray(shape, array.dtype, self._memory.data, address, strides)
+            return made[index]
+
+        outside = set(plan.plan.outside.roots) | set(plan.plan.outside.outputs)
+        names = [*plan.inputs, *plan.plan.outputs]
+        for step in plan.steps:
+            if step.foreign is not None:
+                names += [*step.foreign.reads, *step.writes]
+        self._arrays: dict[str, Array] = {}
+        for name in dict.fromkeys(names):
+            array = plan.arrays.get(name)
+            if isinstance(array, OpenArray) and name not in outside:
+                self._arrays[name] = find(array)
+            elif array is not None and name not in outside:
+                self._arrays[name] = array
+        self._roots_of_inputs = frozenset(plan.plan.outside.inputs)
+        self._shapes = {value: self._laid[plan.index_of_array[id(plan.arrays[value])]][1] for value in plan.plan.outside.outputs}
+        self._late = plan.compute_late(products)
+        actions = plan.bind_actions(products, find)
+        # What is not worth a look between them is not known for all sizes.
+        self._steps = tuple(
+            BoundStep(step.node, tuple(own))
+            if step.foreign is None
+            else BoundStep(step.node, (bind_foreign(step.foreign, step.writes, self._arrays, self._current),))
+            for step, own in zip(plan.steps, actions, strict=True)
+        )
+        self._strides = join_steps(self._steps)
+        self._calls = list_calls(self._strides, self._current, self._program)
+        self._products = products
+
+    def _move(self, addresses: dict[str, int]) -> None:
+        """Has the program work at these addresses."""
+        for root, address in addresses.items():
+            if self._program is not None and address != self._bases[root]:
+                self._program.numbers[self._plan.rows_of_base[root]] += address - self._bases[root]
+                self._bases[root] = address
+
+    def _take(self, value: str) -> tuple[Array, int]:
+        """Returns an array for an output, in memory that nobody holds any more where there is some, and its address."""
+        shape = self._shapes[value]
+        dtype = self._plan.arrays[value].dtype
+        count = int(np.prod(shape, dtype=np.int64))
+        kept = self._outputs_kept.setdefault(value, [])
+        need = count * dtype.itemsize
+        fits = [index for index, (memory, _, lent) in enumerate(kept) if lent() is None and need <= memory.nbytes]
+        if fits:
+            memory, address, _ = kept.pop(fits[0])
+        else:
+            memory = allocate_arena(need + need // 8 + ALIGNMENT)
+            address = int(memory.ctypes.data)
+        # Every view of it holds this very array.
+        array: Array = np.frombuffer(memory.data, dtype, count)
+        kept.append((memory, address, weakref.ref(array)))
+        del kept[:-_MOST_KEPT]
+        return array.reshape(shape), address
+
+    def _take_out(self, made: dict[str, Array], presets: Sequence[Array | None] | None) -> tuple[Any, ...]:
+        taken: list[Any] = []
+        for index, value in enumerate(self._plan.plan.outputs):
+            preset = None if presets is None else presets[index]
+            place = made.get(value) if value in self._plan.plan.outside.outputs else self._arrays.get(value)
+            if place is None:
+                taken.append(own_value(self._current.passed[value], self._memory))
+            elif preset is not None and preset.shape == place.shape and preset.dtype == place.dtype:
+                preset[...] = place
+                taken.append(preset)
+            else:
+                taken.append(place if value in self._plan.plan.outside.outputs else place.copy())
+        return tuple(taken)

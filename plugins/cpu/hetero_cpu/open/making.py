@@ -1,0 +1,46 @@
+"""From a network and an example of its input shapes to the plan of a class of sizes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from hetero_core.network.graph import Network
+from hetero_cpu.open.network import Signature, expose_late, open_network
+from hetero_cpu.open.plan import OpenPlan
+from hetero_cpu.open.terms import NotOpenError
+from hetero_cpu.passes import join_open_network
+from hetero_cpu.planner import build_plan
+from hetero_cpu.providers import JIT
+from hetero_cpu.weights import PackedWeights
+
+logger = logging.getLogger(__name__)
+
+
+def make_open_plan(
+    network: Network,
+    signature: Signature,
+    example: Network,
+    *,
+    weights: PackedWeights,
+    extensions: Mapping[tuple[str, str], Any],
+    workers: int,
+) -> OpenPlan | None:
+    """Returns the plan of a class that input shapes belong to; None where there is none, or where it holds for these shapes alone.
+
+    `example`: the network as it was specialized for the shapes.
+    """
+    try:
+        opened = open_network(network, signature, example)
+        joined, late = expose_late(join_open_network(opened.network))
+        plan = build_plan(joined, weights, extensions, provider=JIT, workers=workers, scope=opened.scope)
+        made = OpenPlan(plan, opened, late)
+    except (NotOpenError, ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
+        # A step that asks of its arrays what those with open sizes cannot tell: each set of sizes is planned alone then.
+        logger.info("network '%s' is planned for each set of sizes: %s: %s", network.name, type(error).__name__, error)
+        return None
+    if made.is_single or made.match(signature) is None:
+        logger.info("network '%s': what was planned holds for the sizes %s alone", network.name, signature)
+        return None
+    return made

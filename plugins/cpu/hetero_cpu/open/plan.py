@@ -1,0 +1,287 @@
+"""A plan for a class of sizes as data: calls whose numbers are sums of symbols, bound to sizes without planning.
+
+```text
+OpenNetwork ── build_plan ──> Plan with symbols ── bind once, to addresses that are symbols ──> numbers, arrays, actions
+sizes ── match: do the guards hold? ──> products of atoms ── bind: all numbers, all arrays ──> OpenInstance
+```
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_core.network.graph import Node
+from hetero_cpu.open.arrays import Memory as OpenMemory
+from hetero_cpu.open.arrays import OpenArray, lay_open
+from hetero_cpu.open.evaluation import Evaluator
+from hetero_cpu.open.network import OpenNetwork, Signature, compile_late
+from hetero_cpu.open.sizes import is_open, terms_of
+from hetero_cpu.open.terms import NotOpenError, Terms
+from hetero_cpu.plan import Block, Derived, Foreign, Plan, PlannedStep
+
+if TYPE_CHECKING:
+    from hetero_cpu.jit.native import NativeCall
+
+Array = np.ndarray[Any, Any]
+Products = np.ndarray[Any, Any]
+
+_MOST_KNOWN = 256
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStep:
+    """A step: a range of calls of machine code, functions of open arrays, or a node of the toolkit, in order."""
+
+    node: Node
+    actions: tuple[Any, ...]
+    foreign: Foreign | None = None
+    writes: tuple[str, ...] = ()
+
+
+class OpenPlan:
+    """The plan of one class of sizes. Safe for threads."""
+
+    def __init__(self, plan: Plan, opened: OpenNetwork, late: Sequence[str]) -> None:
+        """`plan` has symbols; `late` are the constants that are inputs behind those of the network. Raises: NotOpenError."""
+        scope = opened.scope
+        self.scope, self.plan = scope, plan
+        self.bases = bases = {"": scope.open_base("")} | {root: scope.open_base(root) for root in plan.outside.roots}
+        self.arrays = _lay_arrays(plan, bases)
+        self.calls: list[NativeCall] = []
+        self.steps = tuple(self._bind(step, bases[""]) for step in plan.steps)
+        needed = {value for step in self.steps if step.foreign for value in step.foreign.reads} | set(plan.places)
+        self.late = tuple(name for name in late if name in needed)
+        self.inputs = (*(value for value in plan.inputs if value not in late), *self.late)
+        self.program, self._reads = compile_late(self.late, opened.shapes)
+        self._elements = {name: opened.shapes.elements[name] for name in {*self._reads, *self.late} & set(opened.shapes.elements)}
+        self.dtypes = {name: np.dtype(np.int64) for name in self._elements}
+        self._finish(opened, bases)
+        self._known: OrderedDict[Signature, Products | None] = OrderedDict()
+
+    def _bind(self, step: PlannedStep, base: Any) -> OpenStep:
+        if isinstance(step.work, Foreign):
+            return OpenStep(step.node, (), step.work, step.writes)
+        scratch = lay_open((step.work.scratch,), np.uint8, address=base + step.scratch_offset)
+        reads, writes = ([self.arrays[value] for value in values] for values in (step.work.reads, step.writes))
+        calls: list[Any] = [_bind_halo(self.plan, value, base) for value in step.clears]
+        calls += step.work.bind(reads, writes, scratch)
+        actions: list[Any] = []
+        for call in calls:
+            if isinstance(call, partial):
+                actions.append(call)
+            elif callable(call):
+                raise NotOpenError(f"{step.node.label} calls a function that cannot be bound again")
+            else:
+                place = len(self.calls)
+                self.calls.append(call)
+                if actions and isinstance(actions[-1], range):
+                    actions[-1] = range(actions[-1].start, place + 1)
+                else:
+                    actions.append(range(place, place + 1))
+        return OpenStep(step.node, tuple(actions))
+
+    def _finish(self, opened: OpenNetwork, bases: Mapping[str, Any]) -> None:
+        """Writes all numbers down as tables, and the guards, of which there will be no more."""
+        scope = self.scope
+        numbers = [number for call in self.calls for number in call.numbers]
+        chunks = [call.chunks for call in self.calls]
+        self._laid = _list_laid(self)
+        laid = [number for array in self._laid for number in (array.address, *array.shape, *array.strides)]
+        extra = [number for step in self.steps for action in step.actions for number in _list_numbers(action)]
+        elements = [number for array in self._elements.values() for number in array.reshape(-1)]
+        lists = [numbers, chunks, laid, extra, elements, [self.plan.arena_bytes]]
+        terms = [[terms_of(number) for number in part] for part in lists]
+        guards: list[list[Terms]] = [
+            [dict(key) for key in kind] for kind in (scope.at_least_zero, scope.equal_zero, scope.not_zero)
+        ]
+        self._sizes = tuple(opened.symbols)
+        self._places = opened.symbols
+        self._signature = [None if spec.shape is None else spec.shape for spec in opened.network.inputs]
+        everything = [key for part in (*terms, *guards) for key in part]
+        self._evaluator = Evaluator(scope, self._sizes, everything)
+        self._guards = [self._evaluator.tabulate(part) for part in guards]
+        self.numbers, self.chunks, self._table_laid, self._extra, self._table_elements, self._arena = (
+            self._evaluator.tabulate(part) for part in terms
+        )
+        self.index_of_array = {id(array): index for index, array in enumerate(self._laid)}
+        self.rows_of_base = {
+            name: np.array([row for row, key in enumerate(terms[0]) if (number,) in key], np.int64)
+            for name, base in bases.items()
+            for (number,) in base.terms
+        }
+        self._number_of_base = {number: name for name, base in bases.items() for (number,) in base.terms}
+        self.base_of_array = [self.find_base(array) for array in self._laid]
+        self._least = {number: scope.bounds[number] for number in self._sizes}
+
+    def find_base(self, array: OpenArray) -> str | None:
+        """Returns in which memory an array lies, by name: "" is the arena; None for a constant."""
+        numbers = [number for product in terms_of(array.address) for number in product if number in self._number_of_base]
+        return self._number_of_base[numbers[0]] if numbers else None
+
+    @property
+    def is_single(self) -> bool:
+        """Says whether the class is one set of sizes."""
+        return all(low == high for low, high in self._least.values())
+
+    def match(self, signature: Signature) -> Products | None:
+        """Returns the products of atoms for a set of input shapes; None where it is not of the class."""
+        try:
+            return self._known[signature]
+        except KeyError:
+            products = self._match(signature)
+            self._known[signature] = products
+            while len(self._known) > _MOST_KNOWN:
+                self._known.popitem(last=False)
+            return products
+
+    def read_sizes(self, signature: Signature) -> dict[int, int]:
+        """Returns the symbols' values by atom, for a set of input shapes of the class."""
+        sizes = {}
+        for number in self._sizes:
+            index, axis = self._places[number][0]
+            shape = signature[index]
+            assert shape is not None
+            sizes[number] = shape[axis]
+        return sizes
+
+    def _match(self, signature: Signature) -> Products | None:
+        sizes = []
+        for number in self._sizes:
+            index, axis = self._places[number][0]
+            shape = signature[index]
+            if shape is None or len(shape) <= axis:
+                return None
+            size = shape[axis]
+            low, high = self._least[number]
+            if not low <= size <= high:
+                return None
+            sizes.append(size)
+        values = dict(zip(self._sizes, sizes, strict=True))
+        for shape, expected in zip(signature, self._signature, strict=True):
+            if shape is None or expected is None or len(shape) != len(expected):
+                return None
+            for size, dimension in zip(shape, expected, strict=True):
+                if size != (_read_symbol(dimension, values) if is_open(dimension) else dimension):
+                    return None
+        products = self._evaluator.derive(sizes)
+        if products is None:
+            return None
+        at_least, equal, other = (table.evaluate(products) for table in self._guards)
+        holds = (at_least >= 0).all() and not equal.any() and other.all()
+        return products if holds else None
+
+    def measure_arena(self, products: Products) -> int:
+        """Returns the bytes of the arena."""
+        return int(self._arena.evaluate(products)[0])
+
+    def read_laid(self, products: Products) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
+        """Returns of each open array that is touched by name its address without the base, its shape and its strides."""
+        numbers = iter(self._table_laid.evaluate(products).astype(np.int64).tolist())
+        laid = []
+        for array in self._laid:
+            address = next(numbers)
+            shape = tuple(next(numbers) for _ in array.shape)
+            laid.append((address, shape, tuple(next(numbers) for _ in array.strides)))
+        return laid
+
+    def bind_actions(self, products: Products, find: Callable[[OpenArray], Array]) -> list[list[Any]]:
+        """Returns the actions of each step with arrays and numbers for these sizes."""
+        numbers = iter(self._extra.evaluate(products).astype(np.int64).tolist())
+        return [[self.bind_action(action, find, lambda _: next(numbers)) for action in step.actions] for step in self.steps]
+
+    def bind_action(self, action: Any, find: Callable[[OpenArray], Array], fix: Callable[[Any], int]) -> Any:
+        """Returns an action, a part of one or an argument with its arrays and numbers."""
+        if isinstance(action, OpenArray):
+            return find(action)
+        if is_open(action):
+            return fix(action)
+        if isinstance(action, partial):
+            arguments = [self.bind_action(part, find, fix) for part in action.args]
+            named = {key: self.bind_action(part, find, fix) for key, part in action.keywords.items()}
+            return partial(action.func, *arguments, **named)
+        if isinstance(action, (tuple, list)):
+            return type(action)(self.bind_action(part, find, fix) for part in action)
+        if isinstance(action, slice):
+            return slice(*(self.bind_action(part, find, fix) for part in (action.start, action.stop, action.step)))
+        return action
+
+    def compute_late(self, products: Products) -> tuple[Array, ...]:
+        """Returns the late constants."""
+        numbers = self._table_elements.evaluate(products).astype(np.int64)
+        elements, begin = {}, 0
+        for name, array in self._elements.items():
+            elements[name] = numbers[begin : begin + array.size].reshape(array.shape)
+            begin += array.size
+        made = iter(()) if self.program is None else iter(self.program.run(tuple(elements[name] for name in self._reads)))
+        return tuple(elements[name] if name in elements else next(made) for name in self.late)
+
+
+def _read_symbol(dimension: Any, values: Mapping[int, int]) -> int | None:
+    ((number,),) = dimension.terms
+    return values.get(number)
+
+
+def _lay_arrays(plan: Plan, bases: Mapping[str, Any]) -> dict[str, Any]:
+    arrays: dict[str, Any] = dict(plan.constants)
+    outside = set(plan.outside.roots)
+
+    def find(value: str) -> Any:
+        if value not in arrays:
+            place = plan.places[value]
+            if isinstance(place, Derived):
+                arrays[value] = place.make(find(place.source))
+            else:
+                address = bases[value] if value in outside else bases[""] + plan.offsets[value]
+                arrays[value] = place.lay(lay_open((place.nbytes,), np.uint8, address=address, memory=OpenMemory(value)))
+        return arrays[value]
+
+    for value in plan.places:
+        find(value)
+    return arrays
+
+
+def _bind_halo(plan: Plan, value: str, base: Any) -> Any:
+    from hetero_cpu.jit.staging import bind_clear  # LLVM
+
+    block = plan.places[value]
+    assert isinstance(block, Block)
+    return bind_clear(block.padded_shape, block.halo, lay_open((block.nbytes,), np.uint8, address=base + plan.offsets[value]))
+
+
+def _list_laid(plan: OpenPlan) -> list[OpenArray]:
+    """Returns the open arrays that somebody touches by name: inputs, outputs, those of functions and of the toolkit's nodes."""
+    names = [*plan.inputs, *plan.plan.outputs]
+    for step in plan.steps:
+        if step.foreign is not None:
+            names += [*step.foreign.reads, *step.writes]
+    arrays = [plan.arrays[name] for name in dict.fromkeys(names) if isinstance(plan.arrays.get(name), OpenArray)]
+    for step in plan.steps:
+        for action in step.actions:
+            arrays += _list_arrays(action)
+    return list({id(array): array for array in arrays}.values())
+
+
+def _list_parts(action: Any) -> list[Any]:
+    if isinstance(action, partial):
+        return [*action.args, *action.keywords.values()]
+    if isinstance(action, (tuple, list)):
+        return list(action)
+    return [action.start, action.stop, action.step] if isinstance(action, slice) else []
+
+
+def _list_arrays(action: Any) -> list[OpenArray]:
+    if isinstance(action, OpenArray):
+        return [action]
+    return [array for part in _list_parts(action) for array in _list_arrays(part)]
+
+
+def _list_numbers(action: Any) -> list[Any]:
+    if is_open(action):
+        return [action]
+    return [number for part in _list_parts(action) for number in _list_numbers(part)]

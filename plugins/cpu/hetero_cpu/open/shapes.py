@@ -1,0 +1,197 @@
+"""Shapes of all values as sizes with symbols, and what is computed from shapes alone: `Shape` and what follows it.
+
+A node without a rule, or one of which its rule cannot tell, pins the sizes that it reads: what the example has for it then holds for the
+class. All is compared with the example afterwards, whose types onnx has inferred.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.types import TensorType
+from hetero_cpu.open.rules import Shape, UnknownError, infer_shapes, read_axis, read_part, read_slices
+from hetero_cpu.open.sizes import Scope, is_open, value_of
+from hetero_cpu.open.terms import NotOpenError
+
+Elements = np.ndarray[Any, Any]
+
+logger = logging.getLogger(__name__)
+
+_MOST_ELEMENTS = 64
+_INTEGERS = ("int32", "int64")
+
+
+@dataclass
+class OpenShapes:
+    """`shapes` of values; `elements` of those that follow from shapes; `derived`: all that follows from shapes and constants alone."""
+
+    network: Network
+    scope: Scope
+    shapes: dict[str, Shape] = field(default_factory=dict)
+    elements: dict[str, Elements] = field(default_factory=dict)
+    derived: set[str] = field(default_factory=set)
+    finite: set[str] = field(default_factory=set)
+    """Derived floats without infinities and NaN, whatever the sizes."""
+
+    def read(self, value: str) -> Elements | None:
+        """Returns the elements of a small integer value; None for another one."""
+        known = self.elements.get(value)
+        if known is not None:
+            return known
+        constant = self.network.initializers.get(value)
+        if constant is None or constant.dtype not in _INTEGERS or prod(constant.shape) > _MOST_ELEMENTS:
+            return None
+        return constant.array.astype(object)
+
+    def find_shape(self, value: str) -> Shape:
+        """Returns the shape of a value. Raises: UnknownError."""
+        constant = self.network.initializers.get(value)
+        if constant is not None:
+            return constant.shape
+        if value not in self.shapes:
+            raise UnknownError(value)
+        return self.shapes[value]
+
+
+def infer_open_shapes(network: Network, inputs: Mapping[str, Shape], example: Network, scope: Scope) -> OpenShapes:
+    """Returns the shapes of a network whose inputs have such shapes; `example` is the same network with the sizes of the example.
+
+    Raises: NotOpenError, also where a rule and the example differ.
+    """
+    found = OpenShapes(network, scope, dict(inputs))
+    for node in network.nodes:
+        is_derived = bool(node.writes) and not node.bodies and _follows_from_shapes(node, found)
+        try:
+            if node.domain or node.bodies:
+                raise UnknownError(node.op_type)
+            shapes: Sequence[Shape | None] = infer_shapes(node, found)
+        except (UnknownError, IndexError, TypeError, ValueError, KeyError):
+            shapes = _pin_node(node, found, example)
+        for value, shape in zip(node.outputs, shapes, strict=False):
+            if value and shape is not None:
+                found.shapes[value] = shape
+        if is_derived:
+            found.derived.update(node.writes)
+            _compute(node, found)
+            if _is_finite(node, found):
+                found.finite.update(node.writes)
+    for value, shape in found.shapes.items():
+        known = _read_example(example, value)
+        if known is not None and known != tuple(value_of(size) for size in shape):
+            raise NotOpenError(f"value '{value}' is {known}, not {[value_of(size) for size in shape]}")
+    return found
+
+
+def _read_example(example: Network, value: str) -> tuple[int, ...] | None:
+    constant = example.initializers.get(value)
+    if constant is not None:
+        return tuple(constant.shape)
+    known = example.type_of(value)
+    if not isinstance(known, TensorType) or known.shape is None or any(not isinstance(size, int) for size in known.shape):
+        return None
+    return tuple(size for size in known.shape if isinstance(size, int))
+
+
+def _follows_from_shapes(node: Node, found: OpenShapes) -> bool:
+    if node.op_type in ("Shape", "Size") and not node.domain:
+        return True
+    constants = found.network.initializers
+    return bool(node.reads) and all(value in found.derived or value in constants for value in node.reads)
+
+
+def _is_finite(node: Node, found: OpenShapes) -> bool:
+    def holds(value: str) -> bool:
+        constant = found.network.initializers.get(value)
+        if constant is None:
+            return value in found.finite or value in found.elements
+        return constant.dtype != "float32" or bool(np.isfinite(constant.array).all())
+
+    if node.op_type == "Where":
+        return all(holds(value) for value in node.inputs[1:])
+    if node.op_type in ("Range", "LessOrEqual", "Less", "Greater", "GreaterOrEqual", "Equal", "Not", "And", "Or"):
+        return True
+    if node.op_type in (
+        "Shape",
+        "Size",
+        "Cast",
+        "Expand",
+        "Flatten",
+        "Gather",
+        "Identity",
+        "Reshape",
+        "Slice",
+        "Squeeze",
+        "Transpose",
+    ):
+        return all(holds(value) for value in node.inputs[:1])
+    return node.op_type in ("Unsqueeze", "Tile", "Trilu", "Cos", "Sin", "Neg") and holds(node.inputs[0])
+
+
+def _pin_node(node: Node, found: OpenShapes, example: Network) -> Sequence[Shape | None]:
+    """Returns the shapes that the example has; the sizes that the node reads have these values in the whole class."""
+    numbers: list[Any] = []
+    for value in node.reads:
+        numbers += found.shapes.get(value, ())
+        if value in found.elements:
+            numbers += found.elements[value].reshape(-1).tolist()
+    logger.debug("node %s is planned for one set of the sizes that it reads", node.label)
+    are_known = all(value in found.shapes or value in found.network.initializers for value in node.reads)
+    if not are_known or node.bodies or any(value in found.derived and value not in found.elements for value in node.reads):
+        numbers = [size for shape in found.shapes.values() for size in shape]
+    for number in numbers:
+        int(number)
+    return [_read_example(example, value) if value else None for value in node.outputs]
+
+
+def _compute(node: Node, found: OpenShapes) -> None:
+    """Computes the elements of what follows from shapes, where they are few integers; the rest is computed when a plan is bound."""
+    shape = found.shapes.get(node.outputs[0])
+    if shape is None or any(is_open(size) for size in shape) or prod(shape) > _MOST_ELEMENTS or len(node.writes) != 1:
+        return
+    try:
+        elements = _evaluate(node, found)
+    except (UnknownError, IndexError, TypeError, ValueError, KeyError, ArithmeticError):
+        return
+    if elements is not None:
+        made = np.empty(shape, object)
+        made[...] = np.asarray(elements, object).reshape(shape)
+        found.elements[node.outputs[0]] = made
+
+
+def _evaluate(node: Node, found: OpenShapes) -> Any:
+    if node.op_type == "Shape":
+        return list(found.find_shape(node.inputs[0])[read_part(node)])
+    if node.op_type == "Size":
+        return [prod(found.find_shape(node.inputs[0]))]
+    reads = [found.read(value) if value else None for value in node.inputs]
+    known = [elements for elements in reads if elements is not None]
+    if len(known) != len(reads):
+        return None
+    match node.op_type:
+        case "Identity" | "Squeeze" | "Unsqueeze" | "Reshape" | "Flatten":
+            return known[0]
+        case "Cast":
+            return known[0] if node.attributes.get("to") in (6, 7) else None
+        case "Gather":
+            return np.take(known[0], known[1].astype(np.int64), axis=read_axis(node, known[0].ndim))
+        case "Concat":
+            return np.concatenate(known, axis=int(node.attributes.get("axis", 0)))
+        case "Slice":
+            cut = [slice(None)] * known[0].ndim
+            for axis, start, end, step in read_slices(node, found, known[0].ndim):
+                cut[axis] = slice(int(start), int(end), step)
+            return known[0][tuple(cut)]
+        case "Add" | "Sub" | "Mul":
+            return {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply}[node.op_type](known[0], known[1])
+        case "Div":
+            # Of numbers that are not negative: ONNX rounds towards zero.
+            if all(number >= 0 for elements in known for number in elements.reshape(-1)):
+                return known[0] // known[1]
+    return None

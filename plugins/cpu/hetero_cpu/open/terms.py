@@ -1,0 +1,74 @@
+"""Sums of products of atoms, with whole factors: the polynomials that sizes are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+Terms = Mapping[tuple[int, ...], int]
+"""Products of atoms, as sorted numbers of these, with their factors; () is the constant."""
+Key = tuple[tuple[tuple[int, ...], int], ...]
+"""Terms that can be compared."""
+
+
+class NotOpenError(Exception):
+    """Something cannot be planned for all sizes of a class; never leaves the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """`kind`: "size", "base" (where memory begins), "quotient" or "largest" of `parts`."""
+
+    kind: str
+    parts: tuple[Key, ...] = ()
+    name: str = ""
+
+
+def evaluate(terms: Terms, values: Sequence[int]) -> int:
+    """Returns a sum of products of atoms with these values."""
+    total = 0
+    for product, factor in terms.items():
+        for number in product:
+            factor *= values[number]
+        total += factor
+    return total
+
+
+def add(left: Terms, right: Terms, times: int = 1) -> Terms:
+    """Returns a sum, with the second one so many times."""
+    total = dict(left)
+    for product, factor in right.items():
+        amount = total.get(product, 0) + times * factor
+        if amount:
+            total[product] = amount
+        else:
+            total.pop(product, None)
+    return total
+
+
+def multiply(left: Terms, right: Terms) -> Terms:
+    """Returns a product."""
+    total: dict[tuple[int, ...], int] = {}
+    for product, factor in left.items():
+        for other, amount in right.items():
+            key = tuple(sorted((*product, *other)))
+            total[key] = total.get(key, 0) + factor * amount
+    return {product: factor for product, factor in total.items() if factor}
+
+
+def key_of(terms: Terms) -> Key:
+    """Returns terms in an order that is always the same."""
+    return tuple(sorted(terms.items()))
+
+
+def take_out(terms: Terms, product: tuple[int, ...]) -> tuple[Terms, bool]:
+    """Returns terms divided by a product of atoms, and whether each of them could be."""
+    divided = {}
+    for own, factor in terms.items():
+        left = list(own)
+        for number in product:
+            if number not in left:
+                return terms, False
+            left.remove(number)
+        divided[tuple(left)] = factor
+    return divided, True

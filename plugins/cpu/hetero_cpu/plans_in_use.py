@@ -1,0 +1,101 @@
+"""Plans with the instances that no run has: of one set of input shapes, or of a class of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hetero_core.contract import RunContext
+from hetero_cpu.instance import Instance
+from hetero_cpu.plan import Plan
+
+if TYPE_CHECKING:
+    from hetero_cpu.jit.team import TeamPool
+    from hetero_cpu.open.instance import OpenInstance
+    from hetero_cpu.open.plan import OpenPlan
+    from hetero_cpu.signature import Signature
+
+
+@dataclass(slots=True)
+class PlanInUse:
+    """A plan, and its instances that no run has. `is_refuted`: a run has shown that it is wrong, or made of wrong types.
+
+    `needs_check`: its next run is computed twice; `name` is what a plan of machine code is noted by when it was found right.
+    """
+
+    plan: Plan
+    free: list[Instance] = field(default_factory=list)
+    is_refuted: bool = False
+    needs_check: bool = False
+    name: str = ""
+
+    def measure(self, inputs: tuple[Any, ...]) -> int:
+        """Returns the bytes of the arena of a run."""
+        return self.plan.arena_bytes
+
+    def run(self, inputs: tuple[Any, ...], context: RunContext, teams: TeamPool | None) -> tuple[Any, ...]:
+        """Returns the outputs. Raises: WrongTypeError; what the steps raise."""
+        try:
+            instance = self.free.pop()
+        except IndexError:
+            instance = Instance(self.plan)
+        try:
+            if teams is None or not self.plan.kernels:
+                return instance.run(inputs, context)
+            with teams.lease() as team:
+                return instance.run(inputs, context, team)
+        finally:
+            self.free.append(instance)
+
+
+class OpenPlanInUse(PlanInUse):
+    """A plan of a class of sizes."""
+
+    __slots__ = ("_checked", "_network", "_open", "_own")
+
+    def __init__(self, opened: OpenPlan, *, is_refuted: bool, needs_check: bool, name: str, network: str = "") -> None:
+        """`network`: its name, where the plan is checked as a whole for each set of sizes before it runs."""
+        super().__init__(opened.plan, [], is_refuted, needs_check, name)
+        self._open, self._network = opened, network
+        self._own: list[OpenInstance] = []
+        self._checked: set[Signature] = set()
+
+    def covers(self, signature: Signature) -> bool:
+        """Says whether a set of input shapes is of the class."""
+        if self._open.match(signature) is None:
+            return False
+        if self._network and signature not in self._checked:
+            from hetero_cpu.open.check import fix_plan
+            from hetero_cpu.plan_check import is_faulty
+
+            self._checked.add(signature)
+            self.is_refuted |= is_faulty(fix_plan(self._open, signature), self._network)
+        return True
+
+    def measure(self, inputs: tuple[Any, ...]) -> int:
+        """Returns the bytes of the arena of a run."""
+        products = self._open.match(_read_signature(inputs))
+        assert products is not None
+        return self._open.measure_arena(products)
+
+    def run(self, inputs: tuple[Any, ...], context: RunContext, teams: TeamPool | None) -> tuple[Any, ...]:
+        """Returns the outputs, as `PlanInUse.run` does."""
+        from hetero_cpu.open.instance import OpenInstance
+
+        products = self._open.match(_read_signature(inputs))
+        assert products is not None
+        try:
+            instance = self._own.pop()
+        except IndexError:
+            instance = OpenInstance(self._open)
+        try:
+            if teams is None:
+                return instance.run(products, inputs, context)
+            with teams.lease() as team:
+                return instance.run(products, inputs, context, team)
+        finally:
+            self._own.append(instance)
+
+
+def _read_signature(inputs: tuple[Any, ...]) -> Signature:
+    return tuple([getattr(array, "shape", None) for array in inputs])

@@ -1,0 +1,138 @@
+"""One plan for a class of sizes: right for sizes that are drawn, by ONNX Runtime without its optimizations, and made only a few times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+from hetero_core import Core
+from hetero_core.testing.open_models import make_decoder, make_encoder
+
+ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("llvmlite")
+
+Feeds = Mapping[str, Any]
+Draw = Callable[[np.random.Generator, int], Feeds]
+
+
+def _compute(model: onnx.ModelProto) -> Callable[[Feeds], list[Any]]:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(model.SerializeToString(), options)
+    return lambda feeds: list(session.run(None, dict(feeds)))
+
+
+def _draw_decoder(rng: np.random.Generator, place: int) -> Feeds:
+    """The past grows by one from 2 on, then anything."""
+    grows = place < 20
+    batch, steps = (1, 1) if grows else (int(rng.integers(1, 4)), int(rng.integers(1, 6)))
+    past = place if grows else int(rng.integers(0, 300))
+    caches = {
+        f"past_{part}_{layer}": rng.standard_normal((batch, 2, past, 16)).astype(np.float32)
+        for layer in range(2)
+        for part in ("key", "value")
+    }
+    return {"tokens": rng.integers(0, 1000, (batch, steps)), **caches}
+
+
+def _draw_encoder(rng: np.random.Generator, place: int) -> Feeds:
+    batch, length = int(rng.integers(1, 9)), int(rng.integers(1, 150))
+    mask = (rng.random((batch, length)) < 0.8).astype(np.int64)
+    mask[:, 0] = 1
+    return {"tokens": rng.integers(0, 1000, (batch, length)), "mask": mask}
+
+
+def _check(model: onnx.ModelProto, draw: Draw, *, threads: int, count: int, kernels: str = "JIT") -> int:
+    """Compares all answers; returns how many plans were made."""
+    rng, compute = np.random.default_rng(7), _compute(model)
+    with Core() as core:
+        network = core.load_network(model, "CPU", {"CPU_KERNELS": kernels, "INFERENCE_NUM_THREADS": str(threads)})
+        for place in range(count):
+            feeds = draw(rng, place)
+            answers = network.infer(feeds)
+            for output, expected in zip(model.graph.output, compute(feeds), strict=True):
+                scale = max(float(np.abs(expected).max(initial=0)), 1e-3)
+                answer = np.asarray(answers[output.name])
+                assert answer.shape == expected.shape
+                assert answer.dtype == expected.dtype
+                np.testing.assert_allclose(answer, expected, rtol=0, atol=1e-4 * scale, err_msg=f"{output.name} of run {place}")
+        plans: tuple[int, int] = network.get_metric("CPU_PLANS")
+        return plans[0]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_decoder_is_right_for_drawn_sizes_with_few_plans(threads: int) -> None:
+    model = make_decoder(layers=2, width=64, heads=4, key_heads=2)
+    assert _check(model, _draw_decoder, threads=threads, count=36) <= 18
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_encoder_is_right_for_drawn_sizes_with_few_plans(threads: int) -> None:
+    assert _check(make_encoder(layers=1, width=64), _draw_encoder, threads=threads, count=36) <= 18
+
+
+_GRAPHS = {
+    "elements": "y = Relu (x) z = Add (y, row) out = Mul (z, x)",
+    "turned": "t = Transpose <perm = [0, 2, 1]> (x) s = Softmax <axis = 1> (t) out = Transpose <perm = [0, 2, 1]> (s)",
+    "joined": "y = Sqrt (x) c = Concat <axis = 1> (x, y, x) r = ReduceMean <axes = [2], keepdims = 1> (c) out = Sub (c, r)",
+    "flat": "f = Reshape (x, flat) e = Exp (f) n = Neg (e) g = Reshape (n, back) out = Add (g, x)",
+    "batched": "t = Transpose <perm = [0, 2, 1]> (x) s = MatMul (x, t) p = Softmax (s) out = MatMul (p, x)",
+    "sliced": "a = Slice (x, zero, four, two) b = Slice (x, four, eight, two) c = Concat <axis = 2> (b, a) out = Mul (c, x)",
+    "sizes": """s = Shape (x) l = Gather <axis = 0> (s, one) m = Sub (l, one_of) h = Slice (x, zero, m, one) q = Concat <axis = 1> (h, x)
+        out = Abs (q)""",
+    "range": """s = Shape (x) l = Gather <axis = 0> (s, scalar) r = Range (nothing, l, step) f = Cast <to = 1> (r)
+        u = Unsqueeze (f, last) out = Add (x, u)""",
+}
+
+
+def _parse(body: str) -> onnx.ModelProto:
+    names = {"x": "float[batch, length, 8]"}
+    text = f"""<ir_version: 8, opset_import: ["": 17]>
+    graph ({", ".join(f"{kind} {name}" for name, kind in names.items())}) => (float[b, l, w] out)
+    <float[8] row = {{1, 2, 3, 4, 5, 6, 7, 8}}, int64[2] flat = {{-1, 8}}, int64[1] zero = {{0}}, int64[1] four = {{4}},
+     int64[1] eight = {{8}}, int64[1] two = {{2}}, int64[1] one = {{1}}, int64[1] one_of = {{1}}, int64 scalar = {{1}},
+     int64 nothing = {{0}}, int64 step = {{1}}, int64[1] last = {{1}}, int64[3] back = {{0, -1, 8}}>
+    {{ {body} }}"""
+    if "back" in body:
+        shape = "s = Shape (x) back_now = Identity (s)"
+        text = text.replace(body, f"{shape} {body.replace('(n, back)', '(n, back_now)')}")
+    return onnx.parser.parse_model(text)
+
+
+@pytest.mark.parametrize("graph", sorted(_GRAPHS))
+def test_a_small_graph_is_right_for_drawn_sizes(graph: str) -> None:
+    def draw(rng: np.random.Generator, place: int) -> Feeds:
+        sizes = (int(rng.integers(1, 5)), int(rng.integers(1, 40)), 8)
+        if place % 5 == 4:
+            sizes = (int(rng.integers(1, 40)), int(rng.integers(100, 700)), 8)
+        return {"x": np.abs(rng.standard_normal(sizes)).astype(np.float32)}
+
+    assert _check(_parse(_GRAPHS[graph]), draw, threads=2, count=24) < 24
+
+
+def test_kernels_that_are_compiled_behind_numpy_take_over_for_a_class() -> None:
+    assert _check(make_encoder(layers=1, width=64), _draw_encoder, threads=1, count=12, kernels="AUTO") <= 12
+
+
+def test_every_sum_of_caches_keeps_its_values_when_the_next_is_made() -> None:
+    model = make_decoder(layers=1, width=64, heads=4, key_heads=2)
+    rng, compute = np.random.default_rng(3), _compute(model)
+    caches = {f"past_{part}_0": np.zeros((1, 2, 0, 16), np.float32) for part in ("key", "value")}
+    tokens = rng.integers(0, 1000, (1, 40))
+    history = []
+    with Core() as core:
+        network = core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"})
+        for place in range(36):
+            feeds = {"tokens": tokens[:, place : place + 1], **caches}
+            expected = compute(feeds)
+            answers = network.infer(feeds)
+            history.append((np.asarray(answers["present_key_0"]), expected[1]))
+            caches = {f"past_{part}_0": np.asarray(answers[f"present_{part}_0"]) for part in ("key", "value")}
+    for made, expected_cache in history:
+        np.testing.assert_allclose(made, expected_cache, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,214 @@
+"""Sizes as symbols compute as integers do, and say with guards what they were asked; a layout holds for all sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hetero_cpu.foreign import evaluate_node
+from hetero_cpu.open import layout
+from hetero_cpu.open.arrays import OpenArray, broadcast, lay_open
+from hetero_cpu.open.check import fix_plan
+from hetero_cpu.open.evaluation import Evaluator
+from hetero_cpu.open.making import make_open_plan
+from hetero_cpu.open.plan import OpenPlan
+from hetero_cpu.open.sizes import Scope, is_open, largest, least, terms_of
+from hetero_cpu.open.terms import NotOpenError, evaluate
+from hetero_cpu.passes import transform_network
+from hetero_cpu.plan_verifier import verify_plan
+from hetero_cpu.signature import specialize_network
+from hetero_cpu.weights import PackedWeights
+
+from hetero_core.kernels.arena import Lifetime
+from hetero_core.network.reader import read_network
+from hetero_core.testing.open_models import make_encoder
+
+
+def _holds(scope: Scope, values: list[int]) -> bool:
+    def evaluate_all(kind: Any) -> list[int]:
+        return [evaluate(dict(key), values) for key in kind]
+
+    return (
+        all(number >= 0 for number in evaluate_all(scope.at_least_zero))
+        and not any(evaluate_all(scope.equal_zero))
+        and all(evaluate_all(scope.not_zero))
+        and all(low <= value <= high for (low, high), value in zip(scope.bounds, values, strict=True))
+    )
+
+
+def _compute(rng: np.random.Generator, numbers: list[Any]) -> list[Any]:
+    """Returns numbers and answers of drawn arithmetic, the same for the same generator."""
+    found = list(numbers)
+    answers: list[Any] = []
+    for _ in range(14):
+        a, b = (found[int(rng.integers(len(found)))] for _ in range(2))
+        constant = int(rng.integers(1, 70))
+        match int(rng.integers(9)):
+            case 0:
+                found.append(a + b)
+            case 1:
+                found.append(a - b)
+            case 2:
+                found.append(a * constant)
+            case 3:
+                found.append(a // constant)
+            case 4:
+                found.append(-(-a // constant) * constant)
+            case 5:
+                found.append(largest(a, b))
+            case 6:
+                found.append(least(a, constant))
+            case 7:
+                answers.append(bool(a < b))
+            case 8:
+                answers.append(bool(a % constant == 0))
+    return [*found, *answers]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_symbols_give_holds_wherever_the_guards_do(seed: int) -> None:
+    scope = Scope()
+    example = [int(number) for number in np.random.default_rng(seed).integers(2, 40, 3)]
+    symbols = [scope.open_size(name, size) for name, size in zip("abc", example, strict=True)]
+    found = _compute(np.random.default_rng(1000 + seed), symbols)
+    evaluator = Evaluator(scope, [0, 1, 2], [terms_of(number) for number in found if not isinstance(number, bool)])
+    table = evaluator.tabulate([terms_of(number) for number in found])
+    rng, covered = np.random.default_rng(2000 + seed), 0
+    for sizes in [example, *(rng.integers(2, 60, 3).tolist() for _ in range(200))]:
+        values = scope.evaluate_atoms(dict(enumerate(sizes)))
+        if not _holds(scope, values):
+            continue
+        covered += 1
+        expected = _compute(np.random.default_rng(1000 + seed), list(sizes))
+        assert [evaluate(terms_of(number), values) for number in found] == [int(number) for number in expected]
+        products = evaluator.derive(sizes)
+        assert products is not None
+        assert table.evaluate(products).tolist() == [int(number) for number in expected]
+    assert covered
+
+
+def test_a_number_that_leaves_is_pinned() -> None:
+    for leave in (int, hash, str, float, range, lambda size: np.zeros(size), lambda size: [0] * size, lambda size: f"{size}"):
+        scope = Scope()
+        leave(scope.open_size("a", 5))
+        assert scope.equal_zero, leave
+
+
+def test_an_address_is_never_asked_for_its_value() -> None:
+    scope = Scope()
+    with pytest.raises(NotOpenError):
+        int(scope.open_base("arena"))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_arrays_lie_as_those_of_numpy_do(seed: int) -> None:
+    """Views of drawn shapes: with the sizes of the example strides and offsets are NumPy's, or both copy."""
+    rng = np.random.default_rng(seed)
+    shape = [int(size) for size in rng.integers(1, 6, int(rng.integers(1, 5)))]
+    scope = Scope()
+    plain: Any = np.zeros(shape, np.float32)
+    laid: Any = lay_open(tuple(scope.open_size(f"s{axis}", size) for axis, size in enumerate(shape)), np.float32)
+    begin = plain.ctypes.data
+    for _ in range(6):
+        match int(rng.integers(5)):
+            case 0:
+                order = rng.permutation(plain.ndim).tolist()
+                plain, laid = plain.transpose(order), laid.transpose(order)
+            case 1:
+                axis = int(rng.integers(plain.ndim))
+                first, last = sorted(int(place) for place in rng.integers(0, plain.shape[axis] + 1, 2))
+                cut = (slice(None),) * axis + (slice(first, max(last, first + 1)),)
+                if plain[cut].size == 0:
+                    continue
+                plain, laid = plain[cut], laid[cut]
+            case 2:
+                plain, laid = plain.reshape(1, -1, *plain.shape[1:]), laid.reshape(1, -1, *laid.shape[1:])
+            case 3:
+                sizes = (-1, plain.shape[-1])
+                reshaped, relaid = plain.reshape(sizes), laid.reshape((-1, laid.shape[-1]))
+                shares = np.may_share_memory(reshaped, plain)
+                assert shares == np.may_share_memory(relaid, laid)
+                if not shares:
+                    continue
+                plain, laid = reshaped, relaid
+            case 4:
+                if plain.ndim < 5:
+                    wide = (3, *plain.shape)
+                    assert _strides(broadcast(laid, (3, *laid.shape)), scope) == _strides(np.broadcast_to(plain, wide), scope)
+        assert isinstance(laid, OpenArray)
+        assert tuple(_fix(scope, size) for size in laid.shape) == plain.shape
+        assert _strides(laid, scope) == _strides(plain, scope)
+        assert _fix(scope, laid.address) == plain.ctypes.data - begin
+        assert laid.flags.c_contiguous == plain.flags.c_contiguous
+
+
+def _fix(scope: Scope, number: Any) -> int:
+    return evaluate(terms_of(number), scope.values)
+
+
+def _strides(array: Any, scope: Scope) -> list[int]:
+    """Returns the strides of the axes along which there is more than one element."""
+    pairs = zip(array.shape, array.strides, strict=True)
+    return [_fix(scope, stride) for size, stride in pairs if _fix(scope, size) > 1]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_blocks_that_live_at_the_same_time_lie_apart_for_all_sizes(seed: int) -> None:
+    rng, scope = np.random.default_rng(seed), Scope()
+    a, b = scope.open_size("a", int(rng.integers(2, 50))), scope.open_size("b", int(rng.integers(2, 50)))
+    lifetimes = []
+    for _ in range(14):
+        begin = int(rng.integers(0, 12))
+        factors = (int(rng.integers(0, 9)) * a + int(rng.integers(1, 5)) * b) if rng.integers(3) else a * b
+        lifetimes.append(Lifetime(factors * 4, begin, begin + int(rng.integers(0, 5))))
+    offsets, total = layout.place_open(scope, lifetimes)
+    for sizes in rng.integers(2, 300, (20, 2)).tolist():
+        values = scope.evaluate_atoms(dict(enumerate(sizes)))
+        spans = [
+            (evaluate(terms_of(offset), values), evaluate(terms_of(block.nbytes), values))
+            for offset, block in zip(offsets, lifetimes, strict=True)
+        ]
+        for one, (begin, nbytes) in enumerate(spans):
+            assert begin % 64 == 0
+            assert begin + nbytes <= evaluate(terms_of(total), values)
+            for other in range(one):
+                together = lifetimes[one].begin <= lifetimes[other].end and lifetimes[other].begin <= lifetimes[one].end
+                assert not together or begin + nbytes <= spans[other][0] or sum(spans[other]) <= begin
+    assert not scope.at_least_zero
+    assert not scope.equal_zero
+    assert not scope.not_zero
+
+
+def _open_encoder() -> OpenPlan | None:
+    network = transform_network(read_network(make_encoder(layers=1, width=64)))
+    signature = ((3, 37), (3, 37))
+    example = specialize_network(network, signature, evaluate_node)
+    return make_open_plan(network, signature, example, weights=PackedWeights(), extensions={}, workers=2)
+
+
+def test_a_wrong_layout_of_a_class_is_refused_for_other_sizes_than_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("llvmlite")
+    right = _open_encoder()
+    assert right is not None
+    assert right.match(((4, 41), (4, 41))) is not None
+    assert not verify_plan(fix_plan(right, ((4, 41), (4, 41))))
+
+    def place_like_example(scope: Scope, lifetimes: Any) -> Any:
+        offsets, total = place_open(scope, lifetimes)
+        # Right for the example alone.
+        return tuple(_fix(scope, offset) for offset in offsets), total
+
+    place_open = layout.place_open
+    monkeypatch.setattr("hetero_cpu.planner.place_open", place_like_example)
+    wrong = _open_encoder()
+    assert wrong is not None
+    assert not verify_plan(fix_plan(wrong, ((3, 37), (3, 37))))
+    assert verify_plan(fix_plan(wrong, ((4, 41), (4, 41))))
+
+
+def test_is_open_tells_symbols_from_integers() -> None:
+    size = Scope().open_size("a", 7)
+    assert is_open(size)
+    assert isinstance(size, int)
+    assert not is_open(7)
