@@ -28,8 +28,9 @@ from hetero_core.limits import ReadLimits
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.hints import without_hints
 from hetero_core.network.types import ValueType
+from hetero_core.runtime.binding import Binding
 from hetero_core.runtime.declared_shapes import check_declarations
-from hetero_core.runtime.executable import Binding, ExecutableNetwork
+from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_core.runtime.executors import Executor, ExecutorManager
 from hetero_core.runtime.forks import FORK_ADVICE, count_forks
 from hetero_core.runtime.load_limits import call_in_time, check_constants, check_sections, describe_model

@@ -8,14 +8,13 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
 from hetero_core.blobs.container import BlobHeader, write_blob
-from hetero_core.contract import Array, ConfigKey, DeviceName, Done, Executable, Payload, RunContext, freeze_mapping
+from hetero_core.contract import Done, Executable, Payload, RunContext, freeze_mapping
 from hetero_core.devices.blame import call_plugin, describe_exit, is_interrupt, read_mapping
 from hetero_core.devices.config import ALIASES
-from hetero_core.devices.provenance import Provenance, find_core_version
+from hetero_core.devices.provenance import find_core_version
 from hetero_core.devices.threads import STREAMS_KEY, THREAD_KEYS
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import (
@@ -31,10 +30,10 @@ from hetero_core.errors import (
 )
 from hetero_core.files import replace_file
 from hetero_core.limits import RunLimits
-from hetero_core.network.border import EMPTY_BORDER, Border, InputInfo, OutputInfo, describe_inputs, describe_outputs
-from hetero_core.network.declarations import NO_DECLARATIONS, Declarations
-from hetero_core.network.types import HOST, ValueSpec
+from hetero_core.network.border import InputInfo, OutputInfo, describe_inputs, describe_outputs
+from hetero_core.network.types import HOST
 from hetero_core.profile import Profile
+from hetero_core.runtime.binding import Binding, RunFunction
 from hetero_core.runtime.declared_shapes import watch_shapes
 from hetero_core.runtime.door import describe_plain, fits_shape, order_inputs, own_outputs, take_plain
 from hetero_core.runtime.forks import FORK_ADVICE, FORKS
@@ -42,7 +41,7 @@ from hetero_core.runtime.late_runs import LateRuns
 from hetero_core.runtime.load_limits import read_deadline, read_memory_limit
 from hetero_core.runtime.loaded_border import add_border, check_payload, drop_specs, find_resident
 from hetero_core.runtime.reconfiguration import convert_settings
-from hetero_core.runtime.replaced import CheckedOutputs, Replacement, Replacements
+from hetero_core.runtime.replaced import CheckedOutputs, Replacement
 from hetero_core.runtime.request import InferRequest
 from hetero_core.runtime.run import NO_STATE, Start, end_once, measure_start
 from hetero_core.runtime.states import RequestStates
@@ -50,30 +49,9 @@ from hetero_core.runtime.transfers import bring_in, take_home
 from hetero_core.runtime.under_way import RunsUnderWay
 
 if TYPE_CHECKING:
-    from hetero_core.runtime.executors import Executor
+    pass
 
 logger = logging.getLogger(__name__)
-
-RunFunction = Callable[[tuple[Array, ...], RunContext], tuple[Array, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """What the core gives a loaded network to live on: its device's hooks, bound."""
-
-    device: DeviceName
-    provenance: Provenance
-    config: Mapping[str, Any]
-    keys: Mapping[str, ConfigKey]
-    run: RunFunction
-    to_host: Callable[[Array], Array]
-    from_host: Callable[[Array, ValueSpec], Array]
-    export: Callable[[], Payload]
-    executor: Executor
-    is_from_cache: bool = False
-    border: Border = EMPTY_BORDER
-    declarations: Declarations = NO_DECLARATIONS
-    replacements: Replacements | None = None
 
 
 class ExecutableNetwork:

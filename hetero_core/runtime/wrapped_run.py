@@ -7,7 +7,7 @@ from typing import Any
 from hetero_core.contract import DeviceName, Executable, RunContext
 from hetero_core.devices.device import Device
 from hetero_core.hookspecs import hookimpl
-from hetero_core.runtime.executable import RunFunction
+from hetero_core.runtime.binding import RunFunction
 
 
 def bind_run(entry: Device, device: DeviceName, executable: Executable) -> RunFunction:

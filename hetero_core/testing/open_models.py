@@ -147,5 +147,5 @@ def make_encoder(*, layers: int = 6, width: int = 256, heads: int = 4, longest: 
         x = b.add("Add", x, b.add("Add", b.add("MatMul", active, b.weight(4 * width, width)), b.weight(width)))
         x = b.add("LayerNormalization", x, b.weight(width), b.weight(width), axis=-1)
     b.add("MatMul", x, b.weight(width, 32), name="scores")
-    tokens = (TensorProto.INT64, ["batch", "length"])
+    tokens: tuple[int, list[object]] = (TensorProto.INT64, ["batch", "length"])
     return b.finish({"tokens": tokens, "mask": tokens}, {"scores": ["batch", "length", 32]})

@@ -135,7 +135,8 @@ def find_nearest(size: int, output: int) -> np.ndarray[Any, Any]:
     import numpy as np
 
     center = (np.arange(output) + 0.5) * (size / output) - 0.5
-    return np.clip(np.ceil(center - 0.5), 0, size - 1).astype(np.int64)
+    nearest: np.ndarray[Any, Any] = np.clip(np.ceil(center - 0.5), 0, size - 1).astype(np.int64)
+    return nearest
 
 
 def _array(numbers: Any, dtype: str) -> np.ndarray[Any, Any]:

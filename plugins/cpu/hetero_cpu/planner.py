@@ -356,7 +356,7 @@ class _Builder:
         own_offsets = {}
         for root in outside.roots:
             own_offsets[root] = arena_bytes
-            arena_bytes += align(self.places[root].nbytes)  # type: ignore[union-attr]  # roots are blocks
+            arena_bytes += align(self.places[root].nbytes)  # type: ignore[union-attr, operator]  # roots are blocks
         scratch_of_step = dict(zip((index for index, _ in working), offsets[len(roots) :], strict=True))
         clears: dict[int, tuple[str, ...]] = {}
         for root in roots:
