@@ -110,7 +110,8 @@ def test_process_prints_one_json_document(model: str) -> None:
 def test_perf_count_adds_the_time_of_each_subgraph(model: str, given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     split = ["-d", "HETERO:TEMPLATE,CPU", "-c", "TEMPLATE_REFUSED_OPERATORS=Relu", "-c", "PERF_COUNT=YES"]
     assert main(["run", model, *split, *given, "--json"]) == 0
-    times = read_json(capsys)["subgraphs"]
+    # A row without steps is what was copied at the border of the whole network.
+    times = [one for one in read_json(capsys)["subgraphs"] if one["steps"]]
     assert [(one["subgraph"], one["device"], one["steps"]) for one in times] == [
         (0, "TEMPLATE", 1),
         (1, "CPU", 1),
@@ -118,7 +119,7 @@ def test_perf_count_adds_the_time_of_each_subgraph(model: str, given: list[str],
     ]
     assert all(one["seconds"] > 0 for one in times)
     assert main(["run", model, *split, *given]) == 0
-    assert "SUBGRAPH  DEVICE    STEPS  TIME" in capsys.readouterr().out
+    assert ["SUBGRAPH", "DEVICE", "STEPS", "TIME"] in [line.split()[:4] for line in capsys.readouterr().out.splitlines()]
 
 
 @pytest.mark.parametrize("target", ["outputs.npz", "outputs"])
