@@ -6,7 +6,7 @@ A plugin author reads this file and `hookspecs.py`. Imports no array library and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -15,12 +15,13 @@ from hetero_core.limits import RunLimits
 from hetero_core.network.types import ValueSpec, ValueType
 from hetero_core.plan import Plan
 from hetero_core.profile import Profile
+from hetero_core.records import record
 
 Array = Any
 """An array of the device's own library; NumPy's where the memory is the host's. A sequence is a list, an absent optional None."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class DeviceName:
     """A parsed device string: `GPU.1` is ("GPU", "1", ""), `HETERO:GPU.1,CPU` is ("HETERO", "", "GPU.1,CPU").
 
@@ -37,7 +38,7 @@ class DeviceName:
         return self.name + (f".{device_id}" if self.id else "") + (f":{self.arguments}" if self.arguments else "")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ConfigKey:
     """The declaration of one configuration key.
 
@@ -57,7 +58,7 @@ class ConfigKey:
     words: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class QueryResult:
     """What a device takes of a network, in the names of the network that was asked about.
 
@@ -70,7 +71,7 @@ class QueryResult:
     plan: Plan | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Payload:
     """What a plugin exports: named byte sections, and the version of their meaning.
 
@@ -112,7 +113,7 @@ class Payload:
         return self.sections[name]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Extension:
     """A custom operator given as a Python function.
 

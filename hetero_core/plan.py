@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from hetero_core.network.types import ValueType
+from hetero_core.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Boundary:
     """A value that crosses from one stage to others, or between the network's border and a stage.
 
@@ -25,7 +26,7 @@ class Boundary:
     readers: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class PlanStage:
     """One subgraph in execution order: its device and the names of its nodes, in topological order."""
 
@@ -36,7 +37,7 @@ class PlanStage:
     outputs: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Conflict:
     """Why a node is not in a larger subgraph of its own device, next to it.
 
@@ -49,7 +50,7 @@ class Conflict:
     path: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Plan:
     """How a network is split: the result of HETERO's query, as plain values, so that views of it need no plugin's code.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import perf_counter
 
 from hetero_core.network.graph import Node
+from hetero_core.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class NodeTime:
     """The time that one node, or one transfer, took in one run. Times are in seconds, `begin` on the clock of `time.perf_counter`.
 
@@ -32,7 +33,7 @@ class NodeTime:
     targets: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class StageTime:
     """When one subgraph ran in one run, on which device and thread, and the values that it reads and writes. Fields as in NodeTime."""
 

@@ -41,8 +41,6 @@ def _make(cls: type, *, eq: bool) -> type:
     written = frozenset(cls.__dict__)
     made: Any = _dataclass(init=False, repr=False, eq=False, slots=True)(cls)
     own = fields(made)
-    if any(field.kw_only for field in own):
-        raise TypeError(f"{cls.__name__}: a record has no keyword-only fields")
     methods = {
         "__init__": _compile_init(made, own),
         "__setattr__": _refuse_setting,
@@ -64,26 +62,27 @@ def _make(cls: type, *, eq: bool) -> type:
 def _compile_init(cls: type, own: tuple[Field[Any], ...]) -> Callable[..., None]:
     """Returns `__init__`, which takes the fields in order and sets each slot; then `__post_init__`, where there is one."""
     names: dict[str, Any] = {"_MISSING": MISSING}
-    parameters, lines = ["self"], []
+    parameters, named, lines = ["self"], ["*"], []
     for index, field in enumerate(own):
         if not field.init and field.default_factory is MISSING:
             continue
         names[f"_set_{index}"] = getattr(cls, field.name).__set__
-        value = field.name
+        value, place = field.name, named if field.kw_only else parameters
         if field.default_factory is not MISSING:
             names[f"_make_{index}"] = field.default_factory
             value = f"_make_{index}()"
             if field.init:
-                parameters.append(f"{field.name}=_MISSING")
+                place.append(f"{field.name}=_MISSING")
                 value = f"{value} if {field.name} is _MISSING else {field.name}"
         elif field.default is not MISSING:
             names[f"_default_{index}"] = field.default
-            parameters.append(f"{field.name}=_default_{index}")
+            place.append(f"{field.name}=_default_{index}")
         else:
-            parameters.append(field.name)
+            place.append(field.name)
         lines.append(f"    _set_{index}(self, {value})\n")
     if hasattr(cls, "__post_init__"):
         lines.append("    self.__post_init__()\n")
+    parameters += named if len(named) > 1 else []
     exec(f"def __init__({', '.join(parameters)}):\n{''.join(lines) or '    pass'}", names)  # names of fields alone
     init: Callable[..., None] = names["__init__"]
     init.__qualname__ = f"{cls.__qualname__}.__init__"

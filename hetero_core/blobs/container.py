@@ -27,13 +27,14 @@ import mmap
 import os
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import IO, Any
 
 from hetero_core.blobs.digests import digest_sections
 from hetero_core.contract import Payload
 from hetero_core.errors import BlobDamagedError, BlobMismatchError
 from hetero_core.plain_files import open_plain
+from hetero_core.records import record
 
 MAGIC = b"HETEROBL"
 FORMAT_VERSION = 2
@@ -44,7 +45,7 @@ _DIGEST_SIZE = 32
 _PIECE_SIZE = 1 << 24
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class BlobHeader:
     """What a container says about itself. `inputs` and `outputs` are names; `config` is the complete configuration."""
 
@@ -202,7 +203,7 @@ def map_file(descriptor: int) -> memoryview:
     return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if os.fstat(descriptor).st_size else b"")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Row:
     """A section in the table: where it is, from the end of the header; its digest in hex, "" in format 1."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from hetero_core.errors import (
@@ -15,6 +14,7 @@ from hetero_core.errors import (
     PluginError,
     UnsupportedNodesError,
 )
+from hetero_core.records import record
 
 OK = 0
 WRONG_RESULT = 1
@@ -30,7 +30,7 @@ class UsageError(HeteroError, ValueError):
     """What was typed cannot be done: an option, a pair or an input file is wrong."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Answer:
     """The result of one command: `fields` is what --json prints, `text` what is printed otherwise, `remarks` on standard error."""
 

@@ -11,7 +11,6 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import BUG, INTERRUPTED, UsageError, error_to_json, exit_code_of_error, to_json
 from hetero_core.errors import ConfigKeyError, HeteroError
+from hetero_core.records import record
 
 if TYPE_CHECKING:
     from hetero_core.core import Core
@@ -29,7 +29,7 @@ _TRACED_RUNS = 5
 """Of one request; of a queue, two for each of its requests if that is more."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class BenchTask:
     """What to measure, as JSON can hold it.
 

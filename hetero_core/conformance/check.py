@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from hetero_core.records import record
 
 if TYPE_CHECKING:
     from hetero_core.contract import ConfigKey
@@ -47,7 +48,7 @@ class Skip(Exception):  # not an error: the check says that it does not apply
     """A check does not apply to this device; the text says why."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class DeviceFacts:
     """What is known of a device before it is checked: its name without id and list, its ids, own keys and capabilities."""
 
@@ -58,7 +59,7 @@ class DeviceFacts:
     plugin: Any = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class CheckContext:
     """What a check is given: an open Core, the device string, facts about it, the seed, the reference device.
 
@@ -77,7 +78,7 @@ class CheckContext:
 CheckFunction = Callable[[CheckContext], object]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Check:
     """One check. `name` is "subject.claim"; `needs` names CAPABILITIES.
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import importlib.util
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip
 from hetero_core.conformance.refusals import find_broken_refusal
+from hetero_core.records import record
 from hetero_core.testing.compare import describe_mismatch
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ CASES = 6
 PASSED, REFUSED, WRONG = "passed", "refused", "wrong"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ContribOutcome:
     """How a device took a case of an operator, and why not better."""
 

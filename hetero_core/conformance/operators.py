@@ -10,7 +10,6 @@ float32 leaves them open, `undetermined` does.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from hetero_core.conformance.oversight import count_reference_runs
 from hetero_core.conformance.refusals import find_broken_refusal
 from hetero_core.conformance.undetermined import is_undetermined
 from hetero_core.errors import HeteroError
+from hetero_core.records import record
 from hetero_core.testing.backend_cases import BackendCase, iterate_backend_cases
 from hetero_core.testing.compare import describe_mismatch
 
@@ -37,7 +37,7 @@ ROUNDING = {"bf16": 2e-2, "bfloat16": 2e-2}
 PASSED, REFUSED, WRONG = "passed", "refused", "wrong"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class CaseOutcome:
     """How a device took a case, and why not better; `is_native` where it ran wholly on the device's own kernels.
 

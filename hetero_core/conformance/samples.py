@@ -6,7 +6,6 @@ A device may take one operator only. So a sample is a form, filled with the firs
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from hetero_core.conformance.check import CheckContext, Skip, require_equal, require_same
 from hetero_core.contract import QueryResult
 from hetero_core.network.graph import Network
+from hetero_core.records import record
 
 Arrays = dict[str, Any]
 Formula = Callable[..., Any]
@@ -35,7 +35,7 @@ UNKNOWN_OPERATOR = "com.acme.KnownToNobody"
 """An operator that no device has: what a network with it must be refused for."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Form:
     """A network as ONNX text with the places T (element type) and OP (operator), its inputs, and how its outputs follow."""
 
@@ -80,7 +80,7 @@ FORMS: Mapping[str, Form] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Sample:
     """A form with operator and element type in place: a network that the device takes whole."""
 

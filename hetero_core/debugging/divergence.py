@@ -8,19 +8,20 @@ values are outputs is no node's, but that of the plan by which the device runs t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from hetero_core.network.graph import Network
 from hetero_core.network.subnetwork import cut_subnetwork
 from hetero_core.network.types import TensorType, ValueSpec, has_known_element
+from hetero_core.records import record
 from hetero_core.testing.compare import describe_mismatch, max_absolute_difference, max_relative_difference
 
 RunNetwork = Callable[[Network, Mapping[str, Any]], Mapping[str, Any]]
 """Returns the outputs of a network by name, for inputs by name."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ValueDifference:
     """One value on both devices. Differences are None where shapes or kinds differ; `mismatch` says what is wrong, None if nothing."""
 
@@ -32,7 +33,7 @@ class ValueDifference:
     mismatch: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Divergence:
     """All values in order of execution; `first` is the first that differs by too much, `alone` its node by itself.
 

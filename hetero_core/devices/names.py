@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from hetero_core.contract import DeviceName
 from hetero_core.errors import DeviceNameError
+from hetero_core.records import record
 
 _QUOTED = re.compile(r'("[^"]*")')
 _COUNTED = re.compile(r"(.*?)\s*\(\s*(\d+)\s*\)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ListedDevice:
     """One entry of a list: `CPU(2)` has a count of 2, `-CPU` is excluded. What either means is said by the device that has the list."""
 

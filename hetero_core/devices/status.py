@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hetero_core.contract import DeviceName
 from hetero_core.devices.provenance import Provenance
 from hetero_core.devices.registry import Registry
+from hetero_core.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class DeviceStatus:
     """One row of what is installed: a device that works has its ids, one that does not its reason."""
 

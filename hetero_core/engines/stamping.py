@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
 from typing import Any
 
 from hetero_core.network.contrib_types import is_withdrawn, knows_contrib
 from hetero_core.network.graph import Graph, Network, Node
+from hetero_core.records import record
 
 _NO_LIMIT = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Stamps:
     """The opset of each domain for a whole network, and the nodes that it does not suit, each with the reason."""
 

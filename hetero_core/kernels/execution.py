@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -18,6 +17,7 @@ from hetero_core.kernels.sizes import require_room
 from hetero_core.limits import RunLimits
 from hetero_core.network.graph import EMPTY, Node
 from hetero_core.network.types import ValueSpec
+from hetero_core.records import record
 
 ABSENT = 0
 """The slot that always holds None."""
@@ -33,7 +33,7 @@ class ProfileLike(Protocol):
         """Records that a value was copied between two memories."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Memory:
     """Where a program computes: the array namespace and the two copies between it and the host."""
 
@@ -47,7 +47,7 @@ class Memory:
         return self.xp is np
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Body:
     """A body in the compiled program: the attribute, its program, and where its captures lie in the outer one."""
 
@@ -56,7 +56,7 @@ class Body:
     captures: tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Step:
     """One call: sources and targets are slots; `releases` are slots whose values nobody reads later; a transfer has a `value`."""
 
@@ -69,7 +69,7 @@ class Step:
     value: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class BoundBody:
     """A body as a control-flow kernel sees it: call it with the body's inputs, get a tuple of its outputs."""
 
@@ -95,7 +95,7 @@ class BoundBody:
         return self.program.memory.to_host(array)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Program:
     """A compiled graph. Immutable, so that threads may run it at once; each run has its own values.
 

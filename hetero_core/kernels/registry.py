@@ -25,6 +25,7 @@ from hetero_core.kernels import operators
 from hetero_core.kernels.index import map_modules
 from hetero_core.network.graph import EMPTY, Graph, Node
 from hetero_core.network.types import MapType, TensorType, ValueType
+from hetero_core.records import record
 
 Dtypes = frozenset[str]
 ANY: Dtypes = frozenset(DTYPES)
@@ -48,7 +49,7 @@ _DTYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "output_datatype"}
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Declaration:
     """The author's statement about a kernel; written above the function as `@kernel(op_type, since=..., dtypes=...)`, it registers it.
 

@@ -6,17 +6,17 @@ Works on sizes, never on elements, so it runs on the host whatever the device is
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import Any
 
 from hetero_core.kernels.precision import Array, Namespace
+from hetero_core.records import record
 
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Windows:
     """Windows over the spatial axes of one tensor; every tuple has one entry per spatial axis.
 

@@ -8,16 +8,16 @@ only inside functions.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
 from hetero_core.errors import InvalidNetworkError
 from hetero_core.network.attributes import KIND_NAMES, kind_of_value
 from hetero_core.network.graph import Node
+from hetero_core.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Demands:
     """What a schema demands; `needed` says of each formal input whether it may not be absent."""
 

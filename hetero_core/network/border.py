@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +17,7 @@ from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
 from hetero_core.network.arrays import array_of_bytes, bytes_of_array
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import Dimension, ValueSpec
+from hetero_core.records import record
 
 FIRST_WITH_OPTIONAL_INPUTS = 4
 """The first IR version in which a constant that is listed as an input is meant to be replaced; before, every one had to be."""
@@ -66,7 +67,7 @@ def dtype_of_precision(precision: str, where: str) -> str:
     return dtype
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class InputInfo:
     """An input as its user gives it; what is None stays as it is.
 
@@ -87,7 +88,7 @@ class InputInfo:
     name: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class OutputInfo:
     """An output as its user wants it; what is None stays as it is. `layout` and `model_layout` as for `InputInfo`."""
 
@@ -98,7 +99,7 @@ class OutputInfo:
     name: str | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class State:
     """A tie: the value of `output` is what `input` reads in the next run of the same request; the first run reads `initial`."""
 
@@ -111,7 +112,7 @@ def _empty() -> Mapping[str, Any]:
     return MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Border:
     """All that is said. `defaults` belong to inputs that may be left out; `replaceable` are constants that may become such inputs.
 

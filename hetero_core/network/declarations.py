@@ -13,9 +13,10 @@ from types import MappingProxyType
 from hetero_core.dtypes import DTYPES
 from hetero_core.errors import InvalidNetworkError
 from hetero_core.network.types import TensorType, ValueType
+from hetero_core.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Contradiction:
     """A declaration that inference has proved wrong: the value, its graph, both types, and what gives the computed one."""
 
@@ -29,7 +30,7 @@ class Contradiction:
         return f"value '{self.value}' of '{self.graph}' is declared as {self.declared}, but {self.source} gives {self.computed}"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Hint:
     """A declared shape that says more than inference proves; `source` is the node that makes the value."""
 

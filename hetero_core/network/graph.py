@@ -19,6 +19,7 @@ from hetero_core.network.declarations import NO_DECLARATIONS, Declarations
 from hetero_core.network.fingerprint import fingerprint_network
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import ValueSpec, ValueType
+from hetero_core.records import record
 
 EMPTY: Mapping[str, Any] = MappingProxyType({})
 
@@ -27,7 +28,7 @@ def _empty() -> Mapping[str, Any]:
     return EMPTY
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Node:
     """One operation.
 

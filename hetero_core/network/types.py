@@ -5,11 +5,11 @@ Imports no array library and no onnx.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from hetero_core.dtypes import DTYPES, bits_of_dtype
+from hetero_core.records import record
 
 Dimension = int | str | None
 """A size, the name of a size that is known at run time, or None where nothing is known."""
@@ -20,7 +20,7 @@ LARGEST_RANK = 64
 """Dimensions of an array of NumPy 2."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class TensorType:
     """A tensor: its element type (None: unknown) and its shape (None: unknown rank)."""
 
@@ -41,7 +41,7 @@ class TensorType:
         return None if bits is None else prod(d for d in self.shape if isinstance(d, int)) * max(bits // 8, 1)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class SequenceType:
     """A list of values of one type."""
 
@@ -51,7 +51,7 @@ class SequenceType:
         return f"sequence({self.element})"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class OptionalType:
     """A value that may be absent (None)."""
 
@@ -61,7 +61,7 @@ class OptionalType:
         return f"optional({self.element})"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class MapType:
     """A dict from keys (string or an integer type) to values of one type."""
 
@@ -84,7 +84,7 @@ def has_known_element(value_type: ValueType | None) -> bool:
     return has_known_element(value_type.value if isinstance(value_type, MapType) else value_type.element)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ValueSpec:
     """A named value at the border of a network or a part: its type and the memory that it lives in."""
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from hetero_core.errors import InvalidNetworkError, suggest
 from hetero_core.plan import Boundary, Conflict, Plan, PlanStage
+from hetero_core.records import record
 from hetero_core.reports.text import count, describe_boundary, describe_conflict
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class DeviceAnswer:
     """What a device of the list says about a node: True it takes it, False it refuses, None it was not asked; and why."""
 
@@ -19,7 +19,7 @@ class DeviceAnswer:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Explanation:
     """What a plan knows about one node.
 

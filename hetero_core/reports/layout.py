@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from hetero_core.records import record
 from hetero_core.reports.layers import Layers, arrange_layers
 
 Point = tuple[float, float]
@@ -24,7 +25,7 @@ _SHAPE = 1.5
 """Width to height that folding aims at."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Layout:
     """Corners (left, top) of the boxes, and for each edge the points of its line; between two points of different x and y it bends."""
 
@@ -121,7 +122,7 @@ def _place_rows(layers: Layers, sizes: Sequence[tuple[float, float]], widths: Se
     return _shift_columns(layers, _Bands(heights, edges, column_of_row, top_of_row), sizes, x)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Bands:
     """Of each row: its height, its left and right ends, its column, its top."""
 

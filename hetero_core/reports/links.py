@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hetero_core.plan import Boundary, Plan
+from hetero_core.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Terminal:
     """Inputs of the network that the same subgraphs read, or the outputs that one subgraph makes."""
 
@@ -22,7 +21,7 @@ class Terminal:
         return f"{len(self.values)} {'inputs' if self.is_input else 'outputs'}"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Link:
     """All values that go from one place to another; `boundaries` are empty on the way to an output."""
 
@@ -37,7 +36,7 @@ class Link:
         return sum(sizes) if sizes and len(sizes) == len(self.boundaries) else None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Links:
     """Places are numbered: first the subgraphs by index, then the terminals."""
 

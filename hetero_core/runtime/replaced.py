@@ -7,13 +7,13 @@ these as inputs; later runs with the same names use it again, so that who gives 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import Done, RunContext
 from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec
+from hetero_core.records import record
 from hetero_core.runtime.door import own_outputs
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _MOST_NETWORKS = 8
 """Sets of names whose networks stay loaded; the one that was loaded first goes."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Replacement:
     """The last of the ordered inputs of a run that is given constants: the network that takes them, and their values."""
 

@@ -6,13 +6,14 @@ Everything is computed in float64 and rounded once, to the type of the weights. 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType
+from hetero_core.records import record
 from hetero_core.transforms.constants import drop_unread
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ _FOLDED_DTYPES = ("float32", "float64")
 _BATCH_NORM_ATTRIBUTES = {"epsilon", "momentum", "spatial", "training_mode", "is_test"}
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Affine:
     """y = scale * x + shift for each channel, in float64; arrays of shape (channels,) or (1,)."""
 

@@ -7,33 +7,34 @@ constants of one element. The operands of `Add` and `Mul` may stand in either or
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import isclose
 from types import MappingProxyType
 
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import Dimension, TensorType
+from hetero_core.records import record
 from hetero_core.transforms.rewrite import Replacement
 
 _COMMUTATIVE = frozenset({"Add", "Mul"})
 _RELATIVE_TOLERANCE = 1e-5
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Value:
     """Whatever stands there; where a pattern has the name twice, both are the same value."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Constant:
     """A float32 constant of any shape."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Number:
     """A constant of this one number; any number where it is None, which is kept under the name."""
 
@@ -41,7 +42,7 @@ class Number:
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Op:
     """A node of ONNX's own domain with these inputs.
 
@@ -53,7 +54,7 @@ class Op:
     accepts: Callable[[Network, Node], bool] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class OneOf:
     """Any of several patterns; the first that leads to a match counts."""
 
@@ -63,7 +64,7 @@ class OneOf:
 Pattern = Value | Constant | Number | Op | OneOf
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Found:
     """What a pattern met: values and numbers by name, and the nodes."""
 
@@ -80,7 +81,7 @@ Build = Callable[[Network, Found, Node], Node | Replacement | None]
 """Makes what stands for a match that ends in a node; its last node makes the outputs of that node. None refuses the match."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Rule:
     """A pattern that is an `Op`, and what takes its place."""
 

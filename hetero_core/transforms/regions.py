@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -11,6 +11,7 @@ from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType, ValueType
+from hetero_core.records import record
 from hetero_core.transforms.matching import read_axes
 
 Perm = tuple[int, ...]
@@ -39,7 +40,7 @@ _WITH_AXIS = frozenset({"Concat", "LogSoftmax", "Softmax"})
 _FIRST_BROADCASTING = 8
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Region:
     """Nodes (by id), the values that they read from outside and that have the axes, and the values that they make."""
 

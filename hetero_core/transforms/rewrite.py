@@ -7,12 +7,13 @@ the names of the original network. Values at the border of the network keep thei
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import ValueType
+from hetero_core.records import record
 
 Pass = Callable[[Network], Network]
 
@@ -24,7 +25,7 @@ def run_passes(network: Network, passes: Iterable[Pass]) -> Network:
     return network
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Replacement:
     """What stands in the place of one node: nodes, the types of the values that they add, and the constants that they need."""
 

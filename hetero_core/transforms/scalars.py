@@ -5,13 +5,14 @@ Numbers are joined in float64 and rounded once. Only float32 and float64 are tou
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType
+from hetero_core.records import record
 from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.rewrite import fuse_pairs
 
@@ -20,7 +21,7 @@ _SINCE = 7
 _OPSET = 14
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Scalar:
     """What a node does: times or plus a number. `rank` is that of the constant, which may widen the result."""
 

@@ -130,6 +130,22 @@ def test_method_that_a_class_writes_itself_stays() -> None:
     assert repr(Loud(1)) == "LOUD 1"
 
 
+def test_fields_behind_the_mark_are_given_by_name() -> None:
+    @record(frozen=True, slots=True)
+    class Named:
+        """One number by position, two by name."""
+
+        x: int
+        _: dataclasses.KW_ONLY
+        y: int
+        z: int = 3
+
+    named = Named(1, y=2)
+    assert (named.x, named.y, named.z) == (1, 2, 3)
+    with pytest.raises(TypeError, match="positional"):
+        Named(1, 2)  # type: ignore[call-arg, misc]  # what is refused
+
+
 def test_base_with_fields_is_refused() -> None:
     with pytest.raises(TypeError, match="Child has a base with fields"):
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from hetero_core.conformance.graphs.shrinking import shrink, write_text
 from hetero_core.conformance.graphs.trial import Fault, Trial, Way
 from hetero_core.conformance.refusals import find_broken_refusal
 from hetero_core.devices.names import parse_device_name, split_device_list
+from hetero_core.records import record
 
 if TYPE_CHECKING:
     from hetero_core.contract import QueryResult
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 RIGHT, REFUSED, DISPUTED, WRONG = "right", "refused", "disputed", "wrong"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Subject:
     """What is tried: a device with its configuration, whether it exports, and the device beside it in splits (empty for none)."""
 
@@ -31,7 +31,7 @@ class Subject:
     config: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class GraphOutcome:
     """How a device took a graph. `smallest` is the smallest network that fails, where one does."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,14 @@ import numpy as np
 from hetero_core.kernels.operators.ml_scores import ML, NUMERIC, InputTypes
 from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.kernels.registry import STRING, Dtypes, kernel
+from hetero_core.records import record
 
 _LABELS: Dtypes = frozenset({"string", "int64", "float32"})
 _TENSOR_LABELS: Dtypes = _LABELS | {"int32", "int16", "float64"}
 _NAN = object()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Lookup:
     """What stands for each key and for a key that is not there, and the NumPy type of the results."""
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from hetero_core.kernels.operators.ml_scores import ML, NUMERIC, POST_TRANSFORMS, InputTypes, as_rows, read_labels, transform_scores
 from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.kernels.registry import kernel
+from hetero_core.records import record
 
 _CHOICES = {"post_transform": POST_TRANSFORMS}
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class LinearModel:
     """Coefficients (features, scores) and intercepts (scores,) as arrays of the device, the labels on the host."""
 

@@ -6,7 +6,6 @@ A map is a dict from Python integers or strings to Python numbers or strings; it
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.kernels.registry import Dtypes, kernel
 from hetero_core.network.graph import Node
 from hetero_core.network.types import MapType, TensorType, ValueType
+from hetero_core.records import record
 
 Map = dict[Any, Any]
 _FLOAT: Dtypes = frozenset({"float32"})
@@ -82,7 +82,7 @@ def cast_map(xp: Namespace, x: Map, *, cast_to: str = "TO_FLOAT", map_form: str 
     return y
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Vocabulary:
     """The words in order, and the type and zero of the results."""
 

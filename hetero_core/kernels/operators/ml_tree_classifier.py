@@ -7,7 +7,6 @@ with no negative weight, they are probabilities. The rest is refused. The label 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,9 +25,10 @@ from hetero_core.kernels.operators.ml_scores import (
 from hetero_core.kernels.operators.ml_trees import aggregate_trees
 from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.kernels.registry import kernel
+from hetero_core.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ClassifierForest:
     """A forest, its labels, and what the score of the second class says of the first: "" where both have their own."""
 

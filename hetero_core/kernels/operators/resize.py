@@ -6,7 +6,6 @@ Coordinates are computed in float64.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from hetero_core.kernels.registry import ANY, FLOATS, INT64, Dtypes, kernel
 from hetero_core.kernels.sizes import product
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType, ValueType
+from hetero_core.records import record
 
 _TRANSFORMATIONS = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize")
 _CHOICES = {
@@ -32,7 +32,7 @@ _RESIZE_DTYPES: tuple[Dtypes, ...] = (ANY, FLOATS, FLOATS, INT64)
 _Rows = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Sampling:
     """How values are read between the elements: the attributes of Resize that all versions share."""
 
@@ -45,7 +45,7 @@ class Sampling:
     extrapolation_value: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Axis:
     """One axis to be resampled. `scale` is the exact one, which `output` may round off; `roi` is the part that is read."""
 

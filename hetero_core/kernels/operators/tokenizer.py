@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,9 +10,10 @@ from hetero_core.kernels.expressions import compile_match, compile_search
 from hetero_core.kernels.operators.ml_scores import InputTypes
 from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.kernels.registry import STRING, kernel
+from hetero_core.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class TokenRule:
     """How one text is cut, and what fills the rows of texts with fewer tokens."""
 

@@ -6,10 +6,12 @@ Imports onnx and ONNX Runtime only inside functions; the engine runs the node wi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from hetero_core.records import record
 
 if TYPE_CHECKING:
     import onnx
@@ -19,7 +21,7 @@ OPSET = 17
 """The opset of ONNX's own domain in the models."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class ContribCase:
     """One node. An absent input is None; `outputs` says which are asked for; `constants` are inputs that the model holds.
 

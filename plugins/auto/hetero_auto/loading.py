@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hetero_auto.members import Member
@@ -18,12 +17,13 @@ from hetero_core.devices.names import ListedDevice
 from hetero_core.errors import BlobDamagedError
 from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec
+from hetero_core.records import record
 from hetero_core.runtime.executable import ExecutableNetwork
 
 REQUESTS_METRIC = "OPTIMAL_NUMBER_OF_INFER_REQUESTS"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class MemberSource:
     """What members are loaded from: the network, the list, the configuration of the whole and of each device.
 

@@ -9,7 +9,6 @@ import logging
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from time import perf_counter
 
 from hetero_auto.choosing import measure_members
@@ -19,12 +18,13 @@ from hetero_auto.members import POLICIES, Member
 from hetero_auto.pool import Pool
 from hetero_core.errors import ClosedError, HeteroError
 from hetero_core.network.types import ValueSpec
+from hetero_core.records import record
 from hetero_core.runtime.executors import Executor
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Wishes:
     """How AUTO is to choose; each field is a configuration key."""
 

@@ -7,15 +7,15 @@ size of the batch: it may say a shape, but not enter the numbers. What a node do
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from hetero_batch.rules import find_output_axes
 from hetero_batch.views import Axis, MixedImages, NodeView
 from hetero_core.network.graph import Network
 from hetero_core.network.types import TensorType, ValueSpec
+from hetero_core.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class BatchAxes:
     """The axes of a network's inputs and outputs, None for those without images; `refused` maps nodes that mix images to why."""
 

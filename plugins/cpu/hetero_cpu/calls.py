@@ -7,7 +7,6 @@ node a call belongs to is found out only when one has raised.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from operator import length_hint
 from typing import Any
@@ -16,6 +15,7 @@ from hetero_core.contract import CancelToken
 from hetero_core.errors import RequestCancelledError
 from hetero_core.limits import RunLimits
 from hetero_core.network.graph import Node
+from hetero_core.records import record
 from hetero_cpu.recipe import Call
 
 _MOST_JOINED = 32
@@ -43,7 +43,7 @@ class CurrentRun:
             raise RequestCancelledError(f"cancelled before node {node.label}")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class BoundStep:
     """The node that a profile and errors name, and what is called: functions, and ranges of the program of machine code.
 
@@ -55,7 +55,7 @@ class BoundStep:
     is_little: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class CallList:
     """The calls of a run in order, and the node of each."""
 

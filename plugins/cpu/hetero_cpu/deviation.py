@@ -8,13 +8,13 @@ the element type is a fault only where the expected outputs do not differ as muc
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import inf
 from typing import Any
 
 import numpy as np
 
 from hetero_core.dtypes import TOLERANCES, dtype_of_numpy
+from hetero_core.records import record
 
 Array = np.ndarray[Any, Any]
 
@@ -25,7 +25,7 @@ _LONGEST_TAIL = 1000.0
 _MEDIAN_ELEMENTS = 4096
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Deviation:
     """`wrong` elements are off by more than is allowed; `worst` is the largest error as a multiple of the tolerance.
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
+from hetero_core.records import record
 from hetero_cpu.activations import BINDERS, NEEDS_SPARE
 from hetero_cpu.recipe import Array, Call, Site
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Epilogue:
     """A group's epilogue as calls on arrays of (batch, height, width, channels), or of any one shape. `values` are read from the plan."""
 

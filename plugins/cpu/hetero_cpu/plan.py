@@ -12,6 +12,7 @@ import numpy as np
 
 from hetero_core.kernels.execution import Program
 from hetero_core.network.graph import Node
+from hetero_core.records import record
 from hetero_cpu.open.arrays import lay_in
 from hetero_cpu.recipe import NO_HALO, Array, Cut, Halo, Recipe
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from hetero_cpu.jit.compiler import Kernel
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Block:
     """A value that has memory of its own. `order` are the axes from the slowest to the fastest."""
 
@@ -66,7 +67,7 @@ def take_cut(array: Array, *, cut: Cut) -> Array:
     return array[cut]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Derived:
     """A value in the memory of another one."""
 
@@ -76,7 +77,7 @@ class Derived:
     """Whether it is a value of its own, which is written there; else it is a view and has the elements of the other one."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Foreign:
     """A node that the toolkit computes. What it returns is copied into its place, or kept as it is where it has none."""
 
@@ -85,7 +86,7 @@ class Foreign:
     placed: tuple[str | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class PlannedStep:
     """One step: a recipe or a foreign node, and the offset of the bytes that it works in."""
 
@@ -104,7 +105,7 @@ class PlannedStep:
         return self.work.scratch if isinstance(self.work, Recipe) else 0
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Outside:
     """The values that lie outside the arena where the caller's arrays fit: inputs, and outputs by the values in whose block they are.
 
@@ -123,7 +124,7 @@ class Outside:
 NOTHING_OUTSIDE = Outside()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Piece:
     """A value that is joined to another one, at `cut` of it: computed in its place there where it `is_moved`, else copied."""
 
@@ -132,7 +133,7 @@ class Piece:
     is_moved: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Joined:
     """A value that is made of others side by side, in order."""
 

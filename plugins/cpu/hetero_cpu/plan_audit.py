@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
+from hetero_core.records import record
 from hetero_cpu.byte_runs import Runs, join_all, join_runs
 from hetero_cpu.instance import allocate_arena, bind_halo, lay_arrays
 from hetero_cpu.plan import Foreign, Plan, PlannedStep
@@ -42,7 +42,7 @@ def audit_plan(plan: Plan, inputs: Sequence[Array]) -> tuple[str, ...]:
         return tuple(problem for step in plan.steps for problem in audit.audit_step(step))
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Trace:
     """What a step wrote into poison: the bytes of the arena after it, which of them each chunk of each call changed, the last chunk first,
     and which it should have by the call's numbers, as far as these tell."""

@@ -8,13 +8,14 @@ returns calls. It must not look at what is in them, since several instances shar
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType
+from hetero_core.records import record
 from hetero_cpu.fusion import Group
 from hetero_cpu.weights import PackedWeights
 
@@ -30,7 +31,7 @@ Bind = Callable[[Sequence[Array], Sequence[Array], Array], "Sequence[Call | Nati
 """Takes the arrays that are read, those that are written, and bytes to work in; returns what a run calls, in order."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Halo:
     """Rows and columns of zeros around each channel of an image of (batch, channels, height, width)."""
 
@@ -53,7 +54,7 @@ class Halo:
 NO_HALO = Halo()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Recipe:
     """Arrays in, arrays out. `reads` are values, `scratch` bytes; the group's output may take the place of `reads[i]` for i in
     `overwrites`, where shape, type and order are the same and nothing else that the step reads lies there.
@@ -79,7 +80,7 @@ class Recipe:
     """The parts of the output that the step writes; empty where it writes all of it."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Views:
     """The outputs are views of one value: nothing is computed. One function for each output of the node, in order."""
 
@@ -87,7 +88,7 @@ class Views:
     make: tuple[Callable[[Array], Array], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Join:
     """The output is made of its inputs side by side along an axis; the plan lets them be computed in their places where it can."""
 
@@ -99,7 +100,7 @@ class Join:
 Choice = Recipe | Views | Join
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Site:
     """What a step function may ask about a group."""
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero_core.contract import Executable, Payload, RunContext
 from hetero_core.kernels.program import compile_program
+from hetero_core.records import record
 from hetero_cpu.blas import begin_limit, end_limit, needs_limit
 from hetero_cpu.executable import MOST_PLANS, CpuExecutable
 from hetero_cpu.kernel_choice import NO, YES
@@ -27,7 +27,7 @@ Load = Callable[["Network"], CpuExecutable]
 _ALIGNMENT = 64
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class StoredPlan:
     """A plan from the private folder, and the name that it is noted by when it was found right."""
 

@@ -11,10 +11,11 @@ Source of the idea: Sekiyama et al. 2018, Profile-guided memory optimization for
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 from hetero_core.kernels.arena import Lifetime, place_blocks
+from hetero_core.records import record
 
 ALIGNMENT = 256
 """Bytes: what vector loads of a warp and cuBLAS ask for."""
@@ -55,7 +56,7 @@ class Ticket:
         self._owner.release(self.index, self._generation)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ArenaPlan:
     """Sizes and offsets in bytes of the arrays in the order in which they are made, and how large the arena is.
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import sqrt
 from typing import Any
 
@@ -16,6 +16,7 @@ from hetero_core.dtypes import dtype_of_numpy
 from hetero_core.kernels.precision import Array, narrow, widen
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType
+from hetero_core.records import record
 from hetero_core.transforms.rewrite import Replacement, replace_nodes
 from hetero_cupy.attention_text import LARGEST_HEAD, AttentionForm, choose_tile, write_attention
 from hetero_cupy.conversions import STORAGE
@@ -96,7 +97,7 @@ def _is_mask(mask: TensorType, k: TensorType) -> bool:
     return mask.dtype in (*STORAGE, "bool") and 2 <= len(shape) <= 4 and keys is not None and shape[-1] == keys
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Heads:
     """An array as (batch, heads, steps, elements): its sizes, and the elements from one to the next along each axis."""
 

@@ -8,8 +8,7 @@ multiply-add; tensor cores are not used. Imports no array library.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from hetero_core.records import record
 from hetero_cupy.conversions import STORAGE, write_load, write_store
 from hetero_cupy.kernel_texts import THREADS, CudaText, name_text
 
@@ -20,7 +19,7 @@ _SIDE = 16
 """Threads stand in a square: one side of it shares out queries, the other keys or elements of a head."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class AttentionForm:
     """What a text depends on: element types, the elements of a head of q and k and of v, and whether later keys are hidden.
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from hetero_core.records import record
 
 OP_N, OP_T = 0, 1
 COMPUTE_32F, COMPUTE_32F_FAST_TF32 = 68, 77
@@ -37,7 +38,7 @@ class HeuristicResult(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Layout:
     """A matrix stored by columns, `lead` elements from one to the next; `alignment` of its address in bytes, 256 at most."""
 
@@ -47,7 +48,7 @@ class Layout:
     alignment: int
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ProductForm:
     """D = epilogue(op(A) op(B) + bias): everything but the addresses of A, B and D. `bias`: an address, or 0."""
 
@@ -62,7 +63,7 @@ class ProductForm:
     d: Layout
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ProductPlan:
     """Descriptors of the library, and the algorithm that it chose."""
 

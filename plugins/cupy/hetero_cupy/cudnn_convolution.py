@@ -7,7 +7,6 @@ TF32 is left to that, too, since cuDNN's plans for float32 may round to TF32.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import accumulate
@@ -15,11 +14,12 @@ from typing import Any
 
 from hetero_core.dtypes import dtype_of_numpy
 from hetero_core.kernels.windows import Windows
+from hetero_core.records import record
 
 _KINDS = {"float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT"}
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ConvolutionGraph:
     """A graph of cuDNN, and its three tensors."""
 
@@ -29,7 +29,7 @@ class ConvolutionGraph:
     y: Any
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Buffer:
     """Memory on the card as cuDNN takes it: by its address, so that the element type needs no name in CuPy."""
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from hashlib import sha256
 from typing import Any
 
 from hetero_core.dtypes import dtype_of_numpy, dtype_of_onnx, numpy_dtype
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType, ValueType
+from hetero_core.records import record
 from hetero_core.transforms.rewrite import fuse_pairs
 from hetero_cupy.conversions import CONVERSIONS, ROUNDING, SMALL, STORAGE, write_load, write_store
 from hetero_cupy.runtime import Card
@@ -38,7 +39,7 @@ __device__ inline float hetero_gelu(float x) { return 0.5f * x * (1.0f + erff(x 
 """Functions that the statements call. NaN goes through each of them, as in the kernels that they stand for."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Rule:
     """How an operator is written: a template over its arguments and attributes, and the attributes with their defaults."""
 
@@ -74,7 +75,7 @@ _RULES: Mapping[str, _Rule] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class KernelText:
     """A kernel as text: its name, declarations as "float32 x0", statements, and the functions that these call.
 

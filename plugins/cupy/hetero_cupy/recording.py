@@ -6,9 +6,9 @@ not be known again. Inputs are copied into arrays of the recording; outputs lie 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from hetero_core.records import record
 from hetero_cupy.arena import Arena
 from hetero_cupy.request_memory import RequestMemory, Signature, Work, sign_inputs
 from hetero_cupy.runtime import Card, Replay
@@ -17,7 +17,7 @@ _MOST_SIGNATURES = 8
 """Recordings of one request. Each holds copies of its inputs."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Recording:
     # Keeps the memory that the graph works in, also after the request got a larger block.
     arena: Arena

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from hetero_core.records import record
 from hetero_cupy.arena import Places
 
 Array = Any
@@ -22,7 +22,7 @@ Launch = Callable[[int, int, tuple[Any, ...]], None]
 Arrays are C-contiguous, but for those of attention, whose strides are arguments."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class CardFacts:
     """What is known of a card before anything runs. `capability` is the compute capability, as "9.0"; `memory_bytes` all it has."""
 

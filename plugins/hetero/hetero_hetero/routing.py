@@ -7,17 +7,18 @@ transfer right after it was made, however many stages read it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from hetero_core.errors import PluginError
 from hetero_core.network.types import HOST, ValueSpec
+from hetero_core.records import record
 from hetero_core.runtime.executable import ExecutableNetwork
 
 Copy = Callable[[Any], Any]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Transfer:
     """One copy between two memories: from the device `origin` to the devices `readers`; HOST stands for the caller of the network."""
 
@@ -29,7 +30,7 @@ class Transfer:
     readers: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class StageRoute:
     """One stage: the slots that it reads and writes, the transfers that follow it, and the stages that must have run before."""
 
@@ -39,7 +40,7 @@ class StageRoute:
     predecessors: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Route:
     """All steps. `first_transfers` move inputs; `constants` fills the slots of outputs that are constants.
 

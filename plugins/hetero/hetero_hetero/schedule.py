@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from hetero_core.contract import CancelToken
 from hetero_core.errors import ClosedError
+from hetero_core.records import record
 from hetero_hetero.shares import find_concurrent_stages
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Schedule:
     """The order of stages: `predecessors`, lane and number of threads of each, by index. `is_parallel`: some two may run at once."""
 

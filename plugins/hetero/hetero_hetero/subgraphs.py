@@ -10,10 +10,10 @@ import gc
 import heapq
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
 from hetero_core.errors import AffinityError, ConfigValueError, enumerate_choices, suggest
+from hetero_core.records import record
 from hetero_hetero.digraph import Digraph, OneOf, build_digraph
 from hetero_hetero.fewest import select_fewest
 from hetero_hetero.largest_first import select_largest_first
@@ -29,7 +29,7 @@ POLICIES = {
 """Name -> function from a graph to its subgraphs as lists of positions."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Subgraph:
     """Nodes that one device runs together, in topological order."""
 

@@ -6,12 +6,12 @@ down its columns without a sum inside a vector, and the weights of the values ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from math import ceil
 
 import numpy as np
 
+from hetero_core.records import record
 from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel
 from hetero_cpu.jit.exponential import emit_exponential_of_negative
@@ -44,7 +44,7 @@ _KEYS = {(16, 1): (14,), (16, 2): (14, 11), (8, 1): (8,), (8, 2): (6,)}
 _UNROLLED = 2
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class AttentionShape:
     """What is compiled in: vectors of queries in a block, queries of the last one (0: a number of the call), and the keys of a tile.
 

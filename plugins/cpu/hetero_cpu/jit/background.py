@@ -8,8 +8,8 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
+from hetero_core.records import record
 from hetero_cpu.jit.compiler import COMPILER, Kernel
 from hetero_cpu.jit.image import give_back_memory
 from hetero_cpu.jit.orders import OrderDroppedError
@@ -25,7 +25,7 @@ def _always() -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Order:
     """Kernels, and whom to tell."""
 

@@ -7,13 +7,13 @@ captured steers machine code and is checked by nobody, so it is kept in the user
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hetero_core.network.graph import Node
+from hetero_core.records import record
 from hetero_cpu.instance import allocate_arena, bind_halo, lay_arrays
 from hetero_cpu.jit.compiler import Kernel
 from hetero_cpu.jit.native import NativeCall
@@ -28,7 +28,7 @@ _ARENA = "arena"
 _LOWEST_ADDRESS, _ADDRESSES_END = 1 << 32, 1 << 47
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class View:
     """An array in the arena: bytes from its begin, shape, strides in bytes."""
 
@@ -38,7 +38,7 @@ class View:
     strides: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class CapturedCall:
     """A call of a kernel. `numbers[position]` for (position, place) in `addresses` count from the begin of the place: the arena, an area
     or an array."""
@@ -49,7 +49,7 @@ class CapturedCall:
     addresses: tuple[tuple[int, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class CapturedPlan:
     """The steps with their calls, where inputs and outputs lie, and the bytes of the arena.
 

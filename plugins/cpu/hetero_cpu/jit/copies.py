@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
+from hetero_core.records import record
 from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel, find_width
 from hetero_cpu.jit.elementwise import Expression, make_elementwise
@@ -27,7 +27,7 @@ _CHUNK = 1 << 15
 _CHUNKS_OF_WORKER = 8
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Copy:
     """A kernel, and what makes its call for the arrays of a run: `bind(y, x)`, both of one shape."""
 
@@ -73,7 +73,7 @@ def plan_pieces(y: Array, cuts: Sequence[tuple[slice, ...]], sources: Mapping[st
     return Recipe(tuple(sources), bind, kernels=tuple(dict.fromkeys(copy.kernel for copy in found)), parts=tuple(cuts))
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Matrices:
     """Sizes and strides of matrices that are turned: the batch along at most three axes, rows and columns of y."""
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from hetero_core.records import record
 from hetero_cpu.jit.activations import read_activation
 from hetero_cpu.jit.arithmetic import Activation
 from hetero_cpu.jit.native import Array
 from hetero_cpu.recipe import Site
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class NativeEpilogue:
     """`bias`: one number for each channel, or None; `added`: a value of the shape of the result, or none; then the activations."""
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import ctypes
 import mmap
 import struct
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
+
+from hetero_core.records import record
 
 _ALLOCATED, _EXECUTABLE, _WRITABLE = 2, 4, 1
 _SYMBOLS, _RELOCATIONS, _NO_BITS = 2, 4, 8
@@ -30,7 +31,7 @@ class ImageError(Exception):
     """An object file that is damaged, or has what is not expected of a kernel."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Section:
     name: int
     kind: int
@@ -42,7 +43,7 @@ class _Section:
     alignment: int
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Symbol:
     name: str
     section: int

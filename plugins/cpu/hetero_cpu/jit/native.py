@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from hetero_core.records import record
 from hetero_cpu.jit.compiler import Kernel
 from hetero_cpu.open.arrays import OpenArray
 from hetero_cpu.weights import LaterArray
@@ -15,7 +16,7 @@ from hetero_cpu.weights import LaterArray
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class NativeCall:
     """One call of a kernel for each of `chunks` chunks, in any order, by any thread; the call is over when all of them are.
 

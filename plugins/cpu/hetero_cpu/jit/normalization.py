@@ -6,10 +6,10 @@ Sums are made in four vectors, so that their error grows with the sixty-fourth p
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from math import inf
 
+from hetero_core.records import record
 from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel
 from hetero_cpu.jit.exponential import emit_exponential, emit_exponential_of_negative, emit_logarithm
@@ -93,7 +93,7 @@ def _emit_softmax(name: str, width: int, *, is_logarithm: bool) -> Code:
     return code
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Moments:
     """What of a normalization is compiled in: whether the mean is taken away, and how scale and shift lie ("v", "r", "" for none)."""
 

@@ -6,10 +6,10 @@ tile of one row; a chunk is a range of units for a range of blocks. Inside a chu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from hetero_core.records import record
 from hetero_cpu.jit.arithmetic import Activation
 from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel
@@ -28,7 +28,7 @@ PIECE_PARAMETERS = ("pieces", "last_depth", "zeros")
 """What follows where sums are made in pieces: their number; `depth` is that of one, `last_depth` of the last; zeros for one block."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ProductShape:
     """What of a product is compiled in: pixels of a tile, whether some tiles are one shorter, vectors of a block and of the last one."""
 

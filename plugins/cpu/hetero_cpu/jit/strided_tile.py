@@ -8,8 +8,7 @@ of one m do, or the m of one k.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from hetero_core.records import record
 from hetero_cpu.jit.arithmetic import Activation, emit_activations
 from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.pointers import PixelPointers
@@ -18,7 +17,7 @@ from hetero_cpu.jit.terms import Floats, Mask, Number
 _UNROLLED = 4
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class StridedTile:
     """What of a tile is fixed when it is compiled. A masked one reads and writes, of its last vector, only the elements that there are."""
 

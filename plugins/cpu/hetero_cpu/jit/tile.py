@@ -8,8 +8,7 @@ its own offset; a matrix product has one tap. The elements of one m lie side by 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from hetero_core.records import record
 from hetero_cpu.jit.arithmetic import Activation, emit_activations
 from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.pointers import PixelPointers
@@ -21,7 +20,7 @@ _CACHE_LINE = 64
 _STREAM_BYTES, _STREAM_BYTES_OF_ONE_PIXEL = 4096, 512
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Tile:
     """What of a tile is fixed when it is compiled. A masked one writes, of its last vector, only the elements that there are."""
 

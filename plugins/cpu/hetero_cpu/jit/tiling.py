@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from hetero_core.records import record
 from hetero_cpu.jit.chunks import choose_chunk_size
 from hetero_cpu.jit.native import Array
 from hetero_cpu.open.sizes import is_open, largest, least, value_of
@@ -30,7 +31,7 @@ _SMALLEST_CHUNK = 1 << 19
 _SMALLEST_STREAM = 1 << 17
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Tiling:
     """`tiles` of a line of pixels, the first `long_tiles` of `pixels`, the others one shorter; blocks of `vectors` vectors of channels."""
 
@@ -72,7 +73,7 @@ class Tiling:
         return ((self.blocks - 1) * self.vectors + self.last_vectors) * self.width
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Chunks:
     """The units (a tile of a line) and the blocks of one chunk, and how many ranges of either there are."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
 from hetero_core.kernels.windows import Windows
+from hetero_core.records import record
 from hetero_cpu.jit.chunks import choose_chunk_size
 from hetero_cpu.jit.compiler import Kernel
 from hetero_cpu.jit.native import NativeCall, address_of
@@ -67,7 +67,7 @@ def count_chunks(units: int, instructions: float, workers: int) -> int:
     return chunks
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class WindowCall:
     """What all calls of one recipe share. `weights`, `row_counts` and `column_counts` are read by the kernel where it wants them."""
 

@@ -9,9 +9,9 @@ for all outputs of the tile.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 
+from hetero_core.records import record
 from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel
 from hetero_cpu.jit.footprints import list_window_writes
@@ -35,7 +35,7 @@ _TILE_PARAMETERS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class WindowShape:
     """The geometry that is compiled in: the window, and the outputs of a tile; some tiles have `short_rows` rows or one pixel less."""
 
@@ -57,7 +57,7 @@ class WindowShape:
         return f"{'_'.join(map(str, numbers))}{flags}"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class WindowTile:
     """The outputs of one call, and what they read: positions (row, column) of the image, counted from the tile's first."""
 
@@ -84,7 +84,7 @@ class WindowTile:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class TileCode:
     """What the body of a tile may ask for: a vector of channels at a time, `weights` and `bias` move along with them."""
 
@@ -108,7 +108,7 @@ class TileCode:
         return self.factors[row, pixel]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class WindowBody:
     """What is computed of a window: `emit` returns outputs[row][pixel]; then a tensor is added where it `adds`; then comes `finish`.
 

@@ -8,11 +8,11 @@ one is a range of blocks.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
+from hetero_core.records import record
 from hetero_cpu.jit.arithmetic import Activation, emit_activations
 from hetero_cpu.jit.code import FLOAT_BYTES, Code
 from hetero_cpu.jit.compiler import Kernel
@@ -31,7 +31,7 @@ PARAMETERS = (
 `down` x `right` of each, whose results are `height` x `width`."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class WinogradShape:
     """What is compiled in: tiles of `size` x `size` results; matrices of `rows` tiles, cut as a product's lines are; vectors of a block."""
 

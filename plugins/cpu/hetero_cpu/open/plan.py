@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero_core.network.graph import Node
+from hetero_core.records import record
 from hetero_cpu.open.arrays import Memory as OpenMemory
 from hetero_cpu.open.arrays import OpenArray, lay_open
 from hetero_cpu.open.evaluation import Evaluator
@@ -34,7 +34,7 @@ Products = np.ndarray[Any, Any]
 _MOST_KNOWN = 256
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class OpenStep:
     """A step: a range of calls of machine code, functions of open arrays, or a node of the toolkit, in order."""
 

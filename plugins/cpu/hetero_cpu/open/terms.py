@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from hetero_core.records import record
 
 Terms = Mapping[tuple[int, ...], int]
 """Products of atoms, as sorted numbers of these, with their factors; () is the constant."""
@@ -15,7 +16,7 @@ class NotOpenError(Exception):
     """Something cannot be planned for all sizes of a class; never leaves the device."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Atom:
     """`kind`: "size", "base" (where memory begins), "quotient" or "largest" of `parts`."""
 
