@@ -53,16 +53,16 @@ def test_network_that_returns_what_no_node_makes_is_refused_on_a_second_provider
     device: OrtDevice, text: str, passed: str
 ) -> None:
     network = read(text)
-    result = device.query_network(DeviceName("ORT", id="OPENVINO"), network)
+    result = device.query_network(DeviceName("ORT", id="OPENVINO"), network, {})
     reason = f"{SECOND} does not load a network that returns its input or constant '{passed}' as it is"
     assert dict(result.refused) == {"Neg_0": reason, "Abs_1": reason}
     for name in (DeviceName("ORT"), DeviceName("ORT", id="CPU")):
-        assert dict(device.query_network(name, network).refused) == {}
+        assert dict(device.query_network(name, network, {}).refused) == {}
 
 
 def test_network_whose_nodes_make_all_outputs_is_taken_by_a_second_provider(device: OrtDevice) -> None:
     network = read("(float[2] x) => (float[2] y, float[2] z) { y = Neg(x) z = Abs(y) }")
-    found = device.query_network(DeviceName("ORT", id="OPENVINO"), network)
+    found = device.query_network(DeviceName("ORT", id="OPENVINO"), network, {})
     assert dict(found.supported) == {"Neg_0": "ORT.OPENVINO", "Abs_1": "ORT.OPENVINO"}
 
 
@@ -100,8 +100,8 @@ def test_node_that_the_provider_of_openvino_computes_wrongly_is_refused_there_an
     device: OrtDevice, text: str, reason: str
 ) -> None:
     network = read(text)
-    assert list(device.query_network(DeviceName("ORT", id="OPENVINO"), network).refused.values()) == [reason]
-    assert dict(device.query_network(DeviceName("ORT"), network).refused) == {}
+    assert list(device.query_network(DeviceName("ORT", id="OPENVINO"), network, {}).refused.values()) == [reason]
+    assert dict(device.query_network(DeviceName("ORT"), network, {}).refused) == {}
 
 
 def test_softmax_that_flattens_is_refused_by_the_provider_of_openvino_unless_nothing_is_flattened(device: OrtDevice) -> None:
@@ -109,7 +109,7 @@ def test_softmax_that_flattens_is_refused_by_the_provider_of_openvino_unless_not
     reason = "OpenVINO's provider computes Softmax-11 along one axis; the standard flattens all from that axis on"
     for axis, reasons in ((1, [reason]), (2, []), (-1, [])):
         network = read_network(onnx.parser.parse_model(text.format(axis=axis)))
-        assert list(device.query_network(DeviceName("ORT", id="OPENVINO"), network).refused.values()) == reasons
+        assert list(device.query_network(DeviceName("ORT", id="OPENVINO"), network, {}).refused.values()) == reasons
 
 
 def test_body_that_computes_integers_of_64_bits_is_refused_by_the_provider_of_openvino(device: OrtDevice) -> None:
@@ -118,13 +118,13 @@ def test_body_that_computes_integers_of_64_bits_is_refused_by_the_provider_of_op
         then_branch = yes () => (int32[2] p) <int64[2] c = {5000000000, 1}> { [sum] a = Add(c, c) p = Cast <to = 6> (a) },
         else_branch = no () => (int32[2] q) { q = Neg(x) }> }"""
     )
-    reasons = list(device.query_network(DeviceName("ORT", id="OPENVINO"), network).refused.values())
+    reasons = list(device.query_network(DeviceName("ORT", id="OPENVINO"), network, {}).refused.values())
     assert reasons == [f"its body holds 'sum' (Add): {LONG}the constant 'c' is larger"]
     network = read(
         """(bool b, int64[2] x) => (int64[2] y) { y = If(b) <
         then_branch = yes () => (int64[2] p) { p = Add(x, x) }, else_branch = no () => (int64[2] q) { q = Neg(x) }> }"""
     )
-    reasons = list(device.query_network(DeviceName("ORT", id="OPENVINO"), network).refused.values())
+    reasons = list(device.query_network(DeviceName("ORT", id="OPENVINO"), network, {}).refused.values())
     assert reasons == [LONG + "'x' may be larger"]
 
 
@@ -139,7 +139,7 @@ def test_body_that_computes_integers_of_64_bits_is_refused_by_the_provider_of_op
     ],
 )
 def test_sizes_and_positions_of_64_bits_and_sums_of_32_are_taken_by_the_provider_of_openvino(device: OrtDevice, body: str) -> None:
-    assert dict(device.query_network(DeviceName("ORT", id="OPENVINO"), read(body)).refused) == {}
+    assert dict(device.query_network(DeviceName("ORT", id="OPENVINO"), read(body), {}).refused) == {}
 
 
 def test_engine_with_more_providers_words_a_missing_kernel_without_its_list_of_kernels(
@@ -149,5 +149,5 @@ def test_engine_with_more_providers_words_a_missing_kernel_without_its_list_of_k
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [SECOND, CPU_PROVIDER])
     monkeypatch.setattr(probing, "_kernel_versions", lambda: pytest.fail("asked for the list"))
     network = read("(int16[2] x) => (int16[2] y) { y = Min(x, x) }")
-    (reason,) = device.query_network(DeviceName("ORT"), network).refused.values()
+    (reason,) = device.query_network(DeviceName("ORT"), network, {}).refused.values()
     assert reason == f"ONNX Runtime {onnxruntime.__version__} has no CPUExecutionProvider kernel for Min-13 on (int16[2], int16[2])"

@@ -81,6 +81,8 @@ def _end_where_it_begins(opset: Any, operation: Any) -> None:
     start, stop, step = (operation.input_value(index) for index in range(3))
     if all(source.get_node().get_type_name() == "Constant" for source in (start, stop, step)):
         return
+    if start.get_element_type() != stop.get_element_type():  # passes of the frontend mix i64 and i32
+        start = opset.convert(start, stop.get_element_type()).output(0)
     zero = opset.constant(0, step.get_element_type())
     distance = opset.convert(opset.subtract(stop, start), step.get_element_type())
     leads_there = opset.logical_and(
