@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 _SCRIPT = """
-import json, resource, sys
+import json, sys
+from pathlib import Path
 import numpy as np
 from hetero_core import Core
 from hetero_core.errors import HeteroError
@@ -22,7 +23,9 @@ with Core() as core:
         answer["outputs"] = {name: array.tolist() for name, array in network.infer(inputs).items()}
     except HeteroError as error:
         answer["error"] = f"{type(error).__name__}: {error}"
-answer["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+# Not ru_maxrss, which a child has from the process that it was forked from.
+(peak,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+answer["peak"] = int(peak.split()[1]) >> 10
 print(json.dumps(answer))
 """
 

@@ -79,7 +79,10 @@ def _keep_overlaps_at_threshold(opset: Any, operation: Any) -> None:
 def _end_where_it_begins(opset: Any, operation: Any) -> None:
     """A Range whose step leads away from its end has no elements; the engine counts as if it led there, and divides by a step of 0."""
     start, stop, step = (operation.input_value(index) for index in range(3))
-    if all(source.get_node().get_type_name() == "Constant" for source in (start, stop, step)):
+    sources = (start, stop, step)
+    # The frontend counts axes by a Range of its own, of several types; the standard's has one.
+    is_own = len({source.get_element_type().get_type_name() for source in sources}) > 1
+    if is_own or all(source.get_node().get_type_name() == "Constant" for source in sources):
         return
     if start.get_element_type() != stop.get_element_type():  # passes of the frontend mix i64 and i32
         start = opset.convert(start, stop.get_element_type()).output(0)
