@@ -84,8 +84,6 @@ def _end_where_it_begins(opset: Any, operation: Any) -> None:
     is_own = len({source.get_element_type().get_type_name() for source in sources}) > 1
     if is_own or all(source.get_node().get_type_name() == "Constant" for source in sources):
         return
-    if start.get_element_type() != stop.get_element_type():  # passes of the frontend mix i64 and i32
-        start = opset.convert(start, stop.get_element_type()).output(0)
     zero = opset.constant(0, step.get_element_type())
     distance = opset.convert(opset.subtract(stop, start), step.get_element_type())
     leads_there = opset.logical_and(
