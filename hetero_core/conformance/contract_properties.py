@@ -11,14 +11,14 @@ from hetero_core.contract import ConfigKey
 from hetero_core.errors import ConfigKeyError, ConfigValueError, MetricNotFoundError
 
 WRONG_VALUES: dict[type, tuple[Any, ...]] = {
-    bool: ("perhaps", 2, None),
+    bool: ("perhaps", 2),
     int: ("many", "1.5", 0.5, True),
-    float: ("much", (), None),
-    str: (5, None),
+    float: ("much", ()),
+    str: (5.5,),
     tuple: (5, (1, 2)),
     dict: ("{", 5, "[1]"),
 }
-"""Of each type of a key, values that are not of it."""
+"""Of each type of a key, values that are not of it. None is of none and takes back what was set."""
 
 
 @check("contract")

@@ -104,7 +104,9 @@ def test_plugin_that_does_not_answer_is_named_and_hides_no_other(impatient: Core
     rows = {row.name: row for row in impatient.list_devices()}
     reason = rows["HANGING"].reason
     assert reason.startswith("device HANGING hangs: plugin HANGING (")
-    assert f"has not returned from {question} within 1 s; it was set aside, its thread goes on" in reason
+    # AUTO, which is listed before it, may have asked it first.
+    asked = f"has not returned from {question} within 1 s; it "
+    assert f"{asked}was set aside, its thread goes on" in reason or f"{asked}has not answered before" in reason
     assert "update or uninstall the plugin, or give it more time with Core(device_timeout=...)" in reason
     assert rows["CPU"].reason == ""
     assert rows["TEMPLATE"].reason == ""
@@ -313,4 +315,6 @@ def test_hetero_devices_lists_the_others_and_ends_when_one_hangs(tmp_path: Path)
     assert "within 5 s" in rows["STUCK"]
     assert "CANNOT BE USED" not in rows["CPU"]
     assert "CANNOT BE USED" not in rows["TEMPLATE"]
-    assert ended.stderr == "device STUCK is not closed: plugin STUCK (acme-stuck 1.5) hangs\n"
+    # Beside the lines that say what takes so long.
+    lines = [line for line in ended.stderr.splitlines() if not line.startswith("hetero: making the devices")]
+    assert lines == ["device STUCK is not closed: plugin STUCK (acme-stuck 1.5) hangs"]

@@ -63,7 +63,7 @@ def test_configuration_page_lists_standard_keys_and_aliases() -> None:
     assert list_first_cells(read_section("configuration.md", "Aliases")) == list(ALIASES)
 
 
-@pytest.mark.parametrize("device", ["TEMPLATE", "CPU", "HETERO", "MULTI", "AUTO", "BATCH"])
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU", "HETERO", "MULTI", "AUTO", "BATCH", "PROCESS"])
 def test_configuration_and_metrics_pages_list_what_the_device_has(device: str, core: Core) -> None:
     # A device that takes all that are installed has the keys of each of them, too, and says so.
     own = [name for name, key in core.config_keys(device).items() if name not in STANDARD_KEYS and "(of " not in key.doc]

@@ -7,6 +7,7 @@ import logging
 import random
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from hetero_auto.members import Member, RoundRobin, choose_soonest
 
 from hetero_core import Core, Network
 from hetero_core.errors import (
+    ClosedError,
     ConfigKeyError,
     DeviceNameError,
     DeviceNotFoundError,
@@ -327,7 +329,7 @@ def test_round_robin_goes_on_behind_the_last() -> None:
     assert [member.name for member in names if member is not None] == ["a", "b", "a", "b", "c", "a"]
 
 
-def test_request_that_fails_after_the_network_was_closed_ends(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
+def test_request_that_fails_while_the_network_is_closed_ends(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
     first, _ = add_device("A"), add_device("B")
     first.poison = 7
     first.gate.clear()
@@ -335,8 +337,11 @@ def test_request_that_fails_after_the_network_was_closed_ends(core: Core, add_de
     request = loaded.create_infer_request()
     request.start_async(feed(7))
     assert first.entered.acquire(timeout=LIMIT)
-    loaded.close()
+    closing = threading.Thread(target=loaded.close)
+    closing.start()
     first.gate.set()
-    with pytest.raises(InferenceError, match="failed on A"):
-        request.wait(LIMIT)
+    # It fails, or the other device runs it: whoever closes waits for runs that are under way.
+    with suppress(InferenceError, ClosedError):
+        assert request.wait(LIMIT)
+    closing.join(LIMIT)
     assert first.closed == 1

@@ -142,16 +142,19 @@ def test_requests_at_the_same_time_have_memory_of_their_own(core: Core) -> None:
     assert wrong == []
 
 
-def test_plans_are_made_once_for_each_set_of_shapes_and_only_the_last_are_kept(core: Core) -> None:
+def test_plans_are_made_once_for_each_set_of_shapes_or_class_of_them_and_only_the_last_are_kept(core: Core) -> None:
     model = dynamic_batch_model()
     loaded = core.load_network(model, "CPU")
     assert loaded.get_metric("CPU_PLANS") == (0, 16)
     for batch in (*range(1, 19), 18, 17):
         images = draw_array(batch, batch, 3, 16, 16)
         assert_same(loaded.infer({"images": images})["scores"], run_engine(model, {"images": images})[0], rtol=RELATIVE)
-    assert loaded.get_metric("CPU_PLANS") == (18, 16)
+    has_classes = core.get_config("CPU", "CPU_KERNELS") == "JIT"
+    made = loaded.get_metric("CPU_PLANS")[0]
+    # Machine code has plans for classes of sizes: one for one image, and few for more.
+    assert made <= 6 if has_classes else made == 18
     loaded.infer({"images": draw_array(1, 1, 3, 16, 16)})
-    assert loaded.get_metric("CPU_PLANS") == (19, 16)
+    assert loaded.get_metric("CPU_PLANS") == (made if has_classes else 19, 16)
     assert loaded.get_metric("CPU_FOREIGN_STEPS") == 0
 
 

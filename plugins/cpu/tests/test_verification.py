@@ -190,12 +190,15 @@ def test_plans_are_verified_where_the_key_says_so(core: Core, config: dict[str, 
     assert read_metrics(network) == (plans, False)
 
 
-def test_each_set_of_sizes_is_verified_once_also_when_its_plan_was_dropped(core: Core) -> None:
+def test_each_plan_is_verified_once_whatever_sizes_it_serves(core: Core) -> None:
     network = core.load_network(make_model(None), "CPU", {"CPU_KERNELS": "JIT", "CPU_VERIFY": "YES"})
     for rows in (3, 4, 3, *range(20, 40), 3):
         check(network.infer(make_inputs(rows))["y"], make_inputs(rows))
-    assert read_metrics(network) == (22, False)
-    assert network.get_metric("CPU_PLANS") == (23, 16)
+    verified, is_refuted = read_metrics(network)
+    made = network.get_metric("CPU_PLANS")[0]
+    assert not is_refuted
+    # 22 sets of sizes, and plans for classes of them.
+    assert verified == made <= 6
 
 
 CHILD = """
