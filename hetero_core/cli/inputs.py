@@ -40,9 +40,10 @@ def collect_inputs(
     from hetero_core.runtime.door import order_inputs
 
     given = read_inputs(texts, specs, network=network, replaceable=replaceable)
-    filled = fill_inputs(given, specs, shapes, seed=seed)
-    require_complete(filled, specs, network=network)
-    order_inputs(filled, (*specs, *(spec for spec in replaceable if spec.name in filled)), network=network)
+    asked = (*specs, *(spec for spec in replaceable if spec.name in given))
+    filled = fill_inputs(given, asked, shapes, seed=seed)
+    require_complete(filled, asked, network=network)
+    order_inputs(filled, asked, network=network)
     return filled
 
 

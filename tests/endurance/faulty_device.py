@@ -15,6 +15,7 @@ from hetero_template.device import TemplateDevice
 
 from hetero_core import Executable, Network, Payload, QueryResult, RunContext, hookimpl
 from hetero_core.contract import ConfigKey, DeviceName
+from hetero_core.network.types import ValueSpec
 
 
 class InjectedError(Exception):
@@ -164,3 +165,13 @@ class FaultyDevice:
         """What the device inside makes, wrapped."""
         self._faults.strike("import_network")
         return self._wrap(self._ask("import_network", device=device, payload=payload, config=config))
+
+    @hookimpl
+    def to_host(self, array: Any) -> Any:
+        """As the device inside does, where it has a memory of its own."""
+        return self._inner.to_host(array)
+
+    @hookimpl
+    def from_host(self, array: Any, spec: ValueSpec) -> Any:
+        """As the device inside does, where it has a memory of its own."""
+        return self._inner.from_host(array, spec)

@@ -126,7 +126,7 @@ def test_name_of_a_light_model_is_that_model(
 
 def test_name_of_no_file_and_no_model_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "resnet51", "-d", "CPU", *QUICK]) != 0
-    assert "cannot read network from 'resnet51': there is no such file" in capsys.readouterr().err
+    assert "there is no file 'resnet51', and no model of this name, did you mean 'resnet50'" in capsys.readouterr().err
 
 
 def test_one_device_has_a_table_of_its_own(model: str, shape: list[str], capsys: pytest.CaptureFixture[str]) -> None:
