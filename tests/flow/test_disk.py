@@ -35,7 +35,7 @@ FILE_OF_WAY = {
     "save_archive": "y.npz",
     "save_folder": "outputs",
 }
-FOUND_BEFORE = ("compile", "visualize", "visualize_model", "save_archive")
+FOUND_BEFORE = ("compile", "visualize", "visualize_model")
 """Ways of the command line, which looks for the folder before it works."""
 MESSAGE_OF_WAY = {
     "export": "BlobError: cannot write the exported network 'new' to '{path}': {reason}",
