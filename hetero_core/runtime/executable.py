@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
+from threading import get_ident
 from typing import IO, TYPE_CHECKING, Any
 
 from hetero_core.blobs.container import BlobHeader, write_blob
@@ -179,29 +180,25 @@ class ExecutableNetwork:
 
         Raises: InferenceError with the device's own error as its cause; a HeteroError of the device as it is.
         """
-        # Before the question whether it is closed: whoever closes looks at the runs after it has said so.
-        self._under_way.enter(context)
-        try:
-            if self._is_closed or self.forks != FORKS.count:
-                self._require_open()
-            if self._replacements is not None and inputs and type(inputs[-1]) is Replacement:
-                return inputs[-1].run(inputs, context)
-            return self._run_device(inputs, context)
-        finally:
+        if self._replacements is not None and inputs and type(inputs[-1]) is Replacement:
+            self._require_open()
+            return inputs[-1].run(inputs, context)
+        # Before the question whether it is closed: whoever closes looks at the runs after it has said so. Written out: a call costs 0.1 us.
+        self._under_way.runs[context] = get_ident()
+        if self._is_closed or self.forks != FORKS.count:
             self._under_way.leave(context)
-
-    def _run_device(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+            self._require_open()
         try:
             if self._is_host:
-                outputs = self.run(inputs, context)
-            else:
-                placed = bring_in(self, inputs, context.profile)
-                outputs = take_home(self, self.run(placed, context), context.profile)
+                return self.run(inputs, context)
+            placed = bring_in(self, inputs, context.profile)
+            return take_home(self, self.run(placed, context), context.profile)  # type: ignore[no-any-return]  # checked by the caller
         except BaseException as error:  # a device may raise anything; the caller meets one kind
             if is_interrupt(error):
                 raise
             raise self.blame_device(error) from error.__cause__ if isinstance(error, HeteroError) else error
-        return outputs
+        finally:
+            self._under_way.leave(context)
 
     def _start_run(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
         """Starts a run with inputs in the device's memory; `done` gets outputs on the host. Raises: as `run_host` does."""
@@ -215,7 +212,7 @@ class ExecutableNetwork:
         where = f"{self._binding.provenance}: {self.where}"
         end = end_once(done, fetch, lambda: self._under_way.leave(context), where=where)
         dropped = f"{self._binding.provenance} had not ended a run of {self.where} when the network was closed"
-        self._under_way.enter(context, lambda: end(None, ClosedError(dropped)))
+        self._under_way.runs[context] = lambda: end(None, ClosedError(dropped))
         try:
             self._require_open()
             start(inputs if self._is_host else bring_in(self, inputs, context.profile), context, end)

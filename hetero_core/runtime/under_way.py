@@ -17,21 +17,20 @@ End = Callable[[], None]
 
 
 class RunsUnderWay:
-    """The runs of one network that its device has not ended. Entering and leaving take no lock: each is one call of a dict."""
+    """The runs of one network that its device has not ended. Entering and leaving take no lock: each is one operation of a dict.
+
+    `runs` holds, by context, the number of the thread that computes a run, or a function that ends one that the device has started by
+    itself. Whoever begins a run enters it there.
+    """
 
     def __init__(self) -> None:
-        # A run that the device has started is ended by the function; one that it computes stands on a thread.
-        self._runs: dict[RunContext, int | End] = {}
+        self.runs: dict[RunContext, int | End] = {}
         self._changed = threading.Event()
         self._is_draining = False
 
-    def enter(self, context: RunContext, end: End | None = None) -> None:
-        """Adds a run; `end` ends one that the device has started by itself."""
-        self._runs[context] = threading.get_ident() if end is None else end
-
     def leave(self, context: RunContext) -> None:
         """Takes a run away, if it is still there."""
-        self._runs.pop(context, None)
+        self.runs.pop(context, None)
         # Asked after the run was taken away, and set before the runs are listed; an event costs more than the rest.
         if self._is_draining:
             self._changed.set()
@@ -50,7 +49,7 @@ class RunsUnderWay:
             return 0
         others = self._list_others()
         for context in others:
-            end = self._runs.get(context)
+            end = self.runs.get(context)
             if callable(end):
                 end()
         return len(others)
@@ -66,4 +65,4 @@ class RunsUnderWay:
 
     def _list_others(self) -> list[RunContext]:
         here = threading.get_ident()
-        return [context for context, end in list(self._runs.items()) if end != here]
+        return [context for context, end in list(self.runs.items()) if end != here]

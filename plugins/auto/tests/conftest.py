@@ -30,6 +30,7 @@ class ScriptedDevice(PlainDevice):
         self.gate.set()
         self.load_gate = threading.Event()
         self.load_gate.set()
+        self.load_entered = threading.Event()
         self.loads = self.closed = 0
         self.configs: list[dict[str, Any]] = []
         self.fails_from: int | None = None
@@ -51,6 +52,7 @@ class ScriptedDevice(PlainDevice):
 
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
+        self.load_entered.set()
         assert self.load_gate.wait(LIMIT), "the test never let the device load"
         if self.load_error is not None:
             raise self.load_error

@@ -265,6 +265,8 @@ def test_closed_core_has_waited_for_the_device_that_was_loading(add_device: Any,
     chosen.load_gate.clear()
     core.load_network(network, "AUTO:CHOSEN,QUICK")
     gc.collect()
+    # A load that has not begun when the Core is closed is never begun; this test is of one that has.
+    assert chosen.load_entered.wait(LIMIT)
     loads_when_closed = []
     closing = threading.Thread(target=lambda: (core.close(), loads_when_closed.append(chosen.loads)))
     closing.start()
