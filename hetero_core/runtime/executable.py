@@ -129,11 +129,11 @@ class ExecutableNetwork:
 
         Raises: InputNameError, InputShapeError, InputTypeError; what the device raised.
         """
-        ordered = self.order_inputs(inputs)
         if self.deadline is not None:
             # Only a request can leave a device that is late behind.
-            late = InferRequest(self).infer(inputs)
-            return dict(zip(late, own_outputs(tuple(late.values()), ordered), strict=True))
+            run = InferRequest(self).infer_in_time(inputs)
+            return dict(zip(run.outputs, own_outputs(tuple(run.outputs.values()), run.inputs), strict=True))
+        ordered = self.order_inputs(inputs)
         state = self.create_state()
         context = RunContext(state)
         if self.measures:

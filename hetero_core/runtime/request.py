@@ -59,14 +59,30 @@ class InferRequest:
 
         Raises: InputNameError, InputShapeError, InputTypeError, RequestBusyError; what the device raised.
         """
-        run = self._begin(inputs)
         if self._network.deadline is not None:
-            self._compute_in_time(run, self._network.deadline)
-        elif self._settle(run, *self._compute(run)):
+            return self.infer_in_time(inputs).outputs
+        run = self._begin(inputs)
+        if self._settle(run, *self._compute(run)):
             self._finish(run)
         if run.error is not None:
             raise run.error
         return run.outputs
+
+    def infer_in_time(self, inputs: Mapping[str, Any] | None) -> Run:
+        """Returns the ended run of a network with DEADLINE, whose device works on a thread that can be left. Raises: as `infer` does."""
+        run = self._begin(inputs)
+        try:
+            self._start_work(run)
+            if not run.wait(min(self._network.deadline or 0.0, LONGEST_WAIT)):
+                self._expire(run)
+            # One that has just ended is about to say so.
+            run.wait()
+        except BaseException:
+            self._cancel_run(run)
+            raise
+        if run.error is not None:
+            raise run.error
+        return run
 
     async def infer_async(self, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Returns the outputs by name, valid until the next run of this request; the callback is not called.
@@ -176,18 +192,6 @@ class InferRequest:
             run.context.token.is_set = True
             self._call_back(run)
             self._finish(run)
-
-    def _compute_in_time(self, run: Run, seconds: float) -> None:
-        """Runs the device on a thread that can be left behind, and waits for it until the deadline."""
-        try:
-            self._start_work(run)
-            if not run.wait(min(seconds, LONGEST_WAIT)):
-                self._expire(run)
-            # One that has just ended is about to say so.
-            run.wait()
-        except BaseException:
-            self._cancel_run(run)
-            raise
 
     def _start_work(self, run: Run) -> None:
         def work() -> None:

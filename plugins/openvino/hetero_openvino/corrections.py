@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 
 def correct_model(model: Any) -> None:
     """Replaces, in the engine's model, the operations that it computes wrongly."""
@@ -97,6 +99,16 @@ def _end_where_it_begins(opset: Any, operation: Any) -> None:
         each.set_friendly_name(f"{operation.get_friendly_name()}/{index}")
 
 
+def _keep_slopes_last(opset: Any, operation: Any) -> None:
+    """The standard broadcasts slopes of one dimension along the last axis; the engine takes them for those of the channels."""
+    slopes = operation.input_value(1)
+    rank = slopes.get_partial_shape().rank
+    if rank.is_static and rank.get_length() == 1:
+        raised = opset.unsqueeze(slopes, opset.constant(0, np.int64))
+        raised.set_friendly_name(f"{operation.get_friendly_name()}/0")
+        operation.input(1).replace_source_output(raised.output(0))
+
+
 def _replace(operation: Any, last: Any, before: list[Any]) -> None:
     """Puts new operations into the place of one; their names begin with its own, by which profiles find its node."""
     from openvino.utils import replace_node  # the engine; loaded already
@@ -110,6 +122,7 @@ def _replace(operation: Any, last: Any, before: list[Any]) -> None:
 
 _CORRECTIONS: dict[str, Callable[[Any, Any], None]] = {
     "NonMaxSuppression": _keep_overlaps_at_threshold,
+    "PRelu": _keep_slopes_last,
     "Range": _end_where_it_begins,
     "ReduceMax": _keep_infinities,
     "ReduceMin": _keep_infinities,

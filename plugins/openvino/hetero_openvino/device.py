@@ -139,8 +139,11 @@ def _translate(config: Mapping[str, Any], device: str) -> dict[str, Any]:
     streams = config[STREAMS_KEY]
     # OpenVINO 2026.4: a group of fused elementwise operations that has outputs of several shapes is wrong in some loads of ten.
     unfused = {"SNIPPETS_MODE": "DISABLE"} if device == "CPU" else {}
+    # By default it quantizes what is multiplied with dequantized weights, to 8 bits for each 32 elements.
+    exact = {} if config[QUANTIZED_KEY] else {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
     return {
         **unfused,
+        **(exact if device.startswith(("CPU", "GPU")) else {}),
         PRECISION_KEY: config[PRECISION_KEY],
         "PERF_COUNT": "YES" if config["PERF_COUNT"] else "NO",
         # Ours are the threads of one run; the engine's are those of all streams together.
