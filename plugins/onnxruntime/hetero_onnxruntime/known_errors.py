@@ -87,6 +87,15 @@ def _check_resize(node: Node, network: Network) -> str | None:
     return "ONNX Runtime scales by the rounded size under align_corners, the standard by the scales that are given"
 
 
+def _check_dequantized(node: Node, network: Network) -> str | None:
+    # ONNX Runtime 1.32, no case: it moves a Transpose through the pair, and makes a QuantizeLinear of int32.
+    source = network.type_of(node.inputs[0])
+    is_int32 = getattr(source, "dtype", None) == "int32" and node.inputs[0] not in network.initializers
+    if not is_int32 or len(node.inputs) < 3 or not node.inputs[2] or all(other.op_type != "Transpose" for other in network.nodes):
+        return None
+    return "ONNX Runtime fails to load a DequantizeLinear of int32 with a zero point in a network that has a Transpose"
+
+
 def _check_dropout(node: Node, network: Network) -> str | None:
     # ONNX Runtime 1.31: training_dropout; the standard leaves the mask free, and its cases come from NumPy's generator.
     if len(node.inputs) < 3 or not node.inputs[2]:
@@ -109,6 +118,7 @@ _CHECKS: dict[tuple[str, str], Callable[[Node, Network], str | None]] = {
     ("", "Cast"): _check_cast,
     ("", "CastLike"): _check_cast,
     ("", "ConvInteger"): _check_conv_integer,
+    ("", "DequantizeLinear"): _check_dequantized,
     ("", "Dropout"): _check_dropout,
     ("", "MaxUnpool"): _check_max_unpool,
     ("", "ReduceMax"): _check_reduce_max,

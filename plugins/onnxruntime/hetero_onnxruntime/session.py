@@ -88,7 +88,7 @@ def build_session(
             # The engine has a limit for each result, 1 GiB, and none for all of them; what it does not fold it computes in each run.
             options.add_session_config_entry(_FOLDED_KEY, str(limit_folding(network) // len(folded)))
         model, kept = _write_model(engine, network, options)
-        disabled = ["QDQPropagationTransformer"] if _loses_zero_points(network) else []
+        disabled = _list_wrong_moves(network)
         disabled += ["MatmulTransposeFusion"] if _may_turn_halves(network) else []
         return Loaded(open_session(engine.module, model, options, settings.provider, disabled=disabled), kept)
 
@@ -152,17 +152,23 @@ def _open_type(found: ValueType) -> ValueType:
     return replace(found, shape=(None,) * len(found.shape))
 
 
-def _loses_zero_points(network: Network) -> bool:
-    """Says whether the engine may fail to move a dequantization: ONNX Runtime 1.32 makes a QuantizeLinear-21 with a zero point of uint8."""
-    return any(
-        node.op_type == "DequantizeLinear"
-        and not node.domain
-        and node.opset >= 21
-        and node.inputs[0] not in network.initializers
-        and len(node.inputs) > 2
-        and getattr(network.type_of(node.inputs[2]), "dtype", None) != "uint8"
-        for node in network.nodes
+def _list_wrong_moves(network: Network) -> list[str]:
+    """Returns the optimizers that are wrong about a network that dequantizes.
+
+    ONNX Runtime 1.32 repeats a dequantization behind what moves its values (Transpose, Reshape, Slice), with a QuantizeLinear before it.
+    Without a zero point that one makes uint8 of all, in silence; from opset 21 it does so where a zero point says int8, too; and there is
+    none for int32.
+    """
+    dequantizing = [
+        node for node in network.nodes if node.op_type == "DequantizeLinear" and node.inputs[0] not in network.initializers
+    ]
+    types = {getattr(network.type_of(node.inputs[0]), "dtype", None) for node in dequantizing}
+    is_wrong = "int32" in types or any(
+        getattr(network.type_of(node.inputs[0]), "dtype", None) != "uint8"
+        and (len(node.inputs) < 3 or not node.inputs[2] or node.opset >= 21)
+        for node in dequantizing
     )
+    return ["QDQPropagationTransformer"] if is_wrong else []
 
 
 def _may_turn_halves(network: Network) -> bool:
