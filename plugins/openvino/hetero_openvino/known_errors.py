@@ -16,7 +16,7 @@ from hetero_core.network.graph import Graph, Node
 from hetero_core.network.types import TensorType
 from hetero_openvino.arithmetic import find_arithmetic_error
 from hetero_openvino.sequences import find_shared_turn
-from hetero_openvino.strides import find_lost_stride
+from hetero_openvino.strides import find_stride_error
 
 QUANTIZED_KEY = "OPENVINO_QUANTIZED"
 QUANTIZING = frozenset({"DynamicQuantizeLinear", "QuantizeLinear"})
@@ -277,7 +277,7 @@ _CHECKS: dict[str, Check] = {
     "CastLike": _check_cast,
     "Compress": _check_compress,
     "Concat": _check_concat,
-    "Conv": find_lost_stride,
+    "Conv": find_stride_error,
     "DFT": _check_dft,
     "Expand": _check_expand,
     # dynamicquantizelinear, quantizelinear_uint16

@@ -1,7 +1,8 @@
-"""Convolutions of one element that skip positions, behind an elementwise node of what a node with several outputs returns.
+"""Convolutions with strides that OpenVINO 2026.4 computes wrongly, or that it cannot compile.
 
-OpenVINO 2026.4 moves the strides of such a convolution up through elementwise operations, so that these compute fewer elements. It cannot
-move them beyond an operation with several outputs, and then refuses to compile the network.
+One: of one input channel, where the last axis alone has a stride and ends with one position. Two: with filters of one element, behind an
+elementwise node of what a node with several outputs returns. The engine moves the strides of such a convolution up through elementwise
+operations, so that these compute fewer elements, and cannot move them beyond an operation with several outputs.
 """
 
 from __future__ import annotations
@@ -21,13 +22,21 @@ SEVERAL_OUTPUTS = frozenset({"Split", "SplitToSequence", "TopK", "Unique"})
 """Operators that have several outputs in the engine, whether or not the node names them all."""
 
 
-def find_lost_stride(node: Node, graph: Graph) -> str | None:
-    """Returns why the engine cannot compile a network with this Conv, or None."""
+def find_stride_error(node: Node, graph: Graph) -> str | None:
+    """Returns why the engine is wrong about the strides of a Conv, or None."""
     strides = node.attributes.get("strides", ())
-    weights = graph.type_of(node.inputs[1])
-    sizes = getattr(weights, "shape", None)
-    if all(stride == 1 for stride in strides) or (sizes is not None and any(size != 1 for size in sizes[2:])):
+    if all(stride == 1 for stride in strides):
         return None
+    filters = getattr(graph.type_of(node.inputs[1]), "shape", None)
+    if len(strides) > 1 and strides[-2] == 1 and node.attributes.get("group", 1) == 1 and (filters is None or filters[1] == 1):
+        shape = getattr(graph.type_of(node.outputs[0]), "shape", None)
+        if shape is None or shape[-1] == 1 or not isinstance(shape[-1], int):
+            return "OpenVINO is wrong about a Conv of one channel whose last axis alone has a stride, and ends with one position"
+    has_one_element = filters is None or all(size == 1 for size in filters[2:])
+    return _find_lost_stride(node, graph) if has_one_element else None
+
+
+def _find_lost_stride(node: Node, graph: Graph) -> str | None:
     waiting = [(node.inputs[0], False)]
     seen = set(waiting)
     while waiting:

@@ -73,3 +73,34 @@ def test_stride_that_stays_where_it_is_is_taken(core: Core, read: Read, between:
     part = x[:, 1:3] if "MaxPool" in between else np.maximum(x[:, 1:3], 0)
     expected = np.einsum("nchw,oc->nohw", part[:, :, ::strides, ::strides], w[:, :, 0, 0])
     assert describe_mismatch(outputs["y"], expected) is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "is_refused"),
+    [
+        ("2,1,15,1", "1, 2", True),
+        ("2,1,15,W", "1, 2", True),
+        ("2,1,15,1", "2, 2", False),
+        ("2,1,15,4", "1, 2", False),
+        ("2,2,15,1", "1, 2", False),
+    ],
+)
+def test_stride_of_the_last_axis_alone_is_refused_where_one_channel_ends_with_one_position(
+    core: Core, read: Read, shape: str, strides: str, *, is_refused: bool
+) -> None:
+    channels = shape.split(",")[1]
+    text = f"g (float[{shape}] x, float[4,{channels},3,3] w) => (float[a,b,c,d] y) "
+    network = read(f"{text}{{ y = Conv <pads = [1, 1, 1, 1], strides = [{strides}]> (x, w) }}", 17)
+    reasons = core.query_network(network, "OPENVINO").refused.values()
+    assert any("whose last axis alone has a stride" in reason for reason in reasons) == is_refused
+    if not is_refused:
+        generator = np.random.default_rng(0)
+        x = generator.standard_normal([int(size) for size in shape.split(",")]).astype(np.float32)
+        w = generator.standard_normal((4, x.shape[1], 3, 3)).astype(np.float32)
+        windows = np.lib.stride_tricks.sliding_window_view(
+            np.pad(x.astype(float), ((0, 0), (0, 0), (1, 1), (1, 1))), (3, 3), (2, 3)
+        )
+        steps = [int(step) for step in strides.split(",")]
+        expected = np.einsum("nchwij,ocij->nohw", windows[:, :, :: steps[0], :: steps[1]], w)
+        outputs = core.load_network(network, "OPENVINO").infer({"x": x, "w": w})
+        np.testing.assert_allclose(outputs["y"], expected, rtol=1e-4, atol=1e-4)
