@@ -19,6 +19,7 @@ from hetero_openvino.arithmetic import find_excess, find_output_excess, settle_l
 from hetero_openvino.engine import Engine
 from hetero_openvino.executable import OpenvinoExecutable, compile_network, open_tensor
 from hetero_openvino.known_errors import QUANTIZED_KEY, find_known_error
+from hetero_openvino.loops import find_endless_loops
 from hetero_openvino.ports import Ports
 from hetero_openvino.probing import Prober
 from hetero_openvino.roundings import find_lost_rounding
@@ -84,6 +85,7 @@ class OpenvinoDevice(EngineDevice):
             name: f"OpenVINO computes constants ahead, here of {nbytes} bytes or more, and knows no limit"
             for name, nbytes in find_excess_folding(network).items()
         }
+        errors.update(find_endless_loops(network))
         excess = find_output_excess(network)
         if excess is not None:
             return {node.name: errors.get(node.name, excess) for node in network.nodes}
