@@ -32,8 +32,12 @@ DISTRIBUTIONS = (
 """Distributions that install the folder `onnxruntime`; two of them overwrite each other."""
 
 CPU_PROVIDER = "CPUExecutionProvider"
-_WRONG_REWRITES = ("DoubleQDQPairsRemover",)
-"""Rewrites of ONNX Runtime 1.32 that change a result: two pairs of quantization with other scales become one, which rounds once."""
+_WRONG_REWRITES = ("DoubleQDQPairsRemover", "WeightBiasQuantization")
+"""Rewrites of ONNX Runtime 1.32 that change a result.
+
+Two pairs of quantization with other scales become one, which rounds once. And float weights between a dequantization and a quantization
+are quantized to int8.
+"""
 _SUFFIX = "ExecutionProvider"
 NO_DEVICES = frozenset({"AzureExecutionProvider"})
 """A cloud service, not a device: it runs nothing by itself."""

@@ -66,3 +66,20 @@ def test_two_pairs_of_other_scales_round_twice() -> None:
     with Core() as core:
         y = core.load_network(onnx.parser.parse_model(PAIRS), "ORT").infer({"x": x})["y"]
     np.testing.assert_allclose(y, twice, atol=1e-6)
+
+
+@pytest.mark.parametrize("product", ["m = MatMul (d, w) p = Add (m, b)", "p = Gemm (d, w, b)"])
+def test_float_weights_are_not_quantized(product: str) -> None:
+    generator = np.random.default_rng(0)
+    weights, bias = (generator.standard_normal(shape).astype(np.float32) for shape in ((12, 17), (17,)))
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (uint8[24,12] x) => (uint8[24,17] y) '
+        "<float s = {0.037}, float t = {0.05}, uint8 z = {0}> "
+        f"{{ d = DequantizeLinear (x, s, z) {product} y = QuantizeLinear (p, t, z) }}"
+    )
+    model.graph.initializer.extend([onnx.numpy_helper.from_array(weights, "w"), onnx.numpy_helper.from_array(bias, "b")])
+    x = generator.integers(0, 255, (24, 12)).astype(np.uint8)
+    with Core() as core:
+        y = core.load_network(model, "ORT").infer({"x": x})["y"]
+    products = (x * np.float64(np.float32(0.037))) @ weights.astype(float) + bias
+    assert y.tolist() == np.clip(np.round(products / np.float64(np.float32(0.05))), 0, 255).tolist()
