@@ -27,6 +27,10 @@ def _draw_samples(rng: Rng) -> Feeds:
     return {"x": rng.standard_normal((2, 40)).astype(np.float32)}
 
 
+def _draw_mask(_: Rng) -> Feeds:
+    return {"x": np.array([[0, -np.inf, np.inf, np.nan, 3]], np.float32)}
+
+
 CASES = {
     "an empty range is quantized by a scale of 1": (
         """<ir_version: 8, opset_import: ["": 17]> g (float[a, b] x) => (uint8[a, b] y, float scale, uint8 zero)
@@ -38,6 +42,12 @@ CASES = {
         <int64 step = {4}, float[8] window = {1, 2, 3, 4, 4, 3, 2, 1}, int64 length = {8}>
         { y = STFT <onesided = 1> (x, step, window, length) }""",
         _draw_samples,
+    ),
+    "a mask of infinities is quantized by an infinite scale": (
+        """<ir_version: 8, opset_import: ["": 17]> g (float[a, b] x) => (int8[a, b] y, uint8[a, b] z, float[a, b] w)
+        <float scale = {inf}, int8 zero = {3}, uint8 last = {255}>
+        { y = QuantizeLinear (x, scale, zero) z = QuantizeLinear (x, scale, last) w = DequantizeLinear (y, scale, zero) }""",
+        _draw_mask,
     ),
 }
 

@@ -84,10 +84,13 @@ def _to_wide(x: Array) -> Array:
 
 
 def saturate_integers(xp: Namespace, quotient: Array, zero: Array | None, target: Any) -> Array:
-    """Returns round(quotient) + zero limited to an integer type, ties to even."""
+    """Returns round(quotient) + zero limited to an integer type, ties to even; NaN becomes the lowest number, as in ONNX Runtime.
+
+    NaN is met in masks: the scale of a range with an infinity is infinite, and so is the mask.
+    """
     limits = ml_dtypes.iinfo(target)
     rounded = xp.rint(quotient)
-    limited = xp.clip(rounded if zero is None else rounded + zero, int(limits.min), int(limits.max))
+    limited = xp.fmin(xp.fmax(rounded if zero is None else rounded + zero, int(limits.min)), int(limits.max))
     return limited.astype(np.int32).astype(target)
 
 
