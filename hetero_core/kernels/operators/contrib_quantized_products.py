@@ -35,7 +35,9 @@ def mat_mul_integer_16(xp: Namespace, a: Array, b: Array) -> Array:
     return xp.matmul(a.astype(np.int64), b.astype(np.int64)).astype(np.int32)
 
 
-@kernel("MatMulIntegerToFloat", since=(0,), domain=DOMAIN, dtypes=(BYTES, BYTES, FLOAT32, FLOAT32, BYTES, BYTES, FLOAT32))
+@kernel(
+    "MatMulIntegerToFloat", since=(0,), domain=DOMAIN, halves=(0,), dtypes=(BYTES, BYTES, FLOAT32, FLOAT32, BYTES, BYTES, FLOAT32)
+)
 def mat_mul_integer_to_float(
     xp: Namespace,
     a: Array,
