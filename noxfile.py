@@ -109,7 +109,7 @@ def browser(session: nox.Session) -> None:
 def models(session: nox.Session) -> None:
     """Runs what other tools export; in the other sessions these tests skip."""
     tools = ("skl2onnx>=1.20,<2", "scikit-learn>=1.9,<1.10", "torch==2.13.0", "onnxscript>=0.7,<0.8")
-    install_workspace(session, list(COMPANIONS), *tools)
+    install_workspace(session, [with_extras(name, "jit") for name in COMPANIONS], *tools)
     session.run("pytest", "tests/models", *session.posargs, env=isolate(session))
 
 

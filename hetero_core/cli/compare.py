@@ -55,7 +55,7 @@ def answer_compare(options: argparse.Namespace) -> Answer:
 
     Raises: UsageError, errors of reading, devices, configuration and inputs.
     """
-    from hetero_core.cli.inputs import collect_inputs
+    from hetero_core.cli.inputs import collect_with_constants
     from hetero_core.core import Core  # reads the installed distributions
     from hetero_core.debugging.divergence import Divergence, compare_outputs_as_they_are, find_divergence
 
@@ -63,9 +63,8 @@ def answer_compare(options: argparse.Namespace) -> Answer:
         raise UsageError(f"expected two devices, as in -d TEMPLATE -d CPU; got {len(options.device)}")
     with Core() as core:
         configs = _split_config(core, options)
-        network = read_model(core, options.model)
-        inputs = collect_inputs(
-            options.input, network.inputs, network=network.name, shapes=read_shapes(options.shape), seed=options.seed
+        network, inputs = collect_with_constants(
+            read_model(core, options.model), options.input, shapes=read_shapes(options.shape), seed=options.seed
         )
         with ExitStack() as stack:
             step = follow(options)

@@ -21,6 +21,8 @@ from hetero_core.network.types import OptionalType, TensorType, ValueSpec
 if TYPE_CHECKING:
     import numpy as np
 
+    from hetero_core.network.graph import Network
+
 
 def collect_inputs(
     texts: Sequence[str],
@@ -45,6 +47,23 @@ def collect_inputs(
     require_complete(filled, asked, network=network)
     order_inputs(filled, asked, network=network)
     return filled
+
+
+def collect_with_constants(
+    network: Network, texts: Sequence[str], *, shapes: Mapping[str, tuple[int, ...]], seed: int
+) -> tuple[Network, dict[str, Any]]:
+    """Returns the inputs as `collect_inputs` does, and the network with the replaceable constants that are given as inputs.
+
+    Raises: as `collect_inputs`.
+    """
+    from hetero_core.runtime.replaced import list_replaceable
+    from hetero_core.transforms.optional_inputs import free_constants  # imports onnx, for inference
+
+    inputs = collect_inputs(
+        texts, network.inputs, network=network.name, shapes=shapes, seed=seed, replaceable=list_replaceable(network)
+    )
+    names = tuple(name for name in network.border.replaceable if name in inputs)
+    return free_constants(network, names) if names else network, inputs
 
 
 def read_inputs(

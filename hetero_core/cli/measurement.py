@@ -118,6 +118,7 @@ def _load(core: Core, task: BenchTask, config: Mapping[str, str]) -> tuple[Execu
     """Returns the loaded network, its inputs, and how long reading and loading took."""
     from hetero_core.cli.inputs import collect_inputs
     from hetero_core.cli.options import is_blob, pin_network
+    from hetero_core.runtime.replaced import list_replaceable
 
     wanted = dict(config)
     if task.first_process is not None:
@@ -131,12 +132,12 @@ def _load(core: Core, task: BenchTask, config: Mapping[str, str]) -> tuple[Execu
         began = perf_counter()
         executable = core.import_network(task.model, task.device, wanted)
         times = {"read_seconds": 0.0, "load_seconds": perf_counter() - began}
-        return executable, collect(executable.inputs, network=executable.name), times
+        return executable, collect(executable.inputs, network=executable.name, replaceable=executable.replaceable), times
     core.resolve_config(task.device, wanted)  # a wrong name is said before what is wrong with the inputs
     began = perf_counter()
     network = core.read_network(task.model)
     read_seconds = perf_counter() - began
-    inputs = collect(network.inputs, network=network.name)
+    inputs = collect(network.inputs, network=network.name, replaceable=list_replaceable(network))
     pinned = network if ignores_pins(core, task) else pin_network(core, network, task.device, task.pins)
     began = perf_counter()
     executable = core.load_network(pinned, task.device, wanted)

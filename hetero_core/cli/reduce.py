@@ -152,11 +152,9 @@ def _record(core: Core, network: Network, options: argparse.Namespace) -> dict[s
     """Returns every inner value of one run that is an array."""
     import numpy as np
 
-    from hetero_core.cli.inputs import collect_inputs
+    from hetero_core.cli.inputs import collect_with_constants
     from hetero_core.debugging.divergence import expose_values
 
-    inputs = collect_inputs(
-        options.input, network.inputs, network=network.name, shapes=read_shapes(options.shape), seed=options.seed
-    )
+    network, inputs = collect_with_constants(network, options.input, shapes=read_shapes(options.shape), seed=options.seed)
     with core.load_network(expose_values(network), options.record) as loaded:
         return {name: value for name, value in loaded.infer(inputs).items() if isinstance(value, np.ndarray)}

@@ -141,7 +141,7 @@ def _span_of_meaning(domain: str, op_type: str, since_version: int) -> tuple[int
 
 @cache
 def _meanings_of_operator() -> Mapping[tuple[str, str], Mapping[int, object]]:
-    """Returns, for each operator and version, all that its schema says but the element types."""
+    """Returns, for each operator and version, all that its schema says but the element types; a version that withdraws it is another."""
     import onnx  # heavy, and loaded already where there is a network
 
     found: dict[tuple[str, str], dict[int, object]] = {}
@@ -152,6 +152,7 @@ def _meanings_of_operator() -> Mapping[tuple[str, str], Mapping[int, object]]:
 
 def _read_meaning(schema: Any) -> object:
     return (
+        schema.deprecated,
         _squeeze(schema.doc),
         tuple(
             (name, attribute.type, attribute.required, str(attribute.default_value), _squeeze(attribute.description))

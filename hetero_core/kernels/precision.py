@@ -6,6 +6,8 @@ way.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import ml_dtypes
@@ -76,3 +78,23 @@ def normalize_axis(axis: int, rank: int) -> int:
 def normalize_axes(axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
     """Returns non-negative axes in the given order; raises as `normalize_axis` does."""
     return tuple(normalize_axis(axis, rank) for axis in axes)
+
+
+def compute_halves(function: Callable[..., Any], outputs: tuple[int, ...]) -> Callable[..., Any]:
+    """Returns a kernel that takes float16 for float32 and rounds these of its outputs to it, if any input has that type.
+
+    ONNX Runtime runs an operator that it has in float32 alone between two Casts; this is the same arithmetic.
+    """
+
+    @wraps(function)
+    def compute(xp: Namespace, *inputs: Any, **attributes: Any) -> Any:
+        if not any(getattr(x, "dtype", None) == np.float16 for x in inputs):
+            return function(xp, *inputs, **attributes)
+        results = function(
+            xp, *(x.astype(np.float32) if getattr(x, "dtype", None) == np.float16 else x for x in inputs), **attributes
+        )
+        if not isinstance(results, tuple):
+            return narrow(results, np.float16) if 0 in outputs else results
+        return tuple(narrow(x, np.float16) if x is not None and index in outputs else x for index, x in enumerate(results))
+
+    return compute

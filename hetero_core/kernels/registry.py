@@ -63,7 +63,8 @@ class Declaration:
     those of its signature, and a ValueError of it is the reason why the node is refused. `count_bytes(*inputs, **attributes)` says how
     many bytes a run makes; an operator has it if values or attributes, and not shapes alone, decide (`sizes`). `unread` are attributes,
     with their defaults, that these versions have and no result depends on; the function is not given them. `without` are attributes of
-    the function that these versions do not have.
+    the function that these versions do not have. With `halves`, float16 is taken wherever float32 is: the function gets float32, and the
+    outputs at these positions are rounded to float16.
     """
 
     op_type: str
@@ -84,6 +85,7 @@ class Declaration:
     count_bytes: Callable[..., int] | None = None
     unread: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
     without: tuple[str, ...] = ()
+    halves: tuple[int, ...] | None = None
 
     def __call__(self, function: Function) -> Function:
         """Registers the function; declarations may be stacked."""
@@ -103,13 +105,25 @@ class Declaration:
         assert self.counts_outputs == is_counting, f"{self.op_type}: output_count is declared on one side only"
         assert attributes.keys() >= set(self.without), f"{self.op_type}: the function has no such attribute to be without"
         hidden = {"output_count", *self.without}
+        declared = {name: getattr(self, name) for name in _DECLARED}
+        if self.halves is not None:
+            from hetero_core.kernels.precision import compute_halves  # imports NumPy, as every file of kernels does
+
+            function = compute_halves(function, self.halves)
+            declared["dtypes"] = (
+                tuple(map(_with_halves, self.dtypes)) if isinstance(self.dtypes, tuple) else _with_halves(self.dtypes)
+            )
         return Kernel(
-            **{name: getattr(self, name) for name in _DECLARED},
+            **declared,
             function=function,
             attributes={**self.unread, **{name: default for name, default in attributes.items() if name not in hidden}},
             required=tuple(name for name in required if name not in hidden),
             input_limits=limits,
         )
+
+
+def _with_halves(dtypes: Dtypes) -> Dtypes:
+    return dtypes | {"float16"} if "float32" in dtypes else dtypes
 
 
 kernel = Declaration

@@ -15,6 +15,7 @@ from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
 from hetero_core.network.border import EMPTY_BORDER, Border
 from hetero_core.network.encoding import GraphWriter, write_model
 from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
+from hetero_core.network.growth import find_growth
 from hetero_core.network.hints import compare_declarations, drop_hints, forget_shapes
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.notes import no_notes
@@ -272,8 +273,12 @@ def _shorten(text: str) -> str:
 
 
 def _ask_strictly(network: Network) -> str | None:
+    """Returns what onnx says in its strict mode; nothing of a network whose types may grow without bound."""
     import onnx.shape_inference  # heavy
 
+    growth = find_growth(network)
+    if growth.of_ranks:
+        return None
     states_nothing: Callable[[ValueType], bool] = lambda _: False  # noqa: E731  # one word for an argument
     model = write_model(
         replace(network, border=EMPTY_BORDER), GraphWriter(SkeletonWeights(), states_nothing, notes_of_node=no_notes)
@@ -284,7 +289,7 @@ def _ask_strictly(network: Network) -> str | None:
         if not info.HasField("type"):
             write_spec(spec, info)
     try:
-        onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+        onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=not growth.of_shapes)
     except (RuntimeError, ValueError, onnx.shape_inference.InferenceError) as error:
         return str(error)
     return None

@@ -40,25 +40,25 @@ def fast_gelu_of(xp: Namespace, x: Array) -> Array:
     return np.float32(0.5) * x * (1 + xp.tanh(inner))
 
 
-@kernel("Gelu", since=(0,), domain=DOMAIN, dtypes=FLOAT32)
+@kernel("Gelu", since=(0,), domain=DOMAIN, halves=(0,), dtypes=FLOAT32)
 def microsoft_gelu(xp: Namespace, x: Array) -> Array:
     """Returns x / 2 (1 + erf(x / sqrt 2)). Source: ONNX Runtime, com.microsoft.Gelu-1."""
     return gelu_of(xp, x)
 
 
-@kernel("BiasGelu", since=(0,), domain=DOMAIN, dtypes=FLOAT32)
+@kernel("BiasGelu", since=(0,), domain=DOMAIN, halves=(0,), dtypes=FLOAT32)
 def bias_gelu(xp: Namespace, a: Array, b: Array) -> Array:
     """Returns gelu(a + b). Source: ONNX Runtime, com.microsoft.BiasGelu-1."""
     return gelu_of(xp, _add_bias(a, b))
 
 
-@kernel("FastGelu", since=(0,), domain=DOMAIN, dtypes=FLOAT32)
+@kernel("FastGelu", since=(0,), domain=DOMAIN, halves=(0,), dtypes=FLOAT32)
 def fast_gelu(xp: Namespace, x: Array, bias: Array | None = None) -> Array:
     """Returns the tanh approximation of gelu(x + bias). Source: ONNX Runtime, com.microsoft.FastGelu-1."""
     return fast_gelu_of(xp, x if bias is None else _add_bias(x, bias))
 
 
-@kernel("QuickGelu", since=(0,), domain=DOMAIN, dtypes=FLOAT32)
+@kernel("QuickGelu", since=(0,), domain=DOMAIN, halves=(0,), dtypes=FLOAT32)
 def quick_gelu(xp: Namespace, x: Array, *, alpha: float = 1.702) -> Array:
     """Returns x sigmoid(alpha x). Source: ONNX Runtime, com.microsoft.QuickGelu-1."""
     return x * sigmoid_of(xp, np.float32(alpha) * x)
@@ -79,7 +79,14 @@ def scaled_silu(xp: Namespace, x: Array, scale: Array | None = None, *, alpha: f
 _TURNS = {"transA": (0, 1), "transB": (0, 1)}
 
 
-@kernel("FusedMatMul", since=(0,), domain=DOMAIN, dtypes=_DOUBLE, choices={**_TURNS, "transBatchA": (0, 1), "transBatchB": (0, 1)})
+@kernel(
+    "FusedMatMul",
+    since=(0,),
+    domain=DOMAIN,
+    halves=(0,),
+    dtypes=_DOUBLE,
+    choices={**_TURNS, "transBatchA": (0, 1), "transBatchB": (0, 1)},
+)
 def fused_mat_mul(
     xp: Namespace,
     a: Array,
@@ -106,7 +113,7 @@ def _turn(xp: Namespace, x: Array, swaps: int, moves: int) -> Array:
     return xp.swapaxes(turned, -1, -2) if swaps else turned
 
 
-@kernel("TransposeMatMul", since=(0,), domain=DOMAIN, dtypes=FLOAT32, choices=_TURNS)
+@kernel("TransposeMatMul", since=(0,), domain=DOMAIN, halves=(0,), dtypes=FLOAT32, choices=_TURNS)
 def transpose_mat_mul(
     xp: Namespace,
     a: Array,
@@ -148,6 +155,7 @@ def _activate(xp: Namespace, x: Array, name: str, alpha: float, beta: float) -> 
     "FusedGemm",
     since=(0,),
     domain=DOMAIN,
+    halves=(0,),
     dtypes=FLOAT32,
     choices={**_TURNS, "activation": _GEMM_ACTIVATIONS},
 )
@@ -182,6 +190,7 @@ def _refuse_conv_parameters(node: Node, input_types: tuple[ValueType | None, ...
     "FusedConv",
     since=(0,),
     domain=DOMAIN,
+    halves=(0,),
     dtypes=FLOAT32,
     choices={"auto_pad": AUTO_PADS, "activation": _CONV_ACTIVATIONS},
     refuse=_refuse_conv_parameters,
@@ -215,6 +224,7 @@ def fused_conv(
     "ConvTransposeWithDynamicPads",
     since=(0,),
     domain=DOMAIN,
+    halves=(0,),
     dtypes=(FLOAT32, FLOAT32, INT64, FLOAT32),
     host=(2,),
     choices={"auto_pad": ("NOTSET",)},

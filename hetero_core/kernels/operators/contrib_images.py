@@ -37,6 +37,7 @@ def microsoft_grid_sample(
     "CropAndResize",
     since=(0,),
     domain=DOMAIN,
+    halves=(0,),
     dtypes=(FLOAT32, FLOAT32, INT32, INT32),
     host=(3,),
     choices={"mode": ("bilinear", "nearest")},
