@@ -217,7 +217,7 @@ class Core:
     # Query, load, import
 
     @own_errors("a query")
-    def query_network(self, network: Model, device: str, config: Mapping[str, Any] | None = None) -> QueryResult:
+    def query_network(self, network: Model, device: str = "AUTO", config: Mapping[str, Any] | None = None) -> QueryResult:
         """Returns which nodes of the network a device takes, and why it refuses the others.
 
         Raises: errors of reading, device names and configuration; DeadlineExceededError; never for a node that the device does not
@@ -234,7 +234,7 @@ class Core:
         )
 
     @own_errors("loading a network")
-    def load_network(self, network: Model, device: str, config: Mapping[str, Any] | None = None) -> ExecutableNetwork:
+    def load_network(self, network: Model, device: str = "AUTO", config: Mapping[str, Any] | None = None) -> ExecutableNetwork:
         """Returns the network compiled for a device.
 
         Raises: errors of reading, device names and configuration; UnsupportedNodesError with every refused node and its reason;

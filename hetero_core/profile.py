@@ -159,6 +159,11 @@ class Profile:
         return 0.0 if self.began is None else self.began - self.requested
 
     @property
+    def latency(self) -> float | None:
+        """Seconds from when the run was asked for until it was done, the wait for the device included; None before its end."""
+        return None if self.ended is None else self.ended - self.requested
+
+    @property
     def copied_bytes(self) -> int:
         """The bytes of all transfers so far."""
         return sum(entry.nbytes for entry in self.entries)

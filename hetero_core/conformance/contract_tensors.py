@@ -15,14 +15,14 @@ WRONG_TYPES = (np.float64, np.int64, np.bool_)
 
 @check("contract")
 def wrong_names_are_refused(context: CheckContext) -> None:
-    """An input that the network does not have, one that is missing, and inputs that are no mapping are errors, in every kind of run."""
+    """An input that the network does not have, one that is missing, and too many values by position are errors, in every kind of run."""
     sample = make_sample(context, "chain")
     loaded = context.core.load_network(sample.network, context.device)
     x = sample.draw(context.seed)["x"]
     for run in (loaded.infer, loaded.create_infer_request().infer, loaded.create_infer_request().start_async):
         require_error(InputNameError, run, "an input that does not exist", {"x": x, "no_such_input": x})
         require_error(InputNameError, run, "a missing input", {})
-        require_error(InputTypeError, run, "inputs that are a list", [x])
+        require_error(InputNameError, run, "two values for one input", [x, x])
     request = loaded.create_infer_request()
     require_error(InputNameError, lambda: request.get_tensor("no_such_tensor"), "a tensor that does not exist")
     require_error(InputNameError, lambda: request.set_tensor("no_such_tensor", x), "a tensor that does not exist")

@@ -8,6 +8,7 @@ from typing import Any
 
 from hetero_core.contract import ConfigKey, freeze_mapping
 from hetero_core.devices.threads import AUTO, EXCLUSIVE_KEY, HINT_KEY, STREAMS_KEY, THREADS_KEY, THROUGHPUT
+from hetero_core.devices.threads_per_stream import multiply_streams
 from hetero_core.errors import ConfigKeyError, ConfigValueError, PluginError, enumerate_choices, suggest
 
 STRICT_KEY = "STRICT_DECLARATIONS"
@@ -118,12 +119,18 @@ def resolve_key(name: str, keys: Mapping[str, ConfigKey], *, device: str) -> str
     Raises: ConfigKeyError with the near misses and all the keys.
     """
     folded = name.strip().upper() if isinstance(name, str) else name
-    folded = folded if folded in keys else ALIASES.get(folded, folded)
+    folded = folded if folded in keys else find_new_name(folded, device)
     if folded in keys:
         return folded
     raise ConfigKeyError(
         f"device {device} has no configuration key '{name}'{suggest(str(folded), keys) or ';'} its keys are {enumerate_choices(keys)}"
     )
+
+
+def find_new_name(name: Any, device: str) -> Any:
+    """Returns the key that an old name stands for, that of a device's own streams included; any other name as it is."""
+    own_streams = f"{device.partition(':')[0].partition('.')[0]}_THROUGHPUT_STREAMS"
+    return STREAMS_KEY if name == own_streams else ALIASES.get(name, name)
 
 
 def convert_value(name: str, key: ConfigKey, value: Any, *, device: str) -> Any:
@@ -221,7 +228,7 @@ def convert_config(given: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, d
     Raises: ConfigKeyError, ConfigValueError; also when two spellings of one key are given two values.
     """
     converted: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in multiply_streams(given, device=device).items():
         known = resolve_key(name, keys, device=device)
         new = convert_value(known, keys[known], value, device=device)
         if known in converted and converted[known] != new:

@@ -28,8 +28,6 @@ def order_inputs(
 
     Raises: InputNameError for unknown and missing names, InputTypeError, InputShapeError.
     """
-    if not isinstance(given, Mapping):
-        raise InputTypeError(f"network '{network}': inputs are a mapping of name to array; got {type(given).__name__}")
     names = [spec.name for spec in specs]
     for name in given:
         if name not in names:

@@ -8,7 +8,7 @@ device works on a thread that can be left behind, also for the run of a caller w
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from hetero_core.profile import NodeTime, Profile
 from hetero_core.runtime.door import convert_value, count_copied_bytes, fill_presets, find_spec
 from hetero_core.runtime.forks import FORKS
 from hetero_core.runtime.late_runs import describe_late_run, start_thread, start_timer
+from hetero_core.runtime.positions import name_inputs
 from hetero_core.runtime.run import NO_STATE, Outcome, Run, tell_end, wake_loop
 from hetero_core.runtime.states import RequestStates, hold_weakly
 
@@ -54,7 +55,7 @@ class InferRequest:
         self._copied_inputs = 0
         self._run_device = network.run_measured if network.measures else network.run_host
 
-    def infer(self, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def infer(self, inputs: Any = None) -> dict[str, Any]:
         """Returns the outputs by name, valid until the next run of this request; the callback is not called.
 
         Raises: InputNameError, InputShapeError, InputTypeError, RequestBusyError; what the device raised.
@@ -68,7 +69,7 @@ class InferRequest:
             raise run.error
         return run.outputs
 
-    def infer_in_time(self, inputs: Mapping[str, Any] | None) -> Run:
+    def infer_in_time(self, inputs: Any) -> Run:
         """Returns the ended run of a network with DEADLINE, whose device works on a thread that can be left. Raises: as `infer` does."""
         run = self._begin(inputs)
         try:
@@ -84,7 +85,7 @@ class InferRequest:
             raise run.error
         return run
 
-    async def infer_async(self, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    async def infer_async(self, inputs: Any = None) -> dict[str, Any]:
         """Returns the outputs by name, valid until the next run of this request; the callback is not called.
 
         Blocks no thread while the device works; may be awaited on any event loop. A task that is cancelled cancels the request.
@@ -107,7 +108,7 @@ class InferRequest:
             raise run.error
         return run.outputs
 
-    def start_async(self, inputs: Mapping[str, Any] | None = None) -> None:
+    def start_async(self, inputs: Any = None) -> None:
         """Starts a run on a thread of the device and returns; inputs are checked before.
 
         Raises: as `infer` does for bad inputs and for a request that is running.
@@ -173,8 +174,7 @@ class InferRequest:
     def cancel(self) -> None:
         """Ends a running request at once with RequestCancelledError; does nothing on an idle one."""
         self._network.require_process()
-        with self._lock:
-            run = self._running
+        run = self._running
         if run is None:
             return
         self._cancel_run(run)
@@ -242,10 +242,7 @@ class InferRequest:
         self._ordered_presets = [self._presets.get(output.name) for output in network.all_outputs]
 
     def get_tensor(self, name: str) -> Any:
-        """Returns the input that was given or the output of the last run.
-
-        Raises: InputNameError when there is none.
-        """
+        """Returns the input that was given or the output of the last run. Raises: InputNameError when there is none."""
         self._require_idle("get a tensor")
         network = self._network
         _, is_input = find_spec(name, (*network.inputs, *network.replaceable), network.outputs, network=network.name)
@@ -271,6 +268,11 @@ class InferRequest:
         return 0 if self._profile is None else self._copied_inputs + self.states.copied_bytes
 
     @property
+    def latency(self) -> float | None:
+        """Seconds from the call that asked for the last run until its device was done; None unless PERF_COUNT is set."""
+        return None if self._profile is None else self._profile.latency
+
+    @property
     def profile(self) -> Profile | None:
         """All times of the last run: nodes, subgraphs, transfers, the wait for the device; None unless PERF_COUNT is set."""
         return self._profile
@@ -279,7 +281,7 @@ class InferRequest:
         if self._running is not None:
             raise RequestBusyError(f"cannot {action}: the request on network '{self._network.name}' is running; wait for it first")
 
-    def _begin(self, inputs: Mapping[str, Any] | None) -> Run:
+    def _begin(self, inputs: Any) -> Run:
         network = self._network
         if network.forks != FORKS.count:
             network.require_process()
@@ -287,16 +289,16 @@ class InferRequest:
             self._require_idle("start a run")
         given: Any = self._inputs
         if inputs is not None:
-            # What is no mapping goes on as it is, to the check that says so.
-            is_all = (type(inputs) is dict and not given) or not isinstance(inputs, Mapping)
-            given = inputs if is_all else {**given, **inputs}
+            is_all = type(inputs) is dict and not given
+            given = inputs if is_all else {**given, **name_inputs(inputs, network.inputs, network=network.name)}
         ordered = network.order_inputs(given)
         context = RunContext(self._state)
         if self._ordered_presets:
             context.outputs = self._ordered_presets.copy()
         if network.measures:
             context.profile = Profile(str(network.device))
-            self._copied_inputs = count_copied_bytes(given, ordered[: len(network.inputs)], network.inputs)
+            named = name_inputs(given, network.inputs, network=network.name)
+            self._copied_inputs = count_copied_bytes(named, ordered[: len(network.inputs)], network.inputs)
         if network.deadline is not None:
             network.late_runs.require_room(network.where)
         if network.deadline is not None or network.memory_limit is not None:

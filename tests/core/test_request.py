@@ -280,7 +280,10 @@ def test_times_of_every_node_are_there_when_asked_for(core: Core, read: Callable
         ({"x": ONES}, InputNameError, "network 'g' misses the inputs w: float32[N,2]"),
         ({"x": ONES, "w": ONES, "v": ONES}, InputNameError, "network 'g' has no input 'v'"),
         ({"X": ONES, "w": ONES}, InputNameError, "has no input 'X', did you mean 'x'?"),
-        ([ONES], InputTypeError, "inputs are a mapping of name to array; got list"),
+        ([ONES], InputNameError, "network 'g' got 1 values by position; its inputs are x, w, in this order"),
+        (ONES, InputNameError, "network 'g' got 1 values by position"),
+        ({2: ONES}, InputNameError, "network 'g' has no input at position 2; it has 2, counted from 0"),
+        ({0: ONES, "x": ONES}, InputNameError, "network 'g': input 'x' is given twice, by name and by position"),
         ({"x": {1.0, 2.0}, "w": ONES}, InputTypeError, "input 'x' of network 'g': expected an array for float32[N,2], got set"),
         (
             {"x": ONES.astype(np.float64), "w": ONES},

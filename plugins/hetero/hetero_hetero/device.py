@@ -19,6 +19,7 @@ from hetero_core.plan import Plan
 from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_hetero.affinity import SplitTask, begin_assignment, complete_assignment, trace_assignment
 from hetero_hetero.branches import BranchExecutable, cut_branches
+from hetero_hetero.drawing import write_drawing
 from hetero_hetero.executable import HeteroExecutable
 from hetero_hetero.loading import load_stages, require_complete
 from hetero_hetero.payload import export_stages, import_stages
@@ -32,6 +33,7 @@ FALLBACK_KEY = "HETERO_FALLBACK"
 SMALLEST_KEY = "HETERO_MIN_SUBGRAPH_SIZE"
 TRACE_KEY = "HETERO_TRACE_SELECTION"
 UNITS_KEY = "HETERO_KEEP_UNITS"
+DOT_KEY = "HETERO_DUMP_GRAPH_DOT"
 POLICIES = ("LARGEST_FIRST", "LEVELS", "FEWEST", "LITERAL")
 FALLBACKS = ("STRICT", "NEXT")
 
@@ -53,6 +55,12 @@ OWN_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
         SMALLEST_KEY: ConfigKey(int, 1, "Subgraphs of fewer nodes are folded into a neighbour whose device takes them.", least=1),
         UNITS_KEY: ConfigKey(
             bool, True, "Whether quantized units stay whole, and shape arithmetic goes to its reader; NO: by priority alone."
+        ),
+        DOT_KEY: ConfigKey(
+            bool,
+            False,
+            "Whether a load or an import writes its plan to hetero_subgraphs_<network>.dot in the working folder.",
+            runtime=True,
         ),
         PROPERTIES_KEY: ConfigKey(dict, None, "Keys for one device of the list alone: {device: {key: value}}."),
     }
@@ -94,6 +102,8 @@ class HeteroDevice(Composer):
             return self._load_branches(task, build_plan(network, assignment, cut_stages(network, assignment)))
         stages, loaded = load_stages(task, assignment, may_move=config[FALLBACK_KEY] == "NEXT")
         plan = build_plan(network, assignment, stages)
+        if config[DOT_KEY]:
+            write_drawing(plan)
         parts = [(executable, stage.part) for executable, stage in zip(loaded, stages, strict=True)]
         return HeteroExecutable(
             network.inputs,
@@ -119,7 +129,10 @@ class HeteroDevice(Composer):
         if "index" not in payload.sections:
             return self.load_network(device, unpack_network(payload.sections), config)
         configs = configure_children(self._core, device, self.list_children(device), config)
-        return import_stages(self._core, payload, config, configs)
+        executable = import_stages(self._core, payload, config, configs)
+        if config[DOT_KEY]:
+            write_drawing(executable.plan)
+        return executable
 
     def _describe_task(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> SplitTask:
         children = self.require_children(device)
