@@ -149,3 +149,42 @@ def make_encoder(*, layers: int = 6, width: int = 256, heads: int = 4, longest: 
     b.add("MatMul", x, b.weight(width, 32), name="scores")
     tokens: tuple[int, list[object]] = (TensorProto.INT64, ["batch", "length"])
     return b.finish({"tokens": tokens, "mask": tokens}, {"scores": ["batch", "length", 32]})
+
+
+def make_detector(*, width: int = 16, depth: int = 3, classes: int = 8) -> onnx.ModelProto:
+    """Returns a U-Net with boxes from each of its upper levels: batch, height and width are open.
+
+    Resize brings an image to the size of the one beside which it is put, which `Shape` gives.
+    """
+    b = Builder()
+
+    def convolve(x: str, channels: int, outputs: int, *, kernel: int = 3, stride: int = 1, group: int = 1) -> str:
+        weight = b.add("Mul", b.weight(outputs, channels // group, kernel, kernel), b.constant(1 / kernel, np.float32))
+        pads = [kernel // 2] * 4
+        found = b.add("Conv", x, weight, b.weight(outputs), pads=pads, strides=[stride, stride], group=group)
+        return b.add("Relu", found)
+
+    x, skips, channels = convolve("image", 3, width), [], width
+    for level in range(depth):
+        skips.append((x, channels))
+        # By turns, as networks have either.
+        x = b.add("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]) if level % 2 else convolve(x, channels, channels, stride=2)
+        x = convolve(convolve(x, channels, channels, group=channels), channels, 2 * channels, kernel=1)
+        x = b.add("Add", x, convolve(x, 2 * channels, 2 * channels))
+        channels *= 2
+    boxes = []
+    batch = b.size("image", 0)
+    for skip, beside in reversed(skips):
+        head = b.add("Slice", b.add("Shape", x), b.constant([0]), b.constant([2]), b.constant([0]))
+        sizes = b.add(
+            "Concat", head, b.add("Slice", b.add("Shape", skip), b.constant([2]), b.constant([4]), b.constant([0])), axis=0
+        )
+        attributes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        grown = b.add("Resize", x, "", "", sizes, **attributes)
+        x = convolve(b.add("Concat", grown, skip, axis=1), channels + beside, beside)
+        channels = beside
+        scores = b.add("Conv", x, b.weight(classes, channels, 1, 1), b.weight(classes))
+        boxes.append(b.reshape(b.add("Transpose", scores, perm=[0, 2, 3, 1]), batch, -1, classes))
+    b.add("Sigmoid", b.add("Concat", *boxes, axis=1), name="boxes")
+    image: tuple[int, list[object]] = (TensorProto.FLOAT, ["batch", 3, "height", "width"])
+    return b.finish({"image": image}, {"boxes": ["batch", "places", classes]})

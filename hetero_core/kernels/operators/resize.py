@@ -233,10 +233,9 @@ def _resample(xp: Namespace, x: Array, axes: list[Axis], sampling: Sampling) -> 
         if axis.output == 0:
             y = xp.zeros((*y.shape[: axis.axis], 0, *y.shape[axis.axis + 1 :]), dtype=y.dtype)
             continue
-        coordinates = _find_coordinates(axis, sampling.transformation)
-        y = _resample_axis(xp, y, axis, coordinates, sampling)
+        y = _resample_axis(xp, y, axis, sampling)
         if crops:
-            y = _fill_outside(xp, y, axis, coordinates, sampling.extrapolation_value)
+            y = _fill_outside(xp, y, axis, _find_coordinates(axis, sampling.transformation), sampling.extrapolation_value)
     return narrow(y, x.dtype)
 
 
@@ -265,20 +264,28 @@ def _find_coordinates(axis: Axis, transformation: str) -> _Rows:
     return centers
 
 
-def _resample_axis(xp: Namespace, x: Array, axis: Axis, coordinates: _Rows, sampling: Sampling) -> Array:
+def find_taps(axis: Axis, sampling: Sampling) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.int64]], _Rows]:
+    """Returns (outputs, taps): which elements of an axis each output reads, and with which weights."""
+    coordinates = _find_coordinates(axis, sampling.transformation)
     if sampling.mode == "nearest":
-        positions = np.clip(_round_coordinates(coordinates, sampling.nearest_mode), 0, axis.size - 1).astype(np.int64)
-        return xp.take(x, xp.asarray(positions.tolist(), dtype=np.int64), axis=axis.axis)
+        positions = np.clip(_round_coordinates(coordinates, sampling.nearest_mode), 0, axis.size - 1).astype(np.int64)[:, None]
+        return positions, np.ones(positions.shape)
     offsets, weights = _weigh(axis, coordinates, sampling)
     positions = np.floor(coordinates).astype(np.int64)[:, None] + offsets[None, :]
     if sampling.exclude_outside:
         weights = np.where((positions < 0) | (positions >= axis.size), 0.0, weights)
         weights = weights / weights.sum(axis=1, keepdims=True)
-    positions = np.clip(positions, 0, axis.size - 1)
+    return np.clip(positions, 0, axis.size - 1), weights
+
+
+def _resample_axis(xp: Namespace, x: Array, axis: Axis, sampling: Sampling) -> Array:
+    positions, weights = find_taps(axis, sampling)
     shape = (-1, *(1,) * (x.ndim - axis.axis - 1))
     total = None
-    for tap in range(len(offsets)):
+    for tap in range(positions.shape[1]):
         read = xp.take(x, xp.asarray(positions[:, tap].tolist(), dtype=np.int64), axis=axis.axis)
+        if sampling.mode == "nearest":
+            return read
         part = read * xp.asarray(weights[:, tap].tolist(), dtype=x.dtype).reshape(shape)
         total = part if total is None else total + part
     return total

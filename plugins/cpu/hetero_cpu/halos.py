@@ -12,6 +12,7 @@ from hetero_core.kernels.windows import AUTO_PADS, Windows, lay_windows
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType
 from hetero_cpu.fusion import Group
+from hetero_cpu.open.sizes import is_open
 from hetero_cpu.recipe import NO_HALO, Halo
 from hetero_cpu.winograd import choose_winograd
 
@@ -98,7 +99,11 @@ def make_halo_table(network: Network, types: Mapping[str, TensorType], groups: S
 def halo_of_tiles(windows: Windows, sizes: Sequence[int], size: int) -> Halo:
     """Returns how far Winograd's tiles of `size` x `size` results reach beyond an image of (height, width) on each side."""
     begins = [max(before, 0) for before, _ in windows.pads]
-    ends = [max(-(-windows.outputs[axis] // size) * size + 2 - begins[axis] - sizes[axis], 0) for axis in (0, 1)]
+    ends = []
+    for axis, side in enumerate(windows.outputs):
+        # Of a symbol the last tile reaches as far as any does.
+        whole = side + size - 1 if is_open(side) else -(-side // size) * size
+        ends.append(int(max(whole + 2 - begins[axis] - sizes[axis], 0)))
     return Halo(begins[0], begins[1], ends[0], ends[1])
 
 
@@ -107,6 +112,10 @@ def reach_of_windows(windows: Windows, sizes: Sequence[int]) -> Halo:
     begins = [max(before, 0) for before, _ in windows.pads]
     ends = []
     for axis in (0, 1):
+        if is_open(windows.outputs[axis]):
+            # What no window passes; how many of these zeros the last one reads depends on the size.
+            ends.append(int(max(windows.pads[axis][1], 0)))
+            continue
         last = (windows.outputs[axis] - 1) * windows.strides[axis] + (windows.kernel[axis] - 1) * windows.dilations[axis] + 1
         ends.append(max(last - begins[axis] - sizes[axis], 0))
     return Halo(begins[0], begins[1], ends[0], ends[1])

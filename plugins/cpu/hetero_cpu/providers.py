@@ -44,6 +44,7 @@ _NATIVE_STEPS = {
     "steps_linear": "Gemm MatMul",
     "steps_normalization": "InstanceNormalization LRN LayerNormalization LogSoftmax RMSNormalization SimplifiedLayerNormalization Softmax",
     "steps_pooling": "AveragePool GlobalAveragePool GlobalMaxPool MaxPool ReduceMax ReduceMean",
+    "steps_resize": "Resize Upsample",
     "steps_transposed": "ConvTranspose",
 }
 """Module -> the operators that it has steps for, in the order in which they are asked. A network imports those that it needs."""

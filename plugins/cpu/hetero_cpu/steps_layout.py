@@ -104,7 +104,7 @@ def plan_concat(site: Site) -> Choice | None:
         return None
     if any(len(shape) != len(sizes) for shape in shapes) or sum(shape[axis] for shape in shapes) != sizes[axis]:
         return None
-    is_last = all(site.is_channels_last(value) or max(site.shape(value)[2:], default=0) == 1 for value in node.inputs)
+    is_last = all(site.is_channels_last(value) or all(size == 1 for size in site.shape(value)[2:]) for value in node.inputs)
     is_last = is_last and any(site.is_channels_last(value) for value in node.inputs)
     return Join(tuple(node.inputs), axis, is_last)
 

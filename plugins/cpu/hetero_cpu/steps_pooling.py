@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from hetero_core.kernels.windows import AUTO_PADS, Windows, lay_windows
+from hetero_cpu.open.arrays import lay_table
 from hetero_cpu.recipe import Array, Call, Choice, Recipe, Site, step
 from hetero_cpu.scratch import cut_scratch, measure_scratch
 from hetero_cpu.shifted_copy import clip_outputs
@@ -58,12 +59,30 @@ def plan_average_pool(site: Site) -> Choice | None:
 
 def count_elements(windows: Windows, axis: int, *, count_pads: bool) -> Array:
     """Returns how many elements the windows have along an axis; what hangs over the pads in ceil_mode never counts."""
-    begin, end = windows.pads[axis] if count_pads else (0, 0)
-    low, high = -begin, windows.sizes[axis] + end
-    starts = np.arange(windows.outputs[axis]) * windows.strides[axis] - windows.pads[axis][0]
-    taps = starts[:, None] + np.arange(windows.kernel[axis]) * windows.dilations[axis]
-    counts: Array = ((taps >= low) & (taps < high)).sum(axis=1)
+    return count_taps(windows.outputs[axis], windows.sizes[axis], *_describe_taps(windows, axis, count_pads=count_pads))
+
+
+def lay_counts(windows: Windows, axis: int, *, count_pads: bool) -> Array:
+    """Returns the same as float32, at least 1, where sizes may be symbols."""
+    numbers = windows.outputs[axis], windows.sizes[axis], *_describe_taps(windows, axis, count_pads=count_pads)
+    counts: Array = lay_table(_make_counts, numbers)
     return counts
+
+
+def _describe_taps(windows: Windows, axis: int, *, count_pads: bool) -> tuple[int, ...]:
+    begin, end = windows.pads[axis]
+    return windows.kernel[axis], windows.strides[axis], windows.dilations[axis], begin, *((begin, end) if count_pads else (0, 0))
+
+
+def count_taps(outputs: int, size: int, kernel: int, stride: int, dilation: int, pad: int, before: int, after: int) -> Array:
+    """Returns how many taps of each window are elements of an axis, or of the pads around it that count."""
+    taps = (np.arange(outputs) * stride - pad)[:, None] + np.arange(kernel) * dilation
+    counts: Array = ((taps >= -before) & (taps < size + after)).sum(axis=1)
+    return counts
+
+
+def _make_counts(*numbers: int) -> Array:
+    return np.maximum(count_taps(*numbers), 1).astype(np.float32)
 
 
 def _plan_passes(site: Site, windows: Windows, join: Callable[..., object], neutral: float, factors: list[Array]) -> Recipe:

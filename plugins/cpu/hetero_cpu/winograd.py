@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from hetero_core.kernels.windows import Windows
+from hetero_cpu.open.choices import pays
+from hetero_cpu.open.sizes import is_open
 
 Array = np.ndarray[Any, Any]
 
@@ -20,7 +22,7 @@ Array = np.ndarray[Any, Any]
 _POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.75, -0.75, 1.5, -1.5)}
 _FEWEST_CHANNELS = 16
 # Tiles that hang over the border of smaller images, and weights four times as large, cost more than the products that are saved.
-_SMALLEST_SIDE = 10
+_SMALLEST_SIDE, _SMALLEST_OPEN_SIDE = 10, 16
 # Kernels that are transformed at a time: whole cache lines of the result, and a product so small that BLAS calls no threads for it.
 _BLOCK_OUTPUTS, _BLOCK_CHANNELS = 16, 48
 
@@ -62,6 +64,10 @@ def choose_winograd(windows: Windows, *, channels: int, outputs: int, group: int
     """Returns the side of the tiles, 4 or 2, with which a convolution is computed in vectors of `width`; 0 for the direct way."""
     is_3x3 = windows.kernel == (3, 3) and windows.strides == windows.dilations == (1, 1) and group == 1
     is_even = width > 0 and channels % width == 0 and outputs % width == 0 and min(channels, outputs) >= _FEWEST_CHANNELS
-    if not is_3x3 or not is_even or min(windows.outputs) < _SMALLEST_SIDE:
+    if not is_3x3 or not is_even:
+        return 0
+    if any(is_open(side) for side in windows.outputs):
+        return 4 if all(pays(side, _SMALLEST_OPEN_SIDE) for side in windows.outputs) else 0
+    if min(windows.outputs) < _SMALLEST_SIDE:
         return 0
     return 4 if min(windows.outputs) >= 2 * _SMALLEST_SIDE else 2

@@ -15,6 +15,7 @@ from hetero_cpu.jit.row_walk import call_rows
 from hetero_cpu.jit.rows import cut_rows, find_kind, merge_axes
 from hetero_cpu.jit.terms import Floats, Mask, Number
 from hetero_cpu.open.arrays import broadcast
+from hetero_cpu.open.sizes import largest, least
 from hetero_cpu.recipe import Recipe
 
 _PARAMETERS = (
@@ -107,8 +108,8 @@ def _call_turn(y: Array, x: Array, workers: int) -> NativeCall:
     # A block has as many rows as a vector has elements.
     blocks = -(-found.rows // find_width())
     units = blocks * prod(found.sizes)
-    elements = max(_CHUNK, -(-y.size // (workers * _CHUNKS_OF_WORKER)))
-    units_of_chunk = max(1, min(units, elements * units // y.size))
+    elements = largest(_CHUNK, -(-y.size // (workers * _CHUNKS_OF_WORKER)))
+    units_of_chunk = largest(1, least(units, elements * units // y.size))
     zeros = (0,) * missing
     numbers = (found.rows, found.columns, blocks, middle, inner, units, units_of_chunk)
     places = (address_of(y), *zeros, *found.y_bytes, found.y_row, address_of(x), *zeros, *found.x_bytes, found.x_column)

@@ -20,7 +20,8 @@ GLOBAL_BLOCK, _PHASES = 4, 4
 GLOBAL_PARAMETERS = (
     "x", "x_image", "x_row", "x_pixel", "height", "width", "y", "y_image", "factor", "blocks", "units", "units_of_chunk", "vectors", "last",
 )  # fmt: skip
-"""Numbers of a row, in order. A unit is a block of channels of one image; `vectors`: full ones of a pixel; `last`: elements after them."""
+"""Numbers of a row, in order; `factor` is the address of one. A unit is a block of channels of one image; `vectors`: full ones of a
+pixel; `last`: elements after them."""
 
 _WRITES = partial(list_global_writes, block=GLOBAL_BLOCK)
 
@@ -79,7 +80,7 @@ def _emit_global(name: str, width: int, neutral: float, combine: Combine) -> Cod
     row, chunk, _ = code.parameters
     p = {key: code.load_number(row, 8 * position) for position, key in enumerate(GLOBAL_PARAMETERS)}
     vector_bytes = width * FLOAT_BYTES
-    factor = code.spread(code.float_of(p["factor"]))
+    factor = code.spread(code.load_scalar(p["factor"]))
     first = chunk * p["units_of_chunk"]
     with code.loop(first, (first + p["units_of_chunk"]).at_most(p["units"])) as unit:
         image, block = unit // p["blocks"], unit % p["blocks"]

@@ -12,6 +12,7 @@ from math import prod
 
 import numpy as np
 
+from hetero_core.kernels.windows import Windows
 from hetero_cpu.convolution import Convolution, read_convolution
 from hetero_cpu.halos import halo_of_tiles, reach_of_windows
 from hetero_cpu.jit.compiler import find_width
@@ -21,6 +22,7 @@ from hetero_cpu.jit.product import PARAMETERS, ProductShape, make_product
 from hetero_cpu.jit.staging import Staging, bind_staging, make_stage
 from hetero_cpu.jit.steps_winograd import plan_winograd
 from hetero_cpu.jit.tiling import Tiling, choose_chunks, choose_tiling, pack_columns, pad_vector
+from hetero_cpu.open.arrays import lay_table
 from hetero_cpu.recipe import NO_HALO, Halo, Recipe, Site
 from hetero_cpu.winograd import choose_winograd
 
@@ -97,14 +99,7 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: St
         is_merged = pixel == convolution.channels * 4 and windows.dilations[1] == 1
         steps = 1 if is_merged else windows.kernel[1]
         taps, depth = windows.kernel[0] * steps, convolution.channels * windows.kernel[1] // steps
-        offsets = np.array(
-            [
-                i * windows.dilations[0] * row + j * windows.dilations[1] * pixel
-                for i in range(windows.kernel[0])
-                for j in range(steps)
-            ],
-            np.int64,
-        )
+        offsets = lay_offsets(windows, row, pixel, steps)
         numbers = {
             "x": address_of(image) - top * row - left * pixel, "x_image": image.strides[0], "x_row": row * windows.strides[0],
             "x_pixel": pixel * windows.strides[1], "offsets": address_of(offsets), "taps": taps, "depth": depth,
@@ -139,6 +134,19 @@ def list_reaches(convolution: Convolution, staging: Staging | None, size: int = 
     sizes = convolution.site.shape(convolution.source)[2:]
     reach = halo_of_tiles(convolution.windows, sizes, size) if size else reach_of_windows(convolution.windows, sizes)
     return (reach,)
+
+
+def lay_offsets(windows: Windows, row: int, pixel: int, columns: int) -> Array:
+    """Returns how far the taps of a window lie behind its first one, in bytes: those of all rows and the first columns of the kernel."""
+    places = np.ndindex(windows.kernel[0], columns)
+    offsets: Array = lay_table(
+        _make_offsets, [i * windows.dilations[0] * row + j * windows.dilations[1] * pixel for i, j in places]
+    )
+    return offsets
+
+
+def _make_offsets(*offsets: int) -> Array:
+    return np.array(offsets, np.int64)
 
 
 def is_even(array: Array) -> bool:

@@ -14,7 +14,7 @@ from hetero_cpu.jit.grouped import GROUP_PARAMETERS, make_grouped_product
 from hetero_cpu.jit.native import Array, NativeCall, address_of, native_step
 from hetero_cpu.jit.product import PARAMETERS, ProductShape
 from hetero_cpu.jit.staging import bind_staging
-from hetero_cpu.jit.steps_convolution import choose_staging, is_even, is_pixels, list_reaches
+from hetero_cpu.jit.steps_convolution import choose_staging, is_even, is_pixels, lay_offsets, list_reaches
 from hetero_cpu.jit.tiling import Tiling, allocate_floats, choose_chunks, choose_tiling, pack_columns
 from hetero_cpu.recipe import NO_HALO, Recipe, Site
 
@@ -64,9 +64,7 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue) -> Recipe:
         assert not is_flat or is_even(y)
         _, _, row, pixel = image.strides
         (top, _), (left, _) = windows.pads
-        offsets = np.array(
-            [i * windows.dilations[0] * row + j * windows.dilations[1] * pixel for i, j in np.ndindex(*windows.kernel)], np.int64
-        )
+        offsets = lay_offsets(windows, row, pixel, windows.kernel[1])
         numbers = {
             "x": address_of(image) - top * row - left * pixel, "x_image": image.strides[0], "x_row": row * windows.strides[0],
             "x_pixel": pixel * windows.strides[1], "offsets": address_of(offsets), "taps": taps, "depth": own,

@@ -9,7 +9,7 @@ import numpy as np
 from hetero_core.kernels.windows import Windows
 from hetero_cpu.jit.chunks import choose_chunk_size
 from hetero_cpu.jit.compiler import Kernel, find_width
-from hetero_cpu.jit.native import NativeCall, address_of, bits_of, native_step
+from hetero_cpu.jit.native import NativeCall, address_of, native_step
 from hetero_cpu.jit.pooling import (
     GLOBAL_BLOCK,
     GLOBAL_PARAMETERS,
@@ -19,9 +19,10 @@ from hetero_cpu.jit.pooling import (
     make_max_pool,
 )
 from hetero_cpu.jit.window_plan import WindowCall, count_chunks, find_overhang, has_channel_vectors, plan_shape
+from hetero_cpu.open.arrays import lay_table
 from hetero_cpu.open.sizes import value_of
 from hetero_cpu.recipe import NO_HALO, Array, Recipe, Site
-from hetero_cpu.steps_pooling import count_elements, read_windows
+from hetero_cpu.steps_pooling import lay_counts, read_windows
 
 
 @native_step("MaxPool")
@@ -44,7 +45,7 @@ def plan_average_pool(site: Site) -> Recipe | None:
     if windows is None:
         return None
     if _is_whole_image(windows):
-        return _plan_global(site, make_global_mean(), 1 / (windows.sizes[0] * windows.sizes[1]))
+        return _plan_global(site, make_global_mean(), divides=True)
     source = site.node.inputs[0]
     if not has_channel_vectors(site.prototypes[source]):
         return None
@@ -52,8 +53,7 @@ def plan_average_pool(site: Site) -> Recipe | None:
     if shape is None:
         return None
     counts_pads = bool(site.node.attributes.get("count_include_pad", 0))
-    rows, columns = (np.maximum(count_elements(windows, axis, count_pads=counts_pads), 1).astype(np.float32) for axis in (0, 1))
-    constants = {"row_counts": rows, "column_counts": columns}
+    constants = {f"{name}_counts": lay_counts(windows, axis, count_pads=counts_pads) for axis, name in enumerate(("row", "column"))}
     return _make_recipe(site, WindowCall(make_average_pool(shape), shape, windows, find_width(), 0.0, site.workers, constants))
 
 
@@ -74,14 +74,13 @@ def plan_global_mean(site: Site) -> Recipe | None:
     """Returns the recipe of the mean of each channel of an image. Source: ONNX GlobalAveragePool-22, ReduceMean-18."""
     if not _reduces_pixels(site):
         return None
-    height, length = site.shape(site.node.inputs[0])[2:]
-    return _plan_global(site, make_global_mean(), 1 / (height * length))
+    return _plan_global(site, make_global_mean(), divides=True)
 
 
 @native_step("GlobalMaxPool", "ReduceMax")
 def plan_global_max(site: Site) -> Recipe | None:
     """Returns the recipe of the maximum of each channel of an image. Source: ONNX GlobalMaxPool-22, ReduceMax-20."""
-    return _plan_global(site, make_global_max(), 1.0) if _reduces_pixels(site) else None
+    return _plan_global(site, make_global_max(), divides=False) if _reduces_pixels(site) else None
 
 
 def _reduces_pixels(site: Site) -> bool:
@@ -96,7 +95,7 @@ def _reduces_pixels(site: Site) -> bool:
     return axes is not None and sorted(int(axis) % 4 for axis in np.asarray(axes).reshape(-1)) == [2, 3]
 
 
-def _plan_global(site: Site, kernel: Kernel, factor: float) -> Recipe | None:
+def _plan_global(site: Site, kernel: Kernel, *, divides: bool) -> Recipe | None:
     source, width = site.node.inputs[0], find_width()
     x = site.prototypes[source]
     # In C order each channel is one run, which other kernels sum up.
@@ -109,11 +108,16 @@ def _plan_global(site: Site, kernel: Kernel, factor: float) -> Recipe | None:
         blocks = -(-channels // (GLOBAL_BLOCK * width))
         units = batch * blocks
         units_of_chunk = choose_chunk_size(units, count_chunks(units, value_of(x.size) / width, site.workers), site.workers)
+        factor = lay_table(_make_factor, (height, length) if divides else (1, 1))
         numbers = {
             "x": address_of(x), "x_image": x.strides[0], "x_row": x.strides[2], "x_pixel": x.strides[3], "height": height, "width": length,
-            "y": address_of(y), "y_image": y.strides[0], "factor": bits_of(factor), "blocks": blocks, "units": units,
+            "y": address_of(y), "y_image": y.strides[0], "factor": address_of(factor), "blocks": blocks, "units": units,
             "units_of_chunk": units_of_chunk, "vectors": channels // width, "last": channels % width,
         }  # fmt: skip
-        return [NativeCall(kernel, tuple(numbers[key] for key in GLOBAL_PARAMETERS), -(-units // units_of_chunk), (x, y))]
+        return [NativeCall(kernel, tuple(numbers[key] for key in GLOBAL_PARAMETERS), -(-units // units_of_chunk), (factor, x, y))]
 
     return Recipe((source,), bind, kernels=(kernel,))
+
+
+def _make_factor(height: int, length: int) -> Array:
+    return np.array([1 / (height * length)], np.float32)

@@ -14,12 +14,15 @@ from hetero_cpu.jit.native import Array, NativeCall, address_of
 from hetero_cpu.jit.staging import Staging, bind_staging
 from hetero_cpu.jit.tiling import Tiling, allocate_floats, choose_tiling, pad_vector
 from hetero_cpu.jit.winograd import PARAMETERS, WinogradShape, make_input, make_output, make_whole
+from hetero_cpu.open.choices import pays
+from hetero_cpu.open.sizes import is_open
 from hetero_cpu.recipe import Recipe
 from hetero_cpu.winograd import build_matrices, transform_kernels
 
 # Tiles of one chunk: enough for a block of weights to be used often, few enough for their transforms to stay in the second cache.
 _TILES_OF_CHUNK = 56
 _LARGE_CHANNELS = 512
+_MANY_CHUNKS = 4
 _INPUT_TILES = 8
 _LINE = 16
 """Numbers between arrays whose rows would else fall onto the same lines of the caches."""
@@ -32,12 +35,7 @@ def plan_winograd(convolution: Convolution, epilogue: NativeEpilogue, staging: S
     down, right = -(-height // size), -(-width // size)
     tiles, positions, workers = convolution.batch * down * right, (size + 2) ** 2, site.workers
     most = _TILES_OF_CHUNK * (2 if channels >= _LARGE_CHANNELS else 1)
-    is_whole = tiles > most and (workers == 1 or tiles >= workers * most)
-    count = 1
-    if is_whole:
-        count = -(-tiles // most)
-        count = -(-count // workers) * workers
-    rows = -(-tiles // count)
+    rows, count, is_whole = _cut_tiles(tiles, most, workers)
     tiling = choose_tiling(rows, outputs, find_width())
     block = tiling.vectors * tiling.width
     shape = WinogradShape(
@@ -96,6 +94,19 @@ def plan_winograd(convolution: Convolution, epilogue: NativeEpilogue, staging: S
         overwrites=list_overwritten(convolution.site, convolution.source, epilogue.added),
         kernels=(*staging_kernels, *kernels),
     )
+
+
+def _cut_tiles(tiles: int, most: int, workers: int) -> tuple[int, int, bool]:
+    """Returns the tiles of a chunk, how many chunks there are, and whether one computes all blocks of its tiles."""
+    if is_open(tiles):
+        # The last chunk is computed as a whole: of many that is little.
+        rows = most if pays(tiles, _MANY_CHUNKS * most) else _TILES_OF_CHUNK // 2
+        return rows, -(-tiles // rows), True
+    if tiles <= most or (workers > 1 and tiles < workers * most):
+        return tiles, 1, False
+    count = -(-tiles // most)
+    count = -(-count // workers) * workers
+    return -(-tiles // count), count, True
 
 
 def _pack(w: Array, size: int, tiling: Tiling) -> Array:

@@ -9,6 +9,7 @@ import numpy as np
 from hetero_core.records import record
 from hetero_cpu.jit.chunks import choose_chunk_size
 from hetero_cpu.jit.native import Array
+from hetero_cpu.open.choices import pays
 from hetero_cpu.open.sizes import is_open, largest, least, value_of
 
 # Pixels and vectors of channels that fit into the registers: with AVX-512 pixels * vectors + vectors + 1 <= 32, with AVX2 <= 16.
@@ -102,7 +103,7 @@ def _choose_open_tiling(pixels: int, outputs: int, width: int) -> Tiling:
         return _count_cycles(_cut(_MANY, outputs, width, *tile))
 
     best = sorted(((most, vectors) for most, vectors in _TILES[width] if most not in _UNFIT), key=rate)
-    most, vectors = next(tile for tile in best if pixels >= (tile[0] - 1) ** 2)
+    most, vectors = next(tile for tile in best if pays(pixels, 2 * (tile[0] - 1) ** 2))
     like = _cut(most, outputs, width, most, vectors)
     tiles = -(-pixels // most)
     return replace(like, pixels=most, tiles=tiles, long_tiles=pixels - tiles * (most - 1))

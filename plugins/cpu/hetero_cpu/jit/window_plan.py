@@ -13,11 +13,13 @@ from hetero_cpu.jit.chunks import choose_chunk_size
 from hetero_cpu.jit.compiler import Kernel
 from hetero_cpu.jit.native import NativeCall, address_of
 from hetero_cpu.jit.windows import PARAMETERS, WindowShape
-from hetero_cpu.open.sizes import least, value_of
+from hetero_cpu.open.choices import is_same, pays
+from hetero_cpu.open.sizes import is_open, least, value_of
 from hetero_cpu.recipe import Array, Halo
 
 # Outputs of a tile: fourteen sums and nine weights fit the registers of AVX-512; AVX2 has half as many.
 _LONGEST_TILE = 7
+_OPEN_TILES, _SMALLEST_OPEN_TILE = (_LONGEST_TILE, 4), 2
 _MANY_REGISTERS = 16
 # Windows with more elements are left to others: each one is an instruction or two for each output of a tile.
 _LARGE_WINDOW, _LARGEST_WINDOW = 49, 225
@@ -29,10 +31,18 @@ _CHUNKS_OF_WORKER = 16
 def find_overhang(windows: Windows) -> Halo:
     """Returns what the windows read beyond each side of the image."""
     (top, _), (left, _) = windows.pads
-    bottom, right = (
-        max(reach - begin - size, 0) for reach, (begin, _), size in zip(windows.reach, windows.pads, windows.sizes, strict=True)
-    )
+    bottom, right = (_find_end(windows, axis) for axis in (0, 1))
     return Halo(top, left, bottom, right)
+
+
+def _find_end(windows: Windows, axis: int) -> int:
+    size, (begin, end), stride = windows.sizes[axis], windows.pads[axis], windows.strides[axis]
+    if not is_open(size):
+        return max(windows.reach[axis] - begin - size, 0)
+    # Of a symbol as far as any reaches: to the end of the pads, or with ceil_mode less than a stride beyond it.
+    extent = (windows.kernel[axis] - 1) * windows.dilations[axis] + 1
+    is_within = is_same(windows.outputs[axis], (size + begin + end - extent) // stride + 1)
+    return int(max(end, 0) if is_within else max(end, 0) + stride - 1)
 
 
 def plan_shape(windows: Windows, channels: int, width: int, *, zeros: Halo) -> WindowShape | None:
@@ -45,14 +55,22 @@ def plan_shape(windows: Windows, channels: int, width: int, *, zeros: Halo) -> W
         return None
     height, length = windows.outputs
     rows = 2 if width >= _MANY_REGISTERS and height > 1 and taps <= _LARGE_WINDOW else 1
-    tiles = -(-length // _LONGEST_TILE)
-    pixels = -(-length // tiles)
+    pixels, has_short_tiles = _choose_pixels(length)
     overhang = find_overhang(windows)
     clips = not zeros.covers(overhang)
     kernel, strides, dilations = ((first, second) for first, second in (windows.kernel, windows.strides, windows.dilations))
-    return WindowShape(
-        kernel, strides, dilations, rows, height % rows, pixels, tiles * pixels != length, channels % width != 0, clips
-    )
+    short_rows = rows - 1 if is_open(height) else height % rows
+    return WindowShape(kernel, strides, dilations, rows, short_rows, pixels, has_short_tiles, channels % width != 0, clips)
+
+
+def _choose_pixels(length: int) -> tuple[int, bool]:
+    """Returns how many pixels a tile has, and whether some have one less."""
+    if is_open(length):
+        # From the square of one less on every number is a sum of these and of one less.
+        return next((pixels for pixels in _OPEN_TILES if pays(length, 2 * (pixels - 1) ** 2)), _SMALLEST_OPEN_TILE), True
+    tiles = -(-length // _LONGEST_TILE)
+    pixels = -(-length // tiles)
+    return pixels, tiles * pixels != length
 
 
 def has_channel_vectors(array: Array) -> bool:

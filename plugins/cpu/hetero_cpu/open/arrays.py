@@ -237,6 +237,14 @@ def lay_open(shape: Shape, dtype: Any, *, address: Any = 0, memory: Memory | Non
     return OpenArray(shape, tuple(reversed(strides)), kind, address, Memory() if memory is None else memory)
 
 
+def lay_table(make: Callable[..., Any], numbers: Sequence[Any]) -> Any:
+    """Returns `make(*numbers)`, an array; where numbers are symbols it is made when the plan is bound, and only its address is known."""
+    scope = next((number.scope for number in numbers if is_open(number)), None)
+    if scope is None:
+        return make(*numbers)
+    return lay_open((), np.uint8, address=scope.lay_table(make, numbers))
+
+
 def lay_in(memory: Any, shape: Sequence[Any], dtype: Any) -> Any:
     """Returns an array in C order in the first bytes of some memory, that of NumPy or none."""
     kind = np.dtype(dtype)

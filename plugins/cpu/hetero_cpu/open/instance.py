@@ -40,6 +40,7 @@ class OpenInstance:
         self._silence = None if plan.plan.foreign_count else make_silence()
         self._outputs_kept: dict[str, list[tuple[Array, int, weakref.ref[Any]]]] = {}
         self._late: tuple[Array, ...] = ()
+        self._tables: list[Array] = []
 
     def run(self, products: Products, inputs: Sequence[Any], context: RunContext, team: Team | None = None) -> tuple[Any, ...]:
         """Returns the outputs in arrays of their own, or in those that the context brings, as `Instance.run` does."""
@@ -100,6 +101,7 @@ class OpenInstance:
             numbers = plan.numbers.evaluate(products)
             self._program.bind(numbers, plan.chunks.evaluate(products))
             self._program.numbers[plan.rows_of_base[""]] += begin
+            self._tables = plan.bind_tables(products, self._program.numbers)
         self._bases = dict.fromkeys(plan.plan.outside.roots, 0)
         self._laid = plan.read_laid(products)
         made: dict[int, Array] = {}

@@ -95,29 +95,42 @@ class OpenPlan:
         laid = [number for array in self._laid for number in (array.address, *array.shape, *array.strides)]
         extra = [number for step in self.steps for action in step.actions for number in _list_numbers(action)]
         elements = [number for array in self._elements.values() for number in array.reshape(-1)]
+        self._tables = [(make, len(own)) for make, own in scope.tables]
+        own_terms: list[Terms] = [dict(key) for _, own in scope.tables for key in own]
         lists = [numbers, chunks, laid, extra, elements, [self.plan.arena_bytes]]
-        terms = [[terms_of(number) for number in part] for part in lists]
+        terms: list[list[Terms]] = [[terms_of(number) for number in part] for part in lists]
         guards: list[list[Terms]] = [
             [dict(key) for key in kind] for kind in (scope.at_least_zero, scope.equal_zero, scope.not_zero)
         ]
         self._sizes = tuple(opened.symbols)
         self._places = opened.symbols
         self._signature = [None if spec.shape is None else spec.shape for spec in opened.network.inputs]
-        everything = [key for part in (*terms, *guards) for key in part]
+        everything = [key for part in (*terms, own_terms, *guards) for key in part]
         self._evaluator = Evaluator(scope, self._sizes, everything)
         self._guards = [self._evaluator.tabulate(part) for part in guards]
         self.numbers, self.chunks, self._table_laid, self._extra, self._table_elements, self._arena = (
             self._evaluator.tabulate(part) for part in terms
         )
+        self._table_numbers = self._evaluator.tabulate(own_terms)
         self.index_of_array = {id(array): index for index, array in enumerate(self._laid)}
-        self.rows_of_base = {
-            name: np.array([row for row, key in enumerate(terms[0]) if (number,) in key], np.int64)
-            for name, base in bases.items()
-            for (number,) in base.terms
-        }
+        self._find_rows(terms[0], bases)
         self._number_of_base = {number: name for name, base in bases.items() for (number,) in base.terms}
         self.base_of_array = [self.find_base(array) for array in self._laid]
         self._least = {number: scope.bounds[number] for number in self._sizes}
+
+    def _find_rows(self, numbers: Sequence[Terms], bases: Mapping[str, Any]) -> None:
+        """Writes down which numbers of calls are addresses in which memory."""
+        rows: dict[tuple[int, ...], list[int]] = {}
+        for row, number in enumerate(numbers):
+            for product in number:
+                if self.scope.has_base({product: 1}):
+                    rows.setdefault(product, []).append(row)
+
+        def find(base: Any) -> Products:
+            return np.array([row for product in base.terms for row in rows.get(product, ())], np.int64)
+
+        self.rows_of_base = {name: find(base) for name, base in bases.items()}
+        self._rows_of_tables = [find(base) for base in self.scope.tables.values()]
 
     def find_base(self, array: OpenArray) -> str | None:
         """Returns in which memory an array lies, by name: "" is the arena; None for a constant."""
@@ -210,6 +223,17 @@ class OpenPlan:
         if isinstance(action, slice):
             return slice(*(self.bind_action(part, find, fix) for part in (action.start, action.stop, action.step)))
         return action
+
+    def bind_tables(self, products: Products, numbers: Array) -> list[Array]:
+        """Returns the tables for these sizes, and writes into the numbers of calls where they are."""
+        values = self._table_numbers.evaluate(products).astype(np.int64).tolist()
+        made, begin = [], 0
+        for (make, count), rows in zip(self._tables, self._rows_of_tables, strict=True):
+            table = make(*values[begin : begin + count])
+            numbers[rows] += table.ctypes.data
+            begin += count
+            made.append(table)
+        return made
 
     def compute_late(self, products: Products) -> tuple[Array, ...]:
         """Returns the late constants."""

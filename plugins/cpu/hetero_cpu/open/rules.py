@@ -7,6 +7,7 @@ from itertools import zip_longest
 from math import prod
 from typing import Any, Protocol
 
+from hetero_core.kernels.windows import lay_windows
 from hetero_core.network.graph import Node
 from hetero_cpu.open.sizes import is_open
 
@@ -40,6 +41,9 @@ class Values(Protocol):
 
     def read(self, value: str) -> Any:
         """Returns the elements of a small integer value; None for another one."""
+
+    def read_scales(self, value: str) -> Sequence[float]:
+        """Returns the elements of a constant of floats. Raises: UnknownError."""
 
     def find_shape(self, value: str) -> Shape:
         """Returns the shape of a value. Raises: UnknownError."""
@@ -283,21 +287,50 @@ def _pool(node: Node, found: Values) -> Sequence[Shape]:
     return [(*shape[:2], *_slide(node, shape[2:], node.attributes["kernel_shape"]))]
 
 
-def _slide(node: Node, sizes: Shape, kernel: Sequence[Any]) -> list[Any]:
-    attributes, axes = node.attributes, len(sizes)
-    strides = attributes.get("strides") or [1] * axes
-    dilations = attributes.get("dilations") or [1] * axes
-    mode = attributes.get("auto_pad", "NOTSET")
-    if mode in ("SAME_UPPER", "SAME_LOWER"):
-        return [-(-size // stride) for size, stride in zip(sizes, strides, strict=True)]
-    pads = attributes.get("pads") if mode == "NOTSET" else None
-    pads = pads or [0] * (2 * axes)
-    if attributes.get("ceil_mode", 0):
+def _slide(node: Node, sizes: Shape, kernel: Sequence[Any]) -> Shape:
+    attributes = node.attributes
+    pads, strides, dilations = (attributes.get(name) for name in ("pads", "strides", "dilations"))
+    mode, rounds_up = attributes.get("auto_pad", "NOTSET"), int(attributes.get("ceil_mode", 0))
+    kernel = tuple(kernel)
+    return lay_windows(sizes, kernel, auto_pad=mode, pads=pads, strides=strides, dilations=dilations, ceil_mode=rounds_up).outputs
+
+
+def _transposed_convolution(node: Node, found: Values) -> Sequence[Shape]:
+    shape, weight = (found.find_shape(value) for value in node.inputs[:2])
+    attributes, axes = node.attributes, len(shape) - 2
+    if attributes.get("auto_pad", "NOTSET") != "NOTSET" or "output_shape" in attributes:
         raise UnknownError(node.op_type)
-    return [
-        (size + pads[axis] + pads[axis + axes] - (kernel[axis] - 1) * dilations[axis] - 1) // strides[axis] + 1
-        for axis, size in enumerate(sizes)
+    kernel, pads = attributes.get("kernel_shape") or weight[2:], attributes.get("pads") or [0] * (2 * axes)
+    strides, dilations, more = (
+        attributes.get(name) or [default] * axes for name, default in (("strides", 1), ("dilations", 1), ("output_padding", 0))
+    )
+    sizes = [
+        (size - 1) * strides[axis] + more[axis] + (kernel[axis] - 1) * dilations[axis] + 1 - pads[axis] - pads[axis + axes]
+        for axis, size in enumerate(shape[2:])
     ]
+    return [(shape[0], weight[1] * int(attributes.get("group", 1)), *sizes)]
+
+
+def _resize(node: Node, found: Values) -> Sequence[Shape]:
+    shape = found.find_shape(node.inputs[0])
+    if (node.op_type == "Resize" and node.since_version < 11) or "axes" in node.attributes or "scales" in node.attributes:
+        raise UnknownError(node.op_type)
+    if node.attributes.get("keep_aspect_ratio_policy", "stretch") != "stretch":
+        raise UnknownError(node.op_type)
+    sizes = _read_numbers(node, found, 3)
+    if sizes is not None and sizes:
+        return [tuple(sizes)]
+    scales = found.read_scales(node.inputs[1 if node.op_type == "Upsample" else 2])
+    return [tuple(_scale(size, scale) for size, scale in zip(shape, scales, strict=True))]
+
+
+def _scale(size: Any, scale: float) -> Any:
+    """Returns a size times a scale that is a whole number or one by a whole number, which float32 has exactly."""
+    if scale >= 1 and scale == int(scale):
+        return size * int(scale)
+    if scale > 0 and 1 / scale == int(1 / scale) and int(1 / scale) & (int(1 / scale) - 1) == 0:
+        return size // int(1 / scale)
+    raise UnknownError("Resize")
 
 
 def _global_pool(node: Node, found: Values) -> Sequence[Shape]:
@@ -307,8 +340,9 @@ def _global_pool(node: Node, found: Values) -> Sequence[Shape]:
 
 _RULES: Mapping[str, Rule] = {
     "ArgMax": _arg, "ArgMin": _arg, "AveragePool": _pool, "Concat": _concat, "ConstantOfShape": _constant_of_shape,
-    "Conv": _convolution, "Expand": _expand, "Flatten": _flatten, "Gather": _gather, "Gemm": _gemm,
+    "Conv": _convolution, "ConvTranspose": _transposed_convolution, "Expand": _expand, "Flatten": _flatten, "Gather": _gather,
+    "Gemm": _gemm,
     "GlobalAveragePool": _global_pool, "GlobalMaxPool": _global_pool, "MatMul": _mat_mul, "MaxPool": _pool, "Pad": _pad,
-    "Range": _range, "Reshape": _reshape, "Shape": _shape_of, "Size": _shape_of, "Slice": _slice, "Split": _split,
-    "Squeeze": _squeeze, "Tile": _tile, "Transpose": _transpose, "Unsqueeze": _unsqueeze,
+    "Range": _range, "Reshape": _reshape, "Resize": _resize, "Shape": _shape_of, "Size": _shape_of, "Slice": _slice, "Split": _split,
+    "Squeeze": _squeeze, "Tile": _tile, "Transpose": _transpose, "Unsqueeze": _unsqueeze, "Upsample": _resize,
 }  # fmt: skip

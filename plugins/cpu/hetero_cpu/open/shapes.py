@@ -52,6 +52,14 @@ class OpenShapes:
             return None
         return constant.array.astype(object)
 
+    def read_scales(self, value: str) -> Sequence[float]:
+        """Returns the elements of a constant of floats. Raises: UnknownError."""
+        constant = self.network.initializers.get(value)
+        if constant is None or constant.dtype != "float32":
+            raise UnknownError(value)
+        scales: list[float] = constant.array.reshape(-1).tolist()
+        return scales
+
     def find_shape(self, value: str) -> Shape:
         """Returns the shape of a value. Raises: UnknownError."""
         constant = self.network.initializers.get(value)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hetero_cpu.open.terms import Atom, Key, NotOpenError, Terms, add, evaluate, key_of, multiply, take_out
+from hetero_cpu.open.terms import Atom, Key, NotOpenError, Terms, add, bound_terms, evaluate, key_of, multiply, take_out
 
 LARGEST_SIZE = 1 << 31
 _ADDRESSES = 1 << 32, 1 << 47
@@ -29,6 +29,8 @@ class Scope:
     at_least_zero: dict[Key, None] = field(default_factory=dict)
     equal_zero: dict[Key, None] = field(default_factory=dict)
     not_zero: dict[Key, None] = field(default_factory=dict)
+    tables: dict[tuple[Any, tuple[Key, ...]], Size] = field(default_factory=dict)
+    """Where small arrays begin that are made of numbers when a plan is bound, by the function that makes them and its numbers."""
     _numbers: dict[Atom, int] = field(default_factory=dict)
 
     def open_size(self, name: str, value: int) -> Size | int:
@@ -41,6 +43,13 @@ class Scope:
         """Returns the symbol of the address where some memory begins."""
         return self._make_atom(Atom("base", name=name), _ADDRESSES[0] << (len(self.atoms) % 8), _ADDRESSES)
 
+    def lay_table(self, make: Any, numbers: Sequence[Any]) -> Size:
+        """Returns where the array begins that `make` will make of numbers."""
+        key = make, tuple(key_of(terms_of(number)) for number in numbers)
+        if key not in self.tables:
+            self.tables[key] = self.open_base(f"table {len(self.tables)}")
+        return self.tables[key]
+
     def find_largest(self, sizes: Sequence[Size | int]) -> Size | int:
         """Returns the largest of sizes, without asking which it is."""
         left: list[Size | int] = []
@@ -52,14 +61,14 @@ class Scope:
         if len(left) == 1:
             return left[0]
         parts = tuple(sorted(key_of(terms_of(size)) for size in left))
-        limits = [bound_terms(self, terms_of(size)) for size in left]
+        limits = [bound_terms(self.bounds, terms_of(size)) for size in left]
         bounds = max(low for low, _ in limits), max(high for _, high in limits)
         return self._make_atom(Atom("largest", parts), max(value_of(size) for size in left), bounds)
 
     def divide(self, above: Terms, below: Terms) -> Size | int:
         """Returns a quotient, rounded down, as an atom; `below` is positive."""
         value = evaluate(above, self.values) // evaluate(below, self.values)
-        (low, high), (least, most) = bound_terms(self, above), bound_terms(self, below)
+        (low, high), (least, most) = bound_terms(self.bounds, above), bound_terms(self.bounds, below)
         least = max(least, 1)
         bounds = min(low // least, low // most), max(high // least, high // most)
         if bounds[0] == bounds[1]:
@@ -111,30 +120,6 @@ class Scope:
         if kind is self.equal_zero:
             low = high = self.values[number]
         self.bounds[number] = low, high
-
-
-def bound_terms(scope: Scope, terms: Terms) -> tuple[int, int]:
-    """Returns limits of a sum: each atom is its least value and something from zero on, in which the sum is written."""
-    shifted: dict[tuple[int, ...], int] = {}
-    for product, factor in terms.items():
-        parts: dict[tuple[int, ...], int] = {(): factor}
-        for number in product:
-            least = scope.bounds[number][0]
-            grown: dict[tuple[int, ...], int] = {}
-            for others, amount in parts.items():
-                grown[(*others, number)] = grown.get((*others, number), 0) + amount
-                if least:
-                    grown[others] = grown.get(others, 0) + amount * least
-            parts = grown
-        for key, amount in parts.items():
-            shifted[key] = shifted.get(key, 0) + amount
-    low = high = shifted.pop((), 0)
-    for product, factor in shifted.items():
-        span = factor
-        for number in product:
-            span *= scope.bounds[number][1] - scope.bounds[number][0]
-        low, high = low + min(span, 0), high + max(span, 0)
-    return low, high
 
 
 class Size:
@@ -302,7 +287,7 @@ def make_size(scope: Scope, terms: Terms) -> Size | int:
 def is_at_least(left: Any, right: Any) -> bool:
     """Says whether a number is at least another one in the whole class, without asking the example."""
     difference = left - right
-    return bound_terms(difference.scope, difference.terms)[0] >= 0 if is_open(difference) else difference >= 0
+    return bound_terms(difference.scope.bounds, difference.terms)[0] >= 0 if is_open(difference) else difference >= 0
 
 
 def divide(left: Any, right: Any) -> Any:
@@ -311,7 +296,7 @@ def divide(left: Any, right: Any) -> Any:
     above, below = terms_of(left), terms_of(right)
     if not (right > 0):
         return divide(-left, -right)
-    if bound_terms(scope, above)[1] < 0:
+    if bound_terms(scope.bounds, above)[1] < 0:
         # So that quotients of positive numbers are all that there are.
         return -divide(-left + right - 1, right)
     if len(below) == 1:
@@ -374,7 +359,7 @@ def _is_zero(scope: Scope, terms: Terms) -> bool:
         # Addresses in two memories are never the same.
         return False
     terms = _reduce(scope, terms)
-    low, high = bound_terms(scope, terms)
+    low, high = bound_terms(scope.bounds, terms)
     if low > 0 or high < 0:
         return False
     if low == high == 0:
@@ -387,7 +372,7 @@ def _is_zero(scope: Scope, terms: Terms) -> bool:
 def _is_at_least(left: Any, right: Any) -> bool:
     scope = left.scope if is_open(left) else right.scope
     terms = _reduce(scope, add(terms_of(left), terms_of(right), -1))
-    low, high = bound_terms(scope, terms)
+    low, high = bound_terms(scope.bounds, terms)
     if low >= 0 or high < 0:
         return low >= 0
     if evaluate(terms, scope.values) >= 0:

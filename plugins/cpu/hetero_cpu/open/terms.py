@@ -73,3 +73,27 @@ def take_out(terms: Terms, product: tuple[int, ...]) -> tuple[Terms, bool]:
             left.remove(number)
         divided[tuple(left)] = factor
     return divided, True
+
+
+def bound_terms(bounds: Sequence[tuple[int, int]], terms: Terms) -> tuple[int, int]:
+    """Returns limits of a sum: `bounds` of each atom, which is its least value and something from zero on, in which the sum is written."""
+    shifted: dict[tuple[int, ...], int] = {}
+    for product, factor in terms.items():
+        parts: dict[tuple[int, ...], int] = {(): factor}
+        for number in product:
+            least = bounds[number][0]
+            grown: dict[tuple[int, ...], int] = {}
+            for others, amount in parts.items():
+                grown[(*others, number)] = grown.get((*others, number), 0) + amount
+                if least:
+                    grown[others] = grown.get(others, 0) + amount * least
+            parts = grown
+        for key, amount in parts.items():
+            shifted[key] = shifted.get(key, 0) + amount
+    low = high = shifted.pop((), 0)
+    for product, factor in shifted.items():
+        span = factor
+        for number in product:
+            span *= bounds[number][1] - bounds[number][0]
+        low, high = low + min(span, 0), high + max(span, 0)
+    return low, high

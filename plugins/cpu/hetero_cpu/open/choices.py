@@ -1,0 +1,24 @@
+"""Questions about sizes whose answers are choices: what may be answered so that a class is wide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetero_cpu.open.sizes import is_open, terms_of
+
+
+def pays(number: Any, limit: int) -> bool:
+    """Says whether a number is at least a limit from which on something pays, and from half of it on is right.
+
+    So that sizes on both sides of the limit do not need a class each, one reaches down to half of it, or up to four times as much.
+    """
+    if not is_open(number):
+        return bool(number >= limit)
+    if number.value >= limit:
+        return bool(number >= limit // 2)
+    return not number < 4 * limit
+
+
+def is_same(left: Any, right: Any) -> bool:
+    """Says whether two numbers are one expression, without asking the example."""
+    return terms_of(left) == terms_of(right)
