@@ -12,7 +12,7 @@ from hetero_core.contract import ConfigKey, DeviceName, Executable, Payload, Que
 from hetero_core.errors import DeviceNameError, DeviceUnavailableError, HeteroError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
-from hetero_core.remote.mirror import RemoteExecutable, import_remote, load_remote, query_remote, select_config
+from hetero_core.remote.mirror import RemoteExecutable, call_again, import_remote, load_remote, query_remote, select_config
 from hetero_process.carrier import ProcessCarrier
 
 DEVICE_KEY = "PROCESS_DEVICE"
@@ -73,7 +73,7 @@ class ProcessDevice:
         return {**own, **forwarded, "FULL_DEVICE_NAME": f"{description.full_name}, in a process of its own"}
 
     def _ask(self, carrier: ProcessCarrier, name: str) -> Callable[[], Any]:
-        return lambda: carrier.call("metric", name)[0]
+        return lambda: call_again(lambda: carrier.call("metric", name))[0]
 
     @hookimpl
     def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:

@@ -1,11 +1,12 @@
 """The parent's end: starts the child, sends requests, and waits; whoever waits reads, for itself and for the others.
 
-A thread that waits polls now and then whether its caller has given up. A child that does not answer a cancelled run within GRACE
-seconds is ended.
+A thread that waits polls now and then whether its caller has given up. A child that does not answer within GRACE seconds from then on
+is ended.
 """
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import select
@@ -18,12 +19,12 @@ from collections.abc import Sequence
 from time import monotonic
 
 from hetero_core.contract import CancelToken
-from hetero_core.errors import DeviceCrashedError
+from hetero_core.errors import DeadlineExceededError, DeviceCrashedError
 from hetero_core.remote.mirror import HostReplacedError
 from hetero_process.channel import CANCEL, Channel, Message
 
 GRACE = 1.0
-"""Seconds that a child has to give up a run that was cancelled."""
+"""Seconds that a child has to give up what nobody waits for any more."""
 _POLL = 0.05
 """Seconds between two looks at whether the caller has given up."""
 
@@ -58,7 +59,7 @@ class Link:
                 start_new_session=True,
             )
         except OSError as error:
-            os.close(self._lifeline)
+            self._lifeline.close()
             ours.close()
             raise DeviceCrashedError(
                 f"cannot start a process for device {device} with '{python}': {error.strerror or error}"
@@ -77,6 +78,11 @@ class Link:
         self._culprit: int | None = None
 
     @property
+    def is_ended_by_us(self) -> bool:
+        """Says whether the child was ended because it hung; it did not crash."""
+        return self._culprit is not None
+
+    @property
     def is_dead(self) -> bool:
         """Says whether the child has been seen to be gone."""
         return bool(self._end)
@@ -89,11 +95,12 @@ class Link:
         *,
         what: str,
         token: CancelToken | None = None,
-        seconds: float | None = None,
+        end_of_wait: float | None = None,
     ) -> Message:
-        """Sends a request and returns its answer. `what` is the request in messages; `seconds` is how long the answer may take.
+        """Sends a request and returns its answer. `what` is the request in messages; nobody waits for the answer after `end_of_wait`,
+        on the clock of `time.monotonic`.
 
-        Raises: DeviceCrashedError where the child is gone or had to be ended.
+        Raises: DeviceCrashedError where the child is gone; DeadlineExceededError where it had to be ended for this request.
         """
         number, waiting = next(self._numbers), _Waiting(what)
         with self._lock:
@@ -104,10 +111,12 @@ class Link:
             self._channel.send(number, kind, text, files)
         except OSError:
             self._bury()
-        self._await(number, waiting, token, None if seconds is None else monotonic() + seconds)
+        self._await(number, waiting, token, None if end_of_wait is None else end_of_wait + GRACE)
         answer = waiting.answer
+        if answer is None and self._culprit == number:
+            raise DeadlineExceededError(str(self._describe_end(what)))
         if answer is None:
-            raise self._describe_end(what, is_bystander=self._culprit not in (None, number))
+            raise self._describe_end(what, is_bystander=self._culprit is not None)
         return answer
 
     def _await(self, number: int, waiting: _Waiting, token: CancelToken | None, limit: float | None) -> None:
@@ -169,9 +178,11 @@ class Link:
 
     def kill(self, reason: str, *, culprit: int) -> None:
         """Ends the child at once because of a request; the others that are under way are told that it was not theirs."""
-        self._culprit = culprit
+        with self._lock:
+            if not self._end:
+                self._culprit, self._end = culprit, f"was ended: {reason}"
         self._process.kill()
-        self._bury(f"was ended: {reason}")
+        self._bury()
 
     def _bury(self, reason: str = "") -> None:
         """Notes that the child is gone, and why, and wakes all who wait for it."""
@@ -183,7 +194,7 @@ class Link:
         with self._lock:
             if not self._end:
                 self._end = reason or _describe_status(status)
-                os.close(self._lifeline)
+            self._lifeline.close()
             waiting = list(self._waiting.values())
         for one in waiting:
             one.event.set()
@@ -199,10 +210,10 @@ class Link:
             self._bury("was closed")
 
 
-def _open_lifeline() -> tuple[int, int]:
+def _open_lifeline() -> tuple[io.FileIO, int]:
     """Returns the two ends of a pipe: ours, which nobody inherits, and the child's."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
-    return writer, reader
+    return io.FileIO(writer, "w"), reader
 
 
 def _describe_status(status: int) -> str:

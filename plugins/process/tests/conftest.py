@@ -68,7 +68,7 @@ _BREAKING = dedent(
             return {
                 "BREAKING_HOW": ConfigKey(str, "NOT", "how it breaks"),
                 "BREAKING_SIGN": ConfigKey(str, "", "a file that is made when it breaks"),
-                "BREAKING_AT": ConfigKey(str, "RUN", "where it breaks", choices=("LOAD", "QUERY", "RUN")),
+                "BREAKING_AT": ConfigKey(str, "RUN", "where it breaks", choices=("LOAD", "SECOND_LOAD", "QUERY", "RUN")),
             }
 
         @hookimpl
@@ -83,8 +83,12 @@ _BREAKING = dedent(
 
         @hookimpl
         def load_network(self, device, network, config):
-            if config["BREAKING_AT"] == "LOAD":
-                break_now(config["BREAKING_HOW"])
+            sign = config["BREAKING_SIGN"]
+            is_second = config["BREAKING_AT"] == "SECOND_LOAD" and os.path.exists(sign)
+            if config["BREAKING_AT"] == "LOAD" or is_second:
+                break_now(config["BREAKING_HOW"], sign + ".second" if is_second else "")
+            if config["BREAKING_AT"] == "SECOND_LOAD":
+                open(sign, "w").close()
             return Breaking(network, config["BREAKING_HOW"], config["BREAKING_SIGN"])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -182,6 +183,54 @@ def test_deadline_ends_a_process_that_hangs(core: Core, negation: Network) -> No
     assert wait_for(lambda: not is_alive(pid))
     require_right(network)
     assert network.get_metric("PID") != pid
+
+
+@pytest.mark.parametrize("place", ["LOAD", "QUERY"])
+def test_deadline_ends_a_process_that_hangs_in_load_or_query(
+    core: Core, negation: Network, load: Callable[..., Any], place: str
+) -> None:
+    healthy = load()
+    config = {"BREAKING_HOW": "HANG_WITH_LOCK", "BREAKING_AT": place, "DEADLINE": 0.3}
+    operation = core.load_network if place == "LOAD" else core.query_network
+    # What is ended for its deadline has not crashed: the device is not given up.
+    for _ in range(3):
+        pid = healthy.get_metric("PID")
+        with pytest.raises(DeadlineExceededError, match=r"on PROCESS:BREAKING has not ended within DEADLINE=0.3 s"):
+            operation(negation, "PROCESS:BREAKING", config)
+        assert wait_for(lambda pid=pid: not is_alive(pid))
+    require_right(healthy)
+
+
+def test_loads_of_others_are_made_again_when_a_load_that_hangs_is_ended(core: Core, negation: Network, tmp_path: Path) -> None:
+    sign = tmp_path / "loaded"
+    sign.touch()
+    core.load_network(negation, "PROCESS:BREAKING")
+    config = {"BREAKING_AT": "SECOND_LOAD", "BREAKING_SIGN": str(sign), "BREAKING_HOW": "HANG"}
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(core.load_network, negation, "PROCESS:BREAKING", {**config, "DEADLINE": 0.3})
+        assert wait_for(Path(f"{sign}.second").exists)
+        # Hangs beside the first load, in the same process; a process without the sign does not.
+        second = pool.submit(core.load_network, negation, "PROCESS:BREAKING", config)
+        with pytest.raises(DeadlineExceededError):
+            first.result()
+        sign.unlink()
+        require_right(second.result())
+
+
+def test_cancel_ends_a_process_that_hangs_while_it_loads_again(load: Callable[..., Any], tmp_path: Path) -> None:
+    sign = tmp_path / "loaded"
+    network = load(BREAKING_HOW="HANG_WITH_LOCK", BREAKING_AT="SECOND_LOAD", BREAKING_SIGN=str(sign))
+    os.kill(network.get_metric("PID"), signal.SIGKILL)
+    with pytest.raises(DeviceCrashedError, match="SIGKILL"):
+        network.infer(GOOD)
+    request = network.create_infer_request()
+    request.start_async(GOOD)
+    assert wait_for(Path(f"{sign}.second").exists)
+    request.cancel()
+    with pytest.raises(RequestCancelledError):
+        request.wait()
+    sign.unlink()
+    require_right(network)
 
 
 def test_memory_that_a_device_eats_is_bounded(load: Callable[..., Any]) -> None:
