@@ -53,7 +53,8 @@ STANDARD_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
 """The keys that the core itself answers for, on every device; those of the cache on devices that export and import."""
 
 CACHE_KEYS = ("CACHE_DIR", "CACHE_SIZE_LIMIT")
-LIMIT_KEYS = ("DEADLINE", "MEMORY_LIMIT")
+DEADLINE_KEY, MEMORY_LIMIT_KEY = "DEADLINE", "MEMORY_LIMIT"
+LIMIT_KEYS = (DEADLINE_KEY, MEMORY_LIMIT_KEY)
 
 # Names of the Inference Engine 1.x API for keys that stand today under another one.
 ALIASES: Mapping[str, str] = freeze_mapping(

@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from hetero_core.contract import CancelToken, ConfigKey, Executable, Payload, QueryResult, RunContext
-from hetero_core.devices.config import LIMIT_KEYS, STANDARD_KEYS
-from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
+from hetero_core.devices.config import MEMORY_LIMIT_KEY, STANDARD_KEYS
+from hetero_core.devices.processors import count_processors
+from hetero_core.devices.threads import unshare_threads
 from hetero_core.errors import DeviceCrashedError
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
@@ -23,8 +24,6 @@ from hetero_core.network.writer import pack_network
 from hetero_core.records import record
 
 _TYPES: Mapping[str, type] = {kind.__name__: kind for kind in (bool, int, float, str, tuple, dict)}
-# Keys of the core that the host's Core answers for as well; the others, as CACHE_DIR and DEADLINE, are answered for here.
-_FORWARDED = (THREADS_KEY, STREAMS_KEY, LIMIT_KEYS[1])
 Result = TypeVar("Result")
 BLOB = "blob"
 CODE = "code"
@@ -102,9 +101,12 @@ def describe_remote(carrier: Carrier) -> Description:
 
 
 def select_config(config: Mapping[str, Any], keys: Mapping[str, ConfigKey]) -> dict[str, Any]:
-    """Returns what of a device's configuration its host is given: its own keys that are set, and the budget of threads and memory."""
+    """Returns what of a hook's configuration the host's Core is given: keys of the device that are set, and the budget of threads and
+    memory. The core's other keys, as CACHE_DIR and DEADLINE, are answered for here.
+    """
     own = {name: value for name, value in config.items() if name in keys and name not in STANDARD_KEYS and value is not None}
-    return own | {name: config[name] for name in _FORWARDED if config.get(name) is not None}
+    limit = config[MEMORY_LIMIT_KEY]
+    return own | unshare_threads(config, count_processors()) | ({} if limit is None else {MEMORY_LIMIT_KEY: limit})
 
 
 def query_remote(carrier: Carrier, network: Network, config: Mapping[str, Any], device: str) -> QueryResult:

@@ -24,7 +24,8 @@ _BREAKING = dedent(
 
     import numpy as np
 
-    from hetero_core import ConfigKey, Executable, QueryResult, hookimpl
+    from hetero_core import ConfigKey, Executable, Payload, QueryResult, hookimpl
+    from hetero_core.network.writer import pack_network, unpack_network
 
 
     def break_now(how, sign=""):
@@ -49,8 +50,10 @@ _BREAKING = dedent(
 
 
     class Breaking(Executable):
-        def __init__(self, network, how, sign):
-            self.inputs, self.outputs, self._how, self._sign = network.inputs, network.outputs, how, sign
+        def __init__(self, network, config, is_compiled_again=True):
+            self.network, self.inputs, self.outputs = network, network.inputs, network.outputs
+            self.config, self._is_compiled_again = config, is_compiled_again
+            self._how, self._sign = config["BREAKING_HOW"], config["BREAKING_SIGN"]
 
         def run(self, inputs, context):
             # Breaks for the numbers that it is told to; any other input is negated.
@@ -59,7 +62,12 @@ _BREAKING = dedent(
             return (-inputs[0],)
 
         def metrics(self):
-            return {"PID": os.getpid()}
+            return {
+                "PID": os.getpid(),
+                "IS_COMPILED_AGAIN": self._is_compiled_again,
+                "THREADS_OF_A_RUN": self.config["INFERENCE_NUM_THREADS"],
+                "STREAMS": self.config["NUM_STREAMS"],
+            }
 
 
     class Device:
@@ -89,7 +97,23 @@ _BREAKING = dedent(
                 break_now(config["BREAKING_HOW"], sign + ".second" if is_second else "")
             if config["BREAKING_AT"] == "SECOND_LOAD":
                 open(sign, "w").close()
-            return Breaking(network, config["BREAKING_HOW"], config["BREAKING_SIGN"])
+            return Breaking(network, config)
+
+        @hookimpl
+        def metrics(self):
+            return {"RANGE_FOR_STREAMS": (1, 8)}
+
+        @hookimpl
+        def export_network(self, executable):
+            # Code that a blob can do without; where it breaks by EXIT, it cannot.
+            code = ("compiled",)
+            spare = () if executable.config["BREAKING_HOW"] == "EXIT" else code
+            return Payload({**pack_network(executable.network), "compiled": b"code"}, code=code, spare=spare)
+
+        @hookimpl
+        def import_network(self, device, payload, config):
+            network = unpack_network(payload.sections)
+            return Breaking(network, config, is_compiled_again="compiled" not in payload.sections)
 
 
     @hookimpl

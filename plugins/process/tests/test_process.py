@@ -293,3 +293,15 @@ def test_times_of_nodes_come_back(core: Core, read: Callable[[str], Network]) ->
     (entry,) = request.perf_counts
     assert (entry.operator, entry.device) == ("Exp-13", "PROCESS:CPU")
     assert 0 < entry.seconds < 60
+
+
+@pytest.mark.parametrize(
+    "config", [{"NUM_STREAMS": 2, "INFERENCE_NUM_THREADS": 2}, {"NUM_STREAMS": 2}, {"INFERENCE_NUM_THREADS": 1}, {}]
+)
+def test_threads_of_a_stream_are_those_of_the_device_itself(
+    core: Core, negation: Network, load: Callable[..., Any], config: dict[str, int]
+) -> None:
+    local = core.load_network(negation, "BREAKING", config)
+    remote = load(**config)
+    assert remote.get_metric("THREADS_OF_A_RUN") == local.get_metric("THREADS_OF_A_RUN")
+    assert remote.get_metric("STREAMS") == local.get_metric("STREAMS")
