@@ -74,6 +74,10 @@ class Channel:
             self._end.shutdown(socket.SHUT_RDWR)
         self._end.close()
 
+    def drop(self) -> None:
+        """Closes the descriptor and leaves the conversation to the process that this one was forked from."""
+        self._end.close()
+
 
 def open_block(content: Any) -> Any:
     """Returns an open file without a name that holds these bytes."""

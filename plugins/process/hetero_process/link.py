@@ -17,10 +17,12 @@ import sys
 import threading
 from collections.abc import Sequence
 from time import monotonic
+from weakref import WeakSet
 
 from hetero_core.contract import CancelToken
 from hetero_core.errors import DeadlineExceededError, DeviceCrashedError
 from hetero_core.remote.mirror import HostReplacedError
+from hetero_core.runtime.forks import call_in_child
 from hetero_process.channel import CANCEL, Channel, Message
 
 GRACE = 1.0
@@ -76,6 +78,7 @@ class Link:
         self._poll.register(self._channel.fileno(), select.POLLIN)
         self._end = ""
         self._culprit: int | None = None
+        _links.add(self)
 
     @property
     def is_ended_by_us(self) -> bool:
@@ -208,6 +211,22 @@ class Link:
         self._channel.close()
         if not self._end:
             self._bury("was closed")
+
+    def drop(self) -> None:
+        """Closes what this process holds of the child. A fork would keep it alive after the parent's end."""
+        self._lifeline.close()
+        self._channel.drop()
+
+
+_links: WeakSet[Link] = WeakSet()
+
+
+def _drop_links() -> None:
+    for link in list(_links):
+        link.drop()
+
+
+call_in_child(_drop_links)
 
 
 def _open_lifeline() -> tuple[io.FileIO, int]:

@@ -305,3 +305,32 @@ def test_threads_of_a_stream_are_those_of_the_device_itself(
     remote = load(**config)
     assert remote.get_metric("THREADS_OF_A_RUN") == local.get_metric("THREADS_OF_A_RUN")
     assert remote.get_metric("STREAMS") == local.get_metric("STREAMS")
+
+
+def test_forked_process_keeps_no_child_alive(breaking_folder: Path) -> None:
+    script = dedent(
+        f"""
+        import os, sys, threading
+        sys.path.insert(0, {str(breaking_folder)!r})
+        import onnx.parser
+        from hetero_core import Core
+        core = Core()
+        model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) {{ y = Neg (x) }}')
+        pid = core.load_network(model, "PROCESS:BREAKING").get_metric("PID")
+        fork = os.fork()
+        if fork:
+            print(pid, fork, flush=True)
+        threading.Event().wait()
+        """
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid, fork = map(int, parent.stdout.readline().split())
+        try:
+            assert is_alive(pid)
+            parent.kill()
+            parent.wait()
+            assert wait_for(lambda: not is_alive(pid))
+            assert is_alive(fork)
+        finally:
+            os.kill(fork, signal.SIGKILL)
