@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from hetero_core.blobs.trust import are_imports_trusted
 from hetero_core.contract import CancelToken, ConfigKey, Executable, Payload, QueryResult, RunContext
 from hetero_core.devices.config import MEMORY_LIMIT_KEY, STANDARD_KEYS
 from hetero_core.devices.processors import count_processors
@@ -26,7 +27,6 @@ from hetero_core.records import record
 _TYPES: Mapping[str, type] = {kind.__name__: kind for kind in (bool, int, float, str, tuple, dict)}
 Result = TypeVar("Result")
 BLOB = "blob"
-CODE = "code"
 
 
 class HostReplacedError(DeviceCrashedError):
@@ -125,9 +125,9 @@ def load_remote(carrier: Carrier, network: Network, config: Mapping[str, Any]) -
 
 
 def import_remote(carrier: Carrier, payload: Payload, config: Mapping[str, Any]) -> RemoteExecutable:
-    """Returns a network that the host has imported from its device's own blob."""
-    blob = payload.read_code(CODE) if CODE in payload.sections else payload.sections[BLOB]
-    return RemoteExecutable(carrier, lambda token: carrier.call("import", dict(config), bulk=(blob,), token=token)[0])
+    """Returns a network that the host has imported from its device's own blob, with the trust of the import here."""
+    blob, trust = payload.sections[BLOB], are_imports_trusted()
+    return RemoteExecutable(carrier, lambda token: carrier.call("import", dict(config), trust, bulk=(blob,), token=token)[0])
 
 
 class RemoteExecutable(Executable):
@@ -191,13 +191,9 @@ class RemoteExecutable(Executable):
         return call_again(lambda: self._carrier.call(operation, self.find_number()[1], *arguments))
 
     def export(self) -> Payload:
-        """Returns the blob that the host's device exports, marked as code where it holds some."""
-        from hetero_core.blobs.container import find_code, read_blob
-
+        """Returns the blob that the host's device exports; code in it is marked there, where an import without trust finds it."""
         _, (blob,) = self._call("export")
-        content = bytes(blob)
-        name = CODE if find_code(read_blob(content)[1]) else BLOB
-        return Payload({name: content}, code=(CODE,) if name == CODE else ())
+        return Payload({BLOB: bytes(blob)})
 
     def close(self) -> None:
         """Lets the host free the network, where it still has it."""

@@ -25,6 +25,7 @@ from hetero_core.errors import (
     InferenceError,
     RequestCancelledError,
     UnsupportedNodesError,
+    UntrustedBlobError,
 )
 
 GOOD = {"x": np.array([1.0, -2.0], np.float32)}
@@ -334,3 +335,25 @@ def test_forked_process_keeps_no_child_alive(breaking_folder: Path) -> None:
             assert is_alive(fork)
         finally:
             os.kill(fork, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("is_trusted", [False, True])
+def test_code_that_a_blob_can_do_without_is_used_where_it_is_trusted(
+    core: Core, negation: Network, load: Callable[..., Any], tmp_path: Path, is_trusted: bool
+) -> None:
+    load(BREAKING_HOW="RAISE").export_network(tmp_path / "network.blob")
+    again = core.import_network(tmp_path / "network.blob", "PROCESS:BREAKING", trust=is_trusted)
+    assert again.get_metric("IS_COMPILED_AGAIN") is not is_trusted
+    require_right(again)
+    os.kill(again.get_metric("PID"), signal.SIGKILL)
+    with pytest.raises(DeviceCrashedError, match="SIGKILL"):
+        again.infer(GOOD)
+    require_right(again)
+    assert again.get_metric("IS_COMPILED_AGAIN") is not is_trusted
+
+
+def test_code_that_a_blob_needs_is_refused_without_trust(core: Core, load: Callable[..., Any], tmp_path: Path) -> None:
+    load(BREAKING_HOW="EXIT").export_network(tmp_path / "network.blob")
+    with pytest.raises(UntrustedBlobError, match="compiled"):
+        core.import_network(tmp_path / "network.blob", "PROCESS:BREAKING")
+    require_right(core.import_network(tmp_path / "network.blob", "PROCESS:BREAKING", trust=True))
