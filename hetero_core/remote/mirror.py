@@ -173,7 +173,9 @@ class RemoteExecutable(Executable):
 
     def _run_once(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         state: Any = context.state
-        loaded = self.find_number(context.token)
+        loaded = self._loaded
+        if not self._carrier.has_host(loaded[0]):
+            loaded = self.find_number(context.token)
         if state.session is None or state.loaded != loaded:
             state.session, state.loaded = self._carrier.open_session(loaded[1], self.outputs, context.token), loaded
         outputs: tuple[Any, ...] = state.session.run(inputs, context)

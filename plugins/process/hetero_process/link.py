@@ -1,4 +1,4 @@
-"""The parent's end: starts the child, sends requests, and waits; whoever waits reads, for itself and for the others.
+"""The parent's end: starts the child, sends requests, and waits. Each request has a lane for itself.
 
 A thread that waits polls now and then whether its caller has given up. A child that does not answer within GRACE seconds from then on
 is ended.
@@ -7,15 +7,15 @@ is ended.
 from __future__ import annotations
 
 import io
-import itertools
 import os
-import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from time import monotonic
 from weakref import WeakSet
 
@@ -23,7 +23,7 @@ from hetero_core.contract import CancelToken
 from hetero_core.errors import DeadlineExceededError, DeviceCrashedError
 from hetero_core.remote.mirror import HostReplacedError
 from hetero_core.runtime.forks import call_in_child
-from hetero_process.channel import CANCEL, Channel, Message
+from hetero_process.channel import CANCEL, CONTROL, LANE, Channel, Message, open_lane
 
 GRACE = 1.0
 """Seconds that a child has to give up what nobody waits for any more."""
@@ -31,15 +31,15 @@ _POLL = 0.05
 """Seconds between two looks at whether the caller has given up."""
 
 
-class _Waiting:
-    """A request that waits for its answer: it is woken when the answer is here, or when it is its turn to read."""
+class _Lane:
+    """A channel to a thread of the child of its own: one request after the other."""
 
-    __slots__ = ("answer", "event", "what")
+    __slots__ = ("channel", "number", "requests")
 
-    def __init__(self, what: str) -> None:
-        self.what = what
-        self.answer: Message | None = None
-        self.event = threading.Event()
+    def __init__(self, channel: Channel, number: int) -> None:
+        self.channel = channel
+        self.number = number
+        self.requests = 0
 
 
 class Link:
@@ -69,15 +69,12 @@ class Link:
         finally:
             theirs.close()
             os.close(lifeline)
-        self._channel = Channel(ours)
-        self._numbers = itertools.count(1)
+        self._control = ours
         self._lock = threading.Lock()
-        self._waiting: dict[int, _Waiting] = {}
-        self._is_read = False
-        self._poll = select.poll()
-        self._poll.register(self._channel.fileno(), select.POLLIN)
+        self._lanes: list[_Lane] = []
+        self._free: deque[_Lane] = deque()
         self._end = ""
-        self._culprit: int | None = None
+        self._culprit: object = None
         _links.add(self)
 
     @property
@@ -105,81 +102,67 @@ class Link:
 
         Raises: DeviceCrashedError where the child is gone; DeadlineExceededError where it had to be ended for this request.
         """
-        number, waiting = next(self._numbers), _Waiting(what)
-        with self._lock:
-            if self._end:
-                raise self._describe_end(what, is_bystander=self._culprit is not None)
-            self._waiting[number] = waiting
         try:
-            self._channel.send(number, kind, text, files)
+            lane = self._free.pop()
+        except IndexError:
+            lane = self._open_lane()
+        try:
+            lane.requests += 1
+            lane.channel.send(lane.requests, kind, text, files)
+            answer = self._await(lane, what, token, None if end_of_wait is None else end_of_wait + GRACE)
         except OSError:
-            self._bury()
-        self._await(number, waiting, token, None if end_of_wait is None else end_of_wait + GRACE)
-        answer = waiting.answer
-        if answer is None and self._culprit == number:
-            raise DeadlineExceededError(str(self._describe_end(what)))
+            answer = None
         if answer is None:
+            lane.channel.close()
+            self._bury()
+            if self._culprit is lane:
+                raise DeadlineExceededError(str(self._describe_end(what)))
             raise self._describe_end(what, is_bystander=self._culprit is not None)
+        self._free.append(lane)
+        if self._end:
+            self._close_lanes()
         return answer
 
-    def _await(self, number: int, waiting: _Waiting, token: CancelToken | None, limit: float | None) -> None:
-        """Waits until the answer is here or the child is gone; reads while nobody else does."""
-        is_told = False
-        while waiting.answer is None and not self._end:
+    def _open_lane(self) -> _Lane:
+        """Returns a further lane: there are as many as there have been requests at once. Raises: OSError where no socket can be had."""
+        channel, ends = open_lane()
+        try:
             with self._lock:
-                is_reader = not self._is_read and waiting.answer is None
-                self._is_read |= is_reader
-            if is_reader:
-                try:
-                    self._read_once()
-                finally:
-                    self._pass_on()
-            else:
-                waiting.event.wait(_POLL)
-                waiting.event.clear()
-            if token is not None and token.is_set and not is_told and waiting.answer is None:
+                lane = _Lane(channel, len(self._lanes))
+                self._lanes.append(lane)
+            self._tell(LANE, lane, ends)
+        finally:
+            for end in ends:
+                os.close(end)
+        return lane
+
+    def _tell(self, kind: int, lane: _Lane, ends: Sequence[int] = ()) -> None:
+        """Sends a message on the control channel. Where nobody reads any more, nobody answers on the lane either, which says so."""
+        with suppress(OSError), self._lock:
+            socket.send_fds(self._control, [CONTROL.pack(kind, lane.number, lane.requests)], ends)
+
+    def _close_lanes(self) -> None:
+        """Closes the lanes that are free; the others are closed by the requests that have them."""
+        with suppress(IndexError):
+            while True:
+                self._free.pop().channel.close()
+
+    def _await(self, lane: _Lane, what: str, token: CancelToken | None, limit: float | None) -> Message | None:
+        """Returns the answer, None where the child is gone. Raises: OSError where its end is."""
+        is_told = False
+        while True:
+            if lane.channel.wait(_POLL):
+                return lane.channel.receive()
+            if self._end:
+                return None
+            if token is not None and token.is_set and not is_told:
                 is_told, limit = True, monotonic() + GRACE
-                self._tell_cancel(number)
-            if limit is not None and monotonic() > limit and waiting.answer is None:
-                self.kill(f"it did not answer in time while it {waiting.what}", culprit=number)
-        with self._lock:
-            self._waiting.pop(number, None)
+                self._tell(CANCEL, lane)
+            if limit is not None and monotonic() > limit:
+                self.kill(f"it did not answer in time while it {what}", culprit=lane)
+                return None
 
-    def _tell_cancel(self, number: int) -> None:
-        try:
-            self._channel.send(number, CANCEL)
-        except OSError:
-            self._bury()
-
-    def _read_once(self) -> None:
-        """Waits a moment for a message, and gives it to whoever waits for it."""
-        try:
-            if not self._poll.poll(_POLL * 1000):
-                return
-            message = self._channel.receive()
-        except (OSError, ValueError):
-            message = None
-        if message is None:
-            self._bury()
-            return
-        with self._lock:
-            waiting = self._waiting.get(message.number)
-            if waiting is not None:
-                waiting.answer = message
-                waiting.event.set()
-                return
-        for file in message.files:
-            os.close(file)
-
-    def _pass_on(self) -> None:
-        """Lets another one who waits read."""
-        with self._lock:
-            self._is_read = False
-            following = next((one for one in self._waiting.values() if one.answer is None), None)
-        if following is not None:
-            following.event.set()
-
-    def kill(self, reason: str, *, culprit: int) -> None:
+    def kill(self, reason: str, *, culprit: object) -> None:
         """Ends the child at once because of a request; the others that are under way are told that it was not theirs."""
         with self._lock:
             if not self._end:
@@ -188,7 +171,7 @@ class Link:
         self._bury()
 
     def _bury(self, reason: str = "") -> None:
-        """Notes that the child is gone, and why, and wakes all who wait for it."""
+        """Waits for the child that is gone, and notes why it is."""
         try:
             status = self._process.wait(timeout=GRACE)
         except subprocess.TimeoutExpired:
@@ -198,9 +181,6 @@ class Link:
             if not self._end:
                 self._end = reason or _describe_status(status)
             self._lifeline.close()
-            waiting = list(self._waiting.values())
-        for one in waiting:
-            one.event.set()
 
     def _describe_end(self, what: str, *, is_bystander: bool = False) -> DeviceCrashedError:
         kind = HostReplacedError if is_bystander else DeviceCrashedError
@@ -208,14 +188,18 @@ class Link:
 
     def close(self) -> None:
         """Lets the child end, and waits for it; one that hangs is ended."""
-        self._channel.close()
+        with suppress(OSError):  # the child may have gone before
+            self._control.shutdown(socket.SHUT_RDWR)
+        self._control.close()
         if not self._end:
             self._bury("was closed")
+        self._close_lanes()
 
     def drop(self) -> None:
         """Closes what this process holds of the child. A fork would keep it alive after the parent's end."""
         self._lifeline.close()
-        self._channel.drop()
+        for end in (self._control, *(lane.channel for lane in self._lanes)):
+            end.close()
 
 
 _links: WeakSet[Link] = WeakSet()
