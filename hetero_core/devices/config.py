@@ -11,6 +11,7 @@ from hetero_core.devices.threads import AUTO, EXCLUSIVE_KEY, HINT_KEY, STREAMS_K
 from hetero_core.errors import ConfigKeyError, ConfigValueError, PluginError, enumerate_choices, suggest
 
 STRICT_KEY = "STRICT_DECLARATIONS"
+ISOLATE_KEY = "ISOLATE"
 
 STANDARD_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
     {
@@ -22,6 +23,9 @@ STANDARD_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
         "MEMORY_LIMIT": ConfigKey(int, None, "The bytes that constants, and the values of one run, may take.", runtime=True),
         STRICT_KEY: ConfigKey(
             bool, False, "Declared shapes that contradict what is computed are errors, not warnings.", runtime=True
+        ),
+        ISOLATE_KEY: ConfigKey(
+            bool, False, "The device runs in a process of its own, as behind PROCESS: in its name.", runtime=True
         ),
         THREADS_KEY: ConfigKey(
             int,
