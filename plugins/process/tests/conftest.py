@@ -123,15 +123,20 @@ _BREAKING = dedent(
 )
 
 
-@pytest.fixture(scope="session")
-def breaking_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the device BREAKING, as pip would have installed it."""
-    folder = tmp_path_factory.mktemp("site")
+def install_breaking(folder: Path) -> None:
+    """Writes the device into a folder, as pip would have installed it."""
     (folder / "breaking_device.py").write_text(_BREAKING)
     installed = folder / "breaking_device-1.0.dist-info"
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: breaking-device\nVersion: 1.0\n")
     (installed / "entry_points.txt").write_text("[hetero_core.devices]\nBREAKING = breaking_device\n")
+
+
+@pytest.fixture(scope="session")
+def breaking_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the device BREAKING, as pip would have installed it."""
+    folder = tmp_path_factory.mktemp("site")
+    install_breaking(folder)
     return folder
 
 
