@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 import threading
+from contextlib import suppress
 
 from hetero_core.contract import CancelToken
 from hetero_core.core import Core
@@ -82,8 +83,10 @@ class Child:
 
     def _serve_lane(self, lane: _Lane) -> None:
         try:
-            while (message := lane.channel.receive()) is not None:
-                self._handle(lane, message)
+            # An OSError: nobody waits for the answer any more.
+            with suppress(OSError):
+                while (message := lane.channel.receive()) is not None:
+                    self._handle(lane, message)
         finally:
             lane.channel.close()
 

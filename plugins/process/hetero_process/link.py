@@ -112,6 +112,9 @@ class Link:
             answer = self._await(lane, what, token, None if end_of_wait is None else end_of_wait + GRACE)
         except OSError:
             answer = None
+        except BaseException:  # an interrupt: the answer is still to come, and the lane is of no use for another request
+            lane.channel.close()
+            raise
         if answer is None:
             lane.channel.close()
             self._bury()
@@ -198,8 +201,9 @@ class Link:
     def drop(self) -> None:
         """Closes what this process holds of the child. A fork would keep it alive after the parent's end."""
         self._lifeline.close()
-        for end in (self._control, *(lane.channel for lane in self._lanes)):
-            end.close()
+        self._control.close()
+        for lane in self._lanes:
+            lane.channel.close()
 
 
 _links: WeakSet[Link] = WeakSet()
