@@ -16,6 +16,8 @@ nox -s answers              changed models on CPU, TEMPLATE, ORT and OPENVINO be
 nox -s graphs               20,000 drawn graphs on CPU, 5,000 on each other device, into graphs.json; hours. It goes on where it
                             stopped; -- CPU -c CPU_KERNELS=JIT --seeds 0:500 --record graphs.json for one device
 nox -s endurance            twelve minutes of processes that are killed and devices that fail; -- --minutes 60 --seed 7 for more
+nox -s environments         two distributions of ONNX Runtime in one network, each in an environment of its own; downloads both
+nox -s rounds               100 rounds of devices that abort, exit, hang and eat memory in a process of their own; minutes
 nox -s lint types docs      style, types, and every code block of the docs
 """
 
@@ -222,6 +224,20 @@ def endurance(session: nox.Session) -> None:
     # One arena for all threads, so that memory that grows is memory that is held.
     environment = {**isolate(session), "MALLOC_ARENA_MAX": "1"}
     session.run("python", "tests/endurance/soak.py", *(session.posargs or ("--minutes", "10")), env=environment)
+
+
+@nox.session
+def environments(session: nox.Session) -> None:
+    """Runs one network over devices of two further environments, which the test makes; not among the default sessions."""
+    install_workspace(session, [*COMPANIONS, "process", "onnxruntime"])
+    session.run("pytest", "tests/environments", *session.posargs, env=isolate(session))
+
+
+@nox.session
+def rounds(session: nox.Session) -> None:
+    """Counts what devices that break in a process of their own leave behind; not among the default sessions."""
+    install_workspace(session, [*COMPANIONS, "process"])
+    session.run("python", "plugins/process/tests/rounds.py", *session.posargs, env=isolate(session))
 
 
 @nox.session

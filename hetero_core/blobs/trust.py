@@ -45,6 +45,11 @@ def require_trust(header: BlobHeader, payload: Payload, *, trust: bool) -> Itera
         yield payload
 
 
+def are_imports_trusted() -> bool:
+    """Says whether the import that this thread works for uses code; for a plugin that hands a blob to another process."""
+    return _is_trusted.get()
+
+
 @contextmanager
 def trust_imports(is_trusted: bool) -> Iterator[None]:
     """Says for all imports within the block whether code is used."""

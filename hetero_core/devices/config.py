@@ -12,6 +12,7 @@ from hetero_core.devices.threads_per_stream import multiply_streams
 from hetero_core.errors import ConfigKeyError, ConfigValueError, PluginError, enumerate_choices, suggest
 
 STRICT_KEY = "STRICT_DECLARATIONS"
+ISOLATE_KEY = "ISOLATE"
 
 STANDARD_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
     {
@@ -23,6 +24,9 @@ STANDARD_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
         "MEMORY_LIMIT": ConfigKey(int, None, "The bytes that constants, and the values of one run, may take.", runtime=True),
         STRICT_KEY: ConfigKey(
             bool, False, "Declared shapes that contradict what is computed are errors, not warnings.", runtime=True
+        ),
+        ISOLATE_KEY: ConfigKey(
+            bool, False, "The device runs in a process of its own, as behind PROCESS: in its name.", runtime=True
         ),
         THREADS_KEY: ConfigKey(
             int,
@@ -54,7 +58,8 @@ STANDARD_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
 """The keys that the core itself answers for, on every device; those of the cache on devices that export and import."""
 
 CACHE_KEYS = ("CACHE_DIR", "CACHE_SIZE_LIMIT")
-LIMIT_KEYS = ("DEADLINE", "MEMORY_LIMIT")
+DEADLINE_KEY, MEMORY_LIMIT_KEY = "DEADLINE", "MEMORY_LIMIT"
+LIMIT_KEYS = (DEADLINE_KEY, MEMORY_LIMIT_KEY)
 
 # Names of the Inference Engine 1.x API for keys that stand today under another one.
 ALIASES: Mapping[str, str] = freeze_mapping(

@@ -125,6 +125,12 @@ class Device:
                 values_of_place[place] = {key: value for key, value in values_of_place.get(place, {}).items() if key != name}
             self._set = values_of_place
 
+    def read_set(self, device: DeviceName) -> dict[str, Any]:
+        """Returns what `set_config` has set for the device with this id and these arguments."""
+        values_of_place = self._set
+        places = dict.fromkeys((("", ""), ("", device.arguments), (device.id, ""), (device.id, device.arguments)))
+        return {name: value for place in places for name, value in values_of_place.get(place, {}).items()}
+
     def resolve(self, device: DeviceName, given: Mapping[str, Any] | None) -> tuple[DeviceName, Mapping[str, Any]]:
         """Returns the device with its id and arguments in place, and its complete configuration for a call with these values.
 
@@ -136,10 +142,8 @@ class Device:
         keys = self.keys(device)
         call = convert_config(given or {}, keys, device=str(device))
         device = self._with_id(device, call)
-        values_of_place = self._set
-        places = dict.fromkeys((("", ""), ("", device.arguments), (device.id, ""), (device.id, device.arguments)))
         common = {name: value for name, value in self._find_common().items() if name in keys}
-        config = dict(merge_config(keys, common, *(values_of_place.get(place, {}) for place in places), call))
+        config = dict(merge_config(keys, common, self.read_set(device), call))
         config["DEVICE_ID"] = device.id
         for name, key in keys.items():
             if key.is_arguments and device.arguments:
