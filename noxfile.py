@@ -118,7 +118,7 @@ def models(session: nox.Session) -> None:
 @nox.session(venv_backend="virtualenv")  # see engines
 def real(session: nox.Session) -> None:
     """Runs trained models by the pipelines of the packages that ship them; prints how many models, packages and comparisons."""
-    plugins = [with_extras("cpu", "jit"), "hetero", with_extras("onnxruntime", "cpu"), with_extras("openvino", "test"), "template"]
+    plugins = ["cpu", "hetero", with_extras("onnxruntime", "cpu"), with_extras("openvino", "test"), "template"]
     # What the packages need, less what brings a second ONNX Runtime or another torch.
     needed = (
         "opencv-python-headless",
@@ -154,7 +154,7 @@ def types(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Runs every Python block of the docs and README, and checks their links."""
-    install_workspace(session, [with_extras(name, "jit") for name in PLUGINS])
+    install_workspace(session, PLUGINS)
     run_tests(session, "tests/docs")
 
 
@@ -175,7 +175,7 @@ def shapes(session: nox.Session) -> None:
 @nox.session
 def plans(session: nox.Session) -> None:
     """Verifies plans of CPU that are made and not run; not among the default sessions."""
-    install_workspace(session, [with_extras("cpu", "test", "jit"), "template", "hetero"])
+    install_workspace(session, ["cpu", "template", "hetero"])
     session.run("python", "tests/bench/check_plans.py", *session.posargs, env=isolate(session))
 
 
@@ -201,7 +201,7 @@ GRAPHS = (
 @nox.session
 def graphs(session: nox.Session) -> None:
     """Tries drawn graphs on every device, for hours; a second run goes on with the seeds that graphs.json has not."""
-    install_workspace(session, [with_extras(name, "test", "jit") for name in PLUGINS])
+    install_workspace(session, [with_extras(name, "test") for name in PLUGINS])
     for subject in [session.posargs] if session.posargs else GRAPHS:
         session.run("python", "tests/graphs/run.py", *subject, env=isolate(session), success_codes=[0, 1])
 
@@ -209,7 +209,7 @@ def graphs(session: nox.Session) -> None:
 @nox.session
 def answers(session: nox.Session) -> None:
     """Goes on where tests/fuzz/ranges.json says that each device ended; not among the default sessions."""
-    install_workspace(session, [with_extras(name, "test", "jit") for name in PLUGINS])
+    install_workspace(session, [with_extras(name, "test") for name in PLUGINS])
     folder = session.create_tmp()
     for device in ("CPU", "TEMPLATE", "ORT", "OPENVINO") if "--device" not in session.posargs else ("",):
         arguments = session.posargs if not device else ["--device", device, "--seed", "1", "--cases", "1000", *session.posargs]
@@ -243,7 +243,7 @@ def rounds(session: nox.Session) -> None:
 @nox.session
 def bench(session: nox.Session) -> None:
     """Prints figures; asserts nothing. With arguments, those of tests/bench/bench_models.py, that one alone."""
-    install_workspace(session, [with_extras(name, "test", "jit") for name in PLUGINS])
+    install_workspace(session, [with_extras(name, "test") for name in PLUGINS])
     # It clears its children's environment itself, and says what it cleared.
     session.run("python", "tests/bench/bench_models.py", *session.posargs)
     if session.posargs:

@@ -265,7 +265,8 @@ def test_times_of_every_node_are_there_when_asked_for(core: Core, read: Callable
     request = core.load_network(network, device, {"PERF_COUNT": "YES"}).create_infer_request()
     request.infer({"x": np.ones(2, np.float32)})
     nodes = [entry for entry in request.perf_counts if not entry.targets]
-    assert [entry.node for entry in nodes] == ["Abs_0", "Neg_1"]
+    # Machine code runs both as one step, which has both names.
+    assert [name for entry in nodes for name in entry.node.split("+")] == ["Abs_0", "Neg_1"]
     assert all(entry.seconds > 0 for entry in request.perf_counts)
     if ":" in device:
         assert [(entry.device, entry.subgraph) for entry in nodes] == [("CPU", 0), ("TEMPLATE", 1)]

@@ -20,6 +20,7 @@ from hetero_cpu.instance import WrongTypeError
 from hetero_cpu.jit.orders import OrderDroppedError
 from hetero_cpu.kernel_choice import NO, YES
 from hetero_cpu.kernel_set import warn_of_slow_kernels
+from hetero_cpu.mapped_weights import drop_read_pages
 from hetero_cpu.open_plans import OpenPlans, load_kernels, make_plan_in_use
 from hetero_cpu.passes import join_network, transform_network
 from hetero_cpu.plan import Plan, count_constant_bytes
@@ -113,7 +114,8 @@ class CpuExecutable(Executable):
 
     def _run_twice(self, found: PlanInUse, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Runs with a plan that nobody has verified, and without one; where the answers differ the network goes on node by node."""
-        verdict = self._verifier.run(inputs, context, lambda: found.run(inputs, context, self._teams), self._open_program())
+        program = drop_read_pages(self._open_program(), self._transformed.initializers)
+        verdict = self._verifier.run(inputs, context, lambda: found.run(inputs, context, self._teams), program)
         if verdict.fault:
             self._refute_all()
             self._verifier.warn(verdict.fault)

@@ -60,16 +60,19 @@ class LaterArray:
                 )
                 made.flags.writeable = False
                 self._array = made
+                constants = tuple(source for source in self._sources if isinstance(source, Initializer))
+                for constant in constants:
+                    # Another plan may want the array, but rarely what was packed already.
+                    constant.drop_pages()
                 if self._releases:
-                    self._release_sources()
+                    self._release_sources(constants)
             return self._array
 
-    def _release_sources(self) -> None:
-        for source in self._sources:
-            if isinstance(source, Initializer):
-                source.release()
+    def _release_sources(self, constants: tuple[Initializer, ...]) -> None:
+        for constant in constants:
+            constant.release()
         # What is told apart by its constants keeps those, without their arrays.
-        self._sources = tuple(source for source in self._sources if isinstance(source, Initializer))
+        self._sources = constants
 
     @property
     def nbytes(self) -> int:
