@@ -63,7 +63,8 @@ class Declaration:
     those of its signature, and a ValueError of it is the reason why the node is refused. `count_bytes(*inputs, **attributes)` says how
     many bytes a run makes; an operator has it if values or attributes, and not shapes alone, decide (`sizes`). `unread` are attributes,
     with their defaults, that these versions have and no result depends on; the function is not given them. `without` are attributes of
-    the function that these versions do not have.
+    the function that these versions do not have. `shared` are attributes, with their defaults, that several operators have in common;
+    the function takes them in its ** parameter.
     """
 
     op_type: str
@@ -84,6 +85,7 @@ class Declaration:
     count_bytes: Callable[..., int] | None = None
     unread: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
     without: tuple[str, ...] = ()
+    shared: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
 
     def __call__(self, function: Function) -> Function:
         """Registers the function; declarations may be stacked."""
@@ -102,6 +104,7 @@ class Declaration:
         is_counting = "output_count" in attributes
         assert self.counts_outputs == is_counting, f"{self.op_type}: output_count is declared on one side only"
         assert attributes.keys() >= set(self.without), f"{self.op_type}: the function has no such attribute to be without"
+        attributes |= self.shared
         hidden = {"output_count", *self.without}
         return Kernel(
             **{name: getattr(self, name) for name in _DECLARED},

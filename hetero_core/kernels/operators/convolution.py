@@ -13,7 +13,7 @@ from hetero_core.kernels.precision import Array, Namespace, narrow, widen
 from hetero_core.kernels.products import multiply
 from hetero_core.kernels.registry import FLOATS, kernel
 from hetero_core.kernels.sizes import product
-from hetero_core.kernels.windows import AUTO_PADS, Windows, count_slid, lay_windows
+from hetero_core.kernels.windows import AUTO_PADS, CONVOLVING, Windows, count_slid, lay_windows
 
 # Measured on two cores with vgg19: 4 to 16 MiB are equal, whole images take 1.3 times as long.
 _COLUMN_BYTES = 8 << 20
@@ -24,26 +24,14 @@ def count_convolved(x: Array, w: Array, *_: Any, **geometry: Any) -> int:
     return count_slid(x, tuple(w.shape[2:]), int(w.shape[0]), **geometry) * int(x.itemsize)
 
 
-@kernel("Conv", since=(1, 11, 22), dtypes=FLOATS, choices={"auto_pad": AUTO_PADS}, count_bytes=count_convolved)
-def conv(
-    xp: Namespace,
-    x: Array,
-    w: Array,
-    b: Array | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: tuple[int, ...] | None = None,
-    group: int = 1,
-    kernel_shape: tuple[int, ...] | None = None,
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
-) -> Array:
+@kernel("Conv", since=(1, 11, 22), dtypes=FLOATS, count_bytes=count_convolved, **CONVOLVING)
+def conv(xp: Namespace, x: Array, w: Array, b: Array | None = None, *, group: int = 1, **geometry: Any) -> Array:
     """Returns the cross-correlation of x with w, plus b for each output channel.
 
     x: (batch, channels, *sizes); w: (outputs, channels / group, *kernel); b: (outputs,). Sums in float32 or wider.
     Source: ONNX Conv-22.
     """
-    windows = lay_windows(x.shape[2:], w.shape[2:], auto_pad=auto_pad, pads=pads, strides=strides, dilations=dilations)
+    windows = lay_windows(x.shape[2:], w.shape[2:], **geometry)
     y = convolve(xp, widen(x), widen(w), windows, group)
     if b is not None:
         y += widen(b).reshape((-1, *(1,) * len(windows.sizes)))

@@ -6,9 +6,10 @@ end of a sequence the state stays and the outputs are zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from math import isnan, nan
+from typing import Any
 
 from hetero_core.errors import suggest
 from hetero_core.kernels.operators.activations import sigmoid_of, softplus_of
@@ -23,12 +24,6 @@ States = tuple[Array, ...]
 CellStep = Callable[[Array, States], States]
 _ACTIVATION_COUNTS = {"RNN": 1, "GRU": 2, "LSTM": 3}
 _DIRECTIONS = {"direction": ("forward", "reverse", "bidirectional"), "layout": (0, 1)}
-_SIZE = {"hidden_size": None}
-"""The shapes of the weights say it, too."""
-_FIRST_CHOICES = {"direction": _DIRECTIONS["direction"], "output_sequence": (0, 1)}
-_FIRST_HINTS = {**_SIZE, "output_sequence": 0}
-"""Of the first versions; that Y may be left out an absent name says, too."""
-
 # Name -> defaults of alpha and beta where the function takes them; NaN where the two sources have different ones or none.
 _PARAMETERS: dict[str, tuple[float | None, float | None]] = {
     "affine": (nan, nan),
@@ -66,6 +61,18 @@ def refuse_activations(node: Node, input_types: tuple[ValueType | None, ...], *,
             if index >= given and default is not None and isnan(default):
                 return f"activation '{name}' of {node.operator} has no {attribute}"
     return None
+
+
+_COMMON: Mapping[str, Any] = {"dtypes": (FLOATS, FLOATS, FLOATS, FLOATS, INDEX, FLOATS), "host": (4,), "refuse": refuse_activations}
+# The shapes of the weights give the hidden size, too.
+_LATER = {**_COMMON, "choices": _DIRECTIONS, "unread": {"hidden_size": None}}
+# That Y may be left out follows from its absent name, too.
+_FIRST = {
+    **_COMMON,
+    "choices": {"direction": _DIRECTIONS["direction"], "output_sequence": (0, 1)},
+    "unread": {"hidden_size": None, "output_sequence": 0},
+    "without": ("layout",),
+}
 
 
 def _activate(xp: Namespace, name: str, alpha: float, beta: float, x: Array) -> Array:
@@ -180,27 +187,8 @@ def _name_activations(given: tuple[str, ...] | None, defaults: tuple[str, ...], 
     return defaults * directions if given is None else given
 
 
-@kernel(
-    "RNN",
-    since=(7, 14, 22),
-    dtypes=(FLOATS, FLOATS, FLOATS, FLOATS, INDEX, FLOATS),
-    host=(4,),
-    choices=_DIRECTIONS,
-    outputs=2,
-    refuse=refuse_activations,
-    unread=_SIZE,
-)
-@kernel(
-    "RNN",
-    since=(1,),
-    dtypes=(FLOATS, FLOATS, FLOATS, FLOATS, INDEX, FLOATS),
-    host=(4,),
-    choices=_FIRST_CHOICES,
-    outputs=2,
-    refuse=refuse_activations,
-    unread=_FIRST_HINTS,
-    without=("layout",),
-)
+@kernel("RNN", since=(7, 14, 22), outputs=2, **_LATER)
+@kernel("RNN", since=(1,), outputs=2, **_FIRST)
 def rnn(
     xp: Namespace,
     x: Array,
@@ -233,27 +221,8 @@ def rnn(
     )  # fmt: skip
 
 
-@kernel(
-    "GRU",
-    since=(7, 14, 22),
-    dtypes=(FLOATS, FLOATS, FLOATS, FLOATS, INDEX, FLOATS),
-    host=(4,),
-    choices=_DIRECTIONS,
-    outputs=2,
-    refuse=refuse_activations,
-    unread=_SIZE,
-)
-@kernel(
-    "GRU",
-    since=(3,),
-    dtypes=(FLOATS, FLOATS, FLOATS, FLOATS, INDEX, FLOATS),
-    host=(4,),
-    choices=_FIRST_CHOICES,
-    outputs=2,
-    refuse=refuse_activations,
-    unread=_FIRST_HINTS,
-    without=("layout",),
-)
+@kernel("GRU", since=(7, 14, 22), outputs=2, **_LATER)
+@kernel("GRU", since=(3,), outputs=2, **_FIRST)
 def gru(
     xp: Namespace,
     x: Array,
@@ -310,27 +279,8 @@ def gru(
     )  # fmt: skip
 
 
-@kernel(
-    "LSTM",
-    since=(7, 14, 22),
-    dtypes=(FLOATS, FLOATS, FLOATS, FLOATS, INDEX, FLOATS, FLOATS, FLOATS),
-    host=(4,),
-    choices=_DIRECTIONS,
-    refuse=refuse_activations,
-    outputs=3,
-    unread=_SIZE,
-)
-@kernel(
-    "LSTM",
-    since=(1,),
-    dtypes=(FLOATS, FLOATS, FLOATS, FLOATS, INDEX, FLOATS, FLOATS, FLOATS),
-    host=(4,),
-    choices=_FIRST_CHOICES,
-    refuse=refuse_activations,
-    outputs=3,
-    unread=_FIRST_HINTS,
-    without=("layout",),
-)
+@kernel("LSTM", since=(7, 14, 22), outputs=3, **_LATER)
+@kernel("LSTM", since=(1,), outputs=3, **_FIRST)
 def lstm(
     xp: Namespace,
     x: Array,

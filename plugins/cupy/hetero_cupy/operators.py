@@ -140,15 +140,12 @@ class CardOperators:
         w: Array,
         b: Array | None = None,
         *,
-        auto_pad: str = "NOTSET",
-        dilations: tuple[int, ...] | None = None,
         group: int = 1,
         kernel_shape: tuple[int, ...] | None = None,
-        pads: tuple[int, ...] | None = None,
-        strides: tuple[int, ...] | None = None,
+        **geometry: Any,
     ) -> Array:
         """Returns the cross-correlation of x with w, plus b for each output channel. Source: ONNX Conv-22."""
-        windows = lay_windows(x.shape[2:], w.shape[2:], auto_pad=auto_pad, pads=pads, strides=strides, dilations=dilations)
+        windows = lay_windows(x.shape[2:], w.shape[2:], **geometry)
         y = self._convolve(x, w, windows, group)
         return y if b is None else y + b.reshape((-1, *(1,) * len(windows.sizes)))
 
