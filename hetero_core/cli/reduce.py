@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import Answer, UsageError
-from hetero_core.cli.options import Parser, add_command, add_input_options, find_target, read_model, read_shapes
+from hetero_core.cli.options import Parser, add_command, add_input_options, add_repeated, find_target, read_model, read_shapes
 from hetero_core.cli.progress import follow
 from hetero_core.reports.text import count
 
@@ -32,22 +32,14 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
         metavar="COMMAND",
         help="fails by ending with another code than 0; {} in it is the model's path, which is put at the end where there is no {}",
     )
-    parser.add_argument(
+    add_repeated(
+        parser,
         "-d",
         "--device",
-        action="append",
-        default=[],
         metavar="DEVICE",
         help="given twice in place of --check: it fails where the outputs of the second one are not those of the first one",
     )
-    parser.add_argument(
-        "-c",
-        "--config",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="with -d: a configuration key of the devices that have it",
-    )
+    add_repeated(parser, "-c", "--config", metavar="KEY=VALUE", help="with -d: a configuration key of the devices that have it")
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="where to write the reduced model")
     parser.add_argument(
         "--record",
