@@ -30,7 +30,6 @@ _SMALL_FLOATS = frozenset(
     )
 )
 _SMALL_INTEGERS = frozenset(np.dtype(kind) for kind in (ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2, ml_dtypes.uint2))
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def is_small_float(dtype: Any) -> bool:
