@@ -1,4 +1,4 @@
-"""What makes two loads the same: a text that names everything that shapes a compiled network. Its digest names the cache entry.
+"""The identity of a load: a text that names everything that shapes a compiled network. Its digest names the cache entry.
 
 Rule: what is in doubt is in the text. Too much in it costs a compilation, too little gives a network that was made for another load.
 """

@@ -47,7 +47,7 @@ _PIECE_SIZE = 1 << 24
 
 @record(frozen=True, slots=True)
 class BlobHeader:
-    """What a container says about itself. `inputs` and `outputs` are names; `config` is the complete configuration."""
+    """The header of a container. `inputs` and `outputs` are names; `config` is the complete configuration."""
 
     device: str
     distribution: str

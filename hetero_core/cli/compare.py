@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hetero_core.runtime.executable import ExecutableNetwork
 
 _MOST_SECONDS = 60.0
-"""How long machine code that is compiled in the background is waited for."""
+"""Seconds to wait for machine code that is compiled in the background."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:

@@ -1,4 +1,4 @@
-"""What `hetero bench` runs in a process of its own: one device, loaded, timed or traced, and told in a file.
+"""The child process of `hetero bench`: it loads one device, times or traces it, and writes the result to a file.
 
 `python -m hetero_core.cli.measurement FOLDER` reads FOLDER/task.json and writes FOLDER/answer.json. What engines print goes to
 standard error. Imports nothing heavy before the task is read.
@@ -31,7 +31,7 @@ _TRACED_RUNS = 5
 
 @record(frozen=True, slots=True)
 class BenchTask:
-    """What to measure, as JSON can hold it.
+    """The measurement to make, in values that JSON can hold.
 
     `is_shared`: other devices get the same `config` and `pins`, so what this one has no use for is left out and told. `requests` is None
     for one request that is run again and again; else a queue has as many, 0 as many as the network likes. Timed for `seconds` or
@@ -176,7 +176,7 @@ def _time_one_request(executable: ExecutableNetwork, inputs: Mapping[str, Any], 
 
 
 def _is_enough(task: BenchTask, runs: int, seconds: float) -> bool:
-    """One run is the least, however long it takes."""
+    """Says whether a round may end; it has at least one run, however long that takes."""
     if task.iterations is not None:
         return runs >= task.iterations
     return runs > 0 and task.seconds is not None and seconds >= task.seconds

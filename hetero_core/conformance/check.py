@@ -37,7 +37,7 @@ CAPABILITIES: Mapping[str, str] = {
     "single": "the device is made of a list of devices",
     "hetero": "there is no HETERO device, or no reference device beside the one under test",
 }
-"""What a check may need, with what is said where a device has it not."""
+"""Capability that a check may need -> the reason for a skip where a device does not have it."""
 
 
 class CheckFailed(AssertionError):
@@ -50,7 +50,7 @@ class Skip(Exception):  # not an error: the check says that it does not apply
 
 @record(frozen=True, slots=True)
 class DeviceFacts:
-    """What is known of a device before it is checked: its name without id and list, its ids, own keys and capabilities."""
+    """Facts about a device, known before it is checked: its name without id and list, its ids, own keys and capabilities."""
 
     name: str
     ids: tuple[str, ...]
@@ -61,7 +61,7 @@ class DeviceFacts:
 
 @record(frozen=True, slots=True)
 class CheckContext:
-    """What a check is given: an open Core, the device string, facts about it, the seed, the reference device.
+    """The arguments of a check: an open Core, the device string, facts about it, the seed, the reference device.
 
     `make_core` opens one more Core that knows the same devices; whoever calls it closes it. In each Core the keys in `configured` are set.
     """

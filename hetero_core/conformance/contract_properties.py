@@ -18,7 +18,7 @@ WRONG_VALUES: dict[type, tuple[Any, ...]] = {
     tuple: (5, (1, 2)),
     dict: ("{", 5, "[1]"),
 }
-"""Of each type of a key, values that are not of it. None is of none and takes back what was set."""
+"""Type of a key -> values that are not of this type. None belongs to no type and takes back what was set."""
 
 
 @check("contract")

@@ -1,4 +1,4 @@
-"""Facts about a device: what it is called, and which capabilities the checks may count on."""
+"""Facts about a device: its names, and the capabilities that checks may count on."""
 
 from __future__ import annotations
 

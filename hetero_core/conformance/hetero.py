@@ -20,10 +20,10 @@ from hetero_core.testing.backend_cases import BackendCase
 from hetero_core.testing.models import SMALL_MODELS
 
 SUBSETS = 4
-"""How many random subsets of the nodes of a small model are tried."""
+"""Number of random subsets of nodes that are tried on a small model."""
 LIGHT = "squeezenet"
 CUTS = 2
-"""How many random places a model of the backend suite is cut at, besides its middle."""
+"""Number of random places at which a model of the backend suite is cut, besides its middle."""
 
 
 @cache

@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class ReferenceRuns:
-    """How often the evaluator, or one of its operators, was run."""
+    """Counts the runs of the evaluator and of its operators."""
 
     count: int = 0
 

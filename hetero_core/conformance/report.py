@@ -24,7 +24,7 @@ _CASES = ("operators", "contrib")
 
 @record(frozen=True, slots=True)
 class Cell:
-    """How many cases of one operator, version and element type ended how; `native` of those that passed ran on own kernels."""
+    """Numbers of cases of one operator, version and element type by result; `native` of the passed ones ran on own kernels."""
 
     operator: str
     dtype: str

@@ -19,7 +19,7 @@ KINDS = {
     "CUDA": r"libcuda(?:rt)?[-.]",
     "cuDNN": r"libcudnn[-.]",
 }
-"""What a library is, by how its file name begins."""
+"""Library -> how the names of its files begin."""
 
 
 def read_libraries(maps: Path = Path("/proc/self/maps")) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What is known of a node's inputs: types, shapes, presence."""
+"""Facts about a node's inputs: types, shapes, presence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which type a kernel computes in: small floats are widened to float32 and rounded once, at the end.
+"""The element type in which a kernel computes: small floats are widened to float32 and rounded once, at the end.
 
 Guarantees that no kernel returns a wider type than ONNX names, and that float16 and bfloat16 sums do not lose their low bits on the
 way.

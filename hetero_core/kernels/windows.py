@@ -17,7 +17,7 @@ AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 SLIDING: Mapping[str, Any] = {"auto_pad": "NOTSET", "dilations": None, "pads": None, "strides": None}
 """The attributes of operators with windows that `lay_windows` takes, with their defaults."""
 CONVOLVING: Mapping[str, Any] = {"shared": SLIDING, "unread": {"kernel_shape": None}, "choices": {"auto_pad": AUTO_PADS}}
-"""What operators with weights declare: the sizes of the kernel are those of the weights."""
+"""Declarations of operators with weights: the sizes of the kernel are those of the weights."""
 POOLING: Mapping[str, Any] = {"shared": {**SLIDING, "ceil_mode": 0}, "choices": {"auto_pad": AUTO_PADS}}
 
 

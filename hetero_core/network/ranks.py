@@ -1,4 +1,4 @@
-"""How many dimensions an output has where the values that say its sizes are not known before a run, and onnx says nothing.
+"""The rank of an output whose sizes follow from values of the run, where onnx infers none.
 
 A device that compiles for ranks, and a cut, need no more than that. Imports nothing heavy.
 """

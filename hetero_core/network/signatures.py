@@ -1,4 +1,4 @@
-"""What an operator's signature says of the element types of its outputs, where onnx has no rule of inference for it.
+"""Element types of outputs by an operator's signature, where onnx has no rule of inference for it.
 
 Most operators of ai.onnx.ml have none; their outputs are of one fixed type or of the type of an input. Shapes stay unknown.
 """

@@ -1,4 +1,4 @@
-"""Whether a graph is one: names that are text, for every value a source, and one only, ranks that can be. Imports nothing heavy."""
+"""Soundness of a graph: names that are text, for every value a source, and one only, ranks that can be. Imports nothing heavy."""
 
 from __future__ import annotations
 

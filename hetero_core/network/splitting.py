@@ -34,7 +34,7 @@ Field = tuple[int, int, int, int, int]
 
 
 Payload = bytes | FileSpan
-"""What a weight is made of: its bytes, or where they stand."""
+"""The source of a weight: its bytes, or the place where they stand."""
 
 
 class ByteSource(Protocol):
@@ -42,7 +42,7 @@ class ByteSource(Protocol):
 
     @property
     def size(self) -> int:
-        """How many there are, as far as is known; 0 where only `read_all` tells."""
+        """The number of bytes as far as it is known; 0 where only `read_all` tells."""
 
     def read(self, begin: int, end: int) -> bytes:
         """Returns the bytes from `begin` to `end`, fewer where there are no more."""

@@ -102,7 +102,7 @@ class ExecutableNetwork:
 
     @property
     def start(self) -> Start | None:
-        """What starts a run on a device that works by itself; None where a thread of the core runs it."""
+        """The function that starts a run on an asynchronous device; None where a thread of the core runs it."""
         # Not kept: a network that held its own method would wait for the garbage collector, and its device's threads with it.
         if not self._starts:
             return None

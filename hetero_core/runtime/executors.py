@@ -22,7 +22,7 @@ from hetero_core.errors import ClosedError
 from hetero_core.runtime.forks import FORK_ADVICE, count_forks
 
 EXIT_SECONDS = 10.0
-"""How long the interpreter's exit waits for runs in flight, in all."""
+"""Seconds that the interpreter's exit waits for runs in flight, in all."""
 
 _Tasks = SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]
 

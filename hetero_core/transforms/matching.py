@@ -66,7 +66,7 @@ Pattern = Value | Constant | Number | Op | OneOf
 
 @record(frozen=True, slots=True)
 class Found:
-    """What a pattern met: values and numbers by name, and the nodes."""
+    """A match of a pattern: values and numbers by name, and the nodes."""
 
     values: Mapping[str, str] = field(default_factory=dict)
     numbers: Mapping[str, float] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What is done to an input before the model reads it, as nodes of the network: color, layout, precision, resize, mean, scale.
+"""Preprocessing of an input as nodes of the network, in front of the model: color, layout, precision, resize, mean, scale.
 
 In this order, which is that of the Inference Engine's own preprocessing; its nodes stand in front of all others, so that every device
 runs them, a split may place them and a device may fuse them. Formula: y = (resize(x) - mean) / scale.

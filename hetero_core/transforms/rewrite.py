@@ -27,7 +27,7 @@ def run_passes(network: Network, passes: Iterable[Pass]) -> Network:
 
 @record(frozen=True, slots=True)
 class Replacement:
-    """What stands in the place of one node: nodes, the types of the values that they add, and the constants that they need."""
+    """The replacement of one node: nodes, the types of the values that they add, and the constants that they need."""
 
     nodes: tuple[Node, ...]
     types: Mapping[str, ValueType] = field(default_factory=dict)

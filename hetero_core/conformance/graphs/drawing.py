@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import onnx
 
 VERSION = 1
-"""Of the drawing; another one draws other graphs from the same seeds."""
+"""Version of the drawing; another version draws other graphs from the same seeds."""
 RUNS = 3
 Operators = tuple[tuple[float, Callable[[GraphBuilder], None]], ...]
 
@@ -202,5 +202,5 @@ FAMILIES: Mapping[str, tuple[Callable[[GraphBuilder], None], Operators]] = {
         ),
     ),
 }
-"""How a graph of each family begins, and what grows in it."""
+"""Family -> the first steps of its graphs, and the operators that follow."""
 _SHARES = [0.35, 0.3, 0.12, 0.08, 0.15]

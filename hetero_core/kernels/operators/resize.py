@@ -34,7 +34,7 @@ _Rows = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 @record(frozen=True, slots=True)
 class Sampling:
-    """How values are read between the elements: the attributes of Resize that all versions share."""
+    """Interpolation between elements: the attributes of Resize that all versions share."""
 
     mode: str = "nearest"
     transformation: str = "half_pixel"

@@ -1,4 +1,4 @@
-"""Which elements: ArgMax, ArgMin, TopK, NonZero, Unique."""
+"""Selection of elements: ArgMax, ArgMin, TopK, NonZero, Unique."""
 
 from __future__ import annotations
 

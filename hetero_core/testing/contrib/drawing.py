@@ -1,4 +1,4 @@
-"""What draws of cases share: shapes, quantized tensors with scales and zero points, choices. All from one generator."""
+"""Shared parts of drawn cases: shapes, quantized tensors with scales and zero points, choices. All from one generator."""
 
 from __future__ import annotations
 

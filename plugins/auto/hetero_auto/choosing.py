@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 ROUNDS = 7
 SECONDS = 2.0
-"""How often each device is timed, and how long all of them together at most, apart from the first run of each."""
+"""Number of timed runs of each device, and seconds for all of them together, apart from the first run of each."""
 
 _PRECISIONS = {"float32": "FP32", "float64": "FP64", "float16": "FP16", "bfloat16": "BF16"}
 

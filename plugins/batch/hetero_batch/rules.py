@@ -1,4 +1,4 @@
-"""What each operator does with the batch axis: a table of rules, each a few lines; an operator without one mixes images.
+"""Rules for the batch axis, by operator: a table of rules, each a few lines; an operator without one mixes images.
 
 A rule returns the axis of each output, or raises MixedImages with the reason. Axes count from 0. Source: the shapes in ONNX's
 operator specifications.

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 Library = tuple[Callable[[], int], Callable[[int], object]]
-"""What returns the threads of a BLAS, and what sets them."""
+"""The functions that get and set the number of threads of a BLAS."""
 
 
 def _open_library(found: Any) -> Library:

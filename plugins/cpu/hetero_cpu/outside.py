@@ -76,7 +76,7 @@ def find_outside(
 
 
 class OutsidePlaces:
-    """Where the addresses of some places stand in the numbers of a program, to be moved to other memory of the same size."""
+    """Positions of the addresses of some places among the numbers of a program, to be moved to other memory of the same size."""
 
     __slots__ = ("_begins", "_current", "_numbers", "_owners", "_positions", "_rows")
 

@@ -72,7 +72,7 @@ def _join_groups(
 
 @dataclass
 class _Builder:
-    """What is planned so far. Step 0 copies the inputs in."""
+    """The plan as far as it is made. Step 0 copies the inputs in."""
 
     network: Network
     types: Mapping[str, TensorType]

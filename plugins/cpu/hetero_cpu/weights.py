@@ -79,7 +79,7 @@ class LaterArray:
 
     @property
     def source_bytes(self) -> int:
-        """The bytes of what it is made of."""
+        """Bytes of the array that it is made of."""
         return sum(source.nbytes for source in self._sources)
 
 

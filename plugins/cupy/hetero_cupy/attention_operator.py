@@ -107,7 +107,7 @@ class _Heads:
 
 
 class AttentionOperator:
-    """What runs Attention on a card; compiles each form once."""
+    """Runs Attention on a card; compiles each form once."""
 
     def __init__(self, card: Card) -> None:
         self._card = card

@@ -77,7 +77,7 @@ class GpuDevice:
 
     @hookimpl
     def config_keys(self) -> Mapping[str, ConfigKey]:
-        """What float32 is computed in; a device for trials has the switches that no card has decided on, too."""
+        """Configuration keys of GPU: the precision of float32; a device for trials also has the switches that no card has decided."""
         precision = ConfigKey(
             str,
             "f32",

@@ -68,7 +68,7 @@ def _make_fuse_activation(network: Network) -> Any:
 
 
 class LinearOperator:
-    """What runs such nodes on a card: the library, or a product and formulas behind it."""
+    """Runs such nodes on a card: by the library, or by a product and formulas behind it."""
 
     def __init__(self, card: Card, products: Any, *, uses_tf32: bool) -> None:
         self._card = card

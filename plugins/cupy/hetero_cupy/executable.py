@@ -62,7 +62,7 @@ def _map_tensors(copy: Callable[[Any], Any], value: Any) -> Any:
 
 
 class GpuState:
-    """What belongs to one request: its stream, its memory where that is planned, and the runs that were recorded for it."""
+    """The state of one request: its stream, its memory where that is planned, and the runs that were recorded for it."""
 
     __slots__ = ("memory", "recordings", "stream")
 
@@ -246,7 +246,7 @@ class GpuExecutable(Executable):
             raise describe_full_card(self.card, self._where, when, needed, notes) from error
 
     def metrics(self) -> Mapping[str, Any]:
-        """What is on the card, and what has crossed since the network was loaded."""
+        """Metrics: bytes on the card, and bytes copied to and from it since the network was loaded."""
         return {
             "GPU_WEIGHT_BYTES": self.weights.written_bytes,
             "GPU_WEIGHT_READS": lambda: self.weights.snapshot()[0],

@@ -41,7 +41,7 @@ __device__ inline float hetero_gelu(float x) { return 0.5f * x * (1.0f + erff(x 
 
 @record(frozen=True, slots=True)
 class _Rule:
-    """How an operator is written: a template over its arguments and attributes, and the attributes with their defaults."""
+    """The CUDA text of an operator: a template over its arguments and attributes, and the attributes with their defaults."""
 
     template: str
     arguments: int
@@ -225,7 +225,7 @@ def write_module(text: KernelText) -> str:
 
 
 class FusedOperator:
-    """What runs fused nodes on a card; compiles each tree once for each set of types."""
+    """Runs fused nodes on a card; compiles each tree once for each set of types."""
 
     def __init__(self, card: Card) -> None:
         self._card = card

@@ -41,7 +41,7 @@ DOMAIN = "hetero.gpu"
 _ELEMENTS = frozenset({"float32", "float16", "bfloat16"})
 _MOST_BLOCKS = 1 << 16
 _COLUMN_BYTES = 1 << 30
-"""What the columns of a convolution may take at once; more images than that are computed in turns."""
+"""Bytes that the columns of a convolution may take at once; more images are computed in turns."""
 
 
 def take_operators(network: Network) -> Network:

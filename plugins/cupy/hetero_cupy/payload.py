@@ -1,4 +1,4 @@
-"""What an export of GPU holds: the network as it was prepared for the card, each of its large constants as a section of its own.
+"""The content of an export of GPU: the network as it was prepared for the card, each of its large constants as a section of its own.
 
     gpu identity   JSON: the library and the compute capability that it is for
     gpu arena      JSON: where the arrays of runs lie
@@ -91,7 +91,7 @@ class _Row:
 
 @record(frozen=True, slots=True)
 class _Index:
-    """What the constants were prepared for, and these by their place in the model."""
+    """The card that the constants were prepared for, and the constants by their place in the model."""
 
     recipe: Mapping[str, Any]
     rows: Mapping[str, _Row]

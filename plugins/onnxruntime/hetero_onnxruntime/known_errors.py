@@ -1,4 +1,4 @@
-"""What the engine computes wrongly, or fails at when it runs; refused, so that nobody gets a wrong answer or a late error.
+"""Nodes that the engine computes wrongly or fails at when it runs; they are refused, so that nobody gets a wrong answer or a late error.
 
 Each entry was found by a case of ONNX's own backend suite, or by a formula, with the version named; it goes when a newer engine
 passes that case.

@@ -1,4 +1,4 @@
-"""Which nodes the engine takes: one session on each distinct node, kept for as long as the device lives.
+"""The nodes that the engine takes: one session on each distinct node, kept for as long as the device lives.
 
 Making a session of one node takes about 0.2 ms. The engine's table of kernels words the reason where there is no kernel.
 """

@@ -1,4 +1,4 @@
-"""Which nodes the engine takes: all distinct nodes of a network side by side in one model, and one query about it.
+"""The nodes that the engine takes: all distinct nodes of a network side by side in one model, and one query about it.
 
 A query takes more than 10 ms however small the model is. Nodes that do not touch each other are answered as if each were alone; what
 the frontend cannot convert at all is found by halves. A node that the engine refuses alone it may take in its network, where it knows

@@ -124,7 +124,7 @@ def _start_process() -> subprocess.Popen[bytes]:
 
 
 TRANSLATOR = Translator()
-"""The one of this process."""
+"""The process-wide translator; its child process starts with the first module."""
 
 atexit.register(TRANSLATOR.rest)
 if hasattr(os, "register_at_fork"):
