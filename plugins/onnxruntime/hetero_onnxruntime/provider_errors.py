@@ -1,4 +1,4 @@
-"""Nodes that the execution provider of OpenVINO computes wrongly or fails at in a run; they are refused, so that nobody gets a wrong answer.
+"""Nodes that the execution provider of OpenVINO computes wrongly or fails at in a run; they are refused, so nobody gets a wrong answer.
 
 Found with onnxruntime-openvino 1.24.1: by a case of ONNX's own backend suite, which the entry names, or by a comparison with the provider
 of processors. An entry goes when a newer distribution is right. What every provider gets wrong is in `known_errors`.
