@@ -18,8 +18,14 @@ from hetero_core.conformance.operators import list_operator_checks
 
 _HEAD = """# Conformance
 
-Every check of the [conformance kit](../how-to/test-your-device.md), by level and in the order in which they run. This page is
-generated from the checks: `python -m hetero_core.conformance.page docs/reference/conformance.md`.
+Every check of the [conformance kit](../how-to/test-your-device.md), by level and in the order in which they run. Choose
+a level, or checks by name:
+
+```console
+$ hetero conformance CPU --level contract --check 'cancel.*'
+```
+
+This page is generated from the checks: `python -m hetero_core.conformance.page docs/reference/conformance.md`.
 
 | level | about | checks |
 |---|---|---|
