@@ -58,10 +58,10 @@ the reason, when its version is not here, when it has an attribute or an attribu
 type. Element types are given for each input in order; the last one serves all further inputs. A device may have fewer. An operator of
 another domain than ONNX's own has the domain before it. [ONNX Runtime's own operators](onnxruntime-operators.md) have a page of their own.
 
-A node is also refused when its attributes together have no single meaning: where ONNX leaves it open and engines differ, as on the scores
-of a classifier that weighs one of two classes, the reason says so. Of ONNX's operators there is no kernel for `Gradient`, which differentiates
-the graph around it. `ImageDecoder` needs Pillow (`pip install hetero-core[images]`), `RegexFullMatch` and `Tokenizer` need RE2
-(`pip install hetero-core[text]`), and LSTM's `clip` is not implemented: ONNX's text and
+A node is also refused when its attributes together have no single meaning: where ONNX leaves it open and engines differ, as on
+the scores of a classifier that weighs one of two classes, the reason says so. Of ONNX's operators there is no kernel for
+`Gradient`, which differentiates the graph around it. `ImageDecoder` needs Pillow (`pip install hetero-core[images]`),
+`RegexFullMatch` and `Tokenizer` need RE2 (`pip install hetero-core[text]`), and LSTM's `clip` is not implemented: ONNX's text and
 ONNX Runtime clip in different places.
 
 | types | element types |
