@@ -119,9 +119,9 @@ def _load(core: Core, task: BenchTask, config: Mapping[str, str]) -> tuple[Execu
     from hetero_core.cli.inputs import collect_inputs
     from hetero_core.cli.options import is_blob, pin_network
 
-    wanted = dict(config)
+    settings = dict(config)
     if task.first_process is not None:
-        wanted = {name: value for name, value in config.items() if name.strip().upper() != "PERF_COUNT"} | {"PERF_COUNT": "YES"}
+        settings = {name: value for name, value in config.items() if name.strip().upper() != "PERF_COUNT"} | {"PERF_COUNT": "YES"}
     collect = partial(
         collect_inputs, task.inputs, shapes={name: tuple(shape) for name, shape in task.shapes.items()}, seed=task.seed
     )
@@ -129,17 +129,17 @@ def _load(core: Core, task: BenchTask, config: Mapping[str, str]) -> tuple[Execu
         if task.pins:
             raise UsageError(f"--pin needs the ONNX model; '{task.model}' is an exported network, whose devices are chosen already")
         began = perf_counter()
-        executable = core.import_network(task.model, task.device, wanted)
+        executable = core.import_network(task.model, task.device, settings)
         times = {"read_seconds": 0.0, "load_seconds": perf_counter() - began}
         return executable, collect(executable.inputs, network=executable.name), times
-    core.resolve_config(task.device, wanted)  # a wrong name is said before what is wrong with the inputs
+    core.resolve_config(task.device, settings)  # a wrong name is said before what is wrong with the inputs
     began = perf_counter()
     network = core.read_network(task.model)
     read_seconds = perf_counter() - began
     inputs = collect(network.inputs, network=network.name)
     pinned = network if ignores_pins(core, task) else pin_network(core, network, task.device, task.pins)
     began = perf_counter()
-    executable = core.load_network(pinned, task.device, wanted)
+    executable = core.load_network(pinned, task.device, settings)
     return executable, inputs, {"read_seconds": read_seconds, "load_seconds": perf_counter() - began}
 
 

@@ -68,8 +68,8 @@ def answer_reduce(options: argparse.Namespace) -> Answer:
         with step(f"recording the values of '{options.model}'"):
             recorded = None if options.record is None else _record(core, network, options)
         with step(f"checking '{options.model}'"):
-            wanted = _run_check(command, options.model, options.timeout)
-        if wanted == 0:
+            check = _run_check(command, options.model, options.timeout)
+        if check == 0:
             raise UsageError(f"the check passes on '{options.model}': {shlex.join(command)}; expected one that fails")
         path = Path(folder) / "model.onnx"
         checks = 0
@@ -79,7 +79,7 @@ def answer_reduce(options: argparse.Namespace) -> Answer:
             checks += 1
             write_network(part, path)
             with step(f"check {checks}, on {count(part.nodes, 'node')} of {len(network.nodes)}"):
-                return _run_check(command, str(path), options.timeout) == wanted
+                return _run_check(command, str(path), options.timeout) == check
 
         try:
             reduced = reduce_network(network, fails, recorded=recorded)
@@ -94,7 +94,7 @@ def answer_reduce(options: argparse.Namespace) -> Answer:
         "nodes_after": len(reduced.nodes),
         "nodes": [node.name for node in reduced.nodes],
         "checks": checks,
-        "exit_code_of_check": wanted,
+        "exit_code_of_check": check,
         "output": options.output,
     }
     listed = "\n".join(f"  {node.label}" for node in reduced.nodes[:20]) + ("\n  ..." if len(reduced.nodes) > 20 else "")

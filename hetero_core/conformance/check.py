@@ -134,15 +134,15 @@ def require_error(
     Raises: CheckFailed where it raises none, or one of another kind.
     """
     kinds = kind if isinstance(kind, tuple) else (kind,)
-    wanted = " or ".join(one.__name__ for one in kinds)
+    expected_names = " or ".join(one.__name__ for one in kinds)
     try:
         result = action(*arguments)
     except kinds as error:
         require(str(error).strip(), f"{what}: {type(error).__name__} has no text; say what failed, on what, and what to do next")
         return error
     except Exception as error:
-        raise CheckFailed(f"{what}: expected {wanted}, got {type(error).__name__}: {error}") from error
-    raise CheckFailed(f"{what}: expected {wanted}, got no error but {result!r:.200}")
+        raise CheckFailed(f"{what}: expected {expected_names}, got {type(error).__name__}: {error}") from error
+    raise CheckFailed(f"{what}: expected {expected_names}, got no error but {result!r:.200}")
 
 
 def require_same(found: Any, expected: Any, what: str) -> None:

@@ -107,7 +107,7 @@ def judge_case(case: BackendCase, core: Core, device: str) -> CaseOutcome:
         return CaseOutcome(case.name, case.kind, WRONG, f"query_network raised {_describe(error)}", ())
     operators = tuple((node.operator, find_dtype(node, network), node.name in result.supported) for node in network.nodes)
     feeds = [dict(zip((spec.name for spec in network.inputs), inputs, strict=False)) for inputs, _ in case.runs]
-    is_free = any(draws_freely(network, given) for given in feeds)
+    is_free = any(draws_freely(network, feed) for feed in feeds)
 
     def conclude(status: str, reason: str, *, is_native: bool = False) -> CaseOutcome:
         return CaseOutcome(case.name, case.kind, status, reason, operators, is_native, is_free)
@@ -159,8 +159,8 @@ def find_dtype(node: Node, network: Network) -> str:
         dtype = getattr(network.type_of(value), "dtype", None)
         if dtype is not None:
             return str(dtype)
-    found = [network.type_of(value) for value in (*node.reads, *node.writes)]
-    return next((type(one).__name__.removesuffix("Type").lower() for one in found if one is not None), "unknown")
+    types = [network.type_of(value) for value in (*node.reads, *node.writes)]
+    return next((type(one).__name__.removesuffix("Type").lower() for one in types if one is not None), "unknown")
 
 
 def _describe(error: BaseException) -> str:

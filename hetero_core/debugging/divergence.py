@@ -68,10 +68,10 @@ def expose_values(network: Network) -> Network:
     """Returns the network with every inner value of a known type as an output, behind its own outputs."""
     shown = network.names_of_outputs
     inner = [
-        ValueSpec(value, found)
+        ValueSpec(value, value_type)
         for node in network.nodes
         for value in node.writes
-        if value not in shown and (found := network.type_of(value)) is not None and has_known_element(found)
+        if value not in shown and (value_type := network.type_of(value)) is not None and has_known_element(value_type)
     ]
     return replace(network, outputs=(*network.outputs, *inner))
 

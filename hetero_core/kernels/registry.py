@@ -212,10 +212,10 @@ def find_refusals(
     """Returns node name -> reason for each node of a graph that the toolkit cannot run. `type_of` types values of outer graphs."""
 
     def type_of_value(value: str) -> ValueType | None:
-        found = graph.type_of(value)
-        if found is None and value in graph.initializers:
+        value_type = graph.type_of(value)
+        if value_type is None and value in graph.initializers:
             return graph.initializers[value].type
-        return type_of(value) if found is None and type_of is not None else found
+        return type_of(value) if value_type is None and type_of is not None else value_type
 
     refusals: dict[str, str] = {}
     for node in graph.nodes:

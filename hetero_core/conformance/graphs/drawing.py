@@ -61,9 +61,9 @@ def grow(b: GraphBuilder, operators: Operators, count: int) -> None:
 def choose_outputs(b: GraphBuilder) -> list[Value]:
     """Returns the outputs: all that nobody reads, at times inner values and an input, in some order."""
     inputs = {value.name for value in b.inputs}
-    made = [value for value in b.values if value.name not in inputs]
-    outputs = [value for value in made if value.name not in b.readers]
-    outputs += [value for value in made if value.name in b.readers and b.chance(0.06)]
+    results = [value for value in b.values if value.name not in inputs]
+    outputs = [value for value in results if value.name not in b.readers]
+    outputs += [value for value in results if value.name in b.readers and b.chance(0.06)]
     if b.chance(0.08):
         outputs.append(b.choose(*b.inputs))
     return [outputs[int(index)] for index in b.random.permutation(len(outputs))]

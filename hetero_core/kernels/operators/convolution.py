@@ -136,12 +136,12 @@ def conv_transpose(
         stride * (size - 1) + more + (tap - 1) * dilation + 1
         for stride, size, more, tap, dilation in zip(strides, x.shape[2:], extra, taps, dilations, strict=True)
     )
-    wanted = output_shape[-rank:] if output_shape else None
-    if auto_pad.startswith("SAME") and wanted is None:
-        wanted = tuple(size * stride for size, stride in zip(x.shape[2:], strides, strict=True))
+    target_sizes = output_shape[-rank:] if output_shape else None
+    if auto_pad.startswith("SAME") and target_sizes is None:
+        target_sizes = tuple(size * stride for size, stride in zip(x.shape[2:], strides, strict=True))
     # A wanted shape beyond what the filters reach ends in zeros.
-    full = full if wanted is None else tuple(map(max, full, wanted))
-    cuts = _find_cuts(full, wanted, auto_pad, pads)
+    full = full if target_sizes is None else tuple(map(max, full, target_sizes))
+    cuts = _find_cuts(full, target_sizes, auto_pad, pads)
     y = _spread_filters(xp, widen(x), widen(w), full, group, strides, dilations)
     y = y[(slice(None), slice(None), *(slice(begin, size - end) for size, (begin, end) in zip(full, cuts, strict=True)))]
     if b is not None:

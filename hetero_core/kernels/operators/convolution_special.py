@@ -136,9 +136,9 @@ def max_unpool(
     y = xp.zeros(prod(shape), dtype=x.dtype)
     y[indices.reshape(-1)] = x.reshape(-1)
     y = y.reshape(shape)
-    wanted = integers_of(output_shape) or shape
-    if wanted == shape:
+    target_shape = integers_of(output_shape) or shape
+    if target_shape == shape:
         return y
-    larger = xp.zeros(wanted, dtype=x.dtype)
+    larger = xp.zeros(target_shape, dtype=x.dtype)
     larger[tuple(slice(0, size) for size in shape)] = y
     return larger

@@ -47,18 +47,18 @@ def refuse_activations(node: Node, input_types: tuple[ValueType | None, ...], *,
     """
     names = [str(name).casefold() for name in node.attributes.get("activations", ())]
     directions = 2 if node.attributes.get("direction") == "bidirectional" else 1
-    wanted = (_ACTIVATION_COUNTS[node.op_type] if count is None else count) * directions
-    if names and len(names) < wanted:
-        return f"{node.operator} has {len(names)} activations; it needs {wanted}"
+    needed = (_ACTIVATION_COUNTS[node.op_type] if count is None else count) * directions
+    if names and len(names) < needed:
+        return f"{node.operator} has {len(names)} activations; it needs {needed}"
     for name in names:
         if name not in _PARAMETERS:
             return f"activation '{name}' of {node.operator} does not exist{suggest(name, _PARAMETERS)}"
     for place, attribute in enumerate(("activation_alpha", "activation_beta")):
-        given = len(node.attributes.get(attribute, ()))
+        parameter_count = len(node.attributes.get(attribute, ()))
         takers = [name for name in names if _PARAMETERS[name][place] is not None]
         for index, name in enumerate(takers):
             default = _PARAMETERS[name][place]
-            if index >= given and default is not None and isnan(default):
+            if index >= parameter_count and default is not None and isnan(default):
                 return f"activation '{name}' of {node.operator} has no {attribute}"
     return None
 
@@ -250,8 +250,8 @@ def gru(
             return 0
         of_input, of_state = _split_columns(widen(b[index]), 2)
         # The hidden gate's recurrent bias belongs inside the reset when the operator resets after the product.
-        kept = xp.concatenate([of_state[: 2 * hidden], xp.zeros_like(of_state[:hidden])]) if linear_before_reset else of_state
-        return of_input + kept
+        state_bias = xp.concatenate([of_state[: 2 * hidden], xp.zeros_like(of_state[:hidden])]) if linear_before_reset else of_state
+        return of_input + state_bias
 
     def step_of(index: int) -> CellStep:
         gates = widen(r[index])[: 2 * hidden].T

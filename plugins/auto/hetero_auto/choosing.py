@@ -70,7 +70,7 @@ def prefer_precision(core: Core, names: Sequence[str], precision: str) -> list[s
 
     def lacks(name: str) -> bool:
         capabilities = core.get_metric(name, "OPTIMIZATION_CAPABILITIES")
-        own = [one for one in capabilities if one in {"INT8", *_PRECISIONS.values()}]
+        own = [capability for capability in capabilities if capability in {"INT8", *_PRECISIONS.values()}]
         return bool(own) and precision not in own
 
     return sorted(names, key=lacks)

@@ -36,8 +36,8 @@ def find_output_axes(view: NodeView) -> list[Axis]:
     rule = RULES.get((node.domain, node.op_type))
     if rule is None or node.bodies:
         refuse("it is not known to keep images apart")
-    found = rule(view)
-    return [found] * count if not isinstance(found, list) else found
+    output_axes = rule(view)
+    return [output_axes] * count if not isinstance(output_axes, list) else output_axes
 
 
 def keep_aligned(view: NodeView) -> Axis:

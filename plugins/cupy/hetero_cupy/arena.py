@@ -131,10 +131,10 @@ def plan_arena(lifetimes: Sequence[Lifetime], sources: dict[int, list[int]]) -> 
     chains: dict[int, int] = {}
     taken: set[int] = set()
     for target, candidates in sources.items():
-        found = next((source for source in candidates if source not in taken and lifetimes[source].end == target), None)
-        if found is not None:
-            chains[target] = found
-            taken.add(found)
+        reused = next((source for source in candidates if source not in taken and lifetimes[source].end == target), None)
+        if reused is not None:
+            chains[target] = reused
+            taken.add(reused)
     # Each chain is one block, of the first of its arrays.
     first: dict[int, int] = {}
     ends: dict[int, int] = {}

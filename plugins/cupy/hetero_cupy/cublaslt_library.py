@@ -180,7 +180,7 @@ def _find_wheel(major: int) -> str | None:
     from importlib.util import find_spec
     from pathlib import Path
 
-    found = find_spec("nvidia")
-    folders = [] if found is None else list(found.submodule_search_locations or ())
+    module_spec = find_spec("nvidia")
+    folders = [] if module_spec is None else list(module_spec.submodule_search_locations or ())
     paths = [path for folder in folders for path in sorted(Path(folder).glob(f"**/libcublasLt.so.{major}"))]
     return str(paths[0]) if paths else None

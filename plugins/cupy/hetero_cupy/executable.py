@@ -277,8 +277,10 @@ def can_run_on_zeros(network: Network, extensions: Mapping[tuple[str, str], Exte
 
 def require_room_for_weights(card: Card, network: Network, where: str) -> None:
     """Raises DeviceMemoryError where the constants of a network take more than is free on the card."""
-    found = {id(constant): constant.nbytes for graph in iterate_graphs(network) for constant in graph.initializers.values()}
-    needed = sum(found.values())
+    bytes_of_constant = {
+        id(constant): constant.nbytes for graph in iterate_graphs(network) for constant in graph.initializers.values()
+    }
+    needed = sum(bytes_of_constant.values())
     free, _ = card.read_memory()
     if needed > free:
         raise DeviceMemoryError(
@@ -291,9 +293,9 @@ def require_room_for_weights(card: Card, network: Network, where: str) -> None:
 def describe_full_card(card: Card, where: str, when: str, needed: int | None, notes: list[str]) -> DeviceMemoryError:
     """Returns the error for a card without room."""
     free, total = card.read_memory()
-    wanted = "more memory was needed than there is" if needed is None else f"{needed} bytes more were needed"
+    request = "more memory was needed than there is" if needed is None else f"{needed} bytes more were needed"
     error = DeviceMemoryError(
-        f"{where}: {wanted} {when}, {free} of {total} are free on {card.facts.full_name}; {GIVES_UP}", needed=needed, free=free
+        f"{where}: {request} {when}, {free} of {total} are free on {card.facts.full_name}; {GIVES_UP}", needed=needed, free=free
     )
     for note in notes:
         error.add_note(note)

@@ -163,17 +163,17 @@ def _renumber(tree: Tree, places: list[Any]) -> Tree:
 
 def _list_trees(tree: Tree) -> list[Tree]:
     """Returns all operators of a tree, each distinct one once, arguments first."""
-    found: dict[Tree, None] = {}
+    trees: dict[Tree, None] = {}
 
     def visit(one: Tree) -> None:
-        if isinstance(one, int) or one in found:
+        if isinstance(one, int) or one in trees:
             return
         for argument in one[2]:
             visit(argument)
-        found[one] = None
+        trees[one] = None
 
     visit(tree)
-    return list(found)
+    return list(trees)
 
 
 def write_kernel(tree: Tree, dtypes: tuple[str, ...]) -> KernelText:

@@ -116,10 +116,10 @@ class OrtExecutable(Executable):
             else:
                 _bind(binding.bind_output, spec, preset)
         session.run_with_iobinding(binding)
-        made = binding.get_outputs()
+        outputs = binding.get_outputs()
         return tuple(
             _take(value, spec) if preset is None else preset
-            for value, preset, spec in zip(made, presets, self.outputs, strict=True)
+            for value, preset, spec in zip(outputs, presets, self.outputs, strict=True)
         )
 
     def _run_profiled(self, inputs: tuple[Any, ...], profile: Profile) -> tuple[Any, ...]:

@@ -66,9 +66,13 @@ def _check_max_unpool(node: Node, network: Network) -> str | None:
 
 def _check_reduce_max(node: Node, network: Network) -> str | None:
     # ONNX Runtime 1.31: reduce_max_empty_set_bool.
-    found = network.type_of(node.inputs[0])
-    is_bool = isinstance(found, TensorType) and found.dtype == "bool"
-    return f"ONNX Runtime fails at run time on {node.op_type} of an empty bool tensor" if is_bool and _may_be_empty(found) else None
+    input_type = network.type_of(node.inputs[0])
+    is_bool = isinstance(input_type, TensorType) and input_type.dtype == "bool"
+    return (
+        f"ONNX Runtime fails at run time on {node.op_type} of an empty bool tensor"
+        if is_bool and _may_be_empty(input_type)
+        else None
+    )
 
 
 def _may_be_empty(found: object) -> bool:

@@ -67,8 +67,8 @@ def _check_node(node: Node, graph: Graph) -> str | None:
     if node.domain:
         return None
     check = _CHECKS.get(node.op_type)
-    found = None if check is None else check(node, graph)
-    return _check_integers(node, graph) if found is None else found
+    error_text = None if check is None else check(node, graph)
+    return _check_integers(node, graph) if error_text is None else error_text
 
 
 def _check_integers(node: Node, graph: Graph) -> str | None:

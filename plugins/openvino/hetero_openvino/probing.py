@@ -122,7 +122,7 @@ def _walk_up(outputs: Iterable[Any]) -> Iterable[Any]:
 
 def shorten_message(text: str) -> str:
     """Returns an engine's message without the places in its source, on one line."""
-    kept = [line for line in text.splitlines() if line.strip() and not line.startswith(("Exception from", "Check '"))]
-    line = " ".join(" ".join(kept if kept else [text]).split())
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith(("Exception from", "Check '"))]
+    line = " ".join(" ".join(lines if lines else [text]).split())
     line = re.sub(r"(?:Exception from )?src/\S+:\d+:?\s*", "", line)
     return line if len(line) <= 300 else line[:297] + "..."
