@@ -52,7 +52,7 @@ class Conflict:
 
 @record(frozen=True, slots=True)
 class Plan:
-    """How a network is split: the result of HETERO's query, as plain values, so that views of it need no plugin's code.
+    """The split of a network: the result of HETERO's query, as plain values, so that views of it need no plugin's code.
 
     `refusals` maps node -> device -> reason, for every device that was asked and said no, also where another one took the node; for
     those that failed to load it, and those that it left for another one although they take it.

@@ -155,7 +155,7 @@ class Profile:
 
     @property
     def queue_seconds(self) -> float:
-        """How long the run waited for its device to begin; 0 where it has not begun."""
+        """Seconds that the run waited until its device began; 0 where it has not begun."""
         return 0.0 if self.began is None else self.began - self.requested
 
     @property

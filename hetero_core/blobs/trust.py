@@ -1,4 +1,4 @@
-"""Whether code in a blob may be used: only within an import for which the user has said `trust=True`, containers in it included."""
+"""Permission to use code from a blob: only within an import that the user called with `trust=True`, nested containers included."""
 
 from __future__ import annotations
 

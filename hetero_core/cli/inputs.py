@@ -41,9 +41,9 @@ def collect_inputs(
     """
     from hetero_core.runtime.door import order_inputs
 
-    given = read_inputs(texts, specs, network=network, replaceable=replaceable)
-    asked = (*specs, *(spec for spec in replaceable if spec.name in given))
-    filled = fill_inputs(given, asked, shapes, seed=seed)
+    inputs = read_inputs(texts, specs, network=network, replaceable=replaceable)
+    asked = (*specs, *(spec for spec in replaceable if spec.name in inputs))
+    filled = fill_inputs(inputs, asked, shapes, seed=seed)
     require_complete(filled, asked, network=network)
     order_inputs(filled, asked, network=network)
     return filled
@@ -276,8 +276,8 @@ def _view_as(array: Any, spec: ValueSpec) -> Any:
     """NumPy files keep bfloat16 and its kin as plain bytes; those of the right size get their element type back."""
     if spec.dtype is None or array.dtype.kind != "V" or array.dtype.names is not None:
         return array
-    wanted = numpy_dtype(spec.dtype)
-    return array.view(wanted) if wanted.itemsize == array.dtype.itemsize else array
+    dtype = numpy_dtype(spec.dtype)
+    return array.view(dtype) if dtype.itemsize == array.dtype.itemsize else array
 
 
 def _draw_tensor(spec: ValueSpec, shape: tuple[int, ...], *, seed: tuple[int, int]) -> np.ndarray[Any, Any]:

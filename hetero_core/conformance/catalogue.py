@@ -59,16 +59,16 @@ def list_checks(levels: tuple[str, ...] = (), *, cases: int | None = None) -> tu
 
     Raises: UnknownCheckError for a level that does not exist.
     """
-    wanted = levels or tuple(LEVELS)
-    for level in wanted:
+    chosen_levels = levels or tuple(LEVELS)
+    for level in chosen_levels:
         if level not in LEVELS:
             raise UnknownCheckError(f"no level '{level}'{suggest(level, LEVELS) or ';'} the levels are {enumerate_choices(LEVELS)}")
-    found: list[Check] = []
+    checks: list[Check] = []
     for level in LEVELS:
-        if level in wanted:
-            found += [check for check in STATIC_CHECKS if check.level == level]
-            found += _make_checks(level, cases)
-    return tuple(found)
+        if level in chosen_levels:
+            checks += [check for check in STATIC_CHECKS if check.level == level]
+            checks += _make_checks(level, cases)
+    return tuple(checks)
 
 
 def _make_checks(level: str, cases: int | None) -> tuple[Check, ...]:
@@ -117,9 +117,9 @@ def _is_written(patterns: Sequence[str]) -> bool:
 
 
 def _list_written(levels: Sequence[str]) -> tuple[Check, ...]:
-    made = ("operators", "contrib", "models", "hetero", "graphs")
-    wanted = tuple(level for level in levels or LEVELS if level not in made)
-    return list_checks(wanted) if wanted else ()
+    generated_levels = ("operators", "contrib", "models", "hetero", "graphs")
+    written_levels = tuple(level for level in levels or LEVELS if level not in generated_levels)
+    return list_checks(written_levels) if written_levels else ()
 
 
 def require_known(pattern: str, checks: Sequence[Check]) -> None:

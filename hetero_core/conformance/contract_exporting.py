@@ -34,8 +34,8 @@ def imported_network_is_the_exported_one(context: CheckContext) -> None:
         with context.make_core() as other:
             imported = other.import_network(blob, context.device)
             for side in ("inputs", "outputs"):
-                found = [(spec.name, spec.type) for spec in getattr(imported, side)]
-                require_equal(found, [(spec.name, spec.type) for spec in getattr(loaded, side)], f"{side} of '{form}', imported")
+                specs = [(spec.name, spec.type) for spec in getattr(imported, side)]
+                require_equal(specs, [(spec.name, spec.type) for spec in getattr(loaded, side)], f"{side} of '{form}', imported")
             require_equal(imported.name, loaded.name, "the name")
             require_equal(imported.fingerprint, loaded.fingerprint, "the fingerprint")
             inputs = sample.draw(context.seed)

@@ -71,9 +71,9 @@ def claimed_network_loads(context: CheckContext) -> None:
     for form in FORMS:
         for sample in iterate_samples(context, form):
             inputs = sample.draw(context.seed)
-            found = context.core.load_network(sample.network, context.device).infer(inputs)
+            outputs = context.core.load_network(sample.network, context.device).infer(inputs)
             what = f"network '{form}' of {sample.network.nodes[0].operator}, {sample.dtype.__name__}"
-            sample.require_right(found, inputs, what)
+            sample.require_right(outputs, inputs, what)
             count += 1
     require(count > 0, "the device takes none of the small networks of the kit: it runs nothing that the other checks could use")
 

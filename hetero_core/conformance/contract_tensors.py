@@ -64,10 +64,10 @@ def inputs_are_never_written(context: CheckContext) -> None:
         inputs = sample.draw(context.seed)
         before = {name: value.copy() for name, value in inputs.items()}
         for turn in range(2):
-            found = loaded.infer(inputs)
+            outputs = loaded.infer(inputs)
             for name, value in inputs.items():
                 require_equal(value.tobytes(), before[name].tobytes(), f"network '{form}', input '{name}' after run {turn + 1}")
-            sample.require_right(found, before, f"network '{form}', run {turn + 1}")
+            sample.require_right(outputs, before, f"network '{form}', run {turn + 1}")
         for value in inputs.values():
             value.flags.writeable = False
         sample.require_right(loaded.infer(inputs), before, f"network '{form}' with read-only inputs")
@@ -128,9 +128,9 @@ def array_set_for_an_output_is_filled(context: CheckContext) -> None:
     request.set_tensor("y", mine)
     for turn in range(3):
         inputs = sample.draw(context.seed + turn)
-        found = request.infer(inputs)
-        require(found["y"] is mine and request.get_tensor("y") is mine, "the output is not the array that was set for it")
-        sample.require_right(found, inputs, f"run {turn + 1} into an array of the caller")
+        outputs = request.infer(inputs)
+        require(outputs["y"] is mine and request.get_tensor("y") is mine, "the output is not the array that was set for it")
+        sample.require_right(outputs, inputs, f"run {turn + 1} into an array of the caller")
     request.start_async(sample.draw(context.seed))
     require(request.wait(60), "the run did not end")
     sample.require_right({"y": mine, "z": request.get_tensor("z")}, sample.draw(context.seed), "an asynchronous run into an array")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hetero_core.runtime.executable import ExecutableNetwork
 
 LEAST_TOLERANCE = 1e-4
-"""Of the suite's own tolerances some are tighter than float32 sums in another order allow."""
+"""The least tolerance; some of the suite's own are tighter than float32 sums in another order allow."""
 
 ROUNDING = {"bf16": 2e-2, "bfloat16": 2e-2}
 """Functions of bfloat16 that are written out round after each operator: two right answers differ by a few units of 2**-8."""
@@ -39,7 +39,7 @@ PASSED, REFUSED, WRONG = "passed", "refused", "wrong"
 
 @record(frozen=True, slots=True)
 class CaseOutcome:
-    """How a device took a case, and why not better; `is_native` where it ran wholly on the device's own kernels.
+    """The result of a device on a case, with the reason where it is not a pass; `is_native` where only kernels of the device ran.
 
     `is_free` where the values are drawn and only facts about them could be judged. `operators` has each node's operator and the element
     type that stands for it, with whether the device claims it.
@@ -107,7 +107,7 @@ def judge_case(case: BackendCase, core: Core, device: str) -> CaseOutcome:
         return CaseOutcome(case.name, case.kind, WRONG, f"query_network raised {_describe(error)}", ())
     operators = tuple((node.operator, find_dtype(node, network), node.name in result.supported) for node in network.nodes)
     feeds = [dict(zip((spec.name for spec in network.inputs), inputs, strict=False)) for inputs, _ in case.runs]
-    is_free = any(draws_freely(network, given) for given in feeds)
+    is_free = any(draws_freely(network, feed) for feed in feeds)
 
     def conclude(status: str, reason: str, *, is_native: bool = False) -> CaseOutcome:
         return CaseOutcome(case.name, case.kind, status, reason, operators, is_native, is_free)
@@ -159,8 +159,8 @@ def find_dtype(node: Node, network: Network) -> str:
         dtype = getattr(network.type_of(value), "dtype", None)
         if dtype is not None:
             return str(dtype)
-    found = [network.type_of(value) for value in (*node.reads, *node.writes)]
-    return next((type(one).__name__.removesuffix("Type").lower() for one in found if one is not None), "unknown")
+    types = [network.type_of(value) for value in (*node.reads, *node.writes)]
+    return next((type(one).__name__.removesuffix("Type").lower() for one in types if one is not None), "unknown")
 
 
 def _describe(error: BaseException) -> str:

@@ -120,17 +120,17 @@ def read_text(context: CheckContext, text: str, *, name: str = "sample") -> Netw
 
 def make_sample(context: CheckContext, form: str) -> Sample:
     """Returns the form with the first operator and element type that the device takes. Raises: Skip where it takes none."""
-    found = next(iterate_samples(context, form), None)
-    if found is None:
+    sample = next(iterate_samples(context, form), None)
+    if sample is None:
         names = ", ".join(FORMS[form].operators)
         raise Skip(f"the device takes none of {names} in a network '{form}' of {', '.join(TYPES)}")
-    return found
+    return sample
 
 
 def make_samples(context: CheckContext, *forms: str) -> dict[str, Sample]:
     """Returns a sample of each form that the device takes, by form. Raises: Skip where it takes none of them."""
-    found = {form: next(iterate_samples(context, form), None) for form in forms}
-    taken = {form: sample for form, sample in found.items() if sample is not None}
+    samples = {form: next(iterate_samples(context, form), None) for form in forms}
+    taken = {form: sample for form, sample in samples.items() if sample is not None}
     return taken if taken else {forms[0]: make_sample(context, forms[0])}
 
 

@@ -165,8 +165,8 @@ class Device:
         if name is None:
             return device
         spelled = next((spelling for spelling in given if str(spelling).strip().upper() == name), None)
-        kept = self._set.get(("", ""), {}).get(name)
-        value = kept if spelled is None else given[spelled]
+        setting = self._set.get(("", ""), {}).get(name)
+        value = setting if spelled is None else given[spelled]
         if value is None:
             return device
         text = normalise_arguments(convert_value(name, keys[name], value, device=str(device)))
@@ -175,11 +175,11 @@ class Device:
         return device if device.arguments else DeviceName(device.name, device.id, text)
 
     def _with_id(self, device: DeviceName, call: Mapping[str, Any]) -> DeviceName:
-        wanted = self.check_name(DeviceName(device.name, str(call.get("DEVICE_ID") or ""))).id
-        if wanted and device.id and wanted != device.id:
-            raise ConfigValueError(f"device {device} and DEVICE_ID={wanted} name two different devices; give one of them")
-        kept = self._set.get(("", ""), {}).get("DEVICE_ID", "")
-        return self.check_name(DeviceName(device.name, device.id or wanted or kept, device.arguments))
+        named_device = self.check_name(DeviceName(device.name, str(call.get("DEVICE_ID") or ""))).id
+        if named_device and device.id and named_device != device.id:
+            raise ConfigValueError(f"device {device} and DEVICE_ID={named_device} name two different devices; give one of them")
+        set_id = self._set.get(("", ""), {}).get("DEVICE_ID", "")
+        return self.check_name(DeviceName(device.name, device.id or named_device or set_id, device.arguments))
 
     def check_name(self, device: DeviceName) -> DeviceName:
         """Returns the device with its id as the plugin spells it: one that is given without quotes is found in any case.
@@ -216,13 +216,13 @@ class Device:
 
         Raises: MetricNotFoundError with the near misses and all names.
         """
-        found = self.metrics(device)
+        metrics = self.metrics(device)
         folded = name.strip().upper()
-        if folded not in found:
+        if folded not in metrics:
             raise MetricNotFoundError(
-                f"device {device} has no metric '{name}'{suggest(folded, found) or ';'} its metrics are {enumerate_choices(found)}"
+                f"device {device} has no metric '{name}'{suggest(folded, metrics) or ';'} its metrics are {enumerate_choices(metrics)}"
             )
-        value, question = found[folded], f"the metric {folded}"
+        value, question = metrics[folded], f"the metric {folded}"
         if not callable(value):
             return value
         try:

@@ -1,4 +1,4 @@
-"""Where a plugin comes from: what messages blame, and what blobs record."""
+"""The origin of a plugin: its distribution and version, for error messages and blobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the processors of a process are divided: from the configuration of a load to its streams, and the threads of each.
+"""Division of the processors of a process: from the configuration of a load to its streams, and the threads of each.
 
 A stream is a run of a loaded network that the Core's threads may have under way beside others. INFERENCE_NUM_THREADS is the budget of
 the whole network; every stream gets the same part of it. Pure functions.

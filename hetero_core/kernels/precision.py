@@ -1,4 +1,4 @@
-"""Which type a kernel computes in: small floats are widened to float32 and rounded once, at the end.
+"""The element type in which a kernel computes: small floats are widened to float32 and rounded once, at the end.
 
 Guarantees that no kernel returns a wider type than ONNX names, and that float16 and bfloat16 sums do not lose their low bits on the
 way.
@@ -32,7 +32,6 @@ _SMALL_FLOATS = frozenset(
     )
 )
 _SMALL_INTEGERS = frozenset(np.dtype(kind) for kind in (ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2, ml_dtypes.uint2))
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def is_small_float(dtype: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What two statements about the type of one value amount to together. Imports nothing heavy."""
+"""Merges two statements about the type of one value into one. Imports nothing heavy."""
 
 from __future__ import annotations
 

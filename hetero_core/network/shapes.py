@@ -154,15 +154,15 @@ class _Inference:
     def absorb(self, graph: Graph, proto: onnx.GraphProto) -> Graph:
         """Returns the graph with the types in `proto`, which was written from it, merged into its own."""
         types = dict(graph.types)
-        found: dict[str, ValueType] = {}
+        new_types: dict[str, ValueType] = {}
         for info in (*proto.value_info, *proto.input, *proto.output):
             inferred = read_type(info.type, f"value '{info.name}'")
             if inferred is not None:
-                found[info.name] = inferred
+                new_types[info.name] = inferred
         learnt = False
-        for name, inferred in found.items():
+        for name, inferred in new_types.items():
             learnt |= self._merge(graph, types, name, inferred)
-        self._compare(graph, types, found)
+        self._compare(graph, types, new_types)
         nodes = self._absorb_bodies(graph, proto)
         self.learnt |= learnt
         return _rebuild(graph, nodes, types if learnt else graph.types)
@@ -260,7 +260,7 @@ class _Inference:
             return node, self._ask_author(node, scope) or infer_contrib(node, typed)
         if not node.bodies and all(_is_complete(scope.get(value)) for value in node.writes):
             return node, {}
-        found: dict[str, ValueType] = {}
+        inferred: dict[str, ValueType] = {}
         if (
             self.failed
             or self._is_foreign(node)
@@ -268,15 +268,15 @@ class _Inference:
             or not known.keys().isdisjoint(node.reads)
             or any(_has_only_element(scope.get(value)) for value in node.writes)
         ):
-            node, found = self._infer_alone(node, scope, constants)
+            node, inferred = self._infer_alone(node, scope, constants)
         inputs = [constants[value].type if value in constants else scope.get(value) for value in node.inputs]
         for value, ranked in infer_ranks(node, inputs).items():
             # Of two that disagree onnx is believed.
-            found[value] = merge_types(found.get(value, ranked), ranked) or found[value]
-        if not all(has_known_element(found.get(value, scope.get(value))) for value in node.writes):
+            inferred[value] = merge_types(inferred.get(value, ranked), ranked) or inferred[value]
+        if not all(has_known_element(inferred.get(value, scope.get(value))) for value in node.writes):
             for value, signed in infer_by_signature(node, inputs).items():
-                found[value] = merge_types(found.get(value, signed), signed) or signed
-        return node, found
+                inferred[value] = merge_types(inferred.get(value, signed), signed) or signed
+        return node, inferred
 
     def _ask_author(self, node: Node, scope: Mapping[str, ValueType]) -> dict[str, ValueType]:
         if self.custom_types is None:
@@ -321,8 +321,8 @@ def _has_only_element(value_type: ValueType | None) -> bool:
 
 def _leaves_open(node: Node, types: Mapping[str, ValueType]) -> bool:
     """Says whether the element type, the rank or a size of some output is unknown."""
-    found = [types.get(value) for value in node.writes]
-    return any(not has_known_element(each) or (isinstance(each, TensorType) and _has_open_size(each)) for each in found)
+    output_types = [types.get(value) for value in node.writes]
+    return any(not has_known_element(each) or (isinstance(each, TensorType) and _has_open_size(each)) for each in output_types)
 
 
 def _has_open_size(value_type: TensorType) -> bool:

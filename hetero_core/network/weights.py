@@ -1,4 +1,4 @@
-"""Where the bytes of external weights come from: files of the model's folder, or one buffer.
+"""The sources of external weights: files of the model's folder, or one buffer.
 
 Rules: a file is mapped on the first use of a weight, once for all weights in it; nothing outside the folder is ever opened;
 offsets and lengths are checked against the file when the model is read.
@@ -28,7 +28,7 @@ _MEMORY_ADDRESS = "_ORT_MEM_ADDR_"
 
 
 class WeightSource(Protocol):
-    """What a tensor with external weights asks for its bytes."""
+    """A source that returns the bytes of a tensor with external weights."""
 
     def locate(self, entries: Iterable[onnx.StringStringEntryProto], size: int, owner: str) -> Callable[[], Bytes]:
         """Returns a function that gives the `size` bytes which `entries` describe.

@@ -38,7 +38,9 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "operator_of_node": dict(plan.operator_of_node),
         "pins": dict(plan.pins),
         "refusals": {name: dict(reasons) for name, reasons in plan.refusals.items()},
-        "conflicts": [{"node": one.node, "subgraph": one.subgraph, "path": list(one.path)} for one in plan.conflicts],
+        "conflicts": [
+            {"node": conflict.node, "subgraph": conflict.subgraph, "path": list(conflict.path)} for conflict in plan.conflicts
+        ],
         "unexplained": plan.unexplained,
         **({"selection": plan.selection} if plan.selection else {}),
     }

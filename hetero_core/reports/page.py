@@ -29,9 +29,9 @@ def plan_to_html(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> str:
     program = _read("page.js")
     policy = f"default-src 'none'; script-src {_hash(program)}; style-src {_hash(style)}; img-src data:"
     legend = "".join(
-        f'<li><svg width="14" height="14" aria-hidden="true"><rect class="swatch device-{one.color}" x="1" y="1" width="12" height="12" '
-        f'rx="3"/></svg>{escape_text(one.text)}</li>'
-        for one in list_devices(plan, seconds_of_subgraph)
+        f'<li><svg width="14" height="14" aria-hidden="true"><rect class="swatch device-{device.color}" x="1" y="1" width="12" height="12" '
+        f'rx="3"/></svg>{escape_text(device.text)}</li>'
+        for device in list_devices(plan, seconds_of_subgraph)
     )
     title = f"{plan.network}: {count(plan.operator_of_node, 'node')}, {count(plan.stages, 'subgraph')}"
     return Template(_read("page.html")).substitute(

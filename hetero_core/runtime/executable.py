@@ -98,7 +98,7 @@ class ExecutableNetwork:
 
     @property
     def start(self) -> Start | None:
-        """What starts a run on a device that works by itself; None where a thread of the core runs it."""
+        """The function that starts a run on an asynchronous device; None where a thread of the core runs it."""
         # Not kept: a network that held its own method would wait for the garbage collector, and its device's threads with it.
         if not self._starts:
             return None
@@ -255,9 +255,9 @@ class ExecutableNetwork:
         if type(outputs) is CheckedOutputs:
             return tuple(outputs)
         if not isinstance(outputs, tuple) or len(outputs) != len(self.all_outputs):
-            found = f"{len(outputs)} values" if isinstance(outputs, tuple) else type(outputs).__name__
+            description = f"{len(outputs)} values" if isinstance(outputs, tuple) else type(outputs).__name__
             expected = f"a tuple of {len(self.all_outputs)} outputs"
-            raise PluginError(f"{self._binding.provenance} returned {found} from run; expected {expected}")
+            raise PluginError(f"{self._binding.provenance} returned {description} from run; expected {expected}")
         for value, (dtype, wanted, spec) in zip(outputs, self._promised):  # noqa: B905  # compared above; strict takes 0.13 us
             # NumPy has one object for each of its types: the usual comparison is of two names for it.
             if dtype is not None and (own := getattr(value, "dtype", None)) is not dtype and own != dtype:
@@ -317,19 +317,19 @@ class ExecutableNetwork:
     def get_metric(self, name: str) -> Any:
         """Returns a metric of the loaded network. Raises: MetricNotFoundError with the near misses and all names."""
         self.require_process()
-        found = self._metrics()
+        metrics = self._metrics()
         folded = name.strip().upper()
-        if folded not in found:
+        if folded not in metrics:
             raise MetricNotFoundError(
-                f"network '{self.name}' on {self.device} has no metric '{name}'{suggest(folded, found) or ';'} "
-                f"its metrics are {enumerate_choices(found)}"
+                f"network '{self.name}' on {self.device} has no metric '{name}'{suggest(folded, metrics) or ';'} "
+                f"its metrics are {enumerate_choices(metrics)}"
             )
-        value = found[folded]
+        value = metrics[folded]
         return call_plugin(value, blame=self._binding.provenance, where=f"the metric {folded}") if callable(value) else value
 
     def _metrics(self) -> dict[str, Any]:
         blame = str(self._binding.provenance)
-        found = {
+        metrics = {
             "NETWORK_NAME": self.name,
             "OPTIMAL_NUMBER_OF_INFER_REQUESTS": self.config[STREAMS_KEY] * self.executable.pipeline_depth,
             "EXECUTION_DEVICES": (str(self.device),),
@@ -340,7 +340,7 @@ class ExecutableNetwork:
                 call_plugin(self.executable.metrics, blame=blame, where="metrics of a network"), blame=blame, where="its metrics"
             ),
         }
-        return {**found, "SUPPORTED_METRICS": tuple(sorted((*found, "SUPPORTED_METRICS")))}
+        return {**metrics, "SUPPORTED_METRICS": tuple(sorted((*metrics, "SUPPORTED_METRICS")))}
 
     def get_config(self, name: str) -> Any:
         """Returns the value of a key that the network was loaded with. Raises: ConfigKeyError with the near misses and all keys."""

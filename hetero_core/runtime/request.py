@@ -246,8 +246,8 @@ class InferRequest:
         self._require_idle("get a tensor")
         network = self._network
         _, is_input = find_spec(name, (*network.inputs, *network.replaceable), network.outputs, network=network.name)
-        made = {} if self._outputs is None else dict(zip(network.output_names, self._outputs, strict=True))
-        held = self._inputs if is_input else {**self._presets, **made}
+        output_of_name = {} if self._outputs is None else dict(zip(network.output_names, self._outputs, strict=True))
+        held = self._inputs if is_input else {**self._presets, **output_of_name}
         if name not in held:
             raise InputNameError(f"tensor '{name}' of network '{network.name}' has no value yet; set it or run the request")
         return held[name]

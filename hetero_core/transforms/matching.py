@@ -69,7 +69,7 @@ Pattern = Value | Constant | Number | Op | OneOf
 
 @record(frozen=True, slots=True)
 class Found:
-    """What a pattern met: values and numbers by name, and the nodes."""
+    """A match of a pattern: values and numbers by name, and the nodes."""
 
     values: Mapping[str, str] = field(default_factory=dict)
     numbers: Mapping[str, float] = field(default_factory=dict)
@@ -119,10 +119,10 @@ def fuse_patterns(network: Network, rules: Sequence[Rule]) -> Network:
         for rule, kinds in rules_of_operator.get(node.op_type, ()):
             if len(node.writes) != 1 or not _may_end(network, node, kinds):
                 continue
-            made = _apply_rule(network, rule, node, gone)
-            if made is None:
+            replacement = _apply_rule(network, rule, node, gone)
+            if replacement is None:
                 continue
-            found, new = made
+            found, new = replacement
             fused[id(node)] = new.nodes
             types.update(new.types)
             initializers.update(new.initializers)
@@ -250,8 +250,8 @@ def read_number(network: Network, value: str) -> float | None:
 
 def read_shape(network: Network, value: str) -> tuple[Dimension, ...] | None:
     """Returns the shape of a float32 tensor, None where its rank is not known or it is none."""
-    found = network.type_of(value)
-    return found.shape if isinstance(found, TensorType) and found.dtype == "float32" else None
+    value_type = network.type_of(value)
+    return value_type.shape if isinstance(value_type, TensorType) and value_type.dtype == "float32" else None
 
 
 def read_integers(network: Network, value: str) -> tuple[int, ...] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import pi, sqrt
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from hetero_core.kernels.operators.linear import gemm
 from hetero_core.kernels.operators.mathematics import erf_of
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, widen
 from hetero_core.kernels.registry import FLOATS, INT64, kernel
-from hetero_core.kernels.windows import AUTO_PADS
+from hetero_core.kernels.windows import AUTO_PADS, SLIDING
 from hetero_core.network.graph import Node
 from hetero_core.network.types import ValueType
 
@@ -193,6 +194,8 @@ def _refuse_conv_parameters(node: Node, input_types: tuple[ValueType | None, ...
     halves=(0,),
     dtypes=FLOAT32,
     choices={"auto_pad": AUTO_PADS, "activation": _CONV_ACTIVATIONS},
+    shared={**SLIDING, "group": 1},
+    unread={"kernel_shape": None},
     refuse=_refuse_conv_parameters,
     count_bytes=count_convolved,
 )
@@ -205,17 +208,10 @@ def fused_conv(
     *,
     activation: str = "",
     activation_params: tuple[float, ...] = (),
-    auto_pad: str = "NOTSET",
-    dilations: Sizes | None = None,
-    group: int = 1,
-    kernel_shape: Sizes | None = None,
-    pads: Sizes | None = None,
-    strides: Sizes | None = None,
+    **geometry: Any,
 ) -> Array:
     """Returns activation(conv(x, w) + b + z). Source: ONNX Runtime, com.microsoft.FusedConv-1."""
-    y = conv(
-        xp, x, w, b, auto_pad=auto_pad, dilations=dilations, group=group, kernel_shape=kernel_shape, pads=pads, strides=strides
-    )
+    y = conv(xp, x, w, b, **geometry)
     first, second = (*activation_params, 0.0, 0.0)[:2]
     return _activate(xp, y if z is None else y + z, activation, first, second)
 
@@ -228,23 +224,11 @@ def fused_conv(
     dtypes=(FLOAT32, FLOAT32, INT64, FLOAT32),
     host=(2,),
     choices={"auto_pad": ("NOTSET",)},
+    shared={"auto_pad": "NOTSET", "dilations": None, "group": 1, "output_padding": None, "strides": None},
+    unread={"kernel_shape": None},
 )
 def conv_transpose_with_dynamic_pads(
-    xp: Namespace,
-    x: Array,
-    w: Array,
-    pads: Array | None = None,
-    b: Array | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: Sizes | None = None,
-    group: int = 1,
-    kernel_shape: Sizes | None = None,
-    output_padding: Sizes | None = None,
-    strides: Sizes | None = None,
+    xp: Namespace, x: Array, w: Array, pads: Array | None = None, b: Array | None = None, **attributes: Any
 ) -> Array:
     """Returns ONNX's ConvTranspose with pads as an input. Source: ONNX Runtime, com.microsoft.ConvTransposeWithDynamicPads-1."""
-    return conv_transpose(
-        xp, x, w, b, auto_pad=auto_pad, dilations=dilations, group=group, kernel_shape=kernel_shape,
-        output_padding=output_padding, pads=integers_of(pads) or None, strides=strides,
-    )  # fmt: skip
+    return conv_transpose(xp, x, w, b, pads=integers_of(pads) or None, **attributes)

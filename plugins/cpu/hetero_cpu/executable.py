@@ -143,7 +143,7 @@ class CpuExecutable(Executable):
 
     @property
     def calls_blas(self) -> bool:
-        """Whether a run without limits may call NumPy's BLAS; True also where it depends on the shapes of the inputs."""
+        """True if a run without limits may call NumPy's BLAS, and also where it depends on the shapes of the inputs."""
         found = self._only_plan
         return found is None or found.needs_check or found.is_refuted or found.plan.calls_blas
 
@@ -160,7 +160,7 @@ class CpuExecutable(Executable):
         return program
 
     def metrics(self) -> Mapping[str, Any]:
-        """How many plans were made and may be kept, what they hold, and how many steps are the toolkit's."""
+        """Metrics of the plans: how many were made and may be kept, their memory, and their steps that call the toolkit."""
         return {
             "CPU_PLANS": lambda: (self._plan_count, MOST_PLANS),
             "CPU_ARENA_BYTES": lambda: max((found.plan.arena_bytes for found in list(self._plans.values())), default=0),
@@ -186,7 +186,7 @@ class CpuExecutable(Executable):
 
     @property
     def native_weights(self) -> PackedWeights:
-        """What machine code reads."""
+        """The weights in the layouts that machine code reads."""
         return self._native_weights
 
     def find_native_plan(self) -> tuple[Signature, Plan, str] | None:

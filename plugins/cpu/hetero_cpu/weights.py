@@ -82,7 +82,7 @@ class LaterArray:
 
     @property
     def source_bytes(self) -> int:
-        """The bytes of what it is made of."""
+        """Bytes of the array that it is made of."""
         return sum(source.nbytes for source in self._sources)
 
 
@@ -140,14 +140,14 @@ class PackedWeights:
 
     def pack_all(self, workers: int) -> None:
         """Makes what is promised, the largest first, with up to `workers` threads."""
-        left = self._list_arrays()
-        left.sort(key=lambda later: -later.source_bytes)
-        if workers <= 1 or len(left) <= 1:
-            for later in left:
+        arrays = self._list_arrays()
+        arrays.sort(key=lambda later: -later.source_bytes)
+        if workers <= 1 or len(arrays) <= 1:
+            for later in arrays:
                 later.get()
             return
-        with ThreadPoolExecutor(min(workers, len(left)), thread_name_prefix="hetero-CPU-weights") as pool:
-            for future in [pool.submit(later.get) for later in left]:
+        with ThreadPoolExecutor(min(workers, len(arrays)), thread_name_prefix="hetero-CPU-weights") as pool:
+            for future in [pool.submit(later.get) for later in arrays]:
                 future.result()
 
     def list_made(self) -> list[tuple[tuple[object, ...], Array]]:

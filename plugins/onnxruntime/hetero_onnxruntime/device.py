@@ -40,7 +40,7 @@ class OrtDevice(EngineDevice):
 
     @hookimpl
     def config_keys(self) -> Mapping[str, ConfigKey]:
-        """What of the engine's options a user may set; everything else is refused, as the engine itself ignores what it does not know."""
+        """The options of the engine that a user may set; everything else is refused, as the engine itself ignores what it does not know."""
         return CONFIG_KEYS
 
     @hookimpl

@@ -146,7 +146,7 @@ def make_options(module: Any, provider: str) -> Any:
 
 
 def _providers(provider: str) -> list[str] | None:
-    """What to hand over beside the options: an unknown name in a list is only warned about, one in the options is an error."""
+    """The providers to hand over beside the options: an unknown name in a list is only warned about, one in the options is an error."""
     return [CPU_PROVIDER] if provider == CPU_PROVIDER else None
 
 

@@ -1,4 +1,4 @@
-"""What the engine computes wrongly, or fails at when it runs; refused, so that nobody gets a wrong answer or a late error.
+"""Nodes that the engine computes wrongly or fails at when it runs; they are refused, so that nobody gets a wrong answer or a late error.
 
 Each entry was found by a case of ONNX's own backend suite, or by a formula, with the version named; it goes when a newer engine
 passes that case.
@@ -66,9 +66,13 @@ def _check_max_unpool(node: Node, network: Network) -> str | None:
 
 def _check_reduce_max(node: Node, network: Network) -> str | None:
     # ONNX Runtime 1.31: reduce_max_empty_set_bool.
-    found = network.type_of(node.inputs[0])
-    is_bool = isinstance(found, TensorType) and found.dtype == "bool"
-    return f"ONNX Runtime fails at run time on {node.op_type} of an empty bool tensor" if is_bool and _may_be_empty(found) else None
+    input_type = network.type_of(node.inputs[0])
+    is_bool = isinstance(input_type, TensorType) and input_type.dtype == "bool"
+    return (
+        f"ONNX Runtime fails at run time on {node.op_type} of an empty bool tensor"
+        if is_bool and _may_be_empty(input_type)
+        else None
+    )
 
 
 def _may_be_empty(found: object) -> bool:

@@ -51,7 +51,7 @@ _CARRIERS = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What shapes a session. `threads` 0 leaves their number to the engine."""
+    """The settings of a session. `threads` 0 leaves their number to the engine."""
 
     provider: str
     level: str
@@ -129,7 +129,7 @@ def _word_failure(engine: Engine, network: Network, settings: Settings, error: E
 
 
 _MISJUDGED = "InferenceError]"
-"""What the engine says where it folds an If whose condition follows from fixed sizes, and takes what the branch makes for another rank.
+"""The engine's message where it folds an If whose condition follows from fixed sizes, and takes the branch's result for another rank.
 
 ONNX Runtime 1.32, on networks with an If in the body of an If that it runs with open sizes.
 """
@@ -201,6 +201,6 @@ def refer(module: Any, constant: Initializer) -> Any:
 
 def _require_provider(session: Any, network: Network, provider: str) -> None:
     """A session that was to run elsewhere and says that it runs on the CPU has fallen back."""
-    found = session.get_providers()
-    if provider not in found or (provider != CPU_PROVIDER and found[0] != provider):
-        raise LoadError(f"ONNX Runtime put network '{network.name}' on {', '.join(found)}; expected {provider} alone")
+    providers = session.get_providers()
+    if provider not in providers or (provider != CPU_PROVIDER and providers[0] != provider):
+        raise LoadError(f"ONNX Runtime put network '{network.name}' on {', '.join(providers)}; expected {provider} alone")

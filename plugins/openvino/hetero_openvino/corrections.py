@@ -1,4 +1,4 @@
-"""What the engine gets wrong and can be told to get right: operations of its model that are replaced before it is compiled.
+"""Corrections of what the engine computes wrongly: operations of its model that are replaced before it is compiled.
 
 Only those of the model itself; bodies of If, Loop and Scan stay as they are, and `known_errors` refuses what would be wrong there.
 Found with OpenVINO 2026.4; an entry can go when a newer engine is right without it.

@@ -47,7 +47,7 @@ class OpenvinoDevice(EngineDevice):
 
     @hookimpl
     def config_keys(self) -> Mapping[str, ConfigKey]:
-        """What of the engine's properties shapes a compiled model here."""
+        """The engine's properties that shape a compiled model here."""
         return {
             PRECISION_KEY: ConfigKey(
                 str,

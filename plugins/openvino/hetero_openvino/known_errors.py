@@ -1,4 +1,4 @@
-"""What the engine computes wrongly, or fails at when it runs; refused, so that nobody gets a wrong answer or a late error.
+"""Nodes that the engine computes wrongly or fails at when it runs; they are refused, so that nobody gets a wrong answer or a late error.
 
 Each entry was found on OpenVINO 2026.4 by a case of ONNX's own backend suite, which it names, or by a comparison with NumPy; it goes when
 a newer engine is right. The frontend of the engine ignores attributes that it does not know, so what came into an operator
@@ -311,4 +311,4 @@ _CHECKS_OF_BODIES = {
     "ReduceMin": "OpenVINO's minimum of inf alone, or of nothing, is the highest float",
     "TopK": "OpenVINO does not return the lower index first among equal values",
 }
-"""What is put right in a network, and not inside a body."""
+"""Faults that are put right in a network, and not inside a body."""
