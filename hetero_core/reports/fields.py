@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hetero_core.plan import Plan
+from hetero_core.reports.placement import placement_to_json
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
@@ -41,4 +42,5 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "conflicts": [{"node": one.node, "subgraph": one.subgraph, "path": list(one.path)} for one in plan.conflicts],
         "unexplained": plan.unexplained,
         **({"selection": plan.selection} if plan.selection else {}),
+        **({} if plan.placement is None else {"placement": placement_to_json(plan.placement)}),
     }

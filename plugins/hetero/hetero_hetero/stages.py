@@ -8,7 +8,7 @@ from hetero_core.contract import freeze_mapping
 from hetero_core.network.graph import Network
 from hetero_core.network.topology import predecessors_of_nodes
 from hetero_core.network.types import TensorType
-from hetero_core.plan import Boundary, Conflict, Plan, PlanStage
+from hetero_core.plan import Boundary, Conflict, Placement, Plan, PlanStage
 from hetero_core.records import record
 from hetero_hetero.assignment import Assignment
 from hetero_hetero.conflicts import explain_within
@@ -40,8 +40,8 @@ def cut_stages(network: Network, assignment: Assignment) -> tuple[Stage, ...]:
     )
 
 
-def build_plan(network: Network, assignment: Assignment, cut: Sequence[Stage]) -> Plan:
-    """Returns the plan of stages that were cut, as plain values, for reports."""
+def build_plan(network: Network, assignment: Assignment, cut: Sequence[Stage], placement: Placement | None = None) -> Plan:
+    """Returns the plan of stages that were cut, as plain values, for reports. Its pins are the network's own, not those of `placement`."""
     stages = tuple(
         PlanStage(
             index,
@@ -59,11 +59,12 @@ def build_plan(network: Network, assignment: Assignment, cut: Sequence[Stage]) -
         device_of_node=freeze_mapping(assignment.device_of_node),
         operator_of_node=freeze_mapping((node.name, node.operator) for node in network.nodes),
         refusals=freeze_mapping(assignment.refusals),
-        pins=freeze_mapping(assignment.pins),
+        pins=freeze_mapping((name, device) for name, device in assignment.pins.items() if name in network.affinity),
         stages=stages,
         boundaries=_list_boundaries(network, stages),
         conflicts=conflicts,
         unexplained=unexplained,
+        placement=placement,
     )
 
 

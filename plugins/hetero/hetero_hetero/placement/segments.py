@@ -53,7 +53,7 @@ def cut_segments(
     work = [estimate_work(network, node) for node in network.nodes]
     widths = _measure_widths(network, units)
     total = sum(work)
-    blocks = _cut_stretch(range(len(work)), widths, work, total / most)
+    blocks = _cut_stretch(network, range(len(work)), widths, work, total / most)
     kinds = [_kind_of(network.nodes[index], traits[index]) for index in range(len(work))]
     blocks = _cut_at_kinds(blocks, widths, kinds)
     least = total / most
@@ -70,10 +70,7 @@ def describe_segment(network: Network, nodes: Sequence[int], work: float = 0.0) 
     inside = set(nodes)
     made = {value for index in nodes for value in network.nodes[index].writes}
     reads = dict.fromkeys(
-        value
-        for index in nodes
-        for value in network.nodes[index].reads
-        if value in network.index_of_producer and value not in made
+        value for index in nodes for value in network.nodes[index].reads if value in network.index_of_producer and value not in made
     )
     writes = [
         value
@@ -151,16 +148,21 @@ def _may_cross(network: Network, value: str) -> bool:
     return isinstance(known, TensorType) and known.dtype is not None and bits_of_dtype(known.dtype) is not None
 
 
-def _cut_stretch(stretch: range, widths: Sequence[int], work: Sequence[float], enough: float) -> list[range]:
-    """Returns the stretch cut at its narrowest frontiers, and those pieces again that hold more than `enough` of the work."""
+def _cut_stretch(network: Network, stretch: range, widths: Sequence[int], work: Sequence[float], enough: float) -> list[range]:
+    """Returns the stretch cut at its narrowest frontiers, and those pieces again that hold more than `enough` of the work.
+
+    A stretch of branches is not cut across them.
+    """
     inner = [widths[index] for index in stretch[:-1]]
     if not inner or min(inner) > _WIDEST or sum(work[index] for index in stretch) <= enough:
         return [stretch]
     narrowest = min(inner)
+    if narrowest > 1 and len(_split_branches(network, stretch, work, enough)) > 1:
+        return [stretch]
     ends = [index + 1 for index in stretch[:-1] if widths[index] == narrowest]
     starts = [stretch.start, *ends]
     pieces = [range(start, stop) for start, stop in zip(starts, [*ends, stretch.stop], strict=True)]
-    return [part for piece in pieces for part in _cut_stretch(piece, widths, work, enough)]
+    return [part for piece in pieces for part in _cut_stretch(network, piece, widths, work, enough)]
 
 
 def _kind_of(node: Node, trait: object) -> tuple[object, str]:
