@@ -98,6 +98,20 @@ class Placement:
 
 
 @record(frozen=True, slots=True)
+class HeldMemory:
+    """The bytes that a device will hold for a split, estimated before it is loaded, and its limit, None where it has none.
+
+    `border` are inputs and outputs of the network, states among them; `arena` is the most of inner values that is alive at once.
+    """
+
+    device: str
+    weights: int
+    border: int
+    arena: int
+    limit: int | None
+
+
+@record(frozen=True, slots=True)
 class Plan:
     """How a network is split: the result of HETERO's query, as plain values, so that views of it need no plugin's code.
 
@@ -107,7 +121,7 @@ class Plan:
     device is asked about what those before it have left. `conflicts` say what keeps subgraphs of one device apart; `unexplained`
     counts the nodes for which no path was looked for because the network is large. `selection` is the text of every step of the
     selection of subgraphs, where the query asked for it. `placement` has the measurements that decided which device runs what, where
-    that was asked for.
+    that was asked for; `memory` what each device will hold, where limits of memory decided.
     """
 
     network: str
@@ -123,3 +137,4 @@ class Plan:
     candidates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     selection: str = ""
     placement: Placement | None = None
+    memory: tuple[HeldMemory, ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from hetero_core.plan import Placement, PlacementCandidate
+from hetero_core.plan import HeldMemory, Placement, PlacementCandidate
 
 
 def placement_to_json(placement: Placement) -> dict[str, Any]:
@@ -33,3 +33,15 @@ def describe_placement(placement: Placement) -> str:
 
 def _describe_time(candidate: PlacementCandidate) -> str:
     return "failed" if candidate.seconds is None else f"{candidate.seconds * 1000:.3f} ms"
+
+
+def describe_memory(held: HeldMemory) -> str:
+    """Returns "GPU: 40 bytes of 80: constants 20, inputs and outputs 10, inner values 10"."""
+    total = held.weights + held.border + held.arena
+    limit = "" if held.limit is None else f" of {held.limit}"
+    return f"{held.device}: {total} bytes{limit}: constants {held.weights}, inputs and outputs {held.border}, inner values {held.arena}"
+
+
+def memory_to_json(held: HeldMemory) -> dict[str, Any]:
+    """Returns the fields as values that JSON can hold."""
+    return _to_fields(held)

@@ -22,7 +22,17 @@ from hetero_hetero.branches import BranchExecutable, cut_branches
 from hetero_hetero.executable import HeteroExecutable
 from hetero_hetero.loading import load_stages, require_complete
 from hetero_hetero.payload import export_stages, import_stages
-from hetero_hetero.placement.choice import BUDGET_KEY, INPUTS_KEY, MEASURING_KEYS, PLACEMENT_KEY, PLACEMENTS, place_nodes
+from hetero_hetero.placement.choice import (
+    BUDGET_KEY,
+    DISTRIBUTION_KEY,
+    INPUTS_KEY,
+    MEMORY_KEY,
+    PIPELINE,
+    PLACEMENT_KEY,
+    PLACEMENTS,
+    PLACING_KEYS,
+    place_nodes,
+)
 from hetero_hetero.stages import build_plan, cut_stages
 
 logger = logging.getLogger(__name__)
@@ -64,6 +74,12 @@ OWN_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
         ),
         BUDGET_KEY: ConfigKey(float, 30.0, "The seconds that MEASURED may measure, where no earlier measurement is kept.", least=0),
         INPUTS_KEY: ConfigKey(str, "", "An .npz file with the inputs for the runs of MEASURED; empty: they are drawn."),
+        MEMORY_KEY: ConfigKey(
+            dict, None, 'What devices may hold, {"GPU.0": "8GB"}: the network is cut into a pipeline of parts that fit.'
+        ),
+        DISTRIBUTION_KEY: ConfigKey(
+            str, "", f"{PIPELINE} balances the bytes of the network over all devices of the list.", choices=("", PIPELINE)
+        ),
         PROPERTIES_KEY: ConfigKey(dict, None, "Keys for one device of the list alone: {device: {key: value}}."),
     }
 )
@@ -80,10 +96,10 @@ class HeteroDevice(Composer):
     @hookimpl
     def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
         """The device of each node, and the whole plan; where nodes are refused by all there is no plan."""
-        task, placement = place_nodes(self._describe_task(device, network, config), config)
+        task, decision = place_nodes(self._describe_task(device, network, config), config)
         assignment = begin_assignment(task)
         complete_assignment(task, assignment)
-        plan = None if assignment.refused else build_plan(network, assignment, cut_stages(network, assignment), placement)
+        plan = None if assignment.refused else build_plan(network, assignment, cut_stages(network, assignment), decision)
         if plan is not None and config[TRACE_KEY]:
             plan = replace(plan, selection=trace_assignment(task, assignment))
         refusals = assignment.refusals
@@ -96,14 +112,14 @@ class HeteroDevice(Composer):
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
         """Splits the network and loads each part on its device."""
-        task, placement = place_nodes(self._describe_task(device, network, config), config)
+        task, decision = place_nodes(self._describe_task(device, network, config), config)
         assignment = begin_assignment(task)
         complete_assignment(task, assignment)
         require_complete(task, assignment)
         if len(network.nodes) == 1 and str(device) in assignment.device_of_node.values():
             return self._load_branches(task, build_plan(network, assignment, cut_stages(network, assignment)))
         stages, loaded = load_stages(task, assignment, may_move=config[FALLBACK_KEY] == "NEXT")
-        plan = build_plan(network, assignment, stages, placement)
+        plan = build_plan(network, assignment, stages, decision)
         parts = [(executable, stage.part) for executable, stage in zip(loaded, stages, strict=True)]
         return HeteroExecutable(
             network.inputs,
@@ -142,7 +158,7 @@ class HeteroDevice(Composer):
             error.add_note(f"{FALLBACK_KEY}=NEXT would let {device} go on without it")
             raise
         keys = self.config_keys(device)
-        own = {name: value for name, value in config.items() if value is not None and name in keys and name not in MEASURING_KEYS}
+        own = {name: value for name, value in config.items() if value is not None and name in keys and name not in PLACING_KEYS}
         # A branch is run within one run of the whole.
         own |= {THREADS_KEY: config[THREADS_KEY], STREAMS_KEY: 1}
         return SplitTask(

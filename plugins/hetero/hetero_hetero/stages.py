@@ -8,11 +8,12 @@ from hetero_core.contract import freeze_mapping
 from hetero_core.network.graph import Network
 from hetero_core.network.topology import predecessors_of_nodes
 from hetero_core.network.types import TensorType
-from hetero_core.plan import Boundary, Conflict, Placement, Plan, PlanStage
+from hetero_core.plan import Boundary, Conflict, Plan, PlanStage
 from hetero_core.records import record
 from hetero_hetero.assignment import Assignment
 from hetero_hetero.conflicts import explain_within
 from hetero_hetero.parts import cut_part
+from hetero_hetero.placement.choice import NO_DECISION, Decision
 
 _MOST_STEPS = 400_000
 """Nodes that the searches for conflicts enter together; at about 5 million a second."""
@@ -40,8 +41,8 @@ def cut_stages(network: Network, assignment: Assignment) -> tuple[Stage, ...]:
     )
 
 
-def build_plan(network: Network, assignment: Assignment, cut: Sequence[Stage], placement: Placement | None = None) -> Plan:
-    """Returns the plan of stages that were cut, as plain values, for reports. Its pins are the network's own, not those of `placement`."""
+def build_plan(network: Network, assignment: Assignment, cut: Sequence[Stage], decision: Decision = NO_DECISION) -> Plan:
+    """Returns the plan of stages that were cut, as plain values, for reports. Its pins are the network's own, not those of placement."""
     stages = tuple(
         PlanStage(
             index,
@@ -64,7 +65,8 @@ def build_plan(network: Network, assignment: Assignment, cut: Sequence[Stage], p
         boundaries=_list_boundaries(network, stages),
         conflicts=conflicts,
         unexplained=unexplained,
-        placement=placement,
+        placement=decision.placement,
+        memory=decision.memory,
     )
 
 

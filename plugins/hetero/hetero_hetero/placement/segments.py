@@ -21,6 +21,8 @@ from hetero_core.records import record
 MOST_SEGMENTS = 48
 _WIDEST = 8
 """Values; a frontier that more cross is not cut."""
+FORBIDDEN = 1_000_000
+"""The width of a frontier that cannot be cut."""
 _OPEN_SIZE = 16
 """What an open dimension counts in estimates of work."""
 _PRODUCTS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul", "QLinearConv", "QLinearMatMul", "MatMulInteger", "ConvInteger"))
@@ -51,7 +53,7 @@ def cut_segments(
     if not network.nodes:
         return ()
     work = [estimate_work(network, node) for node in network.nodes]
-    widths = _measure_widths(network, units)
+    widths = measure_widths(network, units)
     total = sum(work)
     blocks = _cut_stretch(network, range(len(work)), widths, work, total / most)
     kinds = [_kind_of(network.nodes[index], traits[index]) for index in range(len(work))]
@@ -120,8 +122,8 @@ def _count_elements(network: Network, value: str) -> int:
     return prod(_size(size) for size in _find_shape(network, value))
 
 
-def _measure_widths(network: Network, units: Iterable[Sequence[int]]) -> list[int]:
-    """Returns for each frontier, by the node before it, how many values cross it; more than `_WIDEST` where no cut is possible."""
+def measure_widths(network: Network, units: Iterable[Sequence[int]]) -> list[int]:
+    """Returns for each frontier, by the node before it, how many values cross it; `FORBIDDEN` or more where no cut is possible."""
     count = len(network.nodes)
     change = [0] * (count + 1)
 
@@ -132,9 +134,9 @@ def _measure_widths(network: Network, units: Iterable[Sequence[int]]) -> list[in
     for value, position in network.index_of_producer.items():
         readers = network.index_of_consumers.get(value, ())
         if readers:
-            add(position, max(readers), 1 if _may_cross(network, value) else _WIDEST + 1)
+            add(position, max(readers), 1 if _may_cross(network, value) else FORBIDDEN)
     for unit in units:
-        add(min(unit), max(unit), _WIDEST + 1)
+        add(min(unit), max(unit), FORBIDDEN)
     widths, width = [], 0
     for index in range(count):
         width += change[index]
