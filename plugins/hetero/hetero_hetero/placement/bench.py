@@ -7,7 +7,7 @@ for a command, and a pause before each timing lets the threads of the others fal
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -46,19 +46,24 @@ class Bench:
         """Whether processes of their own measure."""
         return self._watch is None
 
+    def prepare(self, keys: Sequence[str], timeout: float) -> None:
+        """Starts the processes of these keys together; returns when all of them have read the network, so that none disturbs a timing."""
+        if self._folder is None:
+            return
+        fresh = [key for key in dict.fromkeys(keys) if key not in self._children]
+        for key in fresh:
+            self._children[key] = Child(Path(self._folder.name))
+        for key in fresh:
+            # A process that fails says so to the first command, too.
+            self._children[key].ask({"do": "configure", "configs": self._devices}, timeout)
+
     def ask(self, key: str, command: Mapping[str, Any], timeout: float) -> Answer:
         """Returns the answer to a command; the process of a new key is started."""
         if self._watch is not None:
             return self._watch.answer(command)
-        assert self._folder is not None
-        child = self._children.get(key)
-        if child is None:
-            child = self._children[key] = Child(Path(self._folder.name))
-            answer = child.ask({"do": "configure", "configs": self._devices}, timeout + 60)
-            if "error" in answer:
-                return answer
+        self.prepare([key], timeout)
         sleep(_QUIET_SECONDS)
-        return child.ask(command, timeout)
+        return self._children[key].ask(command, timeout)
 
     def __enter__(self) -> Bench:
         return self

@@ -58,7 +58,7 @@ class Child:
             self._process.stdin.write(json.dumps(command) + "\n")
             self._process.stdin.flush()
             line = self._answers.get(timeout=timeout)
-        except BrokenPipeError:
+        except (BrokenPipeError, ValueError):  # ended by itself, or by `close`
             line = ""
         except Empty:
             self.close()

@@ -16,6 +16,8 @@ _OVERHEAD = 5e-6
 """Seconds of a part besides its run: what HETERO's executable takes for a stage."""
 _GUESS = 1e-9
 """Seconds for one operation of a segment that was never measured, on a device of which nothing is known."""
+_LEAST_REST = 0.05
+"""The share of a whole that segments which were not measured have at least."""
 _SCALES = (0.25, 1.25)
 """What a device may make of its segments when it runs them as one; beyond that a measurement was disturbed."""
 
@@ -77,18 +79,22 @@ def build_costs(
     """Returns the table of all segments that some device takes.
 
     What a whole run took goes before the sum of its segments, as engines fuse across their borders: each device's segments are scaled
-    by the quotient. A segment that was not measured has its share of the whole by its estimated work.
+    by the quotient. Segments that were not measured share what the measured ones leave of the whole, by their estimated work.
     """
-    total = sum(segment.work for segment in segments) or 1.0
+    known = [
+        {device: seconds for device, seconds in found.seconds.get(twin, {}).items() if device in takers[index]}
+        for index, twin in enumerate(twins)
+    ]
+    guesses = {device: _find_rate(device, segments, known, found.wholes) for device in task.configs}
+    rates = [rate for rate in guesses.values() if rate is not None]
+    usual = min(rates, default=_GUESS)
     measured: list[dict[str, float]] = []
     for index, segment in enumerate(segments):
-        known, failed = found.seconds.get(twins[index], {}), found.failures.get(twins[index], {})
+        failed = found.failures.get(twins[index], {})
+        # A device of which nothing is known counts as fast as the best one: the whole is timed before it is chosen.
+        rest = {device: usual if rate is None else rate for device, rate in guesses.items()}
         measured.append(
-            {
-                device: known[device] if device in known else _guess(segment, device, found, total)
-                for device in takers[index]
-                if device not in failed
-            }
+            {device: known[index].get(device, segment.work * rest[device]) for device in takers[index] if device not in failed}
         )
     scales = {device: _find_scale(device, measured, found.wholes) for device in task.configs}
     rows = tuple(index for index, row in enumerate(measured) if row)
@@ -108,9 +114,15 @@ def build_costs(
     return Costs(table, rows, len(segments))
 
 
-def _guess(segment: Segment, device: str, found: Measurements, total: float) -> float:
-    whole = found.wholes.get(device)
-    return segment.work * _GUESS if whole is None else whole * segment.work / total
+def _find_rate(
+    device: str, segments: Sequence[Segment], known: Sequence[Mapping[str, float]], wholes: Mapping[str, float]
+) -> float | None:
+    """Returns the seconds for one operation of the segments that were not measured: what the whole leaves; None without a whole."""
+    work = sum(segment.work for segment, row in zip(segments, known, strict=True) if device not in row)
+    if device not in wholes or not work:
+        return None
+    rest = wholes[device] - sum(row.get(device, 0.0) for row in known)
+    return max(rest, _LEAST_REST * wholes[device]) / work
 
 
 def _find_scale(device: str, measured: Sequence[Mapping[str, float]], wholes: Mapping[str, float]) -> float:

@@ -107,6 +107,8 @@ class _Search:
         basics = self._list_basics()
         key = basics[0].key
         values = tuple(dict.fromkeys(name for segment in self.segments for name in segment.reads))
+        logger.info("starting %d measuring processes", len({*self.task.configs, *(candidate.key for candidate in basics)}))
+        self.bench.prepare([*self.task.configs, *(candidate.key for candidate in basics)], self._limit())
         logger.info("running the network for the values between %d segments", len(self.segments))
         sample = {"do": "sample", "device": self.task.itself, "config": self.task.own_config, "names": values}
         answer = self.bench.ask(key, {**sample, "pins": self._pin(basics[0].devices)}, self._limit())
@@ -207,6 +209,8 @@ class _Search:
         # What is estimated to be slower than a basic candidate is not worth its load.
         bound = min((one.estimate for one in self.candidates if one.estimate is not None and not one.error), default=UNUSABLE)
         fresh = [one for one in proposals if costs.spread(one.placement) not in known and one.seconds < bound][:_PROPOSALS]
+        if fresh and self.left > 0:
+            self.bench.prepare([f"mixed {number}" for number in range(len(fresh))], self._limit())
         for number, proposal in enumerate(fresh):
             if self.left < 0:
                 return

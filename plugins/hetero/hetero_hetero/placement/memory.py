@@ -173,7 +173,8 @@ class _Planner:
 
     def describe(self, devices: Sequence[str], ends: Sequence[int]) -> tuple[dict[str, str], tuple[HeldMemory, ...]]:
         """Returns node -> device and what each device that has nodes will hold."""
-        device_of_node, held, start = {}, [], 0
+        device_of_node: dict[str, str] = {}
+        held, start = [], 0
         for device, end in zip(devices, ends, strict=True):
             part = self._measure(start, end)
             if end > start:
@@ -211,6 +212,6 @@ def _count_bytes(network: Network, value: str) -> int:
     if not isinstance(known, TensorType) or known.shape is None:
         return 0
     bounds = network.border.bounds
-    sizes = [size if isinstance(size, int) else bounds[size][1] if size in bounds else 1 for size in known.shape]
+    sizes = [size if isinstance(size, int) else bounds.get(size or "", (1, 1))[1] for size in known.shape]
     element = TensorType(known.dtype, ()).nbytes or 0
     return prod(sizes) * element

@@ -96,9 +96,12 @@ def estimate_work(network: Network, node: Node) -> float:
             return 2.0 * made * max(weight / channels, 1.0)
         inner = _find_shape(network, node.inputs[0])
         return 2.0 * made * (_size(inner[-1]) if inner else _OPEN_SIZE)
-    trees = sum(len(value) for value in node.attributes.values() if isinstance(value, tuple) and node.domain == "ai.onnx.ml")
+    if node.domain == "ai.onnx.ml":
+        # A visit of a tree's node waits for memory; a row visits few of them, each as dear as many operations of a product.
+        rows = _size((_find_shape(network, node.inputs[0]) or (1,))[0]) if node.inputs else 1
+        return float(made + rows * max((len(value) for value in node.attributes.values() if isinstance(value, tuple)), default=1))
     read = sum(_count_elements(network, value) for value in node.reads if value not in network.initializers)
-    return float(made + read + trees + 10_000 * bodies)
+    return float(made + read + 10_000 * bodies)
 
 
 def _count_channels(network: Network, node: Node) -> int:
