@@ -69,7 +69,8 @@ class PlacedSegment:
 class PlacementCandidate:
     """A placement that was timed whole: a device for each segment, its parts, and the seconds of one run, estimated and measured.
 
-    `error` says why there is no measured time, "" where there is one.
+    `rounds` counts the turns in which it was timed beside the others; with 0 the seconds are those of its first runs. `error` says why
+    there is no measured time, "" where there is one.
     """
 
     title: str
@@ -77,6 +78,7 @@ class PlacementCandidate:
     parts: int
     estimate: float | None
     seconds: float | None
+    rounds: int = 0
     error: str = ""
 
 

@@ -68,7 +68,7 @@ def _pin(task: SplitTask, pins: Mapping[str, str]) -> SplitTask:
 
 
 def _find_placement(task: SplitTask, config: Mapping[str, Any]) -> Placement:
-    """Returns the kept placement, or measures one and keeps it; what a search of no time has found is not kept."""
+    """Returns the kept placement, or measures one; keeps it where the candidates were timed in turns."""
     from hetero_hetero.placement.inputs import find_inputs  # what measures is imported where something is measured
     from hetero_hetero.placement.kept import identify_task, read_placement, write_placement
     from hetero_hetero.placement.measured import place_by_measurement
@@ -79,6 +79,6 @@ def _find_placement(task: SplitTask, config: Mapping[str, Any]) -> Placement:
         logger.info("the placement of network '%s' was measured before", task.network.name)
         return kept
     placement = place_by_measurement(task, find_inputs(task.network, config[INPUTS_KEY]), config[BUDGET_KEY])
-    if placement.chosen is not None:
+    if placement.chosen is not None and placement.candidates[placement.chosen].rounds:
         write_placement(key, placement)
     return placement

@@ -262,7 +262,7 @@ class _Search:
             segments,
             tuple((source, target, one.seconds, one.seconds_per_byte) for (source, target), one in moves.items()),
             tuple(
-                PlacementCandidate(one.title, one.devices, one.parts, one.estimate, one.seconds, one.error)
+                PlacementCandidate(one.title, one.devices, one.parts, one.estimate, one.seconds, len(one.times), one.error)
                 for one in self.candidates
             ),
             chosen,
@@ -271,8 +271,12 @@ class _Search:
         )
 
     def _choose(self) -> int | None:
-        """Returns the fastest candidate; a mixed one only where it is faster than every other by more than noise."""
-        timed = [(one.seconds, index) for index, one in enumerate(self.candidates) if one.seconds is not None and not one.error]
+        """Returns the fastest candidate; a mixed one only where it was timed in turns and is faster than every other by more than noise."""
+        timed = [
+            (one.seconds, index)
+            for index, one in enumerate(self.candidates)
+            if one.seconds is not None and not one.error and (one.times or one.is_basic)
+        ]
         if not timed:
             return None
         basics = [pair for pair in timed if self.candidates[pair[1]].is_basic]
