@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hetero_core.plan import Plan
+from hetero_core.reports.placement import memory_to_json, placement_to_json
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
@@ -43,4 +44,6 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         ],
         "unexplained": plan.unexplained,
         **({"selection": plan.selection} if plan.selection else {}),
+        **({} if plan.placement is None else {"placement": placement_to_json(plan.placement)}),
+        **({"memory": [memory_to_json(held) for held in plan.memory]} if plan.memory else {}),
     }

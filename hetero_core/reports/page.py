@@ -17,6 +17,7 @@ from typing import Any
 from hetero_core.plan import Plan
 from hetero_core.reports.drawing import ARROW, draw_plan, escape_text, quote_text, style_drawing
 from hetero_core.reports.legend import list_devices
+from hetero_core.reports.placement import describe_placement
 from hetero_core.reports.text import count, describe_bytes, describe_conflict
 
 _MOST_UNEXPLAINED = "the network is large: {} nodes next to a subgraph of their device were not looked at for conflicts"
@@ -82,5 +83,11 @@ def _list_fields(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> dict[s
         "refused": [name for name in plan.operator_of_node if name not in plan.device_of_node],
         "pins": dict(plan.pins),
         "conflicts": [[one.node, describe_conflict(plan, one)] for one in plan.conflicts],
-        "note": _MOST_UNEXPLAINED.format(plan.unexplained) if plan.unexplained else "",
+        "note": " ".join(_list_notes(plan)),
     }
+
+
+def _list_notes(plan: Plan) -> list[str]:
+    """Returns what is said of the plan as a whole."""
+    notes = [] if plan.placement is None else [f"{describe_placement(plan.placement)}."]
+    return [*notes, _MOST_UNEXPLAINED.format(plan.unexplained)] if plan.unexplained else notes
