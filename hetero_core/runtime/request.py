@@ -76,8 +76,7 @@ class InferRequest:
             self._start_work(run)
             if not run.wait(min(self._network.deadline or 0.0, LONGEST_WAIT)):
                 self._expire(run)
-            # One that has just ended is about to say so.
-            run.wait()
+            run.wait()  # one that has just ended is about to say so
         except BaseException:
             self._cancel_run(run)
             raise
@@ -234,9 +233,8 @@ class InferRequest:
             self._inputs[name] = convert_value(value, spec, network=network.name)
             return
         if not (isinstance(value, np.ndarray) and value.flags.writeable and value.flags.c_contiguous):
-            raise InputNameError(
-                f"output '{name}' of network '{network.name}': expected a writable C-contiguous NumPy array to fill"
-            )
+            where = f"output '{name}' of network '{network.name}'"
+            raise InputNameError(f"{where}: expected a writable C-contiguous NumPy array to fill")
         convert_value(value, spec, network=network.name)
         self._presets[name] = value
         self._ordered_presets = [self._presets.get(output.name) for output in network.all_outputs]
@@ -398,5 +396,5 @@ class InferRequest:
 
     def _end_dropped(self, run: Run) -> None:
         """A task that never began, because the Core closed, ends its run as cancelled."""
-        error = RequestCancelledError(f"the Core was closed before a request on network '{self._network.name}' began")
-        self._conclude(run, (), error)
+        reason = f"the Core was closed before a request on network '{self._network.name}' began"
+        self._conclude(run, (), RequestCancelledError(reason))
