@@ -35,7 +35,7 @@ from hetero_core.profile import Profile
 from hetero_core.runtime.binding import Binding, RunFunction
 from hetero_core.runtime.declared_shapes import watch_shapes
 from hetero_core.runtime.door import describe_plain, fits_shape, order_inputs, own_outputs, take_plain
-from hetero_core.runtime.forks import FORK_ADVICE, FORKS
+from hetero_core.runtime.forks import FORK_ADVICE, FORKS, keep_in_child
 from hetero_core.runtime.late_runs import LateRuns
 from hetero_core.runtime.load_limits import read_deadline, read_memory_limit
 from hetero_core.runtime.loaded_border import add_border, check_payload, drop_specs, find_resident
@@ -83,6 +83,7 @@ class ExecutableNetwork:
         self._is_closed = False
         self._under_way = RunsUnderWay()
         self.forks = FORKS.count
+        keep_in_child(self)
         is_bare = binding.run == executable.run
         self._is_host = all(spec.memory == HOST for spec in (*self.all_inputs, *self.all_outputs))
         self._plain = describe_plain(self.inputs)

@@ -19,7 +19,7 @@ from hetero_core.devices.watch import LONGEST_WAIT
 from hetero_core.errors import HeteroError, InputNameError, RequestBusyError, RequestCancelledError
 from hetero_core.profile import NodeTime, Profile
 from hetero_core.runtime.door import convert_value, count_copied_bytes, fill_presets, find_spec
-from hetero_core.runtime.forks import FORKS
+from hetero_core.runtime.forks import FORKS, keep_in_child
 from hetero_core.runtime.late_runs import describe_late_run, start_thread, start_timer
 from hetero_core.runtime.positions import name_inputs
 from hetero_core.runtime.run import NO_STATE, Outcome, Run, tell_end, wake_loop
@@ -37,18 +37,18 @@ class InferRequest:
     """A request on a loaded network. One thread starts it; any thread may wait for it or cancel it."""
 
     def __init__(self, network: ExecutableNetwork) -> None:
+        keep_in_child(self)
         self._network = network
         self._lock = threading.Lock()
         self._inputs: dict[str, Any] = {}
         self._presets: dict[str, np.ndarray[Any, Any]] = {}
         self._ordered_presets: list[np.ndarray[Any, Any] | None] = []
-        self._outputs: tuple[Any, ...] | None = None  # of the last run, by position
+        self._outputs: tuple[Any, ...] | None = None  # by position
         self._callback: Callback | None = None
         self.states = RequestStates(network, require_idle=hold_weakly(self._require_idle))
         self._has_states = bool(self.states)
         self._state: object = self._make_state()
-        # What one run reads as states was made in the other working memory; the two are used in turn.
-        self._spare: object = self._make_state(self._state) if self._has_states else None
+        self._spare: object = self._make_state(self._state) if self._has_states else None  # a run reads states that the other made
         self._running: Run | None = None
         self._last: Run | None = None
         self._profile: Profile | None = None
