@@ -21,6 +21,7 @@ from hetero_core.conformance import (
     contract_requests,
     contract_tensors,
     contract_threading,
+    contract_values,
 )
 from hetero_core.conformance.check import LEVELS, Check
 from hetero_core.errors import HeteroError, enumerate_choices, suggest
@@ -31,6 +32,7 @@ SUBJECTS = (
     contract_query,
     contract_load,
     contract_tensors,
+    contract_values,
     contract_dynamic_shapes,
     contract_requests,
     contract_callbacks,

@@ -66,7 +66,8 @@ def inputs_are_never_written(context: CheckContext) -> None:
         for turn in range(2):
             outputs = loaded.infer(inputs)
             for name, value in inputs.items():
-                require_equal(value.tobytes(), before[name].tobytes(), f"network '{form}', input '{name}' after run {turn + 1}")
+                same = value.tobytes() == before[name].tobytes()
+                require(same, f"network '{form}', run {turn + 1}: the device wrote to input '{name}', which is the caller's")
             sample.require_right(outputs, before, f"network '{form}', run {turn + 1}")
         for value in inputs.values():
             value.flags.writeable = False
@@ -147,8 +148,9 @@ def tensor_that_was_set_is_given_back(context: CheckContext) -> None:
     require(np.may_share_memory(request.get_tensor("x"), inputs["x"]), "the input is a copy of the array that was set")
     sample.require_right(request.infer(), inputs, "a run on what was set")
     require(np.may_share_memory(request.get_tensor("x"), inputs["x"]), "the input is a copy after a run")
-    inputs["x"][:] = sample.draw(context.seed + 1)["x"]
-    sample.require_right(request.infer(), inputs, "a run after the array that was set has changed")
+    changed = sample.draw(context.seed + 1)
+    inputs["x"][:] = changed["x"]
+    sample.require_right(request.infer(), changed, "a run after the array that was set has changed")
 
 
 CHECKS = (

@@ -9,14 +9,17 @@ float32 leaves them open, `undetermined` does.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip
 from hetero_core.conformance.free_values import describe_free_mismatch, draws_freely
 from hetero_core.conformance.oversight import count_reference_runs
-from hetero_core.conformance.refusals import find_broken_refusal
+from hetero_core.conformance.refusals import find_broken_refusal, load_claimed
 from hetero_core.conformance.undetermined import is_undetermined
 from hetero_core.errors import HeteroError
 from hetero_core.records import record
@@ -117,11 +120,13 @@ def judge_case(case: BackendCase, core: Core, device: str) -> CaseOutcome:
         first = next(iter(result.refused))
         return conclude(WRONG, problem) if problem else conclude(REFUSED, f"{network.node(first).label}: {result.refused[first]}")
     try:
-        with count_reference_runs() as reference_runs, core.load_network(network, device) as loaded:
+        with count_reference_runs() as reference_runs, load_claimed(core, network, device) as loaded:
             mismatch = find_mismatch(case, network, loaded)
             foreign = loaded.get_metric("REFERENCE_NODES")
         if mismatch is not None and is_undetermined(case, network, core, device, tolerance=LEAST_TOLERANCE):
             mismatch = None
+    except CheckFailed as failure:
+        return conclude(WRONG, str(failure))
     except Exception as error:  # noqa: BLE001  # as above
         return conclude(WRONG, _describe(error))
     if mismatch is None and reference_runs.count and not foreign:
@@ -133,13 +138,24 @@ def find_mismatch(case: BackendCase, network: Network, loaded: ExecutableNetwork
     """Returns where an output leaves what the case expects, or None."""
     tolerance = max(case.rtol, LEAST_TOLERANCE, *(value for key, value in ROUNDING.items() if key in case.name), 0.0)
     for inputs, expected in case.runs:
-        feeds = {spec.name: value for spec, value in zip(loaded.inputs, inputs, strict=False)}
+        # Copies: a device that spoils its inputs is told so, and the next case finds them whole.
+        feeds = {spec.name: copy.deepcopy(value) for spec, value in zip(loaded.inputs, inputs, strict=False)}
         if draws_freely(network, feeds):
             mismatch = describe_free_mismatch(network, loaded, feeds, expected)
         else:
-            mismatch = _find_first(loaded.infer(feeds), expected, tolerance)
+            outputs = loaded.infer(feeds)
+            written = _find_written(feeds, inputs)
+            mismatch = written if written else _find_first(outputs, expected, tolerance)
         if mismatch is not None:
             return mismatch
+    return None
+
+
+def _find_written(feeds: dict[str, Any], inputs: Sequence[Any]) -> str | None:
+    """Returns which array of the caller the device has written to, or None; of sequences and maps nothing is said."""
+    for (name, value), original in zip(feeds.items(), inputs, strict=False):
+        if isinstance(value, np.ndarray) and value.dtype != object and value.tobytes() != original.tobytes():
+            return f"the device wrote to input '{name}', which is the caller's"
     return None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.conformance.check import CheckContext, Skip, require_equal, require_same
+from hetero_core.conformance.check import CheckContext, Skip, require, require_equal, require_same
 from hetero_core.contract import QueryResult
 from hetero_core.network.graph import Network
 from hetero_core.records import record
@@ -80,6 +80,21 @@ FORMS: Mapping[str, Form] = {
 }
 
 
+class DrawnInputs(dict[str, Any]):
+    """Inputs by name, with copies of what was drawn: expectations follow from the copies, also where a device spoils the inputs."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        super().__init__(arrays)
+        self.originals = {name: value.copy() for name, value in arrays.items()}
+
+    def require_unwritten(self, what: str) -> None:
+        """Raises CheckFailed that says which input no longer holds what was drawn."""
+        for name, original in self.originals.items():
+            require(
+                self[name].tobytes() == original.tobytes(), f"{what}: the device wrote to input '{name}', which is the caller's"
+            )
+
+
 @record(frozen=True, slots=True)
 class Sample:
     """A form with operator and element type in place: a network that the device takes whole."""
@@ -92,10 +107,11 @@ class Sample:
     def draw(self, seed: int, **shapes: tuple[int, ...]) -> Arrays:
         """Returns random inputs between -3 and 3; `shapes` replace those of the form."""
         generator = np.random.default_rng(seed)
-        return {
+        arrays = {
             name: np.asarray(generator.uniform(-3, 3, shapes.get(name, shape))).astype(self.dtype)
             for name, shape in self.form.shapes.items()
         }
+        return DrawnInputs(arrays)
 
     def expect(self, inputs: Arrays) -> Arrays:
         """Returns the outputs by the formula, computed in float64 and rounded once."""
@@ -103,7 +119,9 @@ class Sample:
         return {name: np.asarray(value).astype(self.dtype) for name, value in self.form.compute(self.formula, wide).items()}
 
     def require_right(self, found: Mapping[str, Any], inputs: Arrays, what: str) -> None:
-        """Raises CheckFailed unless the outputs are those of the formula, by name and in order."""
+        """Raises CheckFailed unless the outputs are those of the formula, by name and in order, and the inputs are as they were drawn."""
+        if isinstance(inputs, DrawnInputs):
+            inputs.require_unwritten(what)
         expected = self.expect(inputs)
         require_equal(list(found), list(expected), f"{what}, the names of the outputs")
         for name, value in expected.items():

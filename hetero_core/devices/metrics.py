@@ -31,6 +31,7 @@ _TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "DEVICE_ARCHITECTURE": ("a text", lambda value: isinstance(value, str)),
     "CODE_FOLDER": ("a text", lambda value: isinstance(value, str)),
     "HOLDS_INTERPRETER_LOCK": ("a bool", lambda value: isinstance(value, bool)),
+    "VALUE_DEVIATIONS": ("a tuple of texts", _is_texts),
     "RANGE_FOR_ASYNC_INFER_REQUESTS": ("a tuple (lowest, highest, step)", _is_range),
     "RANGE_FOR_STREAMS": ("a tuple (lowest, highest) with 1 <= lowest <= highest", _is_stream_range),
 }
@@ -54,6 +55,7 @@ def collect_metrics(
         "DEVICE_ARCHITECTURE": device.name,
         "CODE_FOLDER": "",
         "HOLDS_INTERPRETER_LOCK": False,
+        "VALUE_DEVIATIONS": (),
         "RANGE_FOR_ASYNC_INFER_REQUESTS": lambda: (1, count_processors(), 1),
         **own,
     }
