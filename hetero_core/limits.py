@@ -208,6 +208,9 @@ def _find_roots(value: Any) -> list[Any]:
         if base is None:
             flags = getattr(value, "flags", None)
             return [value] if flags is None or getattr(flags, "owndata", True) else []
+        if type(base).__name__ == "PyCapsule":
+            # Memory of an engine, as ONNX Runtime's outputs have: it lives as long as this array.
+            return [value]
         if not hasattr(base, "nbytes"):
             return []
         value = base

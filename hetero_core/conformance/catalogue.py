@@ -19,6 +19,7 @@ from hetero_core.conformance import (
     contract_query,
     contract_registry,
     contract_requests,
+    contract_start,
     contract_tensors,
     contract_threading,
     contract_values,
@@ -40,6 +41,7 @@ SUBJECTS = (
     contract_perf_counts,
     contract_extensions,
     contract_lifetime,
+    contract_start,
     contract_threading,
     contract_exporting,
 )
