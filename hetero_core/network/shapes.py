@@ -24,7 +24,7 @@ from hetero_core.network.growth import bound_type_bytes, find_growth
 from hetero_core.network.hints import forget_body_shapes, restore_body_shapes, state_hints, without_hints
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.known_values import compute_known_value
-from hetero_core.network.merging import merge_types
+from hetero_core.network.merging import merge_types, unite_types
 from hetero_core.network.notes import no_notes
 from hetero_core.network.opsets import since_version
 from hetero_core.network.ranks import infer_ranks
@@ -129,8 +129,10 @@ class _Inference:
         for graph in iterate_graphs(network):
             check_ranks(graph)
         growth = find_growth(network)
-        if growth.of_ranks:
-            logger.info("network '%s' is inferred node by node: the types in it may grow without bound", network.name)
+        if growth.of_ranks or any(_is_old_if(node) for graph in iterate_graphs(network) for node in graph.nodes):
+            logger.info(
+                "network '%s' is inferred node by node: the types in it may grow without bound, or are onnx's mistake", network.name
+            )
             self.failed = True
             return network
         writer = GraphWriter(SkeletonWeights(), states_type, notes_of_node=no_notes)
@@ -258,6 +260,8 @@ class _Inference:
         if node.since_version == 0:
             typed = [constants[value].type if value in constants else scope.get(value) for value in node.inputs]
             return node, self._ask_author(node, scope) or infer_contrib(node, typed)
+        if _is_old_if(node):
+            return node, _unite_branches(node)
         if not node.bodies and all(_is_complete(scope.get(value)) for value in node.writes):
             return node, {}
         inferred: dict[str, ValueType] = {}
@@ -307,6 +311,20 @@ class _Inference:
         alone = _Inference(None, single.opsets)
         result = alone.run_onnx(single, lambda _: True)
         return result.nodes[0], {value: result.types[value] for value in node.writes if value in result.types}
+
+
+def _is_old_if(node: Node) -> bool:
+    """Says whether onnx takes the branches' types for two descriptions of one type: as of opset 10, `If` returns one or the other."""
+    return node.op_type == "If" and not node.domain and 0 < node.since_version < 11
+
+
+def _unite_branches(node: Node) -> dict[str, ValueType]:
+    """Returns the types of the outputs of an `If`, as far as both branches state them."""
+    branches = [[body.types.get(spec.name, spec.type) for spec in body.outputs] for body in node.bodies.values()]
+    if len(branches) != 2:
+        return {}
+    united = (unite_types(first, second) for first, second in zip(*branches, strict=False))
+    return {name: value_type for name, value_type in zip(node.outputs, united, strict=False) if name}
 
 
 def _is_complete(value_type: ValueType | None) -> bool:
