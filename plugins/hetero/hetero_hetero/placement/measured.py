@@ -31,6 +31,11 @@ _PARTS_SHARE = 0.6
 """The share of the budget after which segments are no longer measured, and candidates are."""
 _PROPOSALS = 4
 _ROUNDS = 5
+_MOST_ROUNDS = 15
+"""Of candidates that are close, where seconds are left."""
+_CLOSE = 1.05
+_HOPELESS = 1.5
+"""Times the fastest, by which a candidate is not timed again."""
 _GAIN = 0.98
 """What a mixed placement has to take of the best other one, so that noise alone does not choose it."""
 _LONGEST_WARM_UP = 10.0
@@ -115,11 +120,16 @@ class _Search:
         self.shapes |= answer.get("shapes", {})
         for candidate in basics:
             self._load(candidate)
+        # Before anything else, so that the best of them is known however short the search is.
+        was_timed = self._take_turns()
         if len(self.task.configs) == 1 or len(self.segments) == 1:
-            return self._take_turns()
+            self._settle()
+            return was_timed
         has_all = not answer.get("error") and self._measure_segments()
         self._propose()
-        return self._take_turns() and has_all
+        was_timed = self._take_turns() and was_timed
+        self._settle()
+        return has_all and was_timed
 
     def _limit(self) -> float:
         """The seconds after which a process that does not answer is given up."""
@@ -233,19 +243,38 @@ class _Search:
         return (TensorType(known.dtype, shape).nbytes or 0) if isinstance(known, TensorType) else 0
 
     def _take_turns(self) -> bool:
-        """Times the candidates that are loaded in turns, in order and back; says whether all rounds were run."""
-        loaded = [candidate for candidate in self.candidates if not candidate.error]
+        """Times the candidates that may be the fastest in turns, in order and back; says whether all rounds were run."""
         for turn in range(_ROUNDS):
             if turn and self.left < 0:
                 return False
-            seconds = min(max(self.left / (2 * _ROUNDS * max(len(loaded), 1)), 0.02), _LONGEST_TURN)
-            for candidate in loaded if turn % 2 == 0 else reversed(loaded):
-                logger.info("round %d of %d: timing %s", turn + 1, _ROUNDS, candidate.title)
-                answer = self.bench.ask(candidate.key, {"do": "time_plan", "key": candidate.key, "seconds": seconds}, self._limit())
-                candidate.error = candidate.error or answer.get("error", "")
-                if "seconds" in answer:
-                    candidate.times.append(answer["seconds"])
+            self._take_turn(self._list_racers(_HOPELESS), turn)
         return True
+
+    def _settle(self) -> None:
+        """Times those that are close to the fastest again, as long as seconds are left."""
+        for turn in range(_ROUNDS, _MOST_ROUNDS):
+            racers = self._list_racers(_CLOSE)
+            if len(racers) < 2 or self.left < 0:
+                return
+            self._take_turn(racers, turn)
+
+    def _take_turn(self, racers: Sequence[_Candidate], turn: int) -> None:
+        seconds = min(max(self.left / (2 * _ROUNDS * max(len(racers), 1)), 0.02), _LONGEST_TURN)
+        for candidate in racers if turn % 2 == 0 else reversed(racers):
+            self._time_candidate(candidate, seconds, turn)
+
+    def _list_racers(self, bound: float) -> list[_Candidate]:
+        """Returns the loaded candidates whose time until now is at most `bound` times the least."""
+        timed = [(candidate.seconds, candidate) for candidate in self.candidates if not candidate.error]
+        least = min((seconds for seconds, _ in timed if seconds is not None), default=0.0)
+        return [candidate for seconds, candidate in timed if seconds is None or seconds <= bound * least]
+
+    def _time_candidate(self, candidate: _Candidate, seconds: float, turn: int) -> None:
+        logger.info("round %d: timing %s", turn + 1, candidate.title)
+        answer = self.bench.ask(candidate.key, {"do": "time_plan", "key": candidate.key, "seconds": seconds}, self._limit())
+        candidate.error = candidate.error or answer.get("error", "")
+        if "seconds" in answer:
+            candidate.times.append(answer["seconds"])
 
     def describe(self, *, is_complete: bool) -> Placement:
         """Returns what was found until now."""

@@ -26,6 +26,8 @@ READY_METRIC = "KERNELS_READY"
 _LEAST_RUNS = 5
 _MOST_RUNS = 50
 _POLL_SECONDS = 0.005
+_WAKE_SECONDS = 0.03
+"""Of runs before a timing, in which threads wake up and caches fill."""
 _TRANSFER_BYTES = (4_096, 4_194_304)
 
 Answer = dict[str, Any]
@@ -95,10 +97,9 @@ class Stopwatch:
         return {"seconds": median(_repeat(run, 0.05)), "is_ready": _is_ready(loaded), "parts": len(plan.stages)}
 
     def time_plan(self, key: str, seconds: float) -> Answer:
-        """Returns the median seconds of one run of a loaded plan; the first runs, in which threads wake up, do not count."""
+        """Returns the median seconds of one run of a loaded plan; the first ones, in which threads wake up, do not count."""
         _, run = self._plans[key]
-        for _ in range(2):
-            run()
+        _repeat(run, _WAKE_SECONDS)
         return {"seconds": median(_repeat(run, seconds))}
 
     def time_transfers(self, device: str, config: Mapping[str, Any], node: str) -> Answer:
