@@ -93,6 +93,8 @@ def lay_windows(
     rank = len(sizes)
     strides = strides or (1,) * rank
     dilations = dilations or (1,) * rank
+    if min((*kernel, *strides, *dilations), default=1) < 1:
+        raise ValueError(f"a window of {kernel} with strides {strides} and dilations {dilations}: each has to be at least 1")
     extents = tuple((size - 1) * dilation + 1 for size, dilation in zip(kernel, dilations, strict=True))
     resolved = resolve_pads(sizes, extents, strides, auto_pad, pads)
     outputs = []

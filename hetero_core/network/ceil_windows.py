@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import onnx
 
 _POOLINGS = frozenset({"AveragePool", "LpPool", "MaxPool"})
+_LARGEST = 1 << 31
+"""Windows beyond it are left as they are: onnx refuses them, and their ends may not fit int64."""
 _SAME = (b"SAME_UPPER", b"SAME_LOWER")
 
 
@@ -37,7 +39,12 @@ def _change_pooling(node: onnx.NodeProto) -> None:
     rank = len(kernel)
     strides, dilations = strides or [1] * rank, dilations or [1] * rank
     pads = pads if pads and (auto_pad is None or auto_pad.s != b"VALID") else [0] * (2 * rank)
-    if rank == 0 or (len(strides), len(dilations), len(pads)) != (rank, rank, 2 * rank):
+    if (
+        rank == 0
+        or min(kernel) < 1
+        or max(map(abs, (*kernel, *strides, *dilations, *pads))) >= _LARGEST
+        or (len(strides), len(dilations), len(pads)) != (rank, rank, 2 * rank)
+    ):
         return
     extents = [(size - 1) * dilation + 1 for size, dilation in zip(kernel, dilations, strict=True)]
     ends = [min(end + stride - 1, extent - 1) for end, stride, extent in zip(pads[rank:], strides, extents, strict=True)]

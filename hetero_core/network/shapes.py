@@ -129,7 +129,9 @@ class _Inference:
         for graph in iterate_graphs(network):
             check_ranks(graph)
         growth = find_growth(network)
-        if growth.of_ranks or any(_is_old_if(node) for graph in iterate_graphs(network) for node in graph.nodes):
+        if growth.of_ranks or any(
+            _is_old_if(node) or _counts_from_behind(node) for graph in iterate_graphs(network) for node in graph.nodes
+        ):
             logger.info(
                 "network '%s' is inferred node by node: the types in it may grow without bound, or are onnx's mistake", network.name
             )
@@ -300,22 +302,32 @@ class _Inference:
     ) -> tuple[Node, dict[str, ValueType]]:
         """Infers one node as a model of its own, by its own opset."""
         reads = [value for value in node.reads if value not in constants]
+        asked = replace(node, opset=11, since_version=11) if _counts_from_behind(node) else node
         single = Network(
             node.name,
             tuple(ValueSpec(value, scope.get(value, TensorType(None))) for value in reads),
             tuple(ValueSpec(value, TensorType(None)) for value in node.writes),
-            (node,),
+            (asked,),
             {value: constants[value] for value in node.reads if value in constants},
-            opsets=opsets_of_nodes([node]),
+            opsets=opsets_of_nodes([asked]),
         )
         alone = _Inference(None, single.opsets)
         result = alone.run_onnx(single, lambda _: True)
-        return result.nodes[0], {value: result.types[value] for value in node.writes if value in result.types}
+        return (node if asked is not node else result.nodes[0]), {
+            value: result.types[value] for value in node.writes if value in result.types
+        }
 
 
 def _is_old_if(node: Node) -> bool:
     """Says whether onnx takes the branches' types for two descriptions of one type: as of opset 10, `If` returns one or the other."""
     return node.op_type == "If" and not node.domain and 0 < node.since_version < 11
+
+
+def _counts_from_behind(node: Node) -> bool:
+    """Says whether onnx ignores axes: version 1 of `Squeeze` and `Unsqueeze` has none that are negative, which engines take all the same."""
+    if node.op_type not in ("Squeeze", "Unsqueeze") or node.since_version != 1 or node.domain:
+        return False
+    return any(axis < 0 for axis in node.attributes.get("axes", ()))
 
 
 def _unite_branches(node: Node) -> dict[str, ValueType]:

@@ -25,14 +25,19 @@ def check_text(*texts: object) -> None:
 # onnx makes a message for each dimension, of which a few bytes in a file can ask for 2**31.
 _INPUT_THAT_GIVES_RANK = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1, "Tile": 1}
 """The inputs whose number of elements is the rank of the output."""
+_LEAST_AXIS = {"axis": -LARGEST_RANK, "batch_dims": 0}
+"""The attributes that name an axis, or count axes from the first one on."""
 
 
 def check_ranks(graph: Graph) -> None:
-    """Refuses a node whose output would have an absurd number of dimensions by the type of the input that holds its shape.
+    """Refuses a node that names an axis which no tensor has, or whose output would have an absurd number of dimensions by the type of
+    the input that holds its shape: inference counts up to the one and makes the other.
 
     Raises: InvalidNetworkError.
     """
     for node in graph.nodes:
+        if node.attributes and not node.domain:
+            _check_counts(node)
         index = _INPUT_THAT_GIVES_RANK.get(node.op_type, len(node.inputs))
         input_type = None if node.domain or index >= len(node.inputs) else graph.types.get(node.inputs[index])
         if (
@@ -45,6 +50,21 @@ def check_ranks(graph: Graph) -> None:
                 f"node {node.label} reads a shape of {input_type.shape[0]} dimensions from '{node.inputs[index]}': {input_type}; expected "
                 f"{LARGEST_RANK} at most. Correct the shape, or export the model again."
             )
+
+
+def _check_counts(node: Node) -> None:
+    for name, least in _LEAST_AXIS.items():
+        axis = node.attributes.get(name, 0)
+        if isinstance(axis, int) and not least <= axis <= LARGEST_RANK:
+            raise InvalidNetworkError(
+                f"node {node.label} has {name} {axis}; expected one from {least} to {LARGEST_RANK}. Correct the attribute, or export the "
+                "model again."
+            )
+    count = node.attributes.get("num_outputs", len(node.outputs))
+    if node.op_type == "Split" and count != len(node.outputs):
+        raise InvalidNetworkError(
+            f"node {node.label} has num_outputs {count} and {len(node.outputs)} outputs; expected as many. Correct the attribute."
+        )
 
 
 def check_single_assignment(graph: Graph) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -25,6 +26,9 @@ RANDOM_OPERATORS = frozenset(
 
 LARGEST_GROWTH = 1 << 20
 """Bytes that a node may make beyond those that it reads, to be computed ahead."""
+
+_MOST_ELEMENTS = 1 << 48
+"""Elements of a stand-in: no array has more, and those that NumPy cannot count have none."""
 
 LARGEST_KEPT = 1 << 16
 """Bytes from which on a result is computed again rather than kept where nobody needs it for a while."""
@@ -117,7 +121,9 @@ def _stand_in(value_type: Any) -> tuple[Any, ...] | None:
     if not isinstance(value_type, TensorType) or value_type.shape is None:
         return None
     sizes = [size for size in value_type.shape if isinstance(size, int)]
-    return (np.broadcast_to(np.zeros((), np.bool_), sizes),) if len(sizes) == len(value_type.shape) else None
+    if len(sizes) != len(value_type.shape) or prod(sizes) > _MOST_ELEMENTS:
+        return None
+    return (np.broadcast_to(np.zeros((), np.bool_), sizes),)
 
 
 def drop_unread(network: Network) -> Network:

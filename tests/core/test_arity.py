@@ -44,20 +44,28 @@ def test_node_without_inputs_is_refused(op_type: str) -> None:
         ("y = Elu <alpha = [1, 2]>(x)", "attribute 'alpha' .* is a list of integers; its operator takes a float"),
         ("y = Elu <alpha = 1>(x)", "attribute 'alpha' .* is an integer; its operator takes a float"),
         ("y = Transpose <perm = 0>(x)", "attribute 'perm' .* is an integer; its operator takes a list of integers"),
+        ("y = LayerNormalization <axis = 2147483648>(x, x)", "has axis 2147483648; expected one from -64 to 64"),
+        ("y = GatherND <batch_dims = -4>(x, i)", "has batch_dims -4; expected one from 0 to 64"),
         ('y = Cast <to = "a">(x)', "attribute 'to' .* is a string; its operator takes an integer"),
     ],
 )
 @pytest.mark.parametrize("place", ["root", "function", "body"])
 def test_node_that_its_schema_does_not_allow_is_refused_wherever_it_stands(body: str, message: str, place: str) -> None:
     texts = {
-        "root": f"g (float[2] x) => (float[2] y) {{ {body} }}",
-        "function": "g (float[2] x) => (float[2] y) { y = local.f (x) } "
-        f'<opset_import: ["": 17], domain: "local"> f (x) => (y) {{ {body} }}',
-        "body": "g (float[2] x, bool c) => (float[2] r) { r = If (c) "
+        "root": f"g (float[2] x, int64[1] i) => (float[2] y) {{ {body} }}",
+        "function": "g (float[2] x, int64[1] i) => (float[2] y) { y = local.f (x, i) } "
+        f'<opset_import: ["": 17], domain: "local"> f (x, i) => (y) {{ {body} }}',
+        "body": "g (float[2] x, int64[1] i, bool c) => (float[2] r) { r = If (c) "
         f"<then_branch = t () => (float[2] y) {{ {body} }}, else_branch = e () => (float[2] n) {{ n = Neg(x) }}> }}",
     }
     with pytest.raises(InvalidNetworkError, match=message):
         read_network(parse(texts[place]))
+
+
+def test_split_into_another_number_of_parts_than_it_has_outputs_is_refused() -> None:
+    model = parse("g (float[6] x) => (float[2] a, float[2] b, float[2] c) { a, b, c = Split <num_outputs = 1>(x) }", opset=18)
+    with pytest.raises(InvalidNetworkError, match="has num_outputs 1 and 3 outputs; expected as many"):
+        read_network(model)
 
 
 @pytest.mark.parametrize(

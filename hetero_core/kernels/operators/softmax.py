@@ -49,6 +49,8 @@ def _register(op_type: str, formula: Callable[[Namespace, Array, int], Array]) -
             return x
         # The old operator sees a matrix: all axes before `axis` are rows, all others one column axis. `axis` may equal the rank.
         first = axis if axis >= 0 else axis + x.ndim
+        if not 0 <= first <= x.ndim:
+            raise ValueError(f"axis {axis} is outside of rank {x.ndim}")
         rows = widen(x).reshape(prod(x.shape[:first]), -1)
         return narrow(formula(xp, rows, 1), x.dtype).reshape(x.shape)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero_core.kernels.operators.activations import elu, leaky_relu
 from hetero_core.network.graph import Node
 from hetero_cpu.bare_calls import make_number
 from hetero_cpu.error_function import write_erf
@@ -58,6 +59,8 @@ def read_clip(node: Node, constants: Mapping[str, Array]) -> tuple[Any, Any]:
 
 def _bind_leaky_relu(node: Node, constants: Mapping[str, Array], x: Array, out: Array, spare: Array) -> list[Call]:
     alpha = make_number(node.attributes.get("alpha", 0.01))
+    if not np.isfinite(alpha):
+        return [partial(_write_result, leaky_relu, x, float(alpha), out)]
     if alpha == 0:
         # 0 * infinity would be NaN on the side that is not multiplied.
         return [
@@ -112,6 +115,8 @@ def _bind_swish(node: Node, constants: Mapping[str, Array], x: Array, out: Array
 
 def _bind_elu(node: Node, constants: Mapping[str, Array], x: Array, out: Array, spare: Array) -> list[Call]:
     alpha = make_number(node.attributes.get("alpha", 1.0))
+    if not np.isfinite(alpha):
+        return [partial(_write_result, elu, x, float(alpha), out)]
     # alpha (exp(min(x, 0)) - 1) is 0 where x is positive, so that the parts add up.
     return [
         partial(np.minimum, x, ZERO, out=spare),
@@ -120,6 +125,11 @@ def _bind_elu(node: Node, constants: Mapping[str, Array], x: Array, out: Array, 
         partial(np.maximum, x, ZERO, out=out),
         partial(np.add, out, spare, out),
     ]
+
+
+def _write_result(kernel: Callable[..., Array], x: Array, alpha: float, out: Array) -> None:
+    """Writes what a kernel of the toolkit returns; for numbers that make 0 times infinity on the side that is not taken."""
+    np.copyto(out, kernel(np, x, alpha=alpha))
 
 
 def _bind_tanh(node: Node, constants: Mapping[str, Array], x: Array, out: Array, spare: Array) -> list[Call]:

@@ -46,7 +46,7 @@ CONSTANTS = "float low = {-0.5}, float high = {1}, float[1] slope = {0.25}, floa
             for name in (
                 "Abs", "Ceil", "Celu", "Celu<alpha=2.0>", "Elu", "Elu<alpha=2.0>", "Erf", "Exp", "Floor", "Gelu",
                 'Gelu<approximate="tanh">', "HardSigmoid", "HardSigmoid<alpha=-0.5>", "HardSwish", "LeakyRelu",
-                "LeakyRelu<alpha=0.0>", "LeakyRelu<alpha=1.5>", "LeakyRelu<alpha=-0.5>", "Log", "Mish", "Neg", "Reciprocal",
+                "LeakyRelu<alpha=0.0>", "LeakyRelu<alpha=1.5>", "LeakyRelu<alpha=inf>", "LeakyRelu<alpha=-0.5>", "Log", "Mish", "Neg", "Reciprocal",
                 "Relu", "Round", "Selu", "Sigmoid", "Sign", "Softplus", "Softsign", "Sqrt", "Tanh", "ThresholdedRelu",
                 "ThresholdedRelu<alpha=0.5>", "ThresholdedRelu<alpha=-1.0>",
             )
@@ -63,6 +63,16 @@ CONSTANTS = "float low = {-0.5}, float high = {1}, float[1] slope = {0.25}, floa
 )  # fmt: skip
 def test_special_numbers_equal_onnx_runtime(kernels: str, body: str) -> None:
     assert_as_onnx_runtime(kernels, body, opset=22)
+
+
+def test_elu_of_infinite_alpha_leaves_what_is_positive(kernels: str) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 22]> g (float[n] x) => (float[n] y) { y = Elu<alpha=inf>(x) }'
+    )
+    with Core() as core:
+        y = core.load_network(model, "CPU", {"CPU_KERNELS": kernels}).infer({"x": X})["y"]
+    np.testing.assert_array_equal(y[X > 0], X[X > 0])
+    assert np.isneginf(y[X < 0]).all()
 
 
 @pytest.mark.parametrize("bounds", ["min = -0.5", "max = 1.0", "min = -0.5, max = 1.0"])

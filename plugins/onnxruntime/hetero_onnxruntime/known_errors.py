@@ -110,6 +110,14 @@ def _check_dropout(node: Node, network: Network) -> str | None:
     )
 
 
+def _check_log_sum_exp(node: Node, network: Network) -> str | None:
+    # ONNX Runtime 1.32, no case: the exponentials are cut to integers before they are added.
+    source = network.type_of(node.inputs[0])
+    if not isinstance(source, TensorType) or source.dtype not in ("int32", "int64"):
+        return None
+    return f"ONNX Runtime adds exponentials that are cut to integers in ReduceLogSumExp of {source.dtype}"
+
+
 def _check_shared_caches(node: Node, network: Network) -> str | None:
     # ONNX Runtime 1.32: the outputs have to be bound to the memory of inputs, or hold what lay in their own before.
     if node.op_type == "SparseAttention" or node.attributes.get("past_present_share_buffer", 0):
@@ -125,6 +133,7 @@ _CHECKS: dict[tuple[str, str], Callable[[Node, Network], str | None]] = {
     ("", "DequantizeLinear"): _check_dequantized,
     ("", "Dropout"): _check_dropout,
     ("", "MaxUnpool"): _check_max_unpool,
+    ("", "ReduceLogSumExp"): _check_log_sum_exp,
     ("", "ReduceMax"): _check_reduce_max,
     ("", "ReduceMin"): _check_reduce_max,
     ("", "Resize"): _check_resize,

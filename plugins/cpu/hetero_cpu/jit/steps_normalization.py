@@ -27,7 +27,10 @@ def plan_native_softmax(site: Site) -> Recipe | None:
     is_old = node.since_version < 13
     if not site.is_float32(value) or not shape or site.group.epilogue:
         return None
-    axis = int(node.attributes.get("axis", 1 if is_old else -1)) % len(shape)
+    axis = int(node.attributes.get("axis", 1 if is_old else -1))
+    if not -len(shape) <= axis < len(shape):
+        return None
+    axis %= len(shape)
     kernel = make_softmax(is_logarithm=node.op_type == "LogSoftmax")
     if is_old or prod(shape[axis + 1 :]) == 1:
         # What is one piece from the axis on is one row.

@@ -1,0 +1,89 @@
+"""Models that a fuzzer made: what used to end in an error that nobody foresaw, or in a wrong shape, is computed or refused in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+from hetero_core import Core
+from hetero_core.errors import HeteroError, InternalError
+
+
+@pytest.fixture
+def core() -> Any:
+    with Core() as core:
+        yield core
+
+
+def parse(text: str, opset: int) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {text}')
+
+
+def infer(core: Core, model: onnx.ModelProto, **feeds: Any) -> Any:
+    return core.load_network(model, "CPU").infer(feeds)["y"]
+
+
+@pytest.mark.parametrize(
+    ("body", "shape"),
+    [
+        ("y = Squeeze <axes = [-1]> (x)", (2, 3)),
+        ("y = Unsqueeze <axes = [-1]> (x)", (2, 3, 1, 1)),
+        ("y = Unsqueeze <axes = [0, -2]> (x)", (1, 2, 3, 1, 1)),
+        ("u = Unsqueeze <axes = [-4]> (x)  y = Squeeze <axes = [-1]> (u)", (1, 2, 3)),
+    ],
+)
+def test_negative_axes_of_version_1_count_from_behind(core: Core, body: str, shape: tuple[int, ...]) -> None:
+    model = parse(f"g (float[2, 3, 1] x) => (float[a] y) {{ {body} }}", 8)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    x = np.arange(6, dtype=np.float32).reshape(2, 3, 1)
+    np.testing.assert_array_equal(infer(core, model, x=x), x.reshape(shape))
+
+
+@pytest.mark.parametrize("op_type", ["HannWindow", "HammingWindow", "BlackmanWindow"])
+def test_window_of_one_element_from_end_to_end_is_no_number_as_in_its_function_body(core: Core, op_type: str) -> None:
+    model = parse(f"g (int64 n) => (float[a] y) {{ y = {op_type} <periodic = 0> (n) }}", 17)
+    assert np.isnan(infer(core, model, n=np.array(1)))
+    assert infer(core, model, n=np.array(0)).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("opset", "text", "feeds"),
+    [
+        (1, "g (float[3, 4] x) => (float[a, b] y) { y = Softmax <axis = 7> (x) }", {"x": (3, 4)}),
+        (
+            16,
+            "g (float[1, 1, 4, 4] x) => (float[a, b, c, d] y) "
+            "{ y = MaxPool <ceil_mode = 4, kernel_shape = [0, -9223372036854775808]> (x) }",
+            {"x": (1, 1, 4, 4)},
+        ),
+        (
+            15,
+            "g (float[1, 4, 2, 2] x) => (float[1, 4, 2, 2] y) <float[4] s = {1, 1, 1, 1}, float[2] m = {1, 1}> "
+            "{ b = BatchNormalization (x, s, s, m, s)  y = Relu (b) }",
+            {"x": (1, 4, 2, 2)},
+        ),
+        (
+            13,
+            "g (float[2] x) => (float[a] y) <float[2] s = {1, 2}, int64[2] n = {1, 2}> { y = Concat <axis = 0> (s, n) }",
+            {"x": (2,)},
+        ),
+        (
+            15,
+            "g (float[2147483648, 4294967296, 4294967296] x) => (int64[3] y) { y = Shape (x) }",
+            {"x": (2,)},
+        ),
+    ],
+)
+@pytest.mark.parametrize("kernels", ["NUMPY", "JIT"])
+def test_what_cannot_be_computed_is_refused_in_words(
+    core: Core, opset: int, text: str, feeds: dict[str, tuple[int, ...]], kernels: str
+) -> None:
+    with pytest.raises(HeteroError) as refusal:
+        core.load_network(parse(text, opset), "CPU", {"CPU_KERNELS": kernels}).infer(
+            {name: np.ones(shape, np.float32) for name, shape in feeds.items()}
+        )
+    assert not isinstance(refusal.value, InternalError)
