@@ -324,7 +324,7 @@ def _is_old_if(node: Node) -> bool:
 
 
 def _counts_from_behind(node: Node) -> bool:
-    """Says whether onnx ignores axes: version 1 of `Squeeze` and `Unsqueeze` has none that are negative, which engines take all the same."""
+    """Says whether onnx ignores axes: version 1 of `Squeeze` and `Unsqueeze` has no negative ones, which engines take all the same."""
     if node.op_type not in ("Squeeze", "Unsqueeze") or node.since_version != 1 or node.domain:
         return False
     return any(axis < 0 for axis in node.attributes.get("axes", ()))

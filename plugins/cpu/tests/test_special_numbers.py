@@ -46,7 +46,8 @@ CONSTANTS = "float low = {-0.5}, float high = {1}, float[1] slope = {0.25}, floa
             for name in (
                 "Abs", "Ceil", "Celu", "Celu<alpha=2.0>", "Elu", "Elu<alpha=2.0>", "Erf", "Exp", "Floor", "Gelu",
                 'Gelu<approximate="tanh">', "HardSigmoid", "HardSigmoid<alpha=-0.5>", "HardSwish", "LeakyRelu",
-                "LeakyRelu<alpha=0.0>", "LeakyRelu<alpha=1.5>", "LeakyRelu<alpha=inf>", "LeakyRelu<alpha=-0.5>", "Log", "Mish", "Neg", "Reciprocal",
+                "LeakyRelu<alpha=0.0>", "LeakyRelu<alpha=1.5>",
+                "LeakyRelu<alpha=inf>", "LeakyRelu<alpha=-0.5>", "Log", "Mish", "Neg", "Reciprocal",
                 "Relu", "Round", "Selu", "Sigmoid", "Sign", "Softplus", "Softsign", "Sqrt", "Tanh", "ThresholdedRelu",
                 "ThresholdedRelu<alpha=0.5>", "ThresholdedRelu<alpha=-1.0>",
             )
