@@ -69,7 +69,10 @@ class Lane:
 class OpenvinoExecutable(Executable):
     """A compiled model and its requests, which are kept and reused; runs share nothing, so results are the caller's own."""
 
-    def __init__(self, engine: Engine, network: Network, compiled: Any, ports: Ports, *, streams: int) -> None:
+    def __init__(
+        self, engine: Engine, network: Network, compiled: Any, ports: Ports, *, streams: int, blob: memoryview | None = None
+    ) -> None:
+        """`blob` is the memory that the compiled model was imported from: the engine reads its weights there in every run."""
         self.inputs = network.inputs
         self.outputs = network.outputs
         self.network = network
@@ -110,6 +113,8 @@ class OpenvinoExecutable(Executable):
             for index, spec in enumerate(self.inputs)
             if spec.name in limits and ports.inputs[index] is not None
         ]
+        # Last, so that it is let go after the compiled model and its requests.
+        self._blob = blob
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs, in arrays of their own or in the caller's; the engine runs without the interpreter's lock.
