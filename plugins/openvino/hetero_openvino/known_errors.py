@@ -15,6 +15,7 @@ from hetero_core.network.contrib_types import MICROSOFT
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.types import TensorType
 from hetero_openvino.arithmetic import find_arithmetic_error
+from hetero_openvino.emptiness import find_empty_product
 from hetero_openvino.sequences import find_shared_turn
 from hetero_openvino.strides import find_stride_error
 
@@ -76,6 +77,8 @@ def _check_cast(node: Node, graph: Graph) -> str | None:
     source, target = dtype_of_input(node, graph), getattr(found, "dtype", None)
     if source == target:
         return None
+    if 0 in (find_shape(node, graph) or ()):
+        return "OpenVINO gives a Cast of no elements another shape"
     if target == "bfloat16" and source in ("float16", "float32"):
         # cast_FLOAT_to_BFLOAT16, since the engine's fusion is off
         return f"OpenVINO does not round {source} to the nearest bfloat16"
@@ -329,6 +332,7 @@ _CHECKS: dict[str, Check] = {
     "Expand": _check_expand,
     # dynamicquantizelinear, quantizelinear_uint16
     "DynamicQuantizeLinear": refuse(_HALVES),
+    **dict.fromkeys(("Gemm", "MatMul"), find_empty_product),
     "GRU": _check_recurrent,
     "If": _check_if,
     "LRN": _check_lrn,

@@ -11,6 +11,7 @@ import onnxruntime
 import pytest
 
 from hetero_core import Core, Network
+from hetero_core.errors import InferenceError
 from hetero_core.testing.compare import describe_mismatch
 
 Read = Callable[..., Network]
@@ -171,6 +172,8 @@ def test_recurrent_node_that_is_taken_is_right(
             f"g (float[1,2,8] x) => (float[1,2,5] y) {{ y = {POOL} (x) }}",
             "counts elements behind the padding, under ceil_mode and count_include_pad",
         ),
+        ("g (float[2,0] x, float[0,3] w) => (float[2,3] y) { y = MatMul (x, w) }", "wrong about products over an axis of length 0"),
+        ("g () => (float[0] y) <float16[0] none = {}> { y = Cast <to = 1> (none) }", "gives a Cast of no elements another shape"),
     ],
 )
 def test_formula_that_the_engine_changes_is_refused(core: Core, read: Read, text: str, words: str) -> None:
@@ -184,3 +187,15 @@ def test_windows_that_end_within_the_padding_are_taken(core: Core, read: Read) -
     padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1)))
     expected = np.lib.stride_tricks.sliding_window_view(padded, 3, 2)[:, :, ::2].mean(-1)
     np.testing.assert_allclose(run(core, network, x=x), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_product_over_no_elements_of_an_open_length_is_an_error_of_the_run(core: Core, read: Read) -> None:
+    network = read("g (float[N,K] x, float[K,3] w, float[3] b) => (float[N,3] y) { y = Gemm (x, w, b) }")
+    loaded = core.load_network(network, "OPENVINO")
+    x, w, b = draw(2, 4), draw(4, 3), draw(3)
+    np.testing.assert_allclose(loaded.infer({"x": x, "w": w, "b": b})["y"], x @ w + b, rtol=1e-4, atol=1e-5)
+    with pytest.raises(
+        InferenceError, match="input 'x' has length 0 along axis 1; OpenVINO is wrong about products over no elements"
+    ):
+        loaded.infer({"x": x[:, :0], "w": w[:0], "b": b})
+    assert loaded.infer({"x": x[:0], "w": w, "b": b})["y"].shape == (0, 3)
