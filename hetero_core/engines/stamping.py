@@ -30,7 +30,10 @@ class Stamps:
 
 
 def choose_stamps(network: Network, newest_of_domain: Mapping[str, int]) -> Stamps:
-    """Returns the stamps that suit most nodes; among those that suit as many, the highest."""
+    """Returns the stamps that suit most nodes; among those that suit as many, the network's own or the nearest to it.
+
+    The engine may lack kernels for a newer opset in which an operator means the same: ONNX Runtime 1.32 has RoiAlign-16, not RoiAlign-22.
+    """
     votes: dict[str, Counter[int]] = {}
     for node in network.nodes:
         for inner in _iterate_nodes(node):
@@ -40,7 +43,7 @@ def choose_stamps(network: Network, newest_of_domain: Mapping[str, int]) -> Stam
                 counter[opset] += 1
     # An empty counter: no node of the domain fits any opset of the engine; all of them are refused below.
     chosen = {
-        domain: max(counter, key=lambda opset: (counter[opset], opset)) if counter else newest_of_domain.get(domain, 1)
+        domain: _pick(counter, network.opsets.get(domain, 1)) if counter else newest_of_domain.get(domain, 1)
         for domain, counter in votes.items()
     }
     refusals = {}
@@ -49,6 +52,10 @@ def choose_stamps(network: Network, newest_of_domain: Mapping[str, int]) -> Stam
         if reason is not None:
             refusals[node.name] = reason
     return Stamps(MappingProxyType(chosen), MappingProxyType(refusals))
+
+
+def _pick(votes: Counter[int], own: int) -> int:
+    return max(votes, key=lambda opset: (votes[opset], -abs(opset - own), opset))
 
 
 def apply_stamps(network: Network, stamps: Stamps, newest_ir_version: int) -> Network:

@@ -61,8 +61,8 @@ another domain than ONNX's own has the domain before it. [ONNX Runtime's own ope
 A node is also refused when its attributes together have no single meaning: where ONNX leaves it open and engines differ, as on
 the scores of a classifier that weighs one of two classes, the reason says so. Of ONNX's operators there is no kernel for
 `Gradient`, which differentiates the graph around it. `ImageDecoder` needs Pillow (`pip install hetero-core[images]`),
-`RegexFullMatch` and `Tokenizer` need RE2 (`pip install hetero-core[text]`), and LSTM's `clip` is not implemented: ONNX's text and
-ONNX Runtime clip in different places.
+`RegexFullMatch` and `Tokenizer` need RE2 (`pip install hetero-core[text]`). The `clip` of LSTM limits what goes into its gates
+and not what goes into h, as in ONNX Runtime.
 
 | types | element types |
 |---|---|

@@ -72,6 +72,8 @@ def test_layout_1_is_layout_0_with_the_batch_first(op_type: str, direction: str)
     [
         ("RNN", "clip = 0.5"),
         ("GRU", "clip = 0.5, linear_before_reset = 1"),
+        ("LSTM", "clip = 0.25"),
+        ("LSTM", "clip = 0.5, input_forget = 1"),
         ("LSTM", "input_forget = 1"),
         ("RNN", 'activations = ["Affine"], activation_alpha = [0.7], activation_beta = [0.3]'),
         ("RNN", 'activations = ["ScaledTanh"], activation_alpha = [0.7], activation_beta = [0.3]'),

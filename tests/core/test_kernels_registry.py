@@ -115,7 +115,6 @@ def test_every_operator_of_the_other_domains_has_a_kernel_but_gradient() -> None
         (node_of("BatchNormalization", 9, "x", "x", "x", "x", "x", outputs=("y", "m", "v")),
          "BatchNormalization-9 has 3 outputs; implemented: 1"),
         (node_of("BatchNormalization", 6, "x", "x", "x", "x", "x"), "attribute 'is_test' of BatchNormalization-6 is missing"),
-        (node_of("LSTM", 22, "x", "x", "x", clip=1.0), "attribute 'clip' of LSTM-22 is not implemented"),
         (node_of("RNN", 22, "x", "x", "x", activations=("Affine",)), "activation 'affine' of RNN-22 has no activation_alpha"),
         (node_of("RNN", 22, "x", "x", "x", activations=("Tanx",)), "activation 'tanx' of RNN-22 does not exist, did you mean 'tanh'?"),
         (node_of("GRU", 22, "x", "x", "x", activations=("Tanh",)), "GRU-22 has 1 activations; it needs 2"),

@@ -295,13 +295,15 @@ def lstm(
     activation_alpha: tuple[float, ...] = (),
     activation_beta: tuple[float, ...] = (),
     activations: tuple[str, ...] | None = None,
+    clip: float | None = None,
     direction: str = "forward",
     input_forget: int = 0,
     layout: int = 0,
 ) -> tuple[Array, ...]:
     """Returns Y, Y_h and Y_c of C = f C + i c, H = o h(C), with peepholes p and gates in the order i, o, f, c.
 
-    The attribute clip is missing: the text limits what goes into h, ONNX Runtime does not. Source: ONNX LSTM-22.
+    `clip` limits what goes into the gates and into g, and not what goes into h. ONNX's text says "the input of activations"; ONNX Runtime
+    and OpenVINO compute it so. Source: ONNX LSTM-22.
     """
     names = _name_activations(activations, ("Sigmoid", "Tanh", "Tanh"), w.shape[0])
     functions = choose_activations(xp, names, activation_alpha, activation_beta, None)
@@ -313,6 +315,8 @@ def lstm(
         recurrence = widen(r[index]).T
         peep_i, peep_o, peep_f = (0, 0, 0) if p is None else _split_columns(widen(p[index]), 3)
         activate_gate, activate_cell, activate_output = functions[3 * index : 3 * index + 3]
+        if clip is not None:
+            activate_gate, activate_cell = (_clip_first(xp, function, clip) for function in (activate_gate, activate_cell))
 
         def step(projected: Array, states: States) -> States:
             state, cell = states

@@ -6,7 +6,8 @@ Found with OpenVINO 2026.4; an entry can go when a newer engine is right without
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -29,11 +30,16 @@ def _keep_infinities(opset: Any, operation: Any) -> None:
     """
     dtype = operation.get_input_element_type(0)
     if not dtype.is_real():
+        _keep_reduced_axes(opset, operation)
         return
     half = opset.multiply(operation.input_value(0), opset.constant(0.5, dtype))
     reduce = opset.reduce_max if operation.get_type_name() == "ReduceMax" else opset.reduce_min
-    reduced = reduce(half, operation.input_value(1), keep_dims=operation.get_attributes()["keep_dims"])
-    _replace(operation, opset.multiply(reduced, opset.constant(2.0, dtype)), [half, reduced])
+    reduced = reduce(half, operation.input_value(1), keep_dims=True)
+    doubled = opset.multiply(reduced, opset.constant(2.0, dtype))
+    if operation.get_attributes()["keep_dims"]:
+        _replace(operation, doubled, [half, reduced])
+    else:
+        _replace(operation, opset.squeeze(doubled, operation.input_value(1)), [half, reduced, doubled])
 
 
 def _order_ties(opset: Any, operation: Any) -> None:
@@ -109,6 +115,95 @@ def _keep_slopes_last(opset: Any, operation: Any) -> None:
         operation.input(1).replace_source_output(raised.output(0))
 
 
+def _keep_reduced_axes(opset: Any, operation: Any) -> None:
+    """A Reduce that drops its axes keeps them, and a Squeeze drops them.
+
+    The engine takes a Reshape behind the former for one that restores the axes where a size is 1 in the right place, and drops it; a
+    Transpose becomes such a Reshape where a size is 1.
+    """
+    if operation.get_attributes()["keep_dims"]:
+        return
+    reduce = _REDUCTIONS[operation.get_type_name()]
+    reduced = getattr(opset, reduce)(operation.input_value(0), operation.input_value(1), keep_dims=True)
+    _replace(operation, opset.squeeze(reduced, operation.input_value(1)), [reduced])
+
+
+def _reduce_before_einsum(opset: Any, operation: Any) -> None:
+    """The labels that one operand of Einsum has alone, and the result has not, are summed before it.
+
+    The engine makes a Reduce of them when it compiles, and loses a Reshape or Transpose behind it, as in `_keep_reduced_axes`.
+    """
+    terms, arrow, result = operation.get_attributes()["equation"].replace(" ", "").partition("->")
+    labels = terms.split(",")
+    operands = [operation.input_value(index) for index in range(len(labels))]
+    sums: list[Any] = []
+    for index, term in enumerate(labels):
+        others = "".join(labels[:index] + labels[index + 1 :]) + result
+        alone = [letter for letter in term if letter.isalpha() and letter not in others]
+        if not arrow or not alone or any(term.count(letter) > 1 for letter in term if letter.isalpha()):
+            continue
+        first, _, last = term.partition("...")
+        axes = [first.index(letter) if letter in first else last.index(letter) - len(last) for letter in alone]
+        reduced = opset.reduce_sum(operands[index], opset.constant(axes, np.int64), keep_dims=True)
+        squeezed = opset.squeeze(reduced, opset.constant(axes, np.int64))
+        sums += [reduced, squeezed]
+        operands[index] = squeezed.output(0)
+        labels[index] = "".join(letter for letter in term if letter not in alone)
+    if sums:
+        _replace(operation, opset.einsum(operands, ",".join(labels) + arrow + result), sums)
+
+
+def _gather_channel(opset: Any, operation: Any) -> None:
+    """One channel that Concat, Expand or Tile repeats is repeated by a Gather, whose channels are first.
+
+    The engine makes a Broadcast or a Tile of all three; where channels are last, those of one channel are wrong.
+    """
+    source = operation.input_value(0)
+    shape = source.get_partial_shape()
+    if shape.rank.is_dynamic or shape.rank.get_length() < 4 or shape[1].is_dynamic or shape[1].get_length() != 1:
+        return
+    rank = shape.rank.get_length()
+    places = _place_copies(opset, operation, rank)
+    if places is None:
+        return
+    channels = opset.gather(source, places, opset.constant(1, np.int64))
+    if operation.get_type_name() == "Concat":
+        _replace(operation, channels, [places])
+        return
+    for index, each in enumerate((places, channels)):
+        each.set_friendly_name(f"{operation.get_friendly_name()}/{index}")
+    operation.input(0).replace_source_output(channels.output(0))
+    if operation.get_type_name() == "Tile":
+        repeats = operation.input_value(1)
+        is_channel = (
+            np.arange(repeats.get_partial_shape()[0].get_length()) == repeats.get_partial_shape()[0].get_length() + 1 - rank
+        )
+        others = opset.select(opset.constant(is_channel), opset.constant(1, repeats.get_element_type()), repeats)
+        others.set_friendly_name(f"{operation.get_friendly_name()}/2")
+        operation.input(1).replace_source_output(others.output(0))
+
+
+def _place_copies(opset: Any, operation: Any, rank: int) -> Any:
+    """Returns a 0 for each copy that an operation makes of its only channel; None where it makes none."""
+    kind = operation.get_type_name()
+    if kind == "Concat":
+        sources = {(each.get_node().get_friendly_name(), each.get_index()) for each in operation.input_values()}
+        count = operation.get_input_size()
+        return (
+            opset.constant([0] * count, np.int64) if len(sources) == 1 < count and operation.get_attributes()["axis"] == 1 else None
+        )
+    sizes = operation.input_value(1)
+    length = sizes.get_partial_shape()
+    if length.is_dynamic or not rank - 1 <= length[0].get_length() <= rank:
+        return None
+    position = length[0].get_length() - (rank - 1)
+    if sizes.get_node().get_type_name() == "Constant":
+        count = int(sizes.get_node().data[position])
+        return opset.constant([0] * count, np.int64) if count > 1 else None
+    size = opset.gather(sizes, opset.constant([position], np.int64), opset.constant(0, np.int64))
+    return opset.broadcast(opset.constant(0, np.int64), size)
+
+
 def _replace(operation: Any, last: Any, before: list[Any]) -> None:
     """Puts new operations into the place of one; their names begin with its own, by which profiles find its node."""
     from openvino.utils import replace_node  # the engine; loaded already
@@ -120,11 +215,30 @@ def _replace(operation: Any, last: Any, before: list[Any]) -> None:
     replace_node(operation, last)
 
 
+_REDUCTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "ReduceL1": "reduce_l1",
+        "ReduceL2": "reduce_l2",
+        "ReduceLogicalAnd": "reduce_logical_and",
+        "ReduceLogicalOr": "reduce_logical_or",
+        "ReduceMax": "reduce_max",
+        "ReduceMean": "reduce_mean",
+        "ReduceMin": "reduce_min",
+        "ReduceProd": "reduce_prod",
+        "ReduceSum": "reduce_sum",
+    }
+)
+"""The engine's reductions, and the functions that make them."""
+
 _CORRECTIONS: dict[str, Callable[[Any, Any], None]] = {
+    "Broadcast": _gather_channel,
+    "Concat": _gather_channel,
+    "Einsum": _reduce_before_einsum,
     "NonMaxSuppression": _keep_overlaps_at_threshold,
     "PRelu": _keep_slopes_last,
     "Range": _end_where_it_begins,
-    "ReduceMax": _keep_infinities,
-    "ReduceMin": _keep_infinities,
+    **dict.fromkeys(_REDUCTIONS, _keep_reduced_axes),
+    **dict.fromkeys(("ReduceMax", "ReduceMin"), _keep_infinities),
+    "Tile": _gather_channel,
     "TopK": _order_ties,
 }

@@ -135,7 +135,7 @@ class OpenvinoDevice(EngineDevice):
         properties = _translate(config, own)
         compiled = self._engine.core.import_model(open_tensor(self._engine.module, stored["model"]), own, dict(properties))
         ports = Ports.unpack(bytes(stored["ports"]))
-        return OpenvinoExecutable(self._engine, network, compiled, ports, streams=properties[STREAMS_KEY])
+        return OpenvinoExecutable(self._engine, network, compiled, ports, streams=properties[STREAMS_KEY], blob=stored["model"])
 
 
 def _translate(config: Mapping[str, Any], device: str) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from hetero_core.network.types import ValueSpec
 from hetero_core.profile import Profile
 from hetero_openvino.arithmetic import EXACT_FLOAT, settle_limits
 from hetero_openvino.conversion import CARRIERS, TYPE_NAMES, read_model
+from hetero_openvino.emptiness import list_multiplied_axes
 from hetero_openvino.engine import Engine
 from hetero_openvino.packing import PACKED, pack_array, unpack_array
 from hetero_openvino.ports import Ports, assign_ports, take_out_copies
@@ -69,7 +70,10 @@ class Lane:
 class OpenvinoExecutable(Executable):
     """A compiled model and its requests, which are kept and reused; runs share nothing, so results are the caller's own."""
 
-    def __init__(self, engine: Engine, network: Network, compiled: Any, ports: Ports, *, streams: int) -> None:
+    def __init__(
+        self, engine: Engine, network: Network, compiled: Any, ports: Ports, *, streams: int, blob: memoryview | None = None
+    ) -> None:
+        """`blob` is the memory that the compiled model was imported from: the engine reads its weights there in every run."""
         self.inputs = network.inputs
         self.outputs = network.outputs
         self.network = network
@@ -110,14 +114,23 @@ class OpenvinoExecutable(Executable):
             for index, spec in enumerate(self.inputs)
             if spec.name in limits and ports.inputs[index] is not None
         ]
+        self._multiplied = tuple(list_multiplied_axes(network))
+        # Last, so that it is let go after the compiled model and its requests.
+        self._blob = blob
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs, in arrays of their own or in the caller's; the engine runs without the interpreter's lock.
 
-        Raises: InferenceError for integers that are larger than what the engine computes them in.
+        Raises: InferenceError for integers that are larger than what the engine computes them in, and for products over nothing.
         """
         for index, name, limit in self._limited:
             _require_within(inputs[index], name, limit)
+        for index, axis in self._multiplied:
+            if inputs[index].shape[axis] == 0:
+                raise InferenceError(
+                    f"input '{self.inputs[index].name}' has length 0 along axis {axis}; OpenVINO is wrong about products over no elements. "
+                    "Run the nodes that multiply on another device"
+                )
         if self._is_copied and context.profile is None and get_ident() == main_thread().ident:
             try:
                 lane = self._lanes.pop()

@@ -15,6 +15,7 @@ from hetero_core.network.contrib_types import MICROSOFT
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.types import TensorType
 from hetero_openvino.arithmetic import find_arithmetic_error
+from hetero_openvino.emptiness import find_empty_product
 from hetero_openvino.sequences import find_shared_turn
 from hetero_openvino.strides import find_stride_error
 
@@ -33,7 +34,8 @@ def find_known_error(node: Node, graph: Graph, *, takes_quantized: bool = False)
         return _check_node(node, graph, takes_quantized)
 
     def check_in_body(node: Node, graph: Graph) -> str | None:
-        return check(node, graph) or _CHECKS_OF_BODIES.get(node.op_type)
+        inner = _CHECKS_OF_BODIES.get(node.op_type)
+        return check(node, graph) or (inner(node, graph) if inner is not None and not node.domain else None)
 
     return find_error(node, graph, check, check_in_body=check_in_body)
 
@@ -75,6 +77,8 @@ def _check_cast(node: Node, graph: Graph) -> str | None:
     source, target = dtype_of_input(node, graph), getattr(found, "dtype", None)
     if source == target:
         return None
+    if 0 in (find_shape(node, graph) or ()):
+        return "OpenVINO gives a Cast of no elements another shape"
     if target == "bfloat16" and source in ("float16", "float32"):
         # cast_FLOAT_to_BFLOAT16, since the engine's fusion is off
         return f"OpenVINO does not round {source} to the nearest bfloat16"
@@ -96,10 +100,45 @@ def _check_compress(node: Node, graph: Graph) -> str | None:
     return "OpenVINO ends the process where the condition of Compress has no elements" if is_empty else None
 
 
-def _check_concat(node: Node, graph: Graph) -> str | None:
-    # No case: a MaxPool that is joined with itself, and with a convolution elsewhere, float16.
-    is_repeated = len(node.inputs) > 1 and len(set(node.inputs)) == 1
-    return "OpenVINO makes a Broadcast of a Concat of one value, which is wrong where channels are last" if is_repeated else None
+def _check_average_pool(node: Node, graph: Graph) -> str | None:
+    # No case: 8 elements, kernel 3, stride 2, pads of 1 on both sides.
+    if not node.attributes.get("ceil_mode", 0) or not node.attributes.get("count_include_pad", 0):
+        return None
+    shape, kernel = find_shape(node, graph), node.attributes["kernel_shape"]
+    rank = len(kernel)
+    strides, dilations = (node.attributes.get(name, (1,) * rank) for name in ("strides", "dilations"))
+    pads = node.attributes.get("pads", (0,) * (2 * rank))
+    for axis in range(rank):
+        size = None if shape is None else shape[axis + 2]
+        reach = (kernel[axis] - 1) * dilations[axis] + 1
+        if any(pads) and not (isinstance(size, int) and (size + pads[axis] + pads[axis + rank] - reach) % strides[axis] == 0):
+            return "OpenVINO counts elements behind the padding, under ceil_mode and count_include_pad"
+    return None
+
+
+def _check_lrn(node: Node, graph: Graph) -> str | None:
+    # No case: that of the suite has a bias of 2.
+    return None if float(node.attributes.get("bias", 1.0)).is_integer() else "OpenVINO cuts the fraction of the bias of LRN off"
+
+
+def _check_channel(node: Node, graph: Graph) -> str | None:
+    # No case: a MaxPool of one channel, and a Concat of it and itself, a Tile or an Expand.
+    shape = find_shape(node, graph)
+    if shape is not None and (len(shape) < 4 or shape[1] != 1):
+        return None
+    is_repeating = node.op_type != "Concat" or (len(node.inputs) > 1 and len(set(node.inputs)) == 1)
+    return f"OpenVINO's {node.op_type} of one channel is wrong where channels are last" if is_repeating else None
+
+
+def _check_reshaped(node: Node, graph: Graph) -> str | None:
+    # No case: float32[1,15,2] summed along axis 1 and transposed.
+    readers = (graph.nodes[index] for index in graph.index_of_consumers.get(node.outputs[0], ()))
+    is_reshaped = any(reader.op_type in ("Flatten", "Reshape", "Transpose") for reader in readers)
+    return (
+        f"OpenVINO may lose a Reshape behind {node.op_type}"
+        if is_reshaped and not (node.op_type != "Einsum" and node.attributes.get("keepdims", 1))
+        else None
+    )
 
 
 def _check_expand(node: Node, graph: Graph) -> str | None:
@@ -141,6 +180,17 @@ def _check_recurrent(node: Node, graph: Graph) -> str | None:
         return f"OpenVINO ignores the layout of {node.op_type}"
     if node.op_type == "LSTM" and has_input(node, 7):
         return "OpenVINO ignores the peepholes of LSTM"
+    if node.attributes.get("input_forget", 0):
+        return "OpenVINO ignores input_forget of LSTM"
+    activations = node.attributes.get("activations", ())
+    if (
+        node.attributes.get("direction") == "bidirectional"
+        and activations[: len(activations) // 2] != activations[len(activations) // 2 :]
+    ):
+        return f"OpenVINO computes both directions of {node.op_type} with the activations of the first"
+    shape = find_shape(node, graph)
+    if has_input(node, 4) and (shape is None or not all(isinstance(size, int) for size in shape[:2])):
+        return f"OpenVINO ignores the lengths of the sequences of {node.op_type} where length or batch is open"
     return find_shared_turn(node, graph)
 
 
@@ -271,19 +321,21 @@ GroupQueryAttention, RotaryEmbedding and others.
 
 _CHECKS: dict[str, Check] = {
     "Attention": _check_attention,
+    "AveragePool": _check_average_pool,
     # bernoulli_seed; what stands in the standard as the operator's function has it the other way round, too
     "Bernoulli": refuse("OpenVINO draws 1 of Bernoulli with the probability of 0, and 0 with that of 1"),
     "Cast": _check_cast,
     "CastLike": _check_cast,
     "Compress": _check_compress,
-    "Concat": _check_concat,
     "Conv": find_stride_error,
     "DFT": _check_dft,
     "Expand": _check_expand,
     # dynamicquantizelinear, quantizelinear_uint16
     "DynamicQuantizeLinear": refuse(_HALVES),
+    **dict.fromkeys(("Gemm", "MatMul"), find_empty_product),
     "GRU": _check_recurrent,
     "If": _check_if,
+    "LRN": _check_lrn,
     "LSTM": _check_recurrent,
     "MaxPool": _check_max_pool,
     # No case: without a seed the standard has one made up for each run
@@ -304,11 +356,14 @@ _CHECKS: dict[str, Check] = {
     "Tile": _check_tile,
 }
 
-_CHECKS_OF_BODIES = {
-    "NonMaxSuppression": "OpenVINO drops boxes whose overlap equals the threshold",
-    "PRelu": "OpenVINO takes slopes of one dimension for those of the channels",
-    "ReduceMax": "OpenVINO's maximum of -inf alone, or of nothing, is the lowest float",
-    "ReduceMin": "OpenVINO's minimum of inf alone, or of nothing, is the highest float",
-    "TopK": "OpenVINO does not return the lower index first among equal values",
+_CHECKS_OF_BODIES: dict[str, Check] = {
+    **dict.fromkeys(("Concat", "Expand", "Tile"), _check_channel),
+    "Einsum": _check_reshaped,
+    "NonMaxSuppression": refuse("OpenVINO drops boxes whose overlap equals the threshold"),
+    "PRelu": refuse("OpenVINO takes slopes of one dimension for those of the channels"),
+    **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceMean", "ReduceProd", "ReduceSum"), _check_reshaped),
+    "ReduceMax": refuse("OpenVINO's maximum of -inf alone, or of nothing, is the lowest float"),
+    "ReduceMin": refuse("OpenVINO's minimum of inf alone, or of nothing, is the highest float"),
+    "TopK": refuse("OpenVINO does not return the lower index first among equal values"),
 }
 """Faults that are put right in a network, and not inside a body."""

@@ -167,24 +167,6 @@ def test_what_no_case_of_the_suite_covers_is_refused(core: Core, read: Read, tex
     assert reason in found
 
 
-def test_concat_of_one_value_is_refused_and_the_engine_is_still_wrong(
-    core: Core, read: Read, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    network = read(
-        "g (float16[3,2,17,17] x, float16[3,1,17,17] z, float16[1,2,3,1] w) => (float16[3,4,17,9] y, float16[3,1,17,26] v) "
-        "{ p = MaxPool <kernel_shape = [1, 1], strides = [1, 2]> (z) c = Conv <kernel_shape = [3, 1], pads = [1, 0, 1, 0]> (x, w) "
-        "y = Concat <axis = 1> (p, p, p, p) v = Concat <axis = 3> (p, c) }",
-        18,
-    )
-    assert "makes a Broadcast of a Concat of one value" in core.query_network(network, "OPENVINO").refused["Concat_2"]
-    monkeypatch.setattr(device, "find_known_error", lambda node, network, **_: None)
-    generator = np.random.default_rng(0)
-    shapes = {"x": (3, 2, 17, 17), "z": (3, 1, 17, 17), "w": (1, 2, 3, 1)}
-    inputs = {name: generator.standard_normal(shape).astype(np.float16) for name, shape in shapes.items()}
-    found = core.load_network(network, "OPENVINO").infer(inputs)["y"]
-    assert describe_mismatch(found, np.repeat(inputs["z"][..., ::2], 4, axis=1)) is not None
-
-
 QUANTIZED = (
     "g (uint8[1,2,4,4] x) => (uint8[1,2,2,2] y) "
     "<float xs = {{0.02}}, uint8 xz = {{9}}, int8[2,2,3,3] w = {{{filters}}}, float{scale}, "
