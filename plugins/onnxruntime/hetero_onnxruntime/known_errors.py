@@ -110,6 +110,13 @@ def _check_dropout(node: Node, network: Network) -> str | None:
     )
 
 
+def _check_non_zero(node: Node, network: Network) -> str | None:
+    # ONNX Runtime 1.32, no case: the standard has no coordinates for the element of a scalar.
+    source = network.type_of(node.inputs[0])
+    is_scalar = isinstance(source, TensorType) and source.shape == ()
+    return "ONNX Runtime gives the element of a scalar one coordinate in NonZero" if is_scalar else None
+
+
 def _check_log_sum_exp(node: Node, network: Network) -> str | None:
     # ONNX Runtime 1.32, no case: the exponentials are cut to integers before they are added.
     source = network.type_of(node.inputs[0])
@@ -133,6 +140,7 @@ _CHECKS: dict[tuple[str, str], Callable[[Node, Network], str | None]] = {
     ("", "DequantizeLinear"): _check_dequantized,
     ("", "Dropout"): _check_dropout,
     ("", "MaxUnpool"): _check_max_unpool,
+    ("", "NonZero"): _check_non_zero,
     ("", "ReduceLogSumExp"): _check_log_sum_exp,
     ("", "ReduceMax"): _check_reduce_max,
     ("", "ReduceMin"): _check_reduce_max,

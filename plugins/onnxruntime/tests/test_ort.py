@@ -58,6 +58,23 @@ def test_operator_without_kernel_is_refused_alike_by_query_and_load(core: Core, 
     assert caught.value.refusals == {"Twist_1": {"ORT": result.refused["Twist_1"]}}
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("g (int64[2, 3] x) => (int64[1, 1] y) { y = ReduceLogSumExp (x) }", "exponentials that are cut to integers"),
+        ("g (bool x) => (int64[a, b] y) { y = NonZero (x) }", "one coordinate in NonZero"),
+    ],
+)
+def test_what_the_engine_computes_in_another_way_is_refused(core: Core, read: Read, text: str, reason: str) -> None:
+    (refusal,) = core.query_network(read(text), "ORT").refused.values()
+    assert reason in refusal
+
+
+def test_log_sum_exp_of_floats_and_places_of_vectors_are_taken(core: Core, read: Read) -> None:
+    network = read("g (float[2, 3] x) => (float[1, 1] y, int64[a, b] z) { y = ReduceLogSumExp (x)  z = NonZero (x) }")
+    assert not core.query_network(network, "ORT").refused
+
+
 @pytest.mark.parametrize("operator", ["Cast <to = 12, saturate = 2> (x)", "CastLike <saturate = 2147483648> (x, z)"])
 def test_cast_whose_saturate_the_standard_does_not_have_is_refused(core: Core, read: Read, operator: str) -> None:
     """The engine leaves the result unwritten, so that nothing can be said of what it would be."""
