@@ -27,7 +27,7 @@ X, W = np.ones((2, 3, 5, 4), np.float32), np.ones((4, 3), np.float32)
     ],
 )
 def test_number_for_each_channel_behind_a_product_is_refused(core: Core, read: Read, body: str) -> None:
-    refusals = core.query_network(read(f"{HEAD} {{ {body} }}"), "OPENVINO").XX
+    refused = core.query_network(read(f"{HEAD} {{ {body} }}"), "OPENVINO").refused
     assert [reason for reason in refused.values() if "into the product before it, along its last axis" in reason]
 
 
