@@ -171,11 +171,18 @@ class OpenvinoExecutable(Executable):
             if self._is_new_place(lane, (index, True), results[index], spec):
                 shared.append(self._carry(results[index], spec))
                 request.set_output_tensor(port, self._share(shared[-1], spec, shape))
-        if self._has_one_stream and get_ident() == main_thread().ident:
-            lane.infer(_SET_BEFORE, True, False)
-        else:
-            request.start_async()
-            request.wait()
+        try:
+            if self._has_one_stream and get_ident() == main_thread().ident:
+                lane.infer(_SET_BEFORE, True, False)
+            else:
+                request.start_async()
+                request.wait()
+        except RuntimeError as error:
+            shapes = ", ".join(f"{spec.name}{list(array.shape)}" for spec, array in zip(self.inputs, inputs, strict=True))
+            raise InferenceError(
+                f"OpenVINO cannot compute network '{self.network.name}' of {shapes}: {shorten_message(str(error))}. "
+                "Run the node on another device"
+            ) from error
         for index, view in lane.outputs:
             results[index] = _copy(view, results[index])
         for index, port in self._taken_outputs:

@@ -199,3 +199,11 @@ def test_product_over_no_elements_of_an_open_length_is_an_error_of_the_run(core:
     ):
         loaded.infer({"x": x[:, :0], "w": w[:0], "b": b})
     assert loaded.infer({"x": x[:0], "w": w, "b": b})["y"].shape == (0, 3)
+
+
+def test_error_of_the_engine_names_the_inputs_and_its_node(core: Core, read: Read) -> None:
+    network = read("g (float[N,2,6,6] x) => (float[N,2,5,5] y) { y = MaxPool <kernel_shape = [2, 2]> (x) }")
+    loaded = core.load_network(network, "OPENVINO")
+    with pytest.raises(InferenceError, match=r"cannot compute network 'g' of x\[0, 2, 6, 6\]: .*MaxPool node with name"):
+        loaded.infer({"x": draw(0, 2, 6, 6)})
+    assert loaded.infer({"x": draw(1, 2, 6, 6)})["y"].shape == (1, 2, 5, 5)
