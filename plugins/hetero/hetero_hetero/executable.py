@@ -99,6 +99,11 @@ class HeteroExecutable(Executable):
         """Returns each stage with the network that it runs; None where it came from its device's own blob."""
         return self._loaded
 
+    def replace_part(self, index: int, loaded: ExecutableNetwork, plan: Plan) -> None:
+        """Notes what runs a part from now on, for exports and metrics; the stage itself hands its runs on."""
+        self._loaded = (*self._loaded[:index], (loaded, self._loaded[index][1]), *self._loaded[index + 1 :])
+        self.plan = plan
+
     def create_state(self) -> list[object]:
         """Returns the working memory of every stage."""
         return [stage.create_state() for stage in self.stages]
