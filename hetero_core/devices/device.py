@@ -209,7 +209,14 @@ class Device:
         blame = str(self.provenance)
         answer = self.call("metrics", device) if self.implements("metrics") else {}
         own = read_mapping(answer, blame=blame, where="metrics")
-        return collect_metrics(own, device=device, keys=self.keys(device), can_export=self.can_export, blame=blame)
+        return collect_metrics(
+            own,
+            device=device,
+            keys=self.keys(device),
+            can_export=self.can_export,
+            has_memory=self.implements("to_host"),
+            blame=blame,
+        )
 
     def metric(self, device: DeviceName, name: str) -> Any:
         """Returns one metric.

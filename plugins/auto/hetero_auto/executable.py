@@ -64,7 +64,9 @@ class PoolExecutable(Executable):
         """The devices that get requests now, and what each of all devices has run so far."""
         members = self.pool.members
         return {
-            "EXECUTION_DEVICES": tuple(dict.fromkeys(member.name for member in members)),
+            "EXECUTION_DEVICES": tuple(
+                dict.fromkeys(name for member in members for name in member.loaded.get_metric("EXECUTION_DEVICES"))
+            ),
             "OPTIMAL_NUMBER_OF_INFER_REQUESTS": max(sum(member.slots for member in members), 1),
             "REQUESTS_OF_DEVICES": dict(self.pool.served),
             "REFERENCE_NODES": tuple(dict.fromkeys(name for one in members for name in one.loaded.get_metric("REFERENCE_NODES"))),

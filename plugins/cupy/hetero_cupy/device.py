@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
+from hetero_core.devices.host_memory import FREE_MEMORY, TOTAL_MEMORY
 from hetero_core.devices.query import query_by_transform, require_all_supported
 from hetero_core.errors import BlobMismatchError, ConfigValueError
 from hetero_core.hookspecs import hookimpl
@@ -95,6 +96,9 @@ class GpuDevice:
             "FULL_DEVICE_NAME": f"{card.facts.full_name} with {self._runtime.name}",
             "OPTIMIZATION_CAPABILITIES": find_capabilities(card.facts.capability),
             "DEVICE_ARCHITECTURE": f"compute capability {card.facts.capability}",
+            **({"DEVICE_UUID": card.facts.uuid} if card.facts.uuid else {}),
+            TOTAL_MEMORY: lambda: card.read_memory()[1],
+            FREE_MEMORY: lambda: card.read_memory()[0],
             "GPU_COMPUTE_CAPABILITY": card.facts.capability,
             "GPU_MEMORY_BYTES": card.facts.memory_bytes,
             "GPU_FREE_MEMORY_BYTES": lambda: card.read_memory()[0],

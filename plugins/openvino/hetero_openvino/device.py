@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hetero_core.contract import ConfigKey, DeviceName, Executable
+from hetero_core.devices.host_memory import describe_host_memory
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.engines.device import EngineDevice
 from hetero_core.errors import LoadError
@@ -73,8 +74,10 @@ class OpenvinoDevice(EngineDevice):
             ),
             "OPTIMIZATION_CAPABILITIES": lambda: tuple(self._engine.core.get_property(own, "OPTIMIZATION_CAPABILITIES")),
             "DEVICE_ARCHITECTURE": lambda: str(self._engine.core.get_property(own, "DEVICE_ARCHITECTURE")) or "openvino",
+            "DEVICE_TYPE": lambda: self._engine.core.get_property(own, "DEVICE_TYPE").name.lower(),
             # OpenVINO 2026.4: Relu of NaN is 0, and so is Gather of an index that is not there.
             "VALUE_DEVIATIONS": ("INDICES", "NAN"),
+            **(describe_host_memory() if own == "CPU" else {}),
         }
 
     def newest_opsets(self, network: Network) -> Mapping[str, int]:

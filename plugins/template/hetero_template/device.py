@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.contract import ConfigKey, DeviceName, Done, Executable, Extension, Payload, QueryResult, RunContext
+from hetero_core.devices.host_memory import describe_host_memory
 from hetero_core.devices.query import query_by_transform, require_all_supported
 from hetero_core.errors import DeviceUnavailableError, InferenceError
 from hetero_core.hookspecs import hookimpl
@@ -86,6 +87,8 @@ class TemplateDevice:
             "RANGE_FOR_ASYNC_INFER_REQUESTS": (1, 1, 1),
             # Most of a kernel is Python, so HETERO does not run two such devices at once.
             "HOLDS_INTERPRETER_LOCK": True,
+            # A card asks its driver here; the memory of this device is a part of the host's.
+            **describe_host_memory(),
         }
 
     @hookimpl
