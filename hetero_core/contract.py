@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hetero_core.errors import BlobError
+from hetero_core.executed import ExecutedNode
 from hetero_core.limits import RunLimits
 from hetero_core.network.types import ValueSpec, ValueType
 from hetero_core.plan import Plan
@@ -220,6 +221,10 @@ class Executable:
     def metrics(self) -> Mapping[str, Any]:
         """Returns metrics of this loaded network: value or zero-argument callable by name."""
         return {}
+
+    def executed_nodes(self) -> tuple[ExecutedNode, ...] | None:
+        """Returns the steps that a run takes, in order, for `network.get_runtime_model`; None where the device does not tell."""
+        return None
 
     def close(self) -> None:
         """Releases what the executable holds; called once."""

@@ -28,10 +28,12 @@ from hetero_core.errors import (
     RequestCancelledError,
     UnsupportedNodesError,
 )
+from hetero_core.executed import ExecutedNode
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.plan import Plan
 from hetero_core.runtime.executable import ExecutableNetwork
+from hetero_core.runtime.executed import list_executed
 from hetero_core.runtime.transfers import move_value
 from hetero_hetero.executable import HeteroExecutable
 
@@ -225,6 +227,10 @@ class GuardedExecutable(Executable):
         if serving is None:
             return self._own.metrics()
         return {name: serving.get_metric(name) for name in ("EXECUTION_DEVICES", "REFERENCE_NODES")}
+
+    def executed_nodes(self) -> tuple[ExecutedNode, ...] | None:
+        """The steps of the device that serves."""
+        return self._own.executed_nodes() if self._serving is None else list_executed(self._serving)
 
     def close(self) -> None:
         """Closes the substitute and the stage's own executable."""
