@@ -34,7 +34,7 @@ ATTENTION_KEY = "GPU_ATTENTION"
 ARENA_KEY = "GPU_ARENA"
 CUDNN_KEY = "GPU_CUDNN"
 CUBLASLT_KEY = "GPU_CUBLASLT"
-PRECISION_KEY = "INFERENCE_PRECISION_HINT"
+PRECISION_KEY, MODE_KEY = "INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT"
 
 TRIAL_KEYS: Mapping[str, ConfigKey] = {
     FUSION_KEY: ConfigKey(
@@ -81,11 +81,18 @@ class GpuDevice:
         """Configuration keys of GPU: the precision of float32; a device for trials also has the switches that no card has decided."""
         precision = ConfigKey(
             str,
-            "f32",
-            "What float32 is computed in: f16 and bf16 keep most values in 16 bits, tf32 rounds what products multiply.",
+            None,
+            "What float32 is computed in; not set: as EXECUTION_MODE_HINT has it. "
+            "f16 and bf16 keep most values in 16 bits, tf32 rounds what products multiply.",
             choices=("bf16", "f16", "f32", "tf32"),
         )
-        return {PRECISION_KEY: precision, **(TRIAL_KEYS if self._is_for_trials else {})}
+        mode = ConfigKey(
+            str,
+            "ACCURACY",
+            "ACCURACY: float32 is computed in f32; PERFORMANCE: in tf32. INFERENCE_PRECISION_HINT wins.",
+            choices=("ACCURACY", "PERFORMANCE"),
+        )
+        return {PRECISION_KEY: precision, MODE_KEY: mode, **(TRIAL_KEYS if self._is_for_trials else {})}
 
     @hookimpl
     def metrics(self, device: DeviceName) -> Mapping[str, Any]:
@@ -128,7 +135,7 @@ class GpuDevice:
 
     def _prepare(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Network:
         require_all_supported(device, network, self.query_network(device, network))
-        return prepare_network(network, precision=config[PRECISION_KEY], attends=config.get(ATTENTION_KEY, False))
+        return prepare_network(network, precision=read_precision(config), attends=config.get(ATTENTION_KEY, False))
 
     def _compile(
         self,
@@ -169,7 +176,7 @@ class GpuDevice:
             is_stored=is_stored,
             extensions=self._extensions,
             where=f"network '{prepared.name}' on {device}",
-            operators=CardOperators(card, uses_tf32=config[PRECISION_KEY] == "tf32", convolutions=convolutions),
+            operators=CardOperators(card, uses_tf32=read_precision(config) == "tf32", convolutions=convolutions),
             products=products,
             plans=is_on(ARENA_KEY),
             records=is_on(GRAPHS_KEY),
@@ -247,9 +254,15 @@ class GpuDevice:
         return True
 
 
+def read_precision(config: Mapping[str, Any]) -> str:
+    """Returns what float32 is computed in."""
+    precision = config[PRECISION_KEY]
+    return str(precision) if precision is not None else "tf32" if config[MODE_KEY] == "PERFORMANCE" else "f32"
+
+
 def describe_recipe(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what the weights of a network are prepared for; other keys change nothing about them."""
-    return {"precision": LOWERED.get(config[PRECISION_KEY], "float32"), "attention": config.get(ATTENTION_KEY, False)}
+    return {"precision": LOWERED.get(read_precision(config), "float32"), "attention": config.get(ATTENTION_KEY, False)}
 
 
 def find_capabilities(capability: str) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from hetero_openvino.ports import Ports
 from hetero_openvino.probing import Prober
 from hetero_openvino.roundings import find_lost_rounding
 
-PRECISION_KEY = "INFERENCE_PRECISION_HINT"
+PRECISION_KEY, MODE_KEY = "INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT"
 NEWEST_OPSETS = MappingProxyType({"": 28})
 """The newest opset whose operators were compared with OpenVINO 2026.4, which runs what it does not know as what was before, without a word.
 
@@ -52,9 +52,16 @@ class OpenvinoDevice(EngineDevice):
         return {
             PRECISION_KEY: ConfigKey(
                 str,
-                "f32",
-                "What float32 is computed in. OpenVINO itself takes bfloat16 on processors that have it; f32 keeps the answer.",
+                None,
+                "What float32 is computed in; not set: as EXECUTION_MODE_HINT has it.",
                 choices=("bf16", "f16", "f32"),
+            ),
+            MODE_KEY: ConfigKey(
+                str,
+                "ACCURACY",
+                "ACCURACY: float32 is computed in f32, which keeps the answer; PERFORMANCE: in what OpenVINO takes by itself, bfloat16 on "
+                "processors that have it. INFERENCE_PRECISION_HINT wins.",
+                choices=("ACCURACY", "PERFORMANCE"),
             ),
             QUANTIZED_KEY: ConfigKey(
                 bool,
@@ -141,6 +148,13 @@ class OpenvinoDevice(EngineDevice):
         return OpenvinoExecutable(self._engine, network, compiled, ports, streams=properties[STREAMS_KEY])
 
 
+def _choose_precision(config: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the engine's properties that say what float32 is computed in."""
+    if config[PRECISION_KEY] is not None:
+        return {PRECISION_KEY: config[PRECISION_KEY]}
+    return {PRECISION_KEY: "f32"} if config[MODE_KEY] == "ACCURACY" else {MODE_KEY: "PERFORMANCE"}
+
+
 def _translate(config: Mapping[str, Any], device: str) -> dict[str, Any]:
     """Returns the engine's properties of a complete configuration."""
     streams = config[STREAMS_KEY]
@@ -151,7 +165,7 @@ def _translate(config: Mapping[str, Any], device: str) -> dict[str, Any]:
     return {
         **unfused,
         **(exact if device.startswith(("CPU", "GPU")) else {}),
-        PRECISION_KEY: config[PRECISION_KEY],
+        **_choose_precision(config),
         "PERF_COUNT": "YES" if config["PERF_COUNT"] else "NO",
         # Ours are the threads of one run; the engine's are those of all streams together.
         THREADS_KEY: config[THREADS_KEY] * streams,
