@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hetero_core.errors import BlobError
+from hetero_core.executed import ExecutedNode
 from hetero_core.limits import RunLimits
 from hetero_core.network.types import ValueSpec, ValueType
 from hetero_core.plan import Plan
@@ -140,10 +141,10 @@ class RunContext:
 
     `state` is what `Executable.create_state` returned for this request. `outputs` holds the caller's arrays to fill, None where there
     is none; a device may fill them or return arrays of its own. `profile` is None unless times are asked for, `limits` unless
-    MEMORY_LIMIT or DEADLINE is set.
+    MEMORY_LIMIT or DEADLINE is set. `kept` is the core's: the tensors of the caller for outputs that stay in the device's memory.
     """
 
-    __slots__ = ("limits", "outputs", "profile", "state", "token")
+    __slots__ = ("kept", "limits", "outputs", "profile", "state", "token")
 
     def __init__(
         self,
@@ -154,6 +155,7 @@ class RunContext:
         token: CancelToken | None = None,
         limits: RunLimits | None = None,
     ) -> None:
+        self.kept: Mapping[int, Any] | None = None
         self.limits = limits
         self.state = state
         self.outputs = outputs
@@ -220,6 +222,10 @@ class Executable:
     def metrics(self) -> Mapping[str, Any]:
         """Returns metrics of this loaded network: value or zero-argument callable by name."""
         return {}
+
+    def executed_nodes(self) -> tuple[ExecutedNode, ...] | None:
+        """Returns the steps that a run takes, in order, for `network.get_runtime_model`; None where the device does not tell."""
+        return None
 
     def close(self) -> None:
         """Releases what the executable holds; called once."""

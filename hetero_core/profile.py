@@ -46,6 +46,19 @@ class StageTime:
     writes: tuple[str, ...]
 
 
+@record(frozen=True, slots=True)
+class FallbackTime:
+    """A subgraph that `device` failed at in one run, so that `target` ran it, and why. `seconds` are what loading it there took; the
+    other fields are as in NodeTime."""
+
+    path: tuple[int, ...]
+    device: str
+    target: str
+    reason: str
+    begin: float
+    seconds: float
+
+
 class Profile:
     """The times of one run, in the order in which they were recorded; safe for threads.
 
@@ -53,7 +66,19 @@ class Profile:
     run was asked for, when the device began and when it was done: seconds of `time.perf_counter`, None before that happened.
     """
 
-    __slots__ = ("_entries", "_lock", "_stages", "began", "device", "ended", "path", "requested", "subgraph", "thread")
+    __slots__ = (
+        "_entries",
+        "_fallbacks",
+        "_lock",
+        "_stages",
+        "began",
+        "device",
+        "ended",
+        "path",
+        "requested",
+        "subgraph",
+        "thread",
+    )
 
     def __init__(self, device: str, subgraph: int = 0, parent: Profile | None = None) -> None:
         self.device = device
@@ -64,6 +89,7 @@ class Profile:
         self.ended: float | None = None
         self._entries: list[NodeTime] = [] if parent is None else parent._entries
         self._stages: list[StageTime] = [] if parent is None else parent._stages
+        self._fallbacks: list[FallbackTime] = [] if parent is None else parent._fallbacks
         self._lock: threading.Lock = threading.Lock() if parent is None else parent._lock
         self.requested = perf_counter()
 
@@ -120,10 +146,11 @@ class Profile:
     def add_shared(self, other: Profile) -> None:
         """Records as times of this part what another profile holds: those of a run that several requests share."""
         with other._lock:
-            entries, stages = list(other._entries), list(other._stages)
+            entries, stages, fallbacks = list(other._entries), list(other._stages), list(other._fallbacks)
         with self._lock:
             self._entries += [replace(entry, path=(*self.path, *entry.path), subgraph=self.subgraph) for entry in entries]
             self._stages += [replace(stage, path=(*self.path, *stage.path)) for stage in stages]
+            self._fallbacks += [replace(one, path=(*self.path, *one.path)) for one in fallbacks]
 
     def end_part(self, reads: tuple[str, ...], writes: tuple[str, ...]) -> None:
         """Records that this part ran from when its profile was made until now, and the values that it reads and writes."""
@@ -131,6 +158,12 @@ class Profile:
         stage = StageTime(self.path, self.device, self.requested, seconds, threading.get_ident(), reads, writes)
         with self._lock:
             self._stages.append(stage)
+
+    def add_fallback(self, device: str, target: str, reason: str, *, begin: float) -> None:
+        """Records that this part failed on a device and goes on on another one, which was loaded from `begin` until now."""
+        entry = FallbackTime(self.path, device, target, reason, begin, perf_counter() - begin)
+        with self._lock:
+            self._fallbacks.append(entry)
 
     def begin_run(self) -> None:
         """Records that the run begins now, on this thread. The core calls it; a device with a queue of its own may call it again."""
@@ -152,6 +185,12 @@ class Profile:
         """The subgraphs that have ended so far; none of a network that is not split."""
         with self._lock:
             return tuple(self._stages)
+
+    @property
+    def fallbacks(self) -> tuple[FallbackTime, ...]:
+        """The subgraphs that another device ran because the first one failed."""
+        with self._lock:
+            return tuple(self._fallbacks)
 
     @property
     def queue_seconds(self) -> float:

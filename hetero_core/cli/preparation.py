@@ -24,7 +24,7 @@ _DESCRIPTIONS = {
     "layout": "the order of the axes of the array, as in NHWC",
     "precision": "the element type of the array, as in U8",
     "color": "a change of colors, as in 'BGR->RGB'",
-    "resize": "nearest, bilinear or area: brings height and width to those of the model",
+    "resize": "nearest, bilinear, cubic or area: brings height and width to those of the model",
     "mean": "a number, or one for each channel, to subtract",
     "scale": "a number, or one for each channel, to divide by",
 }

@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError
+from hetero_core.cli.executed import require_suffix, write_executed
 from hetero_core.cli.options import (
     Parser,
     add_command,
@@ -65,6 +66,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     outputs.add_argument(
         "--save-outputs", metavar="TARGET", help="write the outputs to TARGET.npz, or as .npy files to the folder TARGET"
     )
+    outputs.add_argument(
+        "--executed", metavar="FILE", help="write what the devices ran, as a page (.html) or a model (.onnx); times with PERF_COUNT"
+    )
     outputs.add_argument("--compare", metavar="DEVICE", help="run the model there as well; exit code 1 if the outputs differ")
     outputs.add_argument(
         "--rtol", type=read_tolerance, metavar="R", help="largest difference, as a share of the largest expected value"
@@ -89,6 +93,7 @@ def answer_run(options: argparse.Namespace) -> Answer:
     from hetero_core.runtime.replaced import list_replaceable
 
     _check_options(options)
+    require_suffix(options.executed)
     with Core() as core:
         if is_blob(options.model):
             return _run_blob(core, options)
@@ -107,7 +112,7 @@ def answer_run(options: argparse.Namespace) -> Answer:
         pinned = pin_network(core, network, options.device, read_pins(options))
         with step(f"loading network '{network.name}' on {options.device}"):
             executable = core.load_network(pinned, options.device, config)
-        outputs, fields, text = _infer(executable, inputs, step)
+        outputs, fields, text = _infer(executable, inputs, step, executed=options.executed)
         text += _save(outputs, options, fields)
         if options.compare is None:
             return Answer(text, fields)
@@ -139,7 +144,7 @@ def _run_blob(core: Core, options: argparse.Namespace) -> Answer:
     with step(f"importing '{options.model}'"):
         executable = core.import_network(options.model, options.device, read_config(options), trust=options.trust)
     inputs = _collect_inputs(options, executable.inputs, executable.name, executable.replaceable)
-    outputs, fields, text = _infer(executable, inputs, step)
+    outputs, fields, text = _infer(executable, inputs, step, executed=options.executed)
     return Answer(text + _save(outputs, options, fields), fields)
 
 
@@ -154,7 +159,9 @@ def _collect_inputs(
     return collect_inputs(options.input, specs, network=network, shapes=shapes, seed=seed, replaceable=replaceable)
 
 
-def _infer(executable: ExecutableNetwork, inputs: Mapping[str, Any], step: Step) -> tuple[dict[str, Any], dict[str, Any], str]:
+def _infer(
+    executable: ExecutableNetwork, inputs: Mapping[str, Any], step: Step, *, executed: str | None
+) -> tuple[dict[str, Any], dict[str, Any], str]:
     """Returns the outputs of the first inference, the fields for JSON, and the text; more inferences follow, for the steady time."""
     from hetero_core.cli.outputs import describe_output, format_outputs, iterate_tensors
     from hetero_core.cli.profile import format_times, sum_times
@@ -176,6 +183,9 @@ def _infer(executable: ExecutableNetwork, inputs: Mapping[str, Any], step: Step)
         sums = sum_times(request.profile)
         fields["subgraphs"] = sums
         parts.append(format_times(sums))
+    if executed is not None:
+        fields["executed"] = str(write_executed(executed, executable.get_runtime_model(request.profile)))
+        parts.append(f"executed graph: {fields['executed']}")
     return outputs, fields, "\n\n".join(parts)
 
 

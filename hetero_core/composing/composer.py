@@ -68,6 +68,13 @@ class Composer:
             "VALUE_DEVIATIONS": lambda: tuple(
                 sorted({one for child in children for one in self._core.get_metric(child, "VALUE_DEVIATIONS")})
             ),
+            "DEVICE_TYPE": lambda: (
+                " ".join(sorted({one for child in children for one in self._core.get_metric(child, "DEVICE_TYPE").split(" ")}))
+                or "integrated"
+            ),
+            "MAX_BATCH_SIZE": lambda: min(
+                (size for child in children if (size := self._core.get_metric(child, "MAX_BATCH_SIZE"))), default=0
+            ),
             "DEVICE_ARCHITECTURE": lambda: (
                 " ".join(self._core.get_metric(child, "DEVICE_ARCHITECTURE") for child in children) or device.name
             ),

@@ -8,13 +8,24 @@ from typing import Any
 from hetero_core.contract import DeviceName
 from hetero_core.core import Core
 from hetero_core.devices.config import LIMIT_KEYS, STANDARD_KEYS, STRICT_KEY, convert_config
+from hetero_core.devices.log_level import LOG_KEY
 from hetero_core.devices.names import parse_device_name, split_device_list
-from hetero_core.devices.threads import EXCLUSIVE_KEY, HINT_KEY, STREAMS_KEY, THREADS_KEY
+from hetero_core.devices.threads import EXCLUSIVE_KEY, HINT_KEY, PRIORITY_KEY, STREAMS_KEY, THREADS_KEY
 from hetero_core.errors import ConfigKeyError, ConfigValueError, DeviceUnavailableError, enumerate_choices, suggest
 
 PROPERTIES_KEY = "DEVICE_PROPERTIES"
 MEASURING_KEY = "PERF_COUNT"
-_KEYS_OF_THE_WHOLE = (MEASURING_KEY, "DEVICE_ID", EXCLUSIVE_KEY, STREAMS_KEY, HINT_KEY, STRICT_KEY, *LIMIT_KEYS)
+_KEYS_OF_THE_WHOLE = (
+    MEASURING_KEY,
+    "DEVICE_ID",
+    EXCLUSIVE_KEY,
+    STREAMS_KEY,
+    HINT_KEY,
+    PRIORITY_KEY,
+    LOG_KEY,
+    STRICT_KEY,
+    *LIMIT_KEYS,
+)
 
 
 def configure_children(

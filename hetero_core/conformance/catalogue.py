@@ -9,6 +9,7 @@ from functools import cache
 from hetero_core.conformance import (
     contract_callbacks,
     contract_cancel,
+    contract_capabilities,
     contract_dynamic_shapes,
     contract_exporting,
     contract_extensions,
@@ -30,6 +31,7 @@ from hetero_core.errors import HeteroError, enumerate_choices, suggest
 SUBJECTS = (
     contract_registry,
     contract_properties,
+    contract_capabilities,
     contract_query,
     contract_load,
     contract_tensors,

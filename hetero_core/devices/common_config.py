@@ -8,6 +8,7 @@ from typing import Any
 
 from hetero_core.contract import freeze_mapping
 from hetero_core.devices.config import STANDARD_KEYS, convert_config, take_back
+from hetero_core.devices.log_level import LOG_KEY, set_log_level
 from hetero_core.errors import ConfigKeyError
 
 _KEYS = freeze_mapping((name, key) for name, key in STANDARD_KEYS.items() if name != "DEVICE_ID")
@@ -35,3 +36,10 @@ class CommonConfig:
         with self._lock:
             merged = {**self._values, **converted}
             self._values = freeze_mapping((name, value) for name, value in merged.items() if name not in dropped)
+        if LOG_KEY in converted or LOG_KEY in dropped:
+            set_log_level(converted.get(LOG_KEY), "hetero_core")
+
+    def close(self) -> None:
+        """Gives a log level that was set back to the program."""
+        if LOG_KEY in self._values:
+            set_log_level(None, "hetero_core")

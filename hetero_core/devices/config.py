@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from hetero_core.contract import ConfigKey, freeze_mapping
-from hetero_core.devices.threads import AUTO, EXCLUSIVE_KEY, HINT_KEY, STREAMS_KEY, THREADS_KEY, THROUGHPUT
+from hetero_core.devices.log_level import LEVELS, LOG_KEY
+from hetero_core.devices.threads import AUTO, EXCLUSIVE_KEY, HINT_KEY, PRIORITY_KEY, STREAMS_KEY, THREADS_KEY, THROUGHPUT
 from hetero_core.devices.threads_per_stream import multiply_streams
 from hetero_core.errors import ConfigKeyError, ConfigValueError, PluginError, enumerate_choices, suggest
 
@@ -53,6 +54,20 @@ STANDARD_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
         EXCLUSIVE_KEY: ConfigKey(
             bool, False, "Asynchronous runs of all networks of the device that have this key take turns.", runtime=True
         ),
+        PRIORITY_KEY: ConfigKey(
+            str,
+            "MEDIUM",
+            "Whose asynchronous runs go first where networks take turns; DEFAULT is MEDIUM.",
+            choices=("LOW", "MEDIUM", "HIGH"),
+            runtime=True,
+        ),
+        LOG_KEY: ConfigKey(
+            str,
+            None,
+            "The level of hetero's loggers in this process, from when it is first heard of; not set: the program's own.",
+            choices=tuple(LEVELS),
+            runtime=True,
+        ),
     }
 )
 """The keys that the core itself answers for, on every device; those of the cache on devices that export and import."""
@@ -72,7 +87,10 @@ ALIASES: Mapping[str, str] = freeze_mapping(
 
 # Old spellings of values: key -> spelling -> value.
 VALUE_ALIASES: Mapping[str, Mapping[str, str]] = freeze_mapping(
-    {STREAMS_KEY: freeze_mapping({"CPU_THROUGHPUT_AUTO": AUTO, "GPU_THROUGHPUT_AUTO": AUTO})}
+    {
+        STREAMS_KEY: freeze_mapping({"CPU_THROUGHPUT_AUTO": AUTO, "GPU_THROUGHPUT_AUTO": AUTO}),
+        PRIORITY_KEY: freeze_mapping({"DEFAULT": "MEDIUM"}),
+    }
 )
 
 _TRUE = frozenset(("yes", "true", "on", "1"))
@@ -144,7 +162,10 @@ def convert_value(name: str, key: ConfigKey, value: Any, *, device: str) -> Any:
     Raises: ConfigValueError with what was expected and what was found.
     """
     if isinstance(value, str):
-        word = VALUE_ALIASES.get(name, {}).get(value.strip().upper(), value.strip().upper())
+        word = value.strip().upper()
+        old = VALUE_ALIASES.get(name, {}).get(word)
+        if old is not None and old in (*key.words, *key.choices):
+            return old
         if word in key.words:
             return word
     elif name == "DEVICE_ID" and isinstance(value, int) and not isinstance(value, bool):

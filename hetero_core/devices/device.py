@@ -15,6 +15,7 @@ import pluggy
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult, freeze_mapping
 from hetero_core.devices.blame import call_plugin, read_mapping
 from hetero_core.devices.config import CACHE_KEYS, convert_config, convert_value, declare_keys, merge_config, resolve_key, take_back
+from hetero_core.devices.log_level import LOG_KEY, set_log_level
 from hetero_core.devices.metrics import collect_metrics
 from hetero_core.devices.names import normalise_arguments
 from hetero_core.devices.patience import Patience
@@ -59,6 +60,8 @@ class Device:
         self.patience = Patience(provenance, timeout)
         # By id and by what stands behind the colon; an empty one is for all of them.
         self._set: dict[tuple[str, str], dict[str, Any]] = {}
+        # Whose loggers have a level of ours; given back at the end.
+        self._log_packages: tuple[str, ...] = ()
         self._lock = threading.Lock()
 
     def implements(self, hook: str) -> bool:
@@ -124,6 +127,8 @@ class Device:
                 place = device.id, device.arguments if name in plain else full.arguments
                 values_of_place[place] = {key: value for key, value in values_of_place.get(place, {}).items() if key != name}
             self._set = values_of_place
+        if LOG_KEY in dropped:
+            set_log_level(None, *self._log_packages)
 
     def read_set(self, device: DeviceName) -> dict[str, Any]:
         """Returns what `set_config` has set for the device with this id and these arguments."""
@@ -145,6 +150,9 @@ class Device:
         common = {name: value for name, value in self._find_common().items() if name in keys}
         config = dict(merge_config(keys, common, self.read_set(device), call))
         config["DEVICE_ID"] = device.id
+        if config.get(LOG_KEY) is not None:
+            self._log_packages = "hetero_core", self.provenance.module.partition(".")[0]
+            set_log_level(config[LOG_KEY], *self._log_packages)
         for name, key in keys.items():
             if key.is_arguments and device.arguments:
                 config[name] = device.arguments
@@ -209,7 +217,14 @@ class Device:
         blame = str(self.provenance)
         answer = self.call("metrics", device) if self.implements("metrics") else {}
         own = read_mapping(answer, blame=blame, where="metrics")
-        return collect_metrics(own, device=device, keys=self.keys(device), can_export=self.can_export, blame=blame)
+        return collect_metrics(
+            own,
+            device=device,
+            keys=self.keys(device),
+            can_export=self.can_export,
+            has_memory=self.implements("to_host"),
+            blame=blame,
+        )
 
     def metric(self, device: DeviceName, name: str) -> Any:
         """Returns one metric.
@@ -295,6 +310,7 @@ class Device:
 
     def close(self) -> None:
         """Tells the device to free what it holds; one that hangs is left alone, with a warning."""
+        set_log_level(None, *self._log_packages)
         if self.patience.is_exhausted:
             logger.warning("device %s is not closed: %s hangs", self.provenance.device, self.provenance)
         elif self.implements("close_device"):

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
+from uuid import NAMESPACE_DNS, uuid5
 
 from hetero_core.contract import ConfigKey, DeviceName, freeze_mapping
+from hetero_core.devices.host_memory import FREE_MEMORY, TOTAL_MEMORY
 from hetero_core.devices.processors import count_processors
 from hetero_core.errors import PluginError
+
+DEVICE_TYPES = ("integrated", "discrete")
 
 
 def _is_texts(value: Any) -> bool:
@@ -23,12 +27,29 @@ def _is_stream_range(value: Any) -> bool:
     return is_pair and 1 <= value[0] <= value[1]
 
 
-# Metric -> (what it must be, in words; the check).
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_type(value: Any) -> bool:
+    return isinstance(value, str) and value != "" and set(value.split(" ")) <= set(DEVICE_TYPES)
+
+
+def _is_uuid(value: Any) -> bool:
+    return isinstance(value, str) and len(value) == 32 and set(value) <= set("0123456789abcdef")
+
+
+# Metric -> (what it must be, in words; the check). Those of memory are read where a device states them.
 _TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "AVAILABLE_DEVICES": ("a tuple of ids, ('',) for one device without id", _is_texts),
     "FULL_DEVICE_NAME": ("a text", lambda value: isinstance(value, str)),
     "OPTIMIZATION_CAPABILITIES": ("a tuple of texts", _is_texts),
     "DEVICE_ARCHITECTURE": ("a text", lambda value: isinstance(value, str)),
+    "DEVICE_TYPE": ("'integrated' or 'discrete'; of a list all that occur, with blanks between", _is_type),
+    "DEVICE_UUID": ("32 hexadecimal digits in lower case", _is_uuid),
+    "MAX_BATCH_SIZE": ("a number of images, 0 for no limit", _is_count),
+    TOTAL_MEMORY: ("a number of bytes", _is_count),
+    FREE_MEMORY: ("a number of bytes", _is_count),
     "CODE_FOLDER": ("a text", lambda value: isinstance(value, str)),
     "HOLDS_INTERPRETER_LOCK": ("a bool", lambda value: isinstance(value, bool)),
     "VALUE_DEVIATIONS": ("a tuple of texts", _is_texts),
@@ -39,9 +60,17 @@ _DERIVED = ("SUPPORTED_METRICS", "SUPPORTED_CONFIG_KEYS", "IMPORT_EXPORT_SUPPORT
 
 
 def collect_metrics(
-    own: Mapping[str, Any], *, device: DeviceName, keys: Mapping[str, ConfigKey], can_export: bool, blame: str
+    own: Mapping[str, Any],
+    *,
+    device: DeviceName,
+    keys: Mapping[str, ConfigKey],
+    can_export: bool,
+    has_memory: bool,
+    blame: str,
 ) -> Mapping[str, Any]:
     """Returns all metrics by name: the standard ones, the plugin's over them, the derived ones over all.
+
+    `has_memory` says whether the device has a memory of its own.
 
     Raises: PluginError for a derived metric that the plugin gives itself; reading a standard one of a wrong type raises it, too.
     """
@@ -53,6 +82,9 @@ def collect_metrics(
         "FULL_DEVICE_NAME": device.name,
         "OPTIMIZATION_CAPABILITIES": ("FP32",),
         "DEVICE_ARCHITECTURE": device.name,
+        "DEVICE_TYPE": "discrete" if has_memory else "integrated",
+        "DEVICE_UUID": lambda: _make_uuid(device, metrics),
+        "MAX_BATCH_SIZE": 0,
         "CODE_FOLDER": "",
         "HOLDS_INTERPRETER_LOCK": False,
         "VALUE_DEVIATIONS": (),
@@ -64,11 +96,19 @@ def collect_metrics(
     stated = metrics["OPTIMIZATION_CAPABILITIES"]
     metrics["OPTIMIZATION_CAPABILITIES"] = lambda: _add_export(stated() if callable(stated) else stated, can_export)
     for name, (wanted, is_right) in _TYPES.items():
-        metrics[name] = _check_when_read(metrics[name], name, wanted, is_right, blame)
+        if name in metrics:
+            metrics[name] = _check_when_read(metrics[name], name, wanted, is_right, blame)
     metrics["IMPORT_EXPORT_SUPPORT"] = can_export
     metrics["SUPPORTED_CONFIG_KEYS"] = tuple(sorted(keys))
     metrics["SUPPORTED_METRICS"] = tuple(sorted((*metrics, "SUPPORTED_METRICS")))
     return freeze_mapping((name, metrics[name]) for name in sorted(metrics))
+
+
+def _make_uuid(device: DeviceName, metrics: Mapping[str, Any]) -> str:
+    """Returns the identifier of a device that has none by itself: of its name, id, list and architecture."""
+    ids, architecture = metrics["AVAILABLE_DEVICES"](), metrics["DEVICE_ARCHITECTURE"]()
+    number = device.id or (ids[0] if ids else "")
+    return uuid5(NAMESPACE_DNS, f"{DeviceName(device.name, number, device.arguments)} {architecture}").hex
 
 
 def _add_export(capabilities: Any, can_export: bool) -> Any:

@@ -186,6 +186,7 @@ class Registry:
             hanging = list(self._hanging.values())
         for announcement in hanging:
             logger.warning("device %s is not closed: %s hangs", announcement.provenance.device, announcement.provenance)
+        self.common.close()
         _close_all(devices)
 
     def _create_in_time(self, name: str, announcement: Announcement) -> Device:

@@ -12,11 +12,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from hetero_core.errors import RequestCancelledError
+from hetero_core.executed import ExecutedNode, list_nodes
 from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.kernels.sizes import require_room
 from hetero_core.limits import RunLimits
 from hetero_core.network.graph import EMPTY, Node
-from hetero_core.network.types import ValueSpec
+from hetero_core.network.types import ValueSpec, ValueType
 from hetero_core.records import record
 
 ABSENT = 0
@@ -111,6 +112,10 @@ class Program:
     input_slots: tuple[int, ...]
     captured_slots: tuple[int, ...]
     output_slots: tuple[int, ...]
+
+    def list_steps(self, types: Mapping[str, ValueType]) -> tuple[ExecutedNode, ...]:
+        """Returns the nodes in order of execution, for `Executable.executed_nodes`; copies between the memories are left out."""
+        return list_nodes([step.node for step in self.steps if not step.value], types, kernel="toolkit")
 
     def run(
         self,

@@ -72,20 +72,24 @@ class InputInfo:
     """An input as its user gives it; what is None stays as it is.
 
     `precision` ("U8", "FP32", or an ONNX name), `layout` ("NHWC": the order of the axes, one letter each) and `shape` (in that layout)
-    are those of the arrays that will be given. `color` is "BGR->RGB" and the like; `resize` ("nearest", "bilinear", "area") brings
-    `shape` to the height and width of the model; `mean` and `scale` give (x - mean) / scale, one number or one for each channel.
-    `model_layout` is the model's own order of axes.
+    are those of the arrays that will be given. `color` is "BGR->RGB" and the like; `crop` maps axes ("H", "W") to begin and end of the part
+    that is used; `resize` ("nearest", "bilinear", "cubic", "area") brings that to the height and width of the model; `pad` maps axes to the
+    numbers of pixels of `pad_value` before and after it, within the model's sizes; `mean` and `scale` give (x - mean) / scale, one number
+    or one for each channel, `mean` also a whole image in the model's layout. `model_layout` is the model's own order of axes.
     """
 
     precision: str | None = None
     layout: str | None = None
     shape: Sequence[Dimension] | None = None
-    mean: float | Sequence[float] | None = None
+    mean: Any = None
     scale: float | Sequence[float] | None = None
     resize: str | None = None
     color: str | None = None
     model_layout: str | None = None
     name: str | None = None
+    crop: Mapping[str, tuple[int, int]] | None = None
+    pad: Mapping[str, tuple[int, int]] | None = None
+    pad_value: float = 0.0
 
 
 @record(frozen=True, slots=True)

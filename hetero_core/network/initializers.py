@@ -120,6 +120,6 @@ class Initializer:
 
 
 def _protect(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    view = array.view()
+    view = array.view() if array.flags.c_contiguous else array.copy(order="C")
     view.flags.writeable = False
     return view

@@ -124,6 +124,11 @@ def _draw_request(profile: Profile, request: int) -> Block:
     parts = [_make_slice("queue wait", "queue", profile.requested, began, {"request": request})]
     if profile.began is not None:
         parts.append(_make_slice("run", "run", began, end, {"request": request}))
+    for one in profile.fallbacks:
+        reason = {"request": request, "subgraph": "/".join(map(str, one.path)), "reason": one.reason}
+        parts.append(
+            _make_slice(f"{one.device} failed: load on {one.target}", "fallback", one.begin, one.begin + one.seconds, reason)
+        )
     return Block.make(_REQUESTS, _make_slice(f"request {request}", "request", profile.requested, end, arguments), parts)
 
 

@@ -13,7 +13,7 @@ from hetero_core.network.types import ValueSpec
 from hetero_core.records import record
 
 if TYPE_CHECKING:
-    from hetero_core.runtime.executors import Executor
+    from hetero_core.runtime.ranked_tasks import Submitting
     from hetero_core.runtime.replaced import Replacements
 
 RunFunction = Callable[[tuple[Array, ...], RunContext], tuple[Array, ...]]
@@ -31,7 +31,7 @@ class Binding:
     to_host: Callable[[Array], Array]
     from_host: Callable[[Array, ValueSpec], Array]
     export: Callable[[], Payload]
-    executor: Executor
+    executor: Submitting
     is_from_cache: bool = False
     border: Border = EMPTY_BORDER
     declarations: Declarations = NO_DECLARATIONS

@@ -15,6 +15,7 @@ from hetero_core.dtypes import dtype_of_numpy, numpy_dtype
 from hetero_core.errors import InferenceError, InputNameError, InputShapeError, InputTypeError, enumerate_choices, suggest
 from hetero_core.network.border import EMPTY_BORDER, LAYOUT_OF_RANK, Border, precision_of_dtype
 from hetero_core.network.types import HOST, MapType, OptionalType, SequenceType, TensorType, ValueSpec, ValueType
+from hetero_core.runtime.device_tensor import DeviceTensor
 from hetero_core.runtime.untyped import convert_untyped, read_foreign
 
 # DLPack's numbers of memories that a device may have; 12 is for devices that DLPack does not know.
@@ -103,10 +104,14 @@ def convert_value(value: Any, spec: ValueSpec, *, network: str, sizes: dict[str,
 
     An array that lies in the device's own memory already stays there; it is for the device to take it as it is.
     """
+    where = f"input '{spec.name}' of network '{network}'"
+    if isinstance(value, DeviceTensor):
+        tensor_type = spec.type
+        assert isinstance(tensor_type, TensorType), "what lies in the memory of a device is a tensor"
+        return _check_in_place(value.require_memory(spec, where), tensor_type, where, {} if sizes is None else sizes)
     if spec.memory != HOST and isinstance(spec.type, TensorType) and _find_memory(value) == spec.memory:
-        where = f"input '{spec.name}' of network '{network}'"
         return _check_in_place(value, spec.type, where, {} if sizes is None else sizes)
-    return _convert(value, spec.type, f"input '{spec.name}' of network '{network}'", {} if sizes is None else sizes)
+    return _convert(value, spec.type, where, {} if sizes is None else sizes)
 
 
 def _find_memory(value: Any) -> str | None:

@@ -11,14 +11,13 @@ from collections.abc import Callable, Mapping
 from threading import get_ident
 from typing import IO, Any
 
-from hetero_core.blobs.container import BlobHeader, write_blob
+from hetero_core.blobs.container import BlobHeader
 from hetero_core.contract import Done, Executable, Payload, RunContext, freeze_mapping
 from hetero_core.devices.blame import call_plugin, describe_exit, is_interrupt, read_mapping
 from hetero_core.devices.provenance import find_core_version
 from hetero_core.devices.threads import EXCLUSIVE_KEY, STREAMS_KEY, THREAD_KEYS
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import (
-    BlobError,
     ClosedError,
     HeteroError,
     InferenceError,
@@ -27,18 +26,19 @@ from hetero_core.errors import (
     enumerate_choices,
     suggest,
 )
-from hetero_core.files import replace_file
 from hetero_core.limits import RunLimits
 from hetero_core.network.border import InputInfo, OutputInfo, describe_inputs, describe_outputs
+from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST
 from hetero_core.profile import Profile
 from hetero_core.runtime.binding import Binding, RunFunction
 from hetero_core.runtime.declared_shapes import watch_shapes
 from hetero_core.runtime.door import describe_plain, fits_shape, order_inputs, own_outputs, take_plain
+from hetero_core.runtime.executed import describe_executed
 from hetero_core.runtime.forks import FORK_ADVICE, FORKS, keep_in_child
 from hetero_core.runtime.late_runs import LateRuns
 from hetero_core.runtime.load_limits import read_deadline, read_memory_limit
-from hetero_core.runtime.loaded_border import add_border, check_payload, drop_specs, find_resident
+from hetero_core.runtime.loaded_border import add_border, check_payload, drop_specs, find_resident, write_exported
 from hetero_core.runtime.positions import is_by_name, name_inputs
 from hetero_core.runtime.reconfiguration import convert_settings, find_key
 from hetero_core.runtime.replaced import CheckedOutputs, Replacement
@@ -197,7 +197,7 @@ class ExecutableNetwork:
             if self._is_host:
                 return self.run(inputs, context)
             placed = bring_in(self, inputs, context.profile)
-            return take_home(self, self.run(placed, context), context.profile)  # type: ignore[no-any-return]  # checked by the caller
+            return take_home(self, self.run(placed, context), context.profile, context.kept)  # type: ignore[no-any-return]  # checked by the caller
         except BaseException as error:  # a device may raise anything; the caller meets one kind
             if is_interrupt(error):
                 raise
@@ -213,7 +213,7 @@ class ExecutableNetwork:
             return
         start = self.executable.start
         assert start is not None
-        fetch = None if self._is_host else lambda outputs: take_home(self, outputs, context.profile)
+        fetch = None if self._is_host else lambda outputs: take_home(self, outputs, context.profile, context.kept)
         where = f"{self._binding.provenance}: {self.where}"
         end = end_once(done, fetch, lambda: self._under_way.leave(context), where=where)
         dropped = f"{self._binding.provenance} had not ended a run of {self.where} when the network was closed"
@@ -283,17 +283,7 @@ class ExecutableNetwork:
 
         Raises: NotImplementedByDeviceError when the device cannot export; BlobError when the file cannot be written.
         """
-        header, payload = self.pack()
-        if hasattr(target, "write"):
-            write_blob(header, payload, target)  # type: ignore[arg-type]  # hasattr does not narrow the union
-            return
-        try:
-            with replace_file(target) as stream:
-                write_blob(header, payload, stream)
-        except OSError as error:
-            raise BlobError(
-                f"cannot write the exported network '{self.name}' to '{os.fspath(target)}': {error.strerror or error}"
-            ) from error
+        write_exported(*self.pack(), target)
 
     def pack(self) -> tuple[BlobHeader, Payload]:
         """Returns what an exported blob consists of. Raises: NotImplementedByDeviceError, ClosedError."""
@@ -314,6 +304,14 @@ class ExecutableNetwork:
             config=freeze_mapping((name, value) for name, value in self.config.items() if name not in THREAD_KEYS),
         )
         return header, payload
+
+    def get_runtime_model(self, profile: Profile | None = None) -> Network:
+        """Returns the executed graph: the steps of its devices in order, with layouts, original names, and the times of a profile.
+
+        Its nodes are of the domain "hetero.executed": it is to be looked at, not to be loaded. Raises: ClosedError, PluginError.
+        """
+        self._require_open()
+        return describe_executed(self, profile)
 
     def get_metric(self, name: str) -> Any:
         """Returns a metric of the loaded network. Raises: MetricNotFoundError with the near misses and all names."""

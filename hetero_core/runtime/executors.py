@@ -17,14 +17,15 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any
 
-from hetero_core.devices.threads import EXCLUSIVE_KEY, STREAMS_KEY
+from hetero_core.devices.threads import EXCLUSIVE_KEY, PRIORITY_KEY, STREAMS_KEY
 from hetero_core.errors import ClosedError
 from hetero_core.runtime.forks import FORK_ADVICE, count_forks
+from hetero_core.runtime.ranked_tasks import RANKS, RankedTasks, Turns
 
 EXIT_SECONDS = 10.0
 """Seconds that the interpreter's exit waits for runs in flight, in all."""
 
-_Tasks = SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]
+_Tasks = SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] | RankedTasks
 
 
 class ExecutorManager:
@@ -39,11 +40,11 @@ class ExecutorManager:
         self._forks = count_forks()
         _open.add(self)
 
-    def open_executor(self, name: str, config: Mapping[str, Any], *, depth: int) -> Executor:
+    def open_executor(self, name: str, config: Mapping[str, Any], *, depth: int) -> Executor | Turns:
         """Returns the executor of a network that is loaded with this configuration on the device of this name.
 
         It has NUM_STREAMS times `depth` threads and is the network's own; where EXCLUSIVE_ASYNC_REQUESTS is set it has one, for all such
-        networks of the device.
+        networks of the device, and runs of a higher MODEL_PRIORITY go first.
 
         Raises: ClosedError after `close`.
         """
@@ -53,9 +54,8 @@ class ExecutorManager:
         with self._lock:
             executor = self._shared.get(name)
             if executor is None:
-                executor = self._shared[name] = self._create(f"{name}-exclusive", 1)
-                executor.is_shared = True
-            return executor
+                executor = self._shared[name] = self._create(f"{name}-exclusive", 1, is_ranked=True)
+            return Turns(executor, RANKS[config[PRIORITY_KEY]])
 
     def create_executor(self, name: str, *, workers: int) -> Executor:
         """Returns a new executor of up to this many threads, 1 or more. Raises: ClosedError after `close`."""
@@ -68,10 +68,10 @@ class ExecutorManager:
         if self._forks != count_forks():
             raise ClosedError(f"cannot make threads for {name}: its Core cannot be used here: {FORK_ADVICE}")
 
-    def _create(self, name: str, workers: int) -> Executor:
+    def _create(self, name: str, workers: int, *, is_ranked: bool = False) -> Executor:
         if self._is_closed:
             raise ClosedError(f"cannot make threads for {name}: its Core is closed")
-        executor = Executor(name, workers, self)
+        executor = Executor(name, workers, self, is_ranked=is_ranked)
         self._executors.add(executor)
         return executor
 
@@ -95,10 +95,9 @@ class ExecutorManager:
 class Executor:
     """Up to `workers` threads, each started when no other one is idle. They are named `hetero-<name>_<index>`."""
 
-    is_shared = False
-    """Says whether several networks take turns on it, none of which may end its threads."""
-
-    def __init__(self, name: str, workers: int, manager: ExecutorManager) -> None:
+    def __init__(self, name: str, workers: int, manager: ExecutorManager, *, is_ranked: bool = False) -> None:
+        """`is_ranked`: tasks of several networks take turns on it, by their rank."""
+        self._is_ranked = is_ranked
         self.workers = workers
         self._name = name
         # Held, so that the exit of the interpreter finds the manager of executors in use.
@@ -110,7 +109,7 @@ class Executor:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self._tasks: _Tasks = SimpleQueue()
+        self._tasks: _Tasks = RankedTasks() if self._is_ranked else SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._threads: list[threading.Thread] = []
         # A thread holds the queue, not the executor: one that nobody holds any more ends its threads.
@@ -119,8 +118,6 @@ class Executor:
 
     def retire(self) -> None:
         """Lets the threads end after what is queued; a later task starts new ones. For a network that is closed and may still be held."""
-        if self.is_shared:
-            return
         with self._lock:
             self._retired = [thread for thread in (*self._retired, *self._threads) if thread.is_alive()]
             self._end()

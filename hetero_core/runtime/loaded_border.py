@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
+from hetero_core.blobs.container import BlobHeader, write_blob
 from hetero_core.contract import Executable, Payload
 from hetero_core.devices.blame import read_mapping
-from hetero_core.errors import BlobDamagedError, InvalidNetworkError, NetworkReadError, PluginError
+from hetero_core.errors import BlobDamagedError, BlobError, InvalidNetworkError, NetworkReadError, PluginError
+from hetero_core.files import replace_file
 from hetero_core.network.border import EMPTY_BORDER, FIRST_WITH_OPTIONAL_INPUTS, Border, pack_border, unpack_border
 from hetero_core.network.declarations import NO_DECLARATIONS, Declarations, pack_hints, unpack_hints
 from hetero_core.network.graph import Network
@@ -110,6 +113,19 @@ def take_border(payload: Payload) -> tuple[Payload, Surroundings]:
     except (InvalidNetworkError, NetworkReadError, KeyError) as error:
         raise BlobDamagedError(str(error)) from error
     return replace(payload, sections=sections), Surroundings(border, declarations, network)
+
+
+def write_exported(header: BlobHeader, payload: Payload, target: str | os.PathLike[str] | IO[bytes]) -> None:
+    """Writes a blob to a path or a binary stream; a file appears complete or not at all. Raises: BlobError."""
+    if hasattr(target, "write"):
+        write_blob(header, payload, target)  # type: ignore[arg-type]  # hasattr does not narrow the union
+        return
+    try:
+        with replace_file(target) as stream:
+            write_blob(header, payload, stream)
+    except OSError as error:
+        where = os.fspath(target)
+        raise BlobError(f"cannot write the exported network '{header.network}' to '{where}': {error.strerror or error}") from error
 
 
 def check_border(border: Border, executable: Executable) -> None:

@@ -12,12 +12,11 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from hetero_core.contract import RunContext
 from hetero_core.devices.watch import LONGEST_WAIT
 from hetero_core.errors import HeteroError, InputNameError, RequestBusyError, RequestCancelledError
 from hetero_core.profile import NodeTime, Profile
+from hetero_core.runtime.device_tensor import DeviceTensor, check_preset, order_presets
 from hetero_core.runtime.door import convert_value, count_copied_bytes, fill_presets, find_spec
 from hetero_core.runtime.forks import FORKS, keep_in_child
 from hetero_core.runtime.late_runs import describe_late_run, start_thread, start_timer
@@ -41,8 +40,9 @@ class InferRequest:
         self._network = network
         self._lock = threading.Lock()
         self._inputs: dict[str, Any] = {}
-        self._presets: dict[str, np.ndarray[Any, Any]] = {}
-        self._ordered_presets: list[np.ndarray[Any, Any] | None] = []
+        self._presets: dict[str, Any] = {}
+        self._ordered_presets: list[Any] = []
+        self._kept: dict[int, DeviceTensor] = {}
         self._outputs: tuple[Any, ...] | None = None  # by position
         self._callback: Callback | None = None
         self.states = RequestStates(network, require_idle=hold_weakly(self._require_idle))
@@ -222,7 +222,7 @@ class InferRequest:
         self._callback = callback
 
     def set_tensor(self, name: str, value: Any) -> None:
-        """Gives an input for the next runs, or an array that an output is written to.
+        """Gives an input for the next runs, or an array or a DeviceTensor that an output is written to.
 
         Raises: InputNameError, InputTypeError, InputShapeError, RequestBusyError.
         """
@@ -232,12 +232,8 @@ class InferRequest:
         if is_input:
             self._inputs[name] = convert_value(value, spec, network=network.name)
             return
-        if not (isinstance(value, np.ndarray) and value.flags.writeable and value.flags.c_contiguous):
-            where = f"output '{name}' of network '{network.name}'"
-            raise InputNameError(f"{where}: expected a writable C-contiguous NumPy array to fill")
-        convert_value(value, spec, network=network.name)
-        self._presets[name] = value
-        self._ordered_presets = [self._presets.get(output.name) for output in network.all_outputs]
+        self._presets[name] = check_preset(value, spec, network=network.name)
+        self._ordered_presets, self._kept = order_presets(self._presets, network.all_outputs)
 
     def get_tensor(self, name: str) -> Any:
         """Returns the input that was given or the output of the last run. Raises: InputNameError when there is none."""
@@ -293,6 +289,8 @@ class InferRequest:
         context = RunContext(self._state)
         if self._ordered_presets:
             context.outputs = self._ordered_presets.copy()
+        if self._kept:
+            context.kept = self._kept
         if network.measures:
             context.profile = Profile(str(network.device))
             named = name_inputs(given, network.inputs, network=network.name)

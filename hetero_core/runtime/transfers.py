@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.profile import Profile
+from hetero_core.runtime.device_tensor import DeviceTensor
 
 if TYPE_CHECKING:
     from hetero_core.runtime.executable import ExecutableNetwork
@@ -37,18 +38,30 @@ def bring_in(network: ExecutableNetwork, inputs: tuple[Any, ...], profile: Profi
         return move_value(value, lambda array: network.from_host(array, spec), profile, spec.name, HOST, (str(network.device),))
 
     return tuple(
-        value if spec.memory == HOST or value is None or spec.name in network.resident else place(value, spec)
+        value.array
+        if isinstance(value, DeviceTensor)
+        else value
+        if spec.memory == HOST or value is None or spec.name in network.resident
+        else place(value, spec)
         for value, spec in zip(inputs, network.all_inputs, strict=True)
     )
 
 
-def take_home(network: ExecutableNetwork, outputs: Any, profile: Profile | None) -> Any:
-    """Returns a device's outputs in the host's memory; what is no tuple, for the check that says so."""
+def take_home(network: ExecutableNetwork, outputs: Any, profile: Profile | None, kept: Mapping[int, Any] | None = None) -> Any:
+    """Returns a device's outputs in the host's memory, those of `kept` as tensors; what is no tuple, for the check that says so."""
     if not isinstance(outputs, tuple):
         return outputs
+    if kept:
+        outputs = tuple(_keep(kept[index], value) if index in kept else value for index, value in enumerate(outputs))
     return tuple(
         value
-        if spec.memory == HOST or value is None or spec.name in network.resident
+        if spec.memory == HOST or value is None or spec.name in network.resident or isinstance(value, DeviceTensor)
         else move_value(value, network.to_host, profile, spec.name, str(network.device), (HOST,))
         for value, spec in zip(outputs, network.all_outputs, strict=False)
     )
+
+
+def _keep(tensor: DeviceTensor, value: Any) -> DeviceTensor:
+    """Returns the caller's tensor with what the device has made."""
+    tensor.array = value
+    return tensor

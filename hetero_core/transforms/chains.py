@@ -30,6 +30,11 @@ _FIRST_OPSET = {
     "Transpose": 1,
     "Gather": 1,
     "Shape": 1,
+    "Concat": 4,
+    "Reshape": 5,
+    "Slice": 10,
+    "Clip": 11,
+    "Pad": 11,
 }
 DEFAULT_OPSET = 18
 """The opset of ONNX's own domain in a network that has no operator of it yet."""

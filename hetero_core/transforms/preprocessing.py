@@ -1,13 +1,13 @@
-"""Preprocessing of an input as nodes of the network, in front of the model: color, layout, precision, resize, mean, scale.
+"""Preprocessing of an input as nodes of the network, in front of the model: color, crop, layout, precision, resize, pad, mean, scale.
 
 In this order, which is that of the Inference Engine's own preprocessing; its nodes stand in front of all others, so that every device
-runs them, a split may place them and a device may fuse them. Formula: y = (resize(x) - mean) / scale.
+runs them, a split may place them and a device may fuse them. Formula: y = (pad(resize(crop(x))) - mean) / scale.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,9 @@ from hetero_core.network.shapes import infer_types
 from hetero_core.network.types import Dimension, TensorType, ValueSpec
 from hetero_core.transforms.chains import DEFAULT_OPSET, Chain
 from hetero_core.transforms.conversions import check_conversion
+from hetero_core.transforms.cropping import add_crop, add_pad, find_cropped, find_inner, read_bounds
 from hetero_core.transforms.layouts import find_model_layout, order_axes, read_layout
+from hetero_core.transforms.planar_colors import PLANAR_COLORS, add_planar_colors, find_plane
 from hetero_core.transforms.resampling import MODES, add_resize
 
 if TYPE_CHECKING:
@@ -105,32 +107,47 @@ def _describe_steps(network: Network, spec: ValueSpec, info: InputInfo, names: F
     order = order_axes(layout, model_layout, where)
     dtype = target_type.dtype if info.precision is None else dtype_of_precision(info.precision, where)
     channels = _find_channels(info, model_layout, target_type, where)
-    shape = _find_given_shape(info, spec, layout, order, channels, where)
+    crop, pad = read_bounds(info.crop, "crop", layout, where), read_bounds(info.pad, "pad", model_layout, where)
+    inner = TensorType(target_type.dtype, find_inner(target_type.shape or (), pad, where))
+    shape = _find_given_shape(info, inner, layout, order, channels, crop, where)
     chain = Chain(network, names, base=spec.name, value=spec.name, value_type=TensorType(dtype, shape))
     if channels is not None:
         axis = layout.index("C")
         indices = chain.hold("channels", _array(channels[1], "int64"))
         chain.add("Gather", indices, shape=_with_size(shape, axis, len(channels[1])), attributes={"axis": axis})
+    elif _is_planar(info):
+        add_planar_colors(chain, _read_color(info))
+    add_crop(chain, crop, where)
     chain.transpose(order)
-    _add_arithmetic(chain, info, model_layout, target_type, where)
+    _add_arithmetic(chain, info, model_layout, target_type, inner, pad, where)
     return chain, layout
 
 
-def _add_arithmetic(chain: Chain, info: InputInfo, layout: str, wanted: TensorType, where: str) -> None:
-    """Adds the steps that compute: in the model's type, or in float32 where that is a smaller float."""
+def _add_arithmetic(
+    chain: Chain,
+    info: InputInfo,
+    layout: str,
+    wanted: TensorType,
+    inner: TensorType,
+    pad: Mapping[int, tuple[int, int]],
+    where: str,
+) -> None:
+    """Adds the steps that compute: in the model's type, or in float32 where that is a smaller float. `inner` is the image without `pad`."""
     assert wanted.dtype is not None
     assert wanted.shape is not None
-    computes = info.mean is not None or info.scale is not None or info.resize in ("bilinear", "area")
-    if computes and wanted.dtype not in FLOAT_DTYPES:
+    assert inner.shape is not None
+    computes = info.mean is not None or info.scale is not None or info.resize not in (None, "nearest")
+    if (computes or _is_planar(info)) and wanted.dtype not in FLOAT_DTYPES:
         raise InvalidNetworkError(
-            f"{where}: mean, scale and interpolation make fractions, and the model takes {precision_of_dtype(wanted.dtype)}; expected a "
-            "model with a float input"
+            f"{where}: mean, scale, interpolation and NV12 or I420 make fractions, and the model takes "
+            f"{precision_of_dtype(wanted.dtype)}; expected a model with a float input"
         )
     check_conversion(chain.dtype, wanted.dtype, where)
     if computes:
         chain.cast("float64" if wanted.dtype == "float64" else "float32")
     if info.resize is not None:
-        add_resize(chain, info.resize, layout, wanted.shape, where)
+        add_resize(chain, info.resize, layout, inner.shape, where)
+    add_pad(chain, pad, info.pad_value, wanted.shape)
     for op_type, numbers in (("Sub", info.mean), ("Div", info.scale)):
         if numbers is not None:
             purpose = "mean" if op_type == "Sub" else "scale"
@@ -142,12 +159,12 @@ def _add_arithmetic(chain: Chain, info: InputInfo, layout: str, wanted: TensorTy
 def _find_channels(info: InputInfo, layout: str, wanted: TensorType, where: str) -> tuple[int, tuple[int, ...]] | None:
     if info.color is None:
         return None
-    key = info.color.upper().replace(" ", "")
+    key = _read_color(info)
     channels = CHANNELS_OF_COLOR.get(key)
-    if channels is None:
+    if channels is None and not _is_planar(info):
+        known = (*CHANNELS_OF_COLOR, *PLANAR_COLORS)
         raise InvalidNetworkError(
-            f"{where}: there is no change of colors '{info.color}'{suggest(key, CHANNELS_OF_COLOR) or ';'} expected one of "
-            f"{enumerate_choices(CHANNELS_OF_COLOR)}"
+            f"{where}: there is no change of colors '{info.color}'{suggest(key, known) or ';'} expected one of {enumerate_choices(known)}"
         )
     size = wanted.shape[layout.index("C")] if wanted.shape is not None and "C" in layout else None
     if "C" not in layout or (size not in (3, None) and not isinstance(size, str)):
@@ -155,29 +172,63 @@ def _find_channels(info: InputInfo, layout: str, wanted: TensorType, where: str)
     return channels
 
 
+def _read_color(info: InputInfo) -> str:
+    return (info.color or "").upper().replace(" ", "")
+
+
+def _is_planar(info: InputInfo) -> bool:
+    return _read_color(info) in PLANAR_COLORS
+
+
 def _find_given_shape(
     info: InputInfo,
-    spec: ValueSpec,
+    inner: TensorType,
     layout: str,
     order: tuple[int, ...],
     channels: tuple[int, tuple[int, ...]] | None,
+    crop: Mapping[int, tuple[int, int]],
     where: str,
 ) -> tuple[Dimension, ...]:
-    """Returns the shape of the array, in its layout: the one that was said, or the model's with what resize leaves open."""
-    assert spec.shape is not None
+    """Returns the shape of the array, in its layout: the one that was said, or that of the image with what resize and crop leave open."""
+    assert inner.shape is not None
     model: list[Dimension] = [None] * len(order)
     for axis, source in enumerate(order):
-        model[source] = spec.shape[axis]
+        model[source] = inner.shape[axis]
     free = {axis for axis, letter in enumerate(layout) if letter in "HW"} if info.resize is not None else set()
     if info.resize is not None and info.resize not in MODES:
         raise InvalidNetworkError(
             f"{where}: there is no resize '{info.resize}'{suggest(info.resize, MODES) or ';'} expected one of {enumerate_choices(MODES)}"
         )
+    if _is_planar(info):
+        is_open = bool(free or crop)
+        plane = find_plane(
+            info.shape, (model[0], None if is_open else model[1], model[2]) if len(model) == 4 else (None,) * 3, layout, where
+        )
+        image = find_cropped((plane[0], plane[1] * 2 // 3, plane[2], 3), crop, where)
+        _check_sizes(info, image, model, free, layout, where)
+        return plane
     if channels is not None:
         model[layout.index("C")] = channels[0]
     if info.shape is None:
-        return tuple(None if axis in free else size for axis, size in enumerate(model))
-    shape = tuple(info.shape)
+        return tuple(None if axis in free or axis in crop else size for axis, size in enumerate(model))
+    _check_sizes(
+        info,
+        find_cropped(tuple(info.shape), crop, where) if len(info.shape) == len(model) else info.shape,
+        model,
+        free,
+        layout,
+        where,
+    )
+    return tuple(
+        expected if size is None and axis not in free and axis not in crop else size
+        for axis, (size, expected) in enumerate(zip(info.shape, model, strict=True))
+    )
+
+
+def _check_sizes(
+    info: InputInfo, shape: Sequence[Dimension], model: Sequence[Dimension], free: Collection[int], layout: str, where: str
+) -> None:
+    """Raises InvalidNetworkError where sizes that nothing brings to the model's are other ones."""
     problem = "" if len(shape) == len(model) else f"it has {len(shape)} axes instead of {len(model)}"
     for axis, (size, expected) in enumerate(zip(shape, model, strict=False)):
         if axis not in free and isinstance(size, int) and isinstance(expected, int) and size != expected:
@@ -188,10 +239,6 @@ def _find_given_shape(
             f"{where}: an array of shape {list(shape)} in layout {layout} does not fit the model's {TensorType(None, tuple(model))}: "
             f"{problem}{advice}".replace("unknown[", "[")
         )
-    return tuple(
-        expected if size is None and axis not in free else size
-        for axis, (size, expected) in enumerate(zip(shape, model, strict=True))
-    )
 
 
 def _read_numbers(
@@ -204,11 +251,18 @@ def _read_numbers(
         raise InvalidNetworkError(f"{where}: {purpose} is {numbers}; expected finite numbers{limits}")
     if array.ndim == 0:
         return array
+    if (
+        purpose == "mean"
+        and array.ndim > 1
+        and all(size == given for size, given in zip(reversed(shape), reversed(array.shape), strict=False))
+        and len(shape) - array.ndim in (0, 1)
+    ):
+        return array
     size = shape[layout.index("C")] if "C" in layout else None
     if array.ndim != 1 or (isinstance(size, int) and size != array.size) or "C" not in layout:
         raise InvalidNetworkError(
             f"{where}: {purpose} has the shape {list(array.shape)}; expected one number, or one for each channel of {layout} "
-            f"{list(shape)}"
+            f"{list(shape)}{', or an image of that shape' if purpose == 'mean' else ''}"
         )
     return array.reshape(-1, *(1,) * (len(layout) - layout.index("C") - 1))
 

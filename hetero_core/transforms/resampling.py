@@ -1,7 +1,8 @@
-"""Height and width of an image brought to those of a model: nearest, bilinear, area.
+"""Height and width of an image brought to those of a model: nearest, bilinear, cubic, area.
 
 nearest and bilinear are Resize with half-pixel centers, as OpenVINO and ONNX Runtime have it. area is the mean over the part of the
-source that a target pixel covers, as OpenCV's INTER_AREA when it shrinks: a product with a matrix of weights for each axis.
+source that a target pixel covers, as OpenCV's INTER_AREA when it shrinks: a product with a matrix of weights for each axis. cubic is such
+a product, too, where sizes are known: of four pixels by Keys' kernel with a = -0.75, those beyond the border being the ones at it.
 
 Each is written in the opset of the network: Resize of named axes from 18 on, of all axes from 11 on, and before, where Resize knows no
 half-pixel centers, Gather for nearest and the product with weights for bilinear.
@@ -20,7 +21,7 @@ from hetero_core.transforms.chains import Chain
 if TYPE_CHECKING:
     import numpy as np
 
-MODES = ("nearest", "bilinear", "area")
+MODES = ("nearest", "bilinear", "cubic", "area")
 _NAMES_AXES = 18
 _LEAVES_OUT = 13
 """The first opset in which Resize may be without the inputs that are not used."""
@@ -44,7 +45,7 @@ def add_resize(chain: Chain, mode: str, layout: str, wanted: Sequence[Dimension]
     assert chain.shape is not None
     target = tuple(sizes[axes.index(axis)] if axis in axes else size for axis, size in enumerate(chain.shape))
     are_known = all(isinstance(chain.shape[axis], int) for axis in axes)
-    if mode == "area" or (mode == "bilinear" and chain.opset < _HAS_CENTERS and are_known):
+    if mode == "area" or (are_known and (mode == "cubic" or (mode == "bilinear" and chain.opset < _HAS_CENTERS))):
         _add_products(chain, mode, axes, target, where)
     elif mode == "nearest" and chain.opset < _HAS_CENTERS and are_known:
         _add_gathers(chain, axes, target)
@@ -53,7 +54,7 @@ def add_resize(chain: Chain, mode: str, layout: str, wanted: Sequence[Dimension]
 
 
 def _add_resize(chain: Chain, mode: str, axes: tuple[int, int], target: tuple[Dimension, ...]) -> None:
-    attributes: dict[str, Any] = {"mode": "nearest" if mode == "nearest" else "linear"}
+    attributes: dict[str, Any] = {"mode": {"bilinear": "linear"}.get(mode, mode)}
     attributes["coordinate_transformation_mode"] = "half_pixel"
     if mode == "nearest":
         attributes["nearest_mode"] = "round_prefer_floor"
@@ -101,7 +102,7 @@ def _add_products(chain: Chain, mode: str, axes: tuple[int, int], target: tuple[
     chain.transpose(order)
     dtype = numpy_dtype(chain.dtype)
     leading = chain.shape[:-2]
-    weigh = weigh_area if mode == "area" else weigh_bilinear
+    weigh = {"area": weigh_area, "bilinear": weigh_bilinear, "cubic": weigh_cubic}[mode]
     rows = weigh(int(given[0] or 0), int(target[axes[0]] or 0)).astype(dtype)
     columns = weigh(int(given[1] or 0), int(target[axes[1]] or 0)).astype(dtype).T
     chain.add("MatMul", begins=chain.hold("rows", rows), shape=(*leading, target[axes[0]], given[1]))
@@ -127,6 +128,25 @@ def weigh_bilinear(size: int, output: int) -> np.ndarray[Any, Any]:
 
     center = np.clip((np.arange(output) + 0.5) * (size / output) - 0.5, 0, size - 1)
     shares: np.ndarray[Any, Any] = np.clip(1 - np.abs(center[:, None] - np.arange(size)[None, :]), 0, None)
+    return shares
+
+
+def weigh_cubic(size: int, output: int) -> np.ndarray[Any, Any]:
+    """Returns float64 (output, size): the share of the four source pixels around the center of each target pixel.
+
+    Source: Keys 1981, Cubic convolution interpolation, with a = -0.75, as ONNX's Resize and OpenVINO's Interpolate have it.
+    """
+    import numpy as np
+
+    a = -0.75
+    center = (np.arange(output) + 0.5) * (size / output) - 0.5
+    first = np.floor(center).astype(np.int64) - 1
+    shares = np.zeros((output, size))
+    for step in range(4):
+        distance = np.abs(center - (first + step))
+        near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
+        far = ((distance - 5) * distance + 8) * distance * a - 4 * a
+        np.add.at(shares, (np.arange(output), np.clip(first + step, 0, size - 1)), np.where(distance <= 1, near, far))
     return shares
 
 

@@ -113,3 +113,10 @@ def test_large_result_of_constants_is_made_again_when_it_was_let_go(rows: int, i
     gc.collect()
     assert (first() is None) == is_renewable
     assert np.array_equal(constant.array, w.T)
+
+
+def test_constant_over_a_turned_array_is_contiguous() -> None:
+    turned = np.arange(6, dtype=np.float32).reshape(2, 3).T
+    constant = Initializer.of_array(turned)
+    assert constant.array.flags.c_contiguous
+    assert constant.array.tolist() == [[0, 3], [1, 4], [2, 5]]

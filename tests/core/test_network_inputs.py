@@ -175,7 +175,7 @@ REFUSED_INPUTS: list[tuple[str, dict[str, InputInfo], str]] = [
         "layout 'NTHW' and the model's layout 'NCHW' name different axes; use the same letters",
     ),
     (IMAGE, {"x": InputInfo(color="RBG->RGB")}, "there is no change of colors 'RBG->RGB', did you mean"),
-    (IMAGE, {"x": InputInfo(resize="cubic")}, "there is no resize 'cubic'; expected one of area, bilinear, nearest"),
+    (IMAGE, {"x": InputInfo(resize="lanczos")}, "there is no resize 'lanczos'; expected one of area, bilinear, cubic, nearest"),
     (
         IMAGE,
         {"x": InputInfo(resize="area")},
@@ -198,7 +198,7 @@ REFUSED_INPUTS: list[tuple[str, dict[str, InputInfo], str]] = [
     (
         "g (uint8[1,3] x) => (uint8[1,3] y) { y = Identity(x) }",
         {"x": InputInfo(mean=1)},
-        "mean, scale and interpolation make fractions",
+        "mean, scale, interpolation and NV12 or I420 make fractions",
     ),
     (
         "g (int32[1,3] x) => (int32[1,3] y) { y = Identity(x) }",

@@ -351,3 +351,37 @@ def test_exclusive_networks_of_a_device_that_starts_runs_take_turns(core: Core, 
         request.wait()
         assert request.get_tensor("y").tolist() == [6]
     assert [network.executable.started for network in networks if isinstance(network.executable, Starting)] == [0, 0]
+
+
+def test_run_of_a_higher_priority_goes_first_where_networks_take_turns(core: Core, read: Callable[[str], Network]) -> None:
+    entered, may_leave = threading.Semaphore(0), threading.Event()
+    order: list[str] = []
+
+    class Held(Starting):
+        def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+            entered.release()
+            assert may_leave.wait(60)
+            return super().run(inputs, context)
+
+    class HeldDevice(StartingDevice):
+        @hookimpl
+        def load_network(self, network: Network) -> Executable:
+            return Held(network)
+
+    core.register_plugin("HELD", HeldDevice())
+    requests = {}
+    for name in ("LOW", "MEDIUM", "HIGH", "DEFAULT"):
+        config = {"EXCLUSIVE_ASYNC_REQUESTS": True, "MODEL_PRIORITY": name}
+        loaded = core.load_network(read("g (float[1] x) => (float[1] y) { y = Add(x, x) }"), "HELD", config)
+        requests[name] = [loaded.create_infer_request() for _ in range(2)]
+        for request in requests[name]:
+            request.set_callback(lambda *_, name=name: order.append(name))
+    # The first one is in its run when the others come.
+    requests["LOW"][0].start_async({"x": X})
+    assert entered.acquire(timeout=60)
+    for name, index in (("LOW", 1), ("MEDIUM", 0), ("HIGH", 0), ("DEFAULT", 0), ("HIGH", 1), ("MEDIUM", 1)):
+        requests[name][index].start_async({"x": X})
+    may_leave.set()
+    for name, index in (("LOW", 0), ("LOW", 1), ("MEDIUM", 0), ("HIGH", 0), ("DEFAULT", 0), ("HIGH", 1), ("MEDIUM", 1)):
+        assert requests[name][index].wait(60)
+    assert order == ["LOW", "HIGH", "HIGH", "MEDIUM", "DEFAULT", "MEDIUM", "LOW"]

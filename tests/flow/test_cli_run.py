@@ -275,3 +275,27 @@ def test_constant_that_the_model_lists_among_its_inputs_is_given_or_not(tmp_path
         saved = tmp_path / "y.npz"
         assert main(["run", model, "-d", "CPU", "-i", f"x={tmp_path / 'x.npy'}", *more, "--save-outputs", str(saved)]) == 0
         assert np.load(saved)["y"].tolist() == expected
+
+
+@pytest.mark.parametrize("name", ["steps.html", "steps.onnx"])
+def test_executed_graph_is_written_where_it_is_asked_for(
+    model: str, given: list[str], tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        main(["run", model, "-d", "HETERO:CPU", *given, "-c", "PERF_COUNT=YES", "--executed", str(tmp_path / name), "--json"]) == 0
+    )
+    written = Path(json.loads(capsys.readouterr().out)["executed"])
+    assert written == tmp_path / name
+    content = written.read_bytes()
+    if name.endswith(".onnx"):
+        assert {attribute.name for attribute in onnx.load_from_string(content).graph.node[0].attribute} >= {
+            "device",
+            "microseconds",
+        }
+    else:
+        assert b"<td>largest</td>" in content
+
+
+def test_executed_graph_of_another_ending_is_wrong_usage(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", model, "-d", "CPU", "--random", "--executed", "steps.txt"]) == 2
+    assert "--executed steps.txt: expected a name that ends with .html or .onnx" in capsys.readouterr().err

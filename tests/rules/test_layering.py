@@ -47,6 +47,7 @@ LAYERS = (
     "transforms",
     "plan",
     "profile",
+    "executed",
     "contract",
     "hookspecs",
     "devices",

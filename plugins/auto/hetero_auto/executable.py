@@ -15,7 +15,9 @@ from hetero_auto.pool import Pool
 from hetero_core.composing.runs import describe_part, run_child, start_child
 from hetero_core.contract import Done, Executable, RunContext
 from hetero_core.errors import RequestCancelledError
+from hetero_core.executed import ExecutedNode, place_executed
 from hetero_core.network.types import ValueSpec
+from hetero_core.runtime.executed import list_executed
 from hetero_core.runtime.run import Latch
 
 
@@ -64,11 +66,18 @@ class PoolExecutable(Executable):
         """The devices that get requests now, and what each of all devices has run so far."""
         members = self.pool.members
         return {
-            "EXECUTION_DEVICES": tuple(dict.fromkeys(member.name for member in members)),
+            "EXECUTION_DEVICES": tuple(
+                dict.fromkeys(name for member in members for name in member.loaded.get_metric("EXECUTION_DEVICES"))
+            ),
             "OPTIMAL_NUMBER_OF_INFER_REQUESTS": max(sum(member.slots for member in members), 1),
             "REQUESTS_OF_DEVICES": dict(self.pool.served),
             "REFERENCE_NODES": tuple(dict.fromkeys(name for one in members for name in one.loaded.get_metric("REFERENCE_NODES"))),
         }
+
+    def executed_nodes(self) -> tuple[ExecutedNode, ...]:
+        """The steps of the first of the devices that get requests now."""
+        member = self.pool.members[0]
+        return place_executed(list_executed(member.loaded), member.name, member.index)
 
     def close(self) -> None:
         """Closes the members; those in a run are closed after it."""

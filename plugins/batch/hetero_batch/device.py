@@ -64,7 +64,7 @@ class BatchDevice(Composer):
         threads = share_processors(self._core, name, config, own, sharers=1, requests=None)
         child = self._core.load_network(opened, name, {**own, **threads})
         return BatchExecutable(
-            network.inputs, network.outputs, child, axes, size=_size_of(entry), seconds=config[TIMEOUT_KEY] / 1000
+            network.inputs, network.outputs, child, axes, size=self._find_size(device, entry), seconds=config[TIMEOUT_KEY] / 1000
         )
 
     @hookimpl
@@ -122,6 +122,16 @@ class BatchDevice(Composer):
             )
         return entries[0], str(entries[0].device)
 
+    def _find_size(self, device: DeviceName, entry: ListedDevice) -> int:
+        """Returns how many images a batch has at most. Raises: DeviceNameError for more than the device takes."""
+        most = int(self._core.get_metric(str(entry.device), "MAX_BATCH_SIZE"))
+        if most and entry.count is not None and entry.count > most:
+            raise DeviceNameError(
+                f"device {device} asks for batches of {entry.count} images; {entry.device} takes {most} at most (MAX_BATCH_SIZE)"
+            )
+        size = DEFAULT_SIZE if entry.count is None else entry.count
+        return min(size, most) if most else size
+
     def _examine(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> tuple[QueryResult, Network, BatchAxes]:
         """Returns the query's answer, the network as it is loaded, and where its images lie.
 
@@ -138,7 +148,7 @@ class BatchDevice(Composer):
                 reason = f"the batch size cannot be left open: {error}"
         answer = self._core.query_network(opened, name, own)
         if answer.refused and not axes.refused and not reason and any(axis is not None for axis in axes.inputs):
-            fixed = _rebatch(network, axes, _size_of(entry))
+            fixed = _rebatch(network, axes, self._find_size(device, entry))
             answer_fixed = self._core.query_network(fixed, name, own)
             if len(answer_fixed.refused) < len(answer.refused):
                 opened, answer = fixed, answer_fixed
@@ -156,10 +166,6 @@ class BatchDevice(Composer):
             opened,
             axes,
         )
-
-
-def _size_of(entry: ListedDevice) -> int:
-    return DEFAULT_SIZE if entry.count is None else entry.count
 
 
 def _is_open(network: Network, axes: BatchAxes) -> bool:

@@ -12,9 +12,11 @@ from hetero_batch.gathering import Gatherer, Ticket
 from hetero_core.composing.runs import start_child
 from hetero_core.contract import Done, Executable, RunContext
 from hetero_core.errors import InferenceError, RequestCancelledError
+from hetero_core.executed import ExecutedNode, place_executed
 from hetero_core.network.types import ValueSpec
 from hetero_core.profile import Profile
 from hetero_core.runtime.executable import ExecutableNetwork
+from hetero_core.runtime.executed import list_executed
 from hetero_core.runtime.run import Latch
 
 
@@ -85,6 +87,10 @@ class BatchExecutable(Executable):
             "BATCHES_OF_SIZES": dict(sorted(self.gatherer.batches.items())),
             "REFERENCE_NODES": self.child.get_metric("REFERENCE_NODES"),
         }
+
+    def executed_nodes(self) -> tuple[ExecutedNode, ...]:
+        """The steps of a batch."""
+        return place_executed(list_executed(self.child), str(self.child.device), 0)
 
     def close(self) -> None:
         """Ends what waits, and closes the child."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult, RunContext
+from hetero_core.devices.host_memory import describe_host_memory
 from hetero_core.devices.query import query_by_transform, require_all_supported
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.hookspecs import hookimpl
@@ -79,6 +80,7 @@ class CpuDevice:
             "OPTIMIZATION_CAPABILITIES": ("FP32", "FP64", "FP16", "BF16", "INT8"),
             "DEVICE_ARCHITECTURE": platform.machine(),
             "CODE_FOLDER": find_code_folder,
+            **describe_host_memory(),
         }
 
     @hookimpl

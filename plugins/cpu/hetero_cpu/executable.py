@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.contract import Executable, RunContext
+from hetero_core.contract import RunContext
 from hetero_core.kernels.execution import Program
 from hetero_core.kernels.program import compile_program
 from hetero_core.limits import RunLimits
 from hetero_core.network.graph import Network
+from hetero_cpu.executed import TellingExecutable
 from hetero_cpu.foreign import evaluate_node
 from hetero_cpu.instance import WrongTypeError
 from hetero_cpu.jit.orders import OrderDroppedError
@@ -40,7 +41,7 @@ logger = logging.getLogger(__name__)
 MOST_PLANS = 16
 
 
-class CpuExecutable(Executable):
+class CpuExecutable(TellingExecutable):
     """Safe for threads. Results are the caller's own."""
 
     def __init__(
@@ -63,8 +64,7 @@ class CpuExecutable(Executable):
         self._teams = None if kernels == NUMPY or workers == 1 else _open_teams(workers, streams)
         self._orders = 0
         self.network = network
-        self.inputs = network.inputs
-        self.outputs = network.outputs
+        self.inputs, self.outputs = network.inputs, network.outputs
         self._transformed = transform_network(network)
         self._extensions = dict(extensions)
         names = [tuple(spec.name for spec in specs) for specs in (self.inputs, self.outputs)]

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_core.contract import Executable, Payload, RunContext
+from hetero_core.executed import ExecutedNode
 from hetero_core.kernels.program import compile_program
 from hetero_core.records import record
 from hetero_cpu.blas import begin_limit, end_limit, needs_limit
 from hetero_cpu.executable import MOST_PLANS, CpuExecutable
+from hetero_cpu.executed import list_steps
 from hetero_cpu.kernel_choice import NO, YES
 from hetero_cpu.payload import PACKED, WEIGHTS, find_digests, read_index, read_network, read_signature, read_specs
 from hetero_cpu.plan import Plan
@@ -130,6 +132,10 @@ class StoredExecutable(Executable):
     def export(self) -> Payload:
         """Returns what it was imported from."""
         return Payload(self.payload.sections, self.payload.version)
+
+    def executed_nodes(self) -> tuple[ExecutedNode, ...]:
+        """The steps of the plan."""
+        return list_steps(self._stored.plan, {})
 
     def metrics(self) -> Mapping[str, Any]:
         """Those of a network that was loaded; once it is loaded after all, with what that holds added."""

@@ -95,6 +95,8 @@ class CupyCard:
             full_name.decode() if isinstance(full_name, bytes) else str(full_name),
             f"{properties['major']}.{properties['minor']}",
             int(properties["totalGlobalMem"]),
+            # HIP has none.
+            bytes(properties.get("uuid", b"")).hex(),
         )
         self._convolutions: Convolutions | None = None
         self._products: Products | None = None

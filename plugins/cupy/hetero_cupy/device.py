@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
+from hetero_core.devices.host_memory import FREE_MEMORY, TOTAL_MEMORY
 from hetero_core.devices.query import query_by_transform, require_all_supported
 from hetero_core.errors import BlobMismatchError, ConfigValueError
 from hetero_core.hookspecs import hookimpl
@@ -33,7 +34,7 @@ ATTENTION_KEY = "GPU_ATTENTION"
 ARENA_KEY = "GPU_ARENA"
 CUDNN_KEY = "GPU_CUDNN"
 CUBLASLT_KEY = "GPU_CUBLASLT"
-PRECISION_KEY = "INFERENCE_PRECISION_HINT"
+PRECISION_KEY, MODE_KEY = "INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT"
 
 TRIAL_KEYS: Mapping[str, ConfigKey] = {
     FUSION_KEY: ConfigKey(
@@ -80,11 +81,18 @@ class GpuDevice:
         """Configuration keys of GPU: the precision of float32; a device for trials also has the switches that no card has decided."""
         precision = ConfigKey(
             str,
-            "f32",
-            "What float32 is computed in: f16 and bf16 keep most values in 16 bits, tf32 rounds what products multiply.",
+            None,
+            "What float32 is computed in; not set: as EXECUTION_MODE_HINT has it. "
+            "f16 and bf16 keep most values in 16 bits, tf32 rounds what products multiply.",
             choices=("bf16", "f16", "f32", "tf32"),
         )
-        return {PRECISION_KEY: precision, **(TRIAL_KEYS if self._is_for_trials else {})}
+        mode = ConfigKey(
+            str,
+            "ACCURACY",
+            "ACCURACY: float32 is computed in f32; PERFORMANCE: in tf32. INFERENCE_PRECISION_HINT wins.",
+            choices=("ACCURACY", "PERFORMANCE"),
+        )
+        return {PRECISION_KEY: precision, MODE_KEY: mode, **(TRIAL_KEYS if self._is_for_trials else {})}
 
     @hookimpl
     def metrics(self, device: DeviceName) -> Mapping[str, Any]:
@@ -95,6 +103,9 @@ class GpuDevice:
             "FULL_DEVICE_NAME": f"{card.facts.full_name} with {self._runtime.name}",
             "OPTIMIZATION_CAPABILITIES": find_capabilities(card.facts.capability),
             "DEVICE_ARCHITECTURE": f"compute capability {card.facts.capability}",
+            **({"DEVICE_UUID": card.facts.uuid} if card.facts.uuid else {}),
+            TOTAL_MEMORY: lambda: card.read_memory()[1],
+            FREE_MEMORY: lambda: card.read_memory()[0],
             "GPU_COMPUTE_CAPABILITY": card.facts.capability,
             "GPU_MEMORY_BYTES": card.facts.memory_bytes,
             "GPU_FREE_MEMORY_BYTES": lambda: card.read_memory()[0],
@@ -124,7 +135,7 @@ class GpuDevice:
 
     def _prepare(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Network:
         require_all_supported(device, network, self.query_network(device, network))
-        return prepare_network(network, precision=config[PRECISION_KEY], attends=config.get(ATTENTION_KEY, False))
+        return prepare_network(network, precision=read_precision(config), attends=config.get(ATTENTION_KEY, False))
 
     def _compile(
         self,
@@ -165,7 +176,7 @@ class GpuDevice:
             is_stored=is_stored,
             extensions=self._extensions,
             where=f"network '{prepared.name}' on {device}",
-            operators=CardOperators(card, uses_tf32=config[PRECISION_KEY] == "tf32", convolutions=convolutions),
+            operators=CardOperators(card, uses_tf32=read_precision(config) == "tf32", convolutions=convolutions),
             products=products,
             plans=is_on(ARENA_KEY),
             records=is_on(GRAPHS_KEY),
@@ -243,9 +254,15 @@ class GpuDevice:
         return True
 
 
+def read_precision(config: Mapping[str, Any]) -> str:
+    """Returns what float32 is computed in."""
+    precision = config[PRECISION_KEY]
+    return str(precision) if precision is not None else "tf32" if config[MODE_KEY] == "PERFORMANCE" else "f32"
+
+
 def describe_recipe(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what the weights of a network are prepared for; other keys change nothing about them."""
-    return {"precision": LOWERED.get(config[PRECISION_KEY], "float32"), "attention": config.get(ATTENTION_KEY, False)}
+    return {"precision": LOWERED.get(read_precision(config), "float32"), "attention": config.get(ATTENTION_KEY, False)}
 
 
 def find_capabilities(capability: str) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ import numpy as np
 from hetero_core.contract import Executable, Extension, RunContext
 from hetero_core.dtypes import dtype_of_numpy, numpy_dtype
 from hetero_core.errors import DeviceMemoryError
+from hetero_core.executed import ExecutedNode
 from hetero_core.kernels.execution import Program
 from hetero_core.kernels.program import compile_program
 from hetero_core.network.graph import Network, iterate_graphs
@@ -244,6 +245,10 @@ class GpuExecutable(Executable):
             gc.collect()
             self.card.free_unused()
             raise describe_full_card(self.card, self._where, when, needed, notes) from error
+
+    def executed_nodes(self) -> tuple[ExecutedNode, ...]:
+        """The kernels of the program in order."""
+        return self._program.list_steps(self.network.types)
 
     def metrics(self) -> Mapping[str, Any]:
         """Metrics: bytes on the card, and bytes copied to and from it since the network was loaded."""

@@ -68,7 +68,7 @@ class FakeCard:
 
     def __init__(self, index: int, *, memory_bytes: int | None = None, capability: str = "0.0") -> None:
         self.memory = f"ext:{index}"
-        self.facts = CardFacts(f"card of make-believe {index}", capability, memory_bytes or 0)
+        self.facts = CardFacts(f"card of make-believe {index}", capability, memory_bytes or 0, f"{index:032x}")
         self.used_bytes = 0
         self.copies: list[tuple[str, int]] = []
         self.products: list[tuple[str, bool]] = []

@@ -24,11 +24,13 @@ Arrays are C-contiguous, but for those of attention, whose strides are arguments
 
 @record(frozen=True, slots=True)
 class CardFacts:
-    """Facts about a card, known before anything runs. `capability` is the compute capability, as "9.0"; `memory_bytes` all it has."""
+    """Facts about a card, known before anything runs. `capability` is the compute capability, as "9.0"; `memory_bytes` all it has;
+    `uuid` its driver's identifier, 32 hexadecimal digits, "" where there is none."""
 
     full_name: str
     capability: str
     memory_bytes: int
+    uuid: str = ""
 
 
 class Convolutions(Protocol):

@@ -254,7 +254,7 @@ def test_memory_limit_holds_on_a_card(core: Core, read: Callable[..., Network]) 
 
 def test_switches_that_no_card_has_decided_on_are_keys_of_trials_alone() -> None:
     keys = GpuDevice("GPU", FakeRuntime(), is_for_trials=False).config_keys()
-    assert list(keys) == ["INFERENCE_PRECISION_HINT"]
+    assert list(keys) == ["INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT"]
     for_trials = GpuDevice("GPU", FakeRuntime()).config_keys()
     assert all(key.default is False for name, key in for_trials.items() if name not in keys)
     with Core() as core:

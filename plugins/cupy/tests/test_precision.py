@@ -19,7 +19,7 @@ from hetero_core.kernels.registry import read_table
 from hetero_core.network.types import TensorType
 from hetero_core.testing.models import light_inputs, light_model
 
-HINT = "INFERENCE_PRECISION_HINT"
+HINT, MODE = "INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT"
 SMALL = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
 NAMES = {"f16": "float16", "bf16": "bfloat16"}
 
@@ -126,26 +126,31 @@ def test_weights_are_cast_before_they_are_written(core: Core, read: Callable[...
 
 
 @pytest.mark.parametrize(
-    ("hint", "product", "uses_tf32", "found"),
+    ("config", "product", "uses_tf32", "found"),
     [
-        ("f32", "float32", False, 1 + 2**-12),
-        ("tf32", "float32", True, 1.0),
-        ("f16", "float16", False, 1.0),
-        ("bf16", "bfloat16", False, 1.0),
+        ({}, "float32", False, 1 + 2**-12),
+        ({HINT: "f32"}, "float32", False, 1 + 2**-12),
+        ({HINT: "tf32"}, "float32", True, 1.0),
+        ({HINT: "f16"}, "float16", False, 1.0),
+        ({HINT: "bf16"}, "bfloat16", False, 1.0),
+        ({MODE: "ACCURACY"}, "float32", False, 1 + 2**-12),
+        ({MODE: "PERFORMANCE"}, "float32", True, 1.0),
+        ({MODE: "PERFORMANCE", HINT: "f32"}, "float32", False, 1 + 2**-12),
     ],
 )
 def test_nothing_is_rounded_unless_asked_for(
-    core: Core, read: Callable[..., Network], runtime: FakeRuntime, hint: str, product: str, uses_tf32: bool, found: float
+    core: Core,
+    read: Callable[..., Network],
+    runtime: FakeRuntime,
+    config: dict[str, str],
+    product: str,
+    uses_tf32: bool,
+    found: float,
 ) -> None:
     text = "g (float[1,1] x) => (float[1,1] y) <float[1,1] w = {1}> { y = MatMul (x, w) }"
-    loaded = core.load_network(read(text), "GPU", {HINT: hint})
+    loaded = core.load_network(read(text), "GPU", config)
     assert loaded.infer({"x": np.array([[1 + 2**-12]], np.float32)})["y"].tolist() == [[found]]
     assert runtime.cards()[0].products == [(product, uses_tf32)]
-
-
-def test_default_is_float32(core: Core, read: Callable[..., Network]) -> None:
-    loaded = core.load_network(read("g (float[1] x) => (float[1] y) { y = Neg (x) }"), "GPU")
-    assert loaded.get_config(HINT) == "f32"
 
 
 def test_other_hints_are_refused(core: Core, read: Callable[..., Network]) -> None:

@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 
 from hetero_core.contract import Executable, RunContext, freeze_mapping
+from hetero_core.executed import ExecutedNode
 from hetero_core.network.graph import Graph, Network, Node
 from hetero_core.network.topology import find_free_values
 from hetero_core.network.types import ValueSpec, has_known_element
 from hetero_core.plan import Plan
 from hetero_core.runtime.executable import ExecutableNetwork
+from hetero_core.runtime.executed import list_executed
 
 BRANCHES = ("then_branch", "else_branch")
 
@@ -117,6 +119,10 @@ class BranchExecutable(Executable):
             "HETERO_BOUNDARY_BYTES": 0,
             "EXECUTION_DEVICES": tuple(dict.fromkeys(devices)),
         }
+
+    def executed_nodes(self) -> tuple[ExecutedNode, ...]:
+        """The steps of both branches, of which a run takes one."""
+        return tuple(node for branch in self._branches for node in list_executed(branch.loaded))
 
     def close(self) -> None:
         """Closes both branches."""

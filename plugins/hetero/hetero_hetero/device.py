@@ -21,6 +21,7 @@ from hetero_hetero.affinity import SplitTask, begin_assignment, complete_assignm
 from hetero_hetero.branches import BranchExecutable, cut_branches
 from hetero_hetero.drawing import write_drawing
 from hetero_hetero.executable import HeteroExecutable
+from hetero_hetero.fallback import Substitutes, guard_stages
 from hetero_hetero.loading import load_stages, require_complete
 from hetero_hetero.payload import export_stages, import_stages
 from hetero_hetero.placement.choice import (
@@ -57,7 +58,7 @@ OWN_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
         FALLBACK_KEY: ConfigKey(
             str,
             FALLBACKS[0],
-            "What follows when a device cannot be used, or fails to load a part that it has taken: an error, or the next device.",
+            "What follows when a device cannot be used, or fails to load or to run a part that it has taken: an error, or the next device.",
             choices=FALLBACKS,
         ),
         TRACE_KEY: ConfigKey(
@@ -131,7 +132,7 @@ class HeteroDevice(Composer):
         if config[DOT_KEY]:
             write_drawing(plan)
         parts = [(executable, stage.part) for executable, stage in zip(loaded, stages, strict=True)]
-        return HeteroExecutable(
+        split = HeteroExecutable(
             network.inputs,
             network.outputs,
             plan,
@@ -141,6 +142,9 @@ class HeteroDevice(Composer):
             threads=config[THREADS_KEY],
             streams=config[STREAMS_KEY],
         )
+        if config[FALLBACK_KEY] != "NEXT":
+            return split
+        return guard_stages(split, Substitutes(self._core, task.itself, task.own_config, task.configs))
 
     @hookimpl
     def export_network(self, executable: HeteroExecutable | BranchExecutable) -> Payload:
@@ -156,6 +160,8 @@ class HeteroDevice(Composer):
             return self.load_network(device, unpack_network(payload.sections), config)
         configs = configure_children(self._core, device, self.list_children(device), config)
         executable = import_stages(self._core, payload, config, configs)
+        if config[FALLBACK_KEY] == "NEXT":
+            guard_stages(executable, Substitutes(self._core, str(device), self._select_own(device, config), configs))
         if config[DOT_KEY]:
             write_drawing(executable.plan)
         return executable
@@ -170,13 +176,17 @@ class HeteroDevice(Composer):
         except DeviceUnavailableError as error:
             error.add_note(f"{FALLBACK_KEY}=NEXT would let {device} go on without it")
             raise
-        keys = self.config_keys(device)
-        own = {name: value for name, value in config.items() if value is not None and name in keys and name not in PLACING_KEYS}
-        # A branch is run within one run of the whole.
-        own |= {THREADS_KEY: config[THREADS_KEY], STREAMS_KEY: 1}
+        own = self._select_own(device, config)
         return SplitTask(
             self._core, network, str(device), own, configs, config[POLICY_KEY], config[SMALLEST_KEY], config[UNITS_KEY], unavailable
         )
+
+    def _select_own(self, device: DeviceName, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the configuration for HETERO itself, where it runs a part of the whole."""
+        keys = self.config_keys(device)
+        own = {name: value for name, value in config.items() if value is not None and name in keys and name not in PLACING_KEYS}
+        # A branch is run within one run of the whole.
+        return own | {THREADS_KEY: config[THREADS_KEY], STREAMS_KEY: 1}
 
     def _load_branches(self, task: SplitTask, plan: Plan) -> BranchExecutable:
         """Loads the branches of a network of one If, each as a network of its own."""

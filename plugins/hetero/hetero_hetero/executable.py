@@ -16,6 +16,7 @@ from hetero_core.core import Core
 from hetero_core.devices.threads import THREADS_KEY
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import PluginError
+from hetero_core.executed import ExecutedNode
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.plan import Plan
@@ -23,6 +24,7 @@ from hetero_core.profile import Profile
 from hetero_core.runtime.door import fits_shape
 from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_core.runtime.transfers import move_value
+from hetero_hetero.executed import list_steps
 from hetero_hetero.routing import Transfer, find_dead_slots, plan_route
 from hetero_hetero.schedule import Flow, plan_schedule
 from hetero_hetero.shares import find_lane
@@ -98,6 +100,11 @@ class HeteroExecutable(Executable):
     def loaded_parts(self) -> tuple[tuple[ExecutableNetwork, Network | None], ...]:
         """Returns each stage with the network that it runs; None where it came from its device's own blob."""
         return self._loaded
+
+    def replace_part(self, index: int, loaded: ExecutableNetwork, plan: Plan) -> None:
+        """Notes what runs a part from now on, for exports and metrics; the stage itself hands its runs on."""
+        self._loaded = (*self._loaded[:index], (loaded, self._loaded[index][1]), *self._loaded[index + 1 :])
+        self.plan = plan
 
     def create_state(self) -> list[object]:
         """Returns the working memory of every stage."""
@@ -191,6 +198,10 @@ class HeteroExecutable(Executable):
                 dict.fromkeys(name for stage in self.stages for name in stage.get_metric("EXECUTION_DEVICES"))
             ),
         }
+
+    def executed_nodes(self) -> tuple[ExecutedNode, ...]:
+        """The steps of every stage, and after each the copies into other memories."""
+        return list_steps(self.plan, self.stages, self._route)
 
     def close(self) -> None:
         """Closes every stage."""

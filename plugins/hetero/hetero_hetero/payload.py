@@ -1,18 +1,19 @@
 """The payload of a split network: an index in JSON, the blob of each part, and the constants among the outputs.
 
 Sections: `index`; for stage i either `stage/i` (a container written by its device) or, where the device cannot export, `stage/i/model`
-and `stage/i/weights` (the part itself, loaded again at import); `constants/<n>/...` likewise for outputs that are constants.
+and `stage/i/weights` (the part itself, loaded again at import), and with HETERO_FALLBACK=NEXT beside a container `stage/i/part/...`
+(the part, for another device); `constants/<n>/...` likewise for outputs that are constants.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from hetero_core.composing.blobs import add_prefix, export_part, import_part, spec_of_json, spec_to_json, take_prefix
+from hetero_core.composing.blobs import Loaded, add_prefix, export_part, import_part, spec_of_json, spec_to_json, take_prefix
 from hetero_core.composing.properties import MEASURING_KEY
 from hetero_core.contract import Payload, freeze_mapping
 from hetero_core.core import Core
@@ -25,9 +26,11 @@ from hetero_core.network.types import ValueSpec, type_of_json, type_to_json
 from hetero_core.network.writer import pack_network, unpack_network
 from hetero_core.plan import Boundary, Conflict, Plan, PlanStage
 from hetero_hetero.executable import HeteroExecutable
+from hetero_hetero.fallback import is_guarded
 from hetero_hetero.shares import configure_stages
 
 _CONSTANTS = "constants"
+_PART = "part"
 
 
 def export_stages(executable: HeteroExecutable) -> Payload:
@@ -36,6 +39,8 @@ def export_stages(executable: HeteroExecutable) -> Payload:
     stages = [export_part(stage, part, f"stage/{index}", sections) for index, (stage, part) in enumerate(executable.loaded_parts())]
     if executable.constants:
         sections |= add_prefix(_CONSTANTS, pack_network(_hold_constants(executable.constants)))
+    if is_guarded(executable):
+        sections |= _pack_parts(executable, stages)
     fields = {
         "inputs": [spec_to_json(spec) for spec in executable.inputs],
         "outputs": [spec_to_json(spec) for spec in executable.outputs],
@@ -70,11 +75,28 @@ def import_stages(
         import_part(core, row, f"stage/{index}", sections, {**shares[index], **steered}, owner="HETERO")
         for index, row in enumerate(rows)
     ]
+    loaded = [_with_part(one, f"stage/{index}/{_PART}", sections) for index, one in enumerate(loaded)]
     held = take_prefix(_CONSTANTS, sections)
     constants = {name: one.array for name, one in unpack_network(held).initializers.items()} if held else {}
     return HeteroExecutable(
         inputs, outputs, plan, loaded, constants, core=core, threads=config[THREADS_KEY], streams=config[STREAMS_KEY]
     )
+
+
+def _pack_parts(executable: HeteroExecutable, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the sections of the parts that only their devices' own blobs hold, so that another device can load them."""
+    sections: dict[str, Any] = {}
+    for index, (_, part) in enumerate(executable.loaded_parts()):
+        if part is not None and rows[index]["kind"] == "blob":
+            sections |= add_prefix(f"stage/{index}/{_PART}", pack_network(part))
+    return sections
+
+
+def _with_part(loaded: Loaded, prefix: str, sections: Mapping[str, Any]) -> Loaded:
+    """Returns a loaded part with its network, where the blob holds that beside the blob of its device."""
+    executable, network = loaded
+    packed = take_prefix(prefix, sections) if network is None else {}
+    return (executable, unpack_network(packed)) if packed else loaded
 
 
 def _hold_constants(constants: Mapping[str, np.ndarray[Any, Any]]) -> Network:

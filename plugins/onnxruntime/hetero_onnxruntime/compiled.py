@@ -19,7 +19,7 @@ from hetero_core.network.initializers import Initializer
 from hetero_onnxruntime.engine import Engine, open_session
 from hetero_onnxruntime.session import Loaded, Settings, build_session, make_session_options, refer
 
-_MODEL, _WEIGHTS = "model", "weights"
+MODEL, _WEIGHTS = "model", "weights"
 _SMALLEST_OUTSIDE = 1024
 """Bytes; smaller constants stay in the model."""
 
@@ -27,14 +27,14 @@ _SMALLEST_OUTSIDE = 1024
 def store_session(engine: Engine, stamped: Network, settings: Settings) -> Mapping[str, bytes]:
     """Returns the optimized model and its weights; costs a load."""
     with tempfile.TemporaryDirectory(prefix="hetero-ort-") as folder:
-        path = os.path.join(folder, _MODEL)
+        path = os.path.join(folder, MODEL)
         entries = {
             "session.optimized_model_external_initializers_file_name": _WEIGHTS,
             "session.optimized_model_external_initializers_min_size_in_bytes": str(_SMALLEST_OUTSIDE),
         }
         build_session(engine, stamped, settings, entries=entries, optimized_model_filepath=path)
         stored = {}
-        for name in (_MODEL, _WEIGHTS):
+        for name in (MODEL, _WEIGHTS):
             if os.path.exists(os.path.join(folder, name)):
                 with open(os.path.join(folder, name), "rb") as file:
                     stored[name] = file.read()
@@ -45,7 +45,7 @@ def restore_session(engine: Engine, stored: Mapping[str, memoryview], settings: 
     """Returns a session of an optimized model. Raises: what the engine raises."""
     import onnx  # heavy, and loaded already where there is a network
 
-    model = onnx.load_model_from_string(bytes(stored[_MODEL]))
+    model = onnx.load_model_from_string(bytes(stored[MODEL]))
     values, arrays = {}, []
     for tensor in model.graph.initializer:
         place = {entry.key: entry.value for entry in tensor.external_data}

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hetero_core.contract import ConfigKey, DeviceName, Executable
+from hetero_core.devices.host_memory import describe_host_memory
 from hetero_core.engines.device import EngineDevice
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network, Node
@@ -18,6 +19,7 @@ from hetero_onnxruntime.probing import Prober
 from hetero_onnxruntime.provider_errors import find_provider_error
 from hetero_onnxruntime.session import CONFIG_KEYS, Settings, build_session
 
+_CARDS = ("CUDA", "MIGRAPHX", "NVTENSORRTRTX", "ROCM", "TENSORRT")
 _CAPABILITIES = ("FP32", "FP64", "FP16", "INT8")
 
 
@@ -52,9 +54,11 @@ class OrtDevice(EngineDevice):
             + describe_rivalry(self._engine.distributions),
             "OPTIMIZATION_CAPABILITIES": _CAPABILITIES,
             "DEVICE_ARCHITECTURE": "onnxruntime",
+            "DEVICE_TYPE": "discrete" if device.id in _CARDS else "integrated",
             # MaxPool of ONNX Runtime 1.32 passes NaN over.
             "VALUE_DEVIATIONS": ("NAN",),
             "ORT_DISTRIBUTIONS": tuple(f"{name} {version}" for name, version in sorted(self._engine.distributions.items())),
+            **(describe_host_memory() if device.id in ("", "CPU") else {}),
         }
 
     def newest_opsets(self, network: Network) -> Mapping[str, int]:

@@ -14,10 +14,12 @@ from hetero_core.contract import Executable, RunContext
 from hetero_core.dtypes import numpy_dtype, onnx_of_dtype
 from hetero_core.engines.arrays import SMALL, Place, count_bytes, find_place
 from hetero_core.errors import ClosedError
+from hetero_core.executed import ExecutedNode
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType, ValueSpec
 from hetero_core.profile import Profile
 from hetero_onnxruntime.engine import Engine
+from hetero_onnxruntime.executed import list_optimized
 from hetero_onnxruntime.session import Loaded, Settings, build_session
 
 # What the engine takes and gives as plain NumPy arrays; the others are bound by address.
@@ -145,6 +147,10 @@ class OrtExecutable(Executable):
         name = event["name"].removesuffix("_kernel_time")
         index = self.network.index_of_node.get(name)
         return Node(name, event["args"]["op_name"], (), ()) if index is None else self.network.nodes[index]
+
+    def executed_nodes(self) -> tuple[ExecutedNode, ...]:
+        """The nodes of the model as the engine has optimized it; costs a load."""
+        return list_optimized(self._engine, self.stamped, self.settings, self.network) if self.outputs else ()
 
     def metrics(self) -> dict[str, Any]:
         """Metrics that the engine reports of the session."""

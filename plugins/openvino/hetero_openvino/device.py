@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hetero_core.contract import ConfigKey, DeviceName, Executable
+from hetero_core.devices.host_memory import describe_host_memory
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.engines.device import EngineDevice
 from hetero_core.errors import LoadError
@@ -24,7 +25,7 @@ from hetero_openvino.ports import Ports
 from hetero_openvino.probing import Prober
 from hetero_openvino.roundings import find_lost_rounding
 
-PRECISION_KEY = "INFERENCE_PRECISION_HINT"
+PRECISION_KEY, MODE_KEY = "INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT"
 NEWEST_OPSETS = MappingProxyType({"": 28})
 """The newest opset whose operators were compared with OpenVINO 2026.4, which runs what it does not know as what was before, without a word.
 
@@ -51,9 +52,16 @@ class OpenvinoDevice(EngineDevice):
         return {
             PRECISION_KEY: ConfigKey(
                 str,
-                "f32",
-                "What float32 is computed in. OpenVINO itself takes bfloat16 on processors that have it; f32 keeps the answer.",
+                None,
+                "What float32 is computed in; not set: as EXECUTION_MODE_HINT has it.",
                 choices=("bf16", "f16", "f32"),
+            ),
+            MODE_KEY: ConfigKey(
+                str,
+                "ACCURACY",
+                "ACCURACY: float32 is computed in f32, which keeps the answer; PERFORMANCE: in what OpenVINO takes by itself, bfloat16 on "
+                "processors that have it. INFERENCE_PRECISION_HINT wins.",
+                choices=("ACCURACY", "PERFORMANCE"),
             ),
             QUANTIZED_KEY: ConfigKey(
                 bool,
@@ -73,8 +81,10 @@ class OpenvinoDevice(EngineDevice):
             ),
             "OPTIMIZATION_CAPABILITIES": lambda: tuple(self._engine.core.get_property(own, "OPTIMIZATION_CAPABILITIES")),
             "DEVICE_ARCHITECTURE": lambda: str(self._engine.core.get_property(own, "DEVICE_ARCHITECTURE")) or "openvino",
+            "DEVICE_TYPE": lambda: self._engine.core.get_property(own, "DEVICE_TYPE").name.lower(),
             # OpenVINO 2026.4: Relu of NaN is 0, and so is Gather of an index that is not there.
             "VALUE_DEVIATIONS": ("INDICES", "NAN"),
+            **(describe_host_memory() if own == "CPU" else {}),
         }
 
     def newest_opsets(self, network: Network) -> Mapping[str, int]:
@@ -138,6 +148,13 @@ class OpenvinoDevice(EngineDevice):
         return OpenvinoExecutable(self._engine, network, compiled, ports, streams=properties[STREAMS_KEY], blob=stored["model"])
 
 
+def _choose_precision(config: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the engine's properties that say what float32 is computed in."""
+    if config[PRECISION_KEY] is not None:
+        return {PRECISION_KEY: config[PRECISION_KEY]}
+    return {PRECISION_KEY: "f32"} if config[MODE_KEY] == "ACCURACY" else {MODE_KEY: "PERFORMANCE"}
+
+
 def _translate(config: Mapping[str, Any], device: str) -> dict[str, Any]:
     """Returns the engine's properties of a complete configuration."""
     streams = config[STREAMS_KEY]
@@ -148,7 +165,7 @@ def _translate(config: Mapping[str, Any], device: str) -> dict[str, Any]:
     return {
         **unfused,
         **(exact if device.startswith(("CPU", "GPU")) else {}),
-        PRECISION_KEY: config[PRECISION_KEY],
+        **_choose_precision(config),
         "PERF_COUNT": "YES" if config["PERF_COUNT"] else "NO",
         # Ours are the threads of one run; the engine's are those of all streams together.
         THREADS_KEY: config[THREADS_KEY] * streams,

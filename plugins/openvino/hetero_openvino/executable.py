@@ -22,6 +22,7 @@ from hetero_core.devices.threads import STREAMS_KEY
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.engines.arrays import SMALL, Place, count_bytes, find_place
 from hetero_core.errors import ClosedError, InferenceError, LoadError
+from hetero_core.executed import ExecutedNode
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import ValueSpec
 from hetero_core.profile import Profile
@@ -29,6 +30,7 @@ from hetero_openvino.arithmetic import EXACT_FLOAT, settle_limits
 from hetero_openvino.conversion import CARRIERS, TYPE_NAMES, read_model
 from hetero_openvino.emptiness import list_multiplied_axes
 from hetero_openvino.engine import Engine
+from hetero_openvino.executed import list_layers
 from hetero_openvino.packing import PACKED, pack_array, unpack_array
 from hetero_openvino.ports import Ports, assign_ports, take_out_copies
 from hetero_openvino.probing import shorten_message
@@ -275,6 +277,11 @@ class OpenvinoExecutable(Executable):
             "OPENVINO_THREADS": int(self.compiled.get_property("INFERENCE_NUM_THREADS")),
             "OPENVINO_STREAMS": int(self.compiled.get_property("NUM_STREAMS")),
         }
+
+    def executed_nodes(self) -> tuple[ExecutedNode, ...] | None:
+        """The layers of the engine's own executed graph."""
+        compiled = self.compiled
+        return () if compiled is None else list_layers(compiled.get_runtime_model(), self.network, self._find_node)
 
     def close(self) -> None:
         """Lets the compiled model and its requests go, and the engine's threads with them, whoever still holds this object."""

@@ -34,6 +34,10 @@ _FORWARDED_METRICS = frozenset(
         "DEVICE_ARCHITECTURE",
         "RANGE_FOR_STREAMS",
         "RANGE_FOR_ASYNC_INFER_REQUESTS",
+        "DEVICE_TYPE",
+        "DEVICE_UUID",
+        "DEVICE_TOTAL_MEM_SIZE",
+        "DEVICE_FREE_MEM_SIZE",
         "MAX_BATCH_SIZE",
         "VALUE_DEVIATIONS",
     )

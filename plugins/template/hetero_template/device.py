@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from hetero_core.contract import ConfigKey, DeviceName, Done, Executable, Extension, Payload, QueryResult, RunContext
+from hetero_core.devices.host_memory import describe_host_memory
 from hetero_core.devices.query import query_by_transform, require_all_supported
 from hetero_core.errors import DeviceUnavailableError, InferenceError
+from hetero_core.executed import ExecutedNode
 from hetero_core.hookspecs import hookimpl
 from hetero_core.kernels.execution import Program
 from hetero_core.kernels.program import compile_program
@@ -86,6 +88,8 @@ class TemplateDevice:
             "RANGE_FOR_ASYNC_INFER_REQUESTS": (1, 1, 1),
             # Most of a kernel is Python, so HETERO does not run two such devices at once.
             "HOLDS_INTERPRETER_LOCK": True,
+            # A card asks its driver here; the memory of this device is a part of the host's.
+            **describe_host_memory(),
         }
 
     @hookimpl
@@ -168,6 +172,10 @@ class TemplateExecutable(Executable):
             done(None, error)
         else:
             done(outputs, None)
+
+    def executed_nodes(self) -> tuple[ExecutedNode, ...]:
+        """Tells the steps of a run, for those who look at `network.get_runtime_model()`."""
+        return self._program.list_steps(self.network.types)
 
     def close(self) -> None:
         """Lets the queue run empty and end. Does not wait: `close` may be called by `done`, on the thread of the queue."""

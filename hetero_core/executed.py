@@ -1,0 +1,116 @@
+"""The executed graph of a loaded network: what its devices run in place of its nodes, as a list and as a Network.
+
+A device tells its steps (`Executable.executed_nodes`); a device made of devices joins those of its parts. `join_executed` makes a Network
+of them whose nodes are of the domain "hetero.executed": to be looked at, written to a file and drawn, not to be loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.types import ValueSpec, ValueType
+from hetero_core.profile import NodeTime, Profile
+from hetero_core.records import record
+
+DOMAIN = "hetero.executed"
+
+
+@record(frozen=True, slots=True)
+class ExecutedNode:
+    """One step of a device. `origins` are the nodes of the network that it stands for; none for what the device has added by itself.
+
+    `name` is what the device calls it in profiles, `operator` what it is, as "Conv" or "transfer". `layouts` has for each output its axes
+    from the slowest to the fastest by letter ("acdb": channels last), "" where that is not known. `path` leads to its subgraph, as in
+    `NodeTime`.
+    """
+
+    name: str
+    operator: str
+    origins: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    kernel: str = ""
+    layouts: tuple[str, ...] = ()
+    types: tuple[ValueType | None, ...] = ()
+    device: str = ""
+    path: tuple[int, ...] = ()
+
+
+def place_executed(nodes: Sequence[ExecutedNode], device: str, index: int) -> tuple[ExecutedNode, ...]:
+    """Returns the nodes of a part as those of the whole: below its index, on its device where they name none."""
+    return tuple(replace(node, device=node.device or device, path=(index, *node.path)) for node in nodes)
+
+
+def list_nodes(nodes: Sequence[Node], types: Mapping[str, ValueType], *, kernel: str = "") -> tuple[ExecutedNode, ...]:
+    """Returns nodes of a network that a device runs one by one, in order."""
+    return tuple(
+        ExecutedNode(
+            node.name, node.op_type, node.origins, node.reads, node.writes, kernel, types=tuple(map(types.get, node.writes))
+        )
+        for node in nodes
+    )
+
+
+def name_layout(order: Sequence[int]) -> str:
+    """Returns the letters of axes that are given from the slowest to the fastest."""
+    return "".join(chr(ord("a") + axis) for axis in order)
+
+
+def join_executed(
+    name: str, inputs: tuple[ValueSpec, ...], outputs: tuple[ValueSpec, ...], nodes: Sequence[ExecutedNode], profile: Profile | None
+) -> Network:
+    """Returns the executed graph as a network of nodes of the domain "hetero.executed"; times are those of `profile`.
+
+    Attributes of its nodes: `device`, `path`, `kernel`, `layouts`, `original_names`, and `microseconds` where it was measured.
+    Constants are left out. An order of execution is an order of the graph; names that occur again get a number.
+    """
+    seconds = {} if profile is None else _add_up(profile.entries)
+    known = {spec.name for spec in inputs}
+    types: dict[str, ValueType] = {spec.name: spec.type for spec in (*inputs, *outputs)}
+    made: list[Node] = []
+    names: dict[str, int] = {}
+    for node in nodes:
+        count = names[node.name] = names.get(node.name, 0) + 1
+        written = tuple(value for value in node.outputs if value not in known)
+        known.update(written)
+        types.update((value, kind) for value, kind in zip(node.outputs, node.types, strict=False) if kind is not None)
+        made.append(
+            Node(
+                node.name if count == 1 else f"{node.name}#{count}",
+                node.operator,
+                tuple(value for value in node.inputs if value in known and value not in written),
+                written,
+                domain=DOMAIN,
+                attributes=_describe(node, seconds.get((node.path, node.name))),
+                origins=node.origins or (node.name,),
+            )
+        )
+    kept = tuple(spec for spec in outputs if spec.name in known)
+    return Network(name, inputs, kept, tuple(made), {}, types, {"": 17, DOMAIN: 1})
+
+
+def _describe(node: ExecutedNode, seconds: float | None) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "device": node.device,
+        "path": "/".join(map(str, node.path)),
+        "kernel": node.kernel,
+        "layouts": node.layouts,
+        "original_names": node.origins,
+    }
+    attributes = {name: value for name, value in fields.items() if value not in ("", ())}
+    return attributes if seconds is None else {**attributes, "microseconds": seconds * 1e6}
+
+
+def _add_up(entries: Sequence[NodeTime]) -> dict[tuple[tuple[int, ...], str], float]:
+    """Returns the seconds of each node by its path and name; a value that is copied may have the name of a node, and stands apart."""
+    sums: dict[tuple[tuple[int, ...], str], float] = {}
+    for entry in entries:
+        key = (
+            entry.path,
+            f"{entry.node} to {', '.join(entry.targets)}" if entry.operator == "transfer" and entry.targets else entry.node,
+        )
+        sums[key] = sums.get(key, 0.0) + entry.seconds
+    return sums

@@ -1,0 +1,106 @@
+"""DeviceTensor: an array in the memory of a device, given to requests as input and set as output, so that values stay where they are.
+
+A value goes like this: `write` copies it to the device once -> each run that is given the tensor reads it there -> an output that was set
+to a tensor stays in the device's memory -> the tensor is the input of the next network there, or `read` copies it to the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_core.dtypes import numpy_dtype
+from hetero_core.errors import InputNameError, InputTypeError
+from hetero_core.network.types import HOST, TensorType, ValueSpec
+
+if TYPE_CHECKING:
+    from hetero_core.runtime.executable import ExecutableNetwork
+
+
+class DeviceTensor:
+    """A tensor in the memory of a device. `array` is the device's own; of an output it is valid until the next run of its request."""
+
+    def __init__(self, network: ExecutableNetwork, spec: ValueSpec) -> None:
+        assert spec.dtype is not None, "only tensors lie in the memory of a device"
+        self.memory = spec.memory
+        self.dtype = numpy_dtype(spec.dtype)
+        self.array: Any = None
+        self._spec = spec
+        self._to_host, self._from_host = network.to_host, network.from_host
+
+    @classmethod
+    def create(cls, network: ExecutableNetwork, name: str, value: Any = None) -> DeviceTensor:
+        """Returns a tensor for an input or output of a loaded network, with `value` written to it.
+
+        Raises: InputNameError for a name that the network does not have, or whose values lie in the host's memory; as `write`.
+        """
+        from hetero_core.runtime.door import find_spec
+
+        spec, _ = find_spec(name, network.all_inputs, network.all_outputs, network=network.name)
+        if spec.memory == HOST or not isinstance(spec.type, TensorType) or spec.dtype is None:
+            raise InputNameError(
+                f"'{name}' of {network.where} lies in the host's memory; give arrays of NumPy, which are shared and not copied"
+            )
+        tensor = cls(network, spec)
+        if value is not None:
+            tensor.write(value)
+        return tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of what was written, or of what a run has made."""
+        return tuple(self._require().shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its elements."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    def write(self, value: Any) -> None:
+        """Copies a value of the host to the device. Raises: InputTypeError, InputShapeError."""
+        from hetero_core.runtime.door import convert_value
+
+        host = ValueSpec(self._spec.name, self._spec.type, HOST)
+        self.array = self._from_host(convert_value(value, host, network="its tensor"), self._spec)
+
+    def read(self) -> np.ndarray[Any, Any]:
+        """Returns a copy on the host. Raises: InputNameError before anything was written."""
+        array: np.ndarray[Any, Any] = self._to_host(self._require())
+        return array
+
+    def _require(self) -> Any:
+        if self.array is None:
+            raise InputNameError(f"the tensor for '{self._spec.name}' has no value yet; write one, or set it as output and run")
+        return self.array
+
+    def require_memory(self, spec: ValueSpec, where: str) -> DeviceTensor:
+        """Returns itself. Raises: InputTypeError where the value of this spec lies in another memory."""
+        if spec.memory != self.memory:
+            raise InputTypeError(f"{where}: expected an array in {spec.memory}, got a tensor in {self.memory}; give tensor.read()")
+        return self
+
+
+Presets = Sequence[np.ndarray[Any, Any] | None]
+
+
+def check_preset(value: Any, spec: ValueSpec, *, network: str) -> Any:
+    """Returns the array or tensor that an output is to be written to. Raises: InputNameError, InputTypeError, InputShapeError."""
+    from hetero_core.runtime.door import convert_value
+
+    where = f"output '{spec.name}' of network '{network}'"
+    if isinstance(value, DeviceTensor):
+        return value.require_memory(spec, where)
+    if not (isinstance(value, np.ndarray) and value.flags.writeable and value.flags.c_contiguous):
+        raise InputNameError(f"{where}: expected a writable C-contiguous NumPy array to fill")
+    convert_value(value, spec, network=network)
+    return value
+
+
+def order_presets(presets: Mapping[str, Any], outputs: Sequence[ValueSpec]) -> tuple[list[Any], dict[int, DeviceTensor]]:
+    """Returns the caller's arrays by position, for the device, and the tensors, whose values stay in its memory."""
+    ordered = [presets.get(spec.name) for spec in outputs]
+    kept = {index: value for index, value in enumerate(ordered) if isinstance(value, DeviceTensor)}
+    arrays = [None if index in kept else value for index, value in enumerate(ordered)]
+    return arrays if any(value is not None for value in arrays) else [], kept

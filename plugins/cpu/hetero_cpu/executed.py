@@ -1,0 +1,60 @@
+"""The executed graph of a network on CPU: the steps of the plan that was used last, with the order of axes in the arena."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hetero_core.contract import Executable
+from hetero_core.executed import ExecutedNode, list_nodes, name_layout
+from hetero_core.network.types import ValueType
+from hetero_cpu.plan import Foreign, Plan, PlannedStep
+
+if TYPE_CHECKING:
+    from hetero_core.network.graph import Network
+    from hetero_cpu.open_plans import OpenPlans
+    from hetero_cpu.plans_in_use import PlanInUse
+
+
+class TellingExecutable(Executable):
+    """An executable on CPU that tells its steps."""
+
+    _transformed: Network
+    _only_plan: PlanInUse | None
+    _plans: Mapping[Any, PlanInUse]
+    _open_plans: OpenPlans
+
+    def executed_nodes(self) -> tuple[ExecutedNode, ...]:
+        """The steps of the plan that was used last; before the first run of a network with open sizes its nodes one by one."""
+        used = self._only_plan or next(iter([*reversed(list(self._plans.values())), *reversed(self._open_plans.plans)]), None)
+        if used is None or used.is_refuted:
+            return list_nodes(self._transformed.nodes, self._transformed.types, kernel="toolkit")
+        return list_steps(used.plan, self._transformed.types)
+
+
+def list_steps(plan: Plan, types: Mapping[str, ValueType]) -> tuple[ExecutedNode, ...]:
+    """Returns the steps of a plan in order. Layouts are those in the arena, a layout of four axes in channels last is "acdb"."""
+    return tuple(
+        ExecutedNode(
+            step.node.name,
+            step.node.op_type,
+            step.node.origins,
+            step.work.reads,
+            step.writes,
+            _name_kernel(step),
+            tuple(_find_layout(step.strides.get(value)) for value in step.writes),
+            tuple(types.get(value) for value in step.writes),
+        )
+        for step in plan.steps
+    )
+
+
+def _name_kernel(step: PlannedStep) -> str:
+    if isinstance(step.work, Foreign):
+        return "toolkit"
+    return "machine code" if step.work.kernels else "NumPy"
+
+
+def _find_layout(strides: tuple[int, ...] | None) -> str:
+    """Returns the axes from the largest stride to the smallest, those of equal strides in order; "" where they are not known."""
+    return "" if strides is None else name_layout(sorted(range(len(strides)), key=lambda axis: -strides[axis]))

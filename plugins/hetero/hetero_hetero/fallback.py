@@ -1,0 +1,353 @@
+"""Fallback in runs: where the device of a stage fails in a run, the part goes on elsewhere, for this request and for all later ones.
+
+How a value goes: inputs of the stage in its device's memory -> the run fails -> the part is loaded on the other devices of the list ->
+the inputs come to the host -> the part runs there -> its outputs go into the memory from which the stages behind it read. What ran before
+the stage is not run again. A device that fails where the others fail, too, keeps its part: the fault is in the inputs.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import Any
+
+from hetero_core.composing.properties import PROPERTIES_KEY
+from hetero_core.composing.runs import run_child
+from hetero_core.contract import Array, Done, Executable, RunContext, freeze_mapping
+from hetero_core.core import Core
+from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
+from hetero_core.errors import (
+    ClosedError,
+    DeadlineExceededError,
+    HeteroError,
+    MemoryLimitError,
+    RequestCancelledError,
+    UnsupportedNodesError,
+)
+from hetero_core.executed import ExecutedNode
+from hetero_core.network.graph import Network
+from hetero_core.network.types import HOST, ValueSpec
+from hetero_core.plan import Plan
+from hetero_core.runtime.executable import ExecutableNetwork
+from hetero_core.runtime.executed import list_executed
+from hetero_core.runtime.transfers import move_value
+from hetero_hetero.executable import HeteroExecutable
+
+logger = logging.getLogger(__name__)
+
+_FINAL = (RequestCancelledError, DeadlineExceededError, MemoryLimitError, ClosedError)
+"""Errors after which no other device is tried."""
+
+
+@dataclass(frozen=True)
+class Substitutes:
+    """The devices of a list, from which substitutes for a failing one are loaded. `own` is the configuration of HETERO itself.
+
+    `failed` holds the devices that have failed in a run; they are not loaded again.
+    """
+
+    core: Core
+    itself: str
+    own: Mapping[str, Any]
+    configs: Mapping[str, Mapping[str, Any]]
+    failed: set[str] = field(default_factory=set)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def load(self, part: Network, device: str, *, threads: int) -> ExecutableNetwork:
+        """Returns the part of a device that has failed, loaded on the other devices of the list.
+
+        Raises: UnsupportedNodesError where no device is left, or they refuse nodes; what loading raises.
+        """
+        rest = [other for other in self.configs if other != device and other not in self.failed]
+        if not rest:
+            raise UnsupportedNodesError(f"no other device of {self.itself} is left", {})
+        shares = {THREADS_KEY: threads, STREAMS_KEY: 1}
+        if len(rest) == 1:
+            return self.core.load_network(part, rest[0], {**self.configs[rest[0]], **shares})
+        composed = f"HETERO:{','.join(rest)}"
+        return self.core.load_network(part, composed, {**self._configure(composed, rest), **shares})
+
+    def _configure(self, device: str, rest: Collection[str]) -> dict[str, Any]:
+        """Returns HETERO's own configuration for a list of some of its devices."""
+        keys = self.core.config_keys(device)
+        config = {name: value for name, value in self.own.items() if name in keys and not keys[name].is_arguments}
+        if config.get(PROPERTIES_KEY):
+            config[PROPERTIES_KEY] = {name: values for name, values in config[PROPERTIES_KEY].items() if name in rest}
+        return config
+
+
+class _State:
+    """The working memory of one request for a stage; that of the substitute is made when it is first needed."""
+
+    def __init__(self, own: object, other: _State | None = None) -> None:
+        self.own = own
+        self.substitute: object = None
+        self.has_substitute = False
+        self._other = other
+
+    def of_substitute(self, substitute: ExecutableNetwork) -> object:
+        """Returns the working memory on the substitute."""
+        if not self.has_substitute:
+            beside = self._other.substitute if self._other is not None and self._other.has_substitute else None
+            self.substitute = substitute.create_state(beside)
+            self.has_substitute = True
+        return self.substitute
+
+
+Moved = Callable[[ExecutableNetwork, str], None]
+"""Is told once that a substitute has taken over from a device, and the reason."""
+
+
+class GuardedExecutable(Executable):
+    """The executable of a stage, and behind it the substitute on other devices that takes over when it fails.
+
+    It stands in the stage in place of the device's own executable, and does not refer to the stage: so both are freed when nobody holds
+    the network any more.
+    """
+
+    def __init__(self, stage: ExecutableNetwork, load: Callable[[], ExecutableNetwork], moved: Moved) -> None:
+        """`load` returns the substitute, or raises a HeteroError that says why there is none."""
+        self._own = stage.executable
+        self._run_own = stage.run
+        self._device, self._where = str(stage.device), stage.where
+        self._to_host, self._from_host, self._submit = stage.to_host, stage.from_host, stage.submit
+        self._load = load
+        self._moved = moved
+        self._lock = threading.Lock()
+        self._loaded: ExecutableNetwork | None = None
+        self._serving: ExecutableNetwork | None = None
+        self.inputs, self.outputs = self._own.inputs, self._own.outputs
+        self.pipeline_depth, self.settable_keys = self._own.pipeline_depth, self._own.settable_keys
+
+    def create_state(self) -> _State:
+        """Returns working memory; on the stage's own device as long as that serves."""
+        return _State(None if self._serving is not None else self._own.create_state())
+
+    def create_spare(self, state: object) -> _State:
+        """Returns the second working memory of a request."""
+        assert isinstance(state, _State), "a spare is made for a state of this executable"
+        return _State(None if self._serving is not None else self._own.create_spare(state.own), state)
+
+    def run(self, inputs: tuple[Array, ...], context: RunContext) -> tuple[Array, ...]:
+        """Returns the outputs, in the memory of the stage's own device whichever device has computed them."""
+        if self._serving is not None:
+            return self._run_elsewhere(self._serving, inputs, context)
+        try:
+            return self._run_own(inputs, _with_state(context, _state_of(context).own))
+        except Exception as error:
+            outputs = self._take_over(inputs, context, error)
+            if outputs is None:
+                raise
+            return outputs
+
+    def _submit_run(self, run: Callable[[], tuple[Array, ...]], done: Done) -> None:
+        """Computes on a thread of the core; `done` is called once."""
+
+        def work() -> None:
+            try:
+                outputs = run()
+            except BaseException as error:  # noqa: BLE001  # whoever waits is told
+                done(None, error)
+                return
+            done(outputs, None)
+
+        dropped = RequestCancelledError(f"the Core was closed before a run on {self._device} went on")
+        try:
+            future = self._submit(work)
+        except ClosedError as error:
+            done(None, error)
+            return
+        future.add_done_callback(lambda ended: done(None, dropped) if ended.cancelled() else None)
+
+    def _take_over(self, inputs: tuple[Array, ...], context: RunContext, error: Exception) -> tuple[Array, ...] | None:
+        """Returns the outputs that the substitute computes; None where there is none, or it fails, too, as the error then notes."""
+        if isinstance(error, _FINAL) or context.cancelled():
+            return None
+        began, reason = perf_counter(), _describe(error)
+        try:
+            with self._lock:
+                self._loaded = substitute = self._load() if self._loaded is None else self._loaded
+        except Exception as refusal:  # noqa: BLE001  # the first error is raised, and notes this one
+            error.add_note(f"HETERO_FALLBACK=NEXT finds no other device for the part: {_describe(refusal)}")
+            return None
+        if context.cancelled():
+            return None
+        if context.profile is not None:
+            context.profile.add_fallback(self._device, str(substitute.device), reason, begin=began)
+        try:
+            outputs = self._run_elsewhere(substitute, inputs, context)
+        except _FINAL:
+            raise
+        except Exception as failure:  # noqa: BLE001  # the first error is raised, and notes this one
+            error.add_note(f"{substitute.device} was given the part and failed, too: {_describe(failure)}")
+            return None
+        self._settle(substitute, reason)
+        return outputs
+
+    def _settle(self, substitute: ExecutableNetwork, reason: str) -> None:
+        """Lets the substitute serve all later runs, now that it has done what the stage's own device could not."""
+        with self._lock:
+            if self._serving is not None:
+                return
+            self._serving = substitute
+        logger.warning("%s failed in a run: %s; it runs on %s from now on", self._where, reason, substitute.device)
+        self._moved(substitute, reason)
+
+    def _run_elsewhere(self, substitute: ExecutableNetwork, inputs: tuple[Array, ...], context: RunContext) -> tuple[Array, ...]:
+        """Returns the substitute's outputs for inputs in the memory of the stage's own device, in that memory."""
+        profile, own, other = context.profile, self._device, str(substitute.device)
+        if profile is not None:
+            profile.device = other
+
+        def bring_home(value: Any, spec: ValueSpec) -> Any:
+            is_home = spec.memory == HOST or value is None
+            return value if is_home else move_value(value, self._to_host, profile, spec.name, own, (other,))
+
+        def bring_back(value: Any, spec: ValueSpec) -> Any:
+            if spec.memory == HOST or value is None:
+                return value
+            return move_value(value, lambda array: self._from_host(array, spec), profile, spec.name, other, (own,))
+
+        values = tuple(map(bring_home, inputs, self.inputs))
+        outputs = run_child(substitute, values, _with_state(context, _state_of(context).of_substitute(substitute)))
+        # Nobody waits for what a cancelled run returns.
+        return outputs if context.token.is_set else tuple(map(bring_back, outputs, self.outputs))
+
+    def set_config(self, config: Mapping[str, Any]) -> None:
+        """Hands new values on to the stage's own device."""
+        self._own.set_config(config)
+
+    def metrics(self) -> Mapping[str, Any]:
+        """The metrics of the device that serves."""
+        serving = self._serving
+        if serving is None:
+            return self._own.metrics()
+        return {name: serving.get_metric(name) for name in ("EXECUTION_DEVICES", "REFERENCE_NODES")}
+
+    def executed_nodes(self) -> tuple[ExecutedNode, ...] | None:
+        """The steps of the device that serves."""
+        return self._own.executed_nodes() if self._serving is None else list_executed(self._serving)
+
+    def close(self) -> None:
+        """Closes the substitute and the stage's own executable."""
+        with self._lock:
+            loaded, self._loaded = self._loaded, None
+        if loaded is not None:
+            loaded.close()
+        self._own.close()
+
+
+class StartingGuard(GuardedExecutable):
+    """A guard of an executable that starts runs by itself."""
+
+    def start(self, inputs: tuple[Array, ...], context: RunContext, done: Done) -> None:
+        """Begins a run on the stage's own device; after a failure it is run again on a thread of the core."""
+        if self._serving is not None:
+            self._submit_run(lambda: self.run(inputs, context), done)
+            return
+
+        def end(outputs: tuple[Array, ...] | None, error: BaseException | None) -> None:
+            if not isinstance(error, Exception):
+                done(outputs, error)
+                return
+            failure = error
+
+            def run_again() -> tuple[Array, ...]:
+                results = self._take_over(inputs, context, failure)
+                if results is None:
+                    raise failure
+                return results
+
+            # Loading takes its time: not on the thread of the device.
+            self._submit_run(run_again, done)
+
+        start = self._own.start
+        assert start is not None, "only a device that starts runs has such a guard"
+        try:
+            start(inputs, _with_state(context, _state_of(context).own), end)
+        except Exception as error:  # noqa: BLE001  # told, as an error of the run
+            end(None, error)
+
+
+def guard_stages(executable: HeteroExecutable, substitutes: Substitutes) -> HeteroExecutable:
+    """Returns the executable, each stage of which now goes on elsewhere when its device fails in a run.
+
+    A stage on HETERO itself is left as it is: the networks in it look after themselves.
+    """
+    for index, (stage, part) in enumerate(executable.loaded_parts()):
+        if str(stage.device) != substitutes.itself:
+            guard = GuardedExecutable if stage.executable.start is None else StartingGuard
+            guarded = guard(
+                stage, _find_load(executable.plan, index, stage, part, substitutes), _tell(executable, index, substitutes)
+            )
+            stage.executable, stage.run = guarded, guarded.run
+    return executable
+
+
+def is_guarded(executable: HeteroExecutable) -> bool:
+    """Says whether stages of the executable go on elsewhere, for which the networks of all parts are needed."""
+    return any(isinstance(stage.executable, GuardedExecutable) for stage in executable.stages)
+
+
+def _find_load(
+    plan: Plan, index: int, stage: ExecutableNetwork, part: Network | None, substitutes: Substitutes
+) -> Callable[[], ExecutableNetwork]:
+    """Returns what loads the substitute of a stage."""
+    device, threads = str(stage.device), stage.config[THREADS_KEY]
+    pinned = [name for name in plan.stages[index].nodes if name in plan.pins]
+
+    def load() -> ExecutableNetwork:
+        if pinned:
+            raise UnsupportedNodesError(f"node '{pinned[0]}' is pinned to {plan.pins[pinned[0]]}", {})
+        if part is None:
+            raise UnsupportedNodesError("the network of the part is not in the blob", {})
+        return substitutes.load(part, device, threads=threads)
+
+    return load
+
+
+def _tell(executable: HeteroExecutable, index: int, substitutes: Substitutes) -> Moved:
+    """Returns what writes into the executable that a stage has moved."""
+    reference = weakref.ref(executable)
+
+    def note_move(loaded: ExecutableNetwork, reason: str) -> None:
+        split = reference()
+        if split is None:
+            return
+        with substitutes.lock:
+            substitutes.failed.add(split.plan.stages[index].device)
+            split.replace_part(index, loaded, move_stage(split.plan, index, str(loaded.device), reason))
+
+    return note_move
+
+
+def move_stage(plan: Plan, index: int, device: str, reason: str) -> Plan:
+    """Returns the plan with a stage on another device, and with the reason in the refusals of its nodes."""
+    stage = plan.stages[index]
+    reasons = {name: {**plan.refusals.get(name, {}), stage.device: f"failed in a run: {reason}"} for name in stage.nodes}
+    return replace(
+        plan,
+        device_of_node=freeze_mapping({**plan.device_of_node, **dict.fromkeys(stage.nodes, device)}),
+        refusals=freeze_mapping({**plan.refusals, **reasons}),
+        stages=(*plan.stages[:index], replace(stage, device=device), *plan.stages[index + 1 :]),
+    )
+
+
+def _state_of(context: RunContext) -> _State:
+    state = context.state
+    assert isinstance(state, _State), "a run has the state that its executable made"
+    return state
+
+
+def _with_state(context: RunContext, state: object) -> RunContext:
+    return RunContext(state, outputs=context.outputs, profile=context.profile, token=context.token, limits=context.limits)
+
+
+def _describe(error: Exception) -> str:
+    """Returns an error as one line; one that is not ours with its type, which often says more."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, HeteroError) else f"{type(error).__name__}: {text}"

@@ -1,0 +1,146 @@
+"""The executed graph: the steps of each device with the nodes that they stand for, their layouts and times, as a network and as a page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from hetero_cupy.device import GpuDevice
+from hetero_cupy.fake_runtime import FakeRuntime
+
+from hetero_core import Core, Executable, Network, RunContext
+from hetero_core.errors import ClosedError, PluginError
+from hetero_core.executed import DOMAIN
+from hetero_core.network.writer import network_to_bytes
+from hetero_core.reports.executed import executed_to_html
+from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
+
+MODEL = onnx.parser.parse_model("""
+<ir_version: 8, opset_import: ["": 17]>
+picture (float[1, 3, 16, 16] x, float[8, 3, 3, 3] w) => (float[1, 8, 16, 16] y) {
+    [conv] a = Conv <pads = [1, 1, 1, 1]> (x, w)
+    [relu] b = Relu (a)
+    [exp] y = Exp (b)
+}
+""")
+INPUTS = {"x": np.zeros((1, 3, 16, 16), np.float32), "w": np.zeros((8, 3, 3, 3), np.float32)}
+DEVICES = [
+    "CPU",
+    "TEMPLATE",
+    "ORT",
+    "OPENVINO",
+    "HETERO:TEMPLATE,CPU",
+    "MULTI:CPU",
+    "AUTO:CPU,TEMPLATE",
+    "BATCH:CPU",
+    "PROCESS:CPU",
+]
+
+
+def run(core: Core, device: str, **config: Any) -> Network:
+    request = core.load_network(MODEL, device, {"PERF_COUNT": True, **config}).create_infer_request()
+    request.infer(INPUTS)
+    return request._network.get_runtime_model(request.profile)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_steps_stand_for_the_nodes_of_the_network_and_lead_from_its_inputs_to_its_outputs(core: Core, device: str) -> None:
+    executed = run(core, device)
+    known = {spec.name for spec in executed.inputs}
+    for node in executed.nodes:
+        assert node.domain == DOMAIN
+        assert set(node.inputs) <= known
+        known.update(node.outputs)
+    assert [spec.name for spec in executed.inputs] == ["x", "w"]
+    assert [spec.name for spec in executed.outputs] == ["y"]
+    origins = [name for node in executed.nodes for name in node.attributes.get("original_names", ())]
+    assert origins == ([] if device.startswith("PROCESS") else ["conv", "relu", "exp"])
+    # It can be written, and read again by anybody who knows ONNX.
+    assert [node.name for node in onnx.load_from_string(network_to_bytes(executed)).graph.node] == [
+        node.name for node in executed.nodes
+    ]
+
+
+@pytest.mark.parametrize("device", DEVICES[:-1])
+def test_times_are_those_of_the_profile(core: Core, device: str) -> None:
+    request = core.load_network(MODEL, device, {"PERF_COUNT": True}).create_infer_request()
+    request.infer(INPUTS)
+    executed = request._network.get_runtime_model(request.profile)
+    total = sum(node.attributes.get("microseconds", 0) for node in executed.nodes if node.op_type != "transfer")
+    assert total == pytest.approx(sum(entry.seconds for entry in request.perf_counts if entry.operator != "transfer") * 1e6)
+    assert all("microseconds" not in node.attributes for node in request._network.get_runtime_model().nodes)
+
+
+def test_engines_tell_fused_nodes_and_layouts(core: Core) -> None:
+    fused = next(node for node in run(core, "OPENVINO").nodes if "conv" in node.origins)
+    assert fused.origins == ("conv", "relu")
+    assert fused.attributes["layouts"] == ("acdb",)
+    assert next(node.op_type for node in run(core, "ORT").nodes if "conv" in node.origins) == "FusedConv"
+
+
+def test_cpu_tells_the_layout_in_its_arena(core: Core) -> None:
+    weights = onnx.numpy_helper.from_array(np.zeros((8, 3, 3, 3), np.float32), "w")
+    model = onnx.ModelProto()
+    model.CopyFrom(MODEL)
+    del model.graph.input[1]
+    model.graph.initializer.append(weights)
+    loaded = core.load_network(model, "CPU", {"CPU_KERNELS": "NUMPY"})
+    layouts = {node.name: node.attributes["layouts"] for node in loaded.get_runtime_model().nodes}
+    assert layouts == {"conv+relu": ("acdb",), "exp": ("acdb",)}
+
+
+def test_split_network_joins_its_parts_and_shows_copies(core: Core) -> None:
+    executed = run(core, "HETERO:TEMPLATE,CPU", TEMPLATE_REFUSED_OPERATORS="Exp")
+    assert [(node.name, node.attributes["device"], node.attributes.get("path")) for node in executed.nodes] == [
+        ("x to TEMPLATE", "host", None),
+        ("w to TEMPLATE", "host", None),
+        ("conv", "TEMPLATE", "0"),
+        ("relu", "TEMPLATE", "0"),
+        ("b to CPU", "TEMPLATE", "0"),
+        ("exp", "CPU", "1"),
+    ]
+    assert executed.nodes[2].inputs == ("x@TEMPLATE", "w@TEMPLATE")
+    assert executed.nodes[-1].inputs == ("b@CPU",)
+
+
+def test_page_shows_every_step_and_escapes_names(core: Core) -> None:
+    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Abs (x) }')
+    model.graph.node[0].name = "<script>"
+    request = core.load_network(model, "CPU", {"PERF_COUNT": True}).create_infer_request()
+    request.infer([np.zeros(2, np.float32)])
+    page = executed_to_html(request._network.get_runtime_model(request.profile))
+    assert "&lt;script&gt;" in page
+    assert "<script" not in page
+    assert "g, as it runs: 1 step" in page
+
+
+def test_closed_network_and_wrong_steps_are_errors(core: Core) -> None:
+    loaded = core.load_network(MODEL, "CPU")
+    loaded.close()
+    with pytest.raises(ClosedError):
+        loaded.get_runtime_model()
+
+    class Mumbling(PlainExecutable):
+        def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+            return inputs
+
+        def executed_nodes(self) -> Any:
+            return ["conv"]
+
+    class MumblingDevice(PlainDevice):
+        def make_executable(self, network: Network) -> Executable:
+            return Mumbling(network)
+
+    core.register_plugin("MUMBLING", MumblingDevice())
+    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Abs (x) }')
+    with pytest.raises(PluginError, match="device MUMBLING returned list from executed_nodes; expected a tuple of ExecutedNode"):
+        core.load_network(model, "MUMBLING").get_runtime_model()
+
+
+def test_card_tells_the_kernels_of_its_program(core: Core) -> None:
+    core.register_plugin("CARD", GpuDevice("CARD", FakeRuntime()))
+    executed = run(core, "HETERO:CARD,CPU")
+    assert [name for node in executed.nodes for name in node.attributes.get("original_names", ())] == ["conv", "relu", "exp"]
