@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
+from queue import SimpleQueue
 from types import MappingProxyType
 from typing import Any
 
@@ -192,9 +193,12 @@ class Executable:
         """Returns the outputs by position.
 
         The inputs are C-contiguous, have the declared types, and are never written. What is returned stays valid until the next run
-        of the same context.
+        of the same context. An executable with `start` alone need not implement it: the caller then waits for `done`.
         """
-        raise NotImplementedError
+        start = self.start
+        if start is None:
+            raise NotImplementedError(f"{type(self).__name__} implements neither run nor start")
+        return _wait_for_start(start, inputs, context)
 
     def create_state(self) -> object:
         """Returns the working memory of one request; None says that runs share nothing, so that results are the caller's own.
@@ -223,6 +227,15 @@ class Executable:
 
     def close(self) -> None:
         """Releases what the executable holds; called once."""
+
+
+def _wait_for_start(start: Callable[..., None], inputs: tuple[Array, ...], context: RunContext) -> tuple[Array, ...]:
+    ends: SimpleQueue[tuple[tuple[Array, ...] | None, BaseException | None]] = SimpleQueue()
+    start(inputs, context, lambda outputs, error: ends.put((outputs, error)))
+    outputs, error = ends.get()
+    if error is not None:
+        raise error
+    return outputs if outputs is not None else ()
 
 
 def freeze_mapping(mapping: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> Mapping[str, Any]:

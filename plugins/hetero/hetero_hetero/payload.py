@@ -26,6 +26,7 @@ from hetero_core.network.writer import pack_network, unpack_network
 from hetero_core.plan import Boundary, Conflict, Plan, PlanStage
 from hetero_hetero.executable import HeteroExecutable
 from hetero_hetero.shares import configure_stages
+from hetero_hetero.started import assemble_stages
 
 _CONSTANTS = "constants"
 
@@ -72,7 +73,7 @@ def import_stages(
     ]
     held = take_prefix(_CONSTANTS, sections)
     constants = {name: one.array for name, one in unpack_network(held).initializers.items()} if held else {}
-    return HeteroExecutable(
+    return assemble_stages(
         inputs, outputs, plan, loaded, constants, core=core, threads=config[THREADS_KEY], streams=config[STREAMS_KEY]
     )
 
