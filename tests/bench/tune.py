@@ -181,16 +181,18 @@ def describe(row: dict[str, Any], devices: str) -> str:
 def main() -> None:
     """Prints a row for each model as soon as it is there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", choices=[*MODELS, []], default=list(MODELS))
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"all by default: {', '.join(MODELS)}")
     parser.add_argument("--devices", default="OPENVINO,ORT,CPU")
     parser.add_argument("--budget", type=float, default=60.0)
     parser.add_argument("--verify", type=int, default=5, metavar="ROUNDS")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    if unknown := [name for name in arguments.models if name not in MODELS]:
+        parser.error(f"no model is called {unknown[0]!r}; there are {', '.join(MODELS)}")
     header = ("model", *arguments.devices.split(","), "placed, ms", "gain", "chosen", "segments (distinct)", "search")
     print("| " + " | ".join(header) + " |\n|" + "---|" * len(header))
     rows = []
-    for name in arguments.models:
+    for name in arguments.models or MODELS:
         with tempfile.TemporaryDirectory(prefix="hetero-tune-") as folder:
             rows.append(tune(name, arguments.devices, arguments.budget, arguments.verify, Path(folder)))
         print(describe(rows[-1], arguments.devices), flush=True)
