@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from hetero_core.contract import Array, Done, RunContext
-from hetero_core.errors import HeteroError, PluginError, RequestCancelledError
+from hetero_core.errors import ClosedError, HeteroError, PluginError, RequestCancelledError
 from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_core.runtime.run import end_once
 
@@ -71,7 +71,11 @@ def start_stage(child: ExecutableNetwork, inputs: tuple[Array, ...], context: Ru
     """
     start = child.executable.start
     assert start is not None, f"{child.where} starts no runs"
-    end = end_once(partial(_tell, child, done), None, lambda: None, where=f"{child.plugin}: {child.where}")
+    key = object()
+    where = f"{child.plugin}: {child.where}"
+    end = end_once(partial(_tell, child, done), None, lambda: context.token.end_wait(key), where=where)
+    dropped = f"{child.plugin} had not ended a run of {child.where} when the network was closed"
+    context.token.begin_wait(key, lambda: end(None, ClosedError(dropped)))
     try:
         start(inputs, context, end)
     except BaseException as error:  # noqa: BLE001  # whoever waits is told

@@ -39,8 +39,8 @@ class StartedFlow(Progress):
             with self._changed:
                 index = self._take()
                 if index is None:
-                    # Whoever notes an end from now on goes on by itself; after the last stage nobody is left who does.
-                    self._is_going, has_ended = False, self._has_ended()
+                    # Whoever notes an end from now on goes on by itself; not so after the last one: the thread that noted it may be behind.
+                    self._is_going = has_ended = self._has_ended()
                     break
             self._begin_stage(index, partial(self._end_stage, index))
         if has_ended:

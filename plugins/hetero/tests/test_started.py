@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -12,9 +13,11 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
+from hetero_hetero.schedule import plan_schedule
+from hetero_hetero.started import StartedFlow
 
 from hetero_core import Core, Executable, Network, QueryResult, RunContext, hookimpl
-from hetero_core.contract import DeviceName, Done, Payload
+from hetero_core.contract import CancelToken, DeviceName, Done, Payload
 from hetero_core.devices.query import query_by_transform
 from hetero_core.errors import ClosedError, InferenceError, PluginError, RequestCancelledError
 from hetero_core.kernels.program import compile_program
@@ -121,7 +124,9 @@ def load(core: Core, text: str, places: str, config: Mapping[str, Any] | None = 
     for name, device in devices.items():
         core.register_plugin(name, device)
     network = core.read_network(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}'))
-    pins = {node.name: next(name for name in devices if name[0] == letter) for node, letter in zip(network.nodes, places, strict=True)}
+    pins = {
+        node.name: next(name for name in devices if name[0] == letter) for node, letter in zip(network.nodes, places, strict=True)
+    }
     return core.load_network(network.with_affinity(pins), f"HETERO:{','.join(devices)}", config)
 
 
@@ -261,7 +266,9 @@ def test_error_that_is_no_exception_names_the_plugin(core: Core) -> None:
     loaded = load(core, CHAIN, "AAWW", AHEAD=Queue(), WORDY=Wordy())
     request = loaded.create_infer_request()
     request.start_async({"x": np.zeros(2, np.float32)})
-    with pytest.raises(PluginError, match=r"plugin WORDY .* called `done` with the error 'went wrong'; expected None or an exception"):
+    with pytest.raises(
+        PluginError, match=r"plugin WORDY .* called `done` with the error 'went wrong'; expected None or an exception"
+    ):
         request.wait(SECONDS)
 
 
@@ -284,6 +291,48 @@ def test_run_that_a_device_never_ends_is_ended_by_close(core: Core, monkeypatch:
     loaded.close()
     with pytest.raises(ClosedError, match="had not ended a run"):
         request.wait(SECONDS)
+
+
+@pytest.mark.parametrize("text", [CHAIN, BRANCHES])
+def test_sync_run_that_a_device_never_ends_is_ended_by_close(core: Core, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = threading.Event()
+
+    class Losing(Queue):
+        def begin(self, work: Callable[[], None]) -> None:
+            begun.set()
+
+    monkeypatch.setattr("hetero_core.runtime.under_way.CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr("hetero_core.runtime.under_way.CANCEL_SECONDS", 0.1)
+    loaded = load(core, text, "ALLA" if text is CHAIN else "AALA", AHEAD=Queue(), LOSING=Losing())
+    with ThreadPoolExecutor(max_workers=1) as caller:
+        run = caller.submit(loaded.infer, {"x": np.ones(2, np.float32)})
+        assert begun.wait(SECONDS)
+        loaded.close()
+        with pytest.raises(ClosedError, match="had not ended a run"):
+            run.result(SECONDS)
+
+
+def test_run_that_has_ended_is_not_ended_again() -> None:
+    """The thread that notes the last end may come after the one that tells of it."""
+    ends: list[BaseException | None] = []
+    flow = StartedFlow(plan_schedule([()], ["A"], threads=[1], budget=1), lambda index, end: end(None), CancelToken(), ends.append)
+    flow.go_on()
+    flow.go_on()
+    assert ends == [None]
+
+
+def test_runs_that_were_started_wait_for_no_garbage_collector(core: Core) -> None:
+    loaded = load(core, CHAIN, "AABB", AHEAD=Queue(), BEHIND=Queue())
+    gc.collect()
+    gc.disable()
+    try:
+        require_results(start_all(loaded, 3))
+        loaded.infer({"x": np.ones(2, np.float32)})
+        loaded.close()
+        remains = [thing for thing in gc.get_objects() if isinstance(thing, (Boxed, RunContext))]
+    finally:
+        gc.enable()
+    assert not remains
 
 
 def test_second_call_of_done_is_ignored_with_a_warning_that_names_the_plugin(core: Core, caplog: pytest.LogCaptureFixture) -> None:
@@ -327,7 +376,10 @@ def test_branches_on_two_devices_work_at_the_same_time(core: Core, *, is_started
 
 
 def _meet(barrier: threading.Barrier) -> Callable[[int], None]:
-    return lambda count: None if barrier.wait() < 0 else None
+    def meet(count: int) -> None:
+        barrier.wait()
+
+    return meet
 
 
 def test_imported_network_starts_its_stages_and_keeps_their_times(core: Core, tmp_path: Any) -> None:
@@ -338,4 +390,5 @@ def test_imported_network_starts_its_stages_and_keeps_their_times(core: Core, tm
     requests = start_all(imported, 10)
     require_results(requests)
     assert list_core_threads() == before
-    assert {transfer.value for transfer in requests[0].profile.transfers} == {"x", "b", "y"}
+    moved = [(entry.node, entry.source, *entry.targets) for entry in requests[0].perf_counts if entry.targets]
+    assert moved == [("x", "host", "AHEAD"), ("b", "AHEAD", "BEHIND"), ("y", "BEHIND", "host")]
