@@ -108,3 +108,8 @@ def test_device_appears_runs_and_vanishes_with_its_wheel(wheels: dict[str, Path]
 
     run(scripts / "pip", "uninstall", "--quiet", "--yes", "hetero-echo", folder=tmp_path)
     assert run(scripts / "hetero", "devices", "--names", folder=tmp_path).split() == []
+    run(scripts / "hetero", "new-plugin", "mine", folder=tmp_path)
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path, folder=tmp_path / "hetero-mine")
+    run(scripts / "pip", "install", "--quiet", "--no-deps", *tmp_path.glob("hetero_mine-*.whl"), folder=tmp_path)
+    printed = run(scripts / "python", "-I", "-c", RUN_IDENTITY.replace("ECHO", "MINE"), folder=tmp_path)
+    assert printed.split("\n")[0] == "[1.0, 2.0, 3.0] {'MINE': 'hetero-mine 0.1.0'}"
