@@ -72,9 +72,9 @@ def start_stage(child: ExecutableNetwork, inputs: tuple[Array, ...], context: Ru
     start = child.executable.start
     assert start is not None, f"{child.where} starts no runs"
     key = object()
-    where = f"{child.plugin}: {child.where}"
+    where = f"{child.provenance}: {child.where}"
     end = end_once(partial(_tell, child, done), None, lambda: context.token.end_wait(key), where=where)
-    dropped = f"{child.plugin} had not ended a run of {child.where} when the network was closed"
+    dropped = f"{child.provenance} had not ended a run of {child.where} when the network was closed"
     context.token.begin_wait(key, lambda: end(None, ClosedError(dropped)))
     try:
         start(inputs, context, end)
@@ -86,7 +86,7 @@ def _tell(child: ExecutableNetwork, done: Done, outputs: tuple[Any, ...] | None,
     if error is None or isinstance(error, BaseException):
         done(outputs, error)
         return
-    done(None, PluginError(f"{child.plugin} called `done` with the error {error!r:.80}; expected None or an exception"))
+    done(None, PluginError(f"{child.provenance} called `done` with the error {error!r:.80}; expected None or an exception"))
 
 
 def describe_part(context: RunContext, child: ExecutableNetwork, index: int, state: object) -> RunContext:

@@ -80,7 +80,7 @@ class ExecutableNetwork:
         self.where = f"network '{name}' on {binding.device}"
         self._fingerprint = fingerprint
         self._binding = binding
-        self.plugin = str(binding.provenance)
+        self.provenance = binding.provenance
         self._is_closed = False
         self._under_way = RunsUnderWay()
         self.forks = FORKS.count
