@@ -13,13 +13,11 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_hetero.routing import plan_route
 from hetero_hetero.schedule import plan_schedule
 from hetero_hetero.started import StartedFlow
 
 from hetero_core import Core, Executable, Network, QueryResult, RunContext, hookimpl
 from hetero_core.contract import CancelToken, DeviceName, Done, Payload
-from hetero_core.devices.provenance import Provenance
 from hetero_core.devices.query import query_by_transform
 from hetero_core.errors import ClosedError, InferenceError, PluginError, RequestCancelledError
 from hetero_core.kernels.program import compile_program
@@ -394,21 +392,3 @@ def test_imported_network_starts_its_stages_and_keeps_their_times(core: Core, tm
     assert list_core_threads() == before
     moved = [(entry.node, entry.source, *entry.targets) for entry in requests[0].perf_counts if entry.targets]
     assert moved == [("x", "host", "AHEAD"), ("b", "AHEAD", "BEHIND"), ("y", "BEHIND", "host")]
-
-
-def test_two_plugins_that_name_their_memory_alike_do_not_get_each_others_arrays(core: Core) -> None:
-    class Alike(Queue):
-        @hookimpl
-        def load_network(self, device: DeviceName, network: Network) -> Executable:
-            return Started(self, network, "chip:0")
-
-    loaded = load(core, CHAIN, "AABB", {"PERF_COUNT": True}, AHEAD=Alike(), BEHIND=Alike())
-    stranger = Provenance("BEHIND", "another-distribution", "1.0", "another")
-    loaded.executable.stages[1].provenance = stranger
-    route = plan_route(loaded.inputs, loaded.outputs, loaded.executable.stages, {})
-    assert [(transfer.value, transfer.origin, transfer.readers) for transfer in route.steps[0].transfers] == [
-        ("b", "AHEAD", ("BEHIND",))
-    ]
-    request = loaded.create_infer_request()
-    request.infer({"x": np.ones(2, np.float32)})
-    assert [entry.node for entry in request.perf_counts if entry.targets] == ["x", "y"]
