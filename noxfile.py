@@ -23,6 +23,7 @@ nox -s lint types docs      style, types, and every code block of the docs
 
 from __future__ import annotations
 
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -149,6 +150,11 @@ def types(session: nox.Session) -> None:
     install_workspace(session, PLUGINS, "mypy>=2.4,<2.5")
     roots = ":".join([".", *(f"plugins/{name}" for name in PLUGINS)])
     session.run("mypy", "hetero_core", *(f"plugins/{name}/hetero_{name}" for name in PLUGINS), env={"MYPYPATH": roots})
+    for kind in ("kernels", "asynchronous", "engine"):
+        folder = Path(session.create_tmp()) / kind
+        shutil.rmtree(folder, ignore_errors=True)
+        session.run("hetero", "new-plugin", f"new_{kind}", "--kind", kind, "--folder", str(folder), silent=True)
+        session.run("mypy", "--strict", str(folder / f"hetero_new_{kind}"), env={"MYPYPATH": roots})
 
 
 @nox.session

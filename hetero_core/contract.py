@@ -5,12 +5,15 @@ A plugin author reads this file and `hookspecs.py`. Imports no array library and
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
+from queue import SimpleQueue
 from types import MappingProxyType
 from typing import Any
 
-from hetero_core.errors import BlobError
+from hetero_core.errors import BlobError, ClosedError
 from hetero_core.executed import ExecutedNode
 from hetero_core.limits import RunLimits
 from hetero_core.network.types import ValueSpec, ValueType
@@ -18,6 +21,7 @@ from hetero_core.plan import Plan
 from hetero_core.profile import Profile
 from hetero_core.records import record
 
+logger = logging.getLogger(__name__)
 Array = Any
 """An array of the device's own library; NumPy's where the memory is the host's. A sequence is a list, an absent optional None."""
 
@@ -132,8 +136,25 @@ class Extension:
 class CancelToken:
     """A flag that one request sets and that everything running for it may poll."""
 
-    # Of the class until it is set: each run has a token, and next to none is ever set.
+    # Of the class until they are set: each run has a token, and next to none is ever set.
     is_set = False
+    is_dropped = False
+
+    def drop(self) -> None:
+        """Ends every wait of the run for a device that does not end what it has started: its network is closed."""
+        self.is_set = self.is_dropped = True
+        for end in list(self.__dict__.get("_waits", {}).values()):
+            end()
+
+    def begin_wait(self, key: object, end: Callable[[], None]) -> None:
+        """Has `end` called when the run is dropped, from any thread, also where it has been; until `end_wait` of the same key."""
+        self.__dict__.setdefault("_waits", {})[key] = end
+        if self.is_dropped:
+            end()
+
+    def end_wait(self, key: object) -> None:
+        """Forgets a wait. Whoever begins one calls it, so that the token does not hold the run that holds it."""
+        self.__dict__["_waits"].pop(key, None)
 
 
 class RunContext:
@@ -194,9 +215,12 @@ class Executable:
         """Returns the outputs by position.
 
         The inputs are C-contiguous, have the declared types, and are never written. What is returned stays valid until the next run
-        of the same context.
+        of the same context. An executable with `start` alone need not implement it: the caller then waits for `done`.
         """
-        raise NotImplementedError
+        start = self.start
+        if start is None:
+            raise NotImplementedError(f"{type(self).__name__} implements neither run nor start")
+        return _wait_for_start(start, inputs, context, where=f"{type(self).__module__}.{type(self).__qualname__}")
 
     def create_state(self) -> object:
         """Returns the working memory of one request; None says that runs share nothing, so that results are the caller's own.
@@ -229,6 +253,28 @@ class Executable:
 
     def close(self) -> None:
         """Releases what the executable holds; called once."""
+
+
+def _wait_for_start(start: Callable[..., None], inputs: tuple[Array, ...], context: RunContext, *, where: str) -> tuple[Array, ...]:
+    """Returns the outputs of a run that a device starts, on the thread that waits for them. Raises: what the device tells; ClosedError."""
+    ends: SimpleQueue[tuple[tuple[Array, ...] | None, BaseException | None]] = SimpleQueue()
+    first = threading.Lock()
+
+    def end(outputs: tuple[Array, ...] | None, error: BaseException | None) -> None:
+        if first.acquire(blocking=False):
+            ends.put((outputs, error))
+        else:
+            logger.warning("%s called `done` a second time for one run; the call is ignored", where)
+
+    context.token.begin_wait(ends, lambda: end(None, ClosedError(f"{where} had not ended a run when its network was closed")))
+    try:
+        start(inputs, context, end)
+        outputs, error = ends.get()
+    finally:
+        context.token.end_wait(ends)
+    if error is not None:
+        raise error
+    return outputs  # type: ignore[return-value]  # checked by the core, as what any run returns
 
 
 def freeze_mapping(mapping: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> Mapping[str, Any]:

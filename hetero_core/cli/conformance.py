@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     add_repeated(parser, "-c", "--config", metavar="KEY=VALUE", help="a configuration key of the device; may be repeated")
     parser.add_argument("--html", metavar="FILE", help="write the report, with the support matrix, as an HTML page")
     parser.add_argument("--markdown", metavar="FILE", help="write it as Markdown")
+    parser.add_argument("--matrix", metavar="FILE", help="write operators by versions and element types as one Markdown page")
+    parser.add_argument("--badge", metavar="FILE", help="write the JSON of a badge, as shields.io reads it from an endpoint")
     parser.add_argument("--list", action="store_true", help="list the checks and run none")
     parser.add_argument("-v", "--verbose", action="store_true", help=f"show every failure, not only the first {SHOWN_FAILURES}")
 
@@ -50,6 +53,8 @@ def answer_conformance(options: argparse.Namespace) -> Answer:
         return _list_checks(checks)
     if options.device is None:
         raise UsageError("give the device that is to be checked, as in 'hetero conformance CPU'; --list names the checks")
+    if options.matrix is not None and all(check.level != "operators" for check in checks):
+        raise UsageError("--matrix needs checks of the level operators; leave --level and --check out, or add '--level operators'")
     target = make_target(options.device, seed=options.seed, reference=options.reference, config=_read_config(options))
     outcomes: list[Outcome] = []
     with follow(options)(lambda: f"checking {options.device}: {len(outcomes)} of {len(checks)} checks are done"):
@@ -81,12 +86,19 @@ def _list_checks(checks: Sequence[Check]) -> Answer:
 
 
 def _answer_outcomes(target: Target, outcomes: Sequence[Outcome], options: argparse.Namespace) -> Answer:
+    from hetero_core.conformance.matrix import describe_badge, format_matrix
     from hetero_core.conformance.report import report_to_json
     from hetero_core.conformance.report_pages import report_to_html, report_to_markdown
 
     with target.make_core() as core:
         report = report_to_json(target, outcomes, core.get_versions(target.device))
-    for path, write in ((options.html, report_to_html), (options.markdown, report_to_markdown)):
+    pages: tuple[tuple[str | None, Callable[[dict[str, Any]], str]], ...] = (
+        (options.html, report_to_html),
+        (options.markdown, report_to_markdown),
+        (options.matrix, format_matrix),
+        (options.badge, lambda report: json.dumps(describe_badge(report)) + "\n"),
+    )
+    for path, write in pages:
         if path is not None:
             _write(path, write(report))
     return Answer(_describe(report, options), report, WRONG_RESULT if report["checks"]["failed"] else OK)

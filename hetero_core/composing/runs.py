@@ -5,11 +5,14 @@ The child's own outputs are checked under its name, so that a device which break
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hetero_core.contract import Array, Done, RunContext
-from hetero_core.errors import HeteroError, RequestCancelledError
+from hetero_core.errors import ClosedError, HeteroError, PluginError, RequestCancelledError
 from hetero_core.runtime.executable import ExecutableNetwork
+from hetero_core.runtime.run import end_once
 
 
 def run_child(child: ExecutableNetwork, inputs: tuple[Array, ...], context: RunContext) -> tuple[Any, ...]:
@@ -40,17 +43,50 @@ def start_child(child: ExecutableNetwork, inputs: tuple[Array, ...], context: Ru
         start(inputs, context, end)
         return
 
+    submit_run(child.submit, lambda: run_child(child, inputs, context), done, device=child.device)
+
+
+def submit_run(submit: Callable[[Callable[[], None]], Any], compute: Callable[[], Any], done: Done, *, device: object) -> None:
+    """Has a thread compute a run; `done` is called once, also where the Core is closed before the thread comes to it.
+
+    Raises: ClosedError where the Core was closed already; `done` is not called then.
+    """
+
     def run() -> None:
         try:
-            outputs = run_child(child, inputs, context)
+            outputs = compute()
         except BaseException as error:  # noqa: BLE001  # whoever waits is told
             done(None, error)
             return
         done(outputs, None)
 
-    dropped = f"the Core was closed before a run on {child.device} began"
-    future = child.submit(run)
-    future.add_done_callback(lambda ended: done(None, RequestCancelledError(dropped)) if ended.cancelled() else None)
+    dropped = f"the Core was closed before a run on {device} began"
+    submit(run).add_done_callback(lambda ended: done(None, RequestCancelledError(dropped)) if ended.cancelled() else None)
+
+
+def start_stage(child: ExecutableNetwork, inputs: tuple[Array, ...], context: RunContext, done: Done) -> None:
+    """Begins a run of a child that starts runs by itself, on values in the memories that it names, where its outputs stay.
+
+    `done` is called once, from any thread, with what the device tells; also where it cannot start the run.
+    """
+    start = child.executable.start
+    assert start is not None, f"{child.where} starts no runs"
+    key = object()
+    where = f"{child.provenance}: {child.where}"
+    end = end_once(partial(_tell, child, done), None, lambda: context.token.end_wait(key), where=where)
+    dropped = f"{child.provenance} had not ended a run of {child.where} when the network was closed"
+    context.token.begin_wait(key, lambda: end(None, ClosedError(dropped)))
+    try:
+        start(inputs, context, end)
+    except BaseException as error:  # noqa: BLE001  # whoever waits is told
+        end(None, error)
+
+
+def _tell(child: ExecutableNetwork, done: Done, outputs: tuple[Any, ...] | None, error: object) -> None:
+    if error is None or isinstance(error, BaseException):
+        done(outputs, error)
+        return
+    done(None, PluginError(f"{child.provenance} called `done` with the error {error!r:.80}; expected None or an exception"))
 
 
 def describe_part(context: RunContext, child: ExecutableNetwork, index: int, state: object) -> RunContext:

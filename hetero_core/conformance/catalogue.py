@@ -26,6 +26,7 @@ from hetero_core.conformance import (
     contract_values,
 )
 from hetero_core.conformance.check import LEVELS, Check
+from hetero_core.conformance.choices import list_choice_checks
 from hetero_core.errors import HeteroError, enumerate_choices, suggest
 
 SUBJECTS = (
@@ -78,6 +79,8 @@ def list_checks(levels: tuple[str, ...] = (), *, cases: int | None = None) -> tu
 
 
 def _make_checks(level: str, cases: int | None) -> tuple[Check, ...]:
+    if level == "choices":
+        return list_choice_checks()
     if level == "operators":
         from hetero_core.conformance.operators import list_operator_checks  # imports onnx
 
@@ -118,7 +121,7 @@ def choose_checks(levels: Sequence[str] = (), patterns: Sequence[str] = (), *, c
 
 def _is_written(patterns: Sequence[str]) -> bool:
     """Says whether the patterns name subjects of files alone, so that no case has to be made to find them."""
-    subjects = {check.name.partition(".")[0] for check in STATIC_CHECKS}
+    subjects = {check.name.partition(".")[0] for check in STATIC_CHECKS} | {"choices"}
     return bool(patterns) and all(pattern.partition(".")[0] in subjects for pattern in patterns)
 
 

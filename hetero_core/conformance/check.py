@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 LEVELS: Mapping[str, str] = {
     "contract": "what every device owes the core: names, properties, query, load, tensors, requests, lifetime",
+    "choices": "the same under each choice that a configuration key of the device declares",
     "concurrency": "the same by several threads at once",
     "export": "blobs and the cache; for devices that export",
     "operators": "every case of ONNX's backend suite: computed right, or refused with the reason",
@@ -64,6 +65,7 @@ class CheckContext:
     """The arguments of a check: an open Core, the device string, facts about it, the seed, the reference device.
 
     `make_core` opens one more Core that knows the same devices; whoever calls it closes it. In each Core the keys in `configured` are set.
+    `rtol` is the tolerance of floats under a configuration that asks for a shorter type; None is that of the element type.
     """
 
     core: Core
@@ -73,6 +75,7 @@ class CheckContext:
     reference: str
     make_core: Callable[[], Core]
     configured: frozenset[str] = frozenset()
+    rtol: float | None = None
 
 
 CheckFunction = Callable[[CheckContext], object]
@@ -145,10 +148,10 @@ def require_error(
     raise CheckFailed(f"{what}: expected {expected_names}, got no error but {result!r:.200}")
 
 
-def require_same(found: Any, expected: Any, what: str) -> None:
-    """Raises CheckFailed that says where two results differ by more than their element type allows."""
+def require_same(found: Any, expected: Any, what: str, *, rtol: float | None = None) -> None:
+    """Raises CheckFailed that says where two results differ by more than `rtol`, or than their element type allows where it is None."""
     from hetero_core.testing.compare import describe_mismatch  # imports NumPy
 
-    mismatch = describe_mismatch(found, expected, name=what)
+    mismatch = describe_mismatch(found, expected, rtol=rtol, name=what)
     if mismatch is not None:
         raise CheckFailed(mismatch)

@@ -9,8 +9,10 @@ from typing import Any
 from hetero_core.conformance.check import CheckContext, check, require, require_error
 from hetero_core.conformance.contract_requests import WAIT_SECONDS
 from hetero_core.conformance.samples import Sample, make_sample
+from hetero_core.conformance.threads import run_in_threads
 from hetero_core.errors import ClosedError
 
+RUNS_UNDER_CLOSE = 25
 KINDS = ("core", "network", "request")
 
 
@@ -98,10 +100,33 @@ def device_may_be_made_again_and_again(context: CheckContext) -> None:
             sample.require_right(core.load_network(sample.network, context.device).infer(inputs), inputs, f"Core {turn + 1}")
 
 
+@check("contract")
+def closing_frees_nothing_in_use(context: CheckContext) -> None:
+    """A network is closed under runs, with a second one of the same model beside it: no run meets an engine that was freed."""
+    sample = make_sample(context, "chain")
+    closing, staying = (context.core.load_network(sample.network, context.device) for _ in range(2))
+
+    def run(index: int) -> None:
+        if index == 0:
+            closing.close()
+        for turn in range(RUNS_UNDER_CLOSE):
+            inputs = sample.draw(context.seed + index * RUNS_UNDER_CLOSE + turn)
+            sample.require_right(staying.infer(inputs), inputs, "a second network of the model, whose engine may still be in use")
+            try:
+                outputs = closing.infer(inputs)
+            except ClosedError:
+                continue
+            sample.require_right(outputs, inputs, "a run under way when its network was closed, whose engine is in use")
+
+    run_in_threads(run, 4)
+    staying.close()
+
+
 CHECKS = (
     what_is_left_works_when_others_are_forgotten,
     closing_in_every_order_is_clear,
     results_and_metrics_outlive_everything,
     network_goes_on_in_another_core,
     device_may_be_made_again_and_again,
+    closing_frees_nothing_in_use,
 )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import tempfile
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
-from hetero_core.conformance.check import CheckContext, check, require, require_equal, require_error
-from hetero_core.conformance.samples import make_sample, make_samples
+from hetero_core.conformance.check import CheckContext, Skip, check, require, require_equal, require_error
+from hetero_core.conformance.samples import iterate_samples, make_sample, make_samples
 from hetero_core.errors import ClosedError
 
 
@@ -90,6 +91,19 @@ def two_networks_do_not_mix(context: CheckContext) -> None:
             sample.require_right(loaded[form].infer(inputs), inputs, f"network '{form}', turn {turn}")
 
 
+@check("contract")
+def networks_of_one_name_do_not_mix(context: CheckContext) -> None:
+    """Networks of one name and one set of inputs, with different operators, are different networks: no cache may go by the name."""
+    samples = list(islice(iterate_samples(context, "chain"), 4))
+    if len(samples) < 2:
+        raise Skip("the device takes one filling of 'chain' only")
+    loaded = [context.core.load_network(sample.network, context.device) for sample in samples]
+    for sample, network in zip(samples, loaded, strict=True):
+        inputs = sample.draw(context.seed)
+        operator = sample.network.nodes[0].op_type
+        sample.require_right(network.infer(inputs), inputs, f"{operator} of {len(samples)} networks that are all named 'chain'")
+
+
 CHECKS = (
     inputs_and_outputs_are_those_of_the_model,
     every_form_of_a_model_loads,
@@ -97,4 +111,5 @@ CHECKS = (
     constant_may_be_an_output,
     input_may_be_an_output,
     two_networks_do_not_mix,
+    networks_of_one_name_do_not_mix,
 )

@@ -111,8 +111,16 @@ def results_belong_to_the_caller(context: CheckContext) -> None:
     sample = make_sample(context, "fork")
     loaded = context.core.load_network(sample.network, context.device)
     drawn = [sample.draw(context.seed + turn) for turn in range(4)]
-    results = [loaded.infer(inputs) for inputs in drawn]
+    results, copies = [], []
+    for inputs in drawn:
+        results.append(loaded.infer(inputs))
+        copies.append({name: value.copy() for name, value in results[-1].items()})
     for turn, (inputs, found) in enumerate(zip(drawn, results, strict=True)):
+        for name, value in found.items():
+            require(
+                value.tobytes() == copies[turn][name].tobytes(),
+                f"output '{name}' of run {turn + 1} changed with a later run: the device gave away memory that it goes on writing to",
+            )
         sample.require_right(found, inputs, f"result {turn} after {len(drawn) - 1 - turn} more runs")
         for value in found.values():
             value += np.ones((), value.dtype)

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from functools import cache, partial
+from typing import TYPE_CHECKING
 
 from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip
 from hetero_core.conformance.oracles import describe_difference, find_expected, make_model
 from hetero_core.conformance.refusals import find_broken_refusal, load_claimed
+from hetero_core.devices.names import parse_device_name
 from hetero_core.testing.models import SMALL_MODELS
+
+if TYPE_CHECKING:
+    from hetero_core.contract import QueryResult
+    from hetero_core.network.graph import Network
+    from hetero_core.runtime.executable import ExecutableNetwork
 
 LIGHT = ("squeezenet", "shufflenet")
 """Topologies of well-known networks, with random weights: chains of convolutions, and grouped ones that are shuffled."""
@@ -28,19 +35,15 @@ def list_model_checks() -> tuple[Check, ...]:
 
 
 def check_model(name: str, context: CheckContext) -> None:
-    """The outputs of a whole network are those that two oracles agree on; a network that is not taken is refused as the query says."""
+    """The outputs of a network are those that two oracles agree on; one that is taken in part runs with CPU beside the device."""
     network = context.core.read_network(make_model(name))
     result = context.core.query_network(network, context.device)
     if result.refused:
         problem = find_broken_refusal(context.core, network, context.device, result)
         if problem is not None:
             raise CheckFailed(problem)
-        first = next(iter(result.refused))
-        raise Skip(
-            f"{len(result.refused)} of {len(network.nodes)} nodes are refused, {network.node(first).label}: {result.refused[first]}"
-        )
     inputs, expected = find_expected(name, context.seed)
-    with load_claimed(context.core, network, context.device) as loaded:
+    with _load(context, network, result) as loaded:
         difference = describe_difference(loaded.infer(inputs), expected)
     if difference is not None:
         raise CheckFailed(difference)
@@ -49,11 +52,34 @@ def check_model(name: str, context: CheckContext) -> None:
 def check_batches(name: str, context: CheckContext) -> None:
     """One loaded network with a symbolic batch takes several sizes, one after the other."""
     network = context.core.read_network(make_model(name))
-    if context.core.query_network(network, context.device).refused:
-        raise Skip("the device does not take the whole network")
-    with load_claimed(context.core, network, context.device) as loaded:
+    with _load(context, network, context.core.query_network(network, context.device)) as loaded:
         for batch in BATCHES:
             inputs, expected = find_expected(name, context.seed, batch)
             difference = describe_difference(loaded.infer(inputs), expected)
             if difference is not None:
                 raise CheckFailed(f"batch {batch}: {difference}")
+
+
+def _load(context: CheckContext, network: Network, result: QueryResult) -> ExecutableNetwork:
+    """Returns the network loaded on the device, or on it and a second one where the device takes a part.
+
+    Raises: Skip where the device takes nothing, or has nobody beside it that takes the rest.
+    """
+    if not result.refused:
+        return load_claimed(context.core, network, context.device)
+    first = next(iter(result.refused))
+    refusal = (
+        f"{len(result.refused)} of {len(network.nodes)} nodes are refused, {network.node(first).label}: {result.refused[first]}"
+    )
+    if not result.supported or "hetero" not in context.facts.capabilities:
+        raise Skip(refusal)
+    tested, partner = parse_device_name(context.device), _choose_partner(context)
+    device = f"HETERO:{f'({tested})' if tested.arguments else tested},{partner}"
+    if context.core.query_network(network, device).refused:
+        raise Skip(f"{refusal}; {partner} does not take the rest either")
+    return context.core.load_network(network, device)
+
+
+def _choose_partner(context: CheckContext) -> str:
+    """Returns CPU, which takes the most, unless it is not installed or under test."""
+    return "CPU" if "CPU" in context.core.device_names and context.facts.name != "CPU" else context.reference

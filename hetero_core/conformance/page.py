@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hetero_core.conformance.catalogue import STATIC_CHECKS
 from hetero_core.conformance.check import CAPABILITIES, LEVELS, Check
+from hetero_core.conformance.choices import list_choice_checks
 from hetero_core.conformance.contrib import list_contrib_checks
 from hetero_core.conformance.graph_checks import list_graph_checks
 from hetero_core.conformance.hetero import list_hetero_checks
@@ -42,6 +43,7 @@ A check that needs something is skipped where it is not there:
 def format_conformance_page() -> str:
     """Returns the page as Markdown; checks of cases and models are described once for each kind."""
     drawn_checks = (
+        *list_choice_checks(),
         *list_operator_checks(),
         *list_contrib_checks(),
         *list_model_checks(),

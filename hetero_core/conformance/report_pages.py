@@ -25,9 +25,7 @@ def report_to_markdown(report: Mapping[str, Any]) -> str:
     parts = [f"# Conformance of {report['device']}", _introduce(report), _list_levels(report)]
     if report["operators"] is not None:
         parts.append(describe_operators(report["operators"]))
-    for title, entries, key in _list_tables(report):
-        rows = [f"| `{entry[key]}` | {_in_cell(entry['reason'])} |" for entry in entries]
-        parts.append("\n".join([f"## {title}", "", f"| {key} | reason |", "|---|---|", *rows]))
+    parts += _format_tables(_list_failures(report))
     if report["matrix"]:
         rows = [
             f"| `{operator}` | " + " | ".join(_list_dtypes(cells, count) for count in _COUNTS) + " |"
@@ -42,6 +40,7 @@ def report_to_markdown(report: Mapping[str, Any]) -> str:
             "|---" * 5 + "|",
         ]
         parts.append("\n".join([*head, *rows]))
+    parts += _format_tables(_list_refusals(report))
     return "\n\n".join(parts) + "\n"
 
 
@@ -51,11 +50,7 @@ def report_to_html(report: Mapping[str, Any]) -> str:
     parts = [f"<h1>{title}</h1>", f"<p>{escape(_introduce(report))}</p>", _levels_to_html(report)]
     if report["operators"] is not None:
         parts.append(f"<p>{escape(describe_operators(report['operators']))}</p>")
-    for heading, entries, key in _list_tables(report):
-        rows = "".join(
-            f"<tr><td><code>{escape(entry[key])}</code></td><td>{escape(entry['reason'])}</td></tr>" for entry in entries
-        )
-        parts.append(f"<h2>{escape(heading)}</h2><table><tr><th>{key}</th><th>reason</th></tr>{rows}</table>")
+    parts += _tables_to_html(_list_failures(report))
     if report["matrix"]:
         rows = "".join(
             f"<tr><td><code>{escape(cell['operator'])}</code></td><td>{escape(cell['dtype'])}</td>"
@@ -65,6 +60,7 @@ def report_to_html(report: Mapping[str, Any]) -> str:
         )
         names = "".join(f"<th>{count}</th>" for count in _COUNTS)
         parts.append(f"<h2>Support matrix</h2><table><tr><th>operator</th><th>element type</th>{names}</tr>{rows}</table>")
+    parts += _tables_to_html(_list_refusals(report))
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title><style>{_STYLE}</style>'
     return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n' + "\n".join(parts) + "\n</body></html>\n"
 
@@ -101,12 +97,37 @@ def _levels_to_html(report: Mapping[str, Any]) -> str:
     return f"<table><tr><th>level</th><th>passed</th><th>failed</th><th>skipped</th></tr>{rows}</table>"
 
 
-def _list_tables(report: Mapping[str, Any]) -> list[tuple[str, list[dict[str, str]], str]]:
-    """Returns heading, rows and name of the first column of each list that has entries."""
+_Table = tuple[str, list[dict[str, str]], str]
+"""Heading, rows and name of the first column."""
+
+
+def _list_failures(report: Mapping[str, Any]) -> list[_Table]:
     tables = [("Failures", report["failures"], "name"), ("Skipped", report["skips"], "name")]
-    if report["operators"] is not None:
-        tables.append(("Refused cases", report["operators"]["refusals"], "case"))
     return [table for table in tables if table[1]]
+
+
+def _list_refusals(report: Mapping[str, Any]) -> list[_Table]:
+    """Returns the table of refused cases, hundreds of rows as a rule: the end of a page."""
+    refusals = [] if report["operators"] is None else report["operators"]["refusals"]
+    return [("Refused cases", refusals, "case")] if refusals else []
+
+
+def _format_tables(tables: list[_Table]) -> list[str]:
+    pages = []
+    for title, entries, key in tables:
+        rows = [f"| `{entry[key]}` | {_in_cell(entry['reason'])} |" for entry in entries]
+        pages.append("\n".join([f"## {title}", "", f"| {key} | reason |", "|---|---|", *rows]))
+    return pages
+
+
+def _tables_to_html(tables: list[_Table]) -> list[str]:
+    pages = []
+    for heading, entries, key in tables:
+        rows = "".join(
+            f"<tr><td><code>{escape(entry[key])}</code></td><td>{escape(entry['reason'])}</td></tr>" for entry in entries
+        )
+        pages.append(f"<h2>{escape(heading)}</h2><table><tr><th>{key}</th><th>reason</th></tr>{rows}</table>")
+    return pages
 
 
 def _group(report: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:

@@ -103,6 +103,7 @@ class Sample:
     dtype: Any
     form: Form
     formula: Formula
+    rtol: float | None = None
 
     def draw(self, seed: int, **shapes: tuple[int, ...]) -> Arrays:
         """Returns random inputs between -3 and 3; `shapes` replace those of the form."""
@@ -125,7 +126,7 @@ class Sample:
         expected = self.expect(inputs)
         require_equal(list(found), list(expected), f"{what}, the names of the outputs")
         for name, value in expected.items():
-            require_same(found[name], value, f"{what}, output '{name}'")
+            require_same(found[name], value, f"{what}, output '{name}'", rtol=self.rtol)
 
 
 def read_text(context: CheckContext, text: str, *, name: str = "sample") -> Network:
@@ -161,7 +162,7 @@ def iterate_samples(context: CheckContext, form: str) -> Iterator[Sample]:
                 continue
             network = read_text(context, _fill(chosen.text, operator, type_name), name=form)
             if not context.core.query_network(network, context.device).refused:
-                yield Sample(network, dtype, chosen, formula)
+                yield Sample(network, dtype, chosen, formula, context.rtol)
 
 
 def _fill(text: str, operator: str, type_name: str) -> str:

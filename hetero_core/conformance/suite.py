@@ -50,13 +50,14 @@ class DeviceConformance(metaclass=_GuardedClass):
     """Runs every check on `device`.
 
     `plugin` is registered under the device's name, where it is not installed or another one is to be tested. `reference` and `seed` are
-    those of the command line unless set. `xfail` maps names of checks to reasons.
+    those of the command line unless set. `config` is set for the device in every Core. `xfail` maps names of checks to reasons.
     """
 
     device: ClassVar[str] = ""
     plugin: ClassVar[Any] = None
     reference: ClassVar[str | None] = None
     seed: ClassVar[int] = 0
+    config: ClassVar[Mapping[str, Any]] = {}
     xfail: ClassVar[Mapping[str, str]] = {}
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -94,6 +95,7 @@ class DeviceConformance(metaclass=_GuardedClass):
             plugin=cls.plugin,
             seed=cls.seed if seed is None else seed,
             reference=cls.reference if reference is None else reference,
+            config=cls.config,
         )
         with SharedCore(target) as shared:
             yield target, shared

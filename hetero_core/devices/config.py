@@ -104,6 +104,8 @@ def declare_keys(declared: Mapping[str, ConfigKey], *, blame: str) -> Mapping[st
     Raises: PluginError naming the plugin for a declaration that contradicts itself.
     """
     for name, key in declared.items():
+        if name != name.strip().upper():
+            raise PluginError(f"{blame} declares the configuration key '{name}'; keys are upper case, as '{name.strip().upper()}'")
         if not isinstance(key, ConfigKey) or key.type not in _TYPES:
             types = ", ".join(one.__name__ for one in _TYPES)
             raise PluginError(

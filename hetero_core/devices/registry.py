@@ -19,6 +19,7 @@ from hetero_core import hookspecs
 from hetero_core.devices.blame import call_plugin
 from hetero_core.devices.common_config import CommonConfig
 from hetero_core.devices.device import Device
+from hetero_core.devices.hooks import check_hooks
 from hetero_core.devices.names import parse_device_name
 from hetero_core.devices.patience import ask_within, describe_hanging
 from hetero_core.devices.provenance import Provenance, describe_object, read_identity
@@ -277,6 +278,7 @@ class Registry:
         """Returns a manager that holds this plugin and the wrappers, nothing else."""
         manager = pluggy.PluginManager(hookspecs.PROJECT)
         manager.add_hookspecs(hookspecs)
+        check_hooks(plugin, provenance)
         try:
             manager.register(plugin)
             manager.check_pending()
@@ -342,6 +344,7 @@ def _check_wrapper(wrapper: Any, blame: str) -> None:
     """Raises PluginError where a wrapper has a hook that does not exist, or one that would answer in a device's place."""
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
+    check_hooks(wrapper, blame)
     try:
         manager.register(wrapper)
         manager.check_pending()

@@ -80,6 +80,7 @@ class ExecutableNetwork:
         self.where = f"network '{name}' on {binding.device}"
         self._fingerprint = fingerprint
         self._binding = binding
+        self.provenance = binding.provenance
         self._is_closed = False
         self._under_way = RunsUnderWay()
         self.forks = FORKS.count

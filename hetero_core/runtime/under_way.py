@@ -38,7 +38,7 @@ class RunsUnderWay:
     def drain(self) -> int:
         """Waits for all runs but those of the calling thread, cancels those that take too long; returns how many are left.
 
-        Runs that a device has started and not ended after all that are ended here, for whoever waits for them.
+        Runs that a device has started and not ended after all that are ended here, for whoever waits for them: a request, or a thread.
         """
         self._is_draining = True
         if self._wait(CLOSE_SECONDS):
@@ -52,6 +52,8 @@ class RunsUnderWay:
             end = self.runs.get(context)
             if callable(end):
                 end()
+            else:
+                context.token.drop()
         return len(others)
 
     def _wait(self, seconds: float) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import ast
+import importlib
 import inspect
 import os
 import re
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import hetero_core
 from hetero_core import Core, Network, contract, errors, hookspecs
 from hetero_core.blobs import container
 from hetero_core.cli.main import build_parser
@@ -105,6 +108,37 @@ def test_conformance_page_is_what_the_checks_say() -> None:
     page = "docs/reference/conformance.md"
     is_fresh = (ROOT / page).read_text() == format_conformance_page()
     assert is_fresh, f"{page} is out of date: python -m hetero_core.conformance.page {page}"
+
+
+def list_public_names() -> dict[str, set[str]]:
+    """Returns the names that the page of public names promises, by module."""
+    rows = re.findall(r"^\| `(hetero_core[\w.]*)` \| (.*?) \|", (REFERENCE / "public.md").read_text(), re.MULTILINE)
+    names = {module: set(re.findall(r"`(\w+)`", cell)) for module, cell in rows}
+    return {**names, "hetero_core.errors": set(ERRORS)}
+
+
+def test_public_names_are_there_and_those_of_the_package_are_all_listed() -> None:
+    for module, names in list_public_names().items():
+        assert [name for name in sorted(names) if not hasattr(importlib.import_module(module), name)] == [], module
+    head = read_section("public.md", "For users and authors")
+    listed = {name for row in re.findall(r"^\| (`.*?) \|", head, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    assert listed == set(hetero_core.__all__)
+
+
+AUTHORS_FILES = [*(ROOT / "plugins" / "template").rglob("*.py"), *(ROOT / "docs" / "examples" / "hetero_echo").rglob("*.py")]
+
+
+@pytest.mark.parametrize("path", AUTHORS_FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_devices_to_copy_use_public_names_alone(path: Path) -> None:
+    public = {**list_public_names(), "hetero_core": set(hetero_core.__all__)}
+    imports = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+    private = [
+        f"{node.module}.{alias.name}"
+        for node in imports
+        for alias in node.names
+        if str(node.module).startswith("hetero_core") and alias.name not in public.get(str(node.module), set())
+    ]
+    assert private == []
 
 
 def test_tutorial_ends_in_the_files_of_the_example() -> None:

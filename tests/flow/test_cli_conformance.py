@@ -11,6 +11,7 @@ from hetero_template.device import TemplateExecutable
 
 from hetero_core import RunContext
 from hetero_core.cli.main import main
+from hetero_core.conformance.matrix import describe_badge
 from hetero_core.conformance.oracles import run_evaluator
 from hetero_core.network.writer import network_to_proto
 
@@ -64,6 +65,32 @@ def test_device_is_checked_with_the_keys_that_are_given(capsys: pytest.CaptureFi
     assert operators["wrong"] == 0
 
 
+def test_matrix_has_operators_by_versions_and_types_and_refused_cases_come_last(tmp_path: Path) -> None:
+    pages = {option: tmp_path / option for option in ("matrix", "badge", "markdown", "html")}
+    given = [word for option, path in pages.items() for word in (f"--{option}", str(path))]
+    assert main(["conformance", "TEMPLATE", *SOME, "-c", "TEMPLATE_REFUSED_OPERATORS=Softmax", *given]) == 0
+    matrix = pages["matrix"].read_text().splitlines()
+    head = next(line for line in matrix if line.startswith("| operator"))
+    assert head == "| operator | version | float32 |"
+    assert "| `Det` | 22 | 2 |" in matrix
+    assert any(line.startswith("| `Softmax` | 13 | ") and line.endswith(" refused |") for line in matrix)
+    assert matrix.index("## Refused cases") > matrix.index("| `Det` | 22 | 2 |")
+    assert "refused by TEMPLATE_REFUSED_OPERATORS" in matrix[-1]
+    for option, heading in (("markdown", "## "), ("html", "<h2>")):
+        page = pages[option].read_text()
+        assert 0 < page.index(f"{heading}Support matrix") < page.index(f"{heading}Refused cases")
+    badge = json.loads(pages["badge"].read_text())
+    assert badge["schemaVersion"] == 1
+    assert badge["label"] == "TEMPLATE conformance"
+    assert badge["message"].endswith(" passed")
+    assert badge["color"] == "brightgreen"
+
+
+def test_badge_of_a_failure_is_red() -> None:
+    badge = describe_badge({"device": "MINE", "checks": {"passed": 10, "failed": 2, "skipped": 1}})
+    assert (badge["message"], badge["color"]) == ("2 failed, 10 passed", "red")
+
+
 def test_list_names_the_checks_and_runs_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["conformance", "--list", "--level", "contract", "--level", "export"]) == 0
     shown = capsys.readouterr().out
@@ -77,6 +104,7 @@ def test_list_names_the_checks_and_runs_none(capsys: pytest.CaptureFixture[str])
     [
         (["CPU", "--level", "contrct"], 2, "no level 'contrct', did you mean 'contract'"),
         (["CPU", "--check", "cancel.cancl*"], 2, "no check 'cancel.cancl*'"),
+        (["CPU", "--check", "cancel.*", "--matrix", "m.md"], 2, "--matrix needs checks of the level operators"),
         (["--check", "cancel.*"], 2, "give the device that is to be checked"),
         (["CPUX", "--check", "cancel.*"], 3, "did you mean 'CPU'?"),
         (["CPU", "--check", "cancel.*", "-c", "CPU_KERNEL=NUMPY"], 2, "did you mean 'CPU_KERNELS' or 'CPU_VERIFY'?"),

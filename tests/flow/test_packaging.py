@@ -6,6 +6,7 @@ The dependencies of the core come through plain pip; everything else happens bel
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -108,3 +109,35 @@ def test_device_appears_runs_and_vanishes_with_its_wheel(wheels: dict[str, Path]
 
     run(scripts / "pip", "uninstall", "--quiet", "--yes", "hetero-echo", folder=tmp_path)
     assert run(scripts / "hetero", "devices", "--names", folder=tmp_path).split() == []
+    run(scripts / "hetero", "new-plugin", "mine", folder=tmp_path)
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path, folder=tmp_path / "hetero-mine")
+    run(scripts / "pip", "install", "--quiet", "--no-deps", *tmp_path.glob("hetero_mine-*.whl"), folder=tmp_path)
+    printed = run(scripts / "python", "-I", "-c", RUN_IDENTITY.replace("ECHO", "MINE"), folder=tmp_path)
+    assert printed.split("\n")[0] == "[1.0, 2.0, 3.0] {'MINE': 'hetero-mine 0.1.0'}"
+
+    require_tutorial(scripts, wheels, tmp_path)
+
+
+def require_tutorial(scripts: Path, wheels: dict[str, Path], folder: Path) -> None:
+    """Goes through the first tutorial as printed, from an empty folder: files, commands, and all Python blocks once ECHO is installed."""
+    text = (ROOT / "docs" / "tutorial" / "first-device.md").read_text()
+    blocks = re.findall(r"^```(\w+)( excerpt)?\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    python = [code for kind, excerpt, code in blocks if kind == "python" and not excerpt]
+    start = folder / "tutorial"
+    package, tests = start / "hetero-echo" / "hetero_echo", start / "hetero-echo" / "tests"
+    for made in (package, tests):
+        made.mkdir(parents=True)
+    (package / "__init__.py").write_text(next(code for code in python if code.startswith('"""ECHO')))
+    (start / "hetero-echo" / "pyproject.toml").write_text(next(code for kind, _, code in blocks if kind == "toml"))
+    (tests / "test_conformance.py").write_text(next(code for _, excerpt, code in blocks if excerpt))
+    (start / "all.py").write_text("".join(python))
+
+    run(scripts / "pip", "install", "--quiet", wheels["hetero-cpu"], wheels["hetero-hetero"], folder=start)
+    saved = next(index for index, code in enumerate(python) if "onnx.save(" in code)
+    (start / "before.py").write_text("".join(python[: saved + 1]))
+    run(scripts / "python", "before.py", folder=start)
+    run(scripts / "pip", "install", "--quiet", "-e", "./hetero-echo", folder=start)
+    assert "ECHO " in run(scripts / "hetero", "devices", folder=start)
+    assert "ECHO" in run(scripts / "hetero", "query", "model.onnx", "-d", "HETERO:ECHO,CPU", folder=start)
+    run(scripts / "python", "all.py", folder=start)
+    run(scripts / "hetero", "conformance", "ECHO", "--check", "query.*", folder=start)

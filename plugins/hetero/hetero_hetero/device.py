@@ -36,6 +36,7 @@ from hetero_hetero.placement.choice import (
     place_nodes,
 )
 from hetero_hetero.stages import build_plan, cut_stages
+from hetero_hetero.started import assemble_stages
 
 logger = logging.getLogger(__name__)
 
@@ -132,7 +133,7 @@ class HeteroDevice(Composer):
         if config[DOT_KEY]:
             write_drawing(plan)
         parts = [(executable, stage.part) for executable, stage in zip(loaded, stages, strict=True)]
-        split = HeteroExecutable(
+        split = assemble_stages(
             network.inputs,
             network.outputs,
             plan,

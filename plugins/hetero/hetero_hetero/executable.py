@@ -116,12 +116,7 @@ class HeteroExecutable(Executable):
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs by position; ends early, with whatever is there, when the request was cancelled."""
-        route = self._route
-        slots = self._empty.copy()
-        for slot, value in zip(route.inputs, inputs, strict=True):
-            slots[slot] = value
-        if route.first_transfers:
-            _move(route.first_transfers, slots, context.profile)
+        slots = self._fill_slots(inputs, context)
         if self._schedule.is_parallel:
             self._run_spread(slots, context)
         else:
@@ -131,43 +126,73 @@ class HeteroExecutable(Executable):
                 self._run_step(index, slots, context)
                 for slot in dead:
                     slots[slot] = None
-        return tuple([slots[slot] for slot in route.outputs])
+        return tuple([slots[slot] for slot in self._route.outputs])
+
+    def _fill_slots(self, inputs: tuple[Any, ...], context: RunContext) -> list[Any]:
+        """Returns the slots of a run with its inputs and constants in place, also where they are needed elsewhere."""
+        route = self._route
+        slots = self._empty.copy()
+        for slot, value in zip(route.inputs, inputs, strict=True):
+            slots[slot] = value
+        if route.first_transfers:
+            _move(route.first_transfers, slots, context.profile)
+        return slots
 
     def _run_spread(self, slots: list[Any], context: RunContext) -> None:
         """Runs the stages in as many threads as can work at once."""
-        readers = _Readers(slots, self._route.readers)
-        readers.release([transfer.source for transfer in self._route.first_transfers], ())
+        release = self._count_readers(slots)
 
         def run_stage(index: int) -> None:
             self._run_step(index, slots, context)
-            step = self._route.steps[index]
-            readers.release([*step.inputs, *(transfer.source for transfer in step.transfers)], step.outputs)
+            release(index)
 
         Flow(self._schedule, run_stage, self._submit, context.token).run()
 
+    def _count_readers(self, slots: list[Any]) -> Callable[[int], None]:
+        """Returns a function that empties the slots which a stage was the last to read; for stages that run at once."""
+        readers = _Readers(slots, self._route.readers)
+        readers.release([transfer.source for transfer in self._route.first_transfers], ())
+
+        def release(index: int) -> None:
+            step = self._route.steps[index]
+            readers.release([*step.inputs, *(transfer.source for transfer in step.transfers)], step.outputs)
+
+        return release
+
     def _run_step(self, index: int, slots: list[Any], context: RunContext) -> None:
         """Runs one stage: takes its inputs out of the slots, keeps its outputs, moves them where they are needed elsewhere."""
-        stage, step = self.stages[index], self._route.steps[index]
-        states: Any = context.state
-        profile = None if context.profile is None else context.profile.of_part(str(stage.device), index)
-        inner = RunContext(states[index], profile=profile, token=context.token, limits=context.limits)
+        inner = self._open_step(index, context)
         try:
-            results = stage.run(tuple([slots[slot] for slot in step.inputs]), inner)
-            if context.token.is_set:
-                return  # nobody waits for what a cancelled stage returns
-            self._keep_outputs(index, results, slots)
-            if profile is not None:
-                profile.end_part(*self._names[index])
-            if step.transfers:
-                _move(step.transfers, slots, profile)
-                if context.limits is not None:
-                    # A copy in another memory is what the run has made, as any value; inputs of the caller count nothing.
-                    context.limits.hold([slots[transfer.target] for transfer in step.transfers])
+            results = self.stages[index].run(tuple([slots[slot] for slot in self._route.steps[index].inputs]), inner)
+            self._end_step(index, results, slots, inner)
         except Exception as error:
-            error.add_note(
-                f"in stage {index} of {len(self.stages)} on {stage.device}, nodes {_shorten(self.plan.stages[index].nodes)}"
-            )
+            self._note_step(index, error)
             raise
+
+    def _open_step(self, index: int, context: RunContext) -> RunContext:
+        """Returns the context of a stage's run within that of the whole."""
+        states: Any = context.state
+        profile = None if context.profile is None else context.profile.of_part(str(self.stages[index].device), index)
+        return RunContext(states[index], profile=profile, token=context.token, limits=context.limits)
+
+    def _end_step(self, index: int, results: Any, slots: list[Any], inner: RunContext) -> None:
+        """Keeps the outputs of a stage, and moves them where they are needed elsewhere."""
+        if inner.token.is_set:
+            return  # nobody waits for what a cancelled stage returns
+        transfers = self._route.steps[index].transfers
+        self._keep_outputs(index, results, slots)
+        if inner.profile is not None:
+            inner.profile.end_part(*self._names[index])
+        if transfers:
+            _move(transfers, slots, inner.profile)
+            if inner.limits is not None:
+                # A copy in another memory is what the run has made, as any value; inputs of the caller count nothing.
+                inner.limits.hold([slots[transfer.target] for transfer in transfers])
+
+    def _note_step(self, index: int, error: BaseException) -> None:
+        """Adds to an error in which stage it was raised."""
+        nodes = _shorten(self.plan.stages[index].nodes)
+        error.add_note(f"in stage {index} of {len(self.stages)} on {self.stages[index].device}, nodes {nodes}")
 
     def _keep_outputs(self, index: int, results: Any, slots: list[Any]) -> None:
         """Puts the results of a stage into their slots; a device that breaks the contract is named before its values go on."""

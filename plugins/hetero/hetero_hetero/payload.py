@@ -28,6 +28,7 @@ from hetero_core.plan import Boundary, Conflict, Plan, PlanStage
 from hetero_hetero.executable import HeteroExecutable
 from hetero_hetero.fallback import is_guarded
 from hetero_hetero.shares import configure_stages
+from hetero_hetero.started import assemble_stages
 
 _CONSTANTS = "constants"
 _PART = "part"
@@ -78,7 +79,7 @@ def import_stages(
     loaded = [_with_part(one, f"stage/{index}/{_PART}", sections) for index, one in enumerate(loaded)]
     held = take_prefix(_CONSTANTS, sections)
     constants = {name: one.array for name, one in unpack_network(held).initializers.items()} if held else {}
-    return HeteroExecutable(
+    return assemble_stages(
         inputs, outputs, plan, loaded, constants, core=core, threads=config[THREADS_KEY], streams=config[STREAMS_KEY]
     )
 

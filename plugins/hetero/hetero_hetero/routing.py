@@ -97,8 +97,8 @@ def plan_route(
     fixed = tuple((slots.make(name, HOST, None, None), array) for name, array in constants.items())
     read, written = [], []
     for index, stage in enumerate(stages):
-        read.append(tuple(slots.find(spec, spec.memory, stage.from_host) for spec in stage.inputs))
-        written.append(tuple(slots.make(spec.name, spec.memory, index, stage.to_host) for spec in stage.outputs))
+        read.append(tuple(slots.find(spec, _name_memory(stage, spec), stage.from_host) for spec in stage.inputs))
+        written.append(tuple(slots.make(spec.name, _name_memory(stage, spec), index, stage.to_host) for spec in stage.outputs))
     results = tuple(slots.find(spec, HOST, None) for spec in outputs)
     _name_ends(slots.transfers, [str(stage.device) for stage in stages], read, results)
     steps = tuple(
@@ -110,6 +110,11 @@ def plan_route(
     for slot in (*results, *(slot for step in steps for slot in step.inputs), *(transfer.source for transfer in transfers)):
         readers[slot] += 1
     return Route(first, tuple(slots.transfers.get(None, ())), steps, results, fixed, tuple(readers))
+
+
+def _name_memory(stage: ExecutableNetwork, spec: ValueSpec) -> str:
+    """Returns the memory of a value as all plugins know it: two that name theirs alike do not understand each other's arrays."""
+    return spec.memory if spec.memory == HOST else f"{stage.provenance.distribution}/{spec.memory}"
 
 
 def _name_ends(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from hetero_core.contract import CancelToken
 from hetero_core.errors import ClosedError
@@ -47,19 +48,11 @@ def plan_schedule(
     return Schedule(tuple(predecessors), tuple(map(tuple, successors)), tuple(lanes), tuple(threads), budget, is_parallel)
 
 
-class Flow:
-    """One run of a schedule. `run_stage(index)` does the work; `submit` asks another thread to help, and may be refused."""
+class Progress:
+    """The state of one run of a schedule: which stages are ready, and which lanes and threads are busy. Safe for threads by `_changed`."""
 
-    def __init__(
-        self,
-        schedule: Schedule,
-        run_stage: Callable[[int], None],
-        submit: Callable[[Callable[[], None]], object],
-        token: CancelToken,
-    ) -> None:
+    def __init__(self, schedule: Schedule, token: CancelToken) -> None:
         self._schedule = schedule
-        self._run_stage = run_stage
-        self._submit = submit
         self._token = token
         self._changed = threading.Condition()
         self._missing = [len(before) for before in schedule.predecessors]
@@ -68,45 +61,6 @@ class Flow:
         self._free = schedule.budget
         self._left = len(self._missing)
         self._error: BaseException | None = None
-
-    def run(self) -> None:
-        """Returns when every stage has run, or when those that run have ended after an error or a cancel.
-
-        Raises: the first error of a stage.
-        """
-        with self._changed:
-            helpers = self._count_startable() - 1
-        self._ask_for_help(helpers)
-        while True:
-            self._work()
-            with self._changed:
-                if self._is_over() and not self._busy:
-                    break
-                if not self._is_over() and self._count_startable():
-                    continue
-                self._changed.wait()
-        if self._error is not None:
-            raise self._error
-
-    def _work(self) -> None:
-        """Runs stages as long as one can start."""
-        while True:
-            with self._changed:
-                index = self._take()
-            if index is None:
-                return
-            error = self._try_stage(index)
-            with self._changed:
-                helpers = self._finish(index, error)
-                self._changed.notify_all()
-            self._ask_for_help(helpers)
-
-    def _try_stage(self, index: int) -> BaseException | None:
-        try:
-            self._run_stage(index)
-        except BaseException as error:  # noqa: BLE001  # raised in the caller's thread, by run
-            return error
-        return None
 
     def _take(self) -> int | None:
         """Returns the first stage in order whose lane and threads are free, and takes them."""
@@ -119,8 +73,8 @@ class Flow:
         self._free -= self._schedule.threads[index]
         return index
 
-    def _finish(self, index: int, error: BaseException | None) -> int:
-        """Frees the lane, the threads and the stages behind; returns how many more threads could work now besides this one."""
+    def _finish(self, index: int, error: BaseException | None) -> None:
+        """Frees the lane, the threads and the stages behind."""
         self._busy.discard(self._schedule.lanes[index])
         self._free += self._schedule.threads[index]
         self._left -= 1
@@ -132,10 +86,6 @@ class Flow:
             if self._missing[after] == 0:
                 self._ready.append(after)
         self._ready.sort()
-        return self._count_startable() - 1
-
-    def _count_startable(self) -> int:
-        return len(self._list_startable())
 
     def _list_startable(self) -> list[int]:
         """Returns the stages that could all start now, in order: each on a lane of its own, all of them within the budget."""
@@ -150,6 +100,79 @@ class Flow:
 
     def _is_over(self) -> bool:
         return self._left == 0 or self._error is not None or self._token.is_set
+
+    def _has_ended(self) -> bool:
+        """Says whether nothing runs and nothing will."""
+        return self._is_over() and not self._busy
+
+
+End = Callable[[BaseException | None], None]
+
+
+class Flow(Progress):
+    """One run of a schedule on the caller's thread. `run_stage(index)` does the work; `submit` asks another thread to help, and may be
+    refused. `start_stage(index, end)` says whether the stage's device works by itself; it then calls `end` once, from any thread."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        run_stage: Callable[[int], None],
+        submit: Callable[[Callable[[], None]], object],
+        token: CancelToken,
+        *,
+        start_stage: Callable[[int, End], bool] = lambda index, end: False,
+    ) -> None:
+        super().__init__(schedule, token)
+        self._run_stage = run_stage
+        self._start_stage = start_stage
+        self._submit = submit
+
+    def run(self) -> None:
+        """Returns when every stage has run, or when those that run have ended after an error or a cancel.
+
+        Raises: the first error of a stage.
+        """
+        with self._changed:
+            helpers = self._count_startable() - 1
+        self._ask_for_help(helpers)
+        while True:
+            self._work()
+            with self._changed:
+                if self._has_ended():
+                    break
+                if not self._is_over() and self._count_startable():
+                    continue
+                self._changed.wait()
+        if self._error is not None:
+            raise self._error
+
+    def _work(self) -> None:
+        """Runs stages as long as one can start."""
+        while True:
+            with self._changed:
+                index = self._take()
+            if index is None:
+                return
+            if not self._start_stage(index, partial(self._end_stage, index, workers=0)):
+                self._end_stage(index, self._try_stage(index), workers=1)
+
+    def _try_stage(self, index: int) -> BaseException | None:
+        try:
+            self._run_stage(index)
+        except BaseException as error:  # noqa: BLE001  # raised in the caller's thread, by run
+            return error
+        return None
+
+    def _end_stage(self, index: int, error: BaseException | None, *, workers: int) -> None:
+        """Notes the end of a stage; `workers` says whether this thread goes on with the next one, or belongs to a device."""
+        with self._changed:
+            self._finish(index, error)
+            helpers = self._count_startable() - workers
+            self._changed.notify_all()
+        self._ask_for_help(helpers)
+
+    def _count_startable(self) -> int:
+        return len(self._list_startable())
 
     def _ask_for_help(self, count: int) -> None:
         for _ in range(count):

@@ -128,12 +128,12 @@ def find_fault(module: Any, provider: str) -> str | None:
     return None if result.tolist() == [2.0, 2.0] else f"it computes 1 + 1 = {result.tolist()}"
 
 
-def make_options(module: Any, provider: str) -> Any:
-    """Returns session options for one provider without any other behind it, quiet, with threads that do not spin."""
+def make_options(module: Any, provider: str, *, spins: bool = False) -> Any:
+    """Returns session options for one provider without any other behind it, quiet; `spins` lets threads wait busily inside an operator."""
     options = module.SessionOptions()
     options.log_severity_level = 4
-    # Spinning threads take the processor away from the other engines of the process.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # Spinning threads take the processor away from the other engines of the process. An entry that is set twice prints a warning.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spins else "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     # A MatMul of dequantized weights becomes a MatMulNBits, which rounds the other operand to int8 unless told to compute in float32:
     # an error of 1 % of the result (ONNX Runtime 1.32).

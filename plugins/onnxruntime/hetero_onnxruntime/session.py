@@ -109,12 +109,10 @@ def build_session(
 
 def make_session_options(engine: Engine, settings: Settings, entries: Mapping[str, str] = EMPTY, **more: Any) -> Any:
     """Returns the options of a session with these settings; `entries` are texts that the engine knows, `more` attributes."""
-    options = make_options(engine.module, settings.provider)
+    options = make_options(engine.module, settings.provider, spins=settings.spins)
     options.graph_optimization_level = getattr(engine.module.GraphOptimizationLevel, LEVELS[settings.level])
     options.intra_op_num_threads = settings.threads
     options.inter_op_num_threads = 1
-    if settings.spins:
-        options.add_session_config_entry("session.intra_op.allow_spinning", "1")
     for name, text in entries.items():
         options.add_session_config_entry(name, text)
     for name, value in more.items():

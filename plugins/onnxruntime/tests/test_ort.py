@@ -266,6 +266,11 @@ def test_configuration_key_of_the_engine_that_is_not_declared_is_refused(core: C
         core.load_network(read("g (float[2] x) => (float[2] y) { y = Neg(x) }"), "ORT", {"ORT_ALLOW_SPINING": True})
 
 
+def test_spinning_is_allowed_without_a_word_of_the_engine(core: Core, read: Read, capfd: pytest.CaptureFixture[str]) -> None:
+    core.load_network(read("g (float[2] x) => (float[2] y) { y = Neg(x) }"), "ORT", {"ORT_ALLOW_SPINNING": True}).close()
+    assert capfd.readouterr() == ("", "")
+
+
 def test_error_of_the_engine_at_run_time_names_the_node(core: Core, read: Read) -> None:
     loaded = core.load_network(read("g (float[4] x, int64[1] s) => (float[N] y) { y = Reshape(x, s) }"), "ORT")
     with pytest.raises(InferenceError, match="Reshape_0"):

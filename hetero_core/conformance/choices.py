@@ -1,0 +1,121 @@
+"""Choices: the contract once more under each value that a configuration key of the device declares, subject by subject."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache, partial
+from types import ModuleType
+from typing import Any
+
+from hetero_core.conformance import (
+    contract_callbacks,
+    contract_cancel,
+    contract_dynamic_shapes,
+    contract_lifetime,
+    contract_load,
+    contract_perf_counts,
+    contract_query,
+    contract_requests,
+    contract_start,
+    contract_tensors,
+    contract_values,
+)
+from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip
+from hetero_core.conformance.samples import make_sample
+from hetero_core.core import Core
+from hetero_core.devices.names import parse_device_name
+from hetero_core.dtypes import TOLERANCES
+from hetero_core.errors import HeteroError
+
+SUBJECTS: tuple[ModuleType, ...] = (
+    contract_query,
+    contract_load,
+    contract_tensors,
+    contract_values,
+    contract_dynamic_shapes,
+    contract_requests,
+    contract_callbacks,
+    contract_cancel,
+    contract_perf_counts,
+    contract_lifetime,
+    contract_start,
+)
+"""The subjects that a choice may change; names, properties and extensions are the same under all of them."""
+
+SHORT_TYPES = {
+    "bf16": "bfloat16",
+    "bfloat16": "bfloat16",
+    "f16": "float16",
+    "fp16": "float16",
+    "float16": "float16",
+    "tf32": "float16",
+}
+"""Choices that name a type shorter than float32, in lower case -> the element type whose tolerance then holds."""
+
+
+@cache
+def list_choice_checks() -> tuple[Check, ...]:
+    """Returns one check for each subject."""
+    return tuple(
+        Check(
+            f"choices.{subject.CHECKS[0].name.partition('.')[0]}",
+            "choices",
+            partial(check_choices, subject.CHECKS),
+            needs=("single",),
+            shares_core=True,
+        )
+        for subject in SUBJECTS
+    )
+
+
+def check_choices(checks: tuple[Check, ...], context: CheckContext) -> None:
+    """Every check of a subject of the level `contract` holds under each choice, but the default, that the device's keys declare."""
+    choices = [choice for choice in iterate_choices(context) if is_usable(context, *choice)]
+    if not choices:
+        raise Skip("the device declares no key with choices that this machine has, besides the defaults")
+    problems = [problem for name, choice in choices for check in checks if (problem := _find_problem(check, context, name, choice))]
+    if problems:
+        raise CheckFailed("; ".join(problems))
+
+
+def iterate_choices(context: CheckContext) -> Iterator[tuple[str, Any]]:
+    """Yields key and value of each declared choice that is not the default, in the order of declaration."""
+    for name, key in context.facts.keys.items():
+        choices = (False, True) if key.type is bool else key.choices
+        if name not in context.configured:
+            yield from ((name, choice) for choice in choices if choice != key.default)
+
+
+def is_usable(context: CheckContext, name: str, choice: Any) -> bool:
+    """Says whether this machine has a choice: a hint of a precision that its processor lacks is refused in the same words by each load."""
+    sample = make_sample(context, "chain")
+    try:
+        context.core.load_network(sample.network, context.device, {name: choice}).close()
+    except HeteroError:
+        return False
+    return True
+
+
+def _find_problem(check: Check, context: CheckContext, name: str, choice: Any) -> str | None:
+    """Returns what is wrong with the device under a choice by this check, or None."""
+    if any(need not in context.facts.capabilities for need in check.needs):
+        return None
+    make_core = partial(_make_core, context, name, choice)
+    with make_core() as core:
+        rtol = TOLERANCES.get(SHORT_TYPES.get(str(choice).lower(), ""), context.rtol)
+        changed = replace(context, core=core, make_core=make_core, configured=context.configured | {name}, rtol=rtol)
+        try:
+            check(changed)
+        except Skip:
+            return None
+        except BaseException as error:  # noqa: BLE001  # a device may raise anything; it is what is wrong
+            kind = "" if isinstance(error, CheckFailed) else f"{type(error).__name__}: "
+            return f"under {name}={choice}, {check.name}: {kind}{error}"
+    return None
+
+
+def _make_core(context: CheckContext, name: str, choice: Any) -> Core:
+    core = context.make_core()
+    core.set_config({name: choice}, parse_device_name(context.device).name)
+    return core

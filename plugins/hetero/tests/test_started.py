@@ -1,0 +1,394 @@
+"""HETERO over devices that start runs by themselves, have a memory of their own and no `run`: what follows goes on from `done`."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import pytest
+from hetero_hetero.schedule import plan_schedule
+from hetero_hetero.started import StartedFlow
+
+from hetero_core import Core, Executable, Network, QueryResult, RunContext, hookimpl
+from hetero_core.contract import CancelToken, DeviceName, Done, Payload
+from hetero_core.devices.query import query_by_transform
+from hetero_core.errors import ClosedError, InferenceError, PluginError, RequestCancelledError
+from hetero_core.kernels.program import compile_program
+from hetero_core.network.types import ValueSpec
+from hetero_core.network.writer import pack_network, unpack_network
+from hetero_core.testing.plain_device import PlainDevice
+
+CHAIN = "chain (float[2] x) => (float[2] y) { a = Neg (x) b = Neg (a) c = Neg (b) y = Neg (c) }"
+BRANCHES = "branches (float[2] x) => (float[2] y) { a = Abs (x) b = Neg (a) c = Neg (a) y = Add (b, c) }"
+SECONDS = 60
+
+
+class Boxed:
+    """An array in the memory of a device."""
+
+    def __init__(self, memory: str, elements: Any) -> None:
+        self.memory, self.elements, self.nbytes = memory, elements, elements.nbytes
+
+    def open(self, memory: str) -> Any:
+        assert memory == self.memory, f"an array of {self.memory} came to {memory} without a transfer"
+        return self.elements
+
+
+class Queue:
+    """A device with one queue. `meet(count)` is called on its thread before the run of this number, counted from 0."""
+
+    def __init__(self, meet: Callable[[int], None] = lambda count: None) -> None:
+        self.meet = meet
+        self.runs = 0
+        self.threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="queue")
+
+    @hookimpl
+    def query_network(self, device: DeviceName, network: Network) -> QueryResult:
+        return query_by_transform(device, network, lambda same: same, lambda node, _: None)
+
+    @hookimpl
+    def load_network(self, device: DeviceName, network: Network) -> Executable:
+        return Started(self, network, f"{device.name.lower()}:0")
+
+    @hookimpl
+    def export_network(self, executable: Started) -> Payload:
+        return Payload(pack_network(executable.network))
+
+    @hookimpl
+    def import_network(self, device: DeviceName, payload: Payload) -> Executable:
+        return self.load_network(device, unpack_network(payload.sections))
+
+    @hookimpl
+    def to_host(self, array: Boxed) -> Any:
+        return array.elements.copy()
+
+    @hookimpl
+    def from_host(self, array: Any, spec: ValueSpec) -> Boxed:
+        return Boxed(spec.memory, array.copy())
+
+    def begin(self, work: Callable[[], None]) -> None:
+        self.threads.submit(work)
+
+
+class Started(Executable):
+    """Starts runs, and has no `run`."""
+
+    def __init__(self, queue: Queue, network: Network, memory: str) -> None:
+        self.network, self.queue, self.memory = network, queue, memory
+        self.inputs = tuple(replace(spec, memory=memory) for spec in network.inputs)
+        self.outputs = tuple(replace(spec, memory=memory) for spec in network.outputs)
+        self.program = compile_program(network)
+        self.is_closed = False
+
+    def start(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
+        values = tuple(value.open(self.memory) for value in inputs)
+        self.queue.begin(lambda: self.compute(values, done))
+
+    def compute(self, values: tuple[Any, ...], done: Done) -> None:
+        count, self.queue.runs = self.queue.runs, self.queue.runs + 1
+        try:
+            self.queue.meet(count)
+            assert not self.is_closed, "the engine is used after it was closed"
+            outputs = self.program.run(values)
+        except BaseException as error:  # noqa: BLE001  # whoever waits is told
+            done(None, error)
+        else:
+            done(tuple(Boxed(self.memory, value) for value in outputs), None)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Inline(Queue):
+    """Calls `done` before `start` returns, as a driver does whose work is short."""
+
+    def begin(self, work: Callable[[], None]) -> None:
+        work()
+
+
+@pytest.fixture
+def core() -> Iterator[Core]:
+    with Core() as opened:
+        yield opened
+
+
+def load(core: Core, text: str, places: str, config: Mapping[str, Any] | None = None, **devices: object) -> Any:
+    """Loads a network split over these devices: `places` names the device of each node, by its first letter."""
+    for name, device in devices.items():
+        core.register_plugin(name, device)
+    network = core.read_network(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}'))
+    pins = {
+        node.name: next(name for name in devices if name[0] == letter) for node, letter in zip(network.nodes, places, strict=True)
+    }
+    return core.load_network(network.with_affinity(pins), f"HETERO:{','.join(devices)}", config)
+
+
+def start_all(loaded: Any, count: int) -> list[Any]:
+    requests = [loaded.create_infer_request() for _ in range(count)]
+    for index, request in enumerate(requests):
+        request.start_async({"x": np.full(2, index, np.float32)})
+    return requests
+
+
+def require_results(requests: list[Any], sign: int = 1) -> None:
+    for index, request in enumerate(requests):
+        assert request.wait(SECONDS)
+        assert request.get_tensor("y").tolist() == [sign * index, sign * index]
+
+
+def list_core_threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("hetero-")}
+
+
+def test_two_stages_and_ten_requests_overlap_without_a_thread_of_the_core(core: Core) -> None:
+    behind = threading.Event()
+    threads: set[str] = set()
+
+    def meet_first(count: int) -> None:
+        threads.update(list_core_threads())
+        if count == 4:
+            # Four requests have left the first device; the first of them is held by the second device.
+            behind.set()
+
+    def meet_second(count: int) -> None:
+        assert behind.wait(SECONDS), "the first device does not go on while the second one works"
+
+    before = list_core_threads()
+    loaded = load(core, CHAIN, "AABB", AHEAD=Queue(meet_first), BEHIND=Queue(meet_second))
+    requests = start_all(loaded, 10)
+    require_results(requests)
+    assert threads | list_core_threads() <= before
+    loaded.close()
+
+
+def test_sync_run_of_a_device_with_start_alone_waits_on_the_thread_of_the_caller(core: Core) -> None:
+    loaded = load(core, CHAIN, "AABB", AHEAD=Queue(), BEHIND=Queue())
+    before = list_core_threads()
+    assert loaded.infer({"x": np.array([1, -2], np.float32)})["y"].tolist() == [1, -2]
+    assert list_core_threads() == before
+
+
+def test_stage_that_computes_does_so_on_a_thread_of_the_core_and_not_in_the_queue(core: Core) -> None:
+    names: list[str] = []
+
+    class Watching(PlainDevice):
+        def find_refusal(self, node: Any, network: Network) -> str | None:
+            return None
+
+        def make_executable(self, network: Network) -> Executable:
+            executable = super().make_executable(network)
+            compute = executable.run
+
+            def run(inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+                names.append(threading.current_thread().name)
+                return compute(inputs, context)
+
+            executable.run = run  # type: ignore[method-assign]  # watched
+            return executable
+
+    loaded = load(core, CHAIN, "APAP", AHEAD=Queue(), PLAIN=Watching())
+    require_results(start_all(loaded, 10))
+    assert len(names) == 20
+    assert all(name.startswith("hetero-HETERO:PLAIN-stages") for name in names)
+
+
+def test_cancelled_request_ends_at_once_and_leaves_the_others(core: Core) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def hold(count: int) -> None:
+        entered.set()
+        assert leave.wait(SECONDS)
+
+    behind = Queue()
+    loaded = load(core, CHAIN, "AABB", AHEAD=Queue(hold), BEHIND=behind)
+    requests = start_all(loaded, 10)
+    assert entered.wait(SECONDS)
+    for request in requests[::2]:
+        request.cancel()
+        with pytest.raises(RequestCancelledError):
+            request.wait(0)
+    leave.set()
+    for index in range(1, 10, 2):
+        assert requests[index].wait(SECONDS)
+        assert requests[index].get_tensor("y").tolist() == [index, index]
+    loaded.close()
+    assert behind.runs == 5
+    assert [request.is_running for request in requests] == [False] * 10
+
+
+def test_error_of_a_stage_names_it_and_the_request_works_on(core: Core) -> None:
+    def fail(count: int) -> None:
+        if count == 1:
+            raise OverflowError("no room")
+
+    loaded = load(core, CHAIN, "AABB", AHEAD=Queue(), BEHIND=Queue(fail))
+    request = loaded.create_infer_request()
+    for turn in range(3):
+        request.start_async({"x": np.full(2, turn, np.float32)})
+        if turn == 1:
+            with pytest.raises(InferenceError, match=r"OverflowError: no room; in stage 1 of 2 on BEHIND, nodes Neg_2, Neg_3"):
+                request.wait(SECONDS)
+        else:
+            assert request.wait(SECONDS)
+            assert request.get_tensor("y").tolist() == [turn, turn]
+
+
+def test_start_that_raises_ends_the_run(core: Core) -> None:
+    class Refusing(Queue):
+        def begin(self, work: Callable[[], None]) -> None:
+            raise OSError("the queue is full")
+
+    loaded = load(core, CHAIN, "AARR", AHEAD=Queue(), REFUSING=Refusing())
+    request = loaded.create_infer_request()
+    request.start_async({"x": np.zeros(2, np.float32)})
+    with pytest.raises(InferenceError, match="OSError: the queue is full; in stage 1 of 2 on REFUSING"):
+        request.wait(SECONDS)
+
+
+def test_error_that_is_no_exception_names_the_plugin(core: Core) -> None:
+    class Wordy(Queue):
+        def begin(self, work: Callable[[], None]) -> None:
+            raise AssertionError("not called")
+
+        @hookimpl
+        def load_network(self, device: DeviceName, network: Network) -> Executable:
+            executable = Started(self, network, f"{device.name.lower()}:0")
+            executable.start = lambda inputs, context, done: done(None, "went wrong")  # type: ignore[method-assign,assignment,arg-type,return-value]  # the fault
+            return executable
+
+    loaded = load(core, CHAIN, "AAWW", AHEAD=Queue(), WORDY=Wordy())
+    request = loaded.create_infer_request()
+    request.start_async({"x": np.zeros(2, np.float32)})
+    with pytest.raises(
+        PluginError, match=r"plugin WORDY .* called `done` with the error 'went wrong'; expected None or an exception"
+    ):
+        request.wait(SECONDS)
+
+
+def test_close_waits_for_requests_between_two_devices(core: Core) -> None:
+    loaded = load(core, CHAIN, "AABB", AHEAD=Queue(), BEHIND=Queue())
+    requests = start_all(loaded, 10)
+    loaded.close()
+    require_results(requests)
+
+
+def test_run_that_a_device_never_ends_is_ended_by_close(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Losing(Queue):
+        def begin(self, work: Callable[[], None]) -> None:
+            pass
+
+    monkeypatch.setattr("hetero_core.runtime.under_way.CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr("hetero_core.runtime.under_way.CANCEL_SECONDS", 0.1)
+    loaded = load(core, CHAIN, "AALL", AHEAD=Queue(), LOSING=Losing())
+    (request,) = start_all(loaded, 1)
+    loaded.close()
+    with pytest.raises(ClosedError, match="had not ended a run"):
+        request.wait(SECONDS)
+
+
+@pytest.mark.parametrize("text", [CHAIN, BRANCHES])
+def test_sync_run_that_a_device_never_ends_is_ended_by_close(core: Core, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = threading.Event()
+
+    class Losing(Queue):
+        def begin(self, work: Callable[[], None]) -> None:
+            begun.set()
+
+    monkeypatch.setattr("hetero_core.runtime.under_way.CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr("hetero_core.runtime.under_way.CANCEL_SECONDS", 0.1)
+    loaded = load(core, text, "ALLA" if text is CHAIN else "AALA", AHEAD=Queue(), LOSING=Losing())
+    with ThreadPoolExecutor(max_workers=1) as caller:
+        run = caller.submit(loaded.infer, {"x": np.ones(2, np.float32)})
+        assert begun.wait(SECONDS)
+        loaded.close()
+        with pytest.raises(ClosedError, match="had not ended a run"):
+            run.result(SECONDS)
+
+
+def test_run_that_has_ended_is_not_ended_again() -> None:
+    """The thread that notes the last end may come after the one that tells of it."""
+    ends: list[BaseException | None] = []
+    flow = StartedFlow(plan_schedule([()], ["A"], threads=[1], budget=1), lambda index, end: end(None), CancelToken(), ends.append)
+    flow.go_on()
+    flow.go_on()
+    assert ends == [None]
+
+
+def test_runs_that_were_started_wait_for_no_garbage_collector(core: Core) -> None:
+    loaded = load(core, CHAIN, "AABB", AHEAD=Queue(), BEHIND=Queue())
+    gc.collect()
+    gc.disable()
+    try:
+        require_results(start_all(loaded, 3))
+        loaded.infer({"x": np.ones(2, np.float32)})
+        loaded.close()
+        remains = [thing for thing in gc.get_objects() if isinstance(thing, (Boxed, RunContext))]
+    finally:
+        gc.enable()
+    assert not remains
+
+
+def test_second_call_of_done_is_ignored_with_a_warning_that_names_the_plugin(core: Core, caplog: pytest.LogCaptureFixture) -> None:
+    class Repeating(Queue):
+        def begin(self, work: Callable[[], None]) -> None:
+            self.threads.submit(lambda: (work(), work()))
+
+    loaded = load(core, CHAIN, "RRBB", REPEATING=Repeating(), BEHIND=Queue())
+    with caplog.at_level(logging.WARNING, "hetero_core.runtime.run"):
+        require_results(start_all(loaded, 3))
+        loaded.close()
+    assert caplog.messages
+    assert all(text.startswith("plugin REPEATING (") and "called `done` a second time" in text for text in caplog.messages)
+
+
+def test_ends_within_start_do_not_nest(core: Core) -> None:
+    """600 stages of devices that end runs within `start` take no more of the stack than one."""
+    count = 600
+    nodes = " ".join(f"v{index + 1} = Neg (v{index})" for index in range(count))
+    text = f"long (float[2] v0) => (float[2] v{count}) {{ {nodes} }}"
+    loaded = load(core, text, "IO" * (count // 2), {"HETERO_SUBGRAPH_POLICY": "LEVELS"}, INLINE=Inline(), OTHER=Inline())
+    assert loaded.get_metric("HETERO_NUMBER_OF_SUBMODELS") == count
+    request = loaded.create_infer_request()
+    request.start_async({"v0": np.array([1, 2], np.float32)})
+    assert request.wait(SECONDS)
+    assert request.get_tensor(f"v{count}").tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("is_started", [True, False])
+def test_branches_on_two_devices_work_at_the_same_time(core: Core, *, is_started: bool) -> None:
+    barrier = threading.Barrier(2, timeout=SECONDS)
+    loaded = load(core, BRANCHES, "PABP", PLAIN=PlainDevice(), AHEAD=Queue(_meet(barrier)), BEHIND=Queue(_meet(barrier)))
+    request = loaded.create_infer_request()
+    for value in (1, -2, 3):
+        if is_started:
+            request.start_async({"x": np.full(2, value, np.float32)})
+            assert request.wait(SECONDS)
+        else:
+            request.infer({"x": np.full(2, value, np.float32)})
+        assert request.get_tensor("y").tolist() == [-2 * abs(value)] * 2
+
+
+def _meet(barrier: threading.Barrier) -> Callable[[int], None]:
+    def meet(count: int) -> None:
+        barrier.wait()
+
+    return meet
+
+
+def test_imported_network_starts_its_stages_and_keeps_their_times(core: Core, tmp_path: Any) -> None:
+    loaded = load(core, CHAIN, "AABB", {"PERF_COUNT": True}, AHEAD=Queue(), BEHIND=Queue())
+    loaded.export_network(tmp_path / "split.blob")
+    imported = core.import_network(tmp_path / "split.blob", "HETERO")
+    before = list_core_threads()
+    requests = start_all(imported, 10)
+    require_results(requests)
+    assert list_core_threads() == before
+    moved = [(entry.node, entry.source, *entry.targets) for entry in requests[0].perf_counts if entry.targets]
+    assert moved == [("x", "host", "AHEAD"), ("b", "AHEAD", "BEHIND"), ("y", "BEHIND", "host")]

@@ -1,0 +1,63 @@
+"""`hetero new-plugin`: what it writes does at once what every device owes."""
+
+from __future__ import annotations
+
+import importlib
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from hetero_core.cli.main import main
+from hetero_core.cli.plugin_texts import KINDS
+from hetero_core.conformance.catalogue import choose_checks
+from hetero_core.conformance.runner import make_target, run_checks
+
+CHECKS = ("load.*", "requests.*", "start.*", "exporting.*")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_plugin_of_each_kind_passes_the_kit_as_written(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["new-plugin", f"new-{kind}", "--kind", kind, "--folder", str(tmp_path / "new")]) == 0
+    monkeypatch.syspath_prepend(str(tmp_path / "new"))
+    device, package = f"NEW_{kind.upper()}", f"hetero_new_{kind}"
+    project = tomllib.loads((tmp_path / "new" / "pyproject.toml").read_text())["project"]
+    assert project["name"] == f"hetero-new-{kind}"
+    assert project["entry-points"]["hetero_core.devices"] == {device: package}
+    target = make_target(device, plugin=importlib.import_module(package))
+    outcomes = list(run_checks(choose_checks([], CHECKS), target))
+    assert [outcome for outcome in outcomes if outcome.status == "failed"] == []
+    assert len([outcome for outcome in outcomes if outcome.status == "passed"]) > 20
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_left_of_the_template(kind: str, tmp_path: Path) -> None:
+    assert main(["new-plugin", "mine", "--kind", kind, "--folder", str(tmp_path)]) == 0
+    texts = {path: path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+    assert len(texts) == 8
+    assert [path for path, text in texts.items() if "template" in text.lower() or "to copy" in text] == []
+    for path, text in texts.items():
+        if path.suffix == ".py":
+            compile(text, path, "exec")
+
+
+def test_memory_and_queue_are_left_out_of_kernels_alone(tmp_path: Path) -> None:
+    for kind in KINDS:
+        assert main(["new-plugin", "mine", "--kind", kind, "--folder", str(tmp_path / kind)]) == 0
+    texts = {kind: (tmp_path / kind / "hetero_mine" / "device.py").read_text() for kind in KINDS}
+    assert {kind: "def start(" in text for kind, text in texts.items()} == {"kernels": False, "asynchronous": True, "engine": False}
+    assert {kind: "MineArray" in text for kind, text in texts.items()} == {"kernels": False, "asynchronous": True, "engine": False}
+
+
+@pytest.mark.parametrize("name", ["", "1st", "a.b", "a:b", "a,b", "../a", "a__b", "a b"])
+def test_name_that_no_device_can_have_is_refused(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new-plugin", name, "--folder", str(tmp_path / "new")]) == 2
+    assert f"a device cannot be named '{name}'" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_folder_that_holds_something_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.txt").write_text("kept")
+    assert main(["new-plugin", "mine", "--folder", str(tmp_path)]) == 2
+    assert "is not empty" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
