@@ -1,0 +1,96 @@
+"""The nodes of the cluster: their names, and the choice of one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from hetero_core.errors import DeviceUnavailableError, enumerate_choices
+from hetero_core.records import record
+
+_SHORT = 8
+"""Letters of a node's id that stand for its name where several nodes have the same name."""
+
+
+@record(frozen=True, slots=True)
+class RayNode:
+    """A living node: its id, the name that stands in `RAY.<name>`, and what Ray counts there, as GPU."""
+
+    id: str
+    name: str
+    resources: dict[str, float]
+
+
+def connect_cluster(device: str) -> None:
+    """Connects this program to the cluster of RAY_ADDRESS or of this machine, unless it is connected already.
+
+    Raises: DeviceUnavailableError.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise DeviceUnavailableError(
+            f"device {device} needs Ray ({error}); install it with 'pip install hetero-ray[ray]'"
+        ) from error
+    if ray.is_initialized():
+        return
+    try:
+        ray.init(address="auto", log_to_driver=False)
+    except ConnectionError as error:
+        raise DeviceUnavailableError(
+            f"device {device} finds no Ray cluster: {error}. Start one with 'ray start --head', or name one in RAY_ADDRESS"
+        ) from error
+
+
+def list_nodes() -> tuple[RayNode, ...]:
+    """Returns the living nodes in the order of their names; a name that several have is replaced by the beginning of the id."""
+    import ray
+
+    nodes: list[dict[str, Any]] = [node for node in ray.nodes() if node["Alive"]]
+    uses = Counter(_name(node) for node in nodes)
+    named = [
+        RayNode(node["NodeID"], _name(node) if uses[_name(node)] == 1 else node["NodeID"][:_SHORT].upper(), node["Resources"])
+        for node in nodes
+    ]
+    return tuple(sorted(named, key=lambda node: node.name))
+
+
+def _name(node: dict[str, Any]) -> str:
+    # The id of a device is compared without regard to case.
+    return str(node["NodeName"]).upper()
+
+
+def find_node(name: str) -> RayNode | None:
+    """Returns the living node with this name, or whose id begins with it."""
+    nodes = list_nodes()
+    matches = [node for node in nodes if node.name == name.upper()] or [
+        node for node in nodes if len(name) >= _SHORT and node.id.startswith(name.lower())
+    ]
+    return matches[0] if len(matches) == 1 else None
+
+
+def choose_node(device: str, hosts: Counter[str]) -> RayNode:
+    """Returns the living node with the fewest hosts of this program; for a GPU, of those that have one.
+
+    Raises: DeviceUnavailableError where there is none.
+    """
+    nodes = [node for node in list_nodes() if not needs_gpu(device) or node.resources.get("GPU", 0) >= 1]
+    if not nodes:
+        raise DeviceUnavailableError(
+            f"no living node of the Ray cluster {'has a GPU' if needs_gpu(device) else 'is there'} for {device}"
+        )
+    return min(nodes, key=lambda node: (hosts[node.id], node.name))
+
+
+def require_node(name: str) -> RayNode:
+    """Returns the node with this name. Raises: DeviceUnavailableError with all names."""
+    node = find_node(name)
+    if node is None:
+        choices = enumerate_choices([node.name for node in list_nodes()])
+        raise DeviceUnavailableError(f"the Ray cluster has no living node '{name}'; its nodes are {choices}")
+    return node
+
+
+def needs_gpu(device: str) -> bool:
+    """Says whether what stands behind the colon computes on a GPU that Ray has to give it."""
+    return "GPU" in device.upper()
