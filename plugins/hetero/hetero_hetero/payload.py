@@ -37,8 +37,8 @@ def export_stages(executable: HeteroExecutable) -> Payload:
     if executable.constants:
         sections |= add_prefix(_CONSTANTS, pack_network(_hold_constants(executable.constants)))
     fields = {
-        "inputs": [spec_to_json(spec) for spec in executable.inputs],
-        "outputs": [spec_to_json(spec) for spec in executable.outputs],
+        "inputs": [spec_to_json(ValueSpec(spec.name, spec.type)) for spec in executable.inputs],
+        "outputs": [spec_to_json(ValueSpec(spec.name, spec.type)) for spec in executable.outputs],
         "stages": stages,
         "plan": _plan_to_json(executable.plan),
     }

@@ -6,6 +6,7 @@ transfer right after it was made, however many stages read it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -93,13 +94,13 @@ def plan_route(
 ) -> Route:
     """Returns the route through stages in an order of execution; `constants` holds the outputs that are constants of the network."""
     slots = _Slots()
-    first = tuple(slots.make(spec.name, HOST, None, None) for spec in inputs)
+    first = tuple(slots.make(spec.name, spec.memory, None, _find_mover(spec, stages)) for spec in inputs)
     fixed = tuple((slots.make(name, HOST, None, None), array) for name, array in constants.items())
     read, written = [], []
     for index, stage in enumerate(stages):
         read.append(tuple(slots.find(spec, spec.memory, stage.from_host) for spec in stage.inputs))
         written.append(tuple(slots.make(spec.name, spec.memory, index, stage.to_host) for spec in stage.outputs))
-    results = tuple(slots.find(spec, HOST, None) for spec in outputs)
+    results = tuple(slots.find(spec, spec.memory, None) for spec in outputs)
     _name_ends(slots.transfers, [str(stage.device) for stage in stages], read, results)
     steps = tuple(
         StageRoute(read[index], written[index], tuple(slots.transfers.get(index, ())), _find_predecessors(stage, slots))
@@ -110,6 +111,31 @@ def plan_route(
     for slot in (*results, *(slot for step in steps for slot in step.inputs), *(transfer.source for transfer in transfers)):
         readers[slot] += 1
     return Route(first, tuple(slots.transfers.get(None, ())), steps, results, fixed, tuple(readers))
+
+
+def _find_mover(spec: ValueSpec, stages: Sequence[ExecutableNetwork]) -> Copy | None:
+    """Returns what brings an input to the host that comes in the memory of a stage; None for one of the host."""
+    if spec.memory == HOST:
+        return None
+    return next(
+        stage.to_host for stage in stages if any(own.name == spec.name and own.memory == spec.memory for own in stage.inputs)
+    )
+
+
+def find_homes(stages: Sequence[ExecutableNetwork], output_of_input: Mapping[str, str]) -> dict[str, tuple[ExecutableNetwork, str]]:
+    """Returns the inputs that are made by a stage in a memory in which another stage reads them: that one, and the memory.
+
+    An output that gives several inputs is left to the host.
+    """
+    memory_of_output = {spec.name: spec.memory for stage in stages for spec in stage.outputs if spec.memory != HOST}
+    given = Counter(output_of_input.values())
+    homes = {}
+    for name, output in output_of_input.items():
+        memory = memory_of_output.get(output)
+        readers = [stage for stage in stages for spec in stage.inputs if spec.name == name and spec.memory == memory]
+        if memory is not None and readers and given[output] == 1:
+            homes[name] = readers[0], memory
+    return homes
 
 
 def _name_ends(

@@ -19,7 +19,7 @@ from hetero_core.remote.succession import Succession
 from hetero_core.remote.values import dump_value
 from hetero_ray.arrays import MEMORY, pack_values, put_buffer, unpack_values
 from hetero_ray.link import RayLink
-from hetero_ray.nodes import choose_node, find_node, require_node
+from hetero_ray.nodes import choose_node, find_node
 
 logger = logging.getLogger(__name__)
 
@@ -43,18 +43,12 @@ class RayCarrier(Succession[RayLink]):
         return f"on node {node} of the Ray cluster" if node else "in the Ray cluster"
 
     def start(self) -> RayLink:
-        """Starts an actor; where the node is gone that it was on before, on another one.
-
-        Raises: DeviceUnavailableError for a node that is unknown from the beginning.
-        """
-        if not self._name:
-            return RayLink(self._device, choose_node(self._device, self._hosts), self._hosts)
-        if self._generation == 0:
-            return RayLink(self._device, require_node(self._name), self._hosts)
+        """Starts an actor; where the named node is gone, on another one, with a warning. Raises: DeviceUnavailableError."""
         node = find_node(self._name)
         if node is None:
             node = choose_node(self._device, self._hosts)
-            logger.warning("node %s of the Ray cluster is gone; device %s goes on node %s", self._name, self._device, node.name)
+            if self._name:
+                logger.warning("node %s of the Ray cluster is gone; device %s goes on node %s", self._name, self._device, node.name)
         return RayLink(self._device, node, self._hosts)
 
     def call(

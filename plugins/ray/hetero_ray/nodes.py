@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from hetero_core.errors import DeviceUnavailableError, enumerate_choices
+from hetero_core.errors import DeviceUnavailableError
 from hetero_core.records import record
 
 _SHORT = 8
@@ -56,17 +56,13 @@ def list_nodes() -> tuple[RayNode, ...]:
 
 
 def _name(node: dict[str, Any]) -> str:
-    # The id of a device is compared without regard to case.
+    # An id of a device in capitals needs no quotes, and is found in any case.
     return str(node["NodeName"]).upper()
 
 
 def find_node(name: str) -> RayNode | None:
-    """Returns the living node with this name, or whose id begins with it."""
-    nodes = list_nodes()
-    matches = [node for node in nodes if node.name == name.upper()] or [
-        node for node in nodes if len(name) >= _SHORT and node.id.startswith(name.lower())
-    ]
-    return matches[0] if len(matches) == 1 else None
+    """Returns the living node with this name."""
+    return next((node for node in list_nodes() if node.name == name), None)
 
 
 def choose_node(device: str, hosts: Counter[str]) -> RayNode:
@@ -80,15 +76,6 @@ def choose_node(device: str, hosts: Counter[str]) -> RayNode:
             f"no living node of the Ray cluster {'has a GPU' if needs_gpu(device) else 'is there'} for {device}"
         )
     return min(nodes, key=lambda node: (hosts[node.id], node.name))
-
-
-def require_node(name: str) -> RayNode:
-    """Returns the node with this name. Raises: DeviceUnavailableError with all names."""
-    node = find_node(name)
-    if node is None:
-        choices = enumerate_choices([node.name for node in list_nodes()])
-        raise DeviceUnavailableError(f"the Ray cluster has no living node '{name}'; its nodes are {choices}")
-    return node
 
 
 def needs_gpu(device: str) -> bool:

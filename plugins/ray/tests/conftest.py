@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -31,9 +31,7 @@ def cluster() -> Iterator[Any]:
     system = {"health_check_period_ms": 500, "health_check_failure_threshold": 4, "health_check_initial_delay_ms": 2000}
     cluster = Cluster()
     try:
-        cluster.add_node(
-            num_cpus=1, node_name="a", object_store_memory=_STORE, include_dashboard=False, _system_config=system
-        )
+        cluster.add_node(num_cpus=1, node_name="a", object_store_memory=_STORE, include_dashboard=False, _system_config=system)
         for name in ("b", "c"):
             add_node(cluster, name)
         ray.init(address=cluster.address, log_to_driver=False)
@@ -41,6 +39,12 @@ def cluster() -> Iterator[Any]:
     finally:
         ray.shutdown()
         cluster.shutdown()
+
+
+@pytest.fixture
+def add(cluster: Any) -> Callable[[str], Any]:
+    """A function that adds a node of this name."""
+    return lambda name: add_node(cluster, name)
 
 
 @pytest.fixture
