@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from hetero_core.blobs.trust import are_imports_trusted
@@ -206,7 +207,8 @@ class RemoteExecutable(Executable):
         """Lets the host free the network, where it still has it."""
         generation, number = self._loaded
         if self._carrier.has_host(generation):
-            self._carrier.call("close", number)
+            with suppress(DeviceCrashedError):  # a host that is gone has freed it
+                self._carrier.call("close", number)
 
 
 def _place(spec: ValueSpec, memory: str) -> ValueSpec:

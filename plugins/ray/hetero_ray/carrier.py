@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections import Counter
 from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
@@ -19,7 +18,7 @@ from hetero_core.remote.succession import Succession
 from hetero_core.remote.values import dump_value
 from hetero_ray.arrays import MEMORY, pack_values, put_buffer, unpack_values
 from hetero_ray.link import RayLink
-from hetero_ray.nodes import choose_node, find_node
+from hetero_ray.nodes import Fleet
 
 logger = logging.getLogger(__name__)
 
@@ -29,11 +28,11 @@ class RayCarrier(Succession[RayLink]):
 
     memory = MEMORY
 
-    def __init__(self, device: str, node: str, hosts: Counter[str]) -> None:
-        """`hosts` counts the actors by the id of their node, of all carriers of a Core."""
+    def __init__(self, device: str, node: str, fleet: Fleet) -> None:
+        """`node` is the name of a node, "" for any."""
         super().__init__(device)
         self._name = node
-        self._hosts = hosts
+        self._fleet = fleet
         self._sessions = itertools.count(1)
 
     @property
@@ -44,12 +43,12 @@ class RayCarrier(Succession[RayLink]):
 
     def start(self) -> RayLink:
         """Starts an actor; where the named node is gone, on another one, with a warning. Raises: DeviceUnavailableError."""
-        node = find_node(self._name)
+        node = self._fleet.find(self._name)
         if node is None:
-            node = choose_node(self._device, self._hosts)
+            node = self._fleet.choose(self._device)
             if self._name:
                 logger.warning("node %s of the Ray cluster is gone; device %s goes on node %s", self._name, self._device, node.name)
-        return RayLink(self._device, node, self._hosts)
+        return RayLink(self._device, node, self._fleet)
 
     def call(
         self, operation: str, *arguments: Any, bulk: Sequence[Any] = (), token: CancelToken | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +15,7 @@ from hetero_core.remote.device import RemoteDevice
 from hetero_ray.actor import list_devices
 from hetero_ray.arrays import RayArray, Traffic, get_arrays, put_array
 from hetero_ray.carrier import RayCarrier
-from hetero_ray.nodes import list_nodes
+from hetero_ray.nodes import Fleet, list_nodes
 
 
 class RayDevice(RemoteDevice[RayCarrier]):
@@ -34,7 +33,7 @@ class RayDevice(RemoteDevice[RayCarrier]):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self._hosts: Counter[str] = Counter()
+        self._fleet = Fleet()
         self._traffic = Traffic()
 
     def locate(self, device: DeviceName, config: Mapping[str, Any] | None) -> tuple[str, str]:
@@ -43,7 +42,7 @@ class RayDevice(RemoteDevice[RayCarrier]):
 
     def connect(self, *place: Any) -> RayCarrier:
         """A carrier to an actor."""
-        return RayCarrier(*place, self._hosts)
+        return RayCarrier(*place, self._fleet)
 
     def own_metrics(self, device: DeviceName) -> Mapping[str, Any]:
         """The nodes, what is installed on each of them, and the bytes of arrays that this program has put and got."""

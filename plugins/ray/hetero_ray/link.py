@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from time import monotonic
@@ -23,7 +22,7 @@ from hetero_core.remote.failures import restore_failure
 from hetero_core.remote.mirror import HostReplacedError
 from hetero_core.remote.values import load_value
 from hetero_ray.actor import THREADS, HostActor
-from hetero_ray.nodes import RayNode, list_nodes, needs_gpu
+from hetero_ray.nodes import Fleet, RayNode, needs_gpu
 
 GRACE = 1.0
 """Seconds that an actor has to give up what nobody waits for any more."""
@@ -34,16 +33,16 @@ _POLL = 0.05
 class RayLink:
     """One actor. Safe for threads."""
 
-    def __init__(self, device: str, node: RayNode, hosts: Counter[str]) -> None:
+    def __init__(self, device: str, node: RayNode, fleet: Fleet) -> None:
         self.node = node
         self._device = device
-        self._hosts = hosts
+        self._fleet = fleet
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._end = ""
         self._culprit = 0
         self._is_closed = False
-        hosts[node.id] += 1
+        fleet.hosts[node.id] += 1
         # It reserves no processor of Ray's count: the device's own keys say how many threads it may have.
         self._actor = (
             ray.remote(num_cpus=0, concurrency_groups={"control": 1})(HostActor)
@@ -110,7 +109,12 @@ class RayLink:
                 limit = None
 
     def _describe_loss(self, error: Exception) -> str:
-        if all(node.id != self.node.id for node in list_nodes()) or "node" in str(error).partition("Node")[0].lower():
+        if isinstance(error, ray.exceptions.ActorUnavailableError):
+            # Ray waits for a second to hear how an actor ended: its node would have said so. The cluster may take long to notice.
+            self._fleet.lost.add(self.node.id)
+            return "cannot be reached any more"
+        if "node has died" in str(error):
+            self._fleet.lost.add(self.node.id)
             return "was lost with its node"
         return f"ended ({str(error).strip().splitlines()[-1]})"
 
@@ -123,7 +127,7 @@ class RayLink:
             is_first, self._is_closed, self._end = not self._is_closed, True, self._end or "was closed"
         if not is_first:
             return
-        self._hosts[self.node.id] -= 1
+        self._fleet.hosts[self.node.id] -= 1
         if ray.is_initialized():
             with suppress(ray.exceptions.RayError):  # the actor may have gone before
                 ray.kill(self._actor)

@@ -60,22 +60,25 @@ def _name(node: dict[str, Any]) -> str:
     return str(node["NodeName"]).upper()
 
 
-def find_node(name: str) -> RayNode | None:
-    """Returns the living node with this name."""
-    return next((node for node in list_nodes() if node.name == name), None)
+class Fleet:
+    """The nodes as one Core uses them: how many actors it has on each, and which it has seen to be lost before Ray says so."""
 
+    def __init__(self) -> None:
+        self.hosts: Counter[str] = Counter()
+        self.lost: set[str] = set()
 
-def choose_node(device: str, hosts: Counter[str]) -> RayNode:
-    """Returns the living node with the fewest hosts of this program; for a GPU, of those that have one.
+    def find(self, name: str) -> RayNode | None:
+        """Returns the living node with this name."""
+        return next((node for node in list_nodes() if node.name == name and node.id not in self.lost), None)
 
-    Raises: DeviceUnavailableError where there is none.
-    """
-    nodes = [node for node in list_nodes() if not needs_gpu(device) or node.resources.get("GPU", 0) >= 1]
-    if not nodes:
-        raise DeviceUnavailableError(
-            f"no living node of the Ray cluster {'has a GPU' if needs_gpu(device) else 'is there'} for {device}"
-        )
-    return min(nodes, key=lambda node: (hosts[node.id], node.name))
+    def choose(self, device: str) -> RayNode:
+        """Returns the living node with the fewest actors; for a GPU, of those that have one. Raises: DeviceUnavailableError."""
+        nodes = [node for node in list_nodes() if node.id not in self.lost]
+        able = [node for node in nodes if not needs_gpu(device) or node.resources.get("GPU", 0) >= 1]
+        if not able:
+            reason = "has a GPU" if nodes else "can be reached"
+            raise DeviceUnavailableError(f"no living node of the Ray cluster {reason} for {device}; {len(nodes)} nodes live")
+        return min(able, key=lambda node: (self.hosts[node.id], node.name))
 
 
 def needs_gpu(device: str) -> bool:

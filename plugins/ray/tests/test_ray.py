@@ -103,15 +103,15 @@ def test_tokens_with_states_on_two_nodes_are_those_of_one_device(core: Core) -> 
     pins = {name: "RAY.a:CPU" if index < middle else "RAY.b:CPU" for index, name in enumerate(names)}
     split = core.load_network(network.with_affinity(pins), "HETERO:RAY.a:CPU,RAY.b:CPU").create_infer_request()
     local = core.load_network(network, "CPU").create_infer_request()
-    tokens, before, initial = [1], read_traffic(core), 0
+    tokens, before = [1], read_traffic(core)
     for _ in range(200):
         inputs = {"tokens": np.array([tokens[-1:]])}
         logits = split.infer(inputs)["logits"]
         np.testing.assert_allclose(logits, local.infer(inputs)["logits"], rtol=1e-4, atol=1e-5)
         tokens.append(int(logits[0, -1].argmax()))
     assert len(set(tokens)) > 30
-    # 200 tokens in, 200 rows of logits out, and the empty states of the beginning: no state, no inner value.
-    np.testing.assert_array_equal(read_traffic(core) - before, [200 * 8 + initial, 200 * logits.nbytes])
+    # 200 tokens in, 200 rows of logits out: no state and no inner value. The states begin without elements.
+    np.testing.assert_array_equal(read_traffic(core) - before, [200 * 8, 200 * logits.nbytes])
     assert split.states["past_key_1"].value.shape[2] == 200
 
 
@@ -197,7 +197,9 @@ def test_split_names_the_node_that_was_lost_and_loads_its_part_elsewhere(
     network = core.load_network(mixed.with_affinity(pins), "HETERO:RAY.a:CPU,RAY.z:CPU")
     require_right(network, draw(3))
     cluster.remove_node(lost, allow_graceful=False)
-    with pytest.raises(DeviceCrashedError, match="device CPU on node Z of the Ray cluster was lost with its node"):
+    with pytest.raises(
+        DeviceCrashedError, match="device CPU on node Z of the Ray cluster (was lost with its node|cannot be reached any more)"
+    ):
         network.infer(draw(3))
     require_right(network, draw(3))
     require_right(network, draw(5))
