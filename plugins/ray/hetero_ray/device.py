@@ -42,7 +42,8 @@ class RayDevice(RemoteDevice[RayCarrier]):
 
     def connect(self, *place: Any) -> RayCarrier:
         """A carrier to an actor."""
-        return RayCarrier(*place, self._fleet)
+        device, node = place
+        return RayCarrier(device, node, self._fleet)
 
     def own_metrics(self, device: DeviceName) -> Mapping[str, Any]:
         """The nodes, what is installed on each of them, and the bytes of arrays that this program has put and got."""
