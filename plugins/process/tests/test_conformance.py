@@ -10,7 +10,7 @@ from hetero_core.conformance.catalogue import choose_checks
 from hetero_core.conformance.check import Check
 from hetero_core.conformance.runner import FAILED, SKIPPED, SharedCore, Target, make_target, run_check
 
-_EVERY = 40
+_EVERY = 100
 """Of so many operators one is tried."""
 CHECKS = [*choose_checks(("contract", "concurrency", "export"), ()), *choose_checks(("operators",), ())[::_EVERY]]
 
