@@ -68,7 +68,7 @@ def get_arrays(arrays: Sequence[RayArray]) -> list[np.ndarray[Any, Any]]:
     """
     try:
         buffers = ray.get([array.ref for array in arrays])
-    except (ray.exceptions.ObjectLostError, ray.exceptions.GetTimeoutError) as error:
+    except ray.exceptions.ObjectLostError as error:
         nodes = sorted({array.node for array in arrays if array.node})
         raise DeviceCrashedError(
             f"a value in Ray's object store is lost with what made it, on node {' or '.join(nodes) or 'of the caller'}; "

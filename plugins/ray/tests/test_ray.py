@@ -205,11 +205,47 @@ def test_split_names_the_node_that_was_lost_and_loads_its_part_elsewhere(
     require_right(network, draw(5))
 
 
-def test_cancelled_request_ends_and_the_next_one_is_right(core: Core, mixed: Network) -> None:
-    network = core.load_network(mixed, "RAY.a:CPU")
-    request = network.create_infer_request()
-    request.start_async(draw(4))
+def test_state_that_was_lost_with_its_node_says_so_until_it_is_reset(core: Core, cluster: Any, extra: Callable[[str], Any]) -> None:
+    lost = extra("v")
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[2] x, float[2] past) => (float[2] y) { y = Add (x, past) }'
+    network = core.read_network(onnx.parser.parse_model(text)).with_state({"y": "past"})
+    request = core.load_network(network, "RAY.v:CPU").create_infer_request()
+    one = {"x": np.ones(2, np.float32)}
+    for _ in range(3):
+        request.infer(one)
+    # Not read here: that would leave a copy in the store of this program's node.
+    cluster.remove_node(lost, allow_graceful=False)
+    with pytest.raises(DeviceCrashedError, match="on node V of the Ray cluster"):
+        request.infer(one)
+    with pytest.raises(DeviceCrashedError, match="lost with what made it, on node V; .* reset its states"):
+        request.infer(one)
+    request.states.reset()
+    request.infer(one)
+    np.testing.assert_array_equal(request.states["past"].value, [1, 1])
+
+
+@pytest.fixture
+def breaking(core: Core) -> ExecutableNetwork:
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Neg (x) }'
+    return core.load_network(core.read_network(onnx.parser.parse_model(text)), "RAY.b:BREAKING")
+
+
+def test_device_that_ends_its_process_is_started_again(breaking: ExecutableNetwork) -> None:
+    pid = breaking.get_metric("PID")
+    with pytest.raises(DeviceCrashedError, match="device BREAKING on node B of the Ray cluster ended"):
+        breaking.infer({"x": np.full(1, 13, np.float32)})
+    np.testing.assert_array_equal(breaking.infer({"x": np.ones(1, np.float32)})["y"], [-1])
+    assert breaking.get_metric("PID") != pid
+
+
+def test_device_that_hangs_is_ended_when_its_run_is_cancelled(breaking: ExecutableNetwork) -> None:
+    pid = breaking.get_metric("PID")
+    request = breaking.create_infer_request()
+    request.start_async({"x": np.full(1, 14, np.float32)})
+    assert not request.wait(1)
     request.cancel()
     with pytest.raises(RequestCancelledError):
         request.wait()
-    require_right(network, draw(4))
+    clock = threading.Event()
+    assert any(breaking.get_metric("PID") != pid or clock.wait(0.2) for _ in range(50))
+    np.testing.assert_array_equal(breaking.infer({"x": np.ones(1, np.float32)})["y"], [-1])
