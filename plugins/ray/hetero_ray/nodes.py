@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import socket
+import tempfile
 from collections import Counter
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from hetero_core.errors import DeviceUnavailableError
 from hetero_core.records import record
 
+_PROBE_SECONDS = 3.0
 _SHORT = 8
 """Letters of a node's id that stand for its name where several nodes have the same name."""
 
@@ -34,12 +41,26 @@ def connect_cluster(device: str) -> None:
         ) from error
     if ray.is_initialized():
         return
+    address = _read_address()
     try:
-        ray.init(address="auto", log_to_driver=False)
-    except ConnectionError as error:
+        if ":" in address and "://" not in address:
+            host, _, port = address.rpartition(":")
+            # Ray itself tries for a minute where a cluster of earlier has left its address.
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_SECONDS).close()
+        ray.init(address="auto", log_to_driver=False, logging_level=logging.ERROR)
+    except (OSError, ValueError) as error:
+        where = f" at {address}" if address else ""
         raise DeviceUnavailableError(
-            f"device {device} finds no Ray cluster: {error}. Start one with 'ray start --head', or name one in RAY_ADDRESS"
+            f"device {device} finds no Ray cluster{where}: {error}. Start one with 'ray start --head', or name one in RAY_ADDRESS"
         ) from error
+
+
+def _read_address() -> str:
+    """Returns the address of the cluster that Ray would connect to: of the environment, or as `ray start` has written it; "" for none."""
+    folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+    with suppress(OSError):
+        return os.environ.get("RAY_ADDRESS") or Path(folder, "ray", "ray_current_cluster").read_text(encoding="utf-8").strip()
+    return ""
 
 
 def list_nodes() -> tuple[RayNode, ...]:

@@ -9,7 +9,7 @@ import pytest
 from hetero_core.cli.main import main
 
 
-def test_device_does_what_every_device_owes(cluster: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    levels = ("contract", "concurrency", "export", "models")
-    status = main(["conformance", "RAY:CPU", *(argument for level in levels for argument in ("--level", level))])
+@pytest.mark.parametrize("level", ["contract", "concurrency", "export", "models"])
+def test_device_does_what_every_device_owes(cluster: Any, level: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(["conformance", "RAY:CPU", "--level", level])
     assert status == 0, capsys.readouterr().out
