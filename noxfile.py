@@ -2,6 +2,8 @@
 
 nox -s core                 the core's own tests
 nox -s "plugin(cpu)"        the tests of one plugin, with TEMPLATE and HETERO beside it
+nox -s "plugin(ray)"        RAY on a cluster of three nodes on this machine; downloads Ray, takes minutes, and is not a default session
+nox -s process              PROCESS:CPU against the whole conformance kit; minutes
 nox -s flow                 everything together: models, splits, command line, packaging
 nox -s browser              the page of a plan in Chromium; skipped where chromium and chromedriver are not installed
 nox -s engines              one network over OpenVINO, ONNX Runtime and CPU, with all of ONNX's cases; the steps in front of a network
@@ -26,13 +28,13 @@ from __future__ import annotations
 import shutil
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import nox
 
 nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.reuse_existing_virtualenvs = True
 nox.options.error_on_missing_interpreters = True
-nox.options.sessions = ["lint", "types", "core", "plugin", "flow", "browser", "docs"]
 
 ROOT = Path(__file__).parent
 PLUGINS = sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml"))
@@ -40,6 +42,21 @@ PLUGINS = sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.tom
 COMPANIONS = ("template", "cpu", "hetero")
 # The build backend of every package here, and what it needs for an editable one.
 BACKEND = ("hatchling>=1.27", "editables")
+
+
+def read_project(name: str) -> dict[str, Any]:
+    """Returns the pyproject.toml of a plugin."""
+    return tomllib.loads((ROOT / "plugins" / name / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def find_heavy_extra(name: str) -> str | None:
+    """Returns the extra without which a plugin cannot be tested, where its pyproject.toml says that the default sessions do without."""
+    extra: str | None = read_project(name).get("tool", {}).get("hetero", {}).get("heavy_extra")
+    return extra
+
+
+LIGHT = [f"plugin({name})" for name in PLUGINS if find_heavy_extra(name) is None]
+nox.options.sessions = ["lint", "types", "core", *LIGHT, "flow", "browser", "docs"]
 
 
 def install_workspace(session: nox.Session, plugins: list[str], *more: str) -> None:
@@ -59,8 +76,7 @@ def name_workspace(plugins: list[str]) -> list[str]:
 
 def with_extras(name: str, *wanted: str) -> str:
     """Returns a plugin with those of these extras that it declares; `test` is what its own tests need: an engine, mostly."""
-    project = tomllib.loads((ROOT / "plugins" / name / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = ",".join(extra for extra in wanted if extra in project.get("optional-dependencies", {}))
+    extras = ",".join(extra for extra in wanted if extra in read_project(name)["project"].get("optional-dependencies", {}))
     return f"{name}[{extras}]" if extras else name
 
 
@@ -83,8 +99,14 @@ def core(session: nox.Session) -> None:
 @nox.session
 @nox.parametrize("name", PLUGINS, ids=PLUGINS)
 def plugin(session: nox.Session, name: str) -> None:
-    install_workspace(session, [with_extras(name, "test"), *(other for other in COMPANIONS if other != name)])
-    run_tests(session, f"plugins/{name}/tests")
+    heavy = find_heavy_extra(name)
+    if heavy is None:
+        install_workspace(session, [with_extras(name, "test"), *(other for other in COMPANIONS if other != name)])
+        run_tests(session, f"plugins/{name}/tests")
+        return
+    # What is heavy comes with the devices that are made of devices, and is there once: in one process.
+    install_workspace(session, [with_extras(name, "test", heavy), *COMPANIONS, "auto"])
+    session.run("pytest", f"plugins/{name}/tests", *session.posargs, env=isolate(session))
 
 
 @nox.session
@@ -237,6 +259,13 @@ def environments(session: nox.Session) -> None:
     """Runs one network over devices of two further environments, which the test makes; not among the default sessions."""
     install_workspace(session, [*COMPANIONS, "process", "onnxruntime"])
     session.run("pytest", "tests/environments", *session.posargs, env=isolate(session))
+
+
+@nox.session
+def process(session: nox.Session) -> None:
+    """Runs all operators and graphs of the kit in a child process; the default session samples them."""
+    install_workspace(session, [*COMPANIONS, "process"])
+    run_tests(session, "plugins/process/tests/whole_kit.py")
 
 
 @nox.session

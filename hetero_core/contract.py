@@ -237,6 +237,14 @@ class Executable:
         """
         return self.create_state()
 
+    def keep_states(self, output_of_input: Mapping[str, str]) -> Mapping[str, Any]:
+        """Is told once, before the first run, which output each of these inputs gets in the next run of a request.
+
+        A device made of devices may then name the memory of a part for both in `inputs` and `outputs`, so that the value stays there. It
+        returns for each such input the part, whose `to_host` and `from_host` the core uses for it.
+        """
+        return {}
+
     settable_keys: tuple[str, ...] = ()
     """The configuration keys that `set_config` takes."""
 

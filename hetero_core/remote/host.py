@@ -138,10 +138,13 @@ def _describe_time(entry: NodeTime) -> tuple[Any, ...]:
     return entry.node, entry.operator, entry.device, entry.seconds, entry.begin, entry.nbytes, entry.source, entry.targets
 
 
-def restore_times(profile: Profile, times: Sequence[tuple[Any, ...]]) -> None:
-    """Records times of another process on this machine: both read one clock. Raises: InferenceError for what are no times."""
+def restore_times(profile: Profile, times: Sequence[tuple[Any, ...]], *, shift: float = 0.0) -> None:
+    """Records times of another process. On this machine both read one clock; for another machine's, `shift` is added to its beginnings.
+
+    Raises: InferenceError for what are no times.
+    """
     for fields in times:
         if len(fields) != len(("node", "operator", "device", "seconds", "begin", "nbytes", "source", "targets")):
             raise InferenceError(f"another process sent {fields!r:.100} as the time of a node")
         node, operator, _, seconds, begin, nbytes, source, targets = fields
-        profile.record(node, operator, seconds, begin=begin, nbytes=nbytes, source=source, targets=targets)
+        profile.record(node, operator, seconds, begin=begin + shift, nbytes=nbytes, source=source, targets=targets)

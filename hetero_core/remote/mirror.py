@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from hetero_core.blobs.trust import are_imports_trusted
@@ -52,7 +53,12 @@ class Session(Protocol):
 
 
 class Carrier(Protocol):
-    """What carries operations to a host, and arrays."""
+    """What carries operations to a host, and arrays.
+
+    `memory` is where it takes and leaves arrays of numbers: HOST, or a memory of its own, which it then brings to_host and from_host for.
+    """
+
+    memory: str
 
     def prepare(self) -> int:
         """Returns the number of the host that works, of all that there have been; starts one where there is none.
@@ -139,8 +145,8 @@ class RemoteExecutable(Executable):
         self._lock = threading.Lock()
         self._loaded: tuple[int, int] = (-1, 0)
         fields = call_again(lambda: self._load_now(None))
-        self.inputs = tuple(ValueSpec(spec.name, spec.type, HOST) for spec in fields["inputs"])
-        self.outputs = tuple(ValueSpec(spec.name, spec.type, HOST) for spec in fields["outputs"])
+        self.inputs = tuple(_place(spec, carrier.memory) for spec in fields["inputs"])
+        self.outputs = tuple(_place(spec, carrier.memory) for spec in fields["outputs"])
         self.pipeline_depth = fields["depth"]
         self._metrics = fields["metrics"]
 
@@ -201,7 +207,13 @@ class RemoteExecutable(Executable):
         """Lets the host free the network, where it still has it."""
         generation, number = self._loaded
         if self._carrier.has_host(generation):
-            self._carrier.call("close", number)
+            with suppress(DeviceCrashedError):  # a host that is gone has freed it
+                self._carrier.call("close", number)
+
+
+def _place(spec: ValueSpec, memory: str) -> ValueSpec:
+    """Names the memory of an input or output; texts and sequences travel with the messages."""
+    return ValueSpec(spec.name, spec.type, HOST if spec.dtype in (None, "string") else memory)
 
 
 class RemoteState:

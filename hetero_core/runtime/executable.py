@@ -38,7 +38,7 @@ from hetero_core.runtime.executed import describe_executed
 from hetero_core.runtime.forks import FORK_ADVICE, FORKS, keep_in_child
 from hetero_core.runtime.late_runs import LateRuns
 from hetero_core.runtime.load_limits import read_deadline, read_memory_limit
-from hetero_core.runtime.loaded_border import add_border, check_payload, drop_specs, find_resident, write_exported
+from hetero_core.runtime.loaded_border import add_border, check_payload, drop_specs, find_resident, keep_states, write_exported
 from hetero_core.runtime.positions import is_by_name, name_inputs
 from hetero_core.runtime.reconfiguration import convert_settings, find_key
 from hetero_core.runtime.replaced import CheckedOutputs, Replacement
@@ -57,6 +57,7 @@ class ExecutableNetwork:
     def __init__(self, name: str, fingerprint: Callable[[], str], executable: Executable, binding: Binding) -> None:
         self.name = name
         self.border = border = binding.border
+        self.homes = keep_states(executable, border)  # before its specs are read
         self.all_inputs, self.all_outputs = executable.inputs, executable.outputs
         # What is tied to a state is the request's affair, not the caller's.
         self.inputs = drop_specs(self.all_inputs, [state.input for state in border.states])

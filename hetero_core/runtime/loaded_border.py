@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any
 
@@ -52,6 +52,11 @@ def find_resident(border: Border, inputs: tuple[ValueSpec, ...], outputs: tuple[
     memory_out = {spec.name: spec.memory for spec in outputs}
     ties = [state for state in border.states if HOST != memory_in[state.input] == memory_out[state.output]]
     return frozenset(name for state in ties for name in (state.input, state.output))
+
+
+def keep_states(executable: Executable, border: Border) -> Mapping[str, Any]:
+    """Returns by input what moves a state that stays with a part of a device made of devices; it then has another memory in the specs."""
+    return executable.keep_states({state.input: state.output for state in border.states}) if border.states else {}
 
 
 def check_payload(payload: Any, blame: str) -> Payload:

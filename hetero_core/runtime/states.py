@@ -29,6 +29,8 @@ class RequestState:
         self, network: ExecutableNetwork, tie: State, *, position_in: int, position_out: int, require_idle: Callable[[str], None]
     ) -> None:
         self._network = network
+        # What moves the value: a part of the network's device, where it stays with one.
+        self._home = network.homes.get(tie.input, network)
         self._require_idle = require_idle
         self._tie = tie
         self.position_in = position_in
@@ -52,7 +54,7 @@ class RequestState:
         """A copy of what the next run reads. Raises: RequestBusyError while the request runs, for reading and for setting."""
         self._require_idle(f"read state '{self.name}'")
         array = self.array
-        return np.array(array if self.spec.memory == HOST else self._network.to_host(array))
+        return np.array(array if self.spec.memory == HOST else self._home.to_host(array))
 
     @value.setter
     def value(self, value: Any) -> None:
@@ -74,7 +76,7 @@ class RequestState:
         return self._array
 
     def _place(self, array: np.ndarray[Any, Any]) -> Any:
-        return array if self.spec.memory == HOST else self._network.from_host(array, self.spec)
+        return array if self.spec.memory == HOST else self._home.from_host(array, self.spec)
 
     def check(self, made: Any, *, is_shared: bool) -> Any:
         """Returns what a run made as the next value, copied where its memory is not the state's alone.

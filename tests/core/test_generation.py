@@ -72,3 +72,20 @@ def test_no_state_is_copied_however_long_the_past(core: Core, decoder: Network) 
     for length in range(1, 40):
         request.infer({"tokens": np.array([[length]])})
         assert (request.host_copied_bytes, request.states["past_key_0"].value.shape[2]) == (0, length)
+
+
+def test_state_of_a_split_stays_in_the_memory_of_its_stage(core: Core, decoder: Network, expected: list[int]) -> None:
+    pins = {node.name: "CPU" if node.name == "predict" else "TEMPLATE" for node in decoder.nodes}
+    network = decoder.with_state(ties_of_decoder(), initial=ZEROS).with_affinity(pins)
+    loaded = core.load_network(network, "HETERO:TEMPLATE,CPU", {"PERF_COUNT": True})
+    request = loaded.create_infer_request()
+    assert generate(request, 5) == expected[:6]
+    moved = {entry.node for entry in request.perf_counts if entry.operator == "transfer"}
+    assert "tokens" in moved
+    assert not {name for name in moved if name.startswith(("past_", "present_"))}
+    saved = {name: state.value for name, state in request.states.items()}
+    assert saved["past_key_0"].shape == (1, HEADS, 5, WIDTH // HEADS)
+    request.states.reset()
+    for name, value in saved.items():
+        request.states[name].value = value
+    assert int(request.infer({"tokens": np.array([[expected[5]]])})["logits"][0, -1].argmax()) == expected[6]

@@ -3,7 +3,7 @@
 Batch and both lengths are open, the mask is made of integers and holds the smallest of them, and there are casts to the type that is
 there. The weights are random. Each division runs three sets of lengths, then the first set again and again; it prints how many answers were
 compared, and ends with code 1 where one differs from ONNX Runtime without optimizations, or from itself in another run. A crash
-of an engine ends this process: run it in one of its own.
+of an engine ends this process, unless `--openvino PROCESS:OPENVINO` puts it in another one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -171,22 +171,24 @@ def compute_expected(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> dict[
     return dict(zip([each.name for each in session.get_outputs()], session.run(None, dict(inputs)), strict=True))
 
 
-def divide(core: Core, network: Network, seed: int) -> dict[str, str]:
+def divide(core: Core, network: Network, seed: int, devices: Sequence[str] = DEVICES) -> dict[str, str]:
     """Returns a device for each node, drawn from those that take it."""
     draw = random.Random(seed)
-    taken = {device: set(core.query_network(network, device).supported) for device in DEVICES}
-    return {node.name: draw.choice([device for device in DEVICES if node.name in taken[device]]) for node in network.nodes}
+    taken = {device: set(core.query_network(network, device).supported) for device in devices}
+    return {node.name: draw.choice([device for device in devices if node.name in taken[device]]) for node in network.nodes}
 
 
-def load_divided(core: Core, network: Network, pins: dict[str, str]) -> tuple[ExecutableNetwork, int]:
+def load_divided(
+    core: Core, network: Network, pins: dict[str, str], devices: Sequence[str] = DEVICES
+) -> tuple[ExecutableNetwork, int]:
     """Returns the loaded network, and how many pins to OPENVINO were taken away that it refuses in the part that they cut."""
     freed = 0
     while True:
         try:
-            return core.load_network(network.with_affinity(pins), "HETERO:" + ",".join(DEVICES)), freed
+            return core.load_network(network.with_affinity(pins), "HETERO:" + ",".join(devices)), freed
         except UnsupportedNodesError as error:
             for name in error.refusals:
-                if pins.pop(name) != "OPENVINO":
+                if pins.pop(name) != devices[0]:
                     raise
                 freed += 1
 
@@ -208,16 +210,18 @@ def main() -> int:
     parser.add_argument("--divisions", type=int, default=200)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--openvino", default=DEVICES[0], metavar="DEVICE", help="the device that stands first")
     options = parser.parse_args()
+    devices = (options.openvino, *DEVICES[1:])
     model = build_decoder()
     cases = [draw_inputs(sizes, index) for index, sizes in enumerate(SIZES)]
     expected = [compute_expected(model, inputs) for inputs in cases]
-    faults, freed, compared, nodes = [], 0, 0, dict.fromkeys(DEVICES, 0)
+    faults, freed, compared, nodes = [], 0, 0, dict.fromkeys(devices, 0)
     with Core() as core:
         network = core.read_network(model)
         for seed in range(options.first, options.first + options.divisions):
-            pins = divide(core, network, seed)
-            loaded, count = load_divided(core, network, pins)
+            pins = divide(core, network, seed, devices)
+            loaded, count = load_divided(core, network, pins, devices)
             freed += count
             for device in pins.values():
                 nodes[device] += 1

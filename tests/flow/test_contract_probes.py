@@ -132,13 +132,28 @@ def test_state_stays_in_the_memory_of_a_device_from_run_to_run(core: Core, read:
     np.testing.assert_array_equal(request.states["past"].value, 3 * X)
 
 
-def test_state_of_a_split_crosses_the_host_once_in_and_once_out_of_a_run(core: Core, read: Callable[..., Network]) -> None:
+def test_state_of_a_split_stays_in_the_memory_of_the_stage_that_makes_and_reads_it(
+    core: Core, read: Callable[..., Network]
+) -> None:
     device = probes.FakeDevice("F")
     core.register_plugin("FAKE", device)
     network = read("g (float[4] x, float[4] past) => (float[4] y, float[4] present) { present = Add(x, past) y = Abs(present) }")
     request = core.load_network(network.with_state({"present": "past"}), "HETERO:FAKE,CPU").create_infer_request()
     for turn in (1, 2):
         np.testing.assert_array_equal(request.infer({"x": X})["y"], np.abs(turn * X))
+    assert device.moved == ["from_host past", "from_host x", "to_host", "from_host x", "to_host"]
+    np.testing.assert_array_equal(request.states["past"].value, 2 * X)
+
+
+def test_state_that_another_device_makes_crosses_the_host_once_in_each_run(core: Core, read: Callable[..., Network]) -> None:
+    device = probes.FakeDevice("F")
+    core.register_plugin("FAKE", device)
+    network = read("g (float[4] x, float[4] past) => (float[4] y, float[4] present) { y = Add(x, past) present = Abs(y) }")
+    request = core.load_network(network.with_state({"present": "past"}), "HETERO:FAKE,CPU").create_infer_request()
+    past = np.zeros(4, np.float32)
+    for _ in range(2):
+        np.testing.assert_array_equal(request.infer({"x": X})["y"], X + past)
+        past = np.abs(X + past)
     assert device.moved == ["from_host x", "from_host past", "to_host"] * 2
 
 

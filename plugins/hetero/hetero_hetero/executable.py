@@ -25,7 +25,7 @@ from hetero_core.runtime.door import fits_shape
 from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_core.runtime.transfers import move_value
 from hetero_hetero.executed import list_steps
-from hetero_hetero.routing import Transfer, find_dead_slots, plan_route
+from hetero_hetero.routing import Transfer, find_dead_slots, find_homes, plan_route
 from hetero_hetero.schedule import Flow, plan_schedule
 from hetero_hetero.shares import find_lane
 
@@ -77,7 +77,7 @@ class HeteroExecutable(Executable):
         lanes = [find_lane(core, str(stage.device)) for stage in stages]
         # While one request is on its second device, the next one can be on the first.
         self.pipeline_depth = max(len(set(lanes)), 1)
-        self._route = plan_route(inputs, outputs, stages, constants)
+        self._plan_route()
         self._schedule = plan_schedule(
             [step.predecessors for step in self._route.steps],
             lanes,
@@ -88,14 +88,30 @@ class HeteroExecutable(Executable):
             # Besides the thread that a run is on, which works, too.
             helpers = streams * (min(len(set(lanes)), threads) - 1)
             self._submit: Submit = core.create_executor(f"HETERO:{','.join(dict.fromkeys(lanes))}", workers=helpers).submit
+        self._names = [(tuple(spec.name for spec in stage.inputs), tuple(spec.name for spec in stage.outputs)) for stage in stages]
+        # A stage's outputs are checked against these: NumPy type and shape of host tensors, None for anything else.
+        self._wanted = [tuple(_find_host_type(spec) for spec in stage.outputs) for stage in stages]
+
+    def _plan_route(self) -> None:
+        """Works out the route from the memories that inputs and outputs name."""
+        self._route = plan_route(self.inputs, self.outputs, self.stages, self.constants)
         self._dead = find_dead_slots(self._route)
         # A run starts from a copy: constants in their slots, everything else empty.
         self._empty: list[Any] = [None] * len(self._route.readers)
         for slot, value in self._route.constants:
             self._empty[slot] = value
-        self._names = [(tuple(spec.name for spec in stage.inputs), tuple(spec.name for spec in stage.outputs)) for stage in stages]
-        # A stage's outputs are checked against these: NumPy type and shape of host tensors, None for anything else.
-        self._wanted = [tuple(_find_host_type(spec) for spec in stage.outputs) for stage in stages]
+
+    def keep_states(self, output_of_input: Mapping[str, str]) -> Mapping[str, ExecutableNetwork]:
+        """Leaves the states in the memory of a stage that one stage makes and another one, or the same, reads there."""
+        homes = find_homes(self.stages, output_of_input)
+        memories = {name: memory for name, (_, memory) in homes.items()}
+        memories |= {output_of_input[name]: memory for name, (_, memory) in homes.items()}
+        self.inputs, self.outputs = (
+            tuple(ValueSpec(spec.name, spec.type, memories.get(spec.name, spec.memory)) for spec in specs)
+            for specs in (self.inputs, self.outputs)
+        )
+        self._plan_route()
+        return {name: stage for name, (stage, _) in homes.items()}
 
     def loaded_parts(self) -> tuple[tuple[ExecutableNetwork, Network | None], ...]:
         """Returns each stage with the network that it runs; None where it came from its device's own blob."""

@@ -43,8 +43,8 @@ def export_stages(executable: HeteroExecutable) -> Payload:
     if is_guarded(executable):
         sections |= _pack_parts(executable, stages)
     fields = {
-        "inputs": [spec_to_json(spec) for spec in executable.inputs],
-        "outputs": [spec_to_json(spec) for spec in executable.outputs],
+        "inputs": [spec_to_json(ValueSpec(spec.name, spec.type)) for spec in executable.inputs],
+        "outputs": [spec_to_json(ValueSpec(spec.name, spec.type)) for spec in executable.outputs],
         "stages": stages,
         "plan": _plan_to_json(executable.plan),
     }

@@ -6,6 +6,7 @@ transfer right after it was made, however many stages read it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -93,13 +94,14 @@ def plan_route(
 ) -> Route:
     """Returns the route through stages in an order of execution; `constants` holds the outputs that are constants of the network."""
     slots = _Slots()
-    first = tuple(slots.make(spec.name, HOST, None, None) for spec in inputs)
+    reading = [(stage, stage.inputs) for stage in stages]
+    first = tuple(slots.make(spec.name, _name_outer(spec, reading), None, _find_mover(spec, stages)) for spec in inputs)
     fixed = tuple((slots.make(name, HOST, None, None), array) for name, array in constants.items())
     read, written = [], []
     for index, stage in enumerate(stages):
         read.append(tuple(slots.find(spec, _name_memory(stage, spec), stage.from_host) for spec in stage.inputs))
         written.append(tuple(slots.make(spec.name, _name_memory(stage, spec), index, stage.to_host) for spec in stage.outputs))
-    results = tuple(slots.find(spec, HOST, None) for spec in outputs)
+    results = tuple(slots.find(spec, _name_outer(spec, [(stage, stage.outputs) for stage in stages]), None) for spec in outputs)
     _name_ends(slots.transfers, [str(stage.device) for stage in stages], read, results)
     steps = tuple(
         StageRoute(read[index], written[index], tuple(slots.transfers.get(index, ())), _find_predecessors(stage, slots))
@@ -115,6 +117,44 @@ def plan_route(
 def _name_memory(stage: ExecutableNetwork, spec: ValueSpec) -> str:
     """Returns the memory of a value as all plugins know it: two that name theirs alike do not understand each other's arrays."""
     return spec.memory if spec.memory == HOST else f"{stage.provenance.distribution}/{spec.memory}"
+
+
+def _name_outer(spec: ValueSpec, sides: Sequence[tuple[ExecutableNetwork, Sequence[ValueSpec]]]) -> str:
+    """Returns the memory of an input or output of the whole, which is the host's or that of the stage that has it."""
+    if spec.memory == HOST:
+        return HOST
+    holders = (stage for stage, specs in sides if any((own.name, own.memory) == (spec.name, spec.memory) for own in specs))
+    return _name_memory(next(holders), spec)
+
+
+def _find_mover(spec: ValueSpec, stages: Sequence[ExecutableNetwork]) -> Copy | None:
+    """Returns what brings an input to the host that comes in the memory of a stage; None for one of the host."""
+    if spec.memory == HOST:
+        return None
+    return next(
+        stage.to_host for stage in stages if any(own.name == spec.name and own.memory == spec.memory for own in stage.inputs)
+    )
+
+
+def find_homes(stages: Sequence[ExecutableNetwork], output_of_input: Mapping[str, str]) -> dict[str, tuple[ExecutableNetwork, str]]:
+    """Returns the inputs that are made by a stage in a memory in which another stage reads them: that one, and the memory.
+
+    An output that gives several inputs is left to the host.
+    """
+    memory_of_output = {spec.name: _name_memory(stage, spec) for stage in stages for spec in stage.outputs if spec.memory != HOST}
+    given = Counter(output_of_input.values())
+    homes = {}
+    for name, output in output_of_input.items():
+        memory = memory_of_output.get(output)
+        readers = [
+            (stage, spec.memory)
+            for stage in stages
+            for spec in stage.inputs
+            if spec.name == name and _name_memory(stage, spec) == memory
+        ]
+        if memory is not None and readers and given[output] == 1:
+            homes[name] = readers[0]
+    return homes
 
 
 def _name_ends(

@@ -3,101 +3,43 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import os
-import threading
-from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from hetero_core import hookspecs
 from hetero_core.contract import CancelToken, RunContext
-from hetero_core.devices.provenance import find_core_version
 from hetero_core.devices.watch import find_end_of_wait
-from hetero_core.errors import DeviceCrashedError, DeviceUnavailableError
-from hetero_core.network.types import ValueSpec
+from hetero_core.errors import DeviceCrashedError
+from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.remote.failures import restore_failure
 from hetero_core.remote.host import restore_times
-from hetero_core.remote.mirror import Description, describe_remote
+from hetero_core.remote.succession import Succession
 from hetero_core.remote.values import dump_value, load_value
 from hetero_process.channel import CALL, FAILURE, RUN, Message, open_block, take_block
 from hetero_process.link import Link
 from hetero_process.segments import Reader, Writer
 
-logger = logging.getLogger(__name__)
 
-_MOST_CRASHES = 2
-"""Crashes with no run between them that succeeded; after so many the device is given up."""
+class ProcessCarrier(Succession[Link]):
+    """Carries operations to a child."""
 
-
-class ProcessCarrier:
-    """Carries operations to a child. A child that is gone is followed by another one, until it was in vain."""
+    memory = HOST
 
     def __init__(self, device: str, python: str, memory: int) -> None:
-        self._device = device
+        super().__init__(device)
         self._python = python
-        self._memory = memory
-        self._lock = threading.Lock()
-        self._link: Link | None = None
-        self._crashes = 0
-        self._generation = 0
+        self._limit = memory
         self._sessions = itertools.count(1)
-        self._forgotten: deque[tuple[int, Link]] = deque()
-        self._description: Description | None = None
 
-    def describe(self) -> Description:
-        """Returns what the child tells of its device, asked once.
+    @property
+    def place(self) -> str:
+        """Names the environment where it is another one."""
+        return f"in a process of '{self._python}'" if self._python else "in another process"
 
-        Raises: DeviceUnavailableError where the other environment has another hetero-core; what the child raises.
-        """
-        if self._description is None:
-            description = describe_remote(self)
-            if description.core_version != find_core_version() or description.api != hookspecs.API:
-                raise DeviceUnavailableError(
-                    f"device {self._device} in '{self._python}' has hetero-core {description.core_version} with API {description.api}; "
-                    f"here it is {find_core_version()} with API {hookspecs.API}; install the same version in both environments"
-                )
-            self._description = description
-        return self._description
-
-    def find_link(self) -> Link:
-        """Returns the child that works; starts one where there is none.
-
-        Raises: DeviceCrashedError when the device crashed again after it was started again.
-        """
-        with self._lock:
-            if self._link is not None and not self._link.is_dead:
-                return self._link
-            if self._link is not None:
-                # One that hung and was ended for it has cost its caller all the time that the caller had set; it may try again.
-                self._crashes += not self._link.is_ended_by_us
-                self._link.close()
-                self._link = None
-                if self._crashes < _MOST_CRASHES:
-                    logger.warning("device %s is started again in a new process", self._device)
-            if self._crashes >= _MOST_CRASHES:
-                raise DeviceCrashedError(
-                    f"device {self._device} has crashed {self._crashes} times in a row and is given up; "
-                    "make a new Core to try again, or use another device"
-                )
-            self._link = Link(self._device, self._python, self._memory)
-            self._generation += 1
-            return self._link
-
-    def prepare(self) -> int:
-        """Returns the number of the child that works. Raises: as `find_link`."""
-        self.find_link()
-        return self._generation
-
-    def has_host(self, generation: int) -> bool:
-        """Says whether this child still works."""
-        link = self._link
-        return generation == self._generation and link is not None and not link.is_dead
-
-    def note_success(self) -> None:
-        """Notes that a run has ended well: the next crash is a first one again."""
-        self._crashes = 0
+    def start(self) -> Link:
+        """Starts a child."""
+        return Link(self._device, self._python, self._limit)
 
     def call(
         self, operation: str, *arguments: Any, bulk: Sequence[Any] = (), token: CancelToken | None = None
@@ -128,7 +70,7 @@ class ProcessCarrier:
     def read_answer(self, answer: Message) -> bytes:
         """Returns the text of an answer. Raises: the child's error."""
         if answer.kind == FAILURE:
-            raise restore_failure(load_value(answer.text), f"by device {self._device} in another process")
+            raise restore_failure(load_value(answer.text), f"by device {self._device} {self.place}")
         return answer.text
 
     def open_session(self, number: int, outputs: tuple[ValueSpec, ...], token: CancelToken) -> ProcessSession:
@@ -137,27 +79,12 @@ class ProcessCarrier:
         self.call("open_session", session, number, token=token)
         return ProcessSession(self, session, link)
 
-    def forget(self, session: int, link: Link) -> None:
-        """Notes a request that nobody has any more; the child is told with the next call. Safe where a garbage collector calls."""
-        self._forgotten.append((session, link))
-
     def _tell_forgotten(self, link: Link) -> None:
-        sessions = []
-        while self._forgotten:
-            session, owner = self._forgotten.popleft()
-            if owner is link:
-                sessions.append(session)
+        sessions = self.take_forgotten(link)
         if not sessions:
             return
         with suppress(DeviceCrashedError):  # a child that is gone has forgotten them
-            link.request(CALL, dump_value(("close_sessions", tuple(sessions))), what="closed requests")
-
-    def close(self) -> None:
-        """Ends the child."""
-        with self._lock:
-            self._crashes = _MOST_CRASHES
-            if self._link is not None:
-                self._link.close()
+            link.request(CALL, dump_value(("close_sessions", sessions)), what="closed requests")
 
 
 class ProcessSession:

@@ -1,9 +1,31 @@
-"""PROCESS:CPU against the conformance kit."""
+"""PROCESS:CPU against what of the conformance kit is about the way to the child; operators are the device's behind the colon: a sample."""
 
 from __future__ import annotations
 
-from hetero_core.conformance.suite import DeviceConformance
+from collections.abc import Iterator
+
+import pytest
+
+from hetero_core.conformance.catalogue import choose_checks
+from hetero_core.conformance.check import Check
+from hetero_core.conformance.runner import FAILED, SKIPPED, SharedCore, Target, make_target, run_check
+
+_EVERY = 100
+"""Of so many operators one is tried."""
+CHECKS = [*choose_checks(("contract", "concurrency", "export"), ()), *choose_checks(("operators",), ())[::_EVERY]]
 
 
-class TestProcess(DeviceConformance):
-    device = "PROCESS:CPU"
+@pytest.fixture(scope="module")
+def opened_target() -> Iterator[tuple[Target, SharedCore]]:
+    target = make_target("PROCESS:CPU")
+    with SharedCore(target) as shared:
+        yield target, shared
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=[check.name for check in CHECKS])
+def test_check(check: Check, opened_target: tuple[Target, SharedCore]) -> None:
+    target, shared = opened_target
+    outcome = run_check(check, target, shared=shared)
+    if outcome.status == SKIPPED:
+        pytest.skip(outcome.reason)
+    assert outcome.status != FAILED, f"{check.name}: {outcome.reason}"

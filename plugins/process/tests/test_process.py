@@ -19,11 +19,9 @@ import pytest
 from hetero_core import Core, Network
 from hetero_core.errors import (
     ConfigKeyError,
-    ConfigValueError,
     DeadlineExceededError,
     DeviceCrashedError,
     DeviceNameError,
-    DeviceNotFoundError,
     InferenceError,
     RequestCancelledError,
     UnsupportedNodesError,
@@ -243,6 +241,13 @@ def test_memory_that_a_device_eats_is_bounded(load: Callable[..., Any]) -> None:
     require_right(network)
 
 
+def test_network_of_a_child_that_is_gone_can_be_closed(load: Callable[..., Any]) -> None:
+    network, other = load(), load()
+    os.kill(network.get_metric("PID"), signal.SIGKILL)
+    network.close()
+    require_right(other)
+
+
 def test_closing_the_core_leaves_no_process(breaking_folder: Path, core: Core, load: Callable[..., Any]) -> None:
     pids = {load(BREAKING_HOW=how).get_metric("PID") for how in ("NOT", "RAISE")}
     core.close()
@@ -359,39 +364,3 @@ def test_code_that_a_blob_needs_is_refused_without_trust(core: Core, load: Calla
     with pytest.raises(UntrustedBlobError, match="compiled"):
         core.import_network(tmp_path / "network.blob", "PROCESS:BREAKING")
     require_right(core.import_network(tmp_path / "network.blob", "PROCESS:BREAKING", trust=True))
-
-
-def test_isolate_means_the_same_as_process_in_front_of_the_name(core: Core, negation: Network, tmp_path: Path) -> None:
-    network = core.load_network(negation, "breaking", {"isolate": "YES", "BREAKING_HOW": "EXIT"})
-    assert str(network.device) == "PROCESS:BREAKING"
-    assert network.get_metric("PID") != os.getpid()
-    with pytest.raises(DeviceCrashedError, match="status 3"):
-        network.infer(BAD)
-    require_right(network)
-    assert set(core.query_network(negation, "BREAKING", {"ISOLATE": True}).supported.values()) == {"PROCESS:BREAKING"}
-    network.export_network(tmp_path / "network.blob")
-    require_right(core.import_network(tmp_path / "network.blob", "BREAKING", {"ISOLATE": "YES"}, trust=True))
-    assert core.load_network(negation, "BREAKING").get_metric("PID") == os.getpid()
-
-
-def test_isolate_that_is_set_for_a_device_holds_in_a_list_and_takes_what_is_set_beside_it(core: Core, negation: Network) -> None:
-    core.set_config({"ISOLATE": "YES", "BREAKING_HOW": "EXIT"}, "BREAKING")
-    split = core.load_network(negation, "HETERO:BREAKING,CPU")
-    with pytest.raises(DeviceCrashedError, match="status 3"):
-        split.infer(BAD)
-    require_right(split)
-
-
-def test_isolate_for_all_devices_isolates_the_outermost_one(core: Core, negation: Network) -> None:
-    core.set_config({"ISOLATE": "YES"})
-    network = core.load_network(negation, "HETERO:BREAKING,CPU")
-    assert str(network.device) == "PROCESS:HETERO:BREAKING,CPU"
-    require_right(network)
-
-
-def test_isolate_without_the_plugin_is_an_error_that_says_what_to_install(core: Core, negation: Network) -> None:
-    core.unregister_plugin("PROCESS")
-    with pytest.raises(DeviceNotFoundError, match=r"BREAKING cannot have ISOLATE=YES.*pip install hetero-process"):
-        core.load_network(negation, "BREAKING", {"ISOLATE": "YES"})
-    with pytest.raises(ConfigValueError, match="ISOLATE"):
-        core.load_network(negation, "BREAKING", {"ISOLATE": "MAYBE"})

@@ -1,0 +1,141 @@
+"""The hooks of a device elsewhere, each an operation of its host; what a host is and how it is reached, a subclass says."""
+
+from __future__ import annotations
+
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+from hetero_core.contract import ConfigKey, DeviceName, Executable, Payload, QueryResult
+from hetero_core.errors import DeviceNameError, HeteroError
+from hetero_core.hookspecs import hookimpl
+from hetero_core.network.graph import Network
+from hetero_core.remote.mirror import RemoteExecutable, call_again, import_remote, load_remote, query_remote, select_config
+from hetero_core.remote.succession import Succession
+
+_FORWARDED_METRICS = frozenset(
+    (
+        "OPTIMIZATION_CAPABILITIES",
+        "DEVICE_ARCHITECTURE",
+        "RANGE_FOR_STREAMS",
+        "RANGE_FOR_ASYNC_INFER_REQUESTS",
+        "DEVICE_TYPE",
+        "DEVICE_UUID",
+        "DEVICE_TOTAL_MEM_SIZE",
+        "DEVICE_FREE_MEM_SIZE",
+        "MAX_BATCH_SIZE",
+        "VALUE_DEVIATIONS",
+    )
+)
+AnyCarrier = TypeVar("AnyCarrier", bound=Succession[Any])
+
+
+class RemoteDevice(Generic[AnyCarrier]):
+    """Devices elsewhere: one carrier for each of the places that `locate` tells apart."""
+
+    own_keys: Mapping[str, ConfigKey]
+    title: str
+    """The full name of the plugin's own: "PROCESS: a device in a process of its own"."""
+    where: str
+    """What follows the full name of the device behind the colon: "in a process of its own"."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._carriers: dict[Hashable, AnyCarrier] = {}
+        # By the device's name: where a call with a configuration has used it last.
+        self._carrier_in_use: dict[str, AnyCarrier] = {}
+
+    @abstractmethod
+    def locate(self, device: DeviceName, config: Mapping[str, Any] | None) -> tuple[Any, ...]:
+        """Returns what `connect` takes; devices that share it share a host. `config` is None outside of queries and loads."""
+
+    @abstractmethod
+    def connect(self, *place: Any) -> AnyCarrier:
+        """Returns a carrier, which starts no host yet."""
+
+    @hookimpl
+    def config_keys(self, device: DeviceName) -> Mapping[str, ConfigKey]:
+        """The plugin's own keys, and those of the device behind the colon."""
+        if not device.arguments:
+            return self.own_keys
+        try:
+            keys = self._find_carrier(device).describe().keys
+        except HeteroError:
+            # Said when a network is queried or loaded, with the reason.
+            return self.own_keys
+        return {**{name: replace(key, is_arguments=False) for name, key in keys.items()}, **self.own_keys}
+
+    @hookimpl
+    def metrics(self, device: DeviceName) -> Mapping[str, Any]:
+        """The metrics of the device behind the colon; it holds no lock of this interpreter."""
+        own = {"FULL_DEVICE_NAME": self.title, "HOLDS_INTERPRETER_LOCK": False, **self.own_metrics(device)}
+        if not device.arguments:
+            return own
+        carrier = self._carrier_in_use.get(str(device)) or self._find_carrier(device)
+        try:
+            description = carrier.describe()
+        except HeteroError:
+            # As above: it may be a device of another environment, which the configuration of a call will name.
+            return own
+        forwarded = {name: self._ask(carrier, name) for name in description.metrics if name in _FORWARDED_METRICS}
+        return {**own, **forwarded, "FULL_DEVICE_NAME": f"{description.full_name}, {self.where}"}
+
+    def own_metrics(self, device: DeviceName) -> Mapping[str, Any]:
+        """The metrics of the plugin itself; it has no ids of its own unless it says so."""
+        return {"AVAILABLE_DEVICES": ()}
+
+    def _ask(self, carrier: AnyCarrier, name: str) -> Callable[[], Any]:
+        return lambda: call_again(lambda: carrier.call("metric", name))[0]
+
+    @hookimpl
+    def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
+        """What the device behind the colon takes."""
+        carrier = self._find_carrier(device, config)
+        return query_remote(carrier, network, self._select(carrier, config), str(device))
+
+    @hookimpl
+    def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
+        """The network, loaded at the host."""
+        carrier = self._find_carrier(device, config)
+        return load_remote(carrier, network, self._select(carrier, config))
+
+    @hookimpl
+    def export_network(self, executable: RemoteExecutable) -> Payload:
+        """The blob of the device behind the colon."""
+        return executable.export()
+
+    @hookimpl
+    def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
+        """The network of a blob, imported at the host."""
+        carrier = self._find_carrier(device, config)
+        return import_remote(carrier, payload, self._select(carrier, config))
+
+    @hookimpl
+    def close_device(self) -> bool:
+        """Ends all hosts."""
+        with self._lock:
+            carriers = list(self._carriers.values())
+            self._carriers.clear()
+            self._carrier_in_use.clear()
+        for carrier in carriers:
+            carrier.close()
+        return True
+
+    def _select(self, carrier: AnyCarrier, config: Mapping[str, Any]) -> dict[str, Any]:
+        return select_config(config, carrier.describe().keys)
+
+    def _find_carrier(self, device: DeviceName, config: Mapping[str, Any] | None = None) -> AnyCarrier:
+        """Returns the carrier to the host of a device. Raises: DeviceNameError where no device is named."""
+        if not device.arguments:
+            raise DeviceNameError(f"device {device} has no device to run; name it behind the colon, as in '{device}:CPU'")
+        place = self.locate(device, config)
+        with self._lock:
+            carrier = self._carriers.get(place)
+            if carrier is None:
+                carrier = self._carriers[place] = self.connect(*place)
+            if config is not None:
+                self._carrier_in_use[str(device)] = carrier
+            return carrier

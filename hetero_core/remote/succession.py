@@ -1,0 +1,147 @@
+"""One host after the other: each is started when it is needed, and one that is gone is followed by the next until that was in vain."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from hetero_core import hookspecs
+from hetero_core.contract import CancelToken
+from hetero_core.devices.provenance import find_core_version
+from hetero_core.errors import DeviceCrashedError, DeviceUnavailableError
+from hetero_core.network.types import ValueSpec
+from hetero_core.remote.mirror import Description, Session, describe_remote
+
+logger = logging.getLogger(__name__)
+
+_MOST_CRASHES = 2
+"""Crashes with no run between them that succeeded; after so many the device is given up."""
+
+
+class Link(Protocol):
+    """The near end of one host."""
+
+    @property
+    def is_dead(self) -> bool:
+        """Says whether the host has been seen to be gone."""
+
+    @property
+    def is_ended_by_us(self) -> bool:
+        """Says whether the host was ended because it hung; it did not crash."""
+
+    def close(self) -> None:
+        """Ends the host."""
+
+
+AnyLink = TypeVar("AnyLink", bound=Link)
+
+
+class Succession(Generic[AnyLink]):
+    """The hosts of one device, of which one works at a time: the half of a `Carrier` that knows nothing of how messages travel."""
+
+    memory: str
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._lock = threading.Lock()
+        self._link: AnyLink | None = None
+        self._crashes = 0
+        self._generation = 0
+        self._forgotten: deque[tuple[int, AnyLink]] = deque()
+        self._description: Description | None = None
+
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """Where the device is, as messages name it: "in another process"."""
+
+    @abstractmethod
+    def start(self) -> AnyLink:
+        """Starts a host and returns its near end. Raises: DeviceCrashedError."""
+
+    @abstractmethod
+    def call(
+        self, operation: str, *arguments: Any, bulk: Sequence[Any] = (), token: CancelToken | None = None
+    ) -> tuple[Any, Sequence[Any]]:
+        """Returns what the host answers, as the protocol of a carrier says."""
+
+    @abstractmethod
+    def open_session(self, number: int, outputs: tuple[ValueSpec, ...], token: CancelToken) -> Session:
+        """Returns the far end of a request, as the protocol says."""
+
+    def describe(self) -> Description:
+        """Returns what the host tells of its device, asked once.
+
+        Raises: DeviceUnavailableError where the host has another hetero-core; what the host raises.
+        """
+        if self._description is None:
+            description = describe_remote(self)
+            if description.core_version != find_core_version() or description.api != hookspecs.API:
+                raise DeviceUnavailableError(
+                    f"device {self._device} {self.place} has hetero-core {description.core_version} with API {description.api}; "
+                    f"here it is {find_core_version()} with API {hookspecs.API}; install the same version in both environments"
+                )
+            self._description = description
+        return self._description
+
+    def find_link(self) -> AnyLink:
+        """Returns the host that works; starts one where there is none.
+
+        Raises: DeviceCrashedError when the device crashed again after it was started again.
+        """
+        with self._lock:
+            if self._link is not None and not self._link.is_dead:
+                return self._link
+            if self._link is not None:
+                # One that hung and was ended for it has cost its caller all the time that the caller had set; it may try again.
+                self._crashes += not self._link.is_ended_by_us
+                self._link.close()
+                self._link = None
+                if self._crashes < _MOST_CRASHES:
+                    logger.warning("device %s is started again %s", self._device, self.place)
+            if self._crashes >= _MOST_CRASHES:
+                raise DeviceCrashedError(
+                    f"device {self._device} has crashed {self._crashes} times in a row and is given up; "
+                    "make a new Core to try again, or use another device"
+                )
+            self._link = self.start()
+            self._generation += 1
+            return self._link
+
+    def prepare(self) -> int:
+        """Returns the number of the host that works. Raises: as `find_link`."""
+        self.find_link()
+        return self._generation
+
+    def has_host(self, generation: int) -> bool:
+        """Says whether this host still works."""
+        link = self._link
+        return generation == self._generation and link is not None and not link.is_dead
+
+    def note_success(self) -> None:
+        """Notes that a run has ended well: the next crash is a first one again."""
+        self._crashes = 0
+
+    def forget(self, session: int, link: AnyLink) -> None:
+        """Notes a request that nobody has any more; the host is told with the next call. Safe where a garbage collector calls."""
+        self._forgotten.append((session, link))
+
+    def take_forgotten(self, link: AnyLink) -> tuple[int, ...]:
+        """Returns the requests on this host that nobody has any more, once; those on earlier hosts went with them."""
+        sessions = []
+        while self._forgotten:
+            session, owner = self._forgotten.popleft()
+            if owner is link:
+                sessions.append(session)
+        return tuple(sessions)
+
+    def close(self) -> None:
+        """Ends the host, for good."""
+        with self._lock:
+            self._crashes = _MOST_CRASHES
+            if self._link is not None:
+                self._link.close()

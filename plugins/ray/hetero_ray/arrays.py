@@ -1,0 +1,104 @@
+"""Arrays in the object store: what a device returns is a reference, and the elements stay on the node that made them.
+
+    actor on a ──put──> store of a ══> reference: driver ──reference──> actor on b ──get──> store of b
+
+An object holds bytes; type and shape travel with the reference, so that Ray pickles no type that it does not know.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import ray
+
+from hetero_core.dtypes import dtype_of_numpy, numpy_dtype
+from hetero_core.errors import DeviceCrashedError, InferenceError
+
+MEMORY = "ray"
+"""The name of the memory: one for all nodes, as a reference is good on each of them."""
+
+
+class RayArray:
+    """A reference to an array in the object store, with its type and shape; `node` is the name of the node that made it."""
+
+    # NumPy's functions raise a TypeError for this array in place of reading it element by element.
+    __array_ufunc__ = None
+    __slots__ = ("dtype", "nbytes", "node", "ref", "shape")
+
+    def __init__(self, ref: Any, dtype: np.dtype[Any], shape: tuple[int, ...], node: str = "") -> None:
+        self.ref, self.dtype, self.shape, self.node = ref, dtype, shape, node
+        self.nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("an array in Ray's object store cannot be read by the host; to_host fetches it")
+
+
+class Traffic:
+    """The bytes of arrays that passed through this program. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.put = self.got = 0
+
+    def count(self, *, put: int = 0, got: int = 0) -> None:
+        """Adds to both numbers."""
+        with self._lock:
+            self.put += put
+            self.got += got
+
+
+def put_array(array: Any) -> RayArray:
+    """Returns an array in the store of this node: one copy."""
+    contiguous = np.ascontiguousarray(array)
+    return RayArray(put_buffer(contiguous.reshape(-1).view(np.uint8)), contiguous.dtype, np.shape(array))
+
+
+def put_buffer(buffer: Any) -> Any:
+    """Returns a reference to these bytes."""
+    return ray.put(np.frombuffer(buffer, np.uint8) if not isinstance(buffer, np.ndarray) else buffer)
+
+
+def get_arrays(arrays: Sequence[RayArray]) -> list[np.ndarray[Any, Any]]:
+    """Returns arrays that can be read and not written, from the store of this node; what lies elsewhere is fetched first.
+
+    Raises: DeviceCrashedError that names the node of a value that is lost.
+    """
+    try:
+        buffers = ray.get([array.ref for array in arrays])
+    except ray.exceptions.ObjectLostError as error:
+        nodes = sorted({array.node for array in arrays if array.node})
+        raise DeviceCrashedError(
+            f"a value in Ray's object store is lost with what made it, on node {' or '.join(nodes) or 'of the caller'}; "
+            "run the request again, and reset its states where it has some"
+        ) from error
+    return [buffer.view(array.dtype).reshape(array.shape) for buffer, array in zip(buffers, arrays, strict=True)]
+
+
+def pack_values(values: Sequence[Any]) -> tuple[tuple[Any, ...], list[Any]]:
+    """Returns what a message says of values, and the references beside it; texts and sequences stand in the message."""
+    places: list[Any] = []
+    refs: list[Any] = []
+    for value in values:
+        if isinstance(value, RayArray):
+            places.append((dtype_of_numpy(value.dtype), tuple(value.shape), value.node))
+            refs.append(value.ref)
+        else:
+            places.append((value,))
+    return tuple(places), refs
+
+
+def unpack_values(places: Sequence[Any], refs: Sequence[Any], node: str = "") -> tuple[Any, ...]:
+    """Returns the values that `pack_values` packed. `node` is where they were made, for those of which the message does not say it.
+
+    Raises: InferenceError where the two do not belong together.
+    """
+    if sum(len(place) > 1 for place in places) != len(refs):
+        raise InferenceError(f"a message speaks of {places!r:.100} and has {len(refs)} references beside it")
+    rest = iter(refs)
+    return tuple(
+        place[0] if len(place) == 1 else RayArray(next(rest), numpy_dtype(place[0]), tuple(place[1]), place[2] or node)
+        for place in places
+    )

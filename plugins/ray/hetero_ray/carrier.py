@@ -1,0 +1,95 @@
+"""What the mirror talks to: one actor after the other; and the arrays of a request, of which only references pass."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+import ray
+
+from hetero_core.contract import CancelToken, RunContext
+from hetero_core.devices.watch import find_end_of_wait
+from hetero_core.network.types import ValueSpec
+from hetero_core.remote.host import restore_times
+from hetero_core.remote.succession import Succession
+from hetero_core.remote.values import dump_value
+from hetero_ray.arrays import MEMORY, pack_values, put_buffer, unpack_values
+from hetero_ray.link import RayLink
+from hetero_ray.nodes import Fleet
+
+logger = logging.getLogger(__name__)
+
+
+class RayCarrier(Succession[RayLink]):
+    """Carries operations to an actor on the node that the device's name says, or on the one with the fewest actors."""
+
+    memory = MEMORY
+
+    def __init__(self, device: str, node: str, fleet: Fleet) -> None:
+        """`node` is the name of a node, "" for any."""
+        super().__init__(device)
+        self._name = node
+        self._fleet = fleet
+        self._sessions = itertools.count(1)
+
+    @property
+    def place(self) -> str:
+        """Names the node where there is one."""
+        node = self._name if self._link is None else self._link.node.name
+        return f"on node {node} of the Ray cluster" if node else "in the Ray cluster"
+
+    def start(self) -> RayLink:
+        """Starts an actor; where the named node is gone, on another one, with a warning. Raises: DeviceUnavailableError."""
+        node = self._fleet.find(self._name)
+        if node is None:
+            node = self._fleet.choose(self._device)
+            if self._name:
+                logger.warning("node %s of the Ray cluster is gone; device %s goes on node %s", self._name, self._device, node.name)
+        return RayLink(self._device, node, self._fleet)
+
+    def call(
+        self, operation: str, *arguments: Any, bulk: Sequence[Any] = (), token: CancelToken | None = None
+    ) -> tuple[Any, Sequence[Any]]:
+        """Returns what the actor answers, and its buffers. Raises: as `RayLink.request`."""
+        link, end_of_wait = self.find_link(), find_end_of_wait()
+        refs = [put_buffer(buffer) for buffer in bulk]
+        text = dump_value((operation, arguments))
+        result, references = link.request("call", text, refs, what=f"answered '{operation}'", token=token, end_of_wait=end_of_wait)
+        return result, tuple(ray.get(references))
+
+    def open_session(self, number: int, outputs: tuple[ValueSpec, ...], token: CancelToken) -> RaySession:
+        """Returns the near end of a request; the actor makes its own with the first run."""
+        return RaySession(self, next(self._sessions), number, self.find_link())
+
+
+class RaySession:
+    """A request: references go to the actor, references come back."""
+
+    def __init__(self, carrier: RayCarrier, session: int, network: int, link: RayLink) -> None:
+        self._carrier = carrier
+        self._session = session
+        self._network = network
+        # A run is of one actor; where that is gone, the error says so, and the next run has another session.
+        self._link = link
+
+    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        """Returns the outputs, which stay valid as long as somebody holds them. Raises: as `RayLink.request`."""
+        profile = context.profile
+        places, refs = pack_values(inputs)
+        forgotten = self._carrier.take_forgotten(self._link)
+        text = dump_value((self._session, self._network, forgotten, profile is not None, places))
+        sent = perf_counter()
+        answer, references = self._link.request("run", text, refs, what="ran a network", token=context.token)
+        began, times, values = answer
+        self._carrier.note_success()
+        if profile is not None:
+            # Another machine has another clock: its run began when it was sent, but for the way.
+            restore_times(profile, times, shift=sent - began)
+        return unpack_values(values, references, self._link.node.name)
+
+    def close(self) -> None:
+        """Lets the actor forget the request, some time."""
+        self._carrier.forget(self._session, self._link)

@@ -1,0 +1,107 @@
+"""The nodes of the cluster: their names, and the choice of one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import tempfile
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from hetero_core.errors import DeviceUnavailableError
+from hetero_core.records import record
+
+_PROBE_SECONDS = 3.0
+_SHORT = 8
+"""Letters of a node's id that stand for its name where several nodes have the same name."""
+
+
+@record(frozen=True, slots=True)
+class RayNode:
+    """A living node: its id, the name that stands in `RAY.<name>`, and what Ray counts there, as GPU."""
+
+    id: str
+    name: str
+    resources: dict[str, float]
+
+
+def connect_cluster(device: str) -> None:
+    """Connects this program to the cluster of RAY_ADDRESS or of this machine, unless it is connected already.
+
+    Raises: DeviceUnavailableError.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise DeviceUnavailableError(
+            f"device {device} needs Ray ({error}); install it with 'pip install hetero-ray[ray]'"
+        ) from error
+    if ray.is_initialized():
+        return
+    address = _read_address()
+    try:
+        if ":" in address and "://" not in address:
+            host, _, port = address.rpartition(":")
+            # Ray itself tries for a minute where a cluster of earlier has left its address.
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_SECONDS).close()
+        ray.init(address="auto", log_to_driver=False, logging_level=logging.ERROR)
+    except (OSError, ValueError) as error:
+        where = f" at {address}" if address else ""
+        raise DeviceUnavailableError(
+            f"device {device} finds no Ray cluster{where}: {error}. Start one with 'ray start --head', or name one in RAY_ADDRESS"
+        ) from error
+
+
+def _read_address() -> str:
+    """Returns the address of the cluster that Ray would connect to: of the environment, or as `ray start` has written it; "" for none."""
+    folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+    with suppress(OSError):
+        return os.environ.get("RAY_ADDRESS") or Path(folder, "ray", "ray_current_cluster").read_text(encoding="utf-8").strip()
+    return ""
+
+
+def list_nodes() -> tuple[RayNode, ...]:
+    """Returns the living nodes in the order of their names; a name that several have is replaced by the beginning of the id."""
+    import ray
+
+    nodes: list[dict[str, Any]] = [node for node in ray.nodes() if node["Alive"]]
+    uses = Counter(_name(node) for node in nodes)
+    named = [
+        RayNode(node["NodeID"], _name(node) if uses[_name(node)] == 1 else node["NodeID"][:_SHORT].upper(), node["Resources"])
+        for node in nodes
+    ]
+    return tuple(sorted(named, key=lambda node: node.name))
+
+
+def _name(node: dict[str, Any]) -> str:
+    # An id of a device in capitals needs no quotes, and is found in any case.
+    return str(node["NodeName"]).upper()
+
+
+class Fleet:
+    """The nodes as one Core uses them: how many actors it has on each, and which it has seen to be lost before Ray says so."""
+
+    def __init__(self) -> None:
+        self.hosts: Counter[str] = Counter()
+        self.lost: set[str] = set()
+
+    def find(self, name: str) -> RayNode | None:
+        """Returns the living node with this name."""
+        return next((node for node in list_nodes() if node.name == name and node.id not in self.lost), None)
+
+    def choose(self, device: str) -> RayNode:
+        """Returns the living node with the fewest actors; for a GPU, of those that have one. Raises: DeviceUnavailableError."""
+        nodes = [node for node in list_nodes() if node.id not in self.lost]
+        able = [node for node in nodes if not needs_gpu(device) or node.resources.get("GPU", 0) >= 1]
+        if not able:
+            reason = "has a GPU" if nodes else "can be reached"
+            raise DeviceUnavailableError(f"no living node of the Ray cluster {reason} for {device}; {len(nodes)} nodes live")
+        return min(able, key=lambda node: (self.hosts[node.id], node.name))
+
+
+def needs_gpu(device: str) -> bool:
+    """Says whether what stands behind the colon computes on a GPU that Ray has to give it."""
+    return "GPU" in device.upper()

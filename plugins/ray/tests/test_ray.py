@@ -1,0 +1,251 @@
+"""RAY: a network over the nodes of a cluster answers as the whole does, and only its border passes through this program."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import pytest
+
+from hetero_core import Core, ExecutableNetwork, Network
+from hetero_core.errors import DeviceCrashedError, DeviceNotFoundError, RequestCancelledError, UnsupportedNodesError
+from hetero_core.testing.transformers import HEADS, WIDTH, decoder_model, ties_of_decoder
+
+MODEL = """<ir_version: 8, opset_import: ["": 17]>
+mixed (float[n,8] x, float[8,4] w) => (float[n,4] y, int64[2] s) { h = MatMul (x, w) r = Relu (h) y = Softmax (r) s = Shape (r) }"""
+NODES = ("MatMul_0", "Relu_1", "Softmax_2", "Shape_3")
+
+
+@pytest.fixture
+def mixed(core: Core) -> Network:
+    return core.read_network(onnx.parser.parse_model(MODEL))
+
+
+def draw(rows: int, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
+    random = np.random.default_rng(seed)
+    return {"x": random.standard_normal((rows, 8), np.float32), "w": random.standard_normal((8, 4), np.float32)}
+
+
+def compute(inputs: dict[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    """softmax(max(x w, 0)) in float64."""
+    scores = np.maximum(inputs["x"].astype(np.float64) @ inputs["w"], 0)
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def require_right(network: ExecutableNetwork, inputs: dict[str, np.ndarray[Any, Any]]) -> None:
+    outputs = network.infer(inputs)
+    np.testing.assert_allclose(outputs["y"], compute(inputs), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(outputs["s"], [len(inputs["x"]), 4])
+
+
+def read_traffic(core: Core) -> np.ndarray[Any, Any]:
+    return np.array([core.get_metric("RAY", name) for name in ("BYTES_PUT", "BYTES_GOT")])
+
+
+def test_nodes_and_their_devices_are_listed(core: Core) -> None:
+    assert [name for name in core.available_devices if name.startswith("RAY")] == ["RAY.A", "RAY.B", "RAY.C"]
+    devices = core.get_metric("RAY", "DEVICES_OF_NODES")
+    assert list(devices) == ["A", "B", "C"]
+    assert all("CPU" in names for names in devices.values())
+
+
+@pytest.mark.parametrize("device", ["RAY:CPU", "RAY.b:CPU"])
+def test_answers_are_those_of_the_device_itself(core: Core, mixed: Network, device: str) -> None:
+    network = core.load_network(mixed, device)
+    request = network.create_infer_request()
+    for rows in (1, 3, 3, 1000, 0):
+        inputs = draw(rows)
+        np.testing.assert_allclose(request.infer(inputs)["y"], compute(inputs), rtol=1e-5, atol=1e-6)
+
+
+def test_unknown_node_is_an_error_that_names_the_nodes(core: Core, mixed: Network) -> None:
+    with pytest.raises(DeviceNotFoundError, match="no id 'D'; its ids are A, B, C"):
+        core.load_network(mixed, "RAY.d:CPU")
+
+
+def test_refusals_come_with_their_reasons(core: Core) -> None:
+    text = '<ir_version: 8, opset_import: ["": 17, "mine": 1]> g (float[n] x) => (float[n] y) { y = mine.Wish (x) }'
+    with pytest.raises(UnsupportedNodesError, match="Wish"):
+        core.load_network(core.read_network(onnx.parser.parse_model(text)), "RAY.a:CPU")
+
+
+def test_split_over_two_nodes_equals_the_whole_and_no_inner_value_passes_here(core: Core, mixed: Network) -> None:
+    pins = dict(zip(NODES, ("RAY.a:CPU", "RAY.b:CPU", "RAY.a:CPU", "RAY.b:CPU"), strict=True))
+    network = core.load_network(mixed.with_affinity(pins), "HETERO:RAY.a:CPU,RAY.b:CPU")
+    assert len(network.get_metric("HETERO_SUBGRAPHS")) >= 3
+    whole = core.load_network(mixed, "CPU")
+    for rows in (1, 100):
+        inputs, before = draw(rows), read_traffic(core)
+        outputs = network.infer(inputs)
+        for name, value in whole.infer(inputs).items():
+            np.testing.assert_array_equal(outputs[name], value)
+        np.testing.assert_array_equal(
+            read_traffic(core) - before, [sum(value.nbytes for value in side.values()) for side in (inputs, outputs)]
+        )
+
+
+def test_texts_travel_with_the_message(core: Core) -> None:
+    text = '<ir_version: 8, opset_import: ["": 17]> g (string[n] x, bool c) => (string[n] y) { y = Identity (x) }'
+    network = core.load_network(core.read_network(onnx.parser.parse_model(text)), "RAY.a:CPU")
+    assert network.infer({"x": np.array(["a", "ü"], object), "c": np.array(True)})["y"].tolist() == ["a", "ü"]
+
+
+def test_tokens_with_states_on_two_nodes_are_those_of_one_device(core: Core) -> None:
+    zeros = {name: np.zeros((1, HEADS, 0, WIDTH // HEADS), np.float32) for name in ties_of_decoder().values()}
+    network = core.read_network(decoder_model()).with_state(ties_of_decoder(), initial=zeros)
+    names = [node.name for node in network.nodes]
+    middle = next(index for index, name in enumerate(names) if name.endswith("_1"))
+    pins = {name: "RAY.a:CPU" if index < middle else "RAY.b:CPU" for index, name in enumerate(names)}
+    split = core.load_network(network.with_affinity(pins), "HETERO:RAY.a:CPU,RAY.b:CPU").create_infer_request()
+    local = core.load_network(network, "CPU").create_infer_request()
+    tokens, before = [1], read_traffic(core)
+    for _ in range(200):
+        inputs = {"tokens": np.array([tokens[-1:]])}
+        logits = split.infer(inputs)["logits"]
+        np.testing.assert_allclose(logits, local.infer(inputs)["logits"], rtol=1e-4, atol=1e-5)
+        tokens.append(int(logits[0, -1].argmax()))
+    assert len(set(tokens)) > 30
+    # 200 tokens in, 200 rows of logits out: no state and no inner value. The states begin without elements.
+    np.testing.assert_array_equal(read_traffic(core) - before, [200 * 8, 200 * logits.nbytes])
+    assert split.states["past_key_1"].value.shape[2] == 200
+
+
+def test_blob_of_a_node_is_imported_on_another(core: Core, mixed: Network, tmp_path: Any) -> None:
+    core.load_network(mixed, "RAY.a:CPU").export_network(tmp_path / "blob")
+    require_right(core.import_network(tmp_path / "blob", "RAY.b:CPU", trust=True), draw(5))
+
+
+def test_times_of_nodes_come_back(core: Core, mixed: Network) -> None:
+    request = core.load_network(mixed, "RAY.a:CPU", {"PERF_COUNT": True}).create_infer_request()
+    request.infer(draw(3))
+    operators = {entry.operator for entry in request.perf_counts}
+    assert {"MatMul-13", "Softmax-13", "transfer"} <= operators
+
+
+class Load:
+    """Requests of several threads without an end, until it is told to end."""
+
+    def __init__(self, network: ExecutableNetwork, threads: int) -> None:
+        self.count = 0
+        self._is_ended = False
+        self._network = network
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(threads)
+        self._runs = [self._pool.submit(self._run, index) for index in range(threads)]
+
+    def _run(self, index: int) -> None:
+        while not self._is_ended:
+            require_right(self._network, draw(4, index))
+            with self._lock:
+                self.count += 1
+
+    def await_more(self, count: int) -> None:
+        clock, goal = threading.Event(), self.count + count
+        while self.count < goal and not any(run.done() for run in self._runs):
+            clock.wait(0.02)
+
+    def end(self) -> None:
+        self._is_ended = True
+        for run in self._runs:
+            run.result()
+        self._pool.shutdown()
+
+
+@pytest.fixture
+def extra(cluster: Any, add: Callable[[str], Any]) -> Iterator[Callable[[str], Any]]:
+    nodes: list[Any] = []
+
+    def open_node(name: str) -> Any:
+        nodes.append(add(name))
+        return nodes[-1]
+
+    yield open_node
+    for node in nodes:
+        if node in cluster.worker_nodes:
+            cluster.remove_node(node)
+
+
+def test_no_request_is_lost_with_a_node_and_a_new_node_is_used(
+    core: Core, mixed: Network, cluster: Any, extra: Callable[[str], Any]
+) -> None:
+    lost = extra("x")
+    network = core.load_network(mixed, "MULTI:RAY.a:CPU,RAY.b:CPU,RAY.x:CPU")
+    load = Load(network, 6)
+    try:
+        load.await_more(60)
+        assert network.get_metric("REQUESTS_OF_DEVICES")["RAY.X:CPU"] > 0
+        cluster.remove_node(lost, allow_graceful=False)
+        load.await_more(60)
+        extra("y")
+        network.set_config({"MULTI_DEVICE_PRIORITIES": "RAY.a:CPU,RAY.b:CPU,RAY.y:CPU"})
+        load.await_more(60)
+    finally:
+        load.end()
+    assert network.get_metric("REQUESTS_OF_DEVICES")["RAY.Y:CPU"] > 0
+
+
+def test_split_names_the_node_that_was_lost_and_loads_its_part_elsewhere(
+    core: Core, mixed: Network, cluster: Any, extra: Callable[[str], Any]
+) -> None:
+    lost = extra("z")
+    pins = dict(zip(NODES, ("RAY.a:CPU", "RAY.z:CPU", "RAY.a:CPU", "RAY.a:CPU"), strict=True))
+    network = core.load_network(mixed.with_affinity(pins), "HETERO:RAY.a:CPU,RAY.z:CPU")
+    require_right(network, draw(3))
+    cluster.remove_node(lost, allow_graceful=False)
+    with pytest.raises(
+        DeviceCrashedError, match="device CPU on node Z of the Ray cluster (was lost with its node|cannot be reached any more)"
+    ):
+        network.infer(draw(3))
+    require_right(network, draw(3))
+    require_right(network, draw(5))
+
+
+def test_state_that_was_lost_with_its_node_says_so_until_it_is_reset(core: Core, cluster: Any, extra: Callable[[str], Any]) -> None:
+    lost = extra("v")
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[2] x, float[2] past) => (float[2] y) { y = Add (x, past) }'
+    network = core.read_network(onnx.parser.parse_model(text)).with_state({"y": "past"})
+    request = core.load_network(network, "RAY.v:CPU").create_infer_request()
+    one = {"x": np.ones(2, np.float32)}
+    for _ in range(3):
+        request.infer(one)
+    # Not read here: that would leave a copy in the store of this program's node.
+    cluster.remove_node(lost, allow_graceful=False)
+    with pytest.raises(DeviceCrashedError, match="on node V of the Ray cluster"):
+        request.infer(one)
+    with pytest.raises(DeviceCrashedError, match="lost with what made it, on node V; .* reset its states"):
+        request.infer(one)
+    request.states.reset()
+    request.infer(one)
+    np.testing.assert_array_equal(request.states["past"].value, [1, 1])
+
+
+@pytest.fixture
+def breaking(core: Core) -> ExecutableNetwork:
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Neg (x) }'
+    return core.load_network(core.read_network(onnx.parser.parse_model(text)), "RAY.b:BREAKING")
+
+
+def test_device_that_ends_its_process_is_started_again(breaking: ExecutableNetwork) -> None:
+    pid = breaking.get_metric("PID")
+    with pytest.raises(DeviceCrashedError, match="device BREAKING on node B of the Ray cluster ended"):
+        breaking.infer({"x": np.full(1, 13, np.float32)})
+    np.testing.assert_array_equal(breaking.infer({"x": np.ones(1, np.float32)})["y"], [-1])
+    assert breaking.get_metric("PID") != pid
+
+
+def test_device_that_hangs_is_ended_when_its_run_is_cancelled(breaking: ExecutableNetwork) -> None:
+    pid = breaking.get_metric("PID")
+    request = breaking.create_infer_request()
+    request.start_async({"x": np.full(1, 14, np.float32)})
+    assert not request.wait(1)
+    request.cancel()
+    with pytest.raises(RequestCancelledError):
+        request.wait()
+    clock = threading.Event()
+    assert any(breaking.get_metric("PID") != pid or clock.wait(0.2) for _ in range(50))
+    np.testing.assert_array_equal(breaking.infer({"x": np.ones(1, np.float32)})["y"], [-1])
