@@ -60,7 +60,7 @@ def read_tensor(proto: onnx.TensorProto, weights: WeightSource, owner: str, *, r
             read = content.read
             return Initializer(dtype, shape, lambda: array_of_bytes(read(), dtype, shape), is_renewable=True)
         return Initializer(dtype, shape, lambda: array_of_bytes(content, dtype, shape))
-    array = _read_typed_fields(proto, owner)
+    array = _read_typed_fields(proto, dtype, shape, owner)
     return Initializer(dtype, shape, lambda: array)
 
 
@@ -113,8 +113,17 @@ def stored_size(dtype: str, count: int) -> int:
     return (count * bits + 7) // 8
 
 
-def _read_typed_fields(proto: onnx.TensorProto, owner: str) -> Array:
+_FIELD_OF_DTYPE = {"float32": "float_data", "float64": "double_data", "int32": "int32_data", "int64": "int64_data"}
+"""The fields that hold elements as they are; in others they are packed or encoded, which onnx reads."""
+
+
+def _read_typed_fields(proto: onnx.TensorProto, dtype: str, shape: tuple[int, ...], owner: str) -> Array:
     """Returns the array of a tensor that is stored in float_data, int32_data and the like."""
+    field = _FIELD_OF_DTYPE.get(dtype)
+    if field is not None and len(numbers := getattr(proto, field)) == prod(shape):
+        import numpy as np
+
+        return np.array(numbers, numpy_dtype(dtype)).reshape(shape)
     from onnx import numpy_helper  # heavy, and asked for only here
 
     try:
