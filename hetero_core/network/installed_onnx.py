@@ -6,6 +6,7 @@ alone. Where a program has imported onnx, that is used.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from functools import cache
@@ -21,8 +22,7 @@ def find_model_class() -> type[onnx.ModelProto]:
     """Returns `onnx.ModelProto`, the class itself, whether the package is imported or not."""
     messages = None if "onnx" in sys.modules else _load_messages()
     if messages is None:
-        import onnx as messages  # heavy
-
+        messages = importlib.import_module("onnx")  # heavy
     model_class: type[onnx.ModelProto] = messages.ModelProto
     return model_class
 
