@@ -133,7 +133,7 @@ kernel = Declaration
 _DECLARED = tuple(declared.name for declared in fields(Declaration))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Kernel(Declaration):
     """One function and what it is right for: what its author declared, and what its signature says of attributes and inputs."""
 

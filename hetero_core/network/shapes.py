@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ from hetero_core.network.soundness import check_ranks
 from hetero_core.network.tensors import write_tensor
 from hetero_core.network.type_protos import read_type
 from hetero_core.network.types import TensorType, ValueSpec, ValueType, has_known_element
+from hetero_core.records import record
 
 if TYPE_CHECKING:
     import onnx
@@ -111,7 +112,7 @@ class SkeletonWeights:
         proto.dims.extend(initializer.shape)
 
 
-@dataclass
+@record(frozen=False, slots=True, eq=False)
 class _Inference:
     """One inference over one network: what is asked, and whether the last step learnt something."""
 

@@ -6,12 +6,13 @@ x * sigmoid(x), Gelu in its parts, BatchNormalization and the Relu after it beco
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.types import TensorType
+from hetero_core.records import record
 from hetero_cpu.fusion import Extra, Group
 from hetero_cpu.jit.activations import OPERATORS, read_activation
 from hetero_cpu.jit.elementwise import Instruction
@@ -28,7 +29,7 @@ ELEMENTWISE = OPERATORS | frozenset(_BINARY) | {"BatchNormalization"}
 """The operators that may be part of an expression."""
 
 
-@dataclass
+@record(frozen=False, slots=True, eq=False)
 class ExpressionReader:
     """Reads nodes one after the other: `operands` are values of the plan by name, or constants; `instructions` what is computed of them."""
 
