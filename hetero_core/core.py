@@ -18,9 +18,9 @@ from hetero_core.blobs.trust import require_trust
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
 from hetero_core.devices.device import Device
 from hetero_core.devices.extensions import check_extension, list_takers, takes_extensions
+from hetero_core.devices.installed import find_core_version
 from hetero_core.devices.isolation import find_for_call, resolve_call
 from hetero_core.devices.names import parse_device_name, split_device_list
-from hetero_core.devices.provenance import find_core_version
 from hetero_core.devices.registry import Registry
 from hetero_core.devices.status import DeviceStatus, describe_device
 from hetero_core.errors import ClosedError, ConfigValueError

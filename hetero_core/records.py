@@ -103,7 +103,7 @@ def _take_fields(cls: type, namespace: dict[str, Any]) -> dict[str, Field[Any]]:
         if each.default.__class__.__hash__ is None:
             raise ValueError(f"{cls.__name__}.{name} has a default that can be changed: use default_factory")
         each.name, each.type = name, annotation
-        each._field_type = _FIELD  # type: ignore[attr-defined]  # as above
+        each._field_type = _FIELD  # type: ignore[union-attr]  # as above
         each.kw_only = is_named if each.kw_only is MISSING else each.kw_only
         own[name] = each
     return own
@@ -115,7 +115,7 @@ def _make_init(cls: type, own: tuple[Field[Any], ...]) -> Callable[..., None]:
     places = tuple(_place_of(each) for each in own)
     has_end = hasattr(cls, "__post_init__")
     code = _compile_init(places, has_end=has_end)
-    given = sorted((each for each in own if each.init), key=lambda each: each.kw_only)
+    given = sorted((each for each in own if each.init), key=lambda each: bool(each.kw_only))
     names: dict[str, Any] = {"MISSING": MISSING, "__name__": cls.__module__}
     for index, each in enumerate(own):
         names[f"set_{index}"] = getattr(cls, each.name).__set__
@@ -135,7 +135,7 @@ def _is_optional(each: Field[Any]) -> bool:
 
 def _place_of(each: Field[Any]) -> tuple[bool, bool, bool]:
     """Returns whether `__init__` takes a each, by name alone, and whether it may have to make its value."""
-    return each.init, each.kw_only, each.default_factory is not MISSING
+    return each.init, bool(each.kw_only), each.default_factory is not MISSING
 
 
 @cache

@@ -14,7 +14,7 @@ from typing import IO, Any
 from hetero_core.blobs.container import BlobHeader, write_blob
 from hetero_core.contract import Done, Executable, Payload, RunContext, freeze_mapping
 from hetero_core.devices.blame import call_plugin, describe_exit, is_interrupt, read_mapping
-from hetero_core.devices.provenance import find_core_version
+from hetero_core.devices.installed import find_core_version
 from hetero_core.devices.threads import EXCLUSIVE_KEY, STREAMS_KEY, THREAD_KEYS
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import (
