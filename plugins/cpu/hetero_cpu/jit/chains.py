@@ -128,25 +128,23 @@ def _join(group: Group, found: list[Group | None], made: Mapping[str, int], grap
     wanted = types[group.outputs[0]]
     positions: list[int] = []
     members = [group]
-    is_growing = True
-    while is_growing:
-        is_growing = False
-        inside = {id(node) for member in members for node in member.members}
-        for value in dict.fromkeys(value for member in members for value in member.reads):
-            position = made.get(value)
-            maker = None if position is None else found[position]
-            if position is None or maker is None or position in positions or maker.node.op_type not in ELEMENTWISE:
-                continue
-            readers = {id(graph.nodes[index]) for index in graph.index_of_consumers.get(value, ())}
-            if value in graph.names_of_outputs or not readers <= inside or types.get(value) != wanted or not _is_chain(maker):
-                continue
-            merged = [maker, *members]
-            if sum(len(member.members) for member in merged) > _MOST_NODES or _count_operands(merged) > _MOST_OPERANDS:
-                continue
-            members = merged
-            positions.append(position)
-            is_growing = True
-            break
+    pending = list(group.reads)
+    while pending:
+        value = pending.pop(0)
+        position = made.get(value)
+        maker = None if position is None else found[position]
+        # What begins with an operator of expressions is one as a whole.
+        if position is None or maker is None or position in positions or maker.node.op_type not in ELEMENTWISE:
+            continue
+        if value in graph.names_of_outputs or types.get(value) != wanted or not _is_read_inside(value, members, graph):
+            continue
+        merged = [maker, *members]
+        if sum(len(member.members) for member in merged) > _MOST_NODES or _count_operands(merged) > _MOST_OPERANDS:
+            continue
+        members = merged
+        positions.append(position)
+        # What was refused before may now be read inside alone.
+        pending = list(dict.fromkeys(value for member in members for value in member.reads))
     if not positions:
         return group
     makers = [maker for position in sorted(positions) if (maker := found[position]) is not None]
@@ -154,6 +152,15 @@ def _join(group: Group, found: list[Group | None], made: Mapping[str, int], grap
         found[position] = None
     first, *others = [node for member in (*makers, group) for node in member.members]
     return Group(first, tuple(Extra(node) for node in others))
+
+
+def _is_read_inside(value: str, members: Sequence[Group], graph: Graph) -> bool:
+    """Says whether no other nodes than those of groups, of which one reads it, read a value."""
+    readers = graph.index_of_consumers.get(value, ())
+    if len(readers) == 1:
+        return True
+    inside = {id(node) for member in members for node in member.members}
+    return all(id(graph.nodes[index]) in inside for index in readers)
 
 
 def _is_link(group: Group, types: Mapping[str, TensorType], constants: Mapping[str, Array]) -> bool:
@@ -168,10 +175,6 @@ def _is_link(group: Group, types: Mapping[str, TensorType], constants: Mapping[s
     return ExpressionReader(constants, PackedWeights(), ranks).read_node(node)
 
 
-def _is_chain(group: Group) -> bool:
-    return all(node.op_type in ELEMENTWISE for node in group.members)
-
-
 def _count_operands(groups: Sequence[Group]) -> int:
-    values = {value for group in groups for node in group.members for value in node.writes}
-    return len({value for group in groups for value in group.reads} - values)
+    # What a group makes on its way nothing else reads.
+    return len({value for group in groups for value in group.reads}.difference(*(group.outputs for group in groups)))
