@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -25,6 +26,7 @@ from hetero_core.network.hints import compare_declarations, forget_shapes, warn_
 from hetero_core.network.installed_onnx import find_model_class
 from hetero_core.network.opsets import read_opsets
 from hetero_core.network.shapes import CustomTypes, infer_types
+from hetero_core.network.small_messages import parse_small_model
 from hetero_core.network.soundness import check_text, find_contradiction
 from hetero_core.network.splitting import NO_PAYLOADS, BytesInMemory, BytesOfFile, ByteSource, Payload, split_model
 from hetero_core.network.types import ValueSpec, has_known_element
@@ -124,6 +126,10 @@ def _parse_split(source: ByteSource, title: str) -> tuple[onnx.ModelProto, Mappi
     """
     split = split_model(source)
     if split is not None:
+        # Where a program has protobuf, it is used.
+        small = None if "google.protobuf" in sys.modules else parse_small_model(split.skeleton)
+        if small is not None:
+            return small, split.payloads
         from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # comes with onnx, without stubs
 
         # What protobuf refuses without its weights, it is shown with them, so that they change no word of the error.

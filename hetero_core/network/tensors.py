@@ -16,6 +16,7 @@ from hetero_core.limits import ReadBudget
 from hetero_core.network.arrays import array_of_bytes, bytes_of_array
 from hetero_core.network.file_spans import FileSpan
 from hetero_core.network.initializers import Initializer
+from hetero_core.network.small_messages import FIELD_OF_DTYPE
 from hetero_core.network.splitting import Payload
 from hetero_core.network.weights import MappedSpan, WeightSource
 
@@ -113,13 +114,9 @@ def stored_size(dtype: str, count: int) -> int:
     return (count * bits + 7) // 8
 
 
-_FIELD_OF_DTYPE = {"float32": "float_data", "float64": "double_data", "int32": "int32_data", "int64": "int64_data"}
-"""The fields that hold elements as they are; in others they are packed or encoded, which onnx reads."""
-
-
 def _read_typed_fields(proto: onnx.TensorProto, dtype: str, shape: tuple[int, ...], owner: str) -> Array:
     """Returns the array of a tensor that is stored in float_data, int32_data and the like."""
-    field = _FIELD_OF_DTYPE.get(dtype)
+    field = FIELD_OF_DTYPE.get(dtype)
     if field is not None and len(numbers := getattr(proto, field)) == prod(shape):
         import numpy as np
 

@@ -9,16 +9,14 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from threading import get_ident
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from hetero_core.blobs.container import BlobHeader, write_blob
 from hetero_core.contract import Done, Executable, Payload, RunContext, freeze_mapping
 from hetero_core.devices.blame import call_plugin, describe_exit, is_interrupt, read_mapping
 from hetero_core.devices.installed import find_core_version
 from hetero_core.devices.threads import EXCLUSIVE_KEY, STREAMS_KEY, THREAD_KEYS
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import (
-    BlobError,
     ClosedError,
     HeteroError,
     InferenceError,
@@ -27,7 +25,6 @@ from hetero_core.errors import (
     enumerate_choices,
     suggest,
 )
-from hetero_core.files import replace_file
 from hetero_core.limits import RunLimits
 from hetero_core.network.border import InputInfo, OutputInfo, describe_inputs, describe_outputs
 from hetero_core.network.types import HOST
@@ -47,6 +44,9 @@ from hetero_core.runtime.run import NO_STATE, Start, end_once, measure_start
 from hetero_core.runtime.states import RequestStates
 from hetero_core.runtime.transfers import bring_in, take_home
 from hetero_core.runtime.under_way import RunsUnderWay
+
+if TYPE_CHECKING:
+    from hetero_core.blobs.container import BlobHeader
 
 logger = logging.getLogger(__name__)
 
@@ -283,20 +283,14 @@ class ExecutableNetwork:
 
         Raises: NotImplementedByDeviceError when the device cannot export; BlobError when the file cannot be written.
         """
-        header, payload = self.pack()
-        if hasattr(target, "write"):
-            write_blob(header, payload, target)  # type: ignore[arg-type]  # hasattr does not narrow the union
-            return
-        try:
-            with replace_file(target) as stream:
-                write_blob(header, payload, stream)
-        except OSError as error:
-            raise BlobError(
-                f"cannot write the exported network '{self.name}' to '{os.fspath(target)}': {error.strerror or error}"
-            ) from error
+        from hetero_core.runtime.exported import write_exported  # only an export needs it
+
+        write_exported(self.name, *self.pack(), target)
 
     def pack(self) -> tuple[BlobHeader, Payload]:
         """Returns what an exported blob consists of. Raises: NotImplementedByDeviceError, ClosedError."""
+        from hetero_core.blobs.container import BlobHeader  # as above
+
         self._require_open()
         provenance = self._binding.provenance
         exported = check_payload(self._binding.export(), str(provenance))

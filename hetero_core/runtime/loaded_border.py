@@ -15,7 +15,6 @@ from hetero_core.network.graph import Network
 from hetero_core.network.hints import without_hints
 from hetero_core.network.soundness import find_contradiction
 from hetero_core.network.types import HOST, ValueSpec
-from hetero_core.network.writer import pack_network, unpack_network
 from hetero_core.records import record
 
 if TYPE_CHECKING:
@@ -82,6 +81,8 @@ def add_border(
     sections = {_SECTION: pack_border(border)} if border.shapes_runs or border.layouts else {}
     sections.update({_HINTS: hints} if hints else {})
     if replacements is not None and replacements.network.ir_version >= FIRST_WITH_OPTIONAL_INPUTS:
+        from hetero_core.network.writer import pack_network  # only an export needs it
+
         sections.update({f"{_NETWORK}/{key}": bytes(part) for key, part in pack_network(replacements.network).items()})
     return replace(payload, sections={**payload.sections, **sections}) if sections else payload
 
@@ -105,6 +106,8 @@ def take_border(payload: Payload) -> tuple[Payload, Surroundings]:
         if _HINTS in sections:
             declarations = unpack_hints(bytes(sections.pop(_HINTS)))
         if f"{_NETWORK}/model" in sections:
+            from hetero_core.network.writer import unpack_network  # only an import needs it
+
             packed = {key: sections.pop(f"{_NETWORK}/{key}") for key in ("model", "weights")}
             network = unpack_network(packed)
     except (InvalidNetworkError, NetworkReadError, KeyError) as error:

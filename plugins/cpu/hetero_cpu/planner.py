@@ -94,8 +94,7 @@ class _Builder:
     readers_left: dict[str, int] = field(default_factory=dict)
     fixed: set[str] = field(default_factory=set)
     joins: dict[str, Joined] = field(default_factory=dict)
-    kept: set[str] = field(default_factory=set)
-    """The constants that steps read as they are."""
+    kept: set[str] = field(default_factory=set)  # the constants that steps read as they are
 
     def __post_init__(self) -> None:
         self.memory = Places(self.readers_left)

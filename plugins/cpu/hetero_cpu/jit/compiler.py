@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import platform
 import sys
 import threading
@@ -182,8 +183,11 @@ def describe_environment() -> str:
     digest = hashlib.sha256()
     for part in (find_llvmlite_version(), _describe_processor()):
         digest.update(part.encode())
-    for source in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(source.read_bytes())
+    folder = os.path.dirname(__file__)
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(".py"):
+            with open(os.path.join(folder, name), "rb", buffering=0) as source:
+                digest.update(source.readall())
     return digest.hexdigest()[:16]
 
 
