@@ -112,9 +112,10 @@ def join_chains(
     """
     found: list[Group | None] = []
     made: dict[str, int] = {}
+    weights = PackedWeights()
     for group in groups:
         joined = group
-        if _is_link(group, types, constants):
+        if _is_link(group, types, constants, weights):
             joined = _join(group, found, made, graph, types)
         for value in joined.outputs:
             if value:
@@ -150,8 +151,8 @@ def _join(group: Group, found: list[Group | None], made: Mapping[str, int], grap
     makers = [maker for position in sorted(positions) if (maker := found[position]) is not None]
     for position in positions:
         found[position] = None
-    first, *others = [node for member in (*makers, group) for node in member.members]
-    return Group(first, tuple(Extra(node) for node in others))
+    first, *others = (*makers, group)
+    return Group(first.node, (*first.epilogue, *[Extra(node) for member in others for node in member.members]))
 
 
 def _is_read_inside(value: str, members: Sequence[Group], graph: Graph) -> bool:
@@ -163,7 +164,7 @@ def _is_read_inside(value: str, members: Sequence[Group], graph: Graph) -> bool:
     return all(id(graph.nodes[index]) in inside for index in readers)
 
 
-def _is_link(group: Group, types: Mapping[str, TensorType], constants: Mapping[str, Array]) -> bool:
+def _is_link(group: Group, types: Mapping[str, TensorType], constants: Mapping[str, Array], weights: PackedWeights) -> bool:
     """Says whether a group is one node that an expression may hold."""
     node = group.node
     if group.epilogue or node.op_type not in ELEMENTWISE or node.domain or len(node.writes) != 1 or node.bodies:
@@ -172,7 +173,7 @@ def _is_link(group: Group, types: Mapping[str, TensorType], constants: Mapping[s
     if any(value not in types or types[value].dtype != "float32" for value in values):
         return False
     ranks = {value: len(types[value].shape or ()) for value in values}
-    return ExpressionReader(constants, PackedWeights(), ranks).read_node(node)
+    return ExpressionReader(constants, weights, ranks).read_node(node)
 
 
 def _count_operands(groups: Sequence[Group]) -> int:
