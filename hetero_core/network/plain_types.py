@@ -35,7 +35,8 @@ def infer_plainly(network: Network) -> dict[str, ValueType] | None:
     types.update((name, constant.type) for name, constant in constants.items())
     for node in network.nodes:
         since, rule = _RULES.get(node.op_type, _NO_RULE)
-        if node.domain or node.since_version < since or len(node.outputs) != 1 or not node.outputs[0]:
+        second = _SECOND.get((node.op_type, len(node.outputs)))
+        if node.domain or node.since_version < since or not node.outputs[0] or (second is None and len(node.outputs) != 1):
             return None
         inputs: Inputs = []
         for value in node.inputs:
@@ -47,6 +48,10 @@ def infer_plainly(network: Network) -> dict[str, ValueType] | None:
         if inferred is None or not _is_complete(inferred.shape):
             return None
         types[node.outputs[0]] = inferred
+        if second is not None and node.since_version < second[0]:
+            return None
+        if second is not None and node.outputs[1]:
+            types[node.outputs[1]] = TensorType(second[1], inferred.shape)
     return types if all(_says_no_more(known, types.get(name)) for name, known in network.types.items()) else None
 
 
@@ -367,3 +372,6 @@ _RULES: Mapping[str, tuple[int, Rule]] = {
     **{f"Reduce{name}": (1, _reduce) for name in _REDUCTIONS},
 }
 """Operator -> the first version that its rule holds for, and the rule."""
+
+_SECOND: Mapping[tuple[str, int], tuple[int, str]] = {("Dropout", 2): (10, "bool"), ("MaxPool", 2): (8, "int64")}
+"""Operator and number of outputs -> the first version in which the second one has the shape of the first, and its element type."""
