@@ -10,17 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakSet
 
-from hetero_core.blobs.cache import NetworkCache, open_cache
-from hetero_core.blobs.cache_identity import describe_load
-from hetero_core.blobs.container import BlobHeader, read_blob
-from hetero_core.blobs.identity import check_header, merge_imported_config
-from hetero_core.blobs.trust import require_trust
+from hetero_core.blobs.configured import open_cache
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
 from hetero_core.devices.device import Device
 from hetero_core.devices.extensions import check_extension, list_takers, takes_extensions
+from hetero_core.devices.installed import find_core_version
 from hetero_core.devices.isolation import find_for_call, resolve_call
 from hetero_core.devices.names import parse_device_name, split_device_list
-from hetero_core.devices.provenance import find_core_version
 from hetero_core.devices.registry import Registry
 from hetero_core.devices.status import DeviceStatus, describe_device
 from hetero_core.errors import ClosedError, ConfigValueError
@@ -42,6 +38,8 @@ from hetero_core.runtime.wrapped_run import bind_run
 if TYPE_CHECKING:
     import onnx
 
+    from hetero_core.blobs.cache import NetworkCache
+    from hetero_core.blobs.container import BlobHeader
     from hetero_core.transforms.editing import EditableNetwork
 
     ModelFile: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
@@ -274,6 +272,8 @@ class Core:
     def _load_cached(
         self, cache: NetworkCache, entry: Device, parsed: DeviceName, network: Network, config: Mapping[str, Any], bind: Bind
     ) -> ExecutableNetwork:
+        from hetero_core.blobs.cache_identity import describe_load  # only a load with a cache needs it
+
         identity = describe_load(
             network,
             parsed,
@@ -308,15 +308,17 @@ class Core:
         `config` may change keys that only steer running; the others must agree with the blob. Where `network` is given, the blob must
         have been made from it. Code in a blob is used only with `trust`.
 
-        Raises: BlobDamagedError, BlobMismatchError that names what differs, UntrustedBlobError, errors of device names and
-        configuration.
+        Raises: BlobDamagedError, BlobMismatchError with what differs, UntrustedBlobError, errors of device names and configuration.
         """
+        from hetero_core.blobs import container, identity  # only an import needs them
+        from hetero_core.blobs.trust import require_trust
+
         if device is not None:
             find_for_call(device, config, self._registry, self._find)  # a wrong name is said before what is wrong with the blob
-        header, payload = read_blob(source)
+        header, payload = container.read_blob(source)
         parsed, entry, config = find_for_call(device or header.device, config, self._registry, self._find)
-        check_header(header, entry, None if network is None else self._as_network(network))
-        parsed, complete = merge_imported_config(header, parsed, entry, config)
+        identity.check_header(header, entry, None if network is None else self._as_network(network))
+        parsed, complete = identity.merge_imported_config(header, parsed, entry, config)
         check_sections(payload, header.network, parsed, complete)
         with require_trust(header, payload, trust=trust) as trusted:
             return call_in_time(

@@ -6,7 +6,6 @@ Imports nothing of the package.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -178,6 +177,8 @@ def suggest(wrong: str, choices: Iterable[str]) -> str:
     """Returns ", did you mean 'X'?" for the nearest of `choices`, or an empty text when none is near."""
     known = sorted(set(choices))
     folded = {choice.casefold(): choice for choice in known}
+    import difflib  # heavy beside the rest of this file, which everything imports
+
     near = difflib.get_close_matches(wrong.casefold(), list(folded), n=3, cutoff=0.6)
     if not near:
         return ""

@@ -1,16 +1,21 @@
-"""Frozen dataclasses that are cheap to define: a start of the program defines about a hundred of them.
+"""Dataclasses with slots that are cheap to define: a start of the program defines about a hundred of them.
 
-`dataclasses.dataclass(frozen=True, slots=True)` compiles six methods from text for each class, half a millisecond. Here one is compiled,
-`__init__`; the others are written once for all classes and read the names of the fields. What comes out is a dataclass as `dataclasses`
+`dataclasses.dataclass(frozen=True, slots=True)` compiles six methods from text for each class, half a millisecond. Here `__init__` is
+compiled once for all classes with as many fields of the same places, which give their names to it; the other methods are written once
+for all classes and read the names of the fields. What comes out is a dataclass as `dataclasses`
 knows it: `replace`, `fields`, `field` and pattern matching work. Imports nothing of the project.
 """
 
 from __future__ import annotations
 
-from dataclasses import MISSING, Field, FrozenInstanceError, fields
+from copy import copy
+from dataclasses import KW_ONLY, MISSING, Field, FrozenInstanceError, field, fields
 from dataclasses import dataclass as _dataclass
+from functools import cache
+from inspect import get_annotations
 from operator import attrgetter
 from reprlib import recursive_repr
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 __all__ = ["record"]
@@ -23,71 +28,134 @@ else:
     def record(cls: type | None = None, *, eq: bool = True, frozen: bool = True, slots: bool = True) -> Any:
         """Makes a class a frozen dataclass with slots.
 
-        With eq=False instances are compared and hashed by identity. `frozen` and `slots` are written out where a class is defined, for
-        readers and type checkers, and have to be True. The class has no base with fields.
+        With eq=False instances are compared and hashed by identity, with frozen=False, which needs that, fields can be set. `slots` is
+        written out where a class is defined, for readers and type checkers, and has to be True. The class has no base with fields.
 
         Raises: TypeError for what is not covered; what `dataclasses.dataclass` raises.
         """
-        if not (frozen and slots):
-            raise TypeError("a record is frozen and has slots; use dataclasses.dataclass for anything else")
+        if not slots or not (frozen or not eq):
+            raise TypeError(
+                "a record has slots, and is frozen or compared by identity; use dataclasses.dataclass for anything else"
+            )
         if cls is None:
-            return lambda later: _make(later, eq=eq)
-        return _make(cls, eq=eq)
+            return lambda later: _make(later, eq=eq, frozen=frozen)
+        return _make(cls, eq=eq, frozen=frozen)
 
 
-def _make(cls: type, *, eq: bool) -> type:
+@_dataclass(init=False, repr=False, eq=False, match_args=False)
+class _Sample:
+    """What `dataclasses` marks a field and a class with; its marks have no public names."""
+
+    field: int
+
+
+def _mark(*, eq: bool, frozen: bool) -> Any:
+    marks = copy(_Sample.__dataclass_params__)  # type: ignore[attr-defined]  # of typeshed, which leaves it out
+    marks.eq, marks.frozen = eq, frozen
+    return marks
+
+
+_FIELD = fields(_Sample)[0]._field_type  # type: ignore[attr-defined]  # as above
+_MARKS = {(eq, frozen): _mark(eq=eq, frozen=frozen) for eq in (False, True) for frozen in (False, True)}
+
+
+def _make(cls: type, *, eq: bool, frozen: bool) -> type:
     if any(hasattr(base, "__dataclass_fields__") for base in cls.__mro__[1:]):
         raise TypeError(f"{cls.__name__} has a base with fields, which a record cannot have; use dataclasses.dataclass")
-    written = frozenset(cls.__dict__)
-    record_class: Any = _dataclass(init=False, repr=False, eq=False, slots=True)(cls)
-    own = fields(record_class)
+    namespace = dict(cls.__dict__)
+    own = _take_fields(cls, namespace)
+    names = tuple(own)
+    for name in ("__dict__", "__weakref__"):
+        namespace.pop(name, None)
+    if hasattr(_Sample, "__replace__"):
+        namespace.setdefault("__replace__", _Sample.__replace__)  # for copy.replace, from Python 3.13 on
+    namespace |= {"__slots__": names, "__dataclass_fields__": own, "__dataclass_params__": _MARKS[eq, frozen]}
+    namespace["__qualname__"] = cls.__qualname__
+    namespace.setdefault("__match_args__", tuple(name for name, field in own.items() if field.init and not field.kw_only))
     methods = {
-        "__init__": _compile_init(record_class, own),
-        "__setattr__": _refuse_setting,
-        "__delattr__": _refuse_deleting,
+        **(_GUARDS if frozen else {}),
         "__getstate__": _get_state,
         "__setstate__": _set_state,
-        "__repr__": _show_as(tuple(field.name for field in own if field.repr)),
+        "__repr__": _show_as(tuple(name for name in names if own[name].repr)),
     }
     if eq:
-        methods["__eq__"], methods["__hash__"] = _compare_by(tuple(field.name for field in own if field.compare))
-    for name, method in methods.items():
-        if name not in written:
-            setattr(record_class, name, method)
-    record_class.__dataclass_params__.frozen = True
-    record_class.__dataclass_params__.eq = eq
-    return record_class  # type: ignore[no-any-return]  # a class, made by dataclass
+        methods["__eq__"], methods["__hash__"] = _compare_by(tuple(name for name in names if own[name].compare))
+        # A class that is given no __hash__ has a None of Python's, where it has __eq__.
+        namespace = {name: value for name, value in namespace.items() if name != "__hash__" or value is not None}
+    record_class: Any = type(cls)(cls.__name__, cls.__bases__, methods | namespace)
+    if "__init__" not in namespace:
+        record_class.__init__ = _make_init(record_class, tuple(own.values()))
+    return record_class  # type: ignore[no-any-return]  # a class, made by its type
 
 
-def _compile_init(cls: type, own: tuple[Field[Any], ...]) -> Callable[..., None]:
-    """Returns `__init__`, which takes the fields in order and sets each slot; then `__post_init__`, where there is one."""
-    names: dict[str, Any] = {"_MISSING": MISSING}
-    parameters, named, lines = ["self"], ["*"], []
-    for index, field in enumerate(own):
-        if not field.init and field.default_factory is MISSING:
+def _take_fields(cls: type, namespace: dict[str, Any]) -> dict[str, Field[Any]]:
+    """Returns name -> field, and takes the defaults out of the class. Raises: TypeError, ValueError for what is no field."""
+    own: dict[str, Field[Any]] = {}
+    is_named = False
+    for name, annotation in get_annotations(cls).items():
+        if annotation in (KW_ONLY, "KW_ONLY", "dataclasses.KW_ONLY"):
+            is_named = True
             continue
-        names[f"_set_{index}"] = getattr(cls, field.name).__set__
-        value, place = field.name, named if field.kw_only else parameters
-        if field.default_factory is not MISSING:
-            names[f"_make_{index}"] = field.default_factory
-            value = f"_make_{index}()"
-            if field.init:
-                place.append(f"{field.name}=_MISSING")
-                value = f"{value} if {field.name} is _MISSING else {field.name}"
-        elif field.default is not MISSING:
-            names[f"_default_{index}"] = field.default
-            place.append(f"{field.name}=_default_{index}")
-        else:
-            place.append(field.name)
-        lines.append(f"    _set_{index}(self, {value})\n")
-    if hasattr(cls, "__post_init__"):
+        if "ClassVar" in str(annotation) or "InitVar" in str(annotation):
+            raise TypeError(f"{cls.__name__}.{name} is no field, which a record cannot have; use dataclasses.dataclass")
+        default = namespace.pop(name, MISSING)
+        each = default if isinstance(default, Field) else field(default=default)
+        if each.default.__class__.__hash__ is None:
+            raise ValueError(f"{cls.__name__}.{name} has a default that can be changed: use default_factory")
+        each.name, each.type = name, annotation
+        each._field_type = _FIELD  # type: ignore[union-attr]  # as above
+        each.kw_only = is_named if each.kw_only is MISSING else each.kw_only
+        own[name] = each
+    return own
+
+
+def _make_init(cls: type, own: tuple[Field[Any], ...]) -> Callable[..., None]:
+    """Returns `__init__`, which takes the fields in order and sets each slot; then `__post_init__`, where there is one."""
+    own = tuple(each for each in own if each.init or each.default_factory is not MISSING)
+    places = tuple(_place_of(each) for each in own)
+    has_end = hasattr(cls, "__post_init__")
+    code = _compile_init(places, has_end=has_end)
+    given = sorted((each for each in own if each.init), key=lambda each: bool(each.kw_only))
+    names: dict[str, Any] = {"MISSING": MISSING, "__name__": cls.__module__}
+    for index, each in enumerate(own):
+        names[f"set_{index}"] = getattr(cls, each.name).__set__
+        names[f"make_{index}"] = each.default_factory
+    code = code.replace(co_varnames=("self", *(each.name for each in given)), co_qualname=f"{cls.__qualname__}.__init__")
+    init = FunctionType(code, names)
+    defaults = {each.name: each.default if each.default_factory is MISSING else MISSING for each in given if _is_optional(each)}
+    init.__defaults__ = tuple(defaults[each.name] for each in given if each.name in defaults and not each.kw_only)
+    init.__kwdefaults__ = {each.name: defaults[each.name] for each in given if each.name in defaults and each.kw_only}
+    init.__annotations__ = {**{each.name: each.type for each in own}, "return": None}
+    return init
+
+
+def _is_optional(each: Field[Any]) -> bool:
+    return each.default is not MISSING or each.default_factory is not MISSING
+
+
+def _place_of(each: Field[Any]) -> tuple[bool, bool, bool]:
+    """Returns whether `__init__` takes a each, by name alone, and whether it may have to make its value."""
+    return each.init, bool(each.kw_only), each.default_factory is not MISSING
+
+
+@cache
+def _compile_init(places: tuple[tuple[bool, bool, bool], ...], *, has_end: bool) -> CodeType:
+    """Returns the code of `__init__` for fields of these places, under names of no class; classes with the same places share it."""
+    parameters, named, lines = ["self"], ["*"], []
+    for index, (is_given, is_named, is_made) in enumerate(places):
+        value = f"value_{index}"
+        if is_given:
+            (named if is_named else parameters).append(value)
+        if is_made:
+            value = f"make_{index}() if {value} is MISSING else {value}" if is_given else f"make_{index}()"
+        lines.append(f"    set_{index}(self, {value})\n")
+    if has_end:
         lines.append("    self.__post_init__()\n")
     parameters += named if len(named) > 1 else []
-    exec(f"def __init__({', '.join(parameters)}):\n{''.join(lines) or '    pass'}", names)  # names of fields alone
-    init: Callable[..., None] = names["__init__"]
-    init.__qualname__ = f"{cls.__qualname__}.__init__"
-    init.__annotations__ = {**{field.name: field.type for field in own}, "return": None}
-    return init
+    names: dict[str, Any] = {}
+    exec(f"def __init__({', '.join(parameters)}):\n{''.join(lines) or '    pass'}", names)  # numbers alone
+    code: CodeType = names["__init__"].__code__
+    return code
 
 
 def _refuse_setting(self: object, name: str, value: object) -> NoReturn:
@@ -96,6 +164,9 @@ def _refuse_setting(self: object, name: str, value: object) -> NoReturn:
 
 def _refuse_deleting(self: object, name: str) -> NoReturn:
     raise FrozenInstanceError(f"cannot delete field {name!r}")
+
+
+_GUARDS = {"__setattr__": _refuse_setting, "__delattr__": _refuse_deleting}
 
 
 def _get_state(self: Any) -> list[object]:

@@ -13,12 +13,12 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from hetero_core.blobs.cache_folder import CacheFolder, open_cache_folder
 from hetero_core.blobs.container import BlobHeader, check_container, find_code, map_file, write_blob
@@ -48,17 +48,12 @@ _tidied: set[Path] = set()
 _is_inside: ContextVar[bool] = ContextVar("hetero_cache_is_inside", default=False)
 
 
-def open_cache(config: Mapping[str, Any]) -> NetworkCache | None:
-    """Returns the cache that a configuration names; None where it names none, and within a load that is cached as a whole.
-
-    Raises: ConfigValueError for a folder that no path can name.
-    """
-    limit = config.get("CACHE_SIZE_LIMIT", 0)
-    folder = config.get("CACHE_DIR", "")
+def make_cache(folder: str, limit: int) -> NetworkCache | None:
+    """Returns the cache in a folder; None within a load that is cached as a whole. Raises: ConfigValueError for what no path can be."""
     if "\0" in folder:
         raise ConfigValueError(f"configuration key CACHE_DIR: expected the path of a folder, got {folder!r}")
     # Not Path.expanduser: it raises for a user who is not there.
-    return NetworkCache(Path(os.path.expanduser(folder)), limit) if folder and not _is_inside.get() else None
+    return NetworkCache(Path(os.path.expanduser(folder)), limit) if not _is_inside.get() else None
 
 
 class NetworkCache:

@@ -53,14 +53,3 @@ def find_distribution(top_level: str) -> tuple[str, str]:
 
     names = importlib_metadata.packages_distributions().get(top_level, [])
     return (names[0], importlib_metadata.version(names[0])) if names else ("", "")
-
-
-@cache
-def find_core_version() -> str:
-    """Returns the version of hetero-core that is installed.
-
-    Asked once in a process: importlib-metadata 10 lists a folder of the search path anew after each export into it.
-    """
-    from importlib_metadata import distribution  # only exports and caches ask for it
-
-    return read_identity(distribution("hetero-core"))[1]

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-import importlib_metadata
 import pluggy
 
 from hetero_core import hookspecs
@@ -20,6 +19,7 @@ from hetero_core.devices.blame import call_plugin
 from hetero_core.devices.common_config import CommonConfig
 from hetero_core.devices.device import Device
 from hetero_core.devices.hooks import check_hooks
+from hetero_core.devices.installed import list_entry_points
 from hetero_core.devices.names import parse_device_name
 from hetero_core.devices.patience import ask_within, describe_hanging
 from hetero_core.devices.provenance import Provenance, describe_object, read_identity
@@ -78,13 +78,13 @@ class Registry:
         self._lock_of_name: dict[str, threading.Lock] = {}
         self._hanging: dict[str, Announcement] = {}
         self._is_closed = False
-        entry_points = importlib_metadata.entry_points()  # one walk over what is installed; each call walks anew
-        self._announced = _read_announcements(entry_points.select(group=DEVICES_GROUP))
+        entry_points = list_entry_points((DEVICES_GROUP, WRAPPERS_GROUP))  # one walk over what is installed
+        self._announced = _read_announcements(each for each in entry_points if each.group == DEVICES_GROUP)
         self._devices: dict[str, Device] = {}
         self._retired: list[_Retired] = []
         # By name and plugin: objects that are devices themselves belong to whoever registered them, and may come back.
         self._lent: dict[tuple[str, int], Device] = {}
-        self.wrappers = _load_wrappers(entry_points.select(group=WRAPPERS_GROUP))
+        self.wrappers = _load_wrappers(each for each in entry_points if each.group == WRAPPERS_GROUP)
         self.common = CommonConfig()
 
     def names(self) -> tuple[str, ...]:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 Array = Any
@@ -18,40 +17,33 @@ Array = Any
 Namespace = Any
 """NumPy, or a library with its functions."""
 
+_FLOAT16 = np.dtype(np.float16).num
+_FIRST_ADDED = 256
+"""The number from which on types of other libraries are numbered; ml_dtypes is not imported here, as few models have its types."""
 _SMALL_FLOATS = frozenset(
-    np.dtype(kind)
-    for kind in (
-        np.float16,
-        ml_dtypes.bfloat16,
-        ml_dtypes.float8_e4m3fn,
-        ml_dtypes.float8_e4m3fnuz,
-        ml_dtypes.float8_e5m2,
-        ml_dtypes.float8_e5m2fnuz,
-        ml_dtypes.float8_e8m0fnu,
-        ml_dtypes.float4_e2m1fn,
-    )
+    ["bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn"]
 )
-_SMALL_INTEGERS = frozenset(np.dtype(kind) for kind in (ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2, ml_dtypes.uint2))
+_SMALL_INTEGERS = frozenset(("int4", "uint4", "int2", "uint2"))
 
 
 def is_small_float(dtype: Any) -> bool:
     """Says whether a NumPy type is a float of less than 32 bits."""
-    return dtype in _SMALL_FLOATS
+    return dtype.num == _FLOAT16 or (dtype.num >= _FIRST_ADDED and dtype.name in _SMALL_FLOATS)
 
 
 def is_small_integer(dtype: Any) -> bool:
     """Says whether a NumPy type is an integer of less than 8 bits."""
-    return dtype in _SMALL_INTEGERS
+    return dtype.num >= _FIRST_ADDED and dtype.name in _SMALL_INTEGERS
 
 
 def is_float(dtype: Any) -> bool:
     """Says whether a NumPy type is a float of any width."""
-    return dtype.kind == "f" or dtype in _SMALL_FLOATS
+    return dtype.kind == "f" or is_small_float(dtype)
 
 
 def widen(x: Array) -> Array:
     """Returns a small float array as float32; any other array as it is."""
-    return x.astype(np.float32) if x.dtype in _SMALL_FLOATS else x
+    return x.astype(np.float32) if is_small_float(x.dtype) else x
 
 
 def narrow(x: Array, dtype: Any) -> Array:

@@ -14,7 +14,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
-from functools import cache
+from functools import cache, cached_property
 from pkgutil import iter_modules
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -91,14 +91,15 @@ class Declaration:
 
     def __call__(self, function: Function) -> Function:
         """Registers the function; declarations may be stacked."""
-        record = self._complete(function)
+        declared = _Declared(self, function)
         for version in self.since:
             key = (self.domain, self.op_type, version)
             assert key not in _TABLE, f"two kernels for {self.op_type}-{version}"
-            _TABLE[key] = record
+            _TABLE[key] = declared
         return function
 
-    def _complete(self, function: Callable[..., Any]) -> Kernel:
+    def complete(self, function: Callable[..., Any]) -> Kernel:
+        """Returns the kernel that the function is, with what its signature says."""
         attributes, required, limits = _read_signature(function)
         if self.prepare is not None:
             assert required == ("prepared",), f"{self.op_type}: the attributes belong to what prepares them"
@@ -133,7 +134,7 @@ kernel = Declaration
 _DECLARED = tuple(declared.name for declared in fields(Declaration))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Kernel(Declaration):
     """One function and what it is right for: what its author declared, and what its signature says of attributes and inputs."""
 
@@ -147,8 +148,20 @@ class Kernel(Declaration):
         return self.dtypes[min(index, len(self.dtypes) - 1)] if isinstance(self.dtypes, tuple) else self.dtypes
 
 
+class _Declared:
+    """A declaration and its function; the kernel is made when it is first asked for, as a file declares many more than a network has."""
+
+    def __init__(self, declaration: Declaration, function: Callable[..., Any]) -> None:
+        self._declaration, self._function = declaration, function
+
+    @cached_property
+    def kernel(self) -> Kernel:
+        """The kernel."""
+        return self._declaration.complete(self._function)
+
+
 NO_EXTENSIONS: Mapping[tuple[str, str], Any] = MappingProxyType({})
-_TABLE: dict[tuple[str, str, int], Kernel] = {}
+_TABLE: dict[tuple[str, str, int], _Declared] = {}
 
 
 def _read_signature(function: Callable[..., Any]) -> tuple[dict[str, Any], tuple[str, ...], tuple[int, int | None]]:
@@ -169,7 +182,7 @@ def read_table() -> Mapping[tuple[str, str, int], Kernel]:
     """Returns the whole table, sorted by domain, operator and version; imports all kernel modules on the first call."""
     for module in iter_modules(operators.__path__):
         importlib.import_module(f"{operators.__name__}.{module.name}")
-    return dict(sorted(_TABLE.items()))
+    return {key: declared.kernel for key, declared in sorted(_TABLE.items())}
 
 
 _MODULES = map_modules()
@@ -188,7 +201,8 @@ def find_kernel(node: Node) -> Kernel | None:
     _import_kernels(node.domain, node.op_type)
     if key not in _TABLE and node.domain in _DOMAINS:
         return read_table().get(key)  # an operator that has been added since the index was written, or one without a kernel
-    return _TABLE.get(key)
+    declared = _TABLE.get(key)
+    return None if declared is None else declared.kernel
 
 
 def find_refusal(

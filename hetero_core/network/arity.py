@@ -1,31 +1,15 @@
 """Check of a node's inputs, outputs and attributes against its operator's schema; it refuses what ONNX Runtime refuses, and no more.
 
 An engine may crash on a node without its inputs, or on an absent one of Sum, and a kernel index into nothing. Attributes that a schema
-does not know are left to the devices. Operators without a schema are their authors' affair. Source: OpSchema::Verify of onnx. Imports onnx
-only inside functions.
+does not know are left to the devices. Operators without a schema are their authors' affair. Source: OpSchema::Verify of onnx.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
-from types import MappingProxyType
-
 from hetero_core.errors import InvalidNetworkError
 from hetero_core.network.attributes import KIND_NAMES, kind_of_value
 from hetero_core.network.graph import Node
-from hetero_core.records import record
-
-
-@record(frozen=True, slots=True)
-class _Demands:
-    """What a schema demands; `needed` says of each formal input whether it may not be absent."""
-
-    inputs: tuple[int, int]
-    outputs: tuple[int, int]
-    needed: tuple[bool, ...]
-    kinds: Mapping[str, int]
-    required: tuple[str, ...]
+from hetero_core.network.schemas import find_schema
 
 
 def check_arity(node: Node) -> None:
@@ -35,7 +19,7 @@ def check_arity(node: Node) -> None:
     """
     if not node.since_version:
         return
-    demands = _read_demands(node.op_type, node.since_version, node.domain)
+    demands = find_schema(node.op_type, node.since_version, node.domain)
     for what, values, (least, most) in (("inputs", node.inputs, demands.inputs), ("outputs", node.outputs, demands.outputs)):
         if not least <= len(values) <= most:
             raise InvalidNetworkError(
@@ -68,19 +52,3 @@ def _word_range(least: int, most: int) -> str:
 
 _UNBOUNDED = 2**31 - 1
 """The number that onnx states as the most inputs of a variadic operator."""
-
-
-@cache
-def _read_demands(op_type: str, since_version: int, domain: str) -> _Demands:
-    import onnx.defs  # heavy
-
-    schema = onnx.defs.get_schema(op_type, since_version, domain)
-    optional = onnx.defs.OpSchema.FormalParameterOption.Optional
-    attributes = schema.attributes
-    return _Demands(
-        (schema.min_input, schema.max_input),
-        (schema.min_output, schema.max_output),
-        tuple(formal.option != optional for formal in schema.inputs),
-        MappingProxyType({name: int(attribute.type.value) for name, attribute in attributes.items()}),
-        tuple(sorted(name for name, attribute in attributes.items() if attribute.required)),
-    )

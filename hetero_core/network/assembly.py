@@ -6,7 +6,7 @@ One `GraphReader` reads one model. Imports onnx only inside functions.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -39,12 +39,13 @@ from hetero_core.network.topology import find_free_values, sort_topologically
 from hetero_core.network.type_protos import read_type
 from hetero_core.network.types import TensorType, ValueSpec, ValueType
 from hetero_core.network.weights import WeightSource
+from hetero_core.records import record
 
 if TYPE_CHECKING:
     import onnx
 
 
-@dataclass
+@record(frozen=False, slots=True, eq=False)
 class Draft:
     """A graph that is being read: what the nodes of its scope, inlined ones included, add to it."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 
 from hetero_core.dtypes import DTYPES
@@ -48,7 +48,7 @@ class Hint:
         return any(isinstance(size, int) and not isinstance(own, int) for size, own in zip(declared, proved, strict=True))
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Declarations:
     """All that a model declares and inference does not confirm: `contradictions` in any graph, `hints` by value of the root graph.
 

@@ -1,4 +1,4 @@
-"""Versions: which opsets a model imports, and which version of an operator an opset means. Imports onnx only inside functions."""
+"""Versions: which opsets a model imports, and which version of an operator an opset means."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from hetero_core.errors import InvalidNetworkError
+from hetero_core.network.schemas import find_latest_opsets, find_since_version
 from hetero_core.network.scopes import normal_domain
 from hetero_core.network.soundness import check_text
 
@@ -18,11 +19,7 @@ _LARGEST_VERSION = 2**31 - 1
 
 def since_version(op_type: str, domain: str, opset: int) -> int:
     """Returns the version of an operator that an opset means, 0 where onnx has no schema for it."""
-    import onnx.defs  # heavy
-
-    if not 1 <= opset <= _LARGEST_VERSION or not onnx.defs.has(op_type, max_inclusive_version=opset, domain=domain):
-        return 0
-    return int(onnx.defs.get_schema(op_type, opset, domain).since_version)
+    return find_since_version(op_type, domain, opset) if 1 <= opset <= _LARGEST_VERSION else 0
 
 
 def read_opsets(entries: Iterable[onnx.OperatorSetIdProto], owner: str) -> dict[str, int]:
@@ -30,9 +27,7 @@ def read_opsets(entries: Iterable[onnx.OperatorSetIdProto], owner: str) -> dict[
 
     Raises: InvalidNetworkError for a domain with two versions and for a version that the installed onnx does not know.
     """
-    from onnx.onnx_cpp2py_export.defs import schema_version_map  # heavy
-
-    known: dict[str, tuple[int, int]] = schema_version_map()
+    latest = find_latest_opsets()
     opsets: dict[str, int] = {}
     for entry in entries:
         check_text(entry.domain)
@@ -42,8 +37,8 @@ def read_opsets(entries: Iterable[onnx.OperatorSetIdProto], owner: str) -> dict[
             raise InvalidNetworkError(f"{owner} imports {title} and opset {opsets[domain]} of the same; keep one of them.")
         if version < 1:
             raise InvalidNetworkError(f"{owner} imports {title}; expected a version of 1 or more. Correct the import.")
-        if domain in known and version > known[domain][1]:
+        if version > latest.get(domain, version):
             raise InvalidNetworkError(
-                f"{owner} imports {title}; the installed onnx knows it up to {known[domain][1]}. Upgrade onnx or convert the model."
+                f"{owner} imports {title}; the installed onnx knows it up to {latest[domain]}. Upgrade onnx or convert the model."
             )
     return opsets

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -22,8 +23,10 @@ from hetero_core.network.declarations import NO_DECLARATIONS, Declarations
 from hetero_core.network.file_spans import hold_file
 from hetero_core.network.graph import EMPTY, Graph, Network
 from hetero_core.network.hints import compare_declarations, forget_shapes, warn_of_contradictions
+from hetero_core.network.installed_onnx import find_model_class
 from hetero_core.network.opsets import read_opsets
 from hetero_core.network.shapes import CustomTypes, infer_types
+from hetero_core.network.small_messages import parse_small_model
 from hetero_core.network.soundness import check_text, find_contradiction
 from hetero_core.network.splitting import NO_PAYLOADS, BytesInMemory, BytesOfFile, ByteSource, Payload, split_model
 from hetero_core.network.types import ValueSpec, has_known_element
@@ -123,12 +126,15 @@ def _parse_split(source: ByteSource, title: str) -> tuple[onnx.ModelProto, Mappi
     """
     split = split_model(source)
     if split is not None:
-        import onnx  # heavy
+        # Where a program has protobuf, it is used.
+        small = None if "google.protobuf" in sys.modules else parse_small_model(split.skeleton)
+        if small is not None:
+            return small, split.payloads
         from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # comes with onnx, without stubs
 
         # What protobuf refuses without its weights, it is shown with them, so that they change no word of the error.
         with suppress(DecodeError):
-            return onnx.ModelProto.FromString(split.skeleton), split.payloads
+            return find_model_class().FromString(split.skeleton), split.payloads
     return parse_model(source.read_all(), title), NO_PAYLOADS
 
 
@@ -137,7 +143,6 @@ def parse_model(content: bytes, title: str) -> onnx.ModelProto:
 
     Raises: NetworkReadError when there is none.
     """
-    import onnx  # heavy
     from google.protobuf.message import DecodeError
 
     if not content:
@@ -145,7 +150,7 @@ def parse_model(content: bytes, title: str) -> onnx.ModelProto:
     if content.startswith(b"version https://git-lfs"):
         raise NetworkReadError(f"cannot read network from {title}: it is a Git LFS pointer, not the model. Run 'git lfs pull'.")
     try:
-        return onnx.ModelProto.FromString(content)
+        return find_model_class().FromString(content)
     except DecodeError as error:
         if "depth" in str(error).lower():
             raise NetworkReadError(

@@ -6,10 +6,11 @@ Imports no onnx at run time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.errors import InvalidNetworkError, enumerate_choices
+from hetero_core.records import record
 
 if TYPE_CHECKING:
     import onnx
@@ -30,7 +31,7 @@ _IMPLIED = {"com.microsoft": 1}
 """Domains that a model need not import, with what is meant: ONNX Runtime takes its own for imported."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True, slots=True)
 class Scope:
     """The place of a node: the model itself, or an inlined call.
 

@@ -16,6 +16,7 @@ from hetero_core.limits import ReadBudget
 from hetero_core.network.arrays import array_of_bytes, bytes_of_array
 from hetero_core.network.file_spans import FileSpan
 from hetero_core.network.initializers import Initializer
+from hetero_core.network.small_messages import FIELD_OF_DTYPE
 from hetero_core.network.splitting import Payload
 from hetero_core.network.weights import MappedSpan, WeightSource
 
@@ -60,7 +61,7 @@ def read_tensor(proto: onnx.TensorProto, weights: WeightSource, owner: str, *, r
             read = content.read
             return Initializer(dtype, shape, lambda: array_of_bytes(read(), dtype, shape), is_renewable=True)
         return Initializer(dtype, shape, lambda: array_of_bytes(content, dtype, shape))
-    array = _read_typed_fields(proto, owner)
+    array = _read_typed_fields(proto, dtype, shape, owner)
     return Initializer(dtype, shape, lambda: array)
 
 
@@ -113,8 +114,13 @@ def stored_size(dtype: str, count: int) -> int:
     return (count * bits + 7) // 8
 
 
-def _read_typed_fields(proto: onnx.TensorProto, owner: str) -> Array:
+def _read_typed_fields(proto: onnx.TensorProto, dtype: str, shape: tuple[int, ...], owner: str) -> Array:
     """Returns the array of a tensor that is stored in float_data, int32_data and the like."""
+    field = FIELD_OF_DTYPE.get(dtype)
+    if field is not None and len(numbers := getattr(proto, field)) == prod(shape):
+        import numpy as np
+
+        return np.array(numbers, numpy_dtype(dtype)).reshape(shape)
     from onnx import numpy_helper  # heavy, and asked for only here
 
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from hetero_core.network.notes import history_of_node, no_notes
 from hetero_core.network.tensors import stored_size, write_tensor
 from hetero_core.network.types import ValueType, has_known_element
 from hetero_core.network.weights import WeightBuffer, WeightSource
+from hetero_core.records import record
 
 if TYPE_CHECKING:
     import onnx
@@ -161,7 +162,7 @@ class NamedWeights:
             self.left_out[name] = initializer
 
 
-@dataclass
+@record(frozen=False, slots=True, eq=False)
 class OutsideWeights:
     """Constants stored outside of the model, one after the other, each once however often it is used."""
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hetero_core import hookspecs
 from hetero_core.contract import CancelToken, RunContext
 from hetero_core.devices.config import STANDARD_KEYS
-from hetero_core.devices.provenance import find_core_version
+from hetero_core.devices.installed import find_core_version
 from hetero_core.errors import InferenceError
 from hetero_core.profile import NodeTime, Profile
 from hetero_core.runtime.executable import ExecutableNetwork

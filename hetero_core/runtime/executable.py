@@ -9,12 +9,11 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from threading import get_ident
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from hetero_core.blobs.container import BlobHeader
 from hetero_core.contract import Done, Executable, Payload, RunContext, freeze_mapping
 from hetero_core.devices.blame import call_plugin, describe_exit, is_interrupt, read_mapping
-from hetero_core.devices.provenance import find_core_version
+from hetero_core.devices.installed import find_core_version
 from hetero_core.devices.threads import EXCLUSIVE_KEY, STREAMS_KEY, THREAD_KEYS
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import (
@@ -38,7 +37,7 @@ from hetero_core.runtime.executed import describe_executed
 from hetero_core.runtime.forks import FORK_ADVICE, FORKS, keep_in_child
 from hetero_core.runtime.late_runs import LateRuns
 from hetero_core.runtime.load_limits import read_deadline, read_memory_limit
-from hetero_core.runtime.loaded_border import add_border, check_payload, drop_specs, find_resident, keep_states, write_exported
+from hetero_core.runtime.loaded_border import add_border, check_payload, drop_specs, find_resident, keep_states
 from hetero_core.runtime.positions import is_by_name, name_inputs
 from hetero_core.runtime.reconfiguration import convert_settings, find_key
 from hetero_core.runtime.replaced import CheckedOutputs, Replacement
@@ -47,6 +46,9 @@ from hetero_core.runtime.run import NO_STATE, Start, end_once, measure_start
 from hetero_core.runtime.states import RequestStates
 from hetero_core.runtime.transfers import bring_in, take_home
 from hetero_core.runtime.under_way import RunsUnderWay
+
+if TYPE_CHECKING:
+    from hetero_core.blobs.container import BlobHeader
 
 logger = logging.getLogger(__name__)
 
@@ -285,10 +287,14 @@ class ExecutableNetwork:
 
         Raises: NotImplementedByDeviceError when the device cannot export; BlobError when the file cannot be written.
         """
-        write_exported(*self.pack(), target)
+        from hetero_core.runtime.exported import write_exported  # only an export needs it
+
+        write_exported(self.name, *self.pack(), target)
 
     def pack(self) -> tuple[BlobHeader, Payload]:
         """Returns what an exported blob consists of. Raises: NotImplementedByDeviceError, ClosedError."""
+        from hetero_core.blobs.container import BlobHeader  # as above
+
         self._require_open()
         provenance = self._binding.provenance
         exported = check_payload(self._binding.export(), str(provenance))

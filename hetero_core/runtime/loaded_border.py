@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
-from hetero_core.blobs.container import BlobHeader, write_blob
 from hetero_core.contract import Executable, Payload
 from hetero_core.devices.blame import read_mapping
-from hetero_core.errors import BlobDamagedError, BlobError, InvalidNetworkError, NetworkReadError, PluginError
-from hetero_core.files import replace_file
+from hetero_core.errors import BlobDamagedError, InvalidNetworkError, NetworkReadError, PluginError
 from hetero_core.network.border import EMPTY_BORDER, FIRST_WITH_OPTIONAL_INPUTS, Border, pack_border, unpack_border
 from hetero_core.network.declarations import NO_DECLARATIONS, Declarations, pack_hints, unpack_hints
 from hetero_core.network.graph import Network
 from hetero_core.network.hints import without_hints
 from hetero_core.network.soundness import find_contradiction
 from hetero_core.network.types import HOST, ValueSpec
-from hetero_core.network.writer import pack_network, unpack_network
 from hetero_core.records import record
 
 if TYPE_CHECKING:
@@ -90,6 +86,8 @@ def add_border(
     sections = {_SECTION: pack_border(border)} if border.shapes_runs or border.layouts else {}
     sections.update({_HINTS: hints} if hints else {})
     if replacements is not None and replacements.network.ir_version >= FIRST_WITH_OPTIONAL_INPUTS:
+        from hetero_core.network.writer import pack_network  # only an export needs it
+
         sections.update({f"{_NETWORK}/{key}": bytes(part) for key, part in pack_network(replacements.network).items()})
     return replace(payload, sections={**payload.sections, **sections}) if sections else payload
 
@@ -113,24 +111,13 @@ def take_border(payload: Payload) -> tuple[Payload, Surroundings]:
         if _HINTS in sections:
             declarations = unpack_hints(bytes(sections.pop(_HINTS)))
         if f"{_NETWORK}/model" in sections:
+            from hetero_core.network.writer import unpack_network  # only an import needs it
+
             packed = {key: sections.pop(f"{_NETWORK}/{key}") for key in ("model", "weights")}
             network = unpack_network(packed)
     except (InvalidNetworkError, NetworkReadError, KeyError) as error:
         raise BlobDamagedError(str(error)) from error
     return replace(payload, sections=sections), Surroundings(border, declarations, network)
-
-
-def write_exported(header: BlobHeader, payload: Payload, target: str | os.PathLike[str] | IO[bytes]) -> None:
-    """Writes a blob to a path or a binary stream; a file appears complete or not at all. Raises: BlobError."""
-    if hasattr(target, "write"):
-        write_blob(header, payload, target)  # type: ignore[arg-type]  # hasattr does not narrow the union
-        return
-    try:
-        with replace_file(target) as stream:
-            write_blob(header, payload, stream)
-    except OSError as error:
-        where = os.fspath(target)
-        raise BlobError(f"cannot write the exported network '{header.network}' to '{where}': {error.strerror or error}") from error
 
 
 def check_border(border: Border, executable: Executable) -> None:

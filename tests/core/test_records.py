@@ -156,7 +156,46 @@ def test_base_with_fields_is_refused() -> None:
             z: int = 0
 
 
+def test_fields_of_a_record_that_is_not_frozen_can_be_set() -> None:
+    @record(frozen=False, slots=True, eq=False)
+    class Draft:
+        """A list that grows."""
+
+        names: list[str] = field(default_factory=list)
+        count: int = 0
+
+    draft = Draft()
+    draft.count += 1
+    draft.names.append("a")
+    assert (draft.names, draft.count, Draft().names) == (["a"], 1, [])
+    assert draft != Draft(["a"], 1)
+    assert not hasattr(draft, "__dict__")
+
+
+def test_classes_with_the_same_places_have_parameters_of_their_own() -> None:
+    @record(frozen=True, slots=True)
+    class Other:
+        """Two numbers under other names."""
+
+        left: int
+        right: int = 7
+
+    assert (Other(left=1).right, Pair(x=1).y) == (7, 2)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'x'"):
+        Other(x=1)  # type: ignore[call-arg]  # what is refused
+
+
+def test_default_that_can_be_changed_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"Shared\.names has a default that can be changed"):
+
+        @record(frozen=True, slots=True)
+        class Shared:
+            """A list of all instances."""
+
+            names: list[str] = []  # noqa: RUF012  # what is refused
+
+
 @pytest.mark.parametrize("options", [{"frozen": False}, {"slots": False}])
-def test_anything_but_frozen_with_slots_is_refused(options: dict[str, bool]) -> None:
-    with pytest.raises(TypeError, match="a record is frozen and has slots"):
+def test_anything_but_slots_and_frozen_or_identity_is_refused(options: dict[str, bool]) -> None:
+    with pytest.raises(TypeError, match="a record has slots, and is frozen or compared by identity"):
         record(**options)  # type: ignore[call-overload]  # flags as a dictionary

@@ -188,13 +188,13 @@ def test_author_who_contradicts_the_declaration_is_believed() -> None:
 def test_failing_inference_of_the_whole_leaves_the_nodes_to_be_inferred_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     infer = onnx.shape_inference.infer_shapes
 
-    def fail_on_exp(model: onnx.ModelProto, **options: bool) -> onnx.ModelProto:
-        if any(node.op_type == "Exp" for node in model.graph.node):
-            raise onnx.shape_inference.InferenceError("Exp cannot be inferred")
+    def fail_on_shrink(model: onnx.ModelProto, **options: bool) -> onnx.ModelProto:
+        if any(node.op_type == "Shrink" for node in model.graph.node):
+            raise onnx.shape_inference.InferenceError("Shrink cannot be inferred")
         return infer(model, **options)
 
-    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", fail_on_exp)
-    network = read("g (float[2] x) => (float[2] z) { a = Relu(x) z = Exp(a) y = Neg(z) }")
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", fail_on_shrink)
+    network = read("g (float[2] x) => (float[2] z) { a = Relu(x) z = Shrink(a) y = Neg(z) }")
     assert network.types == {"x": f32(2), "a": f32(2), "z": f32(2), "y": TensorType("float32")}
 
 

@@ -64,3 +64,29 @@ def test_importing_a_plugin_loads_its_first_file_alone(name: str) -> None:
     assert find_plugins(loaded) == [name]
     assert find_heavy(loaded) == []
     assert sorted(module for module in loaded if module.startswith("hetero_core.kernels")) == []
+
+
+@pytest.fixture(name="model")
+def save_model(tmp_path: Path) -> Path:
+    """Returns the path of a model whose operators and sizes are common."""
+    onnx = pytest.importorskip("onnx.parser")
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { a = Relu (x) y = Neg (a) }'
+    path = tmp_path / "model.onnx"
+    path.write_bytes(onnx.parse_model(text).SerializeToString())
+    return path
+
+
+def test_reading_a_small_model_loads_nothing_heavy(model: Path) -> None:
+    loaded = list_loaded(f"from hetero_core import Core\nwith Core() as core:\n    core.read_network({str(model)!r})")
+    assert find_heavy(loaded) == []
+
+
+def test_messages_that_were_loaded_without_onnx_are_those_of_onnx(model: Path) -> None:
+    list_loaded(
+        "from hetero_core.network.installed_onnx import find_model_class\n"
+        "early = find_model_class()\n"
+        "import onnx, onnx.checker\n"
+        "assert early is onnx.ModelProto is find_model_class()\n"
+        f"onnx.checker.check_model(onnx.load({str(model)!r}))\n"
+        f"assert isinstance(early.FromString(open({str(model)!r}, 'rb').read()).graph.node[0], onnx.NodeProto)"
+    )

@@ -71,7 +71,9 @@ def find_median(magnitudes: Array) -> float:
     """Returns the median of the elements above 0, of some thousand that lie evenly; 0 where there is none."""
     flat = magnitudes.reshape(-1)
     flat = flat[flat > 0]
-    return float(np.median(flat[:: 1 + flat.size // _MEDIAN_ELEMENTS])) if flat.size else 0.0
+    # Not np.median: it imports numpy.ma, 18 ms in the first run that is verified.
+    listed = np.sort(flat[:: 1 + flat.size // _MEDIAN_ELEMENTS])
+    return float((listed[(listed.size - 1) // 2] + listed[listed.size // 2]) / 2) if listed.size else 0.0
 
 
 def _measure_items(actual: Any, expected: Any, share: float) -> Deviation:

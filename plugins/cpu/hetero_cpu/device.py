@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,9 +29,10 @@ from hetero_cpu.kernel_choice import (
     find_code_folder,
 )
 from hetero_cpu.passes import strip_network
-from hetero_cpu.payload import export_executable, keep_plan, read_network
 from hetero_cpu.providers import NUMPY
-from hetero_cpu.stored_executable import StoredExecutable, find_plan
+
+if TYPE_CHECKING:
+    from hetero_cpu.stored_executable import StoredExecutable
 
 VERIFY_PLAN_KEY = "CPU_VERIFY_PLAN"
 
@@ -113,11 +114,17 @@ class CpuDevice:
     @hookimpl
     def export_network(self, executable: CpuExecutable | StoredExecutable) -> Payload:
         """The network after its passes, with the weights as machine code reads them."""
+        from hetero_cpu.payload import export_executable  # only exports and imports need these two
+        from hetero_cpu.stored_executable import StoredExecutable
+
         return executable.export() if isinstance(executable, StoredExecutable) else export_executable(executable)
 
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
         """Takes up the plan that was kept when the blob was written, weights staying in the blob's memory; without it plans again."""
+        from hetero_cpu.payload import keep_plan, read_network  # as above
+        from hetero_cpu.stored_executable import StoredExecutable, find_plan
+
         kernels, threads = choose_kernels(config[KERNELS_KEY], str(device)), config[THREADS_KEY]
 
         def load(network: Network) -> CpuExecutable:

@@ -20,7 +20,7 @@ from hetero_cpu.foreign import evaluate_node
 from hetero_cpu.instance import WrongTypeError
 from hetero_cpu.jit.orders import OrderDroppedError
 from hetero_cpu.kernel_choice import NO, YES
-from hetero_cpu.kernel_set import warn_of_slow_kernels
+from hetero_cpu.kernel_set import warn_where_numpy_computes
 from hetero_cpu.mapped_weights import drop_read_pages
 from hetero_cpu.open_plans import OpenPlans, load_kernels, make_plan_in_use
 from hetero_cpu.passes import join_network, transform_network
@@ -75,9 +75,8 @@ class CpuExecutable(TellingExecutable):
         self._weights, self._native_weights = PackedWeights(releases=releases), PackedWeights(releases=releases)
         self._lock = threading.Lock()
         self._has_run, self._is_warm = threading.Event(), False
-        self._is_closed = False
         self._plans: OrderedDict[Signature, PlanInUse] = OrderedDict()
-        self._plan_count = 0
+        self._is_closed, self._plan_count = False, 0
         self._open_plans = OpenPlans()
         self._program: Program | None = None
         # The plan of a network whose inputs have one shape each: no run has to look for it.
@@ -214,8 +213,8 @@ class CpuExecutable(TellingExecutable):
         plan, is_awaited = self._build_plan(special)
         entry = self._enter(plan, special)
         self._let_go(special)
-        if plan.native_count < len(plan.steps):
-            warn_of_slow_kernels()
+        if not is_awaited:
+            warn_where_numpy_computes(plan)
         entry.is_refuted |= self._is_faulty(plan)
         with self._lock:
             self._plan_count += 1
@@ -368,6 +367,7 @@ class CpuExecutable(TellingExecutable):
             if error is None:
                 if native is not None:
                     native.is_refuted |= self._is_faulty(native.plan)
+                    warn_where_numpy_computes(native.plan)
                 self._native_weights.pack_all(1)
             elif not isinstance(error, OrderDroppedError):
                 logger.warning("network '%s' goes on with NumPy: its kernels could not be compiled: %s", self.network.name, error)

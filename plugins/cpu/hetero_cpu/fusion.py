@@ -7,7 +7,7 @@ its last node stood, so everything that it reads is there.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.types import TensorType
@@ -28,28 +28,30 @@ class Extra:
 
 @record(frozen=True, slots=True)
 class Group:
-    """A node, its epilogue, and the value that comes out; other outputs only a node without an epilogue has."""
+    """A node, its epilogue, and the value that comes out; other outputs only a node without an epilogue has.
+
+    What follows from these is found once, as planners ask for it again and again. `outputs` are the values that the group makes, absent
+    ones as ""; `members` the nodes, in order; `reads` the values that come in.
+    """
 
     node: Node
     epilogue: tuple[Extra, ...] = ()
+    outputs: tuple[str, ...] = field(init=False, compare=False, repr=False)
+    members: tuple[Node, ...] = field(init=False, compare=False, repr=False)
+    reads: tuple[str, ...] = field(init=False, compare=False, repr=False)
 
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The values that the group makes, absent ones as ""."""
-        return self.epilogue[-1].node.outputs[:1] if self.epilogue else self.node.outputs
-
-    @property
-    def members(self) -> tuple[Node, ...]:
-        """The nodes, in order."""
-        return (self.node, *(extra.node for extra in self.epilogue))
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """The values that come in."""
+    def __post_init__(self) -> None:
+        put, node = object.__setattr__, self.node
         if not self.epilogue:
-            return self.node.reads
-        inner = {value for node in self.members for value in node.writes}
-        return tuple(dict.fromkeys(value for node in self.members for value in node.reads if value not in inner))
+            put(self, "outputs", node.outputs)
+            put(self, "members", (node,))
+            put(self, "reads", node.reads)
+            return
+        members = (node, *[extra.node for extra in self.epilogue])
+        inner = {value for member in members for value in member.writes}
+        put(self, "outputs", members[-1].outputs[:1])
+        put(self, "members", members)
+        put(self, "reads", tuple(dict.fromkeys([value for member in members for value in member.reads if value not in inner])))
 
     def name_profile(self) -> Node:
         """Returns a node that stands for the group in a profile: its name joins those of the nodes of the model."""

@@ -6,7 +6,10 @@ import logging
 import os
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hetero_cpu.plan import Plan
 
 logger = logging.getLogger(__name__)
 
@@ -14,6 +17,12 @@ logger = logging.getLogger(__name__)
 _WITHOUT_AVX512 = frozenset(
     {"barcelona", "bulldozer", "core2", "excavator", "haswell", "nehalem", "prescott", "sandybridge", "zen"}
 )
+
+
+def warn_where_numpy_computes(plan: Plan) -> None:
+    """Warns of slow kernels where a plan that no other one will take over has steps of NumPy."""
+    if plan.native_count < len(plan.steps):
+        warn_of_slow_kernels()
 
 
 @cache

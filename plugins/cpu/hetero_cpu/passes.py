@@ -6,21 +6,28 @@ every node has been accepted. They make nodes that the device takes out of nodes
 
 from __future__ import annotations
 
+import importlib
+
 from hetero_core.network.graph import Network
-from hetero_core.transforms.activations import fuse_gelu, fuse_hard_swish, fuse_swish
-from hetero_core.transforms.affine import fold_affines
-from hetero_core.transforms.attention import fuse_attention, pack_heads
-from hetero_core.transforms.caches import fuse_caches
 from hetero_core.transforms.constants import fold_constants
 from hetero_core.transforms.copies import eliminate_copies, eliminate_dropout
-from hetero_core.transforms.normalizations import fuse_layer_normalization, fuse_rms_normalization, fuse_softmax
-from hetero_core.transforms.pads import fold_pads
-from hetero_core.transforms.reshapes import eliminate_idle, merge_reshapes, merge_stacked_transposes
 from hetero_core.transforms.rewrite import run_passes
-from hetero_core.transforms.scalars import fold_scalars
-from hetero_core.transforms.transposes import cancel_transposes, merge_transposes
 from hetero_cpu.foreign import evaluate_node
 from hetero_cpu.signature import is_turned_for_products
+
+
+class LatePass:
+    """A pass of `hetero_core.transforms`, imported and run where a network has one of the operators without which it changes nothing."""
+
+    def __init__(self, module: str, name: str, operators: str) -> None:
+        self.module, self.name, self.operators = f"hetero_core.transforms.{module}", name, frozenset(operators.split())
+
+    def __call__(self, network: Network) -> Network:
+        """Returns the network after the pass."""
+        if self.operators.isdisjoint([node.op_type for node in network.nodes]):
+            return network
+        transformed: Network = getattr(importlib.import_module(self.module), self.name)(network)
+        return transformed
 
 
 def _fold(network: Network) -> Network:
@@ -32,31 +39,36 @@ PASSES_OF_QUERY = (eliminate_dropout, eliminate_copies)
 PASSES = (
     *PASSES_OF_QUERY,
     _fold,
-    fuse_layer_normalization,
-    fuse_rms_normalization,
-    fuse_softmax,
-    fuse_gelu,
-    fuse_hard_swish,
-    fuse_swish,
-    cancel_transposes,
-    fold_pads,
-    fold_scalars,
-    fold_affines,
+    LatePass("normalizations", "fuse_layer_normalization", "ReduceMean"),
+    LatePass("normalizations", "fuse_rms_normalization", "ReduceMean"),
+    LatePass("normalizations", "fuse_softmax", "ReduceMax"),
+    LatePass("activations", "fuse_gelu", "Erf Tanh"),
+    LatePass("activations", "fuse_hard_swish", "Clip HardSigmoid Max Min"),
+    LatePass("activations", "fuse_swish", "Exp Sigmoid"),
+    LatePass("transposes", "cancel_transposes", "Transpose"),
+    LatePass("pads", "fold_pads", "Pad"),
+    LatePass("scalars", "fold_scalars", "Add Div Mul Sub"),
+    LatePass("affine", "fold_affines", "Add BatchNormalization Mul"),
 )
+_MERGE_RESHAPES = LatePass("reshapes", "merge_reshapes", "Flatten Reshape Squeeze Unsqueeze")
 # These ask for sizes, so they see the network once for each set of input shapes.
 PASSES_OF_SHAPES = (
-    eliminate_idle,
-    merge_reshapes,
-    merge_stacked_transposes,
-    fuse_attention,
-    merge_transposes,
-    pack_heads,
-    fuse_caches,
+    LatePass(
+        "reshapes",
+        "eliminate_idle",
+        "Cast Concat Expand Flatten Identity Max Mean Min Pad Reshape Slice Squeeze Sum Tile Unsqueeze",
+    ),
+    _MERGE_RESHAPES,
+    LatePass("reshapes", "merge_stacked_transposes", "Transpose"),
+    LatePass("attention", "fuse_attention", "Softmax"),
+    LatePass("transposes", "merge_transposes", "Transpose"),
+    LatePass("attention", "pack_heads", "Attention"),
+    LatePass("caches", "fuse_caches", "Attention"),
 )
 
 
 # One writes shapes as plain numbers, which nothing after it needs where chains of reshapes are views.
-PASSES_OF_OPEN_SHAPES = tuple(apply for apply in PASSES_OF_SHAPES if apply is not merge_reshapes)
+PASSES_OF_OPEN_SHAPES = tuple(apply for apply in PASSES_OF_SHAPES if apply is not _MERGE_RESHAPES)
 
 
 def strip_network(network: Network) -> Network:

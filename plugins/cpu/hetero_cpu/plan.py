@@ -140,7 +140,7 @@ class Joined:
     pieces: tuple[Piece, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Plan:
     """Steps, and where each value lies: a block at an offset, or derived from another value; what is nowhere is passed on by name."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from hetero_core.dtypes import numpy_dtype
 from hetero_core.kernels.arena import Lifetime, place_blocks
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType
+from hetero_core.records import record
 from hetero_cpu.arena import ALIGNMENT, align
 from hetero_cpu.foreign import compile_node
 from hetero_cpu.fusion import Group, form_groups
@@ -70,7 +71,7 @@ def _join_groups(
     return join_chains(groups, network, types, constants)
 
 
-@dataclass
+@record(frozen=False, slots=True, eq=False)
 class _Builder:
     """The plan as far as it is made. Step 0 copies the inputs in."""
 
@@ -93,8 +94,7 @@ class _Builder:
     readers_left: dict[str, int] = field(default_factory=dict)
     fixed: set[str] = field(default_factory=set)
     joins: dict[str, Joined] = field(default_factory=dict)
-    kept: set[str] = field(default_factory=set)
-    """The constants that steps read as they are."""
+    kept: set[str] = field(default_factory=set)  # the constants that steps read as they are
 
     def __post_init__(self) -> None:
         self.memory = Places(self.readers_left)

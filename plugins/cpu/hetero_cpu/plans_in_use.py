@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import RunContext
+from hetero_core.records import record
 from hetero_cpu.instance import Instance
 from hetero_cpu.plan import Plan
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from hetero_cpu.signature import Signature
 
 
-@dataclass(slots=True)
+@record(frozen=False, slots=True, eq=False)
 class PlanInUse:
     """A plan, and its instances that no run has. `is_refuted`: a run has shown that it is wrong, or made of wrong types.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -146,6 +145,8 @@ class PackedWeights:
             for later in arrays:
                 later.get()
             return
+        from concurrent.futures import ThreadPoolExecutor  # only several processors need it
+
         with ThreadPoolExecutor(min(workers, len(arrays)), thread_name_prefix="hetero-CPU-weights") as pool:
             for future in [pool.submit(later.get) for later in arrays]:
                 future.result()

@@ -6,12 +6,13 @@ x * sigmoid(x), Gelu in its parts, BatchNormalization and the Relu after it beco
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.types import TensorType
+from hetero_core.records import record
 from hetero_cpu.fusion import Extra, Group
 from hetero_cpu.jit.activations import OPERATORS, read_activation
 from hetero_cpu.jit.elementwise import Instruction
@@ -28,7 +29,7 @@ ELEMENTWISE = OPERATORS | frozenset(_BINARY) | {"BatchNormalization"}
 """The operators that may be part of an expression."""
 
 
-@dataclass
+@record(frozen=False, slots=True, eq=False)
 class ExpressionReader:
     """Reads nodes one after the other: `operands` are values of the plan by name, or constants; `instructions` what is computed of them."""
 
@@ -113,9 +114,10 @@ def join_chains(
     """
     found: list[Group | None] = []
     made: dict[str, int] = {}
+    weights = PackedWeights()
     for group in groups:
         joined = group
-        if _is_link(group, types, constants):
+        if _is_link(group, types, constants, weights):
             joined = _join(group, found, made, graph, types)
         for value in joined.outputs:
             if value:
@@ -129,35 +131,42 @@ def _join(group: Group, found: list[Group | None], made: Mapping[str, int], grap
     wanted = types[group.outputs[0]]
     positions: list[int] = []
     members = [group]
-    is_growing = True
-    while is_growing:
-        is_growing = False
-        inside = {id(node) for member in members for node in member.members}
-        for value in dict.fromkeys(value for member in members for value in member.reads):
-            position = made.get(value)
-            maker = None if position is None else found[position]
-            if position is None or maker is None or position in positions or maker.node.op_type not in ELEMENTWISE:
-                continue
-            readers = {id(graph.nodes[index]) for index in graph.index_of_consumers.get(value, ())}
-            if value in graph.names_of_outputs or not readers <= inside or types.get(value) != wanted or not _is_chain(maker):
-                continue
-            merged = [maker, *members]
-            if sum(len(member.members) for member in merged) > _MOST_NODES or _count_operands(merged) > _MOST_OPERANDS:
-                continue
-            members = merged
-            positions.append(position)
-            is_growing = True
-            break
+    pending = list(group.reads)
+    while pending:
+        value = pending.pop(0)
+        position = made.get(value)
+        maker = None if position is None else found[position]
+        # What begins with an operator of expressions is one as a whole.
+        if position is None or maker is None or position in positions or maker.node.op_type not in ELEMENTWISE:
+            continue
+        if value in graph.names_of_outputs or types.get(value) != wanted or not _is_read_inside(value, members, graph):
+            continue
+        merged = [maker, *members]
+        if sum(len(member.members) for member in merged) > _MOST_NODES or _count_operands(merged) > _MOST_OPERANDS:
+            continue
+        members = merged
+        positions.append(position)
+        # What was refused before may now be read inside alone.
+        pending = list(dict.fromkeys(value for member in members for value in member.reads))
     if not positions:
         return group
     makers = [maker for position in sorted(positions) if (maker := found[position]) is not None]
     for position in positions:
         found[position] = None
-    first, *others = [node for member in (*makers, group) for node in member.members]
-    return Group(first, tuple(Extra(node) for node in others))
+    first, *others = (*makers, group)
+    return Group(first.node, (*first.epilogue, *[Extra(node) for member in others for node in member.members]))
 
 
-def _is_link(group: Group, types: Mapping[str, TensorType], constants: Mapping[str, Array]) -> bool:
+def _is_read_inside(value: str, members: Sequence[Group], graph: Graph) -> bool:
+    """Says whether no other nodes than those of groups, of which one reads it, read a value."""
+    readers = graph.index_of_consumers.get(value, ())
+    if len(readers) == 1:
+        return True
+    inside = {id(node) for member in members for node in member.members}
+    return all(id(graph.nodes[index]) in inside for index in readers)
+
+
+def _is_link(group: Group, types: Mapping[str, TensorType], constants: Mapping[str, Array], weights: PackedWeights) -> bool:
     """Says whether a group is one node that an expression may hold."""
     node = group.node
     if group.epilogue or node.op_type not in ELEMENTWISE or node.domain or len(node.writes) != 1 or node.bodies:
@@ -166,13 +175,9 @@ def _is_link(group: Group, types: Mapping[str, TensorType], constants: Mapping[s
     if any(value not in types or types[value].dtype != "float32" for value in values):
         return False
     ranks = {value: len(types[value].shape or ()) for value in values}
-    return ExpressionReader(constants, PackedWeights(), ranks).read_node(node)
-
-
-def _is_chain(group: Group) -> bool:
-    return all(node.op_type in ELEMENTWISE for node in group.members)
+    return ExpressionReader(constants, weights, ranks).read_node(node)
 
 
 def _count_operands(groups: Sequence[Group]) -> int:
-    values = {value for group in groups for node in group.members for value in node.writes}
-    return len({value for group in groups for value in group.reads} - values)
+    # What a group makes on its way nothing else reads.
+    return len({value for group in groups for value in group.reads}.difference(*(group.outputs for group in groups)))

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from hetero_core.records import record
 from hetero_cpu.jit import llvm as ir
 from hetero_cpu.jit.terms import Floats, Mask, Number, Term, Truth
 
 FLOAT_BYTES = 4
 
 
-@dataclass(slots=True)
+@record(frozen=False, slots=True, eq=False)
 class Variable:
     """A place for a value that changes, of one kind."""
 

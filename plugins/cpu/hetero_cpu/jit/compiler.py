@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import platform
 import sys
 import threading
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_core.blobs.private_cache import open_private_folder, read_private_file, write_private_file
-from hetero_core.devices.provenance import read_identity
+from hetero_core.devices.installed import find_version
 from hetero_core.errors import HeteroError
 from hetero_core.records import record
 from hetero_core.runtime.forks import call_in_child
@@ -172,10 +173,8 @@ class Compiler:
 
 @cache
 def find_llvmlite_version() -> str:
-    """Returns the version that is installed. Once in a process: finders may keep what they list of each folder of the search path."""
-    from importlib_metadata import distribution  # only who makes or loads machine code asks for it
-
-    return read_identity(distribution("llvmlite"))[1]
+    """Returns the version that is installed; asked once in a process."""
+    return find_version("llvmlite")
 
 
 @cache
@@ -184,8 +183,11 @@ def describe_environment() -> str:
     digest = hashlib.sha256()
     for part in (find_llvmlite_version(), _describe_processor()):
         digest.update(part.encode())
-    for source in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(source.read_bytes())
+    folder = os.path.dirname(__file__)
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(".py"):
+            with open(os.path.join(folder, name), "rb", buffering=0) as source:
+                digest.update(source.readall())
     return digest.hexdigest()[:16]
 
 

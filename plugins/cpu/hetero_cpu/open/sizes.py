@@ -8,9 +8,10 @@ leaves for a place that knows no symbols, is written down as a *guard*: what hol
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from hetero_core.records import record
 from hetero_cpu.open.terms import Atom, Key, NotOpenError, Terms, add, bound_terms, evaluate, key_of, multiply, take_out
 
 LARGEST_SIZE = 1 << 31
@@ -18,7 +19,7 @@ _ADDRESSES = 1 << 32, 1 << 47
 _MOST_TERMS = 64
 
 
-@dataclass
+@record(frozen=False, slots=True, eq=False)
 class Scope:
     """The atoms of one class of sizes, their values in the example, and the guards so far."""
 

@@ -1,0 +1,62 @@
+"""Passes that are left out where a network has none of their operators: without them they change nothing."""
+
+from __future__ import annotations
+
+import importlib
+
+import onnx.parser
+import pytest
+from hetero_cpu.passes import PASSES, PASSES_OF_SHAPES, LatePass, join_network, transform_network
+
+from hetero_core.network.reader import read_network
+from hetero_core.transforms import activations, attention, normalizations, reshapes
+from hetero_core.transforms.matching import OneOf, Op, Pattern, Rule
+
+LATE = {apply.name: apply for apply in (*PASSES, *PASSES_OF_SHAPES) if isinstance(apply, LatePass)}
+RULES = {
+    "fuse_layer_normalization": [*normalizations._LAYER_RULES, *normalizations._UNBIASED_LAYER_RULES],
+    "fuse_rms_normalization": normalizations._RMS_RULES,
+    "fuse_softmax": normalizations._SOFTMAX_RULES,
+    "fuse_gelu": activations._GELU_RULES,
+    "fuse_swish": activations._SWISH_RULES,
+    "fuse_hard_swish": [*activations._HARD_SWISH_RULES, *activations._HARD_SIGMOID_RULES],
+    "fuse_attention": [Rule(attention._RULES_PATTERN, attention._build_attention)],
+    "pack_heads": [Rule(attention._join(), attention._build_packed)],
+}
+
+
+def needs_one_of(pattern: Pattern, operators: frozenset[str]) -> bool:
+    """Says whether whatever matches a pattern holds one of these operators."""
+    if isinstance(pattern, OneOf):
+        return all(needs_one_of(each, operators) for each in pattern.patterns)
+    return isinstance(pattern, Op) and (
+        pattern.op_type in operators or any(needs_one_of(each, operators) for each in pattern.inputs)
+    )
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_pattern_of_a_late_pass_needs_one_of_its_operators(name: str) -> None:
+    assert [rule.pattern for rule in RULES[name] if not needs_one_of(rule.pattern, LATE[name].operators)] == []
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_late_pass_names_a_function(name: str) -> None:
+    assert callable(getattr(importlib.import_module(LATE[name].module), name))
+
+
+def test_operators_of_reshapes_are_those_of_their_pass() -> None:
+    assert LATE["merge_reshapes"].operators == reshapes._RESHAPES
+    others = {"Cast", "Expand", "Identity", "Pad", "Slice", "Tile"}
+    assert LATE["eliminate_idle"].operators == reshapes._RESHAPES | reshapes._OF_ONE_INPUT | others
+
+
+@pytest.mark.parametrize("operator", ["Relu", "Neg", "Conv", "MatMul", "Gemm", "Sqrt"])
+def test_network_of_other_operators_is_left_as_it_is(operator: str) -> None:
+    inputs = {"Conv": "x, w", "MatMul": "x, w", "Gemm": "x, w"}.get(operator, "x")
+    shape = "1,1,1,1" if operator == "Conv" else "1,1"
+    text = f"g (float[{shape}] x, float[{shape}] w) => (y) {{ a = {operator} ({inputs}) y = Abs (a) }}"
+    network = read_network(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}'))
+    for apply in LATE.values():
+        assert getattr(importlib.import_module(apply.module), apply.name)(network) is network
+    assert transform_network(network) is network
+    assert join_network(network) is network
