@@ -13,8 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from hetero_core.contract import Done, Executable, Payload, RunContext, freeze_mapping
 from hetero_core.devices.blame import call_plugin, describe_exit, is_interrupt, read_mapping
-from hetero_core.devices.installed import find_core_version
-from hetero_core.devices.threads import EXCLUSIVE_KEY, STREAMS_KEY, THREAD_KEYS
+from hetero_core.devices.threads import EXCLUSIVE_KEY, STREAMS_KEY
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import (
     ClosedError,
@@ -293,25 +292,13 @@ class ExecutableNetwork:
 
     def pack(self) -> tuple[BlobHeader, Payload]:
         """Returns what an exported blob consists of. Raises: NotImplementedByDeviceError, ClosedError."""
-        from hetero_core.blobs.container import BlobHeader  # as above
+        from hetero_core.runtime.exported import make_header  # as above
 
         self._require_open()
         provenance = self._binding.provenance
         exported = check_payload(self._binding.export(), str(provenance))
         payload = add_border(exported, self.border, self._binding.declarations, self.all_outputs, self._replacements)
-        header = BlobHeader(
-            device=self.device.name,
-            distribution=provenance.distribution,
-            plugin_version=provenance.version,
-            core_version=find_core_version(),
-            payload_version=payload.version,
-            network=self.name,
-            fingerprint=self.fingerprint,
-            inputs=tuple(spec.name for spec in self.all_inputs),
-            outputs=tuple(spec.name for spec in self.all_outputs),
-            config=freeze_mapping((name, value) for name, value in self.config.items() if name not in THREAD_KEYS),
-        )
-        return header, payload
+        return make_header(self, provenance, payload.version), payload
 
     def get_runtime_model(self, profile: Profile | None = None) -> Network:
         """Returns the executed graph: the steps of its devices in order, with layouts, original names, and the times of a profile.
