@@ -162,10 +162,10 @@ class RunContext:
 
     `state` is what `Executable.create_state` returned for this request. `outputs` holds the caller's arrays to fill, None where there
     is none; a device may fill them or return arrays of its own. `profile` is None unless times are asked for, `limits` unless
-    MEMORY_LIMIT or DEADLINE is set. `kept` is the core's: the tensors of the caller for outputs that stay in the device's memory.
+    MEMORY_LIMIT or DEADLINE is set. `tensors` is the core's: the tensors of the caller for outputs that stay in the device's memory.
     """
 
-    __slots__ = ("kept", "limits", "outputs", "profile", "state", "token")
+    __slots__ = ("limits", "outputs", "profile", "state", "tensors", "token")
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class RunContext:
         token: CancelToken | None = None,
         limits: RunLimits | None = None,
     ) -> None:
-        self.kept: Mapping[int, Any] | None = None
+        self.tensors: Mapping[int, Any] | None = None
         self.limits = limits
         self.state = state
         self.outputs = outputs

@@ -70,14 +70,14 @@ def join_executed(
     seconds = {} if profile is None else _add_up(profile.entries)
     known = {spec.name for spec in inputs}
     types: dict[str, ValueType] = {spec.name: spec.type for spec in (*inputs, *outputs)}
-    made: list[Node] = []
+    executed: list[Node] = []
     names: dict[str, int] = {}
     for node in nodes:
         count = names[node.name] = names.get(node.name, 0) + 1
         written = tuple(value for value in node.outputs if value not in known)
         known.update(written)
         types.update((value, kind) for value, kind in zip(node.outputs, node.types, strict=False) if kind is not None)
-        made.append(
+        executed.append(
             Node(
                 node.name if count == 1 else f"{node.name}#{count}",
                 node.operator,
@@ -88,8 +88,8 @@ def join_executed(
                 origins=node.origins or (node.name,),
             )
         )
-    kept = tuple(spec for spec in outputs if spec.name in known)
-    return Network(name, inputs, kept, tuple(made), {}, types, {"": 17, DOMAIN: 1})
+    returned = tuple(spec for spec in outputs if spec.name in known)
+    return Network(name, inputs, returned, tuple(executed), {}, types, {"": 17, DOMAIN: 1})
 
 
 def _describe(node: ExecutedNode, seconds: float | None) -> dict[str, Any]:

@@ -101,6 +101,6 @@ def check_preset(value: Any, spec: ValueSpec, *, network: str) -> Any:
 def order_presets(presets: Mapping[str, Any], outputs: Sequence[ValueSpec]) -> tuple[list[Any], dict[int, DeviceTensor]]:
     """Returns the caller's arrays by position, for the device, and the tensors, whose values stay in its memory."""
     ordered = [presets.get(spec.name) for spec in outputs]
-    kept = {index: value for index, value in enumerate(ordered) if isinstance(value, DeviceTensor)}
-    arrays = [None if index in kept else value for index, value in enumerate(ordered)]
-    return arrays if any(value is not None for value in arrays) else [], kept
+    tensors = {index: value for index, value in enumerate(ordered) if isinstance(value, DeviceTensor)}
+    arrays = [None if index in tensors else value for index, value in enumerate(ordered)]
+    return arrays if any(value is not None for value in arrays) else [], tensors

@@ -200,7 +200,7 @@ class ExecutableNetwork:
             if self._is_host:
                 return self.run(inputs, context)
             placed = bring_in(self, inputs, context.profile)
-            return take_home(self, self.run(placed, context), context.profile, context.kept)  # type: ignore[no-any-return]  # checked by the caller
+            return take_home(self, self.run(placed, context), context.profile, context.tensors)  # type: ignore[no-any-return]  # checked by the caller
         except BaseException as error:  # a device may raise anything; the caller meets one kind
             if is_interrupt(error):
                 raise
@@ -216,7 +216,7 @@ class ExecutableNetwork:
             return
         start = self.executable.start
         assert start is not None
-        fetch = None if self._is_host else lambda outputs: take_home(self, outputs, context.profile, context.kept)
+        fetch = None if self._is_host else lambda outputs: take_home(self, outputs, context.profile, context.tensors)
         where = f"{self._binding.provenance}: {self.where}"
         end = end_once(done, fetch, lambda: self._under_way.leave(context), where=where)
         dropped = f"{self._binding.provenance} had not ended a run of {self.where} when the network was closed"

@@ -42,7 +42,7 @@ class InferRequest:
         self._inputs: dict[str, Any] = {}
         self._presets: dict[str, Any] = {}
         self._ordered_presets: list[Any] = []
-        self._kept: dict[int, DeviceTensor] = {}
+        self._tensors: dict[int, DeviceTensor] = {}
         self._outputs: tuple[Any, ...] | None = None  # by position
         self._callback: Callback | None = None
         self.states = RequestStates(network, require_idle=hold_weakly(self._require_idle))
@@ -233,7 +233,7 @@ class InferRequest:
             self._inputs[name] = convert_value(value, spec, network=network.name)
             return
         self._presets[name] = check_preset(value, spec, network=network.name)
-        self._ordered_presets, self._kept = order_presets(self._presets, network.all_outputs)
+        self._ordered_presets, self._tensors = order_presets(self._presets, network.all_outputs)
 
     def get_tensor(self, name: str) -> Any:
         """Returns the input that was given or the output of the last run. Raises: InputNameError when there is none."""
@@ -289,8 +289,8 @@ class InferRequest:
         context = RunContext(self._state)
         if self._ordered_presets:
             context.outputs = self._ordered_presets.copy()
-        if self._kept:
-            context.kept = self._kept
+        if self._tensors:
+            context.tensors = self._tensors
         if network.measures:
             context.profile = Profile(str(network.device))
             named = name_inputs(given, network.inputs, network=network.name)

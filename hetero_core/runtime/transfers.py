@@ -47,12 +47,12 @@ def bring_in(network: ExecutableNetwork, inputs: tuple[Any, ...], profile: Profi
     )
 
 
-def take_home(network: ExecutableNetwork, outputs: Any, profile: Profile | None, kept: Mapping[int, Any] | None = None) -> Any:
-    """Returns a device's outputs in the host's memory, those of `kept` as tensors; what is no tuple, for the check that says so."""
+def take_home(network: ExecutableNetwork, outputs: Any, profile: Profile | None, tensors: Mapping[int, Any] | None = None) -> Any:
+    """Returns a device's outputs in the host's memory, those of `tensors` left in them; what is no tuple, for the check that says so."""
     if not isinstance(outputs, tuple):
         return outputs
-    if kept:
-        outputs = tuple(_keep(kept[index], value) if index in kept else value for index, value in enumerate(outputs))
+    if tensors:
+        outputs = tuple(_keep(tensors[index], value) if index in tensors else value for index, value in enumerate(outputs))
     return tuple(
         value
         if spec.memory == HOST or value is None or spec.name in network.resident or isinstance(value, DeviceTensor)

@@ -19,7 +19,7 @@ def read_bounds(bounds: Bounds | None, purpose: str, layout: str, where: str) ->
     """Returns the numbers by axis of the layout. Raises: InvalidNetworkError for other letters, and what is no pair of integers."""
     axes: dict[int, tuple[int, int]] = {}
     for letter, pair in (bounds or {}).items():
-        known = [one for one in _LETTERS if one in layout]
+        known = [axis for axis in _LETTERS if axis in layout]
         if letter not in known:
             raise InvalidNetworkError(
                 f"{where}: {purpose} has the axis '{letter}'; the axes that it can have in layout {layout} are {enumerate_choices(known)}"

@@ -29,7 +29,7 @@ def list_layers(model: Any, network: Network, find_node: Callable[[str], int | N
             value_of_port.update((port, title) for port in ports)
             continue
         info = {key: str(value.value) for key, value in layer.get_rt_info().items() if hasattr(value, "value")}
-        indices = {index for one in info.get("originalLayersNames", "").split(",") if (index := find_node(one)) is not None}
+        indices = {index for name in info.get("originalLayersNames", "").split(",") if (index := find_node(name)) is not None}
         nodes = [network.nodes[index] for index in sorted(indices)]
         for port in ports:
             value_of_port.setdefault(port, _name_value(nodes[-1].writes if nodes else (), port, value_of_port.values()))
