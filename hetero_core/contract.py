@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from queue import SimpleQueue
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hetero_core.errors import BlobError, ClosedError
 from hetero_core.executed import ExecutedNode
@@ -261,6 +261,25 @@ class Executable:
 
     def close(self) -> None:
         """Releases what the executable holds; called once."""
+
+
+class DeviceHooks:
+    """A base without behaviour for device objects: a type checker compares what their hooks return with the contract.
+
+    Which arguments a hook may take is checked when the device is made; each takes those that it uses.
+    """
+
+    if TYPE_CHECKING:
+        close_device: Callable[..., bool]
+        config_keys: Callable[..., Mapping[str, ConfigKey]]
+        metrics: Callable[..., Mapping[str, Any]]
+        query_network: Callable[..., QueryResult]
+        load_network: Callable[..., Executable]
+        export_network: Callable[..., Payload]
+        import_network: Callable[..., Executable]
+        add_extension: Callable[..., bool]
+        to_host: Callable[..., Array]
+        from_host: Callable[..., Array]
 
 
 def _wait_for_start(start: Callable[..., None], inputs: tuple[Array, ...], context: RunContext, *, where: str) -> tuple[Array, ...]:

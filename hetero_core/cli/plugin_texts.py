@@ -104,7 +104,7 @@ def _cut_memory(text: str) -> str:
     text = _cut_definitions(text, _OWN_MEMORY)
     for old, new in (
         ("from concurrent.futures import ThreadPoolExecutor\nfrom dataclasses import replace\n", ""),
-        ("ConfigKey, DeviceName, Done, Executable,", "ConfigKey, DeviceName, Executable,"),
+        ("DeviceName, Done, Executable,", "DeviceName, Executable,"),
         ("import DeviceUnavailableError, InferenceError", "import DeviceUnavailableError"),
         ("from hetero_core.network.types import HOST, ValueSpec\n", ""),
         ("    # While one run computes, the next one waits in the queue with its inputs in place.\n    pipeline_depth = 2\n\n", ""),

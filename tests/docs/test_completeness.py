@@ -110,6 +110,12 @@ def test_conformance_page_is_what_the_checks_say() -> None:
     assert is_fresh, f"{page} is out of date: python -m hetero_core.conformance.page {page}"
 
 
+def test_base_of_devices_has_every_hook_of_a_device() -> None:
+    tree = ast.parse(inspect.getsource(contract.DeviceHooks))
+    typed = [node.target.id for node in ast.walk(tree) if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)]
+    assert sorted(typed) == sorted(set(HOOKS) - {"create_device", "infer"})
+
+
 def list_public_names() -> dict[str, set[str]]:
     """Returns the names that the page of public names promises, by module."""
     rows = re.findall(r"^\| `(hetero_core[\w.]*)` \| (.*?) \|", (REFERENCE / "public.md").read_text(), re.MULTILINE)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.contract import ConfigKey, DeviceName, Done, Executable, Extension, Payload, QueryResult, RunContext
+from hetero_core.contract import ConfigKey, DeviceHooks, DeviceName, Done, Executable, Extension, Payload, QueryResult, RunContext
 from hetero_core.devices.host_memory import describe_host_memory
 from hetero_core.devices.query import query_by_transform, require_all_supported
 from hetero_core.errors import DeviceUnavailableError, InferenceError
@@ -56,7 +56,7 @@ class TemplateArray:
     __array__ = __bool__ = _refuse
 
 
-class TemplateDevice:
+class TemplateDevice(DeviceHooks):
     """The device object, one per Core and registered name; the physical id comes with each call in `device.id`."""
 
     def __init__(self, name: str) -> None:
