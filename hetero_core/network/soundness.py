@@ -60,6 +60,12 @@ def _check_counts(node: Node) -> None:
                 f"node {node.label} has {name} {axis}; expected one from {least} to {LARGEST_RANK}. Correct the attribute, or export the "
                 "model again."
             )
+    scanned = node.attributes.get("num_scan_inputs", 0)
+    if isinstance(scanned, int) and not 0 <= scanned <= len(node.inputs):
+        raise InvalidNetworkError(
+            f"node {node.label} has num_scan_inputs {scanned}; expected one from 0 to {len(node.inputs)}, the number of its inputs. "
+            "Correct the attribute."
+        )
     count = node.attributes.get("num_outputs", len(node.outputs))
     if node.op_type == "Split" and count != len(node.outputs):
         raise InvalidNetworkError(
