@@ -70,7 +70,9 @@ def test_split_into_another_number_of_parts_than_it_has_outputs_is_refused() -> 
 
 def test_scan_over_more_inputs_than_it_has_is_refused() -> None:
     body = "g () => (float[1] z) <float[1] c = {1}> { z = Identity (c) }"
-    model = parse(f"g (float[6] x) => (float[a, b] y) {{ y = Scan (x, x) <body: graph = {body}, num_scan_inputs: int = 2147483648> }}")
+    model = parse(
+        f"g (float[6] x) => (float[a, b] y) {{ y = Scan (x, x) <body: graph = {body}, num_scan_inputs: int = 2147483648> }}"
+    )
     with pytest.raises(InvalidNetworkError, match="has num_scan_inputs 2147483648; expected one from 0 to 2"):
         read_network(model)
 

@@ -70,6 +70,17 @@ def test_what_the_engine_computes_in_another_way_is_refused(core: Core, read: Re
     assert reason in refusal
 
 
+def test_absent_input_at_the_end_does_not_end_the_process(core: Core, read: Read) -> None:
+    """ONNX Runtime 1.32 dies of SIGSEGV when it loads this model as it is written."""
+    network = read(
+        "g (float[2, 3, 4] x, float[3, 4] w) => (float[2, 3, 4] y, float[2, 1, 1] m, float[2, 1, 1] i) "
+        '{ y, m, i = LayerNormalization <axis = -2> (x, w, "") }'
+    )
+    x, w = np.arange(24, dtype=np.float32).reshape(2, 3, 4), np.ones((3, 4), np.float32)
+    outputs = core.load_network(network, "ORT").infer({"x": x, "w": w})
+    np.testing.assert_allclose(outputs["m"].reshape(-1), x.reshape(2, -1).mean(axis=1), rtol=1e-6)
+
+
 def test_log_sum_exp_of_floats_and_places_of_vectors_are_taken(core: Core, read: Read) -> None:
     network = read("g (float[2, 3] x) => (float[1, 1] y, int64[a, b] z) { y = ReduceLogSumExp (x)  z = NonZero (x) }")
     assert not core.query_network(network, "ORT").refused
