@@ -267,9 +267,25 @@ def _check_softmax(node: Node, graph: Graph) -> str | None:
     if node.since_version != 11:
         return None
     shape, axis = find_shape(node, graph), node.attributes.get("axis", 1)
-    if shape is not None and all(size == 1 for size in shape[axis % len(shape) + 1 :]):
+    if shape and all(size == 1 for size in shape[axis % len(shape) + 1 :]):
         return None
     return "OpenVINO computes Softmax-11 along one axis; the standard flattens all from that axis on"
+
+
+def _check_gather_nd(node: Node, graph: Graph) -> str | None:
+    # No case: uint8[5,3] at int64[5,2,2,1,0].
+    shape = find_shape(node, graph, 1)
+    if shape and shape[-1] != 0:
+        return None
+    return "OpenVINO returns what it has not written from GatherND by indices of no coordinates"
+
+
+def _check_unique(node: Node, graph: Graph) -> str | None:
+    # No case: an axis of 3 of uint16[2,1,2] ends the process.
+    shape, axis = find_shape(node, graph), node.attributes.get("axis")
+    if axis is None or (shape and -len(shape) <= axis < len(shape)):
+        return None
+    return "OpenVINO may end the process on Unique of an axis that its input may not have"
 
 
 def _check_space_to_depth(node: Node, graph: Graph) -> str | None:
@@ -335,6 +351,7 @@ _CHECKS: dict[str, Check] = {
     "DynamicQuantizeLinear": refuse(_HALVES),
     **dict.fromkeys(("Gemm", "MatMul"), find_empty_product),
     "GRU": _check_recurrent,
+    "GatherND": _check_gather_nd,
     "If": _check_if,
     "LRN": _check_lrn,
     # No case: values of 1e-3 along an axis of 3 are off by 0.1.
@@ -357,6 +374,7 @@ _CHECKS: dict[str, Check] = {
     "Softmax": _check_softmax,
     "SpaceToDepth": _check_space_to_depth,
     "Tile": _check_tile,
+    "Unique": _check_unique,
 }
 
 _CHECKS_OF_BODIES: dict[str, Check] = {

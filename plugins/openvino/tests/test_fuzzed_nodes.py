@@ -1,0 +1,37 @@
+"""Nodes that a fuzzer made, on which the engine ends the process or returns what it has not written: refused, and their like taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from hetero_core import Core, Network
+
+pytest.importorskip("openvino", reason="needs the engine: pip install 'hetero-openvino[test]'")
+
+Read = Callable[..., Network]
+
+
+@pytest.mark.parametrize(
+    ("opset", "text", "reason"),
+    [
+        (13, "g (uint8[5, 3] x, int64[5, 2, 0] i) => (uint8[5, 2, 5, 3] y) { y = GatherND (x, i) }", "indices of no coordinates"),
+        (13, "g (uint8[2, 1, 2] x) => (uint8[a, b, c] y) { y = Unique <axis = 3> (x) }", "an axis that its input may not have"),
+        (11, "g (float x) => (float y) { y = Softmax (x) }", "Softmax-11"),
+    ],
+)
+def test_node_that_the_engine_does_not_survive_is_refused(core: Core, read: Read, opset: int, text: str, reason: str) -> None:
+    (refusal,) = core.query_network(read(text, opset), "OPENVINO").refused.values()
+    assert reason in refusal
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (uint8[5, 3] x, int64[5, 2, 1] i) => (uint8[5, 2, 3] y) { y = GatherND (x, i) }",
+        "g (float[2, 1, 2] x) => (float[a, b, c] y) { y = Unique <axis = -1> (x) }",
+    ],
+)
+def test_node_beside_it_is_taken(core: Core, read: Read, text: str) -> None:
+    assert not core.query_network(read(text, 13), "OPENVINO").refused
