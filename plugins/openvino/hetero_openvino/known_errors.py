@@ -283,9 +283,23 @@ def _check_gather_nd(node: Node, graph: Graph) -> str | None:
 def _check_unique(node: Node, graph: Graph) -> str | None:
     # No case: an axis of 3 of uint16[2,1,2] ends the process.
     shape, axis = find_shape(node, graph), node.attributes.get("axis")
+    if shape is not None and 0 in shape:
+        return "OpenVINO ends the process on Unique of no elements"
     if axis is None or (shape and -len(shape) <= axis < len(shape)):
         return None
     return "OpenVINO may end the process on Unique of an axis that its input may not have"
+
+
+def _check_global_lp_pool(node: Node, graph: Graph) -> str | None:
+    # No case: float16[2,0] ends the process.
+    shape = find_shape(node, graph)
+    return "OpenVINO ends the process on GlobalLpPool of no elements" if shape is None or 0 in shape else None
+
+
+def _check_col2im(node: Node, graph: Graph) -> str | None:
+    # No case: a block whose size comes with the run, and does not fit the input, ends the process.
+    is_known = all(name in graph.initializers for name in node.inputs[1:3])
+    return None if is_known else "OpenVINO may end the process on Col2Im whose sizes come with the run"
 
 
 def _check_space_to_depth(node: Node, graph: Graph) -> str | None:
@@ -343,6 +357,7 @@ _CHECKS: dict[str, Check] = {
     "Bernoulli": refuse("OpenVINO draws 1 of Bernoulli with the probability of 0, and 0 with that of 1"),
     "Cast": _check_cast,
     "CastLike": _check_cast,
+    "Col2Im": _check_col2im,
     "Compress": _check_compress,
     "Conv": find_stride_error,
     "DFT": _check_dft,
@@ -351,6 +366,7 @@ _CHECKS: dict[str, Check] = {
     "DynamicQuantizeLinear": refuse(_HALVES),
     **dict.fromkeys(("Gemm", "MatMul"), find_empty_product),
     "GRU": _check_recurrent,
+    "GlobalLpPool": _check_global_lp_pool,
     "GatherND": _check_gather_nd,
     "If": _check_if,
     "LRN": _check_lrn,

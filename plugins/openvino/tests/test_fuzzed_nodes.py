@@ -18,6 +18,9 @@ Read = Callable[..., Network]
     [
         (13, "g (uint8[5, 3] x, int64[5, 2, 0] i) => (uint8[5, 2, 5, 3] y) { y = GatherND (x, i) }", "indices of no coordinates"),
         (13, "g (uint8[2, 1, 2] x) => (uint8[a, b, c] y) { y = Unique <axis = 3> (x) }", "an axis that its input may not have"),
+        (13, "g (uint8[2, 0] x) => (uint8[a] y) { y = Unique (x) }", "Unique of no elements"),
+        (2, "g (float[2, 0] x) => (float[2, 0] y) { y = GlobalLpPool (x) }", "GlobalLpPool of no elements"),
+        (18, "g (float[1, 9, 4] x, int64[2] s, int64[2] b) => (float[1, 1, 5, 5] y) { y = Col2Im (x, s, b) }", "come with the run"),
         (11, "g (float x) => (float y) { y = Softmax (x) }", "Softmax-11"),
     ],
 )
