@@ -40,7 +40,7 @@ class Drawing:
 def draw_plan(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> Drawing:
     """Returns the drawing; subgraph i is the group with the attribute data-subgraph="i"."""
     places = find_links(plan)
-    sizes = [_size_stage(stage) for stage in plan.stages] + [_size_terminal(one) for one in places.terminals]
+    sizes = [_size_stage(stage) for stage in plan.stages] + [_size_terminal(terminal) for terminal in places.terminals]
     layout = lay_out(sizes, [(link.source, link.target) for link in places.links])
     index_of_device = index_colors(plan)
     longest = max(seconds_of_subgraph.values(), default=0.0)
@@ -54,8 +54,8 @@ def draw_plan(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> Drawing:
         boxes.append(_draw_stage(stage, corner, size, look))
     behind = len(plan.stages)
     pills = [
-        _draw_terminal(one, corner, size)
-        for one, corner, size in zip(places.terminals, layout.corners[behind:], sizes[behind:], strict=True)
+        _draw_terminal(terminal, corner, size)
+        for terminal, corner, size in zip(places.terminals, layout.corners[behind:], sizes[behind:], strict=True)
     ]
     return Drawing("\n".join([*lines, *boxes, *pills]), layout.width, layout.height)
 

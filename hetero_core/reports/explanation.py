@@ -57,8 +57,8 @@ def explain_node(plan: Plan, name: str) -> Explanation:
         pin=plan.pins.get(name),
         answers=tuple(_find_answer(plan, name, device) for device in plan.priorities),
         conflicts=_find_conflicts(plan, name, stage),
-        reads=tuple(one for one in plan.boundaries if name in one.readers),
-        makes=tuple(one for one in plan.boundaries if one.maker == name),
+        reads=tuple(boundary for boundary in plan.boundaries if name in boundary.readers),
+        makes=tuple(boundary for boundary in plan.boundaries if boundary.maker == name),
         is_complete=not plan.unexplained,
     )
 

@@ -33,7 +33,10 @@ def plan_to_mermaid(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> str
 
 
 def _draw_link(link: Link) -> str:
-    named = [one.value + ("" if one.nbytes is None else f" ({one.nbytes} bytes)") for one in link.boundaries[:_MOST_VALUES]]
+    named = [
+        boundary.value + ("" if boundary.nbytes is None else f" ({boundary.nbytes} bytes)")
+        for boundary in link.boundaries[:_MOST_VALUES]
+    ]
     if len(link.boundaries) > _MOST_VALUES:
         named.append(f"... {len(link.boundaries) - _MOST_VALUES} more")
     label = f'|"{"<br/>".join(map(_escape, named))}"|' if named else ""

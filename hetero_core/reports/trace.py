@@ -58,8 +58,8 @@ def list_events(profiles: Sequence[Profile], *, title: str = "", first_process: 
         width = max((tracks[block] + block.width for block in blocks if block.process == name), default=1)
         events += _name_tracks(f"{title}{name}", number, name, width)
     for block in blocks:
-        for row, one in block.placed:
-            events.append(_write_slice(one, number_of_process[block.process], tracks[block] + row + 1))
+        for row, part in block.placed:
+            events.append(_write_slice(part, number_of_process[block.process], tracks[block] + row + 1))
     for number, (source, target) in zip(count(first_process * _MOST_ARROWS), arrows, strict=False):
         place_of_source = number_of_process[source.process], tracks[source] + 1
         place_of_target = number_of_process[target.process], tracks[target] + 1

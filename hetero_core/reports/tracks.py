@@ -52,15 +52,15 @@ def _lay_end_to_end(frame: Slice, parts: Sequence[Slice]) -> list[Slice]:
     A device that learns all times when the run is over records them then, on one thread, and all seem to end together. Their order
     and durations are right, their moments are not, and they say so.
     """
-    is_one_thread = len({one.thread for one in parts}) == 1 and parts[0].thread != 0
-    is_late = is_one_thread and any(one.end > other.begin + _JITTER for one, other in pairwise(parts))
-    if not is_late or sum(one.end - one.begin for one in parts) > frame.end - frame.begin:
+    is_one_thread = len({piece.thread for piece in parts}) == 1 and parts[0].thread != 0
+    is_late = is_one_thread and any(piece.end > other.begin + _JITTER for piece, other in pairwise(parts))
+    if not is_late or sum(piece.end - piece.begin for piece in parts) > frame.end - frame.begin:
         return list(parts)
     laid, moment = [], frame.begin
-    for one in sorted(parts, key=lambda part: part.end):
-        length = one.end - one.begin
-        arguments = {**one.arguments, "moment": "not known; laid out in order"}
-        laid.append(replace(one, begin=moment, end=moment + length, arguments=arguments))
+    for piece in sorted(parts, key=lambda part: part.end):
+        length = piece.end - piece.begin
+        arguments = {**piece.arguments, "moment": "not known; laid out in order"}
+        laid.append(replace(piece, begin=moment, end=moment + length, arguments=arguments))
         moment += length
     return laid
 

@@ -31,8 +31,8 @@ _X = Value("x")
 def _make_node(network: Network, found: Found, node: Node, op_type: str, attributes: Any = EMPTY) -> Node | None:
     """Returns the operator on x; None where the result has not x's own type: a number of a higher rank had widened it."""
     x = found.values["x"]
-    shape, made = read_shape(network, x), read_shape(network, node.writes[0])
-    if shape is None or made is None or len(shape) != len(made):
+    shape, result_shape = read_shape(network, x), read_shape(network, node.writes[0])
+    if shape is None or result_shape is None or len(shape) != len(result_shape):
         return None
     since = _SINCE[op_type]
     return Node(node.name, op_type, (x,), node.outputs, "", since, since, attributes)

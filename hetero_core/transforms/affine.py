@@ -189,11 +189,11 @@ def _read_arithmetic(node: Node, type_of: Any, constants: Mapping[str, Initializ
     import numpy as np  # late: a network without constants to fold needs none
 
     for source, name in (node.inputs, node.inputs[::-1]):
-        found, constant = type_of(source), constants.get(name)
+        source_type, constant = type_of(source), constants.get(name)
         if constant is None or source in constants or constant.dtype not in _FOLDED_DTYPES:
             continue
-        rank = len(found.shape) if isinstance(found, TensorType) and found.shape is not None else 0
-        if rank < 3 or len(constant.shape) > rank or found.dtype != constant.dtype:
+        rank = len(source_type.shape) if isinstance(source_type, TensorType) and source_type.shape is not None else 0
+        if rank < 3 or len(constant.shape) > rank or source_type.dtype != constant.dtype:
             continue
         padded = (1,) * (rank - len(constant.shape)) + constant.shape
         if any(size != 1 for axis, size in enumerate(padded) if axis != 1):

@@ -127,7 +127,7 @@ def _is_mask(network: Network, mask: str, scores: Sequence[int]) -> bool:
     sizes = _read_sizes(network, mask)
     if sizes is None or not 2 <= len(sizes) <= len(scores) or sizes[-1] != scores[-1]:
         return False
-    if any(size not in (1, wanted) for size, wanted in zip(sizes[::-1], scores[::-1], strict=False)):
+    if any(size not in (1, score_size) for size, score_size in zip(sizes[::-1], scores[::-1], strict=False)):
         return False
     # With rank 3 the scores are (batch, 1 head, queries, keys): a mask with a batch would meet the heads.
     if len(scores) == 3 and len(sizes) == 3 and sizes[0] != 1:
@@ -209,7 +209,7 @@ def pack_heads(network: Network) -> Network:
 
 
 def _build_packed(network: Network, found: Found, node: Node) -> Node | None:
-    (attention,) = (taken for taken in found.nodes if taken.op_type == "Attention")
+    (attention,) = (matched_node for matched_node in found.nodes if matched_node.op_type == "Attention")
     if len(attention.inputs) != (4 if "mask" in found.values else 3):
         return None
     shape = read_shape(network, attention.inputs[0])

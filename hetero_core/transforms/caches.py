@@ -30,8 +30,8 @@ def fuse_caches(network: Network) -> Network:
         gone.update(concats)
     if not fused:
         return network
-    kept = ((index, node) for index, node in enumerate(network.nodes) if index not in gone)
-    return replace(network, nodes=tuple(fused.get(index, node) for index, node in kept))
+    remaining = ((index, node) for index, node in enumerate(network.nodes) if index not in gone)
+    return replace(network, nodes=tuple(fused.get(index, node) for index, node in remaining))
 
 
 def _find_concats(network: Network, index: int, node: Node) -> tuple[int, int] | None:

@@ -129,13 +129,13 @@ def _stand_in(value_type: Any) -> tuple[Any, ...] | None:
 def drop_unread(network: Network) -> Network:
     """Returns the network without the nodes and constants that no output depends on; random nodes go, too."""
     read = set(network.names_of_outputs)
-    kept: list[Node] = []
+    read_nodes: list[Node] = []
     for node in reversed(network.nodes):
         if read.isdisjoint(node.writes):
             continue
-        kept.append(node)
+        read_nodes.append(node)
         read.update(node.reads)
     initializers = {name: value for name, value in network.initializers.items() if name in read}
-    if len(kept) == len(network.nodes) and len(initializers) == len(network.initializers):
+    if len(read_nodes) == len(network.nodes) and len(initializers) == len(network.initializers):
         return network
-    return replace(network, nodes=tuple(reversed(kept)), initializers=MappingProxyType(initializers))
+    return replace(network, nodes=tuple(reversed(read_nodes)), initializers=MappingProxyType(initializers))

@@ -29,6 +29,6 @@ def _keeps_range(source: str, target: str) -> bool:
         return True
     if source not in INTEGER_DTYPES:
         return False
-    wanted, given = bits_of_dtype(target) or 0, bits_of_dtype(source) or 0
+    target_bits, source_bits = bits_of_dtype(target) or 0, bits_of_dtype(source) or 0
     is_signed, was_signed = target.startswith("int"), source.startswith("int")
-    return wanted >= given if is_signed == was_signed else is_signed and wanted > given
+    return target_bits >= source_bits if is_signed == was_signed else is_signed and target_bits > source_bits

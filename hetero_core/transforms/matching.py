@@ -122,11 +122,11 @@ def fuse_patterns(network: Network, rules: Sequence[Rule]) -> Network:
             replacement = _apply_rule(network, rule, node, gone)
             if replacement is None:
                 continue
-            found, new = replacement
+            match, new = replacement
             fused[id(node)] = new.nodes
             types.update(new.types)
             initializers.update(new.initializers)
-            gone.update(id(taken) for taken in found.nodes)
+            gone.update(id(matched_node) for matched_node in match.nodes)
             break
     if not fused:
         return network
@@ -153,8 +153,8 @@ def _list_kinds(pattern: Pattern) -> Kinds:
 
 def _may_end(network: Network, node: Node, kinds: tuple[Kinds, ...]) -> bool:
     """Says whether a node's inputs are of the kinds that a pattern reads: most nodes end none, which so costs next to nothing."""
-    found = [_find_kind(network, value) for value in node.inputs[: len(kinds)]]
-    orders = (found, found[::-1]) if node.op_type in _COMMUTATIVE else (found,)
+    input_kinds = [_find_kind(network, value) for value in node.inputs[: len(kinds)]]
+    orders = (input_kinds, input_kinds[::-1]) if node.op_type in _COMMUTATIVE else (input_kinds,)
     return any(all(allowed is None or kind in allowed for kind, allowed in zip(order, kinds, strict=False)) for order in orders)
 
 
@@ -167,28 +167,28 @@ def _find_kind(network: Network, value: str) -> str:
 
 
 def _apply_rule(network: Network, rule: Rule, node: Node, gone: set[int]) -> tuple[Found, Replacement] | None:
-    for found in _match(network, rule.pattern, node.writes[0], Found()):
-        if any(id(taken) in gone for taken in found.nodes) or not _is_closed(network, found, node):
+    for match in _match(network, rule.pattern, node.writes[0], Found()):
+        if any(id(taken) in gone for taken in match.nodes) or not _is_closed(network, match, node):
             continue
-        made = rule.build(network, found, node)
-        if made is None:
+        replacement = rule.build(network, match, node)
+        if replacement is None:
             continue
-        new = Replacement((made,)) if isinstance(made, Node) else made
-        ordered = sorted(found.nodes, key=lambda taken: network.index_of_producer[taken.writes[0]])
+        new = Replacement((replacement,)) if isinstance(replacement, Node) else replacement
+        ordered = sorted(match.nodes, key=lambda taken: network.index_of_producer[taken.writes[0]])
         origins = tuple(dict.fromkeys(origin for taken in ordered for origin in taken.origins))
-        return found, replace(new, nodes=tuple(replace(fresh, origins=origins) for fresh in new.nodes))
+        return match, replace(new, nodes=tuple(replace(fresh, origins=origins) for fresh in new.nodes))
     return None
 
 
 def _is_closed(network: Network, found: Found, last: Node) -> bool:
     """Says whether nothing but the matched nodes reads what they make, apart from the last one's output."""
-    taken = {id(node) for node in found.nodes}
+    ids_of_nodes = {id(node) for node in found.nodes}
     for node in found.nodes:
         if node is last:
             continue
         (value,) = node.writes
         readers = network.index_of_consumers.get(value, ())
-        if value in network.names_of_outputs or any(id(network.nodes[index]) not in taken for index in readers):
+        if value in network.names_of_outputs or any(id(network.nodes[index]) not in ids_of_nodes for index in readers):
             return False
     return True
 
@@ -224,12 +224,12 @@ def _match_op(network: Network, pattern: Op, value: str, found: Found) -> Iterat
         return
     if pattern.accepts is not None and not pattern.accepts(network, node):
         return
-    taken = found
+    extended_match = found
     if all(known is not node for known in found.nodes):
-        taken = Found(found.values, found.numbers, (*found.nodes, node))
-    yield from _match_inputs(network, pattern.inputs, node.inputs, taken)
+        extended_match = Found(found.values, found.numbers, (*found.nodes, node))
+    yield from _match_inputs(network, pattern.inputs, node.inputs, extended_match)
     if pattern.op_type in _COMMUTATIVE and count == 2 and pattern.inputs[0] != pattern.inputs[1]:
-        yield from _match_inputs(network, pattern.inputs, node.inputs[::-1], taken)
+        yield from _match_inputs(network, pattern.inputs, node.inputs[::-1], extended_match)
 
 
 def _match_inputs(network: Network, patterns: tuple[Pattern, ...], values: Sequence[str], found: Found) -> Iterator[Found]:

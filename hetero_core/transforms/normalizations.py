@@ -105,10 +105,10 @@ def _build_normalization(network: Network, found: Found, node: Node, op_type: st
 
 def _build_softmax(network: Network, found: Found, node: Node) -> Node | None:
     shape = read_shape(network, found.values["x"])
-    reductions = [taken for taken in found.nodes if taken.op_type in ("ReduceMax", "ReduceSum")]
+    reductions = [matched_node for matched_node in found.nodes if matched_node.op_type in ("ReduceMax", "ReduceSum")]
     if not shape:
         return None
-    axes = {axis % len(shape) for taken in reductions for axis in read_axes(network, taken) or ()}
+    axes = {axis % len(shape) for matched_node in reductions for axis in read_axes(network, matched_node) or ()}
     if len(axes) != 1:
         return None
     return Node(node.name, "Softmax", (found.values["x"],), node.outputs, "", _SOFTMAX, _SOFTMAX, {"axis": axes.pop()})

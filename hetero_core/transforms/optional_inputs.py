@@ -19,19 +19,19 @@ def free_constants(network: Network, names: Sequence[str]) -> Network:
     Raises: InvalidNetworkError for names that the model does not list among its inputs.
     """
     border = network.border
-    left = [name for name in border.replaceable if name in network.initializers]
+    replaceable_names = [name for name in border.replaceable if name in network.initializers]
     for name in names:
-        if name not in left:
-            hint = suggest(name, left) or ";"
+        if name not in replaceable_names:
+            hint = suggest(name, replaceable_names) or ";"
             raise InvalidNetworkError(
                 f"network '{network.name}' has no replaceable constant '{name}'{hint} the model lists "
-                f"{enumerate_choices(left)} among its inputs"
+                f"{enumerate_choices(replaceable_names)} among its inputs"
             )
     freed = list(dict.fromkeys(names))
     changed = replace(
         drop_hints(network),
         inputs=(*network.inputs, *(ValueSpec(name, network.initializers[name].type) for name in freed)),
-        initializers=MappingProxyType({name: one for name, one in network.initializers.items() if name not in freed}),
+        initializers=MappingProxyType({name: constant for name, constant in network.initializers.items() if name not in freed}),
         border=replace(
             border,
             defaults=MappingProxyType({**border.defaults, **{name: network.initializers[name] for name in freed}}),

@@ -43,7 +43,7 @@ def _fuse_pad(network: Network, pad: Node, window: Node) -> Node | None:
     spatial = (*added[2 : count + 2], *added[count + 4 :])
     old = tuple(window.attributes.get("pads", (0,) * 2 * count))
     attributes: dict[str, Any] = {key: value for key, value in window.attributes.items() if key != "auto_pad"}
-    attributes["pads"] = tuple(one + other for one, other in zip(old, spatial, strict=True))
+    attributes["pads"] = tuple(amount + other for amount, other in zip(old, spatial, strict=True))
     if window.op_type == "AveragePool":
         # Windows that reach beyond the pads divide by what is within them, so that the pads would matter.
         counts = bool(attributes.get("count_include_pad", 0)) or not any(old)
@@ -55,7 +55,9 @@ def _fuse_pad(network: Network, pad: Node, window: Node) -> Node | None:
             return None
     elif number != 0:
         return None
-    if window.op_type != "Conv" and any(one >= size for one, size in zip(attributes["pads"], (*kernel, *kernel), strict=True)):
+    if window.op_type != "Conv" and any(
+        amount >= size for amount, size in zip(attributes["pads"], (*kernel, *kernel), strict=True)
+    ):
         return None
     return replace(window, inputs=(pad.inputs[0], *window.inputs[1:]), attributes=attributes)
 

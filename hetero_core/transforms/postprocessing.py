@@ -72,7 +72,7 @@ def _select_outputs(network: Network, names: Sequence[str]) -> Network:
     was_read = {value for node in network.nodes for value in node.reads} | network.names_of_outputs
     # An input that nothing read before is part of the model's signature; one that nothing reads any more is not asked for.
     inputs = tuple(spec for spec in network.inputs if spec.name in needed or spec.name not in was_read)
-    left = {spec.name for spec in inputs}
+    names_of_inputs = {spec.name for spec in inputs}
     present = {node.name for node in selected}
     border = network.border
     return replace(
@@ -84,7 +84,7 @@ def _select_outputs(network: Network, names: Sequence[str]) -> Network:
         affinity=MappingProxyType({name: device for name, device in network.affinity.items() if name in present}),
         border=replace(
             border,
-            defaults=MappingProxyType({name: value for name, value in border.defaults.items() if name in left}),
+            defaults=MappingProxyType({name: value for name, value in border.defaults.items() if name in names_of_inputs}),
             replaceable=tuple(name for name in border.replaceable if name in needed),
         ),
     )

@@ -102,10 +102,11 @@ def _rank_if_turnable(network: Network, node: Node) -> int | None:
         is_whole = node.since_version >= _FIRST_BROADCASTING or (node.since_version == 7 and not node.attributes)
         ranks = [_rank_of(network, value) for value in node.inputs]
         is_fit = all(
-            found == rank or found == 0 or name in network.initializers for name, found in zip(node.inputs, ranks, strict=True)
+            input_rank == rank or input_rank == 0 or name in network.initializers
+            for name, input_rank in zip(node.inputs, ranks, strict=True)
         )
         is_fit = is_fit and any(
-            found == rank and name not in network.initializers for name, found in zip(node.inputs, ranks, strict=True)
+            input_rank == rank and name not in network.initializers for name, input_rank in zip(node.inputs, ranks, strict=True)
         )
         return rank if is_whole and is_fit and None not in ranks else None
     if any(_rank_of(network, value) != rank for value in _list_operands(network, node)):
@@ -193,8 +194,8 @@ class _Turner:
             return value
         name = self._name(value)
         wide = array.reshape((1,) * (len(self._perm) - array.ndim) + array.shape)
-        self._constants[name] = made = Initializer.of_array(np.ascontiguousarray(wide.transpose(self._inverse)))
-        self._types[name] = made.type
+        self._constants[name] = turned_constant = Initializer.of_array(np.ascontiguousarray(wide.transpose(self._inverse)))
+        self._types[name] = turned_constant.type
         self._turned[value] = name
         return name
 
@@ -211,8 +212,8 @@ class _Turner:
         import numpy as np  # late: only what turns a reduction needs it
 
         name = self._name(node.inputs[1])
-        self._constants[name] = made = Initializer.of_array(np.asarray(axes, np.int64))
-        self._types[name] = made.type
+        self._constants[name] = turned_axes = Initializer.of_array(np.asarray(axes, np.int64))
+        self._types[name] = turned_axes.type
         return node.attributes, (inputs[0], name)
 
     def _add_transpose(self, source: str, value: str, perm: Perm, node: Node) -> None:

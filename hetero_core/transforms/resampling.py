@@ -92,8 +92,8 @@ def _add_gathers(chain: Chain, axes: tuple[int, int], target: tuple[Dimension, .
 def _add_products(chain: Chain, mode: str, axes: tuple[int, int], target: tuple[Dimension, ...], where: str) -> None:
     assert chain.shape is not None
     rank = len(target)
-    given = [chain.shape[axis] for axis in axes]
-    if not all(isinstance(size, int) and size > 0 for size in given):
+    source_sizes = [chain.shape[axis] for axis in axes]
+    if not all(isinstance(size, int) and size > 0 for size in source_sizes):
         raise InvalidNetworkError(
             f"{where}: resize='area' needs the height and the width of the arrays, which are open; say them in shape, or take 'bilinear'"
         )
@@ -103,9 +103,9 @@ def _add_products(chain: Chain, mode: str, axes: tuple[int, int], target: tuple[
     dtype = numpy_dtype(chain.dtype)
     leading = chain.shape[:-2]
     weigh = {"area": weigh_area, "bilinear": weigh_bilinear, "cubic": weigh_cubic}[mode]
-    rows = weigh(int(given[0] or 0), int(target[axes[0]] or 0)).astype(dtype)
-    columns = weigh(int(given[1] or 0), int(target[axes[1]] or 0)).astype(dtype).T
-    chain.add("MatMul", begins=chain.hold("rows", rows), shape=(*leading, target[axes[0]], given[1]))
+    rows = weigh(int(source_sizes[0] or 0), int(target[axes[0]] or 0)).astype(dtype)
+    columns = weigh(int(source_sizes[1] or 0), int(target[axes[1]] or 0)).astype(dtype).T
+    chain.add("MatMul", begins=chain.hold("rows", rows), shape=(*leading, target[axes[0]], source_sizes[1]))
     chain.add("MatMul", chain.hold("columns", columns), shape=(*leading, target[axes[0]], target[axes[1]]))
     chain.transpose(tuple(order.index(axis) for axis in range(rank)))
 

@@ -193,13 +193,13 @@ def rotary_embedding(
         xp.expand_dims(widen(cache if position_ids is None else xp.take(cache, position_ids, axis=0)), 2)
         for cache in (cos_cache, sin_cache)
     )
-    rotated, kept = widen(heads[..., :turned]), heads[..., turned:]
+    rotated, unrotated = widen(heads[..., :turned]), heads[..., turned:]
     half = turned // 2
     first, second = (rotated[..., 0::2], rotated[..., 1::2]) if interleaved else (rotated[..., :half], rotated[..., half:])
     real, imaginary = cos * first - sin * second, sin * first + cos * second
     parts = [real, imaginary]
     joined = xp.stack(parts, axis=-1).reshape(rotated.shape) if interleaved else xp.concatenate(parts, axis=-1)
-    y = xp.concatenate([narrow(joined, x.dtype), kept], axis=-1)
+    y = xp.concatenate([narrow(joined, x.dtype), unrotated], axis=-1)
     return y.reshape(x.shape) if x.ndim == 3 else xp.swapaxes(y, 1, 2)
 
 

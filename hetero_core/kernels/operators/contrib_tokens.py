@@ -77,7 +77,7 @@ def bifurcation_detector(
 def murmur_hash_3(xp: Namespace, x: Array, *, positive: int = 1, seed: int = 0) -> Array:
     """Returns a hash of 32 bits of each element's bytes. Source: Appleby, MurmurHash3_x86_32."""
     flat = x.reshape(-1)
-    pieces = [str(one).encode() for one in flat] if x.dtype.kind == "O" else [one.tobytes() for one in flat]
+    pieces = [str(item).encode() for item in flat] if x.dtype.kind == "O" else [item.tobytes() for item in flat]
     hashes = np.asarray([_hash(piece, seed & 0xFFFFFFFF) for piece in pieces], np.uint32).reshape(x.shape)
     return hashes if positive else hashes.view(np.int32)
 

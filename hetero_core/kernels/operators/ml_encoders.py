@@ -48,10 +48,10 @@ def _look_up(lookup: Lookup, x: Array) -> Array:
 
 
 def _choose_one(kinds: Mapping[str, Any], what: str) -> tuple[str, Any]:
-    given = {name: value for name, value in kinds.items() if value is not None}
-    if len(given) != 1:
-        raise ValueError(f"needs one list of {what}, has {len(given)}")
-    return next(iter(given.items()))
+    lists = {name: value for name, value in kinds.items() if value is not None}
+    if len(lists) != 1:
+        raise ValueError(f"needs one list of {what}, has {len(lists)}")
+    return next(iter(lists.items()))
 
 
 def _prepare_label_encoder(

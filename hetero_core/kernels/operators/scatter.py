@@ -14,8 +14,8 @@ _DATA: Dtypes = NUMBERS | BOOL | COMPLEX | STRING
 
 def _refuse_reduction(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
     """Refuses what has no meaning: sums of strings, the greater of two complex numbers."""
-    reduction, found = node.attributes.get("reduction", "none"), input_types[0]
-    dtype = found.dtype if isinstance(found, TensorType) else None
+    reduction, data_type = node.attributes.get("reduction", "none"), input_types[0]
+    dtype = data_type.dtype if isinstance(data_type, TensorType) else None
     if (dtype == "string" and reduction != "none") or (dtype in COMPLEX and reduction in ("max", "min")):
         return f"reduction '{reduction}' of {node.operator} is not defined for {dtype}"
     return None

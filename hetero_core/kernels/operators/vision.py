@@ -20,8 +20,8 @@ Vector = np.ndarray[tuple[int, ...], np.dtype[Any]]
 
 def _refuse_interpolation(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
     """Refuses to interpolate what is no float, for which no source says how it is rounded."""
-    mode, found = node.attributes.get("mode", "linear"), input_types[0]
-    dtype = found.dtype if isinstance(found, TensorType) else None
+    mode, data_type = node.attributes.get("mode", "linear"), input_types[0]
+    dtype = data_type.dtype if isinstance(data_type, TensorType) else None
     if mode == "nearest" or dtype is None or dtype in FLOATS:
         return None
     return f"mode '{mode}' of {node.operator} is implemented for floats, not for {dtype}"

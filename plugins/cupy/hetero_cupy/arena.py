@@ -129,12 +129,12 @@ def plan_arena(lifetimes: Sequence[Lifetime], sources: dict[int, list[int]]) -> 
     An array takes the place of one that ends where it begins: its own kernel is the last to read that one.
     """
     chains: dict[int, int] = {}
-    taken: set[int] = set()
+    claimed_sources: set[int] = set()
     for target, candidates in sources.items():
-        reused = next((source for source in candidates if source not in taken and lifetimes[source].end == target), None)
+        reused = next((source for source in candidates if source not in claimed_sources and lifetimes[source].end == target), None)
         if reused is not None:
             chains[target] = reused
-            taken.add(reused)
+            claimed_sources.add(reused)
     # Each chain is one block, of the first of its arrays.
     first: dict[int, int] = {}
     ends: dict[int, int] = {}
@@ -156,17 +156,17 @@ def _find_clashes(places: tuple[int, ...], sizes: tuple[int, ...], replaces: tup
     clashes: list[tuple[int, ...]] = []
     owned: list[tuple[int, int, tuple[int, ...]]] = []
     for index, (begin, size) in enumerate(zip(places, sizes, strict=True)):
-        end, kept, found = begin + size, [], dict[int, None]()
+        end, outer_ranges, overlapped_owners = begin + size, [], dict[int, None]()
         for left, right, owners in owned:
             if right <= begin or end <= left:
-                kept.append((left, right, owners))
+                outer_ranges.append((left, right, owners))
                 continue
-            found.update(dict.fromkeys(owners))
-            kept += [(low, high, owners) for low, high in ((left, begin), (end, right)) if low < high]
+            overlapped_owners.update(dict.fromkeys(owners))
+            outer_ranges += [(low, high, owners) for low, high in ((left, begin), (end, right)) if low < high]
         source = replaces[index]
-        clashes.append(tuple(other for other in found if other != source))
+        clashes.append(tuple(other for other in overlapped_owners if other != source))
         # Nobody asked whether the array is gone in whose place this one stands: whoever comes next does.
-        owned = [*kept, (begin, end, (index,) if source < 0 else (index, source))] if size else kept
+        owned = [*outer_ranges, (begin, end, (index,) if source < 0 else (index, source))] if size else outer_ranges
     return tuple(clashes)
 
 

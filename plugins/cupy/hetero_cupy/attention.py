@@ -30,8 +30,8 @@ def fuse_scores(network: Network) -> Network:
         if not _is_plain(first, "Add") or not _is_softmax(second) or len(second.inputs) != 1:
             return None
         for scores, mask in (first.inputs, first.inputs[::-1]):
-            found, made, added = (type_of(value) for value in (scores, first.outputs[0], mask))
-            if found == made and _is_mask(added, found):
+            scores_type, sum_type, added = (type_of(value) for value in (scores, first.outputs[0], mask))
+            if scores_type == sum_type and _is_mask(added, scores_type):
                 return replace(second, inputs=(scores, mask))
         return None
 

@@ -45,9 +45,9 @@ def take_attention(network: Network) -> Network:
         if node.domain or node.op_type != "Attention" or not _is_formula(node):
             return None
         types = [_find_type(network, name) for name in node.inputs[:4] if name]
-        if any(found is None for found in types):
+        if any(operand_type is None for operand_type in types):
             return None
-        q, k, v, *masks = (found for found in types if found is not None)
+        q, k, v, *masks = (operand_type for operand_type in types if operand_type is not None)
         if not q.dtype == k.dtype == v.dtype or q.dtype not in STORAGE:
             return None
         if find_sizes(node, q, k, v) is None or (masks and not _is_mask(masks[0], k)):
@@ -71,7 +71,7 @@ def _find_type(network: Network, value: str) -> TensorType | None:
 
 def find_sizes(node: Node, q: TensorType, k: TensorType, v: TensorType) -> tuple[int, int] | None:
     """Returns the elements of a head of q and k, and of v; None where they are unknown or too many, or heads do not fit."""
-    shapes = [found.shape or () for found in (q, k, v)]
+    shapes = [operand.shape or () for operand in (q, k, v)]
     is_packed = len(shapes[0]) == 3
     if {len(shape) for shape in shapes} not in ({3}, {4}):
         return None
@@ -140,16 +140,16 @@ class AttentionOperator:
         y = self._card.xp.empty(shape, dtype=q.dtype)
         if not y.size:
             return y
-        made = split_heads(y, q_num_heads)
+        y_heads = split_heads(y, q_num_heads)
         band, _, _ = choose_tile(form)
-        arrays = [many, *few, made]
+        arrays = [many, *few, y_heads]
         if mask is not None:
             arrays.append(_spread(mask, (batch, heads, queries, keys)))
         groups = batch * heads
         numbers = [np.int64(groups), *map(np.int32, (heads, heads // few[0].sizes[1], queries, keys)), factor]
-        steps = [np.int64(step) for one in arrays for step in one.steps]
+        steps = [np.int64(step) for operand in arrays for step in operand.steps]
         blocks = min(groups * -(-queries // band), _MOST_BLOCKS)
-        launch(blocks, THREADS, (*(one.array for one in arrays), *numbers, *steps))
+        launch(blocks, THREADS, (*(operand.array for operand in arrays), *numbers, *steps))
         return y
 
     def _compile(self, form: AttentionForm) -> Launch | None:
@@ -163,9 +163,9 @@ class AttentionOperator:
     ) -> Array:
         """Returns the formula's value, (batch, heads, queries, elements) or with heads and queries swapped as q has them."""
         xp = self._card.xp
-        wide = [widen(_order(xp, one)) for one in (q, *few)]
+        wide = [widen(_order(xp, operand)) for operand in (q, *few)]
         repeats = q.sizes[1] // few[0].sizes[1]
-        k, v = (one if repeats == 1 else xp.repeat(one, repeats, axis=1) for one in wide[1:])
+        k, v = (operand if repeats == 1 else xp.repeat(operand, repeats, axis=1) for operand in wide[1:])
         scores = xp.matmul(wide[0], xp.swapaxes(k, 2, 3)) * factor
         never = xp.full((), -np.inf, dtype=np.float32)
         if mask is not None:

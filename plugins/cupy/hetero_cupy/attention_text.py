@@ -56,13 +56,13 @@ def write_attention(form: AttentionForm) -> CudaText:
     mask_storage = "unsigned char" if form.mask == "bool" else STORAGE.get(form.mask, "")
     names = ("q", "k", "v", "y", *(("mask",) if form.mask else ()))
     steps = ", ".join(f"long long {name}_{axis}" for name in names for axis in ("batch", "head", "row", "element"))
-    given = f", const {mask_storage}* mask" if form.mask else ""
+    mask_parameter = f", const {mask_storage}* mask" if form.mask else ""
     read_q, read_k, read_v = (
         write_load(form.dtype, f"own_{name}[({first} + row) * {name}_row + element * {name}_element]")
         for name, first in (("q", "first"), ("k", "begin"), ("v", "begin"))
     )
     body = f"""
-extern "C" __global__ void NAME(const {storage}* q, const {storage}* k, const {storage}* v, {storage}* y{given},
+extern "C" __global__ void NAME(const {storage}* q, const {storage}* k, const {storage}* v, {storage}* y{mask_parameter},
                                 long long groups, int heads, int repeats, int queries, int keys, float scale, {steps}) {{
   __shared__ float band[{band * step}];
   __shared__ float tile[{tile * step}];

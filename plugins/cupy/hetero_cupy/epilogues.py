@@ -90,9 +90,9 @@ class LinearOperator:
         """Returns activation(A @ B + bias). Sums are float32, the result is rounded once, or once more behind the product."""
         a, b = a.T if transA else a, b.T if transB else b
         if self._products is not None:
-            found = self._products.multiply(a, b, bias, activation=activation, uses_tf32=self._uses_tf32)
-            if found is not None:
-                return found
+            product = self._products.multiply(a, b, bias, activation=activation, uses_tf32=self._uses_tf32)
+            if product is not None:
+                return product
         xp, y = self._card.xp, self._card.multiply(a, b, uses_tf32=self._uses_tf32)
         wide = widen(y) + widen(bias)
         if activation == "Relu":

@@ -140,7 +140,7 @@ class GpuExecutable(Executable):
         if len(types) != len(self.inputs):
             return
         with self._watch_memory("while a first run on zeros was watched"), self.card.use(self._stream):
-            zeros = tuple(self.card.xp.zeros(found.shape, dtype=numpy_dtype(str(found.dtype))) for found in types)
+            zeros = tuple(self.card.xp.zeros(input_type.shape, dtype=numpy_dtype(str(input_type.dtype))) for input_type in types)
             signature = sign_inputs(self.card, zeros)
             if signature is None:
                 return

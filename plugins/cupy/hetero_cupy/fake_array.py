@@ -94,12 +94,12 @@ class FakeArray:
         """None, as of an array that owns its memory: views are counted by themselves."""
 
     def __getitem__(self, key: Any) -> Any:
-        if any(isinstance(one, FakeArray) and one.dtype == bool for one in _keys(key)):
+        if any(isinstance(index, FakeArray) and index.dtype == bool for index in _keys(key)):
             raise HostAccessError("a boolean index makes as many elements as only the card knows")
         return self.home.wrap(self._array[self.home.unwrap(key)])
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        is_masked = any(isinstance(one, FakeArray) and one.dtype == bool for one in _keys(key))
+        is_masked = any(isinstance(index, FakeArray) and index.dtype == bool for index in _keys(key))
         if is_masked and isinstance(value, FakeArray) and value.size != 1:
             raise HostAccessError("a boolean index takes as many elements as only the card knows")
         self._array[self.home.unwrap(key)] = self.home.unwrap(value)

@@ -126,7 +126,10 @@ def _plant(node: Node, type_of: Callable[[str], ValueType | None]) -> Tree | Non
     elif not node.attributes.keys() <= rule.attributes.keys():
         return None
     types = [type_of(value) for value in (*node.inputs, *node.outputs)]
-    if not all(isinstance(found, TensorType) and found.dtype in STORAGE and found.shape is not None for found in types):
+    if not all(
+        isinstance(operand_type, TensorType) and operand_type.dtype in STORAGE and operand_type.shape is not None
+        for operand_type in types
+    ):
         return None
     parameters = tuple(float(node.attributes.get(name, default)) for name, default in rule.attributes.items())
     if not all(math.isfinite(parameter) for parameter in parameters):
@@ -182,20 +185,20 @@ def write_kernel(tree: Tree, dtypes: tuple[str, ...]) -> KernelText:
     `dtypes` are those of the inputs, then that of the output.
     """
     names: dict[Tree, str] = {}
-    *sources, made = dtypes
+    *sources, result_dtype = dtypes
     statements = [f"float v{index} = {write_load(dtype, f'x{index}')};" for index, dtype in enumerate(sources)]
-    for index, one in enumerate(_list_trees(tree)):
-        operator, parameters, arguments = one
+    for index, subtree in enumerate(_list_trees(tree)):
+        operator, parameters, arguments = subtree
         rule = _RULES[operator]
         written = [f"v{argument}" if isinstance(argument, int) else names[argument] for argument in arguments]
         values = {name: write_number(value) for name, value in zip(rule.attributes, parameters, strict=True)}
-        names[one] = f"t{index}"
+        names[subtree] = f"t{index}"
         statements.append(f"float t{index} = {rule.template.format(*written, **values)};")
-    statements.append(f"y0 = {write_store(made, names[tree])};")
+    statements.append(f"y0 = {write_store(result_dtype, names[tree])};")
     body = "\n".join(statements)
     name = f"hetero_fused_{sha256(f'{dtypes}{body}'.encode()).hexdigest()[:12]}"
     inputs = tuple(f"{_declare(dtype)} x{index}" for index, dtype in enumerate(sources))
-    return KernelText(name, inputs, (f"{_declare(made)} y0",), body, dtypes)
+    return KernelText(name, inputs, (f"{_declare(result_dtype)} y0",), body, dtypes)
 
 
 def _declare(dtype: str) -> str:
@@ -212,15 +215,15 @@ def write_number(value: float) -> str:
 def write_module(text: KernelText) -> str:
     """Returns a whole CUDA module with the kernel over `count` elements of arrays of one shape; what compilers of CUDA can check."""
     inputs = [declaration.split()[1] for declaration in text.inputs]
-    *sources, made = (STORAGE[dtype] for dtype in text.dtypes)
+    *sources, result_type = (STORAGE[dtype] for dtype in text.dtypes)
     declared = [f"const {storage}* {name}_" for storage, name in zip(sources, inputs, strict=True)]
-    arguments = ", ".join([*declared, f"{made}* y0_", "long long count"])
+    arguments = ", ".join([*declared, f"{result_type}* y0_", "long long count"])
     loads = "\n".join(f"    const {storage} {name} = {name}_[i];" for storage, name in zip(sources, inputs, strict=True))
     body = "\n".join(f"    {line}" for line in text.body.splitlines())
     return (
         f'{text.preamble}\nextern "C" __global__ void {text.name}({arguments}) {{\n'
         "  for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < count; i += (long long)gridDim.x * blockDim.x) {\n"
-        f"{loads}\n    {made} y0;\n{body}\n    y0_[i] = y0;\n  }}\n}}\n"
+        f"{loads}\n    {result_type} y0;\n{body}\n    y0_[i] = y0;\n  }}\n}}\n"
     )
 
 

@@ -98,11 +98,11 @@ def evaluate_node(node: Node, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None
     limits = RunLimits(node.label, memory_limit=sum(constant.nbytes for constant in constants.values()) + LARGEST_GROWTH)
     types = {name: constant.type for name, constant in constants.items()}
     try:
-        found = compile_program(Graph(node.name, (), outputs, (node,), constants, types)).run((), limits=limits)
+        results = compile_program(Graph(node.name, (), outputs, (node,), constants, types)).run((), limits=limits)
     except (HeteroError, ArithmeticError, LookupError, TypeError, ValueError):
         return None
-    made = dict(zip(node.writes, found, strict=True))
-    return tuple(made.get(name) for name in node.outputs)
+    value_of_name = dict(zip(node.writes, results, strict=True))
+    return tuple(value_of_name.get(name) for name in node.outputs)
 
 
 def bound_clips(network: Network) -> Network:

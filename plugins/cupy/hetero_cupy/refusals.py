@@ -39,15 +39,15 @@ def _refuse_node(node: Node, graph: Graph, dtypes: frozenset[str]) -> str | None
         return f"{node.operator} is computed on the host; HETERO:GPU,CPU runs it on CPU"
     # What a kernel reads was looked at with the table; of a custom operator nothing was.
     for value in (*(node.inputs if record is None else ()), *node.writes):
-        found = graph.type_of(value)
-        if isinstance(found, TensorType) and found.dtype is not None and found.dtype not in dtypes:
-            return f"value '{value}' of {node.operator} has dtype {found.dtype}; a card has {', '.join(sorted(dtypes))}"
+        value_type = graph.type_of(value)
+        if isinstance(value_type, TensorType) and value_type.dtype is not None and value_type.dtype not in dtypes:
+            return f"value '{value}' of {node.operator} has dtype {value_type.dtype}; a card has {', '.join(sorted(dtypes))}"
     reduction = node.attributes.get("reduction", "none")
     if node.op_type in ("ScatterElements", "ScatterND") and not node.domain and reduction != "none":
-        found = graph.type_of(node.inputs[0])
-        if found is None and node.inputs[0] in graph.initializers:
-            found = graph.initializers[node.inputs[0]].type
-        dtype = found.dtype if isinstance(found, TensorType) else None
+        value_type = graph.type_of(node.inputs[0])
+        if value_type is None and node.inputs[0] in graph.initializers:
+            value_type = graph.initializers[node.inputs[0]].type
+        dtype = value_type.dtype if isinstance(value_type, TensorType) else None
         if reduction not in ATOMIC_REDUCTIONS or dtype not in ATOMIC_DTYPES:
             return f"reduction '{reduction}' of {node.operator} on {dtype or 'an unknown type'} has no atomic instruction"
     for attribute, body in node.bodies.items():

@@ -30,11 +30,11 @@ class Uploads:
 
     def keep_on_card(self, network: Network, download: Callable[[Any], Any]) -> Network:
         """Returns the network with the large constants that were written as renewable ones, which `download` makes from the card's."""
-        kept: dict[int, Initializer] = {}
+        constant_of_id: dict[int, Initializer] = {}
         for constant in network.initializers.values():
-            found = self._written.get(_identify(constant.array)) if constant.nbytes >= SMALLEST_LEFT else None
-            kept[id(constant)] = constant if found is None else _leave_on_card(constant, found[1], download)
-        initializers = {name: kept[id(constant)] for name, constant in network.initializers.items()}
+            upload = self._written.get(_identify(constant.array)) if constant.nbytes >= SMALLEST_LEFT else None
+            constant_of_id[id(constant)] = constant if upload is None else _leave_on_card(constant, upload[1], download)
+        initializers = {name: constant_of_id[id(constant)] for name, constant in network.initializers.items()}
         return replace(network, initializers=MappingProxyType(initializers))
 
 

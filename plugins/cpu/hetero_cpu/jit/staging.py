@@ -99,11 +99,11 @@ def _interleave_planes(code: Code, p: dict[str, Number], x: Number, y: Number, c
         for number in range(channels):
             # Element k of the result is of channel k % channels and pixel k // channels; each step leaves what is not of its channel.
             places = [divmod(number * width + lane, channels) for lane in range(width)]
-            found = planes[0].shuffle(planes[0], [pixel_of_lane for pixel_of_lane, _ in places])
+            interleaved = planes[0].shuffle(planes[0], [pixel_of_lane for pixel_of_lane, _ in places])
             for channel in range(1, channels):
                 chosen = [width + place if own == channel else lane for lane, (place, own) in enumerate(places)]
-                found = found.shuffle(planes[channel], chosen)
-            code.store(y + pixel * (channels * FLOAT_BYTES), found, number * width * FLOAT_BYTES)
+                interleaved = interleaved.shuffle(planes[channel], chosen)
+            code.store(y + pixel * (channels * FLOAT_BYTES), interleaved, number * width * FLOAT_BYTES)
     _copy_planes(code, p, x, y, even)
 
 

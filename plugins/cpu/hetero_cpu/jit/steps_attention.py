@@ -35,8 +35,8 @@ def plan_native_attention(site: Site) -> Recipe | None:
     if split is None or not is_plain_attention(site) or site.group.epilogue:
         return None
     appends = site.has_input(4)
-    given = [site.prototypes[name] for name in node.inputs[:3]]
-    q, k, v = (split_heads(array, split) for array in (given[0], *join_caches(site)))
+    operands = [site.prototypes[name] for name in node.inputs[:3]]
+    q, k, v = (split_heads(array, split) for array in (operands[0], *join_caches(site)))
     batch, heads, queries, size = q.shape
     keys, value_size = k.shape[2], v.shape[3]
     if k.shape != (batch, heads, keys, size) or v.shape[:3] != (batch, heads, keys) or 0 in (*q.shape, keys, value_size):
@@ -44,7 +44,7 @@ def plan_native_attention(site: Site) -> Recipe | None:
     if any(array.shape[3] > 1 and array.strides[3] != _FLOAT_BYTES for array in (q, k, v)):
         return None
     caches = [site.prototypes[name] for name in node.inputs[4:6]] if appends else []
-    if appends and any(array.size == 0 or array.strides[3] != _FLOAT_BYTES for array in (*given[1:], *caches)):
+    if appends and any(array.size == 0 or array.strides[3] != _FLOAT_BYTES for array in (*operands[1:], *caches)):
         return None
     full_shape = (batch, heads, queries, keys)
     kind = ""
@@ -72,8 +72,8 @@ def plan_native_attention(site: Site) -> Recipe | None:
     units = batch * heads * blocks
     # Vectors of queries are computed whole.
     work = units * shape.vectors * find_width() * keys * (size + value_size)
-    wanted = largest(1, least(units, work // _SMALLEST_CHUNK, _CHUNKS_OF_WORKER * site.workers)) if site.workers > 1 else 1
-    units_of_chunk = choose_chunk_size(units, wanted, site.workers)
+    chunk_target = largest(1, least(units, work // _SMALLEST_CHUNK, _CHUNKS_OF_WORKER * site.workers)) if site.workers > 1 else 1
+    units_of_chunk = choose_chunk_size(units, chunk_target, site.workers)
     scale = float(node.attributes.get("scale", 1 / sqrt(size)))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:

@@ -83,8 +83,8 @@ def plan_native_batched_mat_mul(site: Site) -> Recipe | None:
     units = blocks * prod(shape[:-2])
     panel_bytes = align(depth * vectors * width * _FLOAT_BYTES) + 128 if is_b_turned or packs else 0
     work = units * rows * depth * vectors * width
-    wanted = largest(1, least(units, work // _SMALLEST_CHUNK, _CHUNKS_OF_WORKER * site.workers)) if site.workers > 1 else 1
-    units_of_chunk = choose_chunk_size(units, wanted, site.workers)
+    chunk_target = largest(1, least(units, work // _SMALLEST_CHUNK, _CHUNKS_OF_WORKER * site.workers)) if site.workers > 1 else 1
+    units_of_chunk = choose_chunk_size(units, chunk_target, site.workers)
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         arrays = spread(reads, writes[0])

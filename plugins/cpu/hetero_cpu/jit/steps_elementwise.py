@@ -37,10 +37,10 @@ def plan_native_expression(site: Site) -> Recipe | None:
     is_last = any(site.is_channels_last(operand) for operand in full)
     order = (0, 2, 3, 1) if is_last else tuple(range(len(shape)))
     prototype = lay_empty(shape, np.float32, order)
-    found = [find_kind(array, prototype) for array in arrays]
-    kinds = "".join(kind for kind in found if kind is not None)
+    operand_kinds = [find_kind(array, prototype) for array in arrays]
+    kinds = "".join(kind for kind in operand_kinds if kind is not None)
     # Axes of an image that its halo holds apart are no more than those that there are.
-    if None in found or (len(shape) > 4 and cut_rows(prototype, arrays) is None):
+    if None in operand_kinds or (len(shape) > 4 and cut_rows(prototype, arrays) is None):
         return None
     kernel = make_elementwise(Expression(kinds, tuple(reader.instructions)))
     values = tuple(operand for operand in reader.operands if isinstance(operand, str))

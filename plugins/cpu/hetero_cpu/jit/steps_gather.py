@@ -42,13 +42,13 @@ def plan_native_gather(site: Site) -> Recipe | None:
     rows_of_chunk = largest(1, least(rows, largest(_CHUNK // length, -(-rows // (8 * site.workers)))))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Any]:
-        table, wanted = reads
+        table, indices = reads
         numbers = (
-            address_of(table), size * length * FLOAT_BYTES, size, length, address_of(wanted), wanted.size, address_of(writes[0]),
+            address_of(table), size * length * FLOAT_BYTES, size, length, address_of(indices), indices.size, address_of(writes[0]),
             rows, rows_of_chunk,
         )  # fmt: skip
-        check = partial(_check_indices, table, wanted, axis)
-        return [check, NativeCall(GATHER, numbers, -(-rows // rows_of_chunk), (table, wanted, writes[0]))]
+        check = partial(_check_indices, table, indices, axis)
+        return [check, NativeCall(GATHER, numbers, -(-rows // rows_of_chunk), (table, indices, writes[0]))]
 
     return Recipe((value, name), bind, kernels=(GATHER,), calls_functions=True)
 

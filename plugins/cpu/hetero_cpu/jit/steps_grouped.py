@@ -33,7 +33,7 @@ def plan_grouped_convolution(site: Site) -> Recipe | None:
 
 def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue) -> Recipe:
     site, windows, group = convolution.site, convolution.windows, convolution.group
-    own, made = convolution.channels // group, convolution.outputs // group
+    own, group_outputs = convolution.channels // group, convolution.outputs // group
     height, width = windows.outputs
     taps = prod(windows.kernel)
     staging = choose_staging(convolution)
@@ -41,10 +41,10 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue) -> Recipe:
     is_flat = windows.is_pointwise and site.output_halo == NO_HALO and staging is None
     is_flat = is_flat and all(is_even(site.prototypes[value]) for value in (convolution.source, *added))
     pixels, lines = (convolution.batch * height * width, 1) if is_flat else (width, convolution.batch * height)
-    tiling = choose_tiling(pixels, made, find_width())
+    tiling = choose_tiling(pixels, group_outputs, find_width())
     chunks = choose_chunks(tiling, lines=lines, depth=own * taps, pixel_bytes=own * 4 * prod(windows.strides), workers=site.workers)
     weight = convolution.pack_later(("grouped", group, tiling.vectors, tiling.width), lambda w: _pack_groups(w, group, tiling))
-    bias = _pad_groups(epilogue.bias, group, made, tiling.padded_outputs)
+    bias = _pad_groups(epilogue.bias, group, group_outputs, tiling.padded_outputs)
     kernel = make_grouped_product(
         ProductShape(
             pixels=tiling.pixels,
@@ -73,8 +73,8 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue) -> Recipe:
             "rows": 1 if is_flat else height, "tiles": tiling.tiles, "long_tiles": tiling.long_tiles, "units": chunks.units,
             "units_of_chunk": chunks.units_of_chunk, "unit_chunks": chunks.unit_chunks, "blocks": tiling.blocks,
             "blocks_of_chunk": chunks.blocks_of_chunk, "last": tiling.last, "chunks_of_group": chunks.count, "x_group": own * 4,
-            "w_group": own * taps * tiling.padded_outputs * 4, "bias_group": tiling.padded_outputs * 4, "y_group": made * 4,
-            "added_group": made * 4,
+            "w_group": own * taps * tiling.padded_outputs * 4, "bias_group": tiling.padded_outputs * 4, "y_group": group_outputs * 4,
+            "added_group": group_outputs * 4,
         }  # fmt: skip
         if rest is not None:
             numbers |= {

@@ -119,7 +119,7 @@ def _pack(w: Array, size: int, tiling: Tiling) -> Array:
     for begin in range(0, tiling.padded_outputs, columns):
         held = min(columns, tiling.padded_outputs - begin)
         block = packed[positions * channels * begin :][: positions * channels * held].reshape(positions, channels, held)
-        made = min(held, outputs - begin)
-        block[:, :, made:] = 0
-        transform_kernels(w[begin : begin + made], kernel, block[:, :, :made])
+        block_outputs = min(held, outputs - begin)
+        block[:, :, block_outputs:] = 0
+        transform_kernels(w[begin : begin + block_outputs], kernel, block[:, :, :block_outputs])
     return packed

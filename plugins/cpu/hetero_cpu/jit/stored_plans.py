@@ -27,8 +27,8 @@ _DIGEST_BYTES = 32
 def make_key(digests: Mapping[str, bytes], workers: int) -> str:
     """Returns the name of a plan: a digest over the sections of its blob, the threads, LLVM, the processor and the code that emits."""
     digest = hashlib.sha256(f"{describe_environment()} {workers}".encode())
-    for name, found in sorted(digests.items()):
-        digest.update(hashlib.sha256(name.encode()).digest() + found)
+    for name, content_digest in sorted(digests.items()):
+        digest.update(hashlib.sha256(name.encode()).digest() + content_digest)
     return digest.hexdigest()[:40]
 
 

@@ -137,10 +137,10 @@ def _join(threads: list[threading.Thread]) -> None:
 
 def _stop_all() -> None:
     """Machine code must not outlive the memory that it runs in, which goes when the interpreter does."""
-    left = list(_helpers.items())
-    for _, memory in left:
-        _stop(memory, len(left))
-    _join([thread for thread, _ in left])
+    helpers = list(_helpers.items())
+    for _, memory in helpers:
+        _stop(memory, len(helpers))
+    _join([thread for thread, _ in helpers])
 
 
 atexit.register(_stop_all)

@@ -195,15 +195,17 @@ class Floats(Term):
 
     def shuffle(self, other: Floats, positions: Sequence[int]) -> Floats:
         """Returns elements of self followed by `other`, by position."""
-        wanted = ir.Constant(ir.VectorType(ir.I32, len(positions)), list(positions))
-        return Floats(self.code, self.code.builder.shuffle_vector(self.value, other.value, wanted))
+        mask = ir.Constant(ir.VectorType(ir.I32, len(positions)), list(positions))
+        return Floats(self.code, self.code.builder.shuffle_vector(self.value, other.value, mask))
 
     def fold(self, combine: Any) -> Floats:
         """Returns one float32 made of all elements by `combine(half, half)`, halves first."""
-        found = self
-        while found.width > 1:
-            half = found.width // 2
-            found = combine(found.shuffle(found, range(half)), found.shuffle(found, range(half, 2 * half)))
+        partial_result = self
+        while partial_result.width > 1:
+            half = partial_result.width // 2
+            partial_result = combine(
+                partial_result.shuffle(partial_result, range(half)), partial_result.shuffle(partial_result, range(half, 2 * half))
+            )
             if half == 1:
-                found = Floats(self.code, self.code.builder.extract_element(found.value, ir.Constant(ir.I32, 0)))
-        return found
+                partial_result = Floats(self.code, self.code.builder.extract_element(partial_result.value, ir.Constant(ir.I32, 0)))
+        return partial_result

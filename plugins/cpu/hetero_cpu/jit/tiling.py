@@ -144,12 +144,12 @@ def choose_chunks(tiling: Tiling, *, lines: int, depth: int, pixel_bytes: int, w
     outweighs = workers > 1 and weight_bytes > units * tiling.pixels * pixel_bytes and tiling.blocks >= _BLOCKS_OF_WORKER * workers
     if ((are_near and not outweighs) or tiling.blocks < 2 * workers) and units >= min(workers, tiling.blocks):
         near = max(1, _NEAR_BYTES // max(1, pixel_bytes * tiling.pixels))
-        wanted = largest(-(-units // near), least(most_chunks, 8 * workers) if workers > 1 else 1)
-        size = choose_chunk_size(units, wanted, workers)
+        chunk_target = largest(-(-units // near), least(most_chunks, 8 * workers) if workers > 1 else 1)
+        size = choose_chunk_size(units, chunk_target, workers)
         count = -(-units // size)
         return Chunks(units, size, count, tiling.blocks, count)
-    wanted = least(tiling.blocks, most_chunks, 8 * workers) if workers > 1 else 1
-    size = choose_chunk_size(tiling.blocks, wanted, workers)
+    chunk_target = least(tiling.blocks, most_chunks, 8 * workers) if workers > 1 else 1
+    size = choose_chunk_size(tiling.blocks, chunk_target, workers)
     return Chunks(units, units, 1, size, -(-tiling.blocks // size))
 
 

@@ -50,10 +50,10 @@ def _open_target() -> Any:
 
 def write_message(stream: IO[bytes], content: bytes, kind: bytes = b"") -> None:
     """Writes bytes with their kind and their count before them."""
-    left = memoryview(kind + len(content).to_bytes(_COUNT_BYTES, "little") + content)
+    unwritten = memoryview(kind + len(content).to_bytes(_COUNT_BYTES, "little") + content)
     # A stream without buffer may take less than it is given.
-    while left:
-        left = left[stream.write(left) :]
+    while unwritten:
+        unwritten = unwritten[stream.write(unwritten) :]
     stream.flush()
 
 

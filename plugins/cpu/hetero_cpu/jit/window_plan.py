@@ -80,8 +80,8 @@ def has_channel_vectors(array: Array) -> bool:
 
 def count_chunks(units: int, instructions: float, workers: int) -> int:
     """Returns into how many chunks work of so many vector instructions is cut."""
-    wanted = max(1, int(value_of(instructions) * _INSTRUCTION_TIME / _CHUNK_TIME))
-    chunks: int = least(units, wanted, _CHUNKS_OF_WORKER * workers)
+    chunk_target = max(1, int(value_of(instructions) * _INSTRUCTION_TIME / _CHUNK_TIME))
+    chunks: int = least(units, chunk_target, _CHUNKS_OF_WORKER * workers)
     return chunks
 
 

@@ -69,8 +69,8 @@ class WindowTile:
         """Returns the rows (axis 0) or columns (1) that the tile reads, in order."""
         count = (self.rows, self.pixels)[axis]
         stride, dilation = self.shape.strides[axis], self.shape.dilations[axis]
-        found = {output * stride + tap * dilation for output in range(count) for tap in range(self.shape.kernel[axis])}
-        return tuple(sorted(found))
+        positions = {output * stride + tap * dilation for output in range(count) for tap in range(self.shape.kernel[axis])}
+        return tuple(sorted(positions))
 
     def list_uses(self, axis: int, position: int) -> tuple[tuple[int, int], ...]:
         """Returns the pairs of (output, tap) that read a row or a column."""
