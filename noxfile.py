@@ -16,6 +16,8 @@ nox -s answers              changed models on CPU, TEMPLATE, ORT and OPENVINO be
 nox -s graphs               20,000 drawn graphs on CPU, 5,000 on each other device, into graphs.json; hours. It goes on where it
                             stopped; -- CPU -c CPU_KERNELS=JIT --seeds 0:500 --record graphs.json for one device
 nox -s endurance            twelve minutes of processes that are killed and devices that fail; -- --minutes 60 --seed 7 for more
+nox -s environments         two distributions of ONNX Runtime in one network, each in an environment of its own; downloads both
+nox -s rounds               100 rounds of devices that abort, exit, hang and eat memory in a process of their own; minutes
 nox -s lint types docs      style, types, and every code block of the docs
 """
 
@@ -109,14 +111,14 @@ def browser(session: nox.Session) -> None:
 def models(session: nox.Session) -> None:
     """Runs what other tools export; in the other sessions these tests skip."""
     tools = ("skl2onnx>=1.20,<2", "scikit-learn>=1.9,<1.10", "torch==2.13.0", "onnxscript>=0.7,<0.8")
-    install_workspace(session, list(COMPANIONS), *tools)
+    install_workspace(session, [with_extras(name, "jit") for name in COMPANIONS], *tools)
     session.run("pytest", "tests/models", *session.posargs, env=isolate(session))
 
 
 @nox.session(venv_backend="virtualenv")  # see engines
 def real(session: nox.Session) -> None:
     """Runs trained models by the pipelines of the packages that ship them; prints how many models, packages and comparisons."""
-    plugins = [with_extras("cpu", "jit"), "hetero", with_extras("onnxruntime", "cpu"), with_extras("openvino", "test"), "template"]
+    plugins = ["cpu", "hetero", with_extras("onnxruntime", "cpu"), with_extras("openvino", "test"), "template"]
     # What the packages need, less what brings a second ONNX Runtime or another torch.
     needed = (
         "opencv-python-headless",
@@ -152,7 +154,7 @@ def types(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Runs every Python block of the docs and README, and checks their links."""
-    install_workspace(session, [with_extras(name, "jit") for name in PLUGINS])
+    install_workspace(session, PLUGINS)
     run_tests(session, "tests/docs")
 
 
@@ -173,7 +175,7 @@ def shapes(session: nox.Session) -> None:
 @nox.session
 def plans(session: nox.Session) -> None:
     """Verifies plans of CPU that are made and not run; not among the default sessions."""
-    install_workspace(session, [with_extras("cpu", "test", "jit"), "template", "hetero"])
+    install_workspace(session, ["cpu", "template", "hetero"])
     session.run("python", "tests/bench/check_plans.py", *session.posargs, env=isolate(session))
 
 
@@ -199,7 +201,7 @@ GRAPHS = (
 @nox.session
 def graphs(session: nox.Session) -> None:
     """Tries drawn graphs on every device, for hours; a second run goes on with the seeds that graphs.json has not."""
-    install_workspace(session, [with_extras(name, "test", "jit") for name in PLUGINS])
+    install_workspace(session, [with_extras(name, "test") for name in PLUGINS])
     for subject in [session.posargs] if session.posargs else GRAPHS:
         session.run("python", "tests/graphs/run.py", *subject, env=isolate(session), success_codes=[0, 1])
 
@@ -207,7 +209,7 @@ def graphs(session: nox.Session) -> None:
 @nox.session
 def answers(session: nox.Session) -> None:
     """Goes on where tests/fuzz/ranges.json says that each device ended; not among the default sessions."""
-    install_workspace(session, [with_extras(name, "test", "jit") for name in PLUGINS])
+    install_workspace(session, [with_extras(name, "test") for name in PLUGINS])
     folder = session.create_tmp()
     for device in ("CPU", "TEMPLATE", "ORT", "OPENVINO") if "--device" not in session.posargs else ("",):
         arguments = session.posargs if not device else ["--device", device, "--seed", "1", "--cases", "1000", *session.posargs]
@@ -225,9 +227,23 @@ def endurance(session: nox.Session) -> None:
 
 
 @nox.session
+def environments(session: nox.Session) -> None:
+    """Runs one network over devices of two further environments, which the test makes; not among the default sessions."""
+    install_workspace(session, [*COMPANIONS, "process", "onnxruntime"])
+    session.run("pytest", "tests/environments", *session.posargs, env=isolate(session))
+
+
+@nox.session
+def rounds(session: nox.Session) -> None:
+    """Counts what devices that break in a process of their own leave behind; not among the default sessions."""
+    install_workspace(session, [*COMPANIONS, "process"])
+    session.run("python", "plugins/process/tests/rounds.py", *session.posargs, env=isolate(session))
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Prints figures; asserts nothing. With arguments, those of tests/bench/bench_models.py, that one alone."""
-    install_workspace(session, [with_extras(name, "test", "jit") for name in PLUGINS])
+    install_workspace(session, [with_extras(name, "test") for name in PLUGINS])
     # It clears its children's environment itself, and says what it cleared.
     session.run("python", "tests/bench/bench_models.py", *session.posargs)
     if session.posargs:

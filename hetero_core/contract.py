@@ -60,7 +60,7 @@ class ConfigKey:
 
 @record(frozen=True, slots=True)
 class QueryResult:
-    """What a device takes of a network, in the names of the network that was asked about.
+    """The answer of a device to a query: which nodes it takes, in the names of the network that was asked about.
 
     `supported` maps each node that it takes to the device (with the id that would be used), `refused` each other node to the reason.
     Together they name every node once.
@@ -73,7 +73,7 @@ class QueryResult:
 
 @record(frozen=True, slots=True)
 class Payload:
-    """What a plugin exports: named byte sections, and the version of their meaning.
+    """The content of an export: named byte sections, and the version of their meaning.
 
     The core wraps them in the container (identity, versions, digest) and gives the same sections back, memory-mapped, at import.
     `code` names the sections that are executed in whatever way; they are imported only where the user trusts the blob. Those of them in
@@ -136,7 +136,7 @@ class CancelToken:
 
 
 class RunContext:
-    """What belongs to one request and not to the executable; never used by two threads at once.
+    """The part of a run that belongs to one request and not to the executable; never used by two threads at once.
 
     `state` is what `Executable.create_state` returned for this request. `outputs` holds the caller's arrays to fill, None where there
     is none; a device may fill them or return arrays of its own. `profile` is None unless times are asked for, `limits` unless
@@ -166,7 +166,7 @@ class RunContext:
 
 
 Done = Callable[[tuple[Array, ...] | None, BaseException | None], None]
-"""What a device calls once when a run that it started has ended: with the outputs, or with None and the error."""
+"""The callback of a started run; the device calls it once, at the end, with the outputs, or with None and the error."""
 
 
 class Executable:
@@ -185,7 +185,7 @@ class Executable:
     on a thread of its own."""
 
     pipeline_depth: int = 1
-    """How many runs of one stream may be under way at once: more than 1 where a run passes several devices one after the other, so
+    """Number of runs of one stream that may be under way at once: more than 1 where a run passes several devices one after the other, so
     that the next one can begin on the first of them. The core runs NUM_STREAMS times as many asynchronous requests at once."""
 
     def run(self, inputs: tuple[Array, ...], context: RunContext) -> tuple[Array, ...]:

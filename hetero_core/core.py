@@ -18,6 +18,7 @@ from hetero_core.blobs.trust import require_trust
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
 from hetero_core.devices.device import Device
 from hetero_core.devices.extensions import check_extension, list_takers, takes_extensions
+from hetero_core.devices.isolation import find_for_call, resolve_call
 from hetero_core.devices.names import parse_device_name, split_device_list
 from hetero_core.devices.provenance import find_core_version
 from hetero_core.devices.registry import Registry
@@ -200,8 +201,7 @@ class Core:
 
     def resolve_config(self, device: str, config: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """Returns the complete configuration of a call with these values. Raises: as the call would for device, keys and values."""
-        parsed, entry = self._find(device)
-        return entry.resolve(parsed, config)[1]
+        return resolve_call(device, config, self._registry, self._find)[2]
 
     def set_config(self, config: Mapping[str, Any], device: str | None = None) -> None:
         """Sets values for later calls on a device or one id of it, or standard keys on all devices. All are checked before one is set;
@@ -217,14 +217,13 @@ class Core:
     # Query, load, import
 
     @own_errors("a query")
-    def query_network(self, network: Model, device: str, config: Mapping[str, Any] | None = None) -> QueryResult:
+    def query_network(self, network: Model, device: str = "AUTO", config: Mapping[str, Any] | None = None) -> QueryResult:
         """Returns which nodes of the network a device takes, and why it refuses the others.
 
         Raises: errors of reading, device names and configuration; DeadlineExceededError; never for a node that the device does not
         know.
         """
-        parsed, entry = self._find(device)
-        parsed, complete = entry.resolve(parsed, config)
+        parsed, entry, complete = resolve_call(device, config, self._registry, self._find)
         return call_in_time(
             lambda: entry.query_network(parsed, without_hints(self._as_network(network)), complete),
             what=f"a query about {describe_model(network)}",
@@ -234,14 +233,13 @@ class Core:
         )
 
     @own_errors("loading a network")
-    def load_network(self, network: Model, device: str, config: Mapping[str, Any] | None = None) -> ExecutableNetwork:
+    def load_network(self, network: Model, device: str = "AUTO", config: Mapping[str, Any] | None = None) -> ExecutableNetwork:
         """Returns the network compiled for a device.
 
         Raises: errors of reading, device names and configuration; UnsupportedNodesError with every refused node and its reason;
         DeadlineExceededError, MemoryLimitError.
         """
-        parsed, entry = self._find(device)
-        parsed, complete = entry.resolve(parsed, config)
+        parsed, entry, complete = resolve_call(device, config, self._registry, self._find)
         return call_in_time(
             lambda: self._load(network, entry, parsed, complete),
             what=f"loading {describe_model(network)}",
@@ -314,9 +312,9 @@ class Core:
         configuration.
         """
         if device is not None:
-            self._find(device)  # a wrong name is said before what is wrong with the blob
+            find_for_call(device, config, self._registry, self._find)  # a wrong name is said before what is wrong with the blob
         header, payload = read_blob(source)
-        parsed, entry = self._find(header.device if device is None else device)
+        parsed, entry, config = find_for_call(device or header.device, config, self._registry, self._find)
         check_header(header, entry, None if network is None else self._as_network(network))
         parsed, complete = merge_imported_config(header, parsed, entry, config)
         check_sections(payload, header.network, parsed, complete)

@@ -29,7 +29,7 @@ Weights of 4 bits that are dequantized, reshaped and turned take twelve times th
 
 @record(frozen=True, slots=True)
 class ReadLimits:
-    """What reading one model may take; `Core(read_limits=ReadLimits(nodes=10**6))` for more.
+    """The limits of reading one model; `Core(read_limits=ReadLimits(nodes=10**6))` for more.
 
     `nodes`: how many nodes the calls of model functions may be expanded to; those that stand in the file are not counted. `memory`:
     bytes that the names, attributes and types of expanded or inferred things may take beside the file, and sparse constants as dense
@@ -44,7 +44,7 @@ class ReadLimits:
 
 
 class ReadBudget:
-    """How much of its `ReadLimits` the reading of one model has taken so far. Belongs to one thread, that of the reading."""
+    """The share of its `ReadLimits` that the reading of one model has taken so far. Belongs to one thread, that of the reading."""
 
     __slots__ = ("_began", "_memory", "_nodes", "_seconds", "_title", "_until_clock", "limits")
 
@@ -97,7 +97,7 @@ class ReadBudget:
 
 
 class RunLimits:
-    """What one run may take, shared by the parts of a split network. Safe for threads.
+    """The limits of one run, shared by the parts of a split network. Safe for threads.
 
     A value counts from when it was made until nobody has it any more: the memory that it stands in, once, however many views of it
     there are. `node` is the last one that was begun.
@@ -208,6 +208,9 @@ def _find_roots(value: Any) -> list[Any]:
         if base is None:
             flags = getattr(value, "flags", None)
             return [value] if flags is None or getattr(flags, "owndata", True) else []
+        if type(base).__name__ == "PyCapsule":
+            # Memory of an engine, as ONNX Runtime's outputs have: it lives as long as this array.
+            return [value]
         if not hasattr(base, "nbytes"):
             return []
         value = base

@@ -51,15 +51,79 @@ class Conflict:
 
 
 @record(frozen=True, slots=True)
+class PlacedSegment:
+    """A run of nodes that placement keeps together, and the measured seconds of one run of it on each device that takes it.
+
+    `device` is the one chosen, "" where priority decides. `twin` is the index of the first segment that differs in names and weights
+    alone; the times are those of that one. `failures` maps a device that does not run it to the reason.
+    """
+
+    nodes: tuple[str, ...]
+    device: str
+    twin: int
+    seconds: Mapping[str, float]
+    failures: Mapping[str, str]
+
+
+@record(frozen=True, slots=True)
+class PlacementCandidate:
+    """A placement that was timed whole: a device for each segment, its parts, and the seconds of one run, estimated and measured.
+
+    `rounds` counts the turns in which it was timed beside the others; with 0 the seconds are those of its first runs. `error` says why
+    there is no measured time, "" where there is one.
+    """
+
+    title: str
+    devices: tuple[str, ...]
+    parts: int
+    estimate: float | None
+    seconds: float | None
+    rounds: int = 0
+    error: str = ""
+
+
+@record(frozen=True, slots=True)
+class Placement:
+    """What a measured placement stands on. `chosen` is the index of a candidate, None where priority decides because none was timed.
+
+    `transfers` are (source, target, seconds for each value, seconds for each byte) of devices that do not share a memory. `seconds` is
+    what the search took; `is_complete` says whether it came to its end, `is_kept` whether an earlier process made it.
+    """
+
+    segments: tuple[PlacedSegment, ...]
+    transfers: tuple[tuple[str, str, float, float], ...]
+    candidates: tuple[PlacementCandidate, ...]
+    chosen: int | None
+    seconds: float
+    is_complete: bool
+    is_kept: bool = False
+
+
+@record(frozen=True, slots=True)
+class HeldMemory:
+    """The bytes that a device will hold for a split, estimated before it is loaded, and its limit, None where it has none.
+
+    `border` are inputs and outputs of the network, states among them; `arena` is the most of inner values that is alive at once.
+    """
+
+    device: str
+    weights: int
+    border: int
+    arena: int
+    limit: int | None
+
+
+@record(frozen=True, slots=True)
 class Plan:
-    """How a network is split: the result of HETERO's query, as plain values, so that views of it need no plugin's code.
+    """The split of a network: the result of HETERO's query, as plain values, so that views of it need no plugin's code.
 
     `refusals` maps node -> device -> reason, for every device that was asked and said no, also where another one took the node; for
     those that failed to load it, and those that it left for another one although they take it.
     `candidates` maps node -> devices that would take it besides the one that has it; empty where only the plan was asked for: a
     device is asked about what those before it have left. `conflicts` say what keeps subgraphs of one device apart; `unexplained`
     counts the nodes for which no path was looked for because the network is large. `selection` is the text of every step of the
-    selection of subgraphs, where the query asked for it.
+    selection of subgraphs, where the query asked for it. `placement` has the measurements that decided which device runs what, where
+    that was asked for; `memory` what each device will hold, where limits of memory decided.
     """
 
     network: str
@@ -74,3 +138,5 @@ class Plan:
     unexplained: int = 0
     candidates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     selection: str = ""
+    placement: Placement | None = None
+    memory: tuple[HeldMemory, ...] = ()

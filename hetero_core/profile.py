@@ -155,8 +155,13 @@ class Profile:
 
     @property
     def queue_seconds(self) -> float:
-        """How long the run waited for its device to begin; 0 where it has not begun."""
+        """Seconds that the run waited until its device began; 0 where it has not begun."""
         return 0.0 if self.began is None else self.began - self.requested
+
+    @property
+    def latency(self) -> float | None:
+        """Seconds from when the run was asked for until it was done, the wait for the device included; None before its end."""
+        return None if self.ended is None else self.ended - self.requested
 
     @property
     def copied_bytes(self) -> int:

@@ -39,10 +39,10 @@ def _make(cls: type, *, eq: bool) -> type:
     if any(hasattr(base, "__dataclass_fields__") for base in cls.__mro__[1:]):
         raise TypeError(f"{cls.__name__} has a base with fields, which a record cannot have; use dataclasses.dataclass")
     written = frozenset(cls.__dict__)
-    made: Any = _dataclass(init=False, repr=False, eq=False, slots=True)(cls)
-    own = fields(made)
+    record_class: Any = _dataclass(init=False, repr=False, eq=False, slots=True)(cls)
+    own = fields(record_class)
     methods = {
-        "__init__": _compile_init(made, own),
+        "__init__": _compile_init(record_class, own),
         "__setattr__": _refuse_setting,
         "__delattr__": _refuse_deleting,
         "__getstate__": _get_state,
@@ -53,10 +53,10 @@ def _make(cls: type, *, eq: bool) -> type:
         methods["__eq__"], methods["__hash__"] = _compare_by(tuple(field.name for field in own if field.compare))
     for name, method in methods.items():
         if name not in written:
-            setattr(made, name, method)
-    made.__dataclass_params__.frozen = True
-    made.__dataclass_params__.eq = eq
-    return made  # type: ignore[no-any-return]  # a class, made by dataclass
+            setattr(record_class, name, method)
+    record_class.__dataclass_params__.frozen = True
+    record_class.__dataclass_params__.eq = eq
+    return record_class  # type: ignore[no-any-return]  # a class, made by dataclass
 
 
 def _compile_init(cls: type, own: tuple[Field[Any], ...]) -> Callable[..., None]:

@@ -1,1 +1,1 @@
-"""What outlives a run: containers, their digests and identity, whom to trust, and caches of loaded networks."""
+"""Loaded networks in files: containers, their digests and identity, trust, and the cache."""

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 Loaded = TypeVar("Loaded")
 
 LOCK_SECONDS = 300.0
-"""How long a load waits for another one of the same network, before it compiles for itself and leaves the cache alone."""
+"""Seconds for which a load waits for another load of the same network, before it compiles for itself and leaves the cache alone."""
 
 _IDENTITY = "hetero/cache"
 """The section of an entry that says what it was made from; the plugin that imports the entry does not see it."""

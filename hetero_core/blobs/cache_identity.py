@@ -1,4 +1,4 @@
-"""What makes two loads the same: a text that names everything that shapes a compiled network. Its digest names the cache entry.
+"""The identity of a load: a text that names everything that shapes a compiled network. Its digest names the cache entry.
 
 Rule: what is in doubt is in the text. Too much in it costs a compilation, too little gives a network that was made for another load.
 """
@@ -44,7 +44,7 @@ def describe_load(
         "fingerprint": network.fingerprint,
         "pins": dict(network.affinity),
         "device": _describe_device(device, entry, config, find, is_part=bool(device.arguments)),
-        "extensions": sorted(f"{one.domain}:{one.op_type}-{one.since_version}" for one in extensions),
+        "extensions": sorted(f"{extension.domain}:{extension.op_type}-{extension.since_version}" for extension in extensions),
         "wrappers": [str(describe_object("", wrapper)) for wrapper in wrappers],
     }
     return json.dumps(fields, sort_keys=True, default=_to_json).encode()

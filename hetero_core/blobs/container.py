@@ -47,7 +47,7 @@ _PIECE_SIZE = 1 << 24
 
 @record(frozen=True, slots=True)
 class BlobHeader:
-    """What a container says about itself. `inputs` and `outputs` are names; `config` is the complete configuration."""
+    """The header of a container. `inputs` and `outputs` are names; `config` is the complete configuration."""
 
     device: str
     distribution: str
@@ -247,16 +247,16 @@ def find_code(payload: Payload) -> tuple[str, ...]:
 
     Costs no digest.
     """
-    found: list[str] = []
+    marked: list[str] = []
     left = [("", payload)]
     while left:
         where, one = left.pop()
-        found += [where + name for name in one.code if name not in one.spare]
+        marked += [where + name for name in one.code if name not in one.spare]
         for name, section in one.sections.items():
             inner = _peek(section)
             if inner is not None:
                 left.append((f"{where}{name}: ", inner))
-    return tuple(found)
+    return tuple(marked)
 
 
 def _peek(section: Any) -> Payload | None:
@@ -283,13 +283,13 @@ _KIND_IN_WORDS = {int: "an int", str: "a text", list: "a list", dict: "an object
 
 def _read_header(fields: dict[str, Any]) -> BlobHeader:
     """Raises: ValueError for a field that is missing, unknown or of another type."""
-    found = {name: _take_field(fields, name, kind) for name, kind in _KIND_OF_FIELD.items()}
+    header_fields = {name: _take_field(fields, name, kind) for name, kind in _KIND_OF_FIELD.items()}
     if fields:
         raise ValueError(f"it has the fields {', '.join(fields)}, which the format does not have")
     for side in ("inputs", "outputs"):
-        if not all(isinstance(name, str) for name in found[side]):
-            raise ValueError(f"its {side} are {found[side]!r}; expected names")
-    return BlobHeader(**{**found, "inputs": tuple(found["inputs"]), "outputs": tuple(found["outputs"])})
+        if not all(isinstance(name, str) for name in header_fields[side]):
+            raise ValueError(f"its {side} are {header_fields[side]!r}; expected names")
+    return BlobHeader(**{**header_fields, "inputs": tuple(header_fields["inputs"]), "outputs": tuple(header_fields["outputs"])})
 
 
 def _read_row(row: Any) -> _Row:

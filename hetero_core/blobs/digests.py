@@ -26,21 +26,21 @@ def digest_sections(sections: Mapping[str, memoryview]) -> dict[str, bytes]:
         for name, section in sections.items()
         for begin in range(0, section.nbytes, PIECE_BYTES)
     ]
-    found = _digest_pieces([piece for _, piece in pieces])
+    digests = _digest_pieces([piece for _, piece in pieces])
     joined = {name: hashlib.sha256() for name in sections}
-    for (name, _), digest in zip(pieces, found, strict=True):
+    for (name, _), digest in zip(pieces, digests, strict=True):
         joined[name].update(digest)
     return {name: digest.digest() for name, digest in joined.items()}
 
 
 def _digest_pieces(pieces: list[memoryview]) -> list[bytes]:
-    found = [b""] * len(pieces)
+    digests = [b""] * len(pieces)
     left = iter(range(len(pieces)))
 
     def work() -> None:
         # One iterator of integers, whose next is one step of the interpreter: each piece goes to one thread.
         for index in left:
-            found[index] = hashlib.sha256(pieces[index]).digest()
+            digests[index] = hashlib.sha256(pieces[index]).digest()
 
     helpers = []
     for _ in range(min(count_processors(), _MOST_THREADS, len(pieces) // _FEWEST_PIECES) - 1):
@@ -53,4 +53,4 @@ def _digest_pieces(pieces: list[memoryview]) -> list[bytes]:
     work()
     for helper in helpers:
         helper.join()
-    return found
+    return digests

@@ -124,9 +124,9 @@ def _open_own(parent: int, name: str, path: Path) -> int:
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
     except OSError as error:
-        found = "a link" if _is_link(parent, name) else f"no folder that can be opened ({error.strerror or error})"
+        fault = "a link" if _is_link(parent, name) else f"no folder that can be opened ({error.strerror or error})"
         raise PrivateFolderError(
-            f"cannot keep code in '{path}': it is {found}; expected a folder of your own. Remove it"
+            f"cannot keep code in '{path}': it is {fault}; expected a folder of your own. Remove it"
         ) from error
     try:
         _make_private(descriptor, path)

@@ -1,4 +1,4 @@
-"""Whether code in a blob may be used: only within an import for which the user has said `trust=True`, containers in it included."""
+"""Permission to use code from a blob: only within an import that the user called with `trust=True`, nested containers included."""
 
 from __future__ import annotations
 
@@ -43,6 +43,11 @@ def require_trust(header: BlobHeader, payload: Payload, *, trust: bool) -> Itera
             payload = payload.without_spare_code()
     with trust_imports(trust or _is_trusted.get()):
         yield payload
+
+
+def are_imports_trusted() -> bool:
+    """Says whether the import that this thread works for uses code; for a plugin that hands a blob to another process."""
+    return _is_trusted.get()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What a command hands back to `main`, the exit codes, and how values become JSON."""
+"""The answer that a command returns to `main`, the exit codes, and the conversion of values to JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BROKEN_PIPE = 141
 
 
 class UsageError(HeteroError, ValueError):
-    """What was typed cannot be done: an option, a pair or an input file is wrong."""
+    """The command line asks for something impossible: an option, a pair or an input file is wrong."""
 
 
 @record(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from hetero_core.cli.options import (
     add_command,
     add_input_options,
     add_pin_options,
+    add_repeated,
     find_target,
     read_config,
     read_pins,
@@ -45,13 +46,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
         metavar="DEVICE",
         help="for example CPU, GPU.1 or HETERO:GPU,CPU; may be repeated, the outputs of the others are compared with those of the first",
     )
-    parser.add_argument(
-        "-c",
-        "--config",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a configuration key; of several devices, those that have it get it; may be repeated",
+    add_repeated(
+        parser, "-c", "--config", metavar="KEY=VALUE", help="a configuration key, for those devices that have it; may be repeated"
     )
     add_pin_options(parser)
     _add_timing_options(parser)

@@ -31,7 +31,7 @@ _KERNEL_VARIABLES = frozenset(
 _THREAD_VARIABLES = frozenset({"MKL_DOMAIN_NUM_THREADS", "MKL_DYNAMIC", "MKL_NUM_THREADS"})
 
 _TRACE_PROCESSES = 1000
-"""How many processes of a trace are kept for each device."""
+"""Number of processes in a trace that each device may have."""
 
 
 def clear_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:

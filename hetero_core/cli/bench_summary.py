@@ -53,9 +53,13 @@ def _summarize_device(bench: Bench, position: int, device: str) -> dict[str, Any
 
 
 def _describe_round(answer: Mapping[str, Any]) -> dict[str, Any]:
-    kept = ("read_seconds", "load_seconds", "first_seconds", "peak_bytes")
+    copied_fields = ("read_seconds", "load_seconds", "first_seconds", "peak_bytes")
     measured = {"runs": len(answer["latencies"]), "median_seconds": median(answer["latencies"])}
-    return {**measured, "per_second": len(answer["latencies"]) / answer["seconds"], **{name: answer[name] for name in kept}}
+    return {
+        **measured,
+        "per_second": len(answer["latencies"]) / answer["seconds"],
+        **{name: answer[name] for name in copied_fields},
+    }
 
 
 def find_percentile(ordered: Sequence[float], percent: int) -> float:
@@ -119,10 +123,10 @@ def _show_milliseconds(seconds: float) -> str:
 
 
 def _show_difference(row: Mapping[str, Any]) -> str:
-    found = row.get("difference")
-    if found is None:
+    difference = row.get("difference")
+    if difference is None:
         return "-"
-    absolute = found["max_absolute_difference"]
+    absolute = difference["max_absolute_difference"]
     return "differs" if absolute is None else f"{absolute:.3g}"
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError
 from hetero_core.cli.divergences import advise_on_plan, describe_divergence, format_divergence
-from hetero_core.cli.options import Parser, add_command, add_input_options, read_config, read_model, read_shapes
+from hetero_core.cli.options import Parser, add_command, add_input_options, add_repeated, read_config, read_model, read_shapes
 from hetero_core.cli.progress import Step, follow
 from hetero_core.cli.run import read_tolerance, wait_for_kernels
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hetero_core.runtime.executable import ExecutableNetwork
 
 _MOST_SECONDS = 60.0
-"""How long machine code that is compiled in the background is waited for."""
+"""Seconds to wait for machine code that is compiled in the background."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
@@ -29,9 +29,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument(
         "-d", "--device", required=True, action="append", metavar="DEVICE", help="given twice; the first one is the reference"
     )
-    parser.add_argument(
-        "-c", "--config", action="append", default=[], metavar="KEY=VALUE", help="a configuration key of the devices that have it"
-    )
+    add_repeated(parser, "-c", "--config", metavar="KEY=VALUE", help="a configuration key of the devices that have it")
     add_input_options(parser)
     parser.add_argument(
         "--rtol",
@@ -55,7 +53,7 @@ def answer_compare(options: argparse.Namespace) -> Answer:
 
     Raises: UsageError, errors of reading, devices, configuration and inputs.
     """
-    from hetero_core.cli.inputs import collect_inputs
+    from hetero_core.cli.inputs import collect_with_constants
     from hetero_core.core import Core  # reads the installed distributions
     from hetero_core.debugging.divergence import Divergence, compare_outputs_as_they_are, find_divergence
 
@@ -63,9 +61,8 @@ def answer_compare(options: argparse.Namespace) -> Answer:
         raise UsageError(f"expected two devices, as in -d TEMPLATE -d CPU; got {len(options.device)}")
     with Core() as core:
         configs = _split_config(core, options)
-        network = read_model(core, options.model)
-        inputs = collect_inputs(
-            options.input, network.inputs, network=network.name, shapes=read_shapes(options.shape), seed=options.seed
+        network, inputs = collect_with_constants(
+            read_model(core, options.model), options.input, shapes=read_shapes(options.shape), seed=options.seed
         )
         with ExitStack() as stack:
             step = follow(options)

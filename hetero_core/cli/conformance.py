@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError
-from hetero_core.cli.options import Parser, add_command, read_config
+from hetero_core.cli.options import Parser, add_command, add_repeated, read_config
 from hetero_core.cli.progress import follow
 from hetero_core.cli.tables import format_table
 
@@ -23,25 +23,14 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     """Adds the command."""
     parser = add_command(subparsers, "conformance", "check that a device does what every device owes", answer_conformance)
     parser.add_argument("device", nargs="?", metavar="DEVICE", help="for example CPU, GPU.1 or HETERO:GPU,CPU")
-    parser.add_argument(
-        "--level", action="append", default=[], metavar="LEVEL", help="only checks of this level; may be repeated (default: all)"
-    )
-    parser.add_argument(
-        "--check", action="append", default=[], metavar="GLOB", help="only checks whose names match, as 'cancel.*'; may be repeated"
-    )
+    add_repeated(parser, "--level", metavar="LEVEL", help="only checks of this level; may be repeated (default: all)")
+    add_repeated(parser, "--check", metavar="GLOB", help="only checks whose names match, as 'cancel.*'; may be repeated")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="what random inputs and cuts are drawn from (default 0)")
     parser.add_argument(
         "--cases", type=_read_count, metavar="N", help="how many graphs the level graphs draws, from --seed on (default 30)"
     )
     parser.add_argument("--reference", metavar="DEVICE", help="the device beside it in the level hetero (default TEMPLATE, or CPU)")
-    parser.add_argument(
-        "-c",
-        "--config",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a configuration key of the device; may be repeated",
-    )
+    add_repeated(parser, "-c", "--config", metavar="KEY=VALUE", help="a configuration key of the device; may be repeated")
     parser.add_argument("--html", metavar="FILE", help="write the report, with the support matrix, as an HTML page")
     parser.add_argument("--markdown", metavar="FILE", help="write it as Markdown")
     parser.add_argument("--list", action="store_true", help="list the checks and run none")

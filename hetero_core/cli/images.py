@@ -58,9 +58,9 @@ def _read_pixels(path: Path) -> np.ndarray[Any, Any]:
 def _lay_out(pixels: np.ndarray[Any, Any], path: Path, spec: ValueSpec) -> np.ndarray[Any, Any]:
     axis = _find_channel_axis(path, spec)
     shape = spec.shape or ()
-    wanted = 1 if axis is None else shape[axis]
-    if pixels.shape[2] != wanted:
-        raise UsageError(f"image '{path}' has {pixels.shape[2]} channels; input {spec} takes {wanted}. Convert the image first")
+    channels = 1 if axis is None else shape[axis]
+    if pixels.shape[2] != channels:
+        raise UsageError(f"image '{path}' has {pixels.shape[2]} channels; input {spec} takes {channels}. Convert the image first")
     if axis is None:
         return pixels[:, :, 0]
     laid_out = pixels.transpose(2, 0, 1) if axis == len(shape) - 3 else pixels

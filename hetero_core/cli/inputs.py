@@ -21,6 +21,8 @@ from hetero_core.network.types import OptionalType, TensorType, ValueSpec
 if TYPE_CHECKING:
     import numpy as np
 
+    from hetero_core.network.graph import Network
+
 
 def collect_inputs(
     texts: Sequence[str],
@@ -39,12 +41,29 @@ def collect_inputs(
     """
     from hetero_core.runtime.door import order_inputs
 
-    given = read_inputs(texts, specs, network=network, replaceable=replaceable)
-    asked = (*specs, *(spec for spec in replaceable if spec.name in given))
-    filled = fill_inputs(given, asked, shapes, seed=seed)
+    inputs = read_inputs(texts, specs, network=network, replaceable=replaceable)
+    asked = (*specs, *(spec for spec in replaceable if spec.name in inputs))
+    filled = fill_inputs(inputs, asked, shapes, seed=seed)
     require_complete(filled, asked, network=network)
     order_inputs(filled, asked, network=network)
     return filled
+
+
+def collect_with_constants(
+    network: Network, texts: Sequence[str], *, shapes: Mapping[str, tuple[int, ...]], seed: int
+) -> tuple[Network, dict[str, Any]]:
+    """Returns the inputs as `collect_inputs` does, and the network with the replaceable constants that are given as inputs.
+
+    Raises: as `collect_inputs`.
+    """
+    from hetero_core.runtime.replaced import list_replaceable
+    from hetero_core.transforms.optional_inputs import free_constants  # imports onnx, for inference
+
+    inputs = collect_inputs(
+        texts, network.inputs, network=network.name, shapes=shapes, seed=seed, replaceable=list_replaceable(network)
+    )
+    names = tuple(name for name in network.border.replaceable if name in inputs)
+    return free_constants(network, names) if names else network, inputs
 
 
 def read_inputs(
@@ -257,8 +276,8 @@ def _view_as(array: Any, spec: ValueSpec) -> Any:
     """NumPy files keep bfloat16 and its kin as plain bytes; those of the right size get their element type back."""
     if spec.dtype is None or array.dtype.kind != "V" or array.dtype.names is not None:
         return array
-    wanted = numpy_dtype(spec.dtype)
-    return array.view(wanted) if wanted.itemsize == array.dtype.itemsize else array
+    dtype = numpy_dtype(spec.dtype)
+    return array.view(dtype) if dtype.itemsize == array.dtype.itemsize else array
 
 
 def _draw_tensor(spec: ValueSpec, shape: tuple[int, ...], *, seed: tuple[int, int]) -> np.ndarray[Any, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import Answer
-from hetero_core.cli.options import Parser, add_command, add_shape_option, read_model, reshape
+from hetero_core.cli.options import Parser, add_command, add_repeated, add_shape_option, read_model, reshape
 from hetero_core.cli.progress import Step, follow
 from hetero_core.cli.tables import format_table
 from hetero_core.cli.verdicts import add_cures, advise, ask_device, ask_installed_devices, format_verdicts
@@ -28,11 +28,10 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     """Adds the command."""
     parser = add_command(subparsers, "inspect", "show what is in a model, and which devices run it", answer_inspect)
     parser.add_argument("model", metavar="MODEL", help="an .onnx file")
-    parser.add_argument(
+    add_repeated(
+        parser,
         "-d",
         "--device",
-        action="append",
-        default=[],
         metavar="DEVICE",
         help="ask this device about every operator, and no other; may be repeated (every installed device about the model)",
     )

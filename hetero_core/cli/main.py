@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from hetero_core.cli import bench, compare, conformance, demo, devices, doctor, inspect, query, reduce, run, visualize
+from hetero_core.cli import bench, compare, conformance, demo, devices, doctor, inspect, query, reduce, run, tune, visualize
 from hetero_core.cli import compile as compile_command
 from hetero_core.cli.answer import BROKEN_PIPE, BUG, INTERRUPTED, OUTPUT_LOST, Answer, error_to_json, exit_code_of_error, to_json
 from hetero_core.cli.options import Parser
@@ -64,6 +64,7 @@ def build_parser() -> Parser:
         visualize,
         run,
         bench,
+        tune,
         compare,
         reduce,
         compile_command,

@@ -1,4 +1,4 @@
-"""What `hetero bench` runs in a process of its own: one device, loaded, timed or traced, and told in a file.
+"""The child process of `hetero bench`: it loads one device, times or traces it, and writes the result to a file.
 
 `python -m hetero_core.cli.measurement FOLDER` reads FOLDER/task.json and writes FOLDER/answer.json. What engines print goes to
 standard error. Imports nothing heavy before the task is read.
@@ -31,7 +31,7 @@ _TRACED_RUNS = 5
 
 @record(frozen=True, slots=True)
 class BenchTask:
-    """What to measure, as JSON can hold it.
+    """The measurement to make, in values that JSON can hold.
 
     `is_shared`: other devices get the same `config` and `pins`, so what this one has no use for is left out and told. `requests` is None
     for one request that is run again and again; else a queue has as many, 0 as many as the network likes. Timed for `seconds` or
@@ -118,10 +118,11 @@ def _load(core: Core, task: BenchTask, config: Mapping[str, str]) -> tuple[Execu
     """Returns the loaded network, its inputs, and how long reading and loading took."""
     from hetero_core.cli.inputs import collect_inputs
     from hetero_core.cli.options import is_blob, pin_network
+    from hetero_core.runtime.replaced import list_replaceable
 
-    wanted = dict(config)
+    settings = dict(config)
     if task.first_process is not None:
-        wanted = {name: value for name, value in config.items() if name.strip().upper() != "PERF_COUNT"} | {"PERF_COUNT": "YES"}
+        settings = {name: value for name, value in config.items() if name.strip().upper() != "PERF_COUNT"} | {"PERF_COUNT": "YES"}
     collect = partial(
         collect_inputs, task.inputs, shapes={name: tuple(shape) for name, shape in task.shapes.items()}, seed=task.seed
     )
@@ -129,17 +130,17 @@ def _load(core: Core, task: BenchTask, config: Mapping[str, str]) -> tuple[Execu
         if task.pins:
             raise UsageError(f"--pin needs the ONNX model; '{task.model}' is an exported network, whose devices are chosen already")
         began = perf_counter()
-        executable = core.import_network(task.model, task.device, wanted)
+        executable = core.import_network(task.model, task.device, settings)
         times = {"read_seconds": 0.0, "load_seconds": perf_counter() - began}
-        return executable, collect(executable.inputs, network=executable.name), times
-    core.resolve_config(task.device, wanted)  # a wrong name is said before what is wrong with the inputs
+        return executable, collect(executable.inputs, network=executable.name, replaceable=executable.replaceable), times
+    core.resolve_config(task.device, settings)  # a wrong name is said before what is wrong with the inputs
     began = perf_counter()
     network = core.read_network(task.model)
     read_seconds = perf_counter() - began
-    inputs = collect(network.inputs, network=network.name)
+    inputs = collect(network.inputs, network=network.name, replaceable=list_replaceable(network))
     pinned = network if ignores_pins(core, task) else pin_network(core, network, task.device, task.pins)
     began = perf_counter()
-    executable = core.load_network(pinned, task.device, wanted)
+    executable = core.load_network(pinned, task.device, settings)
     return executable, inputs, {"read_seconds": read_seconds, "load_seconds": perf_counter() - began}
 
 
@@ -176,7 +177,7 @@ def _time_one_request(executable: ExecutableNetwork, inputs: Mapping[str, Any], 
 
 
 def _is_enough(task: BenchTask, runs: int, seconds: float) -> bool:
-    """One run is the least, however long it takes."""
+    """Says whether a round may end; it has at least one run, however long that takes."""
     if task.iterations is not None:
         return runs >= task.iterations
     return runs > 0 and task.seconds is not None and seconds >= task.seconds

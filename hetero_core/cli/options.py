@@ -62,26 +62,23 @@ def add_command(
     return parser
 
 
+def add_repeated(parser: argparse._ActionsContainer, *names: str, metavar: str, help: str) -> None:  # noqa: A002  # argparse's name
+    """Adds an option that may be repeated; its values are a list, empty where it is absent."""
+    parser.add_argument(*names, action="append", default=[], metavar=metavar, help=help)
+
+
 def add_device_options(parser: Parser, *, required: bool = True) -> None:
     """Adds -d, -c, --pin and --affinity."""
     parser.add_argument("-d", "--device", required=required, metavar="DEVICE", help="for example CPU, GPU.1 or HETERO:GPU,CPU")
-    parser.add_argument(
-        "-c",
-        "--config",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a configuration key of the device; may be repeated",
-    )
+    add_repeated(parser, "-c", "--config", metavar="KEY=VALUE", help="a configuration key of the device; may be repeated")
     add_pin_options(parser)
 
 
 def add_pin_options(parser: Parser) -> None:
     """Adds --pin and --affinity."""
-    parser.add_argument(
+    add_repeated(
+        parser,
         "--pin",
-        action="append",
-        default=[],
         metavar="PATTERN=DEVICE",
         help="run these nodes there: a name, a glob, re:EXPRESSION or op:OPERATOR; may be repeated",
     )
@@ -90,10 +87,9 @@ def add_pin_options(parser: Parser) -> None:
 
 def add_shape_option(parser: Parser) -> None:
     """Adds --shape of the commands that read a model and give it other shapes; see `reshape`."""
-    parser.add_argument(
+    add_repeated(
+        parser,
         "--shape",
-        action="append",
-        default=[],
         metavar="NAME=SIZE,...",
         help="the shape of an input, or the value of a named size for all inputs; may be repeated",
     )
@@ -102,19 +98,11 @@ def add_shape_option(parser: Parser) -> None:
 def add_input_options(parser: Parser, title: str = "inputs") -> None:
     """Adds -i, --seed and --shape of the commands that draw what is not given."""
     inputs = parser.add_argument_group(title, "what is not given is random")
-    inputs.add_argument(
-        "-i",
-        "--input",
-        action="append",
-        default=[],
-        metavar="NAME=FILE",
-        help="a file as for 'hetero run', or NAME=VALUE; may be repeated",
-    )
+    add_repeated(inputs, "-i", "--input", metavar="NAME=FILE", help="a file as for 'hetero run', or NAME=VALUE; may be repeated")
     inputs.add_argument("--seed", type=read_seed, default=0, metavar="N", help="the seed of random inputs (0)")
-    inputs.add_argument(
+    add_repeated(
+        inputs,
         "--shape",
-        action="append",
-        default=[],
         metavar="NAME=SIZE,...",
         help="the shape of a random input with open dimensions, or the value of a named size for all inputs; may be repeated",
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import UsageError
-from hetero_core.cli.options import Parser, reshape
+from hetero_core.cli.options import Parser, add_repeated, reshape
 from hetero_core.network.border import InputInfo
 
 if TYPE_CHECKING:
@@ -33,20 +33,17 @@ _DESCRIPTIONS = {
 def add_preparation_options(parser: Parser) -> None:
     """Adds the options, in a group of their own."""
     group = parser.add_argument_group("preparation of the model")
-    group.add_argument(
+    add_repeated(
+        group,
         "--shape",
-        action="append",
-        default=[],
         metavar="NAME=SIZE,...",
-        help="run the model for this shape of an input, or this value of a named size; for an exported network the shape of a random "
-        "input with open dimensions",
+        help="run the model for this shape of an input, or this value of a named size; for an exported network the shape "
+        "of a random input with open dimensions",
     )
     group.add_argument("--batch", type=_read_batch, metavar="N", help="run the model for this batch size")
     for name, summary in _DESCRIPTIONS.items():
         group.add_argument(f"--{name}", action="append", default=[], metavar="[NAME=]VALUE", help=summary)
-    group.add_argument(
-        "--output", action="append", default=[], metavar="VALUE", help="only this output, or this inner value; may be repeated"
-    )
+    add_repeated(group, "--output", metavar="VALUE", help="only this output, or this inner value; may be repeated")
 
 
 def find_given(options: argparse.Namespace) -> list[str]:

@@ -13,7 +13,7 @@ FIRST_SECONDS = 1.0
 NEXT_SECONDS = 10.0
 
 Title = str | Callable[[], str]
-"""What a step does, or a function that says how far it is."""
+"""The description of a step, or a function that returns one with the progress so far."""
 
 Step = Callable[[Title], contextlib.AbstractContextManager[None]]
 """Says that a step goes on for as long as the context lasts."""

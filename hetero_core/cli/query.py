@@ -10,6 +10,7 @@ from hetero_core.cli.options import (
     Parser,
     add_command,
     add_device_options,
+    add_repeated,
     add_shape_option,
     pin_network,
     read_config,
@@ -41,9 +42,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     add_device_options(parser)
     add_shape_option(parser)
     parser.add_argument("--dot", action="store_true", help="print the split in the DOT language of Graphviz")
-    parser.add_argument(
-        "--explain", action="append", default=[], metavar="NODE", help="tell why this node is where it is; may be repeated"
-    )
+    add_repeated(parser, "--explain", metavar="NODE", help="tell why this node is where it is; may be repeated")
     parser.add_argument(
         "--trace-selection",
         action="store_true",

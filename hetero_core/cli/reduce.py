@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import Answer, UsageError
-from hetero_core.cli.options import Parser, add_command, add_input_options, find_target, read_model, read_shapes
+from hetero_core.cli.options import Parser, add_command, add_input_options, add_repeated, find_target, read_model, read_shapes
 from hetero_core.cli.progress import follow
 from hetero_core.reports.text import count
 
@@ -32,22 +32,14 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
         metavar="COMMAND",
         help="fails by ending with another code than 0; {} in it is the model's path, which is put at the end where there is no {}",
     )
-    parser.add_argument(
+    add_repeated(
+        parser,
         "-d",
         "--device",
-        action="append",
-        default=[],
         metavar="DEVICE",
         help="given twice in place of --check: it fails where the outputs of the second one are not those of the first one",
     )
-    parser.add_argument(
-        "-c",
-        "--config",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="with -d: a configuration key of the devices that have it",
-    )
+    add_repeated(parser, "-c", "--config", metavar="KEY=VALUE", help="with -d: a configuration key of the devices that have it")
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="where to write the reduced model")
     parser.add_argument(
         "--record",
@@ -76,8 +68,8 @@ def answer_reduce(options: argparse.Namespace) -> Answer:
         with step(f"recording the values of '{options.model}'"):
             recorded = None if options.record is None else _record(core, network, options)
         with step(f"checking '{options.model}'"):
-            wanted = _run_check(command, options.model, options.timeout)
-        if wanted == 0:
+            check = _run_check(command, options.model, options.timeout)
+        if check == 0:
             raise UsageError(f"the check passes on '{options.model}': {shlex.join(command)}; expected one that fails")
         path = Path(folder) / "model.onnx"
         checks = 0
@@ -87,7 +79,7 @@ def answer_reduce(options: argparse.Namespace) -> Answer:
             checks += 1
             write_network(part, path)
             with step(f"check {checks}, on {count(part.nodes, 'node')} of {len(network.nodes)}"):
-                return _run_check(command, str(path), options.timeout) == wanted
+                return _run_check(command, str(path), options.timeout) == check
 
         try:
             reduced = reduce_network(network, fails, recorded=recorded)
@@ -102,7 +94,7 @@ def answer_reduce(options: argparse.Namespace) -> Answer:
         "nodes_after": len(reduced.nodes),
         "nodes": [node.name for node in reduced.nodes],
         "checks": checks,
-        "exit_code_of_check": wanted,
+        "exit_code_of_check": check,
         "output": options.output,
     }
     listed = "\n".join(f"  {node.label}" for node in reduced.nodes[:20]) + ("\n  ..." if len(reduced.nodes) > 20 else "")
@@ -152,11 +144,9 @@ def _record(core: Core, network: Network, options: argparse.Namespace) -> dict[s
     """Returns every inner value of one run that is an array."""
     import numpy as np
 
-    from hetero_core.cli.inputs import collect_inputs
+    from hetero_core.cli.inputs import collect_with_constants
     from hetero_core.debugging.divergence import expose_values
 
-    inputs = collect_inputs(
-        options.input, network.inputs, network=network.name, shapes=read_shapes(options.shape), seed=options.seed
-    )
+    network, inputs = collect_with_constants(network, options.input, shapes=read_shapes(options.shape), seed=options.seed)
     with core.load_network(expose_values(network), options.record) as loaded:
         return {name: value for name, value in loaded.infer(inputs).items() if isinstance(value, np.ndarray)}

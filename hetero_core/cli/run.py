@@ -13,6 +13,7 @@ from hetero_core.cli.options import (
     Parser,
     add_command,
     add_device_options,
+    add_repeated,
     is_blob,
     pin_network,
     read_config,
@@ -48,11 +49,10 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     add_device_options(parser, required=False)
     parser.add_argument("--trust", action="store_true", help="run code in an exported network as well; not needed for data")
     inputs = parser.add_argument_group("inputs")
-    inputs.add_argument(
+    add_repeated(
+        inputs,
         "-i",
         "--input",
-        action="append",
-        default=[],
         metavar="NAME=FILE",
         help="a .npy, .npz, .pb (TensorProto), .png or .jpg file; a bare FILE.npz gives each array to the input of its name, "
         "another bare FILE the only input; an image becomes uint8, or float divided by 255. NAME=VALUE gives the value itself: "

@@ -36,8 +36,8 @@ class Sizes:
         declared = find_tensor_shape(spec)
         if declared is None or len(declared) != len(shape):
             return self
-        found = {name: size for name, size in zip(declared, shape, strict=True) if isinstance(name, str)}
-        return Sizes(self.shapes, {**found, **self.named})
+        bindings = {name: size for name, size in zip(declared, shape, strict=True) if isinstance(name, str)}
+        return Sizes(self.shapes, {**bindings, **self.named})
 
     def of_network(self) -> dict[str, tuple[int, ...] | int]:
         """Returns the sizes as `with_shapes` takes them."""

@@ -21,7 +21,7 @@ _DISTRIBUTION_OF_DEVICE = {
     "OPENVINO": "'hetero-openvino[engine]'",
     "ORT": "'hetero-onnxruntime[engine]'",
 }
-"""What pip installs, for devices that run anywhere."""
+"""The packages that pip installs, for devices that run anywhere."""
 
 _KNOWN_DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview.training", "com.microsoft")
 

@@ -65,6 +65,9 @@ class Composer:
             "HOLDS_INTERPRETER_LOCK": lambda: (
                 bool(children) and all(self._core.get_metric(c, "HOLDS_INTERPRETER_LOCK") for c in children)
             ),
+            "VALUE_DEVIATIONS": lambda: tuple(
+                sorted({one for child in children for one in self._core.get_metric(child, "VALUE_DEVIATIONS")})
+            ),
             "DEVICE_ARCHITECTURE": lambda: (
                 " ".join(self._core.get_metric(child, "DEVICE_ARCHITECTURE") for child in children) or device.name
             ),

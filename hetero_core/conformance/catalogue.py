@@ -19,8 +19,10 @@ from hetero_core.conformance import (
     contract_query,
     contract_registry,
     contract_requests,
+    contract_start,
     contract_tensors,
     contract_threading,
+    contract_values,
 )
 from hetero_core.conformance.check import LEVELS, Check
 from hetero_core.errors import HeteroError, enumerate_choices, suggest
@@ -31,6 +33,7 @@ SUBJECTS = (
     contract_query,
     contract_load,
     contract_tensors,
+    contract_values,
     contract_dynamic_shapes,
     contract_requests,
     contract_callbacks,
@@ -38,6 +41,7 @@ SUBJECTS = (
     contract_perf_counts,
     contract_extensions,
     contract_lifetime,
+    contract_start,
     contract_threading,
     contract_exporting,
 )
@@ -59,16 +63,16 @@ def list_checks(levels: tuple[str, ...] = (), *, cases: int | None = None) -> tu
 
     Raises: UnknownCheckError for a level that does not exist.
     """
-    wanted = levels or tuple(LEVELS)
-    for level in wanted:
+    chosen_levels = levels or tuple(LEVELS)
+    for level in chosen_levels:
         if level not in LEVELS:
             raise UnknownCheckError(f"no level '{level}'{suggest(level, LEVELS) or ';'} the levels are {enumerate_choices(LEVELS)}")
-    found: list[Check] = []
+    checks: list[Check] = []
     for level in LEVELS:
-        if level in wanted:
-            found += [check for check in STATIC_CHECKS if check.level == level]
-            found += _make_checks(level, cases)
-    return tuple(found)
+        if level in chosen_levels:
+            checks += [check for check in STATIC_CHECKS if check.level == level]
+            checks += _make_checks(level, cases)
+    return tuple(checks)
 
 
 def _make_checks(level: str, cases: int | None) -> tuple[Check, ...]:
@@ -117,9 +121,9 @@ def _is_written(patterns: Sequence[str]) -> bool:
 
 
 def _list_written(levels: Sequence[str]) -> tuple[Check, ...]:
-    made = ("operators", "contrib", "models", "hetero", "graphs")
-    wanted = tuple(level for level in levels or LEVELS if level not in made)
-    return list_checks(wanted) if wanted else ()
+    generated_levels = ("operators", "contrib", "models", "hetero", "graphs")
+    written_levels = tuple(level for level in levels or LEVELS if level not in generated_levels)
+    return list_checks(written_levels) if written_levels else ()
 
 
 def require_known(pattern: str, checks: Sequence[Check]) -> None:

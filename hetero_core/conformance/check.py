@@ -37,7 +37,7 @@ CAPABILITIES: Mapping[str, str] = {
     "single": "the device is made of a list of devices",
     "hetero": "there is no HETERO device, or no reference device beside the one under test",
 }
-"""What a check may need, with what is said where a device has it not."""
+"""Capability that a check may need -> the reason for a skip where a device does not have it."""
 
 
 class CheckFailed(AssertionError):
@@ -50,7 +50,7 @@ class Skip(Exception):  # not an error: the check says that it does not apply
 
 @record(frozen=True, slots=True)
 class DeviceFacts:
-    """What is known of a device before it is checked: its name without id and list, its ids, own keys and capabilities."""
+    """Facts about a device, known before it is checked: its name without id and list, its ids, own keys and capabilities."""
 
     name: str
     ids: tuple[str, ...]
@@ -61,7 +61,7 @@ class DeviceFacts:
 
 @record(frozen=True, slots=True)
 class CheckContext:
-    """What a check is given: an open Core, the device string, facts about it, the seed, the reference device.
+    """The arguments of a check: an open Core, the device string, facts about it, the seed, the reference device.
 
     `make_core` opens one more Core that knows the same devices; whoever calls it closes it. In each Core the keys in `configured` are set.
     """
@@ -134,15 +134,15 @@ def require_error(
     Raises: CheckFailed where it raises none, or one of another kind.
     """
     kinds = kind if isinstance(kind, tuple) else (kind,)
-    wanted = " or ".join(one.__name__ for one in kinds)
+    expected_names = " or ".join(one.__name__ for one in kinds)
     try:
         result = action(*arguments)
     except kinds as error:
         require(str(error).strip(), f"{what}: {type(error).__name__} has no text; say what failed, on what, and what to do next")
         return error
     except Exception as error:
-        raise CheckFailed(f"{what}: expected {wanted}, got {type(error).__name__}: {error}") from error
-    raise CheckFailed(f"{what}: expected {wanted}, got no error but {result!r:.200}")
+        raise CheckFailed(f"{what}: expected {expected_names}, got {type(error).__name__}: {error}") from error
+    raise CheckFailed(f"{what}: expected {expected_names}, got no error but {result!r:.200}")
 
 
 def require_same(found: Any, expected: Any, what: str) -> None:

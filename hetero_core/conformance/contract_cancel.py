@@ -61,10 +61,10 @@ def cancel_from_another_thread_ends_a_synchronous_run(context: CheckContext) -> 
         for turn in range(50):
             inputs = sample.draw(context.seed + turn)
             try:
-                found = request.infer(inputs)
+                outputs = request.infer(inputs)
             except RequestCancelledError:
                 continue
-            sample.require_right(found, inputs, "a run beside a thread that cancels")
+            sample.require_right(outputs, inputs, "a run beside a thread that cancels")
     finally:
         is_over.set()
         thread.join(WAIT_SECONDS)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import io
+import pickle
+import pickletools
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hetero_core.conformance.check import CheckContext, check, require, require_equal, require_error
+from hetero_core.blobs.container import read_blob
+from hetero_core.conformance.check import CheckContext, check, require, require_equal, require_error, require_same
 from hetero_core.conformance.contract_requests import WAIT_SECONDS
 from hetero_core.conformance.samples import make_sample, make_samples
 from hetero_core.conformance.threads import run_in_threads
-from hetero_core.errors import BlobDamagedError, BlobError, BlobMismatchError, ConfigKeyError, InputNameError
+from hetero_core.errors import BlobDamagedError, BlobError, BlobMismatchError, ConfigKeyError, HeteroError, InputNameError
 
 if TYPE_CHECKING:
     from hetero_core.runtime.executable import ExecutableNetwork
@@ -34,8 +37,8 @@ def imported_network_is_the_exported_one(context: CheckContext) -> None:
         with context.make_core() as other:
             imported = other.import_network(blob, context.device)
             for side in ("inputs", "outputs"):
-                found = [(spec.name, spec.type) for spec in getattr(imported, side)]
-                require_equal(found, [(spec.name, spec.type) for spec in getattr(loaded, side)], f"{side} of '{form}', imported")
+                specs = [(spec.name, spec.type) for spec in getattr(imported, side)]
+                require_equal(specs, [(spec.name, spec.type) for spec in getattr(loaded, side)], f"{side} of '{form}', imported")
             require_equal(imported.name, loaded.name, "the name")
             require_equal(imported.fingerprint, loaded.fingerprint, "the fingerprint")
             inputs = sample.draw(context.seed)
@@ -83,6 +86,43 @@ def configuration_comes_with_the_blob(context: CheckContext) -> None:
     changed = core.import_network(blob, device, {"PERF_COUNT": False})
     require_equal(changed.get_config("PERF_COUNT"), False, "PERF_COUNT, given at the import")
     require_error(ConfigKeyError, lambda: core.import_network(blob, device, {"NO_SUCH_KEY": 1}), "an unknown key at the import")
+
+
+@check("export", needs=["export"])
+def every_choice_comes_with_the_blob(context: CheckContext) -> None:
+    """Under each choice that a key declares, an import computes what the load computed: the device has not forgotten the choice."""
+    sample = make_sample(context, "chain")
+    inputs = sample.draw(context.seed)
+    for name, key in context.facts.keys.items():
+        for choice in key.choices:
+            try:
+                loaded = context.core.load_network(sample.network, context.device, {name: choice})
+            except HeteroError:
+                continue  # a choice that this machine or network does not have
+            imported = context.core.import_network(_export(loaded), context.device)
+            require_equal(imported.get_config(name), loaded.get_config(name), f"{name} of the import")
+            for output, value in loaded.infer(inputs).items():
+                require_same(imported.infer(inputs)[output], value, f"imported under {name}={choice}, output '{output}'")
+
+
+@check("export", needs=["export"])
+def pickled_sections_are_marked_as_code(context: CheckContext) -> None:
+    """A section that is a pickle executes what it names when it is read, so it is marked as code, and imported by consent alone."""
+    sample = make_sample(context, "chain")
+    _, payload = read_blob(_export(context.core.load_network(sample.network, context.device)))
+    for name, section in payload.sections.items():
+        is_marked = name in payload.code
+        require(is_marked or not _is_pickle(bytes(section)), f"section '{name}' is a pickle and not marked as code in Payload.code")
+
+
+def _is_pickle(section: bytes) -> bool:
+    """Says whether bytes are a pickle of protocol 2 or later, from its first operation to its last."""
+    if section[:1] != pickle.PROTO or section[1:2] not in (b"\x02", b"\x03", b"\x04", b"\x05"):
+        return False
+    try:
+        return any(operation.name == "STOP" for operation, _, _ in pickletools.genops(section))
+    except ValueError:
+        return False
 
 
 @check("export", needs=["export"])
@@ -163,6 +203,8 @@ CHECKS = (
     path_stream_and_bytes_hold_the_same,
     requests_of_an_imported_network_work,
     configuration_comes_with_the_blob,
+    every_choice_comes_with_the_blob,
+    pickled_sections_are_marked_as_code,
     garbage_is_refused,
     blob_of_another_network_is_refused,
     second_load_comes_from_the_cache,

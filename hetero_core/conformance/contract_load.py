@@ -18,8 +18,8 @@ def inputs_and_outputs_are_those_of_the_model(context: CheckContext) -> None:
     for form, sample in make_samples(context, "chain", "dynamic", "fork", "pair", "scalar").items():
         loaded = context.core.load_network(sample.network, context.device)
         for side in ("inputs", "outputs"):
-            found = [(spec.name, spec.type) for spec in getattr(loaded, side)]
-            require_equal(found, [(spec.name, spec.type) for spec in getattr(sample.network, side)], f"{side} of '{form}'")
+            specs = [(spec.name, spec.type) for spec in getattr(loaded, side)]
+            require_equal(specs, [(spec.name, spec.type) for spec in getattr(sample.network, side)], f"{side} of '{form}'")
         require_equal(loaded.name, sample.network.name, "the name of the loaded network")
         require_equal(loaded.fingerprint, sample.network.fingerprint, "the fingerprint of the loaded network")
 
@@ -35,8 +35,8 @@ def every_form_of_a_model_loads(context: CheckContext) -> None:
         path = Path(folder) / "модель.onnx"
         path.write_bytes(network_to_bytes(sample.network))
         for model in (path, str(path), path.read_bytes(), network_to_proto(sample.network), sample.network):
-            found = context.core.load_network(model, context.device).infer(inputs)
-            sample.require_right(found, inputs, f"loaded from {type(model).__name__}")
+            outputs = context.core.load_network(model, context.device).infer(inputs)
+            sample.require_right(outputs, inputs, f"loaded from {type(model).__name__}")
 
 
 @check("contract")
@@ -68,11 +68,11 @@ def _check_own_outputs(context: CheckContext, form: str) -> None:
     sample = make_sample(context, form)
     loaded = context.core.load_network(sample.network, context.device)
     inputs = sample.draw(context.seed)
-    kept = {name: value.copy() for name, value in inputs.items()}
+    originals = {name: value.copy() for name, value in inputs.items()}
     for turn in ("first", "second"):
-        found = loaded.infer(inputs)
-        sample.require_right(found, kept, f"{turn} run")
-        for name, value in found.items():
+        outputs = loaded.infer(inputs)
+        sample.require_right(outputs, originals, f"{turn} run")
+        for name, value in outputs.items():
             require(
                 not any(np.may_share_memory(value, given) for given in inputs.values()), f"output '{name}' is an input's memory"
             )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import perf_counter
+
 from hetero_core.conformance.check import CheckContext, check, require, require_equal
 from hetero_core.conformance.contract_requests import WAIT_SECONDS
 from hetero_core.conformance.samples import make_sample
@@ -53,4 +55,27 @@ def times_are_absent_when_not_asked_for(context: CheckContext) -> None:
     require_equal(request.perf_counts, (), "the times, without PERF_COUNT")
 
 
-CHECKS = (times_are_there_when_asked_for, entries_are_nodes_of_the_network_in_order, times_are_absent_when_not_asked_for)
+@check("contract")
+def times_are_in_seconds(context: CheckContext) -> None:
+    """No entry is longer than the whole run took by the clock of the caller, as milliseconds for seconds would be."""
+    sample = make_sample(context, "chain")
+    request = context.core.load_network(sample.network, context.device, {"PERF_COUNT": True}).create_infer_request()
+    for turn in range(3):
+        inputs = sample.draw(context.seed + turn)
+        began = perf_counter()
+        request.infer(inputs)
+        wall = perf_counter() - began
+        longest = max((entry.seconds for entry in request.perf_counts), default=0.0)
+        # A clock of the device may tick in steps of its own.
+        require(
+            longest <= 2 * wall + 1e-6,
+            f"an entry of {longest:g} seconds in a run of {wall:g} seconds: times are in seconds, not in milliseconds",
+        )
+
+
+CHECKS = (
+    times_are_there_when_asked_for,
+    entries_are_nodes_of_the_network_in_order,
+    times_are_absent_when_not_asked_for,
+    times_are_in_seconds,
+)

@@ -18,7 +18,7 @@ WRONG_VALUES: dict[type, tuple[Any, ...]] = {
     tuple: (5, (1, 2)),
     dict: ("{", 5, "[1]"),
 }
-"""Of each type of a key, values that are not of it. None is of none and takes back what was set."""
+"""Type of a key -> values that are not of this type. None belongs to no type and takes back what was set."""
 
 
 @check("contract")
@@ -142,8 +142,8 @@ def setting_of_a_call_does_not_leak(context: CheckContext) -> None:
     core.set_config({"PERF_COUNT": "YES"}, device)
     third = core.load_network(network, device)
     fourth = core.load_network(network, device, {"PERF_COUNT": "NO"})
-    found = tuple(map(read, (second, third, fourth)))
-    require_equal(found, (False, True, False), "PERF_COUNT before set_config, after it, and over it")
+    settings = tuple(map(read, (second, third, fourth)))
+    require_equal(settings, (False, True, False), "PERF_COUNT before set_config, after it, and over it")
 
 
 @check("contract")

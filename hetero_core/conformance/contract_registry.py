@@ -24,9 +24,11 @@ def versions_name_the_device_and_every_listed_one(context: CheckContext) -> None
     """`get_versions` has one entry for the device, and one for each device behind its colon; ids change nothing."""
     parsed = parse_device_name(context.device)
     listed = [parse_device_name(one) for one in split_device_list(parsed.arguments)] if parsed.arguments else []
-    found = context.core.get_versions(context.device)
-    require({parsed.name, *(one.name for one in listed)} <= set(found), f"get_versions('{context.device}') names {sorted(found)}")
-    require(all(text.strip() for text in found.values()), f"get_versions('{context.device}') has an empty version: {found}")
+    versions = context.core.get_versions(context.device)
+    require(
+        {parsed.name, *(one.name for one in listed)} <= set(versions), f"get_versions('{context.device}') names {sorted(versions)}"
+    )
+    require(all(text.strip() for text in versions.values()), f"get_versions('{context.device}') has an empty version: {versions}")
     if context.facts.ids and context.facts.ids[0]:
         with_id = context.core.get_versions(f"{parsed.name}.{context.facts.ids[0]}")
         require_equal(with_id, context.core.get_versions(parsed.name), "get_versions with an id")
@@ -125,8 +127,8 @@ def name_may_be_registered_again(context: CheckContext) -> None:
     for turn in range(3):
         context.core.unregister_plugin(context.facts.name)
         context.core.register_plugin(context.facts.name, context.facts.plugin)
-        found = context.core.load_network(sample.network, context.device).infer(inputs)
-        sample.require_right(found, inputs, f"registered again, time {turn + 1}")
+        outputs = context.core.load_network(sample.network, context.device).infer(inputs)
+        sample.require_right(outputs, inputs, f"registered again, time {turn + 1}")
 
 
 @check("contract")
@@ -137,8 +139,8 @@ def two_cores_share_no_configuration(context: CheckContext) -> None:
     with context.make_core() as other:
         other.set_config({"PERF_COUNT": True}, context.device)
         require_equal(context.core.get_config(context.device, "PERF_COUNT"), False, "PERF_COUNT, set in another Core")
-        kept = other.load_network(sample.network, context.device)
-        sample.require_right(kept.infer(inputs), inputs, "in a second Core")
+        network = other.load_network(sample.network, context.device)
+        sample.require_right(network.infer(inputs), inputs, "in a second Core")
     sample.require_right(
         context.core.load_network(sample.network, context.device).infer(inputs), inputs, "after another Core closed"
     )

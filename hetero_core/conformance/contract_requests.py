@@ -10,7 +10,7 @@ from hetero_core.errors import HeteroError, InputShapeError, RequestBusyError
 from hetero_core.runtime.queue import AsyncInferQueue
 
 WAIT_SECONDS = 120.0
-"""How long a run of four numbers may take before the device counts as hanging."""
+"""Seconds that a run of four numbers may take before the device counts as hanging."""
 
 
 @check("contract")

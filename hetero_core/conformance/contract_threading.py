@@ -44,8 +44,8 @@ def threads_have_requests_of_their_own(context: CheckContext) -> None:
             sample.require_right(request.infer(inputs), inputs, f"thread {index}, synchronous run {turn}")
             request.start_async(inputs)
             require(request.wait(WAIT_SECONDS), f"thread {index}: the run did not end")
-            found = {name: request.get_tensor(name) for name in ("y", "z")}
-            sample.require_right(found, inputs, f"thread {index}, asynchronous run {turn}")
+            outputs = {name: request.get_tensor(name) for name in ("y", "z")}
+            sample.require_right(outputs, inputs, f"thread {index}, asynchronous run {turn}")
 
     run_in_threads(run)
 
@@ -63,8 +63,8 @@ def threads_query_and_load_at_once(context: CheckContext) -> None:
                 inputs = sample.draw(context.seed + index)
                 with core.load_network(sample.network, context.device) as loaded:
                     sample.require_right(loaded.infer(inputs), inputs, f"thread {index}, load {turn}")
-                found = core.query_network(mixed, context.device)
-                require_equal(dict(found.refused), dict(expected.refused), f"thread {index}, what is refused")
+                answer = core.query_network(mixed, context.device)
+                require_equal(dict(answer.refused), dict(expected.refused), f"thread {index}, what is refused")
 
         run_in_threads(run)
 
@@ -100,8 +100,8 @@ def threads_load_while_a_name_comes_and_goes(context: CheckContext) -> None:
                 context.core.unregister_plugin(names[0])
                 continue
             inputs = sample.draw(context.seed + index)
-            found = context.core.load_network(sample.network, context.device).infer(inputs)
-            sample.require_right(found, inputs, f"thread {index}, load {turn}")
+            outputs = context.core.load_network(sample.network, context.device).infer(inputs)
+            sample.require_right(outputs, inputs, f"thread {index}, load {turn}")
             try:
                 if names:
                     context.core.get_metric(names[0], "FULL_DEVICE_NAME")

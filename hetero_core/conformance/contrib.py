@@ -31,7 +31,7 @@ PASSED, REFUSED, WRONG = "passed", "refused", "wrong"
 
 @record(frozen=True, slots=True)
 class ContribOutcome:
-    """How a device took a case of an operator, and why not better."""
+    """The result of a device on a case of an operator, with the reason where it is not a pass."""
 
     operator: str
     status: str

@@ -1,4 +1,4 @@
-"""Facts about a device: what it is called, and which capabilities the checks may count on."""
+"""Facts about a device: its names, and the capabilities that checks may count on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def find_facts(make_core: Callable[[], Core], device: str, *, reference: str, pl
         keys = core.config_keys(device)
         ids = core.get_metric(parsed.name, "AVAILABLE_DEVICES")
         has_list = any(key.is_arguments for key in keys.values())
-        found = {
+        capabilities = {
             "export": bool(core.get_metric(device, "IMPORT_EXPORT_SUPPORT")),
             "extensions": _takes_extensions(core, device),
             "ids": len(ids) > 1 and not has_list,
@@ -39,7 +39,7 @@ def find_facts(make_core: Callable[[], Core], device: str, *, reference: str, pl
         }
     loaded = plugin if plugin is not None else _load_plugin(parsed)
     own = {name: key for name, key in keys.items() if name not in STANDARD_KEYS}
-    return DeviceFacts(parsed.name, ids, own, tuple(name for name, has in found.items() if has), loaded)
+    return DeviceFacts(parsed.name, ids, own, tuple(name for name, has in capabilities.items() if has), loaded)
 
 
 def choose_reference(make_core: Callable[[], Core], device: str) -> str:
@@ -67,5 +67,5 @@ def _load_plugin(device: DeviceName) -> Any:
     """Returns what the entry point of a device names."""
     import importlib_metadata  # reads the installed distributions
 
-    found = [one for one in importlib_metadata.entry_points(group=DEVICES_GROUP) if one.name.strip().upper() == device.name]
-    return found[0].load() if found else None
+    entry_points = [one for one in importlib_metadata.entry_points(group=DEVICES_GROUP) if one.name.strip().upper() == device.name]
+    return entry_points[0].load() if entry_points else None

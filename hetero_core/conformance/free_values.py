@@ -41,14 +41,14 @@ def describe_free_mismatch(
     network: Network, loaded: ExecutableNetwork, feeds: Mapping[str, Any], expected: Sequence[Any]
 ) -> str | None:
     """Returns which fact about drawn outputs does not hold, or None; runs the network with these inputs, and with its extremes."""
-    found = loaded.infer(feeds)
-    for (name, value), wanted in zip(found.items(), expected, strict=True):
+    outputs = loaded.infer(feeds)
+    for (name, value), wanted in zip(outputs.items(), expected, strict=True):
         if value.shape != wanted.shape or value.dtype != wanted.dtype:
             return f"{name}: expected {wanted.dtype}{list(wanted.shape)}, got {value.dtype}{list(value.shape)}"
     if any(node.op_type == "Dropout" for node in network.nodes):
-        return _judge_dropout(network, feeds, list(found.values()))
-    if len(found) == 1 and len(feeds) == 1:
-        return _judge_bernoulli(network, loaded, feeds, next(iter(found.values())))
+        return _judge_dropout(network, feeds, list(outputs.values()))
+    if len(outputs) == 1 and len(feeds) == 1:
+        return _judge_bernoulli(network, loaded, feeds, next(iter(outputs.values())))
     return None
 
 

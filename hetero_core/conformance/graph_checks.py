@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hetero_core.conformance.graphs.attempt import GraphOutcome
 
 CASES = 30
-"""How many graphs are drawn unless another number is given."""
+"""Number of graphs that are drawn by default."""
 
 
 @cache

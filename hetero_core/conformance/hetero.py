@@ -20,10 +20,10 @@ from hetero_core.testing.backend_cases import BackendCase
 from hetero_core.testing.models import SMALL_MODELS
 
 SUBSETS = 4
-"""How many random subsets of the nodes of a small model are tried."""
+"""Number of random subsets of nodes that are tried on a small model."""
 LIGHT = "squeezenet"
 CUTS = 2
-"""How many random places a model of the backend suite is cut at, besides its middle."""
+"""Number of random places at which a model of the backend suite is cut, besides its middle."""
 
 
 @cache
@@ -59,10 +59,10 @@ def assign_nodes(context: CheckContext, network: Network, on_reference: Sequence
     """
     _, tested, reference = name_pair(context)
     taken = {device: context.core.query_network(network, device).supported for device in (tested, reference)}
-    wanted = set(on_reference)
+    reference_nodes = set(on_reference)
     pins = {}
     for node in network.nodes:
-        order = (reference, tested) if node.name in wanted else (tested, reference)
+        order = (reference, tested) if node.name in reference_nodes else (tested, reference)
         able = [device for device in order if node.name in taken[device]]
         if not able:
             raise Skip(f"neither {tested} nor {reference} takes {node.label}")

@@ -6,7 +6,7 @@ from functools import cache, partial
 
 from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip
 from hetero_core.conformance.oracles import describe_difference, find_expected, make_model
-from hetero_core.conformance.refusals import find_broken_refusal
+from hetero_core.conformance.refusals import find_broken_refusal, load_claimed
 from hetero_core.testing.models import SMALL_MODELS
 
 LIGHT = ("squeezenet", "shufflenet")
@@ -40,7 +40,7 @@ def check_model(name: str, context: CheckContext) -> None:
             f"{len(result.refused)} of {len(network.nodes)} nodes are refused, {network.node(first).label}: {result.refused[first]}"
         )
     inputs, expected = find_expected(name, context.seed)
-    with context.core.load_network(network, context.device) as loaded:
+    with load_claimed(context.core, network, context.device) as loaded:
         difference = describe_difference(loaded.infer(inputs), expected)
     if difference is not None:
         raise CheckFailed(difference)
@@ -51,7 +51,7 @@ def check_batches(name: str, context: CheckContext) -> None:
     network = context.core.read_network(make_model(name))
     if context.core.query_network(network, context.device).refused:
         raise Skip("the device does not take the whole network")
-    with context.core.load_network(network, context.device) as loaded:
+    with load_claimed(context.core, network, context.device) as loaded:
         for batch in BATCHES:
             inputs, expected = find_expected(name, context.seed, batch)
             difference = describe_difference(loaded.infer(inputs), expected)

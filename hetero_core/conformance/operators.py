@@ -9,14 +9,17 @@ float32 leaves them open, `undetermined` does.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip
 from hetero_core.conformance.free_values import describe_free_mismatch, draws_freely
 from hetero_core.conformance.oversight import count_reference_runs
-from hetero_core.conformance.refusals import find_broken_refusal
+from hetero_core.conformance.refusals import find_broken_refusal, load_claimed
 from hetero_core.conformance.undetermined import is_undetermined
 from hetero_core.errors import HeteroError
 from hetero_core.records import record
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     from hetero_core.runtime.executable import ExecutableNetwork
 
 LEAST_TOLERANCE = 1e-4
-"""Of the suite's own tolerances some are tighter than float32 sums in another order allow."""
+"""The least tolerance; some of the suite's own are tighter than float32 sums in another order allow."""
 
 ROUNDING = {"bf16": 2e-2, "bfloat16": 2e-2}
 """Functions of bfloat16 that are written out round after each operator: two right answers differ by a few units of 2**-8."""
@@ -39,7 +42,7 @@ PASSED, REFUSED, WRONG = "passed", "refused", "wrong"
 
 @record(frozen=True, slots=True)
 class CaseOutcome:
-    """How a device took a case, and why not better; `is_native` where it ran wholly on the device's own kernels.
+    """The result of a device on a case, with the reason where it is not a pass; `is_native` where only kernels of the device ran.
 
     `is_free` where the values are drawn and only facts about them could be judged. `operators` has each node's operator and the element
     type that stands for it, with whether the device claims it.
@@ -107,7 +110,7 @@ def judge_case(case: BackendCase, core: Core, device: str) -> CaseOutcome:
         return CaseOutcome(case.name, case.kind, WRONG, f"query_network raised {_describe(error)}", ())
     operators = tuple((node.operator, find_dtype(node, network), node.name in result.supported) for node in network.nodes)
     feeds = [dict(zip((spec.name for spec in network.inputs), inputs, strict=False)) for inputs, _ in case.runs]
-    is_free = any(draws_freely(network, given) for given in feeds)
+    is_free = any(draws_freely(network, feed) for feed in feeds)
 
     def conclude(status: str, reason: str, *, is_native: bool = False) -> CaseOutcome:
         return CaseOutcome(case.name, case.kind, status, reason, operators, is_native, is_free)
@@ -117,11 +120,13 @@ def judge_case(case: BackendCase, core: Core, device: str) -> CaseOutcome:
         first = next(iter(result.refused))
         return conclude(WRONG, problem) if problem else conclude(REFUSED, f"{network.node(first).label}: {result.refused[first]}")
     try:
-        with count_reference_runs() as reference_runs, core.load_network(network, device) as loaded:
+        with count_reference_runs() as reference_runs, load_claimed(core, network, device) as loaded:
             mismatch = find_mismatch(case, network, loaded)
             foreign = loaded.get_metric("REFERENCE_NODES")
         if mismatch is not None and is_undetermined(case, network, core, device, tolerance=LEAST_TOLERANCE):
             mismatch = None
+    except CheckFailed as failure:
+        return conclude(WRONG, str(failure))
     except Exception as error:  # noqa: BLE001  # as above
         return conclude(WRONG, _describe(error))
     if mismatch is None and reference_runs.count and not foreign:
@@ -133,13 +138,24 @@ def find_mismatch(case: BackendCase, network: Network, loaded: ExecutableNetwork
     """Returns where an output leaves what the case expects, or None."""
     tolerance = max(case.rtol, LEAST_TOLERANCE, *(value for key, value in ROUNDING.items() if key in case.name), 0.0)
     for inputs, expected in case.runs:
-        feeds = {spec.name: value for spec, value in zip(loaded.inputs, inputs, strict=False)}
+        # Copies: a device that spoils its inputs is told so, and the next case finds them whole.
+        feeds = {spec.name: copy.deepcopy(value) for spec, value in zip(loaded.inputs, inputs, strict=False)}
         if draws_freely(network, feeds):
             mismatch = describe_free_mismatch(network, loaded, feeds, expected)
         else:
-            mismatch = _find_first(loaded.infer(feeds), expected, tolerance)
+            outputs = loaded.infer(feeds)
+            written = _find_written(feeds, inputs)
+            mismatch = written if written else _find_first(outputs, expected, tolerance)
         if mismatch is not None:
             return mismatch
+    return None
+
+
+def _find_written(feeds: dict[str, Any], inputs: Sequence[Any]) -> str | None:
+    """Returns which array of the caller the device has written to, or None; of sequences and maps nothing is said."""
+    for (name, value), original in zip(feeds.items(), inputs, strict=False):
+        if isinstance(value, np.ndarray) and value.dtype != object and value.tobytes() != original.tobytes():
+            return f"the device wrote to input '{name}', which is the caller's"
     return None
 
 
@@ -159,8 +175,8 @@ def find_dtype(node: Node, network: Network) -> str:
         dtype = getattr(network.type_of(value), "dtype", None)
         if dtype is not None:
             return str(dtype)
-    found = [network.type_of(value) for value in (*node.reads, *node.writes)]
-    return next((type(one).__name__.removesuffix("Type").lower() for one in found if one is not None), "unknown")
+    types = [network.type_of(value) for value in (*node.reads, *node.writes)]
+    return next((type(one).__name__.removesuffix("Type").lower() for one in types if one is not None), "unknown")
 
 
 def _describe(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class ReferenceRuns:
-    """How often the evaluator, or one of its operators, was run."""
+    """Counts the runs of the evaluator and of its operators."""
 
     count: int = 0
 
@@ -27,7 +27,7 @@ def count_reference_runs() -> Iterator[ReferenceRuns]:
 
     counted = ReferenceRuns()
     # Groups of operators override `run`; whichever is called first counts.
-    kept = {owner: owner.run for owner in (ReferenceEvaluator, *_list_owners(OpRun))}
+    original_runs = {owner: owner.run for owner in (ReferenceEvaluator, *_list_owners(OpRun))}
 
     def watch(run: Any) -> Any:
         def run_counted(*arguments: Any, **keywords: Any) -> Any:
@@ -36,12 +36,12 @@ def count_reference_runs() -> Iterator[ReferenceRuns]:
 
         return run_counted
 
-    for owner, run in kept.items():
+    for owner, run in original_runs.items():
         owner.run = watch(run)
     try:
         yield counted
     finally:
-        for owner, run in kept.items():
+        for owner, run in original_runs.items():
             owner.run = run
 
 

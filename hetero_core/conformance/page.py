@@ -18,8 +18,14 @@ from hetero_core.conformance.operators import list_operator_checks
 
 _HEAD = """# Conformance
 
-Every check of the [conformance kit](../how-to/test-your-device.md), by level and in the order in which they run. This page is
-generated from the checks: `python -m hetero_core.conformance.page docs/reference/conformance.md`.
+Every check of the [conformance kit](../how-to/test-your-device.md), by level and in the order in which they run. Choose
+a level, or checks by name:
+
+```console
+$ hetero conformance CPU --level contract --check 'cancel.*'
+```
+
+This page is generated from the checks: `python -m hetero_core.conformance.page docs/reference/conformance.md`.
 
 | level | about | checks |
 |---|---|---|
@@ -35,14 +41,20 @@ A check that needs something is skipped where it is not there:
 
 def format_conformance_page() -> str:
     """Returns the page as Markdown; checks of cases and models are described once for each kind."""
-    made = (*list_operator_checks(), *list_contrib_checks(), *list_model_checks(), *list_hetero_checks(), *list_graph_checks())
-    counts = {level: sum(check.level == level for check in (*STATIC_CHECKS, *made)) for level in LEVELS}
+    drawn_checks = (
+        *list_operator_checks(),
+        *list_contrib_checks(),
+        *list_model_checks(),
+        *list_hetero_checks(),
+        *list_graph_checks(),
+    )
+    counts = {level: sum(check.level == level for check in (*STATIC_CHECKS, *drawn_checks)) for level in LEVELS}
     levels = "".join(f"| `{level}` | {about} | {counts[level]} |\n" for level, about in LEVELS.items())
     needs = "".join(f"| `{need}` | {reason} |\n" for need, reason in CAPABILITIES.items())
     parts = [_HEAD + levels + _NEEDS + needs]
     for level in LEVELS:
         written = [check for check in STATIC_CHECKS if check.level == level]
-        kinds = _describe_kinds([check for check in made if check.level == level])
+        kinds = _describe_kinds([check for check in drawn_checks if check.level == level])
         rows = [f"| `{check.name}` | {check.summary} | {', '.join(check.needs)} |" for check in written]
         parts.append("\n".join([f"## Level `{level}`", "", "| check | claim | needs |", "|---|---|---|", *rows, *kinds, ""]))
     return "\n".join(parts)

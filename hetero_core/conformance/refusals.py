@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hetero_core.conformance.check import CheckFailed
 from hetero_core.errors import UnsupportedNodesError
 
 if TYPE_CHECKING:
     from hetero_core.contract import QueryResult
     from hetero_core.core import Core
     from hetero_core.network.graph import Network
+    from hetero_core.runtime.executable import ExecutableNetwork
 
 
 def find_broken_refusal(core: Core, network: Network, device: str, result: QueryResult) -> str | None:
@@ -32,3 +34,11 @@ def _compare(result: QueryResult, error: UnsupportedNodesError) -> str | None:
         if not told or not all(one in reason for one in told):
             return f"node '{name}': query_network says {reason!r}, load_network says {' and '.join(map(repr, told))}"
     return None
+
+
+def load_claimed(core: Core, network: Network, device: str) -> ExecutableNetwork:
+    """Returns a network, loaded, that the query of the device claims whole. Raises: CheckFailed where loading refuses it after all."""
+    try:
+        return core.load_network(network, device)
+    except UnsupportedNodesError as error:
+        raise CheckFailed(f"claimed by query, refused by load: {error}") from error

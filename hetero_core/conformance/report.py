@@ -24,7 +24,7 @@ _CASES = ("operators", "contrib")
 
 @record(frozen=True, slots=True)
 class Cell:
-    """How many cases of one operator, version and element type ended how; `native` of those that passed ran on own kernels."""
+    """Numbers of cases of one operator, version and element type by result; `native` of the passed ones ran on own kernels."""
 
     operator: str
     dtype: str
@@ -41,12 +41,12 @@ def count_cells(outcomes: Iterable[CaseOutcome]) -> tuple[Cell, ...]:
         for operator, dtype, is_claimed in dict.fromkeys(outcome.operators):
             if outcome.status == REFUSED and is_claimed:
                 continue
-            found = counts.setdefault((operator, dtype), Counter())
-            found[outcome.status] += 1
-            found["native"] += outcome.is_native
+            counter = counts.setdefault((operator, dtype), Counter())
+            counter[outcome.status] += 1
+            counter["native"] += outcome.is_native
     return tuple(
-        Cell(operator, dtype, found[RIGHT], found["native"], found[REFUSED], found[WRONG])
-        for (operator, dtype), found in sorted(counts.items())
+        Cell(operator, dtype, counter[RIGHT], counter["native"], counter[REFUSED], counter[WRONG])
+        for (operator, dtype), counter in sorted(counts.items())
     )
 
 

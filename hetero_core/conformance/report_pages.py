@@ -52,7 +52,9 @@ def report_to_html(report: Mapping[str, Any]) -> str:
     if report["operators"] is not None:
         parts.append(f"<p>{escape(describe_operators(report['operators']))}</p>")
     for heading, entries, key in _list_tables(report):
-        rows = "".join(f"<tr><td><code>{escape(one[key])}</code></td><td>{escape(one['reason'])}</td></tr>" for one in entries)
+        rows = "".join(
+            f"<tr><td><code>{escape(entry[key])}</code></td><td>{escape(entry['reason'])}</td></tr>" for entry in entries
+        )
         parts.append(f"<h2>{escape(heading)}</h2><table><tr><th>{key}</th><th>reason</th></tr>{rows}</table>")
     if report["matrix"]:
         rows = "".join(

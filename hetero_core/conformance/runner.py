@@ -26,7 +26,7 @@ LIMIT_SECONDS = 300.0
 
 @record(frozen=True, slots=True)
 class Outcome:
-    """How a check ended; `reason` is empty where it passed. `finding` is what it found, for reports."""
+    """The result of a check; `reason` is empty where it passed. `finding` holds details for reports."""
 
     check: Check
     status: str

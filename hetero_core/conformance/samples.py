@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.conformance.check import CheckContext, Skip, require_equal, require_same
+from hetero_core.conformance.check import CheckContext, Skip, require, require_equal, require_same
 from hetero_core.contract import QueryResult
 from hetero_core.network.graph import Network
 from hetero_core.records import record
@@ -80,6 +80,21 @@ FORMS: Mapping[str, Form] = {
 }
 
 
+class DrawnInputs(dict[str, Any]):
+    """Inputs by name, with copies of what was drawn: expectations follow from the copies, also where a device spoils the inputs."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        super().__init__(arrays)
+        self.originals = {name: value.copy() for name, value in arrays.items()}
+
+    def require_unwritten(self, what: str) -> None:
+        """Raises CheckFailed that says which input no longer holds what was drawn."""
+        for name, original in self.originals.items():
+            require(
+                self[name].tobytes() == original.tobytes(), f"{what}: the device wrote to input '{name}', which is the caller's"
+            )
+
+
 @record(frozen=True, slots=True)
 class Sample:
     """A form with operator and element type in place: a network that the device takes whole."""
@@ -92,10 +107,11 @@ class Sample:
     def draw(self, seed: int, **shapes: tuple[int, ...]) -> Arrays:
         """Returns random inputs between -3 and 3; `shapes` replace those of the form."""
         generator = np.random.default_rng(seed)
-        return {
+        arrays = {
             name: np.asarray(generator.uniform(-3, 3, shapes.get(name, shape))).astype(self.dtype)
             for name, shape in self.form.shapes.items()
         }
+        return DrawnInputs(arrays)
 
     def expect(self, inputs: Arrays) -> Arrays:
         """Returns the outputs by the formula, computed in float64 and rounded once."""
@@ -103,7 +119,9 @@ class Sample:
         return {name: np.asarray(value).astype(self.dtype) for name, value in self.form.compute(self.formula, wide).items()}
 
     def require_right(self, found: Mapping[str, Any], inputs: Arrays, what: str) -> None:
-        """Raises CheckFailed unless the outputs are those of the formula, by name and in order."""
+        """Raises CheckFailed unless the outputs are those of the formula, by name and in order, and the inputs are as they were drawn."""
+        if isinstance(inputs, DrawnInputs):
+            inputs.require_unwritten(what)
         expected = self.expect(inputs)
         require_equal(list(found), list(expected), f"{what}, the names of the outputs")
         for name, value in expected.items():
@@ -120,17 +138,17 @@ def read_text(context: CheckContext, text: str, *, name: str = "sample") -> Netw
 
 def make_sample(context: CheckContext, form: str) -> Sample:
     """Returns the form with the first operator and element type that the device takes. Raises: Skip where it takes none."""
-    found = next(iterate_samples(context, form), None)
-    if found is None:
+    sample = next(iterate_samples(context, form), None)
+    if sample is None:
         names = ", ".join(FORMS[form].operators)
         raise Skip(f"the device takes none of {names} in a network '{form}' of {', '.join(TYPES)}")
-    return found
+    return sample
 
 
 def make_samples(context: CheckContext, *forms: str) -> dict[str, Sample]:
     """Returns a sample of each form that the device takes, by form. Raises: Skip where it takes none of them."""
-    found = {form: next(iterate_samples(context, form), None) for form in forms}
-    taken = {form: sample for form, sample in found.items() if sample is not None}
+    samples = {form: next(iterate_samples(context, form), None) for form in forms}
+    taken = {form: sample for form, sample in samples.items() if sample is not None}
     return taken if taken else {forms[0]: make_sample(context, forms[0])}
 
 

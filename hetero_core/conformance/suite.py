@@ -20,7 +20,7 @@ from hetero_core.conformance.check import Check, CheckFailed
 from hetero_core.conformance.runner import FAILED, PASSED, SKIPPED, Outcome, SharedCore, Target, make_target, run_check
 
 GUARDED = ("test_check", "pytest_generate_tests", "opened_target", "__init_subclass__")
-"""What a class that derives from DeviceConformance must leave as it is."""
+"""Attributes that a class derived from DeviceConformance must not override."""
 
 
 class _GuardedClass(type):

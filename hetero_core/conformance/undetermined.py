@@ -36,8 +36,8 @@ def is_undetermined(case: BackendCase, network: Network, core: Core, device: str
         for inputs, (expected,) in case.runs:
             feeds = {spec.name: value for spec, value in zip(network.inputs, inputs, strict=False)}
             (alone,) = loaded.infer(feeds).values()
-            found = opened.infer(feeds)
-            rows = (_flatten(array, node) for array in (found[node.inputs[0]], found[node.outputs[0]], alone, expected))
+            outputs = opened.infer(feeds)
+            rows = (_flatten(array, node) for array in (outputs[node.inputs[0]], outputs[node.outputs[0]], alone, expected))
             if not is_within_rounding(*rows, tolerance=tolerance):
                 return False
     return True

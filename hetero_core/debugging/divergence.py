@@ -1,4 +1,4 @@
-"""Where two devices part: the outputs of a network as it is, every value in order of execution, and the first that differs by too much.
+"""Comparison of two devices: the outputs of a network as it is, every value in order of execution, and the first that differs by too much.
 
 A network whose inner values are all outputs is compiled differently from the network itself: nothing is fused across an output, and no
 memory of an inner value is used again. So the outputs are compared first, with the network untouched; a difference that is gone when inner
@@ -55,12 +55,12 @@ class Divergence:
 
     @property
     def agrees(self) -> bool:
-        """Whether no value differs by too much, in the network as it is and with its inner values as outputs."""
+        """True if no value differs by too much, in the network as it is and with its inner values as outputs."""
         return self.first is None and not self.wrong_outputs
 
     @property
     def is_of_plan(self) -> bool:
-        """Whether outputs differ, and nothing does when inner values are outputs."""
+        """True if outputs differ, but no value does once inner values are outputs: the plan makes the difference, not a node."""
         return self.first is None and bool(self.wrong_outputs)
 
 
@@ -68,10 +68,10 @@ def expose_values(network: Network) -> Network:
     """Returns the network with every inner value of a known type as an output, behind its own outputs."""
     shown = network.names_of_outputs
     inner = [
-        ValueSpec(value, found)
+        ValueSpec(value, value_type)
         for node in network.nodes
         for value in node.writes
-        if value not in shown and (found := network.type_of(value)) is not None and has_known_element(found)
+        if value not in shown and (value_type := network.type_of(value)) is not None and has_known_element(value_type)
     ]
     return replace(network, outputs=(*network.outputs, *inner))
 

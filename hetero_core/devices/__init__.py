@@ -1,1 +1,1 @@
-"""Who can run a network: device names, configuration, metrics, queries, and the registry of plugins."""
+"""Devices: their names, configuration, metrics, queries, and the registry of plugins."""

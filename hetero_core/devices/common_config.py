@@ -1,4 +1,4 @@
-"""What is set for all devices at once: values of standard keys, which every device has. No device is created for it."""
+"""Configuration of all devices at once: values of standard keys, which every device has. No device is created for it."""
 
 from __future__ import annotations
 

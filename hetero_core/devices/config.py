@@ -8,9 +8,11 @@ from typing import Any
 
 from hetero_core.contract import ConfigKey, freeze_mapping
 from hetero_core.devices.threads import AUTO, EXCLUSIVE_KEY, HINT_KEY, STREAMS_KEY, THREADS_KEY, THROUGHPUT
+from hetero_core.devices.threads_per_stream import multiply_streams
 from hetero_core.errors import ConfigKeyError, ConfigValueError, PluginError, enumerate_choices, suggest
 
 STRICT_KEY = "STRICT_DECLARATIONS"
+ISOLATE_KEY = "ISOLATE"
 
 STANDARD_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
     {
@@ -22,6 +24,9 @@ STANDARD_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
         "MEMORY_LIMIT": ConfigKey(int, None, "The bytes that constants, and the values of one run, may take.", runtime=True),
         STRICT_KEY: ConfigKey(
             bool, False, "Declared shapes that contradict what is computed are errors, not warnings.", runtime=True
+        ),
+        ISOLATE_KEY: ConfigKey(
+            bool, False, "The device runs in a process of its own, as behind PROCESS: in its name.", runtime=True
         ),
         THREADS_KEY: ConfigKey(
             int,
@@ -53,7 +58,8 @@ STANDARD_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
 """The keys that the core itself answers for, on every device; those of the cache on devices that export and import."""
 
 CACHE_KEYS = ("CACHE_DIR", "CACHE_SIZE_LIMIT")
-LIMIT_KEYS = ("DEADLINE", "MEMORY_LIMIT")
+DEADLINE_KEY, MEMORY_LIMIT_KEY = "DEADLINE", "MEMORY_LIMIT"
+LIMIT_KEYS = (DEADLINE_KEY, MEMORY_LIMIT_KEY)
 
 # Names of the Inference Engine 1.x API for keys that stand today under another one.
 ALIASES: Mapping[str, str] = freeze_mapping(
@@ -118,12 +124,18 @@ def resolve_key(name: str, keys: Mapping[str, ConfigKey], *, device: str) -> str
     Raises: ConfigKeyError with the near misses and all the keys.
     """
     folded = name.strip().upper() if isinstance(name, str) else name
-    folded = folded if folded in keys else ALIASES.get(folded, folded)
+    folded = folded if folded in keys else find_new_name(folded, device)
     if folded in keys:
         return folded
     raise ConfigKeyError(
         f"device {device} has no configuration key '{name}'{suggest(str(folded), keys) or ';'} its keys are {enumerate_choices(keys)}"
     )
+
+
+def find_new_name(name: Any, device: str) -> Any:
+    """Returns the key that an old name stands for, that of a device's own streams included; any other name as it is."""
+    own_streams = f"{device.partition(':')[0].partition('.')[0]}_THROUGHPUT_STREAMS"
+    return STREAMS_KEY if name == own_streams else ALIASES.get(name, name)
 
 
 def convert_value(name: str, key: ConfigKey, value: Any, *, device: str) -> Any:
@@ -221,7 +233,7 @@ def convert_config(given: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, d
     Raises: ConfigKeyError, ConfigValueError; also when two spellings of one key are given two values.
     """
     converted: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in multiply_streams(given, device=device).items():
         known = resolve_key(name, keys, device=device)
         new = convert_value(known, keys[known], value, device=device)
         if known in converted and converted[known] != new:

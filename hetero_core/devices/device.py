@@ -125,6 +125,12 @@ class Device:
                 values_of_place[place] = {key: value for key, value in values_of_place.get(place, {}).items() if key != name}
             self._set = values_of_place
 
+    def read_set(self, device: DeviceName) -> dict[str, Any]:
+        """Returns what `set_config` has set for the device with this id and these arguments."""
+        values_of_place = self._set
+        places = dict.fromkeys((("", ""), ("", device.arguments), (device.id, ""), (device.id, device.arguments)))
+        return {name: value for place in places for name, value in values_of_place.get(place, {}).items()}
+
     def resolve(self, device: DeviceName, given: Mapping[str, Any] | None) -> tuple[DeviceName, Mapping[str, Any]]:
         """Returns the device with its id and arguments in place, and its complete configuration for a call with these values.
 
@@ -136,10 +142,8 @@ class Device:
         keys = self.keys(device)
         call = convert_config(given or {}, keys, device=str(device))
         device = self._with_id(device, call)
-        values_of_place = self._set
-        places = dict.fromkeys((("", ""), ("", device.arguments), (device.id, ""), (device.id, device.arguments)))
         common = {name: value for name, value in self._find_common().items() if name in keys}
-        config = dict(merge_config(keys, common, *(values_of_place.get(place, {}) for place in places), call))
+        config = dict(merge_config(keys, common, self.read_set(device), call))
         config["DEVICE_ID"] = device.id
         for name, key in keys.items():
             if key.is_arguments and device.arguments:
@@ -161,8 +165,8 @@ class Device:
         if name is None:
             return device
         spelled = next((spelling for spelling in given if str(spelling).strip().upper() == name), None)
-        kept = self._set.get(("", ""), {}).get(name)
-        value = kept if spelled is None else given[spelled]
+        setting = self._set.get(("", ""), {}).get(name)
+        value = setting if spelled is None else given[spelled]
         if value is None:
             return device
         text = normalise_arguments(convert_value(name, keys[name], value, device=str(device)))
@@ -171,11 +175,11 @@ class Device:
         return device if device.arguments else DeviceName(device.name, device.id, text)
 
     def _with_id(self, device: DeviceName, call: Mapping[str, Any]) -> DeviceName:
-        wanted = self.check_name(DeviceName(device.name, str(call.get("DEVICE_ID") or ""))).id
-        if wanted and device.id and wanted != device.id:
-            raise ConfigValueError(f"device {device} and DEVICE_ID={wanted} name two different devices; give one of them")
-        kept = self._set.get(("", ""), {}).get("DEVICE_ID", "")
-        return self.check_name(DeviceName(device.name, device.id or wanted or kept, device.arguments))
+        named_device = self.check_name(DeviceName(device.name, str(call.get("DEVICE_ID") or ""))).id
+        if named_device and device.id and named_device != device.id:
+            raise ConfigValueError(f"device {device} and DEVICE_ID={named_device} name two different devices; give one of them")
+        set_id = self._set.get(("", ""), {}).get("DEVICE_ID", "")
+        return self.check_name(DeviceName(device.name, device.id or named_device or set_id, device.arguments))
 
     def check_name(self, device: DeviceName) -> DeviceName:
         """Returns the device with its id as the plugin spells it: one that is given without quotes is found in any case.
@@ -212,13 +216,13 @@ class Device:
 
         Raises: MetricNotFoundError with the near misses and all names.
         """
-        found = self.metrics(device)
+        metrics = self.metrics(device)
         folded = name.strip().upper()
-        if folded not in found:
+        if folded not in metrics:
             raise MetricNotFoundError(
-                f"device {device} has no metric '{name}'{suggest(folded, found) or ';'} its metrics are {enumerate_choices(found)}"
+                f"device {device} has no metric '{name}'{suggest(folded, metrics) or ';'} its metrics are {enumerate_choices(metrics)}"
             )
-        value, question = found[folded], f"the metric {folded}"
+        value, question = metrics[folded], f"the metric {folded}"
         if not callable(value):
             return value
         try:

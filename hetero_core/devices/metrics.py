@@ -31,6 +31,7 @@ _TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "DEVICE_ARCHITECTURE": ("a text", lambda value: isinstance(value, str)),
     "CODE_FOLDER": ("a text", lambda value: isinstance(value, str)),
     "HOLDS_INTERPRETER_LOCK": ("a bool", lambda value: isinstance(value, bool)),
+    "VALUE_DEVIATIONS": ("a tuple of texts", _is_texts),
     "RANGE_FOR_ASYNC_INFER_REQUESTS": ("a tuple (lowest, highest, step)", _is_range),
     "RANGE_FOR_STREAMS": ("a tuple (lowest, highest) with 1 <= lowest <= highest", _is_stream_range),
 }
@@ -47,33 +48,34 @@ def collect_metrics(
     given_derived = [name for name in _DERIVED if name in own]
     if given_derived:
         raise PluginError(f"{blame} returns the metric {given_derived[0]}, which the core derives; leave it out")
-    found: dict[str, Any] = {
+    metrics: dict[str, Any] = {
         "AVAILABLE_DEVICES": ("",),
         "FULL_DEVICE_NAME": device.name,
         "OPTIMIZATION_CAPABILITIES": ("FP32",),
         "DEVICE_ARCHITECTURE": device.name,
         "CODE_FOLDER": "",
         "HOLDS_INTERPRETER_LOCK": False,
+        "VALUE_DEVIATIONS": (),
         "RANGE_FOR_ASYNC_INFER_REQUESTS": lambda: (1, count_processors(), 1),
         **own,
     }
     # A device that says how many requests it works on has said how many streams it has.
-    found.setdefault("RANGE_FOR_STREAMS", lambda: (1, max(found["RANGE_FOR_ASYNC_INFER_REQUESTS"]()[1], 1)))
-    stated = found["OPTIMIZATION_CAPABILITIES"]
-    found["OPTIMIZATION_CAPABILITIES"] = lambda: _add_export(stated() if callable(stated) else stated, can_export)
+    metrics.setdefault("RANGE_FOR_STREAMS", lambda: (1, max(metrics["RANGE_FOR_ASYNC_INFER_REQUESTS"]()[1], 1)))
+    stated = metrics["OPTIMIZATION_CAPABILITIES"]
+    metrics["OPTIMIZATION_CAPABILITIES"] = lambda: _add_export(stated() if callable(stated) else stated, can_export)
     for name, (wanted, is_right) in _TYPES.items():
-        found[name] = _check_when_read(found[name], name, wanted, is_right, blame)
-    found["IMPORT_EXPORT_SUPPORT"] = can_export
-    found["SUPPORTED_CONFIG_KEYS"] = tuple(sorted(keys))
-    found["SUPPORTED_METRICS"] = tuple(sorted((*found, "SUPPORTED_METRICS")))
-    return freeze_mapping((name, found[name]) for name in sorted(found))
+        metrics[name] = _check_when_read(metrics[name], name, wanted, is_right, blame)
+    metrics["IMPORT_EXPORT_SUPPORT"] = can_export
+    metrics["SUPPORTED_CONFIG_KEYS"] = tuple(sorted(keys))
+    metrics["SUPPORTED_METRICS"] = tuple(sorted((*metrics, "SUPPORTED_METRICS")))
+    return freeze_mapping((name, metrics[name]) for name in sorted(metrics))
 
 
 def _add_export(capabilities: Any, can_export: bool) -> Any:
     """Returns the capabilities with EXPORT_IMPORT where, and only where, the device exports and imports; what is no tuple as it is."""
     if not isinstance(capabilities, tuple):
         return capabilities
-    others = tuple(one for one in capabilities if one != "EXPORT_IMPORT")
+    others = tuple(capability for capability in capabilities if capability != "EXPORT_IMPORT")
     return (*others, "EXPORT_IMPORT") if can_export else others
 
 

@@ -14,7 +14,7 @@ A count belongs to the entry that it ends, and where that entry has a colon and 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from hetero_core.contract import DeviceName
 from hetero_core.errors import DeviceNameError
@@ -75,11 +75,6 @@ def split_device_list(arguments: str) -> tuple[str, ...]:
     """
     split = (_split_entry(entry, arguments) for entry in _split_entries(arguments))
     return tuple(device for device, _, is_excluded in split if not is_excluded)
-
-
-def format_device_list(entries: Sequence[ListedDevice]) -> str:
-    """Returns the text of a list, from which `parse_device_list` makes the same entries."""
-    return ",".join(str(entry) for entry in entries)
 
 
 def normalise_arguments(arguments: str) -> str:

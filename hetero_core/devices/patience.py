@@ -1,4 +1,4 @@
-"""How long the core waits for a plugin that is asked something, and what it remembers of one that did not answer.
+"""Time limits of questions to a plugin, and the memory of plugins that did not answer.
 
 Questions (configuration keys, metrics, being created and closed) have the Core's `device_timeout`. The first time that a question is
 asked it goes to a thread of its own; a plugin that has answered once is asked directly from then on, since a thread for each would cost
@@ -24,7 +24,7 @@ _QUESTIONS = frozenset(("config_keys", "metrics", "close_device"))
 
 
 class Patience:
-    """What one created plugin is given. Safe for threads."""
+    """The time limits of one created plugin. Safe for threads."""
 
     def __init__(self, provenance: Provenance, timeout: float | None) -> None:
         self._provenance = provenance
@@ -36,7 +36,7 @@ class Patience:
 
     @property
     def late_calls(self) -> int:
-        """How many loads and the like have run out of DEADLINE and not returned yet."""
+        """Number of queries, loads and imports that ran out of DEADLINE and have not returned yet."""
         return self._late_calls
 
     def count_late_calls(self, change: int) -> None:

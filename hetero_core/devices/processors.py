@@ -1,4 +1,4 @@
-"""How many processors this process may use: its affinity mask, and the share of time that control groups leave it.
+"""The number of processors that this process may use: its affinity mask, and the share of time that control groups leave it.
 
 A container usually sees every processor of its machine and is stopped by the kernel when it has used its quota; threads beyond that
 only take time from each other. Source: Linux, cgroup-v2 (cpu.max) and sched-bwc (cpu.cfs_quota_us, cpu.cfs_period_us).

@@ -1,4 +1,4 @@
-"""Where a plugin comes from: what messages blame, and what blobs record."""
+"""The origin of a plugin: its distribution and version, for error messages and blobs."""
 
 from __future__ import annotations
 
@@ -61,6 +61,6 @@ def find_core_version() -> str:
 
     Asked once in a process: importlib-metadata 10 lists a folder of the search path anew after each export into it.
     """
-    from importlib_metadata import version  # only exports and caches ask for it
+    from importlib_metadata import distribution  # only exports and caches ask for it
 
-    return version("hetero-core")
+    return read_identity(distribution("hetero-core"))[1]

@@ -1,4 +1,4 @@
-"""What is installed and whether it works: one row for each device that is announced."""
+"""The state of installed devices: one row for each that a package announces, and whether it works."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hetero_core.records import record
 
 @record(frozen=True, slots=True)
 class DeviceStatus:
-    """One row of what is installed: a device that works has its ids, one that does not its reason."""
+    """The state of one installed device: its ids where it works, the reason where it does not."""
 
     name: str
     distribution: str

@@ -1,4 +1,4 @@
-"""How the processors of a process are divided: from the configuration of a load to its streams, and the threads of each.
+"""Division of the processors of a process: from the configuration of a load to its streams, and the threads of each.
 
 A stream is a run of a loaded network that the Core's threads may have under way beside others. INFERENCE_NUM_THREADS is the budget of
 the whole network; every stream gets the same part of it. Pure functions.
@@ -74,3 +74,13 @@ def _check_streams(
 def share_threads(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the configuration as hooks see it: INFERENCE_NUM_THREADS is what one run may use."""
     return freeze_mapping({**config, THREADS_KEY: max(1, config[THREADS_KEY] // config[STREAMS_KEY])})
+
+
+def unshare_threads(config: Mapping[str, Any], processors: int) -> dict[str, int]:
+    """Returns the thread keys with which another Core shares out the same threads and streams as this configuration of a hook has.
+
+    More streams than processors have one thread each, where no number of threads is given.
+    """
+    threads, streams = config[THREADS_KEY], config[STREAMS_KEY]
+    keys = {STREAMS_KEY: streams}
+    return keys if threads * streams > processors else {**keys, THREADS_KEY: threads * streams}

@@ -41,6 +41,7 @@ class Watch:
         "_on_set_aside",
         "deadline",
         "done",
+        "end_of_wait",
         "error",
         "inner",
         "is_set_aside",
@@ -50,10 +51,17 @@ class Watch:
     )
 
     def __init__(
-        self, outer: Watch | None, deadline: float | None, on_set_aside: Callable[[], None] | None, on_return: OnReturn | None
+        self,
+        outer: Watch | None,
+        end_of_wait: float,
+        on_set_aside: Callable[[], None] | None,
+        on_return: OnReturn | None,
+        *,
+        is_budget: bool,
     ) -> None:
         self.outer = outer
-        self.deadline = deadline
+        self.end_of_wait = end_of_wait
+        self.deadline = end_of_wait if is_budget else None
         self.done = threading.Event()
         self.result: Any = None
         self.error: BaseException | None = None
@@ -104,7 +112,7 @@ def call_within(
     Raises: OutOfTimeError after so many seconds; what the call raises.
     """
     outer = _current.get()
-    watch = Watch(outer, monotonic() + seconds if is_budget else None, on_set_aside, on_return)
+    watch = Watch(outer, monotonic() + seconds, on_set_aside, on_return, is_budget=is_budget)
 
     def work() -> None:
         _current.set(watch)
@@ -165,3 +173,15 @@ def find_deadline() -> float | None:
             deadline = watch.deadline if deadline is None else min(deadline, watch.deadline)
         watch = watch.outer
     return deadline
+
+
+def find_end_of_wait() -> float | None:
+    """Returns when nobody waits any more for what this thread does: the end of the innermost limit, or of a budget around it; None for
+    never. For a device that can end what hangs.
+
+    Raises: as `find_deadline`.
+    """
+    deadline, watch = find_deadline(), _current.get()
+    if watch is None:
+        return deadline
+    return watch.end_of_wait if deadline is None else min(deadline, watch.end_of_wait)

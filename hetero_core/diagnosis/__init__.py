@@ -1,1 +1,1 @@
-"""What is wrong with an installation, and what cures it: findings of pure functions over what was read of the machine."""
+"""Faults of an installation and their cures: findings of pure functions over what was read of the machine."""

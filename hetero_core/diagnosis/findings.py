@@ -7,7 +7,7 @@ from hetero_core.records import record
 
 @record(frozen=True, slots=True)
 class Finding:
-    """What was found about a topic. `cure` says what to do about it; it is empty where nothing needs to be done."""
+    """A statement about one topic of the installation. `cure` says what to do; it is empty where nothing needs to be done."""
 
     topic: str
     text: str

@@ -25,17 +25,19 @@ def read_code_folders(core: Core) -> dict[str, str]:
 
 def check_code_folders(folder_of_device: Mapping[str, str]) -> list[Finding]:
     """Returns a finding for each device that keeps code; its folder is opened as the device does it, and made where there is none."""
-    found = []
+    findings = []
     for device, name in folder_of_device.items():
         try:
             folder = open_private_folder(name)
         except PrivateFolderError as error:
-            found.append(Finding("folders", f"{device} does not keep its compiled code: {error}", CURE))
+            findings.append(Finding("folders", f"{device} does not keep its compiled code: {error}", CURE))
         else:
             sizes = list_sizes(folder)
             files = "1 file" if len(sizes) == 1 else f"{len(sizes)} files"
-            found.append(Finding("folders", f"{device} keeps its compiled code in '{folder}': {files}, {sum(sizes) / 1e6:.1f} MB"))
-    return found
+            findings.append(
+                Finding("folders", f"{device} keeps its compiled code in '{folder}': {files}, {sum(sizes) / 1e6:.1f} MB")
+            )
+    return findings
 
 
 def list_sizes(folder: Path) -> list[int]:

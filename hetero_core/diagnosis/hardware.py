@@ -17,7 +17,7 @@ def check_threads(environment: Mapping[str, str], *, affinity: int, processors: 
     `affinity` counts the processors of the mask, `processors` what the quota of the control groups leaves of them.
     """
     text = f"{processors} processors to use"
-    found = [
+    findings = [
         Finding("threads", text if affinity == processors else f"{text}, of {affinity} in the mask: a quota holds the rest back")
     ]
     is_set = False
@@ -27,17 +27,17 @@ def check_threads(environment: Mapping[str, str], *, affinity: int, processors: 
             continue
         is_set = True
         if not value.isdecimal() or int(value) < 1:
-            found.append(
+            findings.append(
                 Finding("threads", f"{name}={value} is no number of threads", f"set {name} to 1 to {processors}, or unset it")
             )
         elif int(value) > processors:
-            found.append(Finding("threads", f"{name}={value} is more than there are processors", f"set {name}={processors}"))
+            findings.append(Finding("threads", f"{name}={value} is more than there are processors", f"set {name}={processors}"))
         else:
-            found.append(Finding("threads", f"{name}={value}"))
+            findings.append(Finding("threads", f"{name}={value}"))
     if affinity > processors and not is_set:
         text = f"BLAS counts the mask and makes {affinity} threads for {processors} processors"
-        found.append(Finding("threads", text, f"set OPENBLAS_NUM_THREADS={processors} and OMP_NUM_THREADS={processors}"))
-    return found
+        findings.append(Finding("threads", text, f"set OPENBLAS_NUM_THREADS={processors} and OMP_NUM_THREADS={processors}"))
+    return findings
 
 
 def check_gpu(driver: str | None, fault: str | None) -> list[Finding]:

@@ -19,7 +19,7 @@ KINDS = {
     "CUDA": r"libcuda(?:rt)?[-.]",
     "cuDNN": r"libcudnn[-.]",
 }
-"""What a library is, by how its file name begins."""
+"""Library -> how the names of its files begin."""
 
 
 def read_libraries(maps: Path = Path("/proc/self/maps")) -> tuple[str, ...]:
@@ -35,20 +35,22 @@ def read_libraries(maps: Path = Path("/proc/self/maps")) -> tuple[str, ...]:
 def group_libraries(paths: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
     """Returns the paths of each kind that is there."""
     listed = sorted(paths)
-    found = {kind: tuple(path for path in listed if re.match(pattern, os.path.basename(path))) for kind, pattern in KINDS.items()}
-    return {kind: those for kind, those in found.items() if those}
+    paths_of_kind = {
+        kind: tuple(path for path in listed if re.match(pattern, os.path.basename(path))) for kind, pattern in KINDS.items()
+    }
+    return {kind: those for kind, those in paths_of_kind.items() if those}
 
 
 def check_libraries(paths: Iterable[str]) -> list[Finding]:
     """Returns what is loaded of each kind, and a cure where two makers' runtimes of OpenMP are in one process."""
     grouped = group_libraries(paths)
-    found = [Finding("libraries", f"{kind}: {', '.join(those)}") for kind, those in grouped.items()]
+    findings = [Finding("libraries", f"{kind}: {', '.join(those)}") for kind, those in grouped.items()]
     makers = [kind for kind in grouped if kind.startswith("OpenMP")]
     if len(makers) > 1:
         text = f"{' and '.join(makers)} are loaded; each keeps threads of its own, and they may wait for each other"
         cure = "load the packages that bring them in processes of their own, or install builds that share one runtime"
-        found.append(Finding("libraries", text, cure))
-    return found
+        findings.append(Finding("libraries", text, cure))
+    return findings
 
 
 def check_blas(blas: Iterable[Mapping[str, object]], flags: Iterable[str], environment: Mapping[str, str]) -> list[Finding]:
@@ -56,7 +58,7 @@ def check_blas(blas: Iterable[Mapping[str, object]], flags: Iterable[str], envir
 
     `blas` is what threadpoolctl says about the libraries of BLAS, `flags` are those of /proc/cpuinfo.
     """
-    found = []
+    findings = []
     has_wide = "avx512f" in set(flags)
     for each in blas:
         kernels = each.get("architecture")
@@ -64,8 +66,8 @@ def check_blas(blas: Iterable[Mapping[str, object]], flags: Iterable[str], envir
         is_narrow = has_wide and kernels in ("Haswell", "Zen", "Sandybridge", "Nehalem", "Prescott")
         forced = environment.get("OPENBLAS_CORETYPE")
         cure = f"unset OPENBLAS_CORETYPE, which is {forced}; the processor has AVX-512" if is_narrow and forced else ""
-        found.append(Finding("libraries", text, cure))
-    return found
+        findings.append(Finding("libraries", text, cure))
+    return findings
 
 
 def read_blas() -> list[Mapping[str, object]]:

@@ -16,28 +16,28 @@ SHARED_FOLDERS = ("cupy", "onnxruntime", "openvino", "torch")
 
 def check_devices(statuses: Iterable[DeviceStatus]) -> list[Finding]:
     """Returns a finding for each installed device; one that cannot be used is to be cured as its reason says."""
-    found = []
+    findings = []
     for status in statuses:
         plugin = f"{status.distribution} {status.version}".strip()
         if status.reason:
             reason = " ".join(status.reason.split())
             cure = f"do what the reason says, or remove the plugin: pip uninstall {status.distribution}"
-            found.append(Finding("devices", f"{status.name} ({plugin}) cannot be used: {reason}", cure))
+            findings.append(Finding("devices", f"{status.name} ({plugin}) cannot be used: {reason}", cure))
         else:
-            found.append(Finding("devices", f"{status.name} ({plugin}) works: {status.full_name}"))
-    return found if found else [Finding("devices", "no device is installed", "install one, as in: pip install hetero-cpu")]
+            findings.append(Finding("devices", f"{status.name} ({plugin}) works: {status.full_name}"))
+    return findings if findings else [Finding("devices", "no device is installed", "install one, as in: pip install hetero-cpu")]
 
 
 def check_distributions(distributions_of_folder: Mapping[str, Iterable[str]]) -> list[Finding]:
     """Returns a finding for each package of an engine that several distributions have installed over each other."""
-    found = []
+    findings = []
     for folder in SHARED_FOLDERS:
         owners = sorted(set(distributions_of_folder.get(folder, ())))
         if len(owners) > 1:
             text = f"{' and '.join(owners)} install the folder {folder} and overwrite each other"
             cure = f"pip uninstall {' '.join(owners)}, then install one of them"
-            found.append(Finding("packages", text, cure))
-    return found
+            findings.append(Finding("packages", text, cure))
+    return findings
 
 
 def list_distributions() -> Mapping[str, list[str]]:

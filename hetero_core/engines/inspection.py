@@ -1,4 +1,4 @@
-"""What is known of a node's inputs: types, shapes, presence."""
+"""Facts about a node's inputs: types, shapes, presence."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ MOVING = frozenset(
 
 def dtype_of_input(node: Node, graph: Graph, index: int = 0) -> str | None:
     """Returns the element type of an input; None where it is absent, no tensor, or not known."""
-    found = graph.type_of(node.inputs[index]) if has_input(node, index) else None
-    return found.dtype if isinstance(found, TensorType) else None
+    input_type = graph.type_of(node.inputs[index]) if has_input(node, index) else None
+    return input_type.dtype if isinstance(input_type, TensorType) else None
 
 
 def dtype_of_value(value: str, graph: Graph) -> str | None:
     """Returns the element type of a value; None where it is no tensor, or not known."""
-    found = graph.type_of(value)
-    return found.dtype if isinstance(found, TensorType) else None
+    value_type = graph.type_of(value)
+    return value_type.dtype if isinstance(value_type, TensorType) else None
 
 
 def find_shape(node: Node, graph: Graph, index: int = 0) -> tuple[int | str | None, ...] | None:
     """Returns the shape of an input; None where its rank is not known."""
-    found = graph.type_of(node.inputs[index]) if has_input(node, index) else None
-    return found.shape if isinstance(found, TensorType) else None
+    input_type = graph.type_of(node.inputs[index]) if has_input(node, index) else None
+    return input_type.shape if isinstance(input_type, TensorType) else None
 
 
 def has_input(node: Node, index: int) -> bool:

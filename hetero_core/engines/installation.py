@@ -1,4 +1,4 @@
-"""Whether an engine is installed, new enough, and imports; the error says what is missing, and the cure."""
+"""Check that an engine is installed, new enough, and can be imported; the error names what is missing, and the cure."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ LARGEST_CONSTANT = 1024
 """Bytes; engines look at the values of small constants when they make a kernel, weights are mostly a type to them."""
 
 _UNIQUE = b"node "
-"""How the signature of a node begins that is alike to none but itself; such answers are not kept."""
+"""Prefix of the signature of a node that no other node shares; answers for such nodes are not kept."""
 
 
 class NodeProber:

@@ -141,17 +141,18 @@ def _span_of_meaning(domain: str, op_type: str, since_version: int) -> tuple[int
 
 @cache
 def _meanings_of_operator() -> Mapping[tuple[str, str], Mapping[int, object]]:
-    """Returns, for each operator and version, all that its schema says but the element types."""
+    """Returns, for each operator and version, all that its schema says but the element types; a version that withdraws it is another."""
     import onnx  # heavy, and loaded already where there is a network
 
-    found: dict[tuple[str, str], dict[int, object]] = {}
+    meanings: dict[tuple[str, str], dict[int, object]] = {}
     for schema in onnx.defs.get_all_schemas_with_history():
-        found.setdefault((schema.domain, schema.name), {})[schema.since_version] = _read_meaning(schema)
-    return found
+        meanings.setdefault((schema.domain, schema.name), {})[schema.since_version] = _read_meaning(schema)
+    return meanings
 
 
 def _read_meaning(schema: Any) -> object:
     return (
+        schema.deprecated,
         _squeeze(schema.doc),
         tuple(
             (name, attribute.type, attribute.required, str(attribute.default_value), _squeeze(attribute.description))

@@ -24,7 +24,7 @@ ABSENT = 0
 
 
 class ProfileLike(Protocol):
-    """What a run tells its times to."""
+    """A recorder of the times of a run's nodes."""
 
     def add(self, node: Node, seconds: float) -> None:
         """Records that a node took this many seconds."""
@@ -35,7 +35,7 @@ class ProfileLike(Protocol):
 
 @record(frozen=True, slots=True)
 class Memory:
-    """Where a program computes: the array namespace and the two copies between it and the host."""
+    """The memory in which a program computes: the array namespace, and the copies from and to the host."""
 
     xp: Namespace
     to_host: Callable[[Array], Any]

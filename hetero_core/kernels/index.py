@@ -1,4 +1,4 @@
-"""Which module of operators has which kernels, so that a network has only those imported that it needs.
+"""Operator -> the modules that hold its kernels, so that a network imports only those that it needs.
 
 The text is generated from the table of kernels (`ops_page`), and a test says when it is behind; an operator that is not in it yet is
 found by importing all modules. An operator may stand in several modules, with different versions. Imports nothing.

@@ -44,18 +44,24 @@ _BEGIN = 'INDEX = """\\\n'
 
 _HEAD = """# Operators of the kernels toolkit
 
-The NumPy functions behind the CPU device, and the CuPy functions behind the GPU device. This page is generated from the table that
-runs them: `python -m hetero_core.kernels.ops_page docs/reference/ops.md`.
+The operators that CPU, TEMPLATE and GPU run with the kernels toolkit, on NumPy or CuPy. `hetero query` says of a model which of its nodes a
+device refuses, and why:
+
+```console
+$ hetero query model.onnx -d CPU
+```
+
+This page is generated from the table of kernels: `python -m hetero_core.kernels.ops_page docs/reference/ops.md`.
 
 A version is an operator's own: `Softmax-13` serves every opset from 13 on, up to the next version of Softmax. A node is refused, with
 the reason, when its version is not here, when it has an attribute or an attribute value that is not implemented, or another element
 type. Element types are given for each input in order; the last one serves all further inputs. A device may have fewer. An operator of
 another domain than ONNX's own has the domain before it. [ONNX Runtime's own operators](onnxruntime-operators.md) have a page of their own.
 
-Refused are, too, attributes that together have no one meaning: where ONNX leaves it open and engines differ, as on the scores of a
-classifier that weighs one of two classes, the reason says so. Of ONNX's operators there is no kernel for `Gradient`, which differentiates
-the graph around it. `ImageDecoder` needs Pillow (`pip install hetero-core[images]`), `RegexFullMatch` and `Tokenizer` need RE2
-(`pip install hetero-core[text]`), and LSTM's `clip` is not implemented: ONNX's text and
+A node is also refused when its attributes together have no single meaning: where ONNX leaves it open and engines differ, as on
+the scores of a classifier that weighs one of two classes, the reason says so. Of ONNX's operators there is no kernel for
+`Gradient`, which differentiates the graph around it. `ImageDecoder` needs Pillow (`pip install hetero-core[images]`),
+`RegexFullMatch` and `Tokenizer` need RE2 (`pip install hetero-core[text]`), and LSTM's `clip` is not implemented: ONNX's text and
 ONNX Runtime clip in different places.
 
 | types | element types |

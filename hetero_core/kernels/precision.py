@@ -1,4 +1,4 @@
-"""Which type a kernel computes in: small floats are widened to float32 and rounded once, at the end.
+"""The element type in which a kernel computes: small floats are widened to float32 and rounded once, at the end.
 
 Guarantees that no kernel returns a wider type than ONNX names, and that float16 and bfloat16 sums do not lose their low bits on the
 way.
@@ -6,6 +6,8 @@ way.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import ml_dtypes
@@ -30,7 +32,6 @@ _SMALL_FLOATS = frozenset(
     )
 )
 _SMALL_INTEGERS = frozenset(np.dtype(kind) for kind in (ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2, ml_dtypes.uint2))
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def is_small_float(dtype: Any) -> bool:
@@ -76,3 +77,23 @@ def normalize_axis(axis: int, rank: int) -> int:
 def normalize_axes(axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
     """Returns non-negative axes in the given order; raises as `normalize_axis` does."""
     return tuple(normalize_axis(axis, rank) for axis in axes)
+
+
+def compute_halves(function: Callable[..., Any], outputs: tuple[int, ...]) -> Callable[..., Any]:
+    """Returns a kernel that takes float16 for float32 and rounds these of its outputs to it, if any input has that type.
+
+    ONNX Runtime runs an operator that it has in float32 alone between two Casts; this is the same arithmetic.
+    """
+
+    @wraps(function)
+    def compute(xp: Namespace, *inputs: Any, **attributes: Any) -> Any:
+        if not any(getattr(x, "dtype", None) == np.float16 for x in inputs):
+            return function(xp, *inputs, **attributes)
+        results = function(
+            xp, *(x.astype(np.float32) if getattr(x, "dtype", None) == np.float16 else x for x in inputs), **attributes
+        )
+        if not isinstance(results, tuple):
+            return narrow(results, np.float16) if 0 in outputs else results
+        return tuple(narrow(x, np.float16) if x is not None and index in outputs else x for index, x in enumerate(results))
+
+    return compute

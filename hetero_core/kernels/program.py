@@ -119,10 +119,10 @@ class _Compiler:
         )
 
     def _type_of(self, value: str) -> ValueType | None:
-        found = self._graph.type_of(value)
-        if found is None and value in self._constants:
+        value_type = self._graph.type_of(value)
+        if value_type is None and value in self._constants:
             return self._constants[value].type
-        return self._outer_type_of(value) if found is None else found
+        return self._outer_type_of(value) if value_type is None else value_type
 
     def _add_slot(self, name: str, *, on_host: bool) -> int:
         self._values.append(None)
@@ -221,12 +221,12 @@ class _Compiler:
         return Body(attribute, program, tuple((name, self._read(node, name, on_host=False)) for name in program.captured))
 
     def _mark_releases(self, output_slots: tuple[int, ...]) -> tuple[Step, ...]:
-        kept = self._constant_slots | set(output_slots)
+        read_later = self._constant_slots | set(output_slots)
         steps: list[Step] = []
         for step in reversed(self._steps):
             touched = dict.fromkeys((*step.sources, *(slot for body in step.bodies for _, slot in body.captures), *step.targets))
-            releases = tuple(slot for slot in touched if slot not in kept)
-            kept.update(releases)
+            releases = tuple(slot for slot in touched if slot not in read_later)
+            read_later.update(releases)
             steps.append(Step(step.node, step.function, step.sources, step.targets, releases, step.bodies, step.value))
         return tuple(reversed(steps))
 

@@ -63,7 +63,9 @@ class Declaration:
     those of its signature, and a ValueError of it is the reason why the node is refused. `count_bytes(*inputs, **attributes)` says how
     many bytes a run makes; an operator has it if values or attributes, and not shapes alone, decide (`sizes`). `unread` are attributes,
     with their defaults, that these versions have and no result depends on; the function is not given them. `without` are attributes of
-    the function that these versions do not have.
+    the function that these versions do not have. With `halves`, float16 is taken wherever float32 is: the function gets float32, and the
+    outputs at these positions are rounded to float16. `shared` are attributes, with their
+    defaults, that several operators have in common; the function takes them in its ** parameter.
     """
 
     op_type: str
@@ -84,6 +86,8 @@ class Declaration:
     count_bytes: Callable[..., int] | None = None
     unread: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
     without: tuple[str, ...] = ()
+    halves: tuple[int, ...] | None = None
+    shared: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
 
     def __call__(self, function: Function) -> Function:
         """Registers the function; declarations may be stacked."""
@@ -102,14 +106,27 @@ class Declaration:
         is_counting = "output_count" in attributes
         assert self.counts_outputs == is_counting, f"{self.op_type}: output_count is declared on one side only"
         assert attributes.keys() >= set(self.without), f"{self.op_type}: the function has no such attribute to be without"
+        attributes |= self.shared
         hidden = {"output_count", *self.without}
+        declared = {name: getattr(self, name) for name in _DECLARED}
+        if self.halves is not None:
+            from hetero_core.kernels.precision import compute_halves  # imports NumPy, as every file of kernels does
+
+            function = compute_halves(function, self.halves)
+            declared["dtypes"] = (
+                tuple(map(_with_halves, self.dtypes)) if isinstance(self.dtypes, tuple) else _with_halves(self.dtypes)
+            )
         return Kernel(
-            **{name: getattr(self, name) for name in _DECLARED},
+            **declared,
             function=function,
             attributes={**self.unread, **{name: default for name, default in attributes.items() if name not in hidden}},
             required=tuple(name for name in required if name not in hidden),
             input_limits=limits,
         )
+
+
+def _with_halves(dtypes: Dtypes) -> Dtypes:
+    return dtypes | {"float16"} if "float32" in dtypes else dtypes
 
 
 kernel = Declaration
@@ -209,10 +226,10 @@ def find_refusals(
     """Returns node name -> reason for each node of a graph that the toolkit cannot run. `type_of` types values of outer graphs."""
 
     def type_of_value(value: str) -> ValueType | None:
-        found = graph.type_of(value)
-        if found is None and value in graph.initializers:
+        value_type = graph.type_of(value)
+        if value_type is None and value in graph.initializers:
             return graph.initializers[value].type
-        return type_of(value) if found is None and type_of is not None else found
+        return type_of(value) if value_type is None and type_of is not None else value_type
 
     refusals: dict[str, str] = {}
     for node in graph.nodes:

@@ -5,7 +5,7 @@ Works on sizes, never on elements, so it runs on the host whatever the device is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import product
 from math import prod
 from typing import Any
@@ -14,6 +14,11 @@ from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.records import record
 
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
+SLIDING: Mapping[str, Any] = {"auto_pad": "NOTSET", "dilations": None, "pads": None, "strides": None}
+"""The attributes of operators with windows that `lay_windows` takes, with their defaults."""
+CONVOLVING: Mapping[str, Any] = {"shared": SLIDING, "unread": {"kernel_shape": None}, "choices": {"auto_pad": AUTO_PADS}}
+"""Declarations of operators with weights: the sizes of the kernel are those of the weights."""
+POOLING: Mapping[str, Any] = {"shared": {**SLIDING, "ceil_mode": 0}, "choices": {"auto_pad": AUTO_PADS}}
 
 
 @record(frozen=True, slots=True)
@@ -72,10 +77,10 @@ def lay_windows(
     sizes: tuple[int, ...],
     kernel: tuple[int, ...],
     *,
-    auto_pad: str,
-    pads: tuple[int, ...] | None,
-    strides: tuple[int, ...] | None,
-    dilations: tuple[int, ...] | None,
+    auto_pad: str = "NOTSET",
+    pads: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+    dilations: tuple[int, ...] | None = None,
     ceil_mode: int = 0,
 ) -> Windows:
     """Returns the windows of a convolution or a pooling, with ONNX's defaults filled in.
@@ -120,21 +125,9 @@ def resolve_pads(
     return tuple(resolved)
 
 
-def count_slid(
-    x: Array,
-    kernel: tuple[int, ...],
-    channels: int,
-    *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: tuple[int, ...] | None = None,
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
-    **_: Any,
-) -> int:
+def count_slid(x: Array, kernel: tuple[int, ...], channels: int, **attributes: Any) -> int:
     """Returns how many elements windows over x (batch, channels, *sizes) make, or how many the padded x has where that is more."""
-    windows = lay_windows(
-        tuple(x.shape[2:]), kernel, auto_pad=auto_pad, pads=pads, strides=strides, dilations=dilations, ceil_mode=ceil_mode
-    )
+    geometry = {name: value for name, value in attributes.items() if name in POOLING["shared"]}
+    windows = lay_windows(tuple(x.shape[2:]), kernel, **geometry)
     padded = prod(size + begin + end for size, (begin, end) in zip(windows.sizes, windows.pads, strict=True))
     return int(x.shape[0]) * max(channels * prod(windows.outputs), int(x.shape[1]) * padded)

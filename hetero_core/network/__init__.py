@@ -1,1 +1,1 @@
-"""What a model is: types, graph, reader, writer, topology, shapes, parts. No device is known here."""
+"""Models: types, graph, reader, writer, topology, shapes, parts. No device is known here."""

@@ -45,8 +45,8 @@ def read_pins(path: str | os.PathLike[str]) -> dict[str, str]:
             )
     pins = document.get(TABLE)
     if not isinstance(pins, dict):
-        found = "nothing" if pins is None else repr(pins)
-        raise AffinityError(f'{where}: expected a table [{TABLE}] with lines such as "conv1" = "GPU", found {found}')
+        description = "nothing" if pins is None else repr(pins)
+        raise AffinityError(f'{where}: expected a table [{TABLE}] with lines such as "conv1" = "GPU", found {description}')
     for pattern, device in pins.items():
         if isinstance(device, dict):
             raise AffinityError(

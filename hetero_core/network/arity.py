@@ -1,4 +1,4 @@
-"""Whether a node has the inputs, outputs and attributes that its operator's schema demands; what ONNX Runtime refuses, and no more.
+"""Check of a node's inputs, outputs and attributes against its operator's schema; it refuses what ONNX Runtime refuses, and no more.
 
 An engine may crash on a node without its inputs, or on an absent one of Sum, and a kernel index into nothing. Attributes that a schema
 does not know are left to the devices. Operators without a schema are their authors' affair. Source: OpSchema::Verify of onnx. Imports onnx
@@ -67,7 +67,7 @@ def _word_range(least: int, most: int) -> str:
 
 
 _UNBOUNDED = 2**31 - 1
-"""What onnx has for the most inputs of a variadic operator."""
+"""The number that onnx states as the most inputs of a variadic operator."""
 
 
 @cache

@@ -303,14 +303,14 @@ class GraphReader:
 
     def _bind_attributes(self, proto: onnx.NodeProto, function: onnx.FunctionProto, owner: str, scope: Scope) -> dict[str, Any]:
         bound = {default.name: read_attribute(default, self._weights, owner) for default in function.attribute_proto}
-        given = self._read_attributes(proto, owner, scope)
-        unknown = sorted(set(given) - set(bound) - set(function.attribute))
+        attributes = self._read_attributes(proto, owner, scope)
+        unknown = sorted(set(attributes) - set(bound) - set(function.attribute))
         if unknown:
             raise InvalidNetworkError(
                 f"{owner} gives the attributes {', '.join(unknown)}, which the function does not have. "
                 "Remove them, or declare them in the function."
             )
-        return {**bound, **given}
+        return {**bound, **attributes}
 
     def _add_copy(self, draft: Draft, source: str, target: str, scope: Scope) -> None:
         name = make_unique(f"{scope.path}Identity_{len(draft.nodes)}", draft.node_names)

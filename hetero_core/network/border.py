@@ -1,4 +1,4 @@
-"""What is said about the border of a network beyond names and types: states, defaults, bounds, layouts; and how users describe it.
+"""Properties of a network's inputs and outputs beyond names and types: states, defaults, bounds, layouts; and how users describe it.
 
 A part that is cut out of a network has a border of its own, which says nothing of this. Imports neither onnx nor an array library.
 """

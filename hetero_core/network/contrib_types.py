@@ -89,7 +89,7 @@ def _gemm(left: int, right: int) -> Rule:
     def rule(node: Node, types: InputTypes) -> tuple[ValueType, ...]:
         rows = size_at(shape_at(types, left), 1 if integer_of(node, "transA") else 0)
         columns = size_at(shape_at(types, right), 0 if integer_of(node, "transB") else 1)
-        dtype = "float32" if left == right - 1 else ("float32" if not is_there(node, 7) else dtype_at(types, left))
+        dtype = dtype_at(types, left) if left == right - 1 else ("float32" if not is_there(node, 7) else dtype_at(types, left))
         return (TensorType(dtype, (rows, columns)),)
 
     return rule
@@ -189,7 +189,8 @@ _COMMON: dict[str, Rule] = {
     **dict.fromkeys(("QLinearLeakyRelu", "QLinearSigmoid", "QLinearSoftmax"), same_as(0)),
     "QuantizeLinear": _quantize,
     "DequantizeLinear": _dequantize,
-    **dict.fromkeys(("MatMulIntegerToFloat", "DynamicQuantizeMatMul"), _multiply("float32")),
+    "MatMulIntegerToFloat": _multiply(2),
+    "DynamicQuantizeMatMul": _multiply("float32"),
     "MatMulInteger16": _multiply("int32"),
     **dict.fromkeys(("FusedMatMul", "TransposeMatMul"), _multiply_transposed),
     "QGemm": _gemm(0, 3),

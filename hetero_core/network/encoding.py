@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class WeightWriter(Protocol):
-    """What a `GraphWriter` asks to store a constant."""
+    """A function by which a `GraphWriter` stores a constant."""
 
     def write(self, name: str, initializer: Initializer, proto: onnx.TensorProto) -> None:
         """Fills `proto` with the constant or with a reference to it."""

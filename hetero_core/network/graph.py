@@ -30,7 +30,7 @@ def _empty() -> Mapping[str, Any]:
 
 @record(frozen=True, slots=True, eq=False)
 class Node:
-    """One operation.
+    """A node of the graph: one operation with its inputs, outputs and attributes.
 
     `opset` is the version of its domain that its graph or function imports, `since_version` the operator's own version in it (0
     where onnx has no schema for it). `attributes` holds int, float, str (bytes where it is not UTF-8), arrays, ValueTypes, Graphs

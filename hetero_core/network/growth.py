@@ -20,7 +20,7 @@ from hetero_core.records import record
 _LONGEST_VECTOR = 1 << 16
 """Elements that onnx may make messages of; far above any shape."""
 _MOST_ELEMENTS = 1 << 21
-"""Of all vectors of a graph together."""
+"""Limit for the elements of all vectors of a graph together."""
 _HUGE = 1 << 62
 _MOST_BYTES_OF_DTYPE = {"int32": 1024, "int64": 1024, "float32": 32, "float64": 64}
 """Of a constant whose numbers are looked at: shapes, axes and the like are small, and floats that say sizes are one for each axis."""

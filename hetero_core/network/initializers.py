@@ -23,7 +23,7 @@ class Initializer:
     array again, the same each time, and lets go of it when it is told to.
     """
 
-    __slots__ = ("_array", "_digest", "_is_renewable", "_let_go", "_load", "dtype", "shape")
+    __slots__ = ("_array", "_digest", "_drop_pages", "_is_renewable", "_let_go", "_load", "dtype", "shape")
 
     def __init__(
         self,
@@ -33,12 +33,17 @@ class Initializer:
         *,
         is_renewable: bool = False,
         array: np.ndarray[Any, Any] | None = None,
+        drop_pages: Callable[[], None] | None = None,
     ) -> None:
-        """`load` makes the array, where `is_renewable` as often as it is called; `array` is what it would make, where that is there."""
+        """`load` makes the array, where `is_renewable` as often as it is called; `array` is what it would make, where that is there.
+
+        `drop_pages` gives the memory of an array in a mapped file back to the system.
+        """
         self.dtype = dtype
         self.shape = shape
         self._load: Callable[[], np.ndarray[Any, Any]] | None = load
         self._is_renewable = is_renewable
+        self._drop_pages = drop_pages
         self._array = None if array is None else _protect(array)
         self._let_go: ReferenceType[np.ndarray[Any, Any]] | None = None
         self._digest: bytes | None = None
@@ -75,6 +80,17 @@ class Initializer:
         array = self._array
         if self._is_renewable and array is not None:
             self._let_go, self._array = ref(array), None
+        self.drop_pages()
+
+    def drop_pages(self) -> None:
+        """Gives the memory of an array in a mapped file back to the system: the array stays valid, and its next reader reads the file."""
+        if self._drop_pages is not None and self._array is not None:
+            self._drop_pages()
+
+    @property
+    def is_mapped(self) -> bool:
+        """Says whether `drop_pages` frees memory."""
+        return self._drop_pages is not None
 
     @property
     def is_renewable(self) -> bool:

@@ -49,19 +49,19 @@ def _read_shape(node: Node, types: Mapping[str, ValueType], constants: Mapping[s
     if not node.inputs:
         return None
     constant = constants.get(node.inputs[0])
-    found = types.get(node.inputs[0]) if constant is None else constant.type
-    if not isinstance(found, TensorType) or found.shape is None:
+    value_type = types.get(node.inputs[0]) if constant is None else constant.type
+    if not isinstance(value_type, TensorType) or value_type.shape is None:
         return None
-    sizes = [size for size in found.shape if isinstance(size, int)]
-    return (np.array(sizes, np.int64),) if len(sizes) == len(found.shape) else None
+    sizes = [size for size in value_type.shape if isinstance(size, int)]
+    return (np.array(sizes, np.int64),) if len(sizes) == len(value_type.shape) else None
 
 
 def _read_inputs(node: Node, constants: Mapping[str, Initializer]) -> Arrays | None:
-    found = [constants.get(value) if value else None for value in node.inputs]
-    for value, constant in zip(node.inputs, found, strict=True):
+    operands = [constants.get(value) if value else None for value in node.inputs]
+    for value, constant in zip(node.inputs, operands, strict=True):
         if value and (constant is None or constant.nbytes > LARGEST_VALUE or not _is_counting(constant.dtype)):
             return None
-    return tuple(None if constant is None else constant.array for constant in found)
+    return tuple(None if constant is None else constant.array for constant in operands)
 
 
 def _is_counting(dtype: str) -> bool:

@@ -1,4 +1,4 @@
-"""What two statements about the type of one value amount to together. Imports nothing heavy."""
+"""Merges two statements about the type of one value into one. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -40,3 +40,19 @@ def _merge_tensors(first: TensorType, second: TensorType) -> TensorType | None:
             return None
         shape.append(other if one is None or (isinstance(one, str) and isinstance(other, int)) else one)
     return TensorType(dtype, tuple(shape))
+
+
+def unite_types(first: ValueType, second: ValueType) -> ValueType:
+    """Returns the type that says no more than what both say: of a value that is one of two."""
+    if first == second:
+        return first
+    if isinstance(first, SequenceType) and isinstance(second, SequenceType):
+        return SequenceType(unite_types(first.element, second.element))
+    if isinstance(first, OptionalType) and isinstance(second, OptionalType):
+        return OptionalType(unite_types(first.element, second.element))
+    if not (isinstance(first, TensorType) and isinstance(second, TensorType)):
+        return TensorType(None)
+    dtype = first.dtype if first.dtype == second.dtype else None
+    if first.shape is None or second.shape is None or len(first.shape) != len(second.shape):
+        return TensorType(dtype)
+    return TensorType(dtype, tuple(a if a == b else None for a, b in zip(first.shape, second.shape, strict=True)))

@@ -1,4 +1,4 @@
-"""What packed networks note about a node, as metadata, because ONNX has no field for it: its opset, its origins, its original name.
+"""Metadata of nodes in packed networks for which ONNX has no field: a node's opset, its origins, its original name.
 
 Imports nothing heavy.
 """

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import onnx
 
 _LARGEST_VERSION = 2**31 - 1
-"""What onnx takes for a version; of a domain that onnx does not know, a model may state any."""
+"""The versions that onnx accepts; of a domain that onnx does not know, a model may state any."""
 
 
 def since_version(op_type: str, domain: str, opset: int) -> int:

@@ -1,4 +1,4 @@
-"""How many dimensions an output has where the values that say its sizes are not known before a run, and onnx says nothing.
+"""The rank of an output whose sizes follow from values of the run, where onnx infers none.
 
 A device that compiles for ranks, and a cut, need no more than that. Imports nothing heavy.
 """
@@ -23,16 +23,16 @@ def infer_ranks(node: Node, input_types: InputTypes) -> dict[str, ValueType]:
 
 
 def _rank_of(input_types: InputTypes, index: int) -> int | None:
-    found = input_types[index] if index < len(input_types) else None
-    return len(found.shape) if isinstance(found, TensorType) and found.shape is not None else None
+    input_type = input_types[index] if index < len(input_types) else None
+    return len(input_type.shape) if isinstance(input_type, TensorType) and input_type.shape is not None else None
 
 
 def _length_of(input_types: InputTypes, index: int) -> int | None:
     """Returns how many elements a list of sizes or axes has."""
-    found = input_types[index] if index < len(input_types) else None
-    if not isinstance(found, TensorType) or found.shape is None or len(found.shape) != 1:
+    input_type = input_types[index] if index < len(input_types) else None
+    if not isinstance(input_type, TensorType) or input_type.shape is None or len(input_type.shape) != 1:
         return None
-    return found.shape[0] if isinstance(found.shape[0], int) else None
+    return input_type.shape[0] if isinstance(input_type.shape[0], int) else None
 
 
 def _keep(node: Node, input_types: InputTypes) -> int | None:

@@ -1,4 +1,4 @@
-"""What the names in a NodeProto mean where it stands: opsets, and within a function its attributes and values.
+"""The meaning of the names in a NodeProto where it stands: opsets, and within a function its attributes and values.
 
 Imports no onnx at run time.
 """
@@ -32,7 +32,7 @@ _IMPLIED = {"com.microsoft": 1}
 
 @dataclass(frozen=True)
 class Scope:
-    """Where a node stands: the model itself, or an inlined call.
+    """The place of a node: the model itself, or an inlined call.
 
     `path` is "" at the top and "call/" inside; `values` maps the function's names to those outside and grows with each new name;
     `pin` is the device that the enclosing node or call is pinned to; `calls` are the functions that are being inlined; `depth` is how

@@ -24,7 +24,7 @@ from hetero_core.network.growth import bound_type_bytes, find_growth
 from hetero_core.network.hints import forget_body_shapes, restore_body_shapes, state_hints, without_hints
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.known_values import compute_known_value
-from hetero_core.network.merging import merge_types
+from hetero_core.network.merging import merge_types, unite_types
 from hetero_core.network.notes import no_notes
 from hetero_core.network.opsets import since_version
 from hetero_core.network.ranks import infer_ranks
@@ -129,8 +129,10 @@ class _Inference:
         for graph in iterate_graphs(network):
             check_ranks(graph)
         growth = find_growth(network)
-        if growth.of_ranks:
-            logger.info("network '%s' is inferred node by node: the types in it may grow without bound", network.name)
+        if growth.of_ranks or any(_is_old_if(node) for graph in iterate_graphs(network) for node in graph.nodes):
+            logger.info(
+                "network '%s' is inferred node by node: the types in it may grow without bound, or are onnx's mistake", network.name
+            )
             self.failed = True
             return network
         writer = GraphWriter(SkeletonWeights(), states_type, notes_of_node=no_notes)
@@ -154,15 +156,15 @@ class _Inference:
     def absorb(self, graph: Graph, proto: onnx.GraphProto) -> Graph:
         """Returns the graph with the types in `proto`, which was written from it, merged into its own."""
         types = dict(graph.types)
-        found: dict[str, ValueType] = {}
+        new_types: dict[str, ValueType] = {}
         for info in (*proto.value_info, *proto.input, *proto.output):
             inferred = read_type(info.type, f"value '{info.name}'")
             if inferred is not None:
-                found[info.name] = inferred
+                new_types[info.name] = inferred
         learnt = False
-        for name, inferred in found.items():
+        for name, inferred in new_types.items():
             learnt |= self._merge(graph, types, name, inferred)
-        self._compare(graph, types, found)
+        self._compare(graph, types, new_types)
         nodes = self._absorb_bodies(graph, proto)
         self.learnt |= learnt
         return _rebuild(graph, nodes, types if learnt else graph.types)
@@ -258,9 +260,11 @@ class _Inference:
         if node.since_version == 0:
             typed = [constants[value].type if value in constants else scope.get(value) for value in node.inputs]
             return node, self._ask_author(node, scope) or infer_contrib(node, typed)
+        if _is_old_if(node):
+            return node, _unite_branches(node)
         if not node.bodies and all(_is_complete(scope.get(value)) for value in node.writes):
             return node, {}
-        found: dict[str, ValueType] = {}
+        inferred: dict[str, ValueType] = {}
         if (
             self.failed
             or self._is_foreign(node)
@@ -268,15 +272,15 @@ class _Inference:
             or not known.keys().isdisjoint(node.reads)
             or any(_has_only_element(scope.get(value)) for value in node.writes)
         ):
-            node, found = self._infer_alone(node, scope, constants)
+            node, inferred = self._infer_alone(node, scope, constants)
         inputs = [constants[value].type if value in constants else scope.get(value) for value in node.inputs]
         for value, ranked in infer_ranks(node, inputs).items():
             # Of two that disagree onnx is believed.
-            found[value] = merge_types(found.get(value, ranked), ranked) or found[value]
-        if not all(has_known_element(found.get(value, scope.get(value))) for value in node.writes):
+            inferred[value] = merge_types(inferred.get(value, ranked), ranked) or inferred[value]
+        if not all(has_known_element(inferred.get(value, scope.get(value))) for value in node.writes):
             for value, signed in infer_by_signature(node, inputs).items():
-                found[value] = merge_types(found.get(value, signed), signed) or signed
-        return node, found
+                inferred[value] = merge_types(inferred.get(value, signed), signed) or signed
+        return node, inferred
 
     def _ask_author(self, node: Node, scope: Mapping[str, ValueType]) -> dict[str, ValueType]:
         if self.custom_types is None:
@@ -309,6 +313,20 @@ class _Inference:
         return result.nodes[0], {value: result.types[value] for value in node.writes if value in result.types}
 
 
+def _is_old_if(node: Node) -> bool:
+    """Says whether onnx takes the branches' types for two descriptions of one type: as of opset 10, `If` returns one or the other."""
+    return node.op_type == "If" and not node.domain and 0 < node.since_version < 11
+
+
+def _unite_branches(node: Node) -> dict[str, ValueType]:
+    """Returns the types of the outputs of an `If`, as far as both branches state them."""
+    branches = [[body.types.get(spec.name, spec.type) for spec in body.outputs] for body in node.bodies.values()]
+    if len(branches) != 2:
+        return {}
+    united = (unite_types(first, second) for first, second in zip(*branches, strict=False))
+    return {name: value_type for name, value_type in zip(node.outputs, united, strict=False) if name}
+
+
 def _is_complete(value_type: ValueType | None) -> bool:
     """Says whether a type leaves nothing to learn."""
     return isinstance(value_type, TensorType) and value_type.dtype is not None and not _has_open_size(value_type)
@@ -321,8 +339,8 @@ def _has_only_element(value_type: ValueType | None) -> bool:
 
 def _leaves_open(node: Node, types: Mapping[str, ValueType]) -> bool:
     """Says whether the element type, the rank or a size of some output is unknown."""
-    found = [types.get(value) for value in node.writes]
-    return any(not has_known_element(each) or (isinstance(each, TensorType) and _has_open_size(each)) for each in found)
+    output_types = [types.get(value) for value in node.writes]
+    return any(not has_known_element(each) or (isinstance(each, TensorType) and _has_open_size(each)) for each in output_types)
 
 
 def _has_open_size(value_type: TensorType) -> bool:

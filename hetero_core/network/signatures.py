@@ -1,4 +1,4 @@
-"""What an operator's signature says of the element types of its outputs, where onnx has no rule of inference for it.
+"""Element types of outputs by an operator's signature, where onnx has no rule of inference for it.
 
 Most operators of ai.onnx.ml have none; their outputs are of one fixed type or of the type of an input. Shapes stay unknown.
 """
@@ -17,19 +17,19 @@ _SPELLINGS = {"float": "float32", "double": "float64"}
 
 def infer_by_signature(node: Node, input_types: Sequence[ValueType | None]) -> dict[str, ValueType]:
     """Returns output -> tensor type, with the element type alone, for the outputs whose signature decides it."""
-    found: dict[str, ValueType] = {}
+    output_types: dict[str, ValueType] = {}
     for value, source in zip(node.outputs, _read_signature(node.op_type, node.since_version, node.domain), strict=False):
         if not value or source is None:
             continue
         if isinstance(source, str):
-            found[value] = TensorType(source)
+            output_types[value] = TensorType(source)
             continue
         for position in source:
             read = input_types[position] if position < len(input_types) else None
             if isinstance(read, TensorType) and read.dtype is not None:
-                found[value] = TensorType(read.dtype)
+                output_types[value] = TensorType(read.dtype)
                 break
-    return found
+    return output_types
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Whether a graph is one: names that are text, for every value a source, and one only, ranks that can be. Imports nothing heavy."""
+"""Soundness of a graph: names that are text, for every value a source, and one only, ranks that can be. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -34,10 +34,15 @@ def check_ranks(graph: Graph) -> None:
     """
     for node in graph.nodes:
         index = _INPUT_THAT_GIVES_RANK.get(node.op_type, len(node.inputs))
-        found = None if node.domain or index >= len(node.inputs) else graph.types.get(node.inputs[index])
-        if isinstance(found, TensorType) and found.shape and isinstance(found.shape[0], int) and found.shape[0] > LARGEST_RANK:
+        input_type = None if node.domain or index >= len(node.inputs) else graph.types.get(node.inputs[index])
+        if (
+            isinstance(input_type, TensorType)
+            and input_type.shape
+            and isinstance(input_type.shape[0], int)
+            and input_type.shape[0] > LARGEST_RANK
+        ):
             raise InvalidNetworkError(
-                f"node {node.label} reads a shape of {found.shape[0]} dimensions from '{node.inputs[index]}': {found}; expected "
+                f"node {node.label} reads a shape of {input_type.shape[0]} dimensions from '{node.inputs[index]}': {input_type}; expected "
                 f"{LARGEST_RANK} at most. Correct the shape, or export the model again."
             )
 

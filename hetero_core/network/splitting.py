@@ -34,7 +34,7 @@ Field = tuple[int, int, int, int, int]
 
 
 Payload = bytes | FileSpan
-"""What a weight is made of: its bytes, or where they stand."""
+"""The source of a weight: its bytes, or the place where they stand."""
 
 
 class ByteSource(Protocol):
@@ -42,7 +42,7 @@ class ByteSource(Protocol):
 
     @property
     def size(self) -> int:
-        """How many there are, as far as is known; 0 where only `read_all` tells."""
+        """The number of bytes as far as it is known; 0 where only `read_all` tells."""
 
     def read(self, begin: int, end: int) -> bytes:
         """Returns the bytes from `begin` to `end`, fewer where there are no more."""
@@ -184,13 +184,13 @@ class _Splitter:
 
     def _find_raw(self, begin: int, end: int) -> tuple[int, int, int] | None:
         """Returns where the `raw_data` of a tensor, its content and what follows it begin; None for a tensor that has none."""
-        found = None
+        raw_range = None
         for number, wire, start, content, stop in self._walk(begin, end):
             if number == _RAW:
-                if wire != _LENGTH or found is not None:
+                if wire != _LENGTH or raw_range is not None:
                     raise _UnusualFrameError
-                found = start, content, stop
-        return found
+                raw_range = start, content, stop
+        return raw_range
 
     def _walk(self, begin: int, end: int) -> Iterator[Field]:
         while begin < end:
@@ -222,16 +222,16 @@ class _Splitter:
         return number, wire, begin, content + shift, stop + shift
 
     def _read(self, begin: int, end: int) -> bytes:
-        found = self._source.read(begin, end) if begin < end else b""
-        if len(found) != end - begin:
+        content = self._source.read(begin, end) if begin < end else b""
+        if len(content) != end - begin:
             raise _UnusualFrameError
-        return found
+        return content
 
     def _keep(self, begin: int, end: int) -> Payload:
-        found = self._source.keep(begin, end)
-        if len(found) != end - begin:
+        content = self._source.keep(begin, end)
+        if len(content) != end - begin:
             raise _UnusualFrameError
-        return found
+        return content
 
 
 def _decode_varint(window: bytes, offset: int, longest: int) -> tuple[int, int]:

@@ -64,7 +64,7 @@ def _find_boundary(network: Network, positions: list[int], nodes: tuple[Node, ..
     returned, rank_of_input = network.names_of_outputs, network.index_of_input
     boundary = _Boundary()
     given: dict[str, None] = {}
-    made: dict[str, None] = {}
+    producers: dict[str, None] = {}
     for node in nodes:
         for value in node.reads:
             if value in network.initializers:
@@ -72,14 +72,16 @@ def _find_boundary(network: Network, positions: list[int], nodes: tuple[Node, ..
             elif value not in producer:
                 given[value] = None
             elif producer[value] not in inside:
-                made[value] = None
+                producers[value] = None
         boundary.outputs.extend(
             value
             for value in node.writes
             if value in returned or any(consumer not in inside for consumer in consumers.get(value, ()))
         )
     boundary.inputs.extend(sorted(given, key=rank_of_input.__getitem__))
-    boundary.inputs.extend(sorted(made, key=lambda value: (producer[value], network.nodes[producer[value]].outputs.index(value))))
+    boundary.inputs.extend(
+        sorted(producers, key=lambda value: (producer[value], network.nodes[producer[value]].outputs.index(value)))
+    )
     return boundary
 
 
@@ -102,5 +104,5 @@ def _specify(network: Network, value: str) -> ValueSpec:
 
 
 def _restrict(mapping: Mapping[str, _Kept], keys: Iterable[str]) -> Mapping[str, _Kept]:
-    kept = {key: mapping[key] for key in keys if key in mapping}
-    return MappingProxyType(kept) if kept else EMPTY
+    restricted = {key: mapping[key] for key in keys if key in mapping}
+    return MappingProxyType(restricted) if restricted else EMPTY

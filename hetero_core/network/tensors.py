@@ -17,7 +17,7 @@ from hetero_core.network.arrays import array_of_bytes, bytes_of_array
 from hetero_core.network.file_spans import FileSpan
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.splitting import Payload
-from hetero_core.network.weights import WeightSource
+from hetero_core.network.weights import MappedSpan, WeightSource
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,7 +47,8 @@ def read_tensor(proto: onnx.TensorProto, weights: WeightSource, owner: str, *, r
                 f"{owner} holds strings in an external file, which ONNX does not allow; store them in the model."
             )
         load_bytes = weights.locate(proto.external_data, stored_size(dtype, count), owner)
-        return Initializer(dtype, shape, lambda: array_of_bytes(load_bytes(), dtype, shape))
+        drop_pages = load_bytes.drop_pages if isinstance(load_bytes, MappedSpan) else None
+        return Initializer(dtype, shape, lambda: array_of_bytes(load_bytes(), dtype, shape), drop_pages=drop_pages)
     if dtype == "string":
         strings = tuple(_decode_string(text) for text in proto.string_data)
         _check_length(len(strings), count, "strings", owner)

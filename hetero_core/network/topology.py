@@ -62,21 +62,6 @@ def _refuse_cycle(nodes: Sequence[Node], predecessors: Sequence[set[int]], order
     raise InvalidNetworkError(f"the graph is cyclic: {path}. An ONNX graph has no cycles; use Loop for iteration.")
 
 
-def is_reachable(predecessors: Sequence[Sequence[int]], source: int, target: int) -> bool:
-    """Says whether a path of one edge or more leads from `source` to `target`; positions in topological order."""
-    stack = [target]
-    seen: set[int] = set()
-    while stack:
-        for index in predecessors[stack.pop()]:
-            if index == source:
-                return True
-            # What stands before the source cannot come from it.
-            if index > source and index not in seen:
-                seen.add(index)
-                stack.append(index)
-    return False
-
-
 def find_free_values(graph: Graph) -> tuple[str, ...]:
     """Returns the values that a body reads and does not define, each once, in the order of reading; outputs come last."""
     defined = {spec.name for spec in graph.inputs} | set(graph.initializers) | set(graph.index_of_producer)

@@ -1,4 +1,4 @@
-"""Where the bytes of external weights come from: files of the model's folder, or one buffer.
+"""The sources of external weights: files of the model's folder, or one buffer.
 
 Rules: a file is mapped on the first use of a weight, once for all weights in it; nothing outside the folder is ever opened;
 offsets and lengths are checked against the file when the model is read.
@@ -7,6 +7,7 @@ offsets and lengths are checked against the file when the model is read.
 from __future__ import annotations
 
 import io
+import mmap
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hetero_core.errors import NetworkNotFoundError, NetworkReadError
 from hetero_core.plain_files import open_unlinked
+from hetero_core.records import record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +28,7 @@ _MEMORY_ADDRESS = "_ORT_MEM_ADDR_"
 
 
 class WeightSource(Protocol):
-    """What a tensor with external weights asks for its bytes."""
+    """A source that returns the bytes of a tensor with external weights."""
 
     def locate(self, entries: Iterable[onnx.StringStringEntryProto], size: int, owner: str) -> Callable[[], Bytes]:
         """Returns a function that gives the `size` bytes which `entries` describe.
@@ -42,7 +44,7 @@ class WeightFiles:
         self._folder = folder
         self._files: dict[str, MappedFile] = {}
 
-    def locate(self, entries: Iterable[onnx.StringStringEntryProto], size: int, owner: str) -> Callable[[], Bytes]:
+    def locate(self, entries: Iterable[onnx.StringStringEntryProto], size: int, owner: str) -> MappedSpan:
         """Returns a function that maps the file and gives a view of it."""
         fields = {entry.key: entry.value for entry in entries}
         location = fields.get("location", "")
@@ -50,7 +52,7 @@ class WeightFiles:
         if file is None:
             file = self._files[location] = MappedFile(self._resolve(location, owner))
         offset = read_span(fields, size, file.size, owner, f"weights file '{location}'")
-        return lambda: file.view(offset, size)
+        return MappedSpan(file, offset, size)
 
     def _resolve(self, location: str, owner: str) -> str:
         if _MEMORY_ADDRESS in location:
@@ -90,7 +92,7 @@ class MappedFile:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._bytes: Bytes | None = None
+        self._map: mmap.mmap | None = None
         self.size = os.path.getsize(path)
 
     def view(self, offset: int, size: int) -> Bytes:
@@ -100,18 +102,52 @@ class MappedFile:
         """
         import numpy as np
 
-        if self._bytes is None:
-            try:
-                # The path was resolved: a link in its place was put there afterwards.
-                with io.FileIO(open_unlinked(self._path, os.O_RDONLY, folder=None, title=self._path)) as file:
-                    self._bytes = np.memmap(file, dtype=np.uint8, mode="r").view(np.ndarray)
-            except OSError as error:
-                raise NetworkReadError(
-                    f"cannot read weights from '{self._path}': {error.strerror}. Check the file and who may read it."
-                ) from error
-        if self._bytes.size < offset + size:
+        mapping = self._map
+        if mapping is None and size:
+            mapping = self._map = self._map_file(offset + size)
+        if mapping is None:
+            return np.empty(0, np.uint8)
+        self._check_length(len(mapping), offset + size)
+        return np.frombuffer(mapping, np.uint8, size, offset)
+
+    def drop_pages(self, offset: int, size: int) -> None:
+        """Gives the memory of `size` bytes at `offset` back to the system; views of them stay valid and read the file again."""
+        begin = offset - offset % mmap.PAGESIZE
+        # Systems other than Linux have no such call, and take pages back by themselves when memory is short.
+        if self._map is not None and hasattr(self._map, "madvise") and size:
+            self._map.madvise(mmap.MADV_DONTNEED, begin, offset + size - begin)
+
+    def _map_file(self, end: int) -> mmap.mmap:
+        try:
+            # The path was resolved: a link in its place was put there afterwards.
+            with io.FileIO(open_unlinked(self._path, os.O_RDONLY, folder=None, title=self._path)) as file:
+                self._check_length(os.fstat(file.fileno()).st_size, end)
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise NetworkReadError(
+                f"cannot read weights from '{self._path}': {error.strerror}. Check the file and who may read it."
+            ) from error
+
+    def _check_length(self, length: int, end: int) -> None:
+        if length < end:
             raise NetworkReadError(f"weights file '{self._path}' became shorter since the model was read; read the model again.")
-        return self._bytes[offset : offset + size]
+
+
+@record(frozen=True, slots=True)
+class MappedSpan:
+    """A function that returns a view of `size` bytes at `offset` of a mapped file."""
+
+    file: MappedFile
+    offset: int
+    size: int
+
+    def __call__(self) -> Bytes:
+        """Returns the view; the first call maps the file."""
+        return self.file.view(self.offset, self.size)
+
+    def drop_pages(self) -> None:
+        """Gives the memory of these bytes back to the system; views of them stay valid and read the file again."""
+        self.file.drop_pages(self.offset, self.size)
 
 
 class WeightBuffer:

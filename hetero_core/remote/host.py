@@ -1,7 +1,7 @@
 """The host: a Core that answers for one device to somebody elsewhere. Operations by name, arguments as plain values, bulk as buffers.
 
     describe() -> keys, metrics, capabilities        load(config) + packed network -> network     run: `open_session`
-    metric(name)    query(config) + packed network   import(config) + blob -> network             export(network) -> blob
+    metric(name)    query(config) + packed network   import(config, trust) + blob -> network      export(network) -> blob
     network_metric(network, name)                    close(network)
 
 A network is a number here. What carries operations and arrays, a pipe or a cluster, stands elsewhere.
@@ -85,9 +85,8 @@ class Host:
     def _load(self, bulk: Bulk, config: dict[str, Any]) -> dict[str, Any]:
         return self._keep(self._core.load_network(_unpack(bulk), self._device, config))
 
-    def _import(self, bulk: Bulk, config: dict[str, Any]) -> dict[str, Any]:
-        # Whoever sent the blob has asked its user: code in it is marked there as well.
-        return self._keep(self._core.import_network(bytes(bulk[0]), self._device, config, trust=True))
+    def _import(self, bulk: Bulk, config: dict[str, Any], trust: bool) -> dict[str, Any]:
+        return self._keep(self._core.import_network(bytes(bulk[0]), self._device, config, trust=trust))
 
     def _keep(self, network: ExecutableNetwork) -> dict[str, Any]:
         number = next(self._numbers)

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from hetero_core.contract import ConfigKey, Executable, Payload, QueryResult, RunContext
-from hetero_core.devices.config import LIMIT_KEYS, STANDARD_KEYS
-from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
+from hetero_core.blobs.trust import are_imports_trusted
+from hetero_core.contract import CancelToken, ConfigKey, Executable, Payload, QueryResult, RunContext
+from hetero_core.devices.config import MEMORY_LIMIT_KEY, STANDARD_KEYS
+from hetero_core.devices.processors import count_processors
+from hetero_core.devices.threads import unshare_threads
 from hetero_core.errors import DeviceCrashedError
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
@@ -23,14 +25,20 @@ from hetero_core.network.writer import pack_network
 from hetero_core.records import record
 
 _TYPES: Mapping[str, type] = {kind.__name__: kind for kind in (bool, int, float, str, tuple, dict)}
-# Keys of the core that the host's Core answers for as well; the others, as CACHE_DIR and DEADLINE, are answered for here.
-_FORWARDED = (THREADS_KEY, STREAMS_KEY, LIMIT_KEYS[1])
+Result = TypeVar("Result")
 BLOB = "blob"
-CODE = "code"
 
 
 class HostReplacedError(DeviceCrashedError):
     """The host was ended for the sake of another request, which hung; what was asked for can be asked for again."""
+
+
+def call_again(call: Callable[[], Result]) -> Result:
+    """Returns what a call returns; makes it once more where its host was ended for the sake of another request."""
+    try:
+        return call()
+    except HostReplacedError:
+        return call()
 
 
 class Session(Protocol):
@@ -55,10 +63,15 @@ class Carrier(Protocol):
     def has_host(self, generation: int) -> bool:
         """Says whether this host still works."""
 
-    def call(self, operation: str, *arguments: Any, bulk: Sequence[Any] = ()) -> tuple[Any, Sequence[Any]]:
-        """Returns what the host answers. Raises: the host's error; DeviceCrashedError where there is no host any more."""
+    def call(
+        self, operation: str, *arguments: Any, bulk: Sequence[Any] = (), token: CancelToken | None = None
+    ) -> tuple[Any, Sequence[Any]]:
+        """Returns what the host answers. `token` is of the run that this belongs to.
 
-    def open_session(self, number: int, outputs: tuple[ValueSpec, ...]) -> Session:
+        Raises: the host's error; DeviceCrashedError where there is no host any more; DeadlineExceededError.
+        """
+
+    def open_session(self, number: int, outputs: tuple[ValueSpec, ...], token: CancelToken) -> Session:
         """Returns the far end of a request on a network of the host."""
 
 
@@ -77,7 +90,7 @@ class Description:
 
 def describe_remote(carrier: Carrier) -> Description:
     """Asks a host for the description of its device."""
-    fields, _ = carrier.call("describe")
+    fields, _ = call_again(lambda: carrier.call("describe"))
     keys = {
         name: ConfigKey(_TYPES[kind], default, doc, tuple(choices), runtime, False, least, tuple(words))
         for name, (kind, default, doc, choices, runtime, least, words) in fields["keys"].items()
@@ -88,15 +101,19 @@ def describe_remote(carrier: Carrier) -> Description:
 
 
 def select_config(config: Mapping[str, Any], keys: Mapping[str, ConfigKey]) -> dict[str, Any]:
-    """Returns what of a device's configuration its host is given: its own keys that are set, and the budget of threads and memory."""
+    """Returns what of a hook's configuration the host's Core is given: keys of the device that are set, and the budget of threads and
+    memory. The core's other keys, as CACHE_DIR and DEADLINE, are answered for here.
+    """
     own = {name: value for name, value in config.items() if name in keys and name not in STANDARD_KEYS and value is not None}
-    return own | {name: config[name] for name in _FORWARDED if config.get(name) is not None}
+    limit = config[MEMORY_LIMIT_KEY]
+    return own | unshare_threads(config, count_processors()) | ({} if limit is None else {MEMORY_LIMIT_KEY: limit})
 
 
 def query_remote(carrier: Carrier, network: Network, config: Mapping[str, Any], device: str) -> QueryResult:
     """Returns what the host's device takes, under the name of the device here."""
     packed = pack_network(network)
-    (supported, refused), _ = carrier.call("query", dict(config), bulk=(packed["model"], packed["weights"]))
+    bulk = (packed["model"], packed["weights"])
+    (supported, refused), _ = call_again(lambda: carrier.call("query", dict(config), bulk=bulk))
     return QueryResult(dict.fromkeys(supported, device), refused)
 
 
@@ -104,43 +121,43 @@ def load_remote(carrier: Carrier, network: Network, config: Mapping[str, Any]) -
     """Returns a network that the host has loaded from its packed form."""
     packed = pack_network(network)
     bulk = (packed["model"], packed["weights"])
-    return RemoteExecutable(carrier, lambda: carrier.call("load", dict(config), bulk=bulk)[0])
+    return RemoteExecutable(carrier, lambda token: carrier.call("load", dict(config), bulk=bulk, token=token)[0])
 
 
 def import_remote(carrier: Carrier, payload: Payload, config: Mapping[str, Any]) -> RemoteExecutable:
-    """Returns a network that the host has imported from its device's own blob."""
-    blob = payload.read_code(CODE) if CODE in payload.sections else payload.sections[BLOB]
-    return RemoteExecutable(carrier, lambda: carrier.call("import", dict(config), bulk=(blob,))[0])
+    """Returns a network that the host has imported from its device's own blob, with the trust of the import here."""
+    blob, trust = payload.sections[BLOB], are_imports_trusted()
+    return RemoteExecutable(carrier, lambda token: carrier.call("import", dict(config), trust, bulk=(blob,), token=token)[0])
 
 
 class RemoteExecutable(Executable):
     """A network on a host. Loads it again where the host is another one than before."""
 
-    def __init__(self, carrier: Carrier, load: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, carrier: Carrier, load: Callable[[CancelToken | None], dict[str, Any]]) -> None:
         self._carrier = carrier
         self._load = load
         self._lock = threading.Lock()
         self._loaded: tuple[int, int] = (-1, 0)
-        fields = self._load_now()
+        fields = call_again(lambda: self._load_now(None))
         self.inputs = tuple(ValueSpec(spec.name, spec.type, HOST) for spec in fields["inputs"])
         self.outputs = tuple(ValueSpec(spec.name, spec.type, HOST) for spec in fields["outputs"])
         self.pipeline_depth = fields["depth"]
         self._metrics = fields["metrics"]
 
-    def _load_now(self) -> dict[str, Any]:
+    def _load_now(self, token: CancelToken | None) -> dict[str, Any]:
         generation = self._carrier.prepare()
-        fields = self._load()
+        fields = self._load(token)
         self._loaded = generation, fields["number"]
         return fields
 
-    def find_number(self) -> tuple[int, int]:
-        """Returns the generation of the host, and the number of the network there; loads it where it is not."""
+    def find_number(self, token: CancelToken | None = None) -> tuple[int, int]:
+        """Returns the generation of the host, and the number of the network there; loads it where it is not, for the run of `token`."""
         generation, loaded = self._carrier.prepare(), self._loaded
         if loaded[0] == generation:
             return loaded
         with self._lock:
             if self._loaded[0] != self._carrier.prepare():
-                self._load_now()
+                self._load_now(token)
             return self._loaded
 
     def create_state(self) -> RemoteState:
@@ -152,16 +169,15 @@ class RemoteExecutable(Executable):
 
         Raises: the error of the device; DeviceCrashedError where its host ended in this run.
         """
-        try:
-            return self._run_once(inputs, context)
-        except HostReplacedError:
-            return self._run_once(inputs, context)
+        return call_again(lambda: self._run_once(inputs, context))
 
     def _run_once(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         state: Any = context.state
-        loaded = self.find_number()
+        loaded = self._loaded
+        if not self._carrier.has_host(loaded[0]):
+            loaded = self.find_number(context.token)
         if state.session is None or state.loaded != loaded:
-            state.session, state.loaded = self._carrier.open_session(loaded[1], self.outputs), loaded
+            state.session, state.loaded = self._carrier.open_session(loaded[1], self.outputs, context.token), loaded
         outputs: tuple[Any, ...] = state.session.run(inputs, context)
         return outputs
 
@@ -170,16 +186,16 @@ class RemoteExecutable(Executable):
         return {name: self._ask_metric(name) for name in self._metrics}
 
     def _ask_metric(self, name: str) -> Callable[[], Any]:
-        return lambda: self._carrier.call("network_metric", self.find_number()[1], name)[0]
+        return lambda: self._call("network_metric", name)[0]
+
+    def _call(self, operation: str, *arguments: Any) -> tuple[Any, Sequence[Any]]:
+        """Returns what the host answers about this network."""
+        return call_again(lambda: self._carrier.call(operation, self.find_number()[1], *arguments))
 
     def export(self) -> Payload:
-        """Returns the blob that the host's device exports, marked as code where it holds some."""
-        from hetero_core.blobs.container import find_code, read_blob
-
-        _, (blob,) = self._carrier.call("export", self.find_number()[1])
-        content = bytes(blob)
-        name = CODE if find_code(read_blob(content)[1]) else BLOB
-        return Payload({name: content}, code=(CODE,) if name == CODE else ())
+        """Returns the blob that the host's device exports; code in it is marked there, where an import without trust finds it."""
+        _, (blob,) = self._call("export")
+        return Payload({BLOB: bytes(blob)})
 
     def close(self) -> None:
         """Lets the host free the network, where it still has it."""

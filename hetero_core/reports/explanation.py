@@ -12,7 +12,7 @@ from hetero_core.reports.text import count, describe_boundary, describe_conflict
 
 @record(frozen=True, slots=True)
 class DeviceAnswer:
-    """What a device of the list says about a node: True it takes it, False it refuses, None it was not asked; and why."""
+    """The answer of a device of the list about a node: True if it takes it, False if not, None if it was not asked; and the reason."""
 
     device: str
     takes: bool | None
@@ -21,7 +21,7 @@ class DeviceAnswer:
 
 @record(frozen=True, slots=True)
 class Explanation:
-    """What a plan knows about one node.
+    """The place of one node in a plan, and the reasons for it.
 
     `device` and `stage` are None where no device takes the node, or where there is no split. `conflicts` are the node's own, and
     where it has none, those of the other nodes in its subgraph, which keep all of it apart. `is_complete` is False where the network

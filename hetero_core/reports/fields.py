@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hetero_core.plan import Plan
+from hetero_core.reports.placement import memory_to_json, placement_to_json
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
@@ -38,7 +39,11 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "operator_of_node": dict(plan.operator_of_node),
         "pins": dict(plan.pins),
         "refusals": {name: dict(reasons) for name, reasons in plan.refusals.items()},
-        "conflicts": [{"node": one.node, "subgraph": one.subgraph, "path": list(one.path)} for one in plan.conflicts],
+        "conflicts": [
+            {"node": conflict.node, "subgraph": conflict.subgraph, "path": list(conflict.path)} for conflict in plan.conflicts
+        ],
         "unexplained": plan.unexplained,
         **({"selection": plan.selection} if plan.selection else {}),
+        **({} if plan.placement is None else {"placement": placement_to_json(plan.placement)}),
+        **({"memory": [memory_to_json(held) for held in plan.memory]} if plan.memory else {}),
     }

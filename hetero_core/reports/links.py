@@ -1,4 +1,4 @@
-"""What a drawing of a plan joins: subgraphs, groups of the network's inputs and outputs, and the values between them."""
+"""The boxes and lines of a drawing of a plan: subgraphs, groups of the network's inputs and outputs, and the values between them."""
 
 from __future__ import annotations
 

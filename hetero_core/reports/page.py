@@ -17,6 +17,7 @@ from typing import Any
 from hetero_core.plan import Plan
 from hetero_core.reports.drawing import ARROW, draw_plan, escape_text, quote_text, style_drawing
 from hetero_core.reports.legend import list_devices
+from hetero_core.reports.placement import describe_placement
 from hetero_core.reports.text import count, describe_bytes, describe_conflict
 
 _MOST_UNEXPLAINED = "the network is large: {} nodes next to a subgraph of their device were not looked at for conflicts"
@@ -29,9 +30,9 @@ def plan_to_html(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> str:
     program = _read("page.js")
     policy = f"default-src 'none'; script-src {_hash(program)}; style-src {_hash(style)}; img-src data:"
     legend = "".join(
-        f'<li><svg width="14" height="14" aria-hidden="true"><rect class="swatch device-{one.color}" x="1" y="1" width="12" height="12" '
-        f'rx="3"/></svg>{escape_text(one.text)}</li>'
-        for one in list_devices(plan, seconds_of_subgraph)
+        f'<li><svg width="14" height="14" aria-hidden="true"><rect class="swatch device-{device.color}" x="1" y="1" width="12" height="12" '
+        f'rx="3"/></svg>{escape_text(device.text)}</li>'
+        for device in list_devices(plan, seconds_of_subgraph)
     )
     title = f"{plan.network}: {count(plan.operator_of_node, 'node')}, {count(plan.stages, 'subgraph')}"
     return Template(_read("page.html")).substitute(
@@ -82,5 +83,11 @@ def _list_fields(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> dict[s
         "refused": [name for name in plan.operator_of_node if name not in plan.device_of_node],
         "pins": dict(plan.pins),
         "conflicts": [[one.node, describe_conflict(plan, one)] for one in plan.conflicts],
-        "note": _MOST_UNEXPLAINED.format(plan.unexplained) if plan.unexplained else "",
+        "note": " ".join(_list_notes(plan)),
     }
+
+
+def _list_notes(plan: Plan) -> list[str]:
+    """Returns what is said of the plan as a whole."""
+    notes = [] if plan.placement is None else [f"{describe_placement(plan.placement)}."]
+    return [*notes, _MOST_UNEXPLAINED.format(plan.unexplained)] if plan.unexplained else notes

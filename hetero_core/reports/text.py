@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from hetero_core.plan import Boundary, Conflict, Plan
+from hetero_core.reports.placement import describe_memory, describe_placement
 
 
 def describe_plan(plan: Plan, *, refusal_limit: int = 20) -> str:
@@ -21,6 +22,9 @@ def describe_plan(plan: Plan, *, refusal_limit: int = 20) -> str:
         f"  subgraph {stage.index} on {stage.device}: {count(stage.nodes, 'node')}: {_shorten(stage.nodes, plan.operator_of_node)}"
         for stage in plan.stages
     ]
+    lines += [] if plan.placement is None else [describe_placement(plan.placement)]
+    lines += ["memory, estimated:"] if plan.memory else []
+    lines += [f"  {describe_memory(held)}" for held in plan.memory]
     lines += ["boundary values:"] if plan.boundaries else []
     lines += [f"  {describe_boundary(boundary)}" for boundary in plan.boundaries]
     if plan.pins:

@@ -20,7 +20,7 @@ Event = dict[str, Any]
 
 _REQUESTS, _TRANSFERS = "requests", "transfers"
 _MOST_ARROWS = 1_000_000
-"""Of one list of events, so that the arrows of several lists have different numbers."""
+"""Limit for the arrows of one list of events, so that those of several lists have different numbers."""
 
 
 def profiles_to_trace(profiles: Sequence[Profile]) -> str:

@@ -28,8 +28,6 @@ def order_inputs(
 
     Raises: InputNameError for unknown and missing names, InputTypeError, InputShapeError.
     """
-    if not isinstance(given, Mapping):
-        raise InputTypeError(f"network '{network}': inputs are a mapping of name to array; got {type(given).__name__}")
     names = [spec.name for spec in specs]
     for name in given:
         if name not in names:
@@ -62,13 +60,18 @@ def describe_plain(specs: Sequence[ValueSpec]) -> Plain | None:
     """Returns the inputs as `take_plain` compares them; None where sizes are open, or where some are no tensors of numbers on the host."""
     plain = []
     for spec in specs:
-        found = spec.type
-        if spec.memory != HOST or not isinstance(found, TensorType) or found.dtype in (None, "string") or found.shape is None:
+        value_type = spec.type
+        if (
+            spec.memory != HOST
+            or not isinstance(value_type, TensorType)
+            or value_type.dtype in (None, "string")
+            or value_type.shape is None
+        ):
             return None
-        sizes = tuple(size for size in found.shape if isinstance(size, int))
-        if len(sizes) != len(found.shape):
+        sizes = tuple(size for size in value_type.shape if isinstance(size, int))
+        if len(sizes) != len(value_type.shape):
             return None
-        plain.append((spec.name, sizes, numpy_dtype(str(found.dtype))))
+        plain.append((spec.name, sizes, numpy_dtype(str(value_type.dtype))))
     return tuple(plain)
 
 
@@ -116,9 +119,9 @@ def _find_memory(value: Any) -> str | None:
 
 def _check_in_place(value: Any, wanted: TensorType, where: str, sizes: dict[str, tuple[int, str]]) -> Any:
     """Returns an array of any library, checked by what it says of itself: PyTorch writes "torch.float32" where NumPy has "float32"."""
-    found = str(value.dtype).rpartition(".")[2]
-    if wanted.dtype is not None and found != _spell(wanted.dtype):
-        raise InputTypeError(f"{where}: expected {wanted.dtype}, got {found}; convert it where it lies")
+    dtype_name = str(value.dtype).rpartition(".")[2]
+    if wanted.dtype is not None and dtype_name != _spell(wanted.dtype):
+        raise InputTypeError(f"{where}: expected {wanted.dtype}, got {dtype_name}; convert it where it lies")
     check_shape(tuple(value.shape), wanted, where, sizes)
     return value
 
@@ -138,8 +141,8 @@ def _is_same_memory(source: Any, array: np.ndarray[Any, Any]) -> bool:
         return True
     if isinstance(source, bytes | bytearray | memoryview):
         source = np.frombuffer(source, np.uint8)
-    found = source if isinstance(source, np.ndarray) else read_foreign(source)
-    return found is not None and np.may_share_memory(found, array)
+    source_array = source if isinstance(source, np.ndarray) else read_foreign(source)
+    return source_array is not None and np.may_share_memory(source_array, array)
 
 
 def _convert(value: Any, wanted: ValueType, where: str, sizes: dict[str, tuple[int, str]]) -> Any:
@@ -178,14 +181,14 @@ def _convert_entry(key: Any, value: Any, wanted: MapType, where: str) -> Any:
 
 def _convert_tensor(value: Any, wanted: TensorType, where: str, sizes: dict[str, tuple[int, str]]) -> Any:
     array = _as_array(value, wanted, where)
-    found = dtype_of_numpy(array.dtype)
-    if wanted.dtype is not None and found != wanted.dtype:
+    array_dtype = dtype_of_numpy(array.dtype)
+    if wanted.dtype is not None and array_dtype != wanted.dtype:
         raise InputTypeError(
-            f"{where}: expected {wanted.dtype}, got {found or array.dtype}; convert it with array.astype('{_spell(wanted.dtype)}')"
-            + _suggest_precision(where, found)
+            f"{where}: expected {wanted.dtype}, got {array_dtype or array.dtype}; convert it with array.astype('{_spell(wanted.dtype)}')"
+            + _suggest_precision(where, array_dtype)
         )
     check_shape(array.shape, wanted, where, sizes)
-    if found == "string" and array.dtype != object:
+    if array_dtype == "string" and array.dtype != object:
         return array.astype(object)
     return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("=")) if array.ndim else array
 

@@ -9,19 +9,17 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from threading import get_ident
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from hetero_core.blobs.container import BlobHeader, write_blob
 from hetero_core.contract import Done, Executable, Payload, RunContext, freeze_mapping
 from hetero_core.devices.blame import call_plugin, describe_exit, is_interrupt, read_mapping
-from hetero_core.devices.config import ALIASES
 from hetero_core.devices.provenance import find_core_version
-from hetero_core.devices.threads import STREAMS_KEY, THREAD_KEYS
+from hetero_core.devices.threads import EXCLUSIVE_KEY, STREAMS_KEY, THREAD_KEYS
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import (
     BlobError,
     ClosedError,
-    ConfigKeyError,
     HeteroError,
     InferenceError,
     MetricNotFoundError,
@@ -37,20 +35,18 @@ from hetero_core.profile import Profile
 from hetero_core.runtime.binding import Binding, RunFunction
 from hetero_core.runtime.declared_shapes import watch_shapes
 from hetero_core.runtime.door import describe_plain, fits_shape, order_inputs, own_outputs, take_plain
-from hetero_core.runtime.forks import FORK_ADVICE, FORKS
+from hetero_core.runtime.forks import FORK_ADVICE, FORKS, keep_in_child
 from hetero_core.runtime.late_runs import LateRuns
 from hetero_core.runtime.load_limits import read_deadline, read_memory_limit
 from hetero_core.runtime.loaded_border import add_border, check_payload, drop_specs, find_resident
-from hetero_core.runtime.reconfiguration import convert_settings
+from hetero_core.runtime.positions import is_by_name, name_inputs
+from hetero_core.runtime.reconfiguration import convert_settings, find_key
 from hetero_core.runtime.replaced import CheckedOutputs, Replacement
 from hetero_core.runtime.request import InferRequest
 from hetero_core.runtime.run import NO_STATE, Start, end_once, measure_start
 from hetero_core.runtime.states import RequestStates
 from hetero_core.runtime.transfers import bring_in, take_home
 from hetero_core.runtime.under_way import RunsUnderWay
-
-if TYPE_CHECKING:
-    pass
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +83,7 @@ class ExecutableNetwork:
         self._is_closed = False
         self._under_way = RunsUnderWay()
         self.forks = FORKS.count
+        keep_in_child(self)
         is_bare = binding.run == executable.run
         self._is_host = all(spec.memory == HOST for spec in (*self.all_inputs, *self.all_outputs))
         self._plain = describe_plain(self.inputs)
@@ -97,12 +94,12 @@ class ExecutableNetwork:
             for spec in self.all_outputs
         )
         self.shape_watch = watch_shapes(binding.declarations, self.all_outputs, self.where, binding.config)
-        # A device that starts runs by itself is only asked to where no wrapper stands around them.
-        self._starts = executable.start is not None and is_bare
+        # A device that starts runs by itself is only asked to where no wrapper stands around them, and no other network has its turn.
+        self._starts = executable.start is not None and is_bare and not binding.config[EXCLUSIVE_KEY]
 
     @property
     def start(self) -> Start | None:
-        """What starts a run on a device that works by itself; None where a thread of the core runs it."""
+        """The function that starts a run on an asynchronous device; None where a thread of the core runs it."""
         # Not kept: a network that held its own method would wait for the garbage collector, and its device's threads with it.
         if not self._starts:
             return None
@@ -124,16 +121,22 @@ class ExecutableNetwork:
         """SHA-256 of the network that was loaded; computed on first use."""
         return self._fingerprint()
 
-    def infer(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def __call__(self, inputs: Any) -> dict[str, Any]:
+        """Returns the outputs by name, as `infer` does."""
+        return self.infer(inputs)
+
+    def infer(self, inputs: Any) -> dict[str, Any]:
         """Returns the outputs by name; they belong to the caller. May be called by several threads at once.
+
+        `inputs`: a mapping of names, or of positions, to values; a list or tuple of all values in order; the value of the only input.
 
         Raises: InputNameError, InputShapeError, InputTypeError; what the device raised.
         """
-        ordered = self.order_inputs(inputs)
         if self.deadline is not None:
             # Only a request can leave a device that is late behind.
-            late = InferRequest(self).infer(inputs)
-            return dict(zip(late, own_outputs(tuple(late.values()), ordered), strict=True))
+            run = InferRequest(self).infer_in_time(inputs)
+            return dict(zip(run.outputs, own_outputs(tuple(run.outputs.values()), run.inputs), strict=True))
+        ordered = self.order_inputs(inputs)
         state = self.create_state()
         context = RunContext(state)
         if self.measures:
@@ -147,11 +150,13 @@ class ExecutableNetwork:
             outputs = self.check_outputs(self.run_host(ordered, context), context)
         return dict(zip(self.output_names, own_outputs(outputs, ordered)))  # noqa: B905  # check_outputs has; strict takes 0.13 us
 
-    def order_inputs(self, given: Mapping[str, Any]) -> tuple[Any, ...]:
+    def order_inputs(self, given: Any) -> tuple[Any, ...]:
         """Returns the caller's values in the order of the inputs. Raises: InputNameError, InputShapeError, InputTypeError."""
         plain = None if self._plain is None else take_plain(given, self._plain)
         if plain is None and self._replacements is not None:
             plain = self._replacements.order(given, len(self.inputs))
+        if plain is None and not is_by_name(given):
+            return self.order_inputs(name_inputs(given, self.inputs, network=self.name))
         return order_inputs(given, self.inputs, network=self.name, border=self.border) if plain is None else plain
 
     def create_limits(self) -> RunLimits | None:
@@ -251,9 +256,9 @@ class ExecutableNetwork:
         if type(outputs) is CheckedOutputs:
             return tuple(outputs)
         if not isinstance(outputs, tuple) or len(outputs) != len(self.all_outputs):
-            found = f"{len(outputs)} values" if isinstance(outputs, tuple) else type(outputs).__name__
+            description = f"{len(outputs)} values" if isinstance(outputs, tuple) else type(outputs).__name__
             expected = f"a tuple of {len(self.all_outputs)} outputs"
-            raise PluginError(f"{self._binding.provenance} returned {found} from run; expected {expected}")
+            raise PluginError(f"{self._binding.provenance} returned {description} from run; expected {expected}")
         for value, (dtype, wanted, spec) in zip(outputs, self._promised):  # noqa: B905  # compared above; strict takes 0.13 us
             # NumPy has one object for each of its types: the usual comparison is of two names for it.
             if dtype is not None and (own := getattr(value, "dtype", None)) is not dtype and own != dtype:
@@ -313,19 +318,19 @@ class ExecutableNetwork:
     def get_metric(self, name: str) -> Any:
         """Returns a metric of the loaded network. Raises: MetricNotFoundError with the near misses and all names."""
         self.require_process()
-        found = self._metrics()
+        metrics = self._metrics()
         folded = name.strip().upper()
-        if folded not in found:
+        if folded not in metrics:
             raise MetricNotFoundError(
-                f"network '{self.name}' on {self.device} has no metric '{name}'{suggest(folded, found) or ';'} "
-                f"its metrics are {enumerate_choices(found)}"
+                f"network '{self.name}' on {self.device} has no metric '{name}'{suggest(folded, metrics) or ';'} "
+                f"its metrics are {enumerate_choices(metrics)}"
             )
-        value = found[folded]
+        value = metrics[folded]
         return call_plugin(value, blame=self._binding.provenance, where=f"the metric {folded}") if callable(value) else value
 
     def _metrics(self) -> dict[str, Any]:
         blame = str(self._binding.provenance)
-        found = {
+        metrics = {
             "NETWORK_NAME": self.name,
             "OPTIMAL_NUMBER_OF_INFER_REQUESTS": self.config[STREAMS_KEY] * self.executable.pipeline_depth,
             "EXECUTION_DEVICES": (str(self.device),),
@@ -336,25 +341,24 @@ class ExecutableNetwork:
                 call_plugin(self.executable.metrics, blame=blame, where="metrics of a network"), blame=blame, where="its metrics"
             ),
         }
-        return {**found, "SUPPORTED_METRICS": tuple(sorted((*found, "SUPPORTED_METRICS")))}
+        return {**metrics, "SUPPORTED_METRICS": tuple(sorted((*metrics, "SUPPORTED_METRICS")))}
 
     def get_config(self, name: str) -> Any:
         """Returns the value of a key that the network was loaded with. Raises: ConfigKeyError with the near misses and all keys."""
-        folded = name.strip().upper()
-        folded = folded if folded in self.config else ALIASES.get(folded, folded)
-        if folded not in self.config:
-            raise ConfigKeyError(
-                f"network '{self.name}' on {self.device} has no configuration key '{name}'{suggest(folded, self.config) or ';'} "
-                f"its keys are {enumerate_choices(self.config)}"
-            )
-        return self.config[folded]
+        return self.config[find_key(name, self.config, self.device, where=self.where)]
 
     def set_config(self, config: Mapping[str, Any]) -> None:
-        """Changes keys that the device lets a loaded network change. Raises: ConfigKeyError, ConfigValueError, ClosedError."""
+        """Changes DEADLINE, MEMORY_LIMIT, and keys that the device lets a loaded network change, for the runs that begin from then on.
+
+        None takes a limit back. Raises: ConfigKeyError, ConfigValueError, ClosedError.
+        """
         self._require_open()
-        settings = convert_settings(config, self.executable, self._binding.keys, where=self.where)
-        call_plugin(lambda: self.executable.set_config(settings), blame=self._binding.provenance, where="set_config")
-        self.config = freeze_mapping({**self.config, **settings})
+        settings, own = convert_settings(config, self.executable, self._binding.keys, where=self.where)
+        changed = freeze_mapping({**self.config, **settings})
+        deadline, memory_limit = read_deadline(changed), read_memory_limit(changed)
+        if own:
+            call_plugin(lambda: self.executable.set_config(own), blame=self._binding.provenance, where="set_config")
+        self.config, self.deadline, self.memory_limit = changed, deadline, memory_limit
 
     def close(self) -> None:
         """Releases what the device holds for this network; a second call, and one in a forked child, does nothing.

@@ -22,7 +22,7 @@ from hetero_core.errors import ClosedError
 from hetero_core.runtime.forks import FORK_ADVICE, count_forks
 
 EXIT_SECONDS = 10.0
-"""How long the interpreter's exit waits for runs in flight, in all."""
+"""Seconds that the interpreter's exit waits for runs in flight, in all."""
 
 _Tasks = SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]
 
@@ -51,11 +51,11 @@ class ExecutorManager:
             return self.create_executor(name, workers=config[STREAMS_KEY] * depth)
         self._require_process(name)
         with self._lock:
-            found = self._shared.get(name)
-            if found is None:
-                found = self._shared[name] = self._create(f"{name}-exclusive", 1)
-                found.is_shared = True
-            return found
+            executor = self._shared.get(name)
+            if executor is None:
+                executor = self._shared[name] = self._create(f"{name}-exclusive", 1)
+                executor.is_shared = True
+            return executor
 
     def create_executor(self, name: str, *, workers: int) -> Executor:
         """Returns a new executor of up to this many threads, 1 or more. Raises: ClosedError after `close`."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from weakref import WeakSet
 
 
 class _Forks:
@@ -32,7 +33,17 @@ def call_in_child(action: Callable[[], object]) -> None:
         os.register_at_fork(after_in_child=action)
 
 
+_held: WeakSet[object] = WeakSet()
+_kept: list[object] = []
+
+
+def keep_in_child(thing: object) -> None:
+    """Has an object live as long as any forked child, and what it holds: an engine that frees there waits for threads of the parent."""
+    _held.add(thing)
+
+
 call_in_child(_count_fork)
+call_in_child(lambda: _kept.extend(_held))
 
 
 def count_forks() -> int:

@@ -13,7 +13,7 @@ MOST_LATE_RUNS = 32
 
 
 class LateRuns:
-    """How many runs of a network are over for their callers and not for the device. Safe for threads."""
+    """Counts the runs of a network that are over for their callers, but not for the device. Safe for threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -21,7 +21,7 @@ class LateRuns:
 
     @property
     def count(self) -> int:
-        """The number of them."""
+        """The number of abandoned runs from which the device has not returned."""
         return self._count
 
     def add(self, change: int) -> None:

@@ -91,12 +91,12 @@ def check_constants(network: Network, device: DeviceName, config: Mapping[str, A
     limit = read_memory_limit(config)
     if limit is None:
         return
-    found: dict[int, tuple[str, Initializer]] = {}
+    constants: dict[int, tuple[str, Initializer]] = {}
     for graph in iterate_graphs(network):
-        found.update((id(constant), (name, constant)) for name, constant in graph.initializers.items())
-    total = sum(constant.nbytes for _, constant in found.values())
+        constants.update((id(constant), (name, constant)) for name, constant in graph.initializers.items())
+    total = sum(constant.nbytes for _, constant in constants.values())
     if total > limit:
-        name, largest = max(found.values(), key=lambda entry: entry[1].nbytes)
+        name, largest = max(constants.values(), key=lambda entry: entry[1].nbytes)
         raise MemoryLimitError(
             f"cannot load network '{network.name}' on {device}: its constants take {total} bytes, the largest, '{name}' {largest.type}, "
             f"{largest.nbytes}; MEMORY_LIMIT is {limit}. Raise the limit, or take a smaller network"

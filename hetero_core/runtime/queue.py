@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import reprlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.errors import ConfigValueError, RequestBusyError
@@ -42,7 +42,7 @@ class AsyncInferQueue:
         self._here = _CallingThread()
         self._requests = tuple(_QueuedRequest(network, self, index) for index in range(count))
 
-    def start_async(self, inputs: Mapping[str, Any] | None = None, userdata: Any = None) -> None:
+    def start_async(self, inputs: Any = None, userdata: Any = None) -> None:
         """Starts a run on an idle request, waiting until there is one; `userdata` is handed to the callback.
 
         Within a callback it never waits: where no other request is idle it takes the callback's own.
@@ -191,7 +191,7 @@ class _QueuedRequest(InferRequest):
         self._index = index
         self._callback = lambda request, error: queue._call_back(index, request, error)
 
-    def _begin(self, inputs: Mapping[str, Any] | None) -> Run:
+    def _begin(self, inputs: Any) -> Run:
         self._queue._enter(self._index)
         try:
             return super()._begin(inputs)

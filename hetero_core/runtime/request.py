@@ -8,7 +8,7 @@ device works on a thread that can be left behind, also for the run of a caller w
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +19,9 @@ from hetero_core.devices.watch import LONGEST_WAIT
 from hetero_core.errors import HeteroError, InputNameError, RequestBusyError, RequestCancelledError
 from hetero_core.profile import NodeTime, Profile
 from hetero_core.runtime.door import convert_value, count_copied_bytes, fill_presets, find_spec
-from hetero_core.runtime.forks import FORKS
+from hetero_core.runtime.forks import FORKS, keep_in_child
 from hetero_core.runtime.late_runs import describe_late_run, start_thread, start_timer
+from hetero_core.runtime.positions import name_inputs
 from hetero_core.runtime.run import NO_STATE, Outcome, Run, tell_end, wake_loop
 from hetero_core.runtime.states import RequestStates, hold_weakly
 
@@ -36,39 +37,54 @@ class InferRequest:
     """A request on a loaded network. One thread starts it; any thread may wait for it or cancel it."""
 
     def __init__(self, network: ExecutableNetwork) -> None:
+        keep_in_child(self)
         self._network = network
         self._lock = threading.Lock()
         self._inputs: dict[str, Any] = {}
         self._presets: dict[str, np.ndarray[Any, Any]] = {}
         self._ordered_presets: list[np.ndarray[Any, Any] | None] = []
-        self._outputs: tuple[Any, ...] | None = None  # of the last run, by position
+        self._outputs: tuple[Any, ...] | None = None  # by position
         self._callback: Callback | None = None
         self.states = RequestStates(network, require_idle=hold_weakly(self._require_idle))
         self._has_states = bool(self.states)
         self._state: object = self._make_state()
-        # What one run reads as states was made in the other working memory; the two are used in turn.
-        self._spare: object = self._make_state(self._state) if self._has_states else None
+        self._spare: object = self._make_state(self._state) if self._has_states else None  # a run reads states that the other made
         self._running: Run | None = None
         self._last: Run | None = None
         self._profile: Profile | None = None
         self._copied_inputs = 0
         self._run_device = network.run_measured if network.measures else network.run_host
 
-    def infer(self, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def infer(self, inputs: Any = None) -> dict[str, Any]:
         """Returns the outputs by name, valid until the next run of this request; the callback is not called.
 
         Raises: InputNameError, InputShapeError, InputTypeError, RequestBusyError; what the device raised.
         """
-        run = self._begin(inputs)
         if self._network.deadline is not None:
-            self._compute_in_time(run, self._network.deadline)
-        elif self._settle(run, *self._compute(run)):
+            return self.infer_in_time(inputs).outputs
+        run = self._begin(inputs)
+        if self._settle(run, *self._compute(run)):
             self._finish(run)
         if run.error is not None:
             raise run.error
         return run.outputs
 
-    async def infer_async(self, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def infer_in_time(self, inputs: Any) -> Run:
+        """Returns the ended run of a network with DEADLINE, whose device works on a thread that can be left. Raises: as `infer` does."""
+        run = self._begin(inputs)
+        try:
+            self._start_work(run)
+            if not run.wait(min(self._network.deadline or 0.0, LONGEST_WAIT)):
+                self._expire(run)
+            run.wait()  # one that has just ended is about to say so
+        except BaseException:
+            self._cancel_run(run)
+            raise
+        if run.error is not None:
+            raise run.error
+        return run
+
+    async def infer_async(self, inputs: Any = None) -> dict[str, Any]:
         """Returns the outputs by name, valid until the next run of this request; the callback is not called.
 
         Blocks no thread while the device works; may be awaited on any event loop. A task that is cancelled cancels the request.
@@ -91,7 +107,7 @@ class InferRequest:
             raise run.error
         return run.outputs
 
-    def start_async(self, inputs: Mapping[str, Any] | None = None) -> None:
+    def start_async(self, inputs: Any = None) -> None:
         """Starts a run on a thread of the device and returns; inputs are checked before.
 
         Raises: as `infer` does for bad inputs and for a request that is running.
@@ -157,8 +173,7 @@ class InferRequest:
     def cancel(self) -> None:
         """Ends a running request at once with RequestCancelledError; does nothing on an idle one."""
         self._network.require_process()
-        with self._lock:
-            run = self._running
+        run = self._running
         if run is None:
             return
         self._cancel_run(run)
@@ -176,18 +191,6 @@ class InferRequest:
             run.context.token.is_set = True
             self._call_back(run)
             self._finish(run)
-
-    def _compute_in_time(self, run: Run, seconds: float) -> None:
-        """Runs the device on a thread that can be left behind, and waits for it until the deadline."""
-        try:
-            self._start_work(run)
-            if not run.wait(min(seconds, LONGEST_WAIT)):
-                self._expire(run)
-            # One that has just ended is about to say so.
-            run.wait()
-        except BaseException:
-            self._cancel_run(run)
-            raise
 
     def _start_work(self, run: Run) -> None:
         def work() -> None:
@@ -230,23 +233,19 @@ class InferRequest:
             self._inputs[name] = convert_value(value, spec, network=network.name)
             return
         if not (isinstance(value, np.ndarray) and value.flags.writeable and value.flags.c_contiguous):
-            raise InputNameError(
-                f"output '{name}' of network '{network.name}': expected a writable C-contiguous NumPy array to fill"
-            )
+            where = f"output '{name}' of network '{network.name}'"
+            raise InputNameError(f"{where}: expected a writable C-contiguous NumPy array to fill")
         convert_value(value, spec, network=network.name)
         self._presets[name] = value
         self._ordered_presets = [self._presets.get(output.name) for output in network.all_outputs]
 
     def get_tensor(self, name: str) -> Any:
-        """Returns the input that was given or the output of the last run.
-
-        Raises: InputNameError when there is none.
-        """
+        """Returns the input that was given or the output of the last run. Raises: InputNameError when there is none."""
         self._require_idle("get a tensor")
         network = self._network
         _, is_input = find_spec(name, (*network.inputs, *network.replaceable), network.outputs, network=network.name)
-        made = {} if self._outputs is None else dict(zip(network.output_names, self._outputs, strict=True))
-        held = self._inputs if is_input else {**self._presets, **made}
+        output_of_name = {} if self._outputs is None else dict(zip(network.output_names, self._outputs, strict=True))
+        held = self._inputs if is_input else {**self._presets, **output_of_name}
         if name not in held:
             raise InputNameError(f"tensor '{name}' of network '{network.name}' has no value yet; set it or run the request")
         return held[name]
@@ -267,6 +266,11 @@ class InferRequest:
         return 0 if self._profile is None else self._copied_inputs + self.states.copied_bytes
 
     @property
+    def latency(self) -> float | None:
+        """Seconds from the call that asked for the last run until its device was done; None unless PERF_COUNT is set."""
+        return None if self._profile is None else self._profile.latency
+
+    @property
     def profile(self) -> Profile | None:
         """All times of the last run: nodes, subgraphs, transfers, the wait for the device; None unless PERF_COUNT is set."""
         return self._profile
@@ -275,7 +279,7 @@ class InferRequest:
         if self._running is not None:
             raise RequestBusyError(f"cannot {action}: the request on network '{self._network.name}' is running; wait for it first")
 
-    def _begin(self, inputs: Mapping[str, Any] | None) -> Run:
+    def _begin(self, inputs: Any) -> Run:
         network = self._network
         if network.forks != FORKS.count:
             network.require_process()
@@ -283,16 +287,16 @@ class InferRequest:
             self._require_idle("start a run")
         given: Any = self._inputs
         if inputs is not None:
-            # What is no mapping goes on as it is, to the check that says so.
-            is_all = (type(inputs) is dict and not given) or not isinstance(inputs, Mapping)
-            given = inputs if is_all else {**given, **inputs}
+            is_all = type(inputs) is dict and not given
+            given = inputs if is_all else {**given, **name_inputs(inputs, network.inputs, network=network.name)}
         ordered = network.order_inputs(given)
         context = RunContext(self._state)
         if self._ordered_presets:
             context.outputs = self._ordered_presets.copy()
         if network.measures:
             context.profile = Profile(str(network.device))
-            self._copied_inputs = count_copied_bytes(given, ordered[: len(network.inputs)], network.inputs)
+            named = name_inputs(given, network.inputs, network=network.name)
+            self._copied_inputs = count_copied_bytes(named, ordered[: len(network.inputs)], network.inputs)
         if network.deadline is not None:
             network.late_runs.require_room(network.where)
         if network.deadline is not None or network.memory_limit is not None:
@@ -392,5 +396,5 @@ class InferRequest:
 
     def _end_dropped(self, run: Run) -> None:
         """A task that never began, because the Core closed, ends its run as cancelled."""
-        error = RequestCancelledError(f"the Core was closed before a request on network '{self._network.name}' began")
-        self._conclude(run, (), error)
+        reason = f"the Core was closed before a request on network '{self._network.name}' began"
+        self._conclude(run, (), RequestCancelledError(reason))

@@ -1,4 +1,4 @@
-"""One run of a request while it is in flight: what it was given, who waits for it, how it ended."""
+"""One run of a request while it is in flight: its inputs, its waiting callers, its end."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ class Latch:
 
 
 class Run(Latch):
-    """One run in flight: what it needs, how it ended; as a latch it opens when it has ended.
+    """One run in flight: its inputs and its end. It is a latch that opens when the run has ended.
 
     `is_detached` says that nobody is given the error when the run ends: it is called back, and `wait` raises it. `wake` is for an event
     loop. What most runs never set has its first value from the class: 1 us less for each run.
     """
 
     outputs: dict[str, Any]
-    """What the caller is given, by name; there when the run has ended without an error."""
+    """The outputs by name; present once the run has ended without an error."""
     is_over = False
     is_detached = False
     error: BaseException | None = None

@@ -83,12 +83,12 @@ class RequestState:
         """
         if self.is_resident:
             return made
-        wanted = self.spec.type
-        assert isinstance(wanted, TensorType)
-        if not _fits(made.shape, wanted):
+        declared_type = self.spec.type
+        assert isinstance(declared_type, TensorType)
+        if not _fits(made.shape, declared_type):
             raise InferenceError(
                 f"output '{self.output}' of network '{self._network.name}' has shape {list(made.shape)}, and as state '{self.name}' the "
-                f"next run takes {wanted}; open the size with with_shapes before with_state"
+                f"next run takes {declared_type}; open the size with with_shapes before with_state"
             )
         kept = made.copy() if is_shared else made
         return self._place(np.ascontiguousarray(kept) if kept.ndim else kept)
@@ -174,10 +174,10 @@ class RequestStates(Mapping[str, RequestState]):
         checked = list(outputs)
         copied = 0
         for state in self._states.values():
-            made = outputs[state.position_out]
-            is_shared = state.position_out in shared or not getattr(getattr(made, "flags", None), "writeable", True)
-            checked[state.position_out] = state.check(made, is_shared=is_shared)
-            copied += made.nbytes if is_shared and not state.is_resident else 0
+            output = outputs[state.position_out]
+            is_shared = state.position_out in shared or not getattr(getattr(output, "flags", None), "writeable", True)
+            checked[state.position_out] = state.check(output, is_shared=is_shared)
+            copied += output.nbytes if is_shared and not state.is_resident else 0
         self.copied_bytes = copied
         return tuple(checked)
 

@@ -9,9 +9,9 @@ from time import monotonic
 from hetero_core.contract import RunContext
 
 CLOSE_SECONDS = 10.0
-"""How long closing a network waits for its runs before it cancels them."""
+"""Seconds that closing a network waits for its runs before it cancels them."""
 CANCEL_SECONDS = 1.0
-"""How long it waits after that for devices that look whether they are cancelled."""
+"""Seconds that it then waits for devices that ask whether they are cancelled."""
 
 End = Callable[[], None]
 

@@ -65,25 +65,25 @@ def _read_image(value: Any, where: str) -> np.ndarray[Any, Any]:
 
 def _convert_numbers(value: Any, wanted: TensorType, where: str) -> np.ndarray[Any, Any]:
     try:
-        found = np.asarray(value)
+        numbers = np.asarray(value)
     except ValueError as error:
         raise InputShapeError(f"{where}: the lists are of different lengths: {error}") from error
-    if wanted.dtype is None or wanted.dtype == "string" or found.size == 0:
-        return found if wanted.dtype in (None, "string") else found.astype(numpy_dtype(wanted.dtype))
+    if wanted.dtype is None or wanted.dtype == "string" or numbers.size == 0:
+        return numbers if wanted.dtype in (None, "string") else numbers.astype(numpy_dtype(wanted.dtype))
     dtype = numpy_dtype(wanted.dtype)
-    if found.dtype == dtype:
-        return found
+    if numbers.dtype == dtype:
+        return numbers
     kinds = "b" if wanted.dtype == "bool" else "biu" if wanted.dtype in INTEGER_DTYPES else "biuf"
-    if found.dtype.kind not in kinds or wanted.dtype not in FLOAT_DTYPES | INTEGER_DTYPES:
+    if numbers.dtype.kind not in kinds or wanted.dtype not in FLOAT_DTYPES | INTEGER_DTYPES:
         raise InputTypeError(
-            f"{where}: expected {wanted.dtype}, got numbers of type {_name_numbers(found)}; {_advise(wanted.dtype)}"
+            f"{where}: expected {wanted.dtype}, got numbers of type {_name_numbers(numbers)}; {_advise(wanted.dtype)}"
         )
     # An overflow is found by what came out, without a warning.
     with np.errstate(all="ignore"):
-        converted = found.astype(dtype)
-        lost = _find_lost(found, converted, is_float=wanted.dtype in FLOAT_DTYPES)
+        converted = numbers.astype(dtype)
+        lost = _find_lost(numbers, converted, is_float=wanted.dtype in FLOAT_DTYPES)
     if lost.any():
-        first = found.reshape(-1)[int(np.argmax(lost))]
+        first = numbers.reshape(-1)[int(np.argmax(lost))]
         raise InputTypeError(
             f"{where}: expected {wanted.dtype}, got the number {first}, which it does not have; {_advise(wanted.dtype)}"
         )

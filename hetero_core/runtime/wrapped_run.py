@@ -21,7 +21,7 @@ def bind_run(entry: Device, device: DeviceName, executable: Executable) -> RunFu
 
 
 class _InnermostRun:
-    """What wrappers of `infer` stand around: the device's own run."""
+    """The innermost call that wrappers of `infer` surround: the device's own run."""
 
     @hookimpl
     def infer(self, executable: Executable, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:

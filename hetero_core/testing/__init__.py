@@ -1,1 +1,1 @@
-"""What tests need, here and in plugins of others: models, comparisons, and devices that fail on purpose."""
+"""Tools for tests, here and in other people's plugins: models, comparisons, and devices that fail on purpose."""

@@ -108,9 +108,9 @@ def _load_runs(folder: str) -> list[tuple[list[Any], list[Any]]]:
         # IR 3 models list their constants as inputs; their data sets may give values for those, too.
         given = inputs if len(inputs) == _count_files(data_set, "input") else list(graph.input)
         values = _load_values(data_set, "input", given)
-        wanted = {spec.name for spec in inputs}
-        kept = [value for spec, value in zip(given, values, strict=False) if spec.name in wanted]
-        runs.append((kept, _load_values(data_set, "output", list(graph.output))))
+        input_names = {spec.name for spec in inputs}
+        feeds = [value for spec, value in zip(given, values, strict=False) if spec.name in input_names]
+        runs.append((feeds, _load_values(data_set, "output", list(graph.output))))
     return runs
 
 

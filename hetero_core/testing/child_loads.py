@@ -32,7 +32,7 @@ print(json.dumps(answer))
 
 @dataclass(frozen=True)
 class ChildLoad:
-    """What came of a load and a run on float32 ones: outputs as lists, an error's type and text, the most MiB that were resident."""
+    """The result of a load and a run on float32 ones: outputs as lists, an error's type and text, the most MiB that were resident."""
 
     outputs: dict[str, Any]
     error: str

@@ -56,7 +56,7 @@ FAULTS: Mapping[str, str] = {
     "infer.rank": "run returns an array with one more dimension",
     "close.raise": "close_device raises",
 }
-"""What can be wrong."""
+"""The faults that can be injected."""
 
 
 @record(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Fault:
 
 
 class InjectedError(OSError):
-    """What a faulty device raises: no error of hetero, as a driver's would not be."""
+    """The error of a faulty device; like a driver's, it is no error of hetero."""
 
 
 class FaultyPlugin:

@@ -113,8 +113,8 @@ def gpt2_step_model(batch: int = 1, layers: int = 12, past: int = 128) -> onnx.M
         )
         for role, fresh in (("key", key), ("value", value)):
             before = writer.add_input(f"past_{role}_{layer}", (batch, heads, past, size))
-            kept = str(writer.add_node("Concat", before, fresh, axis=2))
-            present[kept] = (batch, heads, past + 1, size)
+            cache = str(writer.add_node("Concat", before, fresh, axis=2))
+            present[cache] = (batch, heads, past + 1, size)
         keys, values = list(present)[-2:]
         scores = writer.add_node("MatMul", query, writer.add_node("Transpose", keys, perm=[0, 1, 3, 2]))
         mixed = writer.add_node("MatMul", writer.add_softmax(writer.add_node("Div", scores, writer.add_scalar(size**0.5))), values)

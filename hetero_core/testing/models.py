@@ -71,8 +71,10 @@ def light_model(name: str, opset: int | None = 21) -> onnx.ModelProto:
         graph = model.graph
     _replace(graph.node, [node for node in graph.node if node.op_type != "ConstantOfShape"])
     used = {value for node in graph.node for value in node.input}
-    kept = [initializer for initializer in graph.initializer if initializer.name in used and initializer.name not in weights]
-    _replace(graph.initializer, kept)
+    initializers = [
+        initializer for initializer in graph.initializer if initializer.name in used and initializer.name not in weights
+    ]
+    _replace(graph.initializer, initializers)
     for value, array in weights.items():
         graph.initializer.append(onnx.numpy_helper.from_array(array, value))
     if opset is None:

@@ -73,12 +73,12 @@ class PlainDevice:
 
 def find_kernel(node: Node) -> Callable[..., Any] | None:
     """Returns the function that computes a node."""
-    found = [
+    kernels = [
         kernel
         for (op_type, version), kernel in KERNELS.items()
         if node.op_type == op_type and not node.domain and node.since_version >= version and not node.attributes
     ]
-    return found[0] if found else None
+    return kernels[0] if kernels else None
 
 
 class PlainExecutable(Executable):

@@ -91,9 +91,11 @@ def decoder_model(layers: int = 2, *, seed: int = 0) -> onnx.ModelProto:
     outputs, for each layer i. Positions go on from `past`, up to LONGEST in all.
     """
     cache = f"float[1,{HEADS},past,{_DEPTH}] past_key_@, float[1,{HEADS},past,{_DEPTH}] past_value_@"
-    made = f"float[1,{HEADS},total,{_DEPTH}] present_key_@, float[1,{HEADS},total,{_DEPTH}] present_value_@"
+    outputs_text = f"float[1,{HEADS},total,{_DEPTH}] present_key_@, float[1,{HEADS},total,{_DEPTH}] present_value_@"
     inputs = ", ".join(["int64[1,steps] tokens", *(cache.replace("@", str(layer)) for layer in range(layers))])
-    outputs = ", ".join([f"float[1,steps,{VOCABULARY}] logits", *(made.replace("@", str(layer)) for layer in range(layers))])
+    outputs = ", ".join(
+        [f"float[1,steps,{VOCABULARY}] logits", *(outputs_text.replace("@", str(layer)) for layer in range(layers))]
+    )
     return _build(f"decoder ({inputs}) => ({outputs})", _HEAD, _LAYER, layers, seed)
 
 

@@ -146,11 +146,11 @@ def _is_finite(network: Network, value: str, depth: int = 16) -> bool:
     constant = network.initializers.get(value)
     if constant is not None:
         return bool(np.isfinite(constant.array).all()) if constant.dtype == "float32" else True
-    found = network.type_of(value)
+    value_type = network.type_of(value)
     if (
-        isinstance(found, TensorType)
-        and found.dtype is not None
-        and (found.dtype == "bool" or found.dtype.startswith(("int", "uint")))
+        isinstance(value_type, TensorType)
+        and value_type.dtype is not None
+        and (value_type.dtype == "bool" or value_type.dtype.startswith(("int", "uint")))
     ):
         return True
     index = network.index_of_producer.get(value)

@@ -40,15 +40,15 @@ def _find_concats(network: Network, index: int, node: Node) -> tuple[int, int] |
         return None
     if not set(node.attributes) <= {"scale"} or any(node.inputs[4:]) or node.inputs[1] == node.inputs[2]:
         return None
-    found = []
+    concats = []
     for value in node.inputs[1:3]:
         position = network.index_of_producer.get(value)
         if position is None or not _appends(network, network.nodes[position]):
             return None
         if any(reader < index for reader in network.index_of_consumers.get(value, ())):
             return None
-        found.append(position)
-    return found[0], found[1]
+        concats.append(position)
+    return concats[0], concats[1]
 
 
 def _appends(network: Network, node: Node) -> bool:

@@ -83,19 +83,19 @@ def _evaluate_node(node: Node, network: Network, constants: Mapping[str, Initial
     results = None if inputs is None else evaluate(node, inputs)
     if results is None or inputs is None:
         return None
-    made = {name: array for name, array in zip(node.outputs, results, strict=False) if name}
+    array_of_name = {name: array for name, array in zip(node.outputs, results, strict=False) if name}
     # Sequences and absent optionals are no constants; a kernel that returned less than it was asked for is for the device to report.
-    if set(made) != set(node.writes) or any(not hasattr(array, "dtype") for array in made.values()):
+    if set(array_of_name) != set(node.writes) or any(not hasattr(array, "dtype") for array in array_of_name.values()):
         return None
     read = sum(array.nbytes for array in inputs if array is not None)
-    return made if sum(array.nbytes for array in made.values()) <= max(read, LARGEST_GROWTH) else None
+    return array_of_name if sum(array.nbytes for array in array_of_name.values()) <= max(read, LARGEST_GROWTH) else None
 
 
 def _keep_result(node: Node, value: str, array: Any, constants: Mapping[str, Initializer], evaluate: Evaluate) -> Initializer:
     """Returns the constant that a node made; a large one can be made again, so that it need not be kept beside what is made of it."""
-    made = Initializer.of_array(array)
-    if made.nbytes < LARGEST_KEPT or any(name and name not in constants for name in node.inputs):
-        return made
+    initializer = Initializer.of_array(array)
+    if initializer.nbytes < LARGEST_KEPT or any(name and name not in constants for name in node.inputs):
+        return initializer
     sources = {name: constants[name] for name in node.reads}
 
     def load() -> Any:
@@ -107,7 +107,7 @@ def _keep_result(node: Node, value: str, array: Any, constants: Mapping[str, Ini
 
     for source in sources.values():
         source.release()
-    return Initializer(made.dtype, made.shape, load, is_renewable=True, array=array)
+    return Initializer(initializer.dtype, initializer.shape, load, is_renewable=True, array=array)
 
 
 def _stand_in(value_type: Any) -> tuple[Any, ...] | None:

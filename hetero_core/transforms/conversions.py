@@ -1,4 +1,4 @@
-"""Which conversions between element types may be asked for: those that keep the range. Imports nothing heavy."""
+"""The permitted conversions between element types: those that keep the range. Imports nothing heavy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many bytes an engine would make of constants when it computes ahead what depends on them alone.
+"""Bytes that an engine would allocate when it computes ahead what depends on constants alone.
 
 A kilobyte of nodes can say how to make gigabytes, as 34 Concats of a number with itself. A device whose engine folds constants without a
 limit tells the engine of `limit_folding`, or refuses the nodes that would pass it. `fold_constants` keeps the limit by itself.

@@ -18,6 +18,9 @@ from hetero_core.transforms.rewrite import Replacement
 
 _COMMUTATIVE = frozenset({"Add", "Mul"})
 _RELATIVE_TOLERANCE = 1e-5
+_CONSTANT = "a constant"
+Kinds = frozenset[str] | None
+"""The operators that may make a value, with one more word for constants; None for anything."""
 
 
 @record(frozen=True, slots=True)
@@ -66,7 +69,7 @@ Pattern = Value | Constant | Number | Op | OneOf
 
 @record(frozen=True, slots=True)
 class Found:
-    """What a pattern met: values and numbers by name, and the nodes."""
+    """A match of a pattern: values and numbers by name, and the nodes."""
 
     values: Mapping[str, str] = field(default_factory=dict)
     numbers: Mapping[str, float] = field(default_factory=dict)
@@ -74,7 +77,7 @@ class Found:
 
     def with_value(self, name: str, value: str) -> Found:
         """Returns this with one more value."""
-        return replace(self, values={**self.values, name: value})
+        return Found({**self.values, name: value}, self.numbers, self.nodes)
 
 
 Build = Callable[[Network, Found, Node], Node | Replacement | None]
@@ -109,14 +112,17 @@ def fuse_patterns(network: Network, rules: Sequence[Rule]) -> Network:
     gone: set[int] = set()
     fused: dict[int, tuple[Node, ...]] = {}
     types, initializers = dict(network.types), dict(network.initializers)
+    rules_of_operator: dict[str, list[tuple[Rule, tuple[Kinds, ...]]]] = {}
+    for rule in rules:
+        rules_of_operator.setdefault(rule.pattern.op_type, []).append((rule, tuple(map(_list_kinds, rule.pattern.inputs))))
     for node in network.nodes:
-        for rule in rules:
-            if rule.pattern.op_type != node.op_type or len(node.writes) != 1:
+        for rule, kinds in rules_of_operator.get(node.op_type, ()):
+            if len(node.writes) != 1 or not _may_end(network, node, kinds):
                 continue
-            made = _apply_rule(network, rule, node, gone)
-            if made is None:
+            replacement = _apply_rule(network, rule, node, gone)
+            if replacement is None:
                 continue
-            found, new = made
+            found, new = replacement
             fused[id(node)] = new.nodes
             types.update(new.types)
             initializers.update(new.initializers)
@@ -131,6 +137,33 @@ def fuse_patterns(network: Network, rules: Sequence[Rule]) -> Network:
         elif id(node) not in gone:
             nodes.append(node)
     return replace(network, nodes=tuple(nodes), types=MappingProxyType(types), initializers=MappingProxyType(initializers))
+
+
+def _list_kinds(pattern: Pattern) -> Kinds:
+    """Returns the kinds of values that may stand for a pattern; None for any kind."""
+    if isinstance(pattern, Value):
+        return None
+    if isinstance(pattern, Op):
+        return frozenset({pattern.op_type})
+    if not isinstance(pattern, OneOf):
+        return frozenset({_CONSTANT})
+    choices = [_list_kinds(choice) for choice in pattern.patterns]
+    return None if None in choices else frozenset().union(*(kinds for kinds in choices if kinds is not None))
+
+
+def _may_end(network: Network, node: Node, kinds: tuple[Kinds, ...]) -> bool:
+    """Says whether a node's inputs are of the kinds that a pattern reads: most nodes end none, which so costs next to nothing."""
+    found = [_find_kind(network, value) for value in node.inputs[: len(kinds)]]
+    orders = (found, found[::-1]) if node.op_type in _COMMUTATIVE else (found,)
+    return any(all(allowed is None or kind in allowed for kind, allowed in zip(order, kinds, strict=False)) for order in orders)
+
+
+def _find_kind(network: Network, value: str) -> str:
+    """Returns the type of the operator that makes a value; for a constant the word for these."""
+    index = network.index_of_producer.get(value)
+    if index is not None:
+        return network.nodes[index].op_type
+    return _CONSTANT if value in network.initializers else ""
 
 
 def _apply_rule(network: Network, rule: Rule, node: Node, gone: set[int]) -> tuple[Found, Replacement] | None:
@@ -191,7 +224,9 @@ def _match_op(network: Network, pattern: Op, value: str, found: Found) -> Iterat
         return
     if pattern.accepts is not None and not pattern.accepts(network, node):
         return
-    taken = found if any(known is node for known in found.nodes) else replace(found, nodes=(*found.nodes, node))
+    taken = found
+    if all(known is not node for known in found.nodes):
+        taken = Found(found.values, found.numbers, (*found.nodes, node))
     yield from _match_inputs(network, pattern.inputs, node.inputs, taken)
     if pattern.op_type in _COMMUTATIVE and count == 2 and pattern.inputs[0] != pattern.inputs[1]:
         yield from _match_inputs(network, pattern.inputs, node.inputs[::-1], taken)
@@ -215,8 +250,8 @@ def read_number(network: Network, value: str) -> float | None:
 
 def read_shape(network: Network, value: str) -> tuple[Dimension, ...] | None:
     """Returns the shape of a float32 tensor, None where its rank is not known or it is none."""
-    found = network.type_of(value)
-    return found.shape if isinstance(found, TensorType) and found.dtype == "float32" else None
+    value_type = network.type_of(value)
+    return value_type.shape if isinstance(value_type, TensorType) and value_type.dtype == "float32" else None
 
 
 def read_integers(network: Network, value: str) -> tuple[int, ...] | None:

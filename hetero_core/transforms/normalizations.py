@@ -94,8 +94,8 @@ def _build_normalization(network: Network, found: Found, node: Node, op_type: st
     """Returns the node where scale and bias have one number for each element of the last axis."""
     parameters = tuple(found.values[name] for name in ("scale", "bias") if name in found.values)
     shape = read_shape(network, found.values["x"])
-    made = read_shape(network, node.writes[0])
-    if not shape or made is None or len(made) != len(shape):
+    output_shape = read_shape(network, node.writes[0])
+    if not shape or output_shape is None or len(output_shape) != len(shape):
         return None
     if any(network.initializers[name].shape != shape[-1:] for name in parameters):
         return None

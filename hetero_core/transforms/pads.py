@@ -31,11 +31,11 @@ def fold_pads(network: Network) -> Network:
 def _fuse_pad(network: Network, pad: Node, window: Node) -> Node | None:
     if pad.op_type != "Pad" or pad.domain or window.domain or window.inputs[0] != pad.outputs[0]:
         return None
-    found = _read_pads(network, pad)
+    pad_widths = _read_pads(network, pad)
     kernel = _read_kernel(network, window)
-    if found is None or kernel is None or window.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+    if pad_widths is None or kernel is None or window.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         return None
-    added, number = found
+    added, number = pad_widths
     count = len(kernel)
     # Batch and channels stay; before and behind stand one after the other, as in ONNX.
     if len(added) != 2 * (count + 2) or any(added[:2]) or any(added[count + 2 : count + 4]) or min(added) < 0:
@@ -89,10 +89,10 @@ def _read_pads(network: Network, pad: Node) -> tuple[tuple[int, ...], float] | N
     if len(pad.inputs) < 4 or not pad.inputs[3]:
         return pads, number
     axes = read_integers(network, pad.inputs[3])
-    found = network.type_of(pad.inputs[0])
-    if axes is None or not isinstance(found, TensorType) or found.shape is None or len(pads) != 2 * len(axes):
+    input_type = network.type_of(pad.inputs[0])
+    if axes is None or not isinstance(input_type, TensorType) or input_type.shape is None or len(pads) != 2 * len(axes):
         return None
-    rank = len(found.shape)
+    rank = len(input_type.shape)
     whole = [0] * 2 * rank
     for position, axis in enumerate(axes):
         whole[axis % rank], whole[axis % rank + rank] = pads[position], pads[position + len(axes)]

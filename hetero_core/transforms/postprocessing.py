@@ -43,12 +43,12 @@ def _add_outputs(network: Network, values: Sequence[str]) -> Network:
                 f"network '{network.name}' has no inner value '{value}'{hint or ';'} a value is what a node makes outside of bodies, as "
                 f"{', '.join(sorted(known)[:3]) or 'none'}"
             )
-        found = network.type_of(value)
-        if found is None or not has_known_element(found):
+        value_type = network.type_of(value)
+        if value_type is None or not has_known_element(value_type):
             raise InvalidNetworkError(
                 f"value '{value}' of network '{network.name}' cannot be an output: its element type is not known"
             )
-        specs.append(ValueSpec(value, found))
+        specs.append(ValueSpec(value, value_type))
     return replace(network, outputs=tuple(specs)) if values else network
 
 
@@ -64,22 +64,22 @@ def _select_outputs(network: Network, names: Sequence[str]) -> Network:
             f"output '{tied[0].output}' of network '{network.name}' is the state of input '{tied[0].input}'; keep it"
         )
     needed = set(names)
-    kept = []
+    selected = []
     for node in reversed(network.nodes):
         if not needed.isdisjoint(node.writes):
-            kept.append(node)
+            selected.append(node)
             needed.update(node.reads)
     was_read = {value for node in network.nodes for value in node.reads} | network.names_of_outputs
     # An input that nothing read before is part of the model's signature; one that nothing reads any more is not asked for.
     inputs = tuple(spec for spec in network.inputs if spec.name in needed or spec.name not in was_read)
     left = {spec.name for spec in inputs}
-    present = {node.name for node in kept}
+    present = {node.name for node in selected}
     border = network.border
     return replace(
         network,
         inputs=inputs,
         outputs=tuple(specs[name] for name in dict.fromkeys(names)),
-        nodes=tuple(reversed(kept)),
+        nodes=tuple(reversed(selected)),
         initializers=MappingProxyType({name: value for name, value in network.initializers.items() if name in needed}),
         affinity=MappingProxyType({name: device for name, device in network.affinity.items() if name in present}),
         border=replace(

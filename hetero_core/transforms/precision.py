@@ -117,7 +117,8 @@ def _convert_node(node: Node, graph: Graph, old: str, new: str) -> Node:
 
 def _touches(node: Node, graph: Graph, dtype: str) -> bool:
     return any(
-        isinstance(found := graph.type_of(value), TensorType) and found.dtype == dtype for value in (*node.reads, *node.writes)
+        isinstance(value_type := graph.type_of(value), TensorType) and value_type.dtype == dtype
+        for value in (*node.reads, *node.writes)
     )
 
 

@@ -1,4 +1,4 @@
-"""What is done to an input before the model reads it, as nodes of the network: color, layout, precision, resize, mean, scale.
+"""Preprocessing of an input as nodes of the network, in front of the model: color, layout, precision, resize, mean, scale.
 
 In this order, which is that of the Inference Engine's own preprocessing; its nodes stand in front of all others, so that every device
 runs them, a split may place them and a device may fuse them. Formula: y = (resize(x) - mean) / scale.
@@ -99,12 +99,12 @@ def _describe_steps(network: Network, spec: ValueSpec, info: InputInfo, names: F
     where = f"input '{spec.name}' of network '{network.name}'"
     if not isinstance(spec.type, TensorType) or spec.type.dtype is None:
         raise InvalidNetworkError(f"{where}: expected a tensor to describe, it is {spec.type}")
-    wanted = spec.type
+    target_type = spec.type
     model_layout = find_model_layout(spec, network.border.layouts.get(spec.name), info.model_layout, where)
     layout = model_layout if info.layout is None else read_layout(info.layout, len(model_layout), where)
     order = order_axes(layout, model_layout, where)
-    dtype = wanted.dtype if info.precision is None else dtype_of_precision(info.precision, where)
-    channels = _find_channels(info, model_layout, wanted, where)
+    dtype = target_type.dtype if info.precision is None else dtype_of_precision(info.precision, where)
+    channels = _find_channels(info, model_layout, target_type, where)
     shape = _find_given_shape(info, spec, layout, order, channels, where)
     chain = Chain(network, names, base=spec.name, value=spec.name, value_type=TensorType(dtype, shape))
     if channels is not None:
@@ -112,7 +112,7 @@ def _describe_steps(network: Network, spec: ValueSpec, info: InputInfo, names: F
         indices = chain.hold("channels", _array(channels[1], "int64"))
         chain.add("Gather", indices, shape=_with_size(shape, axis, len(channels[1])), attributes={"axis": axis})
     chain.transpose(order)
-    _add_arithmetic(chain, info, model_layout, wanted, where)
+    _add_arithmetic(chain, info, model_layout, target_type, where)
     return chain, layout
 
 

@@ -73,22 +73,22 @@ def find_regions(network: Network) -> list[Region]:
 
 def _make_region(network: Network, nodes: list[Node]) -> Region:
     ordered = sorted(nodes, key=lambda node: network.index_of_producer[node.writes[0]])
-    made = tuple(node.writes[0] for node in ordered)
-    inner = set(made)
+    results = tuple(node.writes[0] for node in ordered)
+    inner = set(results)
     incoming = dict.fromkeys(
         value
         for node in ordered
         for value in _list_operands(network, node)
         if value not in inner and value not in network.initializers
     )
-    rank = _rank_of(network, made[0])
+    rank = _rank_of(network, results[0])
     assert rank is not None
-    return Region(rank, frozenset(map(id, ordered)), tuple(incoming), made)
+    return Region(rank, frozenset(map(id, ordered)), tuple(incoming), results)
 
 
 def _rank_of(network: Network, value: str) -> int | None:
-    found = network.type_of(value)
-    return len(found.shape) if isinstance(found, TensorType) and found.shape is not None else None
+    value_type = network.type_of(value)
+    return len(value_type.shape) if isinstance(value_type, TensorType) and value_type.shape is not None else None
 
 
 def _rank_if_turnable(network: Network, node: Node) -> int | None:
@@ -225,7 +225,7 @@ class _Turner:
     def _name(self, value: str) -> str:
         """Returns the name of a value in the other order, and notes its type."""
         name = self._names.value(f"{value}/turned")
-        found = self._network.type_of(value)
-        if isinstance(found, TensorType) and found.shape is not None and len(found.shape) == len(self._perm):
-            self._types[name] = TensorType(found.dtype, tuple(found.shape[axis] for axis in self._inverse))
+        value_type = self._network.type_of(value)
+        if isinstance(value_type, TensorType) and value_type.shape is not None and len(value_type.shape) == len(self._perm):
+            self._types[name] = TensorType(value_type.dtype, tuple(value_type.shape[axis] for axis in self._inverse))
         return name

@@ -100,12 +100,12 @@ def _add_products(chain: Chain, mode: str, axes: tuple[int, int], target: tuple[
     order = (*(axis for axis in range(rank) if axis not in axes), *axes)
     chain.transpose(order)
     dtype = numpy_dtype(chain.dtype)
-    kept = chain.shape[:-2]
+    leading = chain.shape[:-2]
     weigh = weigh_area if mode == "area" else weigh_bilinear
     rows = weigh(int(given[0] or 0), int(target[axes[0]] or 0)).astype(dtype)
     columns = weigh(int(given[1] or 0), int(target[axes[1]] or 0)).astype(dtype).T
-    chain.add("MatMul", begins=chain.hold("rows", rows), shape=(*kept, target[axes[0]], given[1]))
-    chain.add("MatMul", chain.hold("columns", columns), shape=(*kept, target[axes[0]], target[axes[1]]))
+    chain.add("MatMul", begins=chain.hold("rows", rows), shape=(*leading, target[axes[0]], given[1]))
+    chain.add("MatMul", chain.hold("columns", columns), shape=(*leading, target[axes[0]], target[axes[1]]))
     chain.transpose(tuple(order.index(axis) for axis in range(rank)))
 
 

@@ -53,8 +53,8 @@ def _is_idle(network: Network, node: Node) -> bool:
 
 
 def _read_sizes(network: Network, value: str) -> tuple[int, ...] | None:
-    found = network.type_of(value)
-    shape = found.shape if isinstance(found, TensorType) else None
+    value_type = network.type_of(value)
+    shape = value_type.shape if isinstance(value_type, TensorType) else None
     sizes = tuple(size for size in shape or () if isinstance(size, int))
     return sizes if shape is not None and len(sizes) == len(shape) else None
 

@@ -15,6 +15,7 @@ from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
 from hetero_core.network.border import EMPTY_BORDER, Border
 from hetero_core.network.encoding import GraphWriter, write_model
 from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
+from hetero_core.network.growth import find_growth
 from hetero_core.network.hints import compare_declarations, drop_hints, forget_shapes
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.notes import no_notes
@@ -46,14 +47,14 @@ def reshape_network(network: Network, shapes: Mapping[str, Any]) -> Network:
 def rebatch_network(network: Network, size: Size) -> Network:
     """Returns the network with another batch size. Raises: InvalidNetworkError."""
     shapes: dict[str, Any] = {}
-    found: dict[str, Dimension] = {}
+    batch_axes: dict[str, Dimension] = {}
     for spec in network.inputs:
         axis = _find_batch_axis(network, spec)
         if axis is None or spec.shape is None:
             continue
-        found[spec.name] = spec.shape[axis]
+        batch_axes[spec.name] = spec.shape[axis]
         shapes[spec.name] = (*spec.shape[:axis], size, *spec.shape[axis + 1 :])
-    fixed = {name: one for name, one in found.items() if isinstance(one, int)}
+    fixed = {name: one for name, one in batch_axes.items() if isinstance(one, int)}
     if len(set(fixed.values())) > 1:
         shown = ", ".join(f"'{name}' {one}" for name, one in fixed.items())
         raise InvalidNetworkError(
@@ -61,10 +62,10 @@ def rebatch_network(network: Network, size: Size) -> Network:
         )
     if not shapes:
         raise InvalidNetworkError(f"no input of network '{network.name}' has a batch axis; say the shapes with with_shapes")
-    named = {one: size for one in found.values() if isinstance(one, str)}
+    named = {one: size for one in batch_axes.values() if isinstance(one, str)}
     # A named size is the batch of every input that has it, on whatever axis.
     network = reshape_network(network, named) if named else network
-    left = {name: shape for name, shape in shapes.items() if not isinstance(found[name], str)}
+    left = {name: shape for name, shape in shapes.items() if not isinstance(batch_axes[name], str)}
     if not left:
         return network
     old = next(iter(fixed.values()), None)
@@ -255,10 +256,10 @@ def _find_failure(before: Network, reshaped: Network) -> str | None:
     """Returns what onnx says in its strict mode about the network, unless it said the same before, or what the windows say."""
     problem = _ask_strictly(reshaped)
     if problem is not None and _ask_strictly(before) is None:
-        found = re.search(r"node name: (.*?)\)(?:: )?(.*)", problem, re.DOTALL)
-        node = None if found is None else reshaped.index_of_node.get(found[1])
-        if found is not None and node is not None:
-            return f"node {reshaped.nodes[node].label}: {_shorten(found[2])}"
+        match = re.search(r"node name: (.*?)\)(?:: )?(.*)", problem, re.DOTALL)
+        node = None if match is None else reshaped.index_of_node.get(match[1])
+        if match is not None and node is not None:
+            return f"node {reshaped.nodes[node].label}: {_shorten(match[2])}"
         return _shorten(problem)
     for node_ in reshaped.nodes:
         misfit = find_misfit(node_, reshaped)
@@ -272,8 +273,12 @@ def _shorten(text: str) -> str:
 
 
 def _ask_strictly(network: Network) -> str | None:
+    """Returns what onnx says in its strict mode; nothing of a network whose types may grow without bound."""
     import onnx.shape_inference  # heavy
 
+    growth = find_growth(network)
+    if growth.of_ranks:
+        return None
     states_nothing: Callable[[ValueType], bool] = lambda _: False  # noqa: E731  # one word for an argument
     model = write_model(
         replace(network, border=EMPTY_BORDER), GraphWriter(SkeletonWeights(), states_nothing, notes_of_node=no_notes)
@@ -284,7 +289,7 @@ def _ask_strictly(network: Network) -> str | None:
         if not info.HasField("type"):
             write_spec(spec, info)
     try:
-        onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+        onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=not growth.of_shapes)
     except (RuntimeError, ValueError, onnx.shape_inference.InferenceError) as error:
         return str(error)
     return None

@@ -27,7 +27,7 @@ def run_passes(network: Network, passes: Iterable[Pass]) -> Network:
 
 @record(frozen=True, slots=True)
 class Replacement:
-    """What stands in the place of one node: nodes, the types of the values that they add, and the constants that they need."""
+    """The replacement of one node: nodes, the types of the values that they add, and the constants that they need."""
 
     nodes: tuple[Node, ...]
     types: Mapping[str, ValueType] = field(default_factory=dict)
@@ -42,13 +42,13 @@ def replace_nodes(network: Network, find: Callable[[Node], Replacement | None]) 
     nodes: list[Node] = []
     types, initializers = dict(network.types), dict(network.initializers)
     for node in network.nodes:
-        found = find(node)
-        if found is None:
+        replacement = find(node)
+        if replacement is None:
             nodes.append(node)
             continue
-        nodes += [replace(new, origins=node.origins) for new in found.nodes]
-        types.update(found.types)
-        initializers.update(found.initializers)
+        nodes += [replace(new, origins=node.origins) for new in replacement.nodes]
+        types.update(replacement.types)
+        initializers.update(replacement.initializers)
     if len(nodes) == len(network.nodes) and all(new is old for new, old in zip(nodes, network.nodes, strict=True)):
         return network
     return replace(network, nodes=tuple(nodes), types=MappingProxyType(types), initializers=MappingProxyType(initializers))
@@ -68,8 +68,8 @@ def fuse_pairs(network: Network, fuse: Callable[[Node, Node], Node | None]) -> N
         for value in fused.writes:
             made[value] = len(nodes)
         nodes.append(fused)
-    kept = tuple(node for node in nodes if node is not None)
-    return network if len(kept) == len(network.nodes) else replace(network, nodes=kept)
+    remaining_nodes = tuple(node for node in nodes if node is not None)
+    return network if len(remaining_nodes) == len(network.nodes) else replace(network, nodes=remaining_nodes)
 
 
 def _fuse_with_producer(

@@ -24,8 +24,8 @@ def read_perm(network: Network, node: Node) -> Perm | None:
     if "perm" in node.attributes:
         perm = tuple(int(axis) for axis in node.attributes["perm"])
         return perm if sorted(perm) == list(range(len(perm))) else None
-    found = network.type_of(node.inputs[0])
-    rank = len(found.shape) if isinstance(found, TensorType) and found.shape is not None else None
+    input_type = network.type_of(node.inputs[0])
+    rank = len(input_type.shape) if isinstance(input_type, TensorType) and input_type.shape is not None else None
     return None if rank is None else tuple(reversed(range(rank)))
 
 

@@ -103,5 +103,5 @@ def _differ(one: Dimension, other: Dimension) -> bool:
 
 
 def _shape_of(network: Network, value: str) -> tuple[Dimension, ...] | None:
-    found = network.type_of(value)
-    return found.shape if isinstance(found, TensorType) else None
+    value_type = network.type_of(value)
+    return value_type.shape if isinstance(value_type, TensorType) else None

@@ -75,7 +75,7 @@ def test_unknown_key_lists_near_misses_and_all_keys() -> None:
         convert_config({"NUM_STREAM": 1}, KEYS, device="X")
     assert "no configuration key 'NUM_STREAM', did you mean 'NUM_STREAMS'?" in str(caught.value)
     assert (
-        "INFERENCE_NUM_THREADS, LIMITS, MEMORY_LIMIT, NUM_STREAMS, OPERATORS, PERFORMANCE_HINT, PERF_COUNT, POLICY, RATIO"
+        "INFERENCE_NUM_THREADS, ISOLATE, LIMITS, MEMORY_LIMIT, NUM_STREAMS, OPERATORS, PERFORMANCE_HINT, PERF_COUNT, POLICY, RATIO"
         in str(caught.value)
     )
 

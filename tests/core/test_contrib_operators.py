@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ from hetero_core import Core, Network
 from hetero_core.conformance.contrib import draw_case
 from hetero_core.conformance.contrib_page import LEFT_OUT, format_page, list_names
 from hetero_core.errors import InferenceError
+from hetero_core.kernels.registry import read_table
 from hetero_core.kernels.sizes import estimate_bytes
 from hetero_core.network.reader import read_network
 from hetero_core.network.subnetwork import cut_subnetwork
-from hetero_core.testing.contrib.case import make_model
+from hetero_core.testing.compare import describe_mismatch
+from hetero_core.testing.contrib.case import MICROSOFT, make_model, run_engine
 from hetero_core.testing.contrib.draws import DRAWS
 
 HEAD = '<ir_version: 10, opset_import: ["": 17, "com.microsoft": 1]>'
@@ -117,6 +120,25 @@ def test_bias_that_would_make_the_result_larger_is_refused(operator: str) -> Non
     text = f"g (float[3,1] x, float[N] b) => (float[3,1] y) {{ y = com.microsoft.{operator} (x, b) }}"
     with pytest.raises(InferenceError, match=r"the bias has shape \(3,\); expected \(1,\), the last size of the input"):
         run(text, x=np.ones((3, 1), np.float32), b=np.ones(3, np.float32))
+
+
+HALVES = sorted(
+    {op_type for (domain, op_type, _), record in read_table().items() if domain == MICROSOFT and record.halves is not None}
+)
+
+
+@pytest.mark.parametrize("operator", HALVES)
+def test_operator_of_float32_takes_float16_as_the_engine_does(operator: str) -> None:
+    """ONNX Runtime runs these between Casts; the optimizer of transformers writes them with float16."""
+    case = draw_case(operator, 0, 3)
+    halves = tuple(x.astype(np.float16) if x is not None and x.dtype == np.float32 else x for x in case.inputs)
+    case = replace(case, inputs=halves, aliases=())
+    expected = run_engine(case)
+    with Core() as core, core.load_network(make_model(case), "CPU") as loaded:
+        outputs = loaded.infer(case.feeds)
+    for name, answer in expected.items():
+        mismatch = describe_mismatch(outputs[name], answer, rtol=0 if answer.dtype.kind in "iub" else 4e-3, name=name)
+        assert mismatch is None, mismatch
 
 
 def test_page_is_fresh() -> None:

@@ -388,3 +388,11 @@ def test_closed_core_closes_its_networks_and_creates_no_device(read: Callable[..
         loaded.infer({"x": np.ones(2, np.float32)})
     with pytest.raises(ClosedError, match="this Core is closed"):
         core.list_devices()
+
+
+def test_no_device_is_auto(core: Core, read: Callable[..., Network]) -> None:
+    network = read("g (float[2] x) => (float[2] y) { y = Neg (x) }")
+    loaded = core.load_network(network)
+    assert str(loaded.device) == "AUTO"
+    assert loaded([np.array([1, 2], np.float32)])["y"].tolist() == [-1, -2]
+    assert set(core.query_network(network).supported.values()) == {"AUTO"}

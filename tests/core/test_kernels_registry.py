@@ -229,7 +229,7 @@ def test_kernels_do_not_write_into_their_inputs() -> None:
 
 def test_signature_of_every_kernel_is_what_inspect_tells() -> None:
     for entry in read_table().values():
-        attributes, required, (least, most) = registry._read_signature(entry.function)
+        attributes, required, (least, most) = registry._read_signature(inspect.unwrap(entry.function))
         parameters = list(inspect.signature(entry.function).parameters.values())[1:]
         keywords = [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
         inputs = [parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]

@@ -265,7 +265,8 @@ def test_times_of_every_node_are_there_when_asked_for(core: Core, read: Callable
     request = core.load_network(network, device, {"PERF_COUNT": "YES"}).create_infer_request()
     request.infer({"x": np.ones(2, np.float32)})
     nodes = [entry for entry in request.perf_counts if not entry.targets]
-    assert [entry.node for entry in nodes] == ["Abs_0", "Neg_1"]
+    # Machine code runs both as one step, which has both names.
+    assert [name for entry in nodes for name in entry.node.split("+")] == ["Abs_0", "Neg_1"]
     assert all(entry.seconds > 0 for entry in request.perf_counts)
     if ":" in device:
         assert [(entry.device, entry.subgraph) for entry in nodes] == [("CPU", 0), ("TEMPLATE", 1)]
@@ -280,7 +281,10 @@ def test_times_of_every_node_are_there_when_asked_for(core: Core, read: Callable
         ({"x": ONES}, InputNameError, "network 'g' misses the inputs w: float32[N,2]"),
         ({"x": ONES, "w": ONES, "v": ONES}, InputNameError, "network 'g' has no input 'v'"),
         ({"X": ONES, "w": ONES}, InputNameError, "has no input 'X', did you mean 'x'?"),
-        ([ONES], InputTypeError, "inputs are a mapping of name to array; got list"),
+        ([ONES], InputNameError, "network 'g' got 1 values by position; its inputs are x, w, in this order"),
+        (ONES, InputNameError, "network 'g' got 1 values by position"),
+        ({2: ONES}, InputNameError, "network 'g' has no input at position 2; it has 2, counted from 0"),
+        ({0: ONES, "x": ONES}, InputNameError, "network 'g': input 'x' is given twice, by name and by position"),
         ({"x": {1.0, 2.0}, "w": ONES}, InputTypeError, "input 'x' of network 'g': expected an array for float32[N,2], got set"),
         (
             {"x": ONES.astype(np.float64), "w": ONES},

@@ -322,3 +322,32 @@ def test_network_may_be_closed_by_the_callback_of_its_run(network: ExecutableNet
     request.set_callback(lambda *_: network.close())
     request.start_async({"x": X})
     assert request.wait(5)
+
+
+def test_exclusive_networks_of_a_device_that_starts_runs_take_turns(core: Core, read: Callable[[str], Network]) -> None:
+    text = "g (float[1] x) => (float[1] y) { y = Add(x, x) }"
+    entered, may_leave = threading.Semaphore(0), threading.Event()
+
+    class Held(Starting):
+        def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+            entered.release()
+            assert may_leave.wait(60)
+            return super().run(inputs, context)
+
+    class HeldDevice(StartingDevice):
+        @hookimpl
+        def load_network(self, network: Network) -> Executable:
+            return Held(network)
+
+    core.register_plugin("HELD", HeldDevice())
+    networks = [core.load_network(read(text), "HELD", {"EXCLUSIVE_ASYNC_REQUESTS": True}) for _ in range(2)]
+    requests = [network.create_infer_request() for network in networks]
+    for request in requests:
+        request.start_async({"x": X})
+    assert entered.acquire(timeout=60)
+    assert not entered.acquire(blocking=False)
+    may_leave.set()
+    for request in requests:
+        request.wait()
+        assert request.get_tensor("y").tolist() == [6]
+    assert [network.executable.started for network in networks if isinstance(network.executable, Starting)] == [0, 0]

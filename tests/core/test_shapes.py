@@ -210,3 +210,23 @@ def test_network_with_new_nodes_gets_their_types_and_keeps_its_nodes() -> None:
 def test_inference_of_a_complete_network_changes_nothing() -> None:
     network = read("g (float[2,3] x) => (y) { a = Relu(x) y = Transpose(a) }")
     assert infer_types(network) is network
+
+
+@pytest.mark.parametrize("opset", [7, 10, 11, 16])
+def test_if_has_the_sizes_that_both_branches_have(opset: int) -> None:
+    network = read(
+        "g (bool c, float[3,4] x) => (y) { y = If (c) <then_branch = t () => (p) { p = Relu (x) }, "
+        "else_branch = e () => (q) { r = Concat <axis = 0> (x, x) q = Abs (r) }> }",
+        opset=opset,
+    )
+    assert network.outputs[0].type == f32(None, 4)
+
+
+@pytest.mark.parametrize("opset", [7, 11])
+def test_if_has_no_rank_where_its_branches_have_two(opset: int) -> None:
+    network = read(
+        "g (bool c, float[n,4] x) => (y) { y = If (c) <then_branch = t () => (p) { p = Relu (x) }, "
+        "else_branch = e () => (s) { q = Flatten <axis = 0> (x) s = Squeeze <axes = [0]> (q) }> }",
+        opset=opset,
+    )
+    assert network.outputs[0].type == TensorType("float32")

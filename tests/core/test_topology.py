@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hetero_core.errors import InvalidNetworkError
 from hetero_core.network.graph import Node
 from hetero_core.network.reader import read_network
-from hetero_core.network.topology import find_free_values, is_reachable, predecessors_of_nodes, sort_topologically
+from hetero_core.network.topology import find_free_values, predecessors_of_nodes, sort_topologically
 
 
 def node(name: str, inputs: str, outputs: str, *, captures: str = "") -> Node:
@@ -58,21 +58,6 @@ def test_sort_of_a_shuffled_graph_puts_producers_first(seed: int) -> None:
     place = {each.name: index for index, each in enumerate(sort_topologically(nodes))}
     assert len(place) == count
     assert all(place[f"n{value[1:]}"] < place[each.name] for each in nodes for value in each.inputs)
-
-
-@given(st.integers(0, 2**32))
-def test_reachable_agrees_with_matrix_powers(seed: int) -> None:
-    draw = random.Random(seed)
-    count = draw.randrange(1, 9)
-    predecessors = [tuple(source for source in range(target) if draw.random() < 0.3) for target in range(count)]
-    reach = [[source in predecessors[target] for target in range(count)] for source in range(count)]
-    for middle in range(count):
-        for source in range(count):
-            for target in range(count):
-                reach[source][target] |= reach[source][middle] and reach[middle][target]
-    for source in range(count):
-        for target in range(count):
-            assert is_reachable(predecessors, source, target) == reach[source][target]
 
 
 def test_free_values_of_a_body_are_what_it_reads_and_does_not_define() -> None:

@@ -104,9 +104,13 @@ def measure(devices: int) -> Sample:
     )
 
 
+_ONE_IN_A_PROCESS = frozenset({"hetero-cpu-compiler"})
+"""Threads that begin with their first order and end with the process."""
+
+
 def count_threads() -> int:
-    """Returns the number of threads that the system knows of, those of libraries included."""
-    return len(os.listdir("/proc/self/task"))
+    """Returns the number of threads that the system knows of, those of libraries included, without those that a process has one of."""
+    return len(os.listdir("/proc/self/task")) - sum(thread.name in _ONE_IN_A_PROCESS for thread in threading.enumerate())
 
 
 class _Mallinfo(ctypes.Structure):

@@ -86,7 +86,8 @@ def test_import_takes_runtime_keys_and_refuses_unknown_ones(core: Core, read: Ca
     blob = export(core, read(TEXT), "CPU")
     request = core.import_network(blob, "CPU", {"PERF_COUNT": "YES"}).create_infer_request()
     request.infer({"x": X})
-    assert len(request.perf_counts) == 2
+    # Two entries of NumPy's kernels, or one of a group of machine code.
+    assert [node for entry in request.perf_counts for node in entry.node.split("+")] == ["Div_0", "Relu_1"]
     with pytest.raises(ConfigKeyError, match="no configuration key 'PERF_COUNTS', did you mean 'PERF_COUNT'"):
         core.import_network(blob, "CPU", {"PERF_COUNTS": "YES"})
     with pytest.raises(HeteroError, match=r"cannot write the exported network 'g' to '.*': No such file or directory"):

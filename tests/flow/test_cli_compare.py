@@ -239,3 +239,24 @@ def test_reduction_that_is_asked_for_wrongly_is_an_error(
 ) -> None:
     assert main(["reduce", model, "-o", str(tmp_path / "small.onnx"), *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["compare", "-d", "TEMPLATE", "-d", "CPU"],
+        ["compare", "-d", "TEMPLATE", "-d", "CPU", "--outputs"],
+        ["bench", "-d", "CPU", "--iterations", "2", "--warmup", "1", "--rounds", "1"],
+    ],
+    ids=["values", "outputs", "bench"],
+)
+def test_constant_that_the_model_lists_among_its_inputs_may_be_given(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {2, 3}> { a = Mul (x, w) y = Neg (a) }"""
+    model = str(tmp_path / "model.onnx")
+    onnx.save(onnx.parser.parse_model(text), model)
+    assert main([*command, model, "-i", "x=1,2", "-i", "w=10,20"]) == 0, capsys.readouterr().err
+    assert main([*command, model, "-i", "x=1,2", "-i", "v=10,20"]) == 2
+    assert "w" in capsys.readouterr().err

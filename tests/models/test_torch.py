@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hetero_core import Core
+
 # The exporter and its tools warn about themselves.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
@@ -217,3 +219,49 @@ def test_detection_head(check_everywhere: Any) -> None:
     assert {"NonMaxSuppression", "TopK", "GatherND"} <= operators
     kept, _ = check_everywhere(proto, name_inputs(proto, features))
     assert len(kept) > 3
+
+
+class Spectra(nn.Module):
+    """The front end of a speech model: windows, spectra, bands, logarithms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("window", torch.hann_window(16))
+        self.register_buffer("bands", torch.rand(9, 4))
+
+    def forward(self, sound: Tensor) -> Tensor:
+        spectra = torch.stft(sound, 16, 4, 16, self.window, center=True, return_complex=False)
+        energies = (spectra**2).sum(-1).transpose(1, 2) @ self.bands
+        return torch.log10(torch.clamp(energies, min=1e-6))
+
+
+def export_script(model: nn.Module, inputs: tuple[Tensor, ...], axes: dict[int, str]) -> onnx.ModelProto:
+    """The first input's axes are open; the exporter of TorchScript computes what follows from them in the graph."""
+    stream = BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(model, inputs, stream, dynamo=False, opset_version=17, input_names=["x"], dynamic_axes={"x": axes})
+    return onnx.load_from_string(stream.getvalue())
+
+
+OPEN_MODELS: dict[str, tuple[Callable[[], nn.Module], dict[int, str], list[Tensor]]] = {
+    "vision_transformer": (VisionTransformer, {0: "batch"}, [draw(2, 3, 16, 16), draw(1, 3, 16, 16), draw(5, 3, 16, 16)]),
+    "u_net": (UNet, {0: "batch", 2: "height", 3: "width"}, [draw(1, 1, 16, 16), draw(2, 1, 24, 16), draw(1, 1, 8, 32)]),
+    "tagger": (Tagger, {0: "batch", 1: "length"}, [draw_ids(30, 2, 7), draw_ids(30, 1, 3), draw_ids(30, 4, 9)]),
+    "spectra": (Spectra, {0: "batch", 1: "length"}, [draw(2, 40), draw(1, 77)]),
+}
+
+
+@pytest.mark.parametrize("kernels", ["NUMPY", "JIT"])
+@pytest.mark.parametrize("name", OPEN_MODELS)
+def test_script_with_open_sizes(split_core: Core, name: str, kernels: str) -> None:
+    if kernels == "JIT":
+        pytest.importorskip("llvmlite")
+    factory, axes, inputs = OPEN_MODELS[name]
+    model = make(factory)
+    proto = export_script(model, (inputs[0],), axes)
+    with split_core.load_network(split_core.read_network(proto), "CPU", {"CPU_KERNELS": kernels}) as loaded:
+        for x in inputs:
+            (found,) = loaded.infer({"x": x.numpy()}).values()
+            with torch.no_grad():
+                np.testing.assert_allclose(found, model(x).numpy(), rtol=1e-3, atol=1e-4)

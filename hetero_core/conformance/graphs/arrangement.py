@@ -210,9 +210,9 @@ def grow_selection(b: GraphBuilder) -> None:
         case "elements" if x.is_closed:
             sizes = [int(size) for size in x.shape]
             axis = b.integer(0, x.rank - 1)
-            wanted = [*sizes[:axis], b.integer(1, 5), *sizes[axis + 1 :]]
-            indices = b.random.integers(-sizes[axis], sizes[axis], wanted)
-            b.add("GatherElements", [x, b.constant(indices.astype(np.int64))], wanted, bound=x.bound, axis=axis)
+            new_sizes = [*sizes[:axis], b.integer(1, 5), *sizes[axis + 1 :]]
+            indices = b.random.integers(-sizes[axis], sizes[axis], new_sizes)
+            b.add("GatherElements", [x, b.constant(indices.astype(np.int64))], new_sizes, bound=x.bound, axis=axis)
         case "scatter_nd" if x.is_closed and x.rank >= 2:
             rows = int(x.shape[0])
             count = b.integer(1, rows)

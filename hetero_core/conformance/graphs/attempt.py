@@ -23,7 +23,7 @@ RIGHT, REFUSED, DISPUTED, WRONG = "right", "refused", "disputed", "wrong"
 
 @record(frozen=True, slots=True)
 class Subject:
-    """What is tried: a device with its configuration, whether it exports, and the device beside it in splits (empty for none)."""
+    """The device under trial, with its configuration, whether it exports, and the device beside it in splits (empty for none)."""
 
     device: str
     reference: str = ""
@@ -33,7 +33,7 @@ class Subject:
 
 @record(frozen=True, slots=True)
 class GraphOutcome:
-    """How a device took a graph. `smallest` is the smallest network that fails, where one does."""
+    """The result of a device on a graph. `smallest` is the smallest network that fails, where one does."""
 
     seed: int
     family: str

@@ -50,7 +50,7 @@ def _follow(b: GraphBuilder, y: Value) -> None:
     if b.chance(0.25):
         y = _normalize(b, y)
     if b.chance(0.3):
-        others = [one for one in b.values if one.shape == y.shape and one.dtype == y.dtype and one is not y]
+        others = [value for value in b.values if value.shape == y.shape and value.dtype == y.dtype and value is not y]
         if others:
             other = b.choose(*others)
             y = b.add("Add", b.choose([y, other], [other, y]), y.shape, bound=y.bound + other.bound)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import onnx
 
 VERSION = 1
-"""Of the drawing; another one draws other graphs from the same seeds."""
+"""Version of the drawing; another version draws other graphs from the same seeds."""
 RUNS = 3
 Operators = tuple[tuple[float, Callable[[GraphBuilder], None]], ...]
 
@@ -61,9 +61,9 @@ def grow(b: GraphBuilder, operators: Operators, count: int) -> None:
 def choose_outputs(b: GraphBuilder) -> list[Value]:
     """Returns the outputs: all that nobody reads, at times inner values and an input, in some order."""
     inputs = {value.name for value in b.inputs}
-    made = [value for value in b.values if value.name not in inputs]
-    outputs = [value for value in made if value.name not in b.readers]
-    outputs += [value for value in made if value.name in b.readers and b.chance(0.06)]
+    results = [value for value in b.values if value.name not in inputs]
+    outputs = [value for value in results if value.name not in b.readers]
+    outputs += [value for value in results if value.name in b.readers and b.chance(0.06)]
     if b.chance(0.08):
         outputs.append(b.choose(*b.inputs))
     return [outputs[int(index)] for index in b.random.permutation(len(outputs))]
@@ -202,5 +202,5 @@ FAMILIES: Mapping[str, tuple[Callable[[GraphBuilder], None], Operators]] = {
         ),
     ),
 }
-"""How a graph of each family begins, and what grows in it."""
+"""Family -> the first steps of its graphs, and the operators that follow."""
 _SHARES = [0.35, 0.3, 0.12, 0.08, 0.15]

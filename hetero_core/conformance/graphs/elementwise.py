@@ -99,7 +99,7 @@ def grow_binary(b: GraphBuilder) -> None:
 def grow_broadcast(b: GraphBuilder) -> None:
     """Adds an operator whose operands have different shapes, one of them in most cases a constant."""
     x = b.pick_float(bound=100)
-    partners = [one for one in b.values if one.dtype == x.dtype and one is not x and one.bound < 100 and _fits(one, x)]
+    partners = [value for value in b.values if value.dtype == x.dtype and value is not x and value.bound < 100 and _fits(value, x)]
     if partners and b.chance(0.6):
         other: Value | str = b.choose(*partners)
     else:
@@ -119,7 +119,7 @@ def grow_choice(b: GraphBuilder) -> None:
     condition = b.add(operator, [x, against], x.shape, dtype="bool", bound=1)
     if b.chance(0.3):
         condition = b.add("Not", [condition], x.shape, bound=1)
-    others = [one for one in b.values if one.dtype == "bool" and one.shape == x.shape and one is not condition]
+    others = [value for value in b.values if value.dtype == "bool" and value.shape == x.shape and value is not condition]
     if others and b.chance(0.7):
         condition = b.add(b.choose("And", "Or", "Xor"), [condition, b.choose(*others)], x.shape, bound=1)
     if b.chance(0.8):

@@ -82,7 +82,7 @@ def grow_comparison(b: GraphBuilder) -> None:
     mask = b.add(operator, [x, against], x.shape, dtype="bool", bound=1)
     if b.chance(0.3):
         mask = b.add("Not", [mask], x.shape, bound=1)
-    others = [one for one in b.values if one.dtype == "bool" and one.shape == mask.shape]
+    others = [value for value in b.values if value.dtype == "bool" and value.shape == mask.shape]
     if b.chance(0.5):
         mask = b.add(b.choose("And", "Or", "Xor"), [mask, b.choose(*others)], mask.shape, bound=1)
     if b.chance(0.6):

@@ -1,4 +1,4 @@
-"""Whether outputs are right: within what rounding may do to them, element by element.
+"""Judgement of outputs: each element has to be within the bounds that rounding allows.
 
 An element may be off by LENIENCE times the spread of the reference under noise, and by SLACK roundings of the largest number beside it.
 Where that is not kept, the reference is asked again, with more noise and many draws, before anything is called wrong: only then
@@ -44,7 +44,7 @@ class Bounds:
 
 
 class Expectation:
-    """What a network must give for some inputs; computed when it is asked for, once."""
+    """The expected outputs of a network for some inputs, computed once, when first needed."""
 
     def __init__(self, network: Network, feeds: Mapping[str, Any], *, reference: Reference | None = None) -> None:
         """`reference` of this network, where there is one already."""

@@ -1,4 +1,4 @@
-"""What the outputs of a graph must be: the toolkit node by node in float64, with the uncertainty that rounding leaves.
+"""Expected outputs of a graph: the toolkit computes node by node in float64, with the uncertainty that rounding leaves.
 
 Every floating-point constant and input is widened to float64. To learn how far rounding may move an output, the graph is computed again
 with each result (and, where an operator adds up products, each operand) multiplied by 1 + u, u random within some units of the declared
@@ -51,7 +51,7 @@ _WITH_NUMBERS = frozenset(
 
 @record(frozen=True, slots=True)
 class Noise:
-    """How far values are moved: `units` of their type's precision, drawn from `random`."""
+    """The distance by which values are moved: `units` of their type's precision, drawn from `random`."""
 
     random: np.random.Generator
     units: float

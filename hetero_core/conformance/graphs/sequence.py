@@ -42,7 +42,11 @@ def grow_linear(b: GraphBuilder) -> None:
         if b.chance(0.6):
             y = b.add("Add", b.choose([y, b.weight(outputs)], [b.weight(outputs), y]), shape, dtype=x.dtype, bound=x.bound + 1)
     if b.chance(0.3):
-        others = [one for one in b.values if one.shape == y.shape and one.dtype == y.dtype and one is not y and one.bound < 300]
+        others = [
+            value
+            for value in b.values
+            if value.shape == y.shape and value.dtype == y.dtype and value is not y and value.bound < 300
+        ]
         if others:
             y = b.add("Add", [b.choose(*others), y], shape, bound=2 * y.bound)
     if b.chance(0.3):
@@ -53,9 +57,9 @@ def grow_product(b: GraphBuilder) -> None:
     """Adds a product of two values, at times of one value with itself turned round."""
     x, width = _pick(b, lowest=2)
     partners = [
-        one for one in b.values
-        if (one.dtype, one.shape[:-2]) == (x.dtype, x.shape[:-2]) and one.rank == x.rank
-        and width in (one.shape[-1], one.shape[-2]) and one.bound < 100
+        value for value in b.values
+        if (value.dtype, value.shape[:-2]) == (x.dtype, x.shape[:-2]) and value.rank == x.rank
+        and width in (value.shape[-1], value.shape[-2]) and value.bound < 100
     ]  # fmt: skip
     if not partners or x.bound > 100:
         raise NotApplicable

@@ -51,7 +51,7 @@ def shrink(core: Core, trial: Trial, fault: Fault) -> tuple[Network, Fault]:
 def _drop_outputs(network: Network, fails: Callable[[Network], bool]) -> Network:
     """Returns the network without the outputs that it fails without."""
     for spec in network.outputs:
-        rest = tuple(one for one in network.outputs if one.name != spec.name)
+        rest = tuple(output for output in network.outputs if output.name != spec.name)
         smaller = replace(network, outputs=rest)
         if rest and fails(smaller):
             network = smaller

@@ -37,19 +37,19 @@ class Way:
 
 
 Blobs = dict[tuple[Any, ...], bytes]
-"""What was exported, by device, configuration and pins."""
+"""Exported blobs, by device, configuration and pins."""
 
 
 @record(frozen=True, slots=True)
 class Fault:
-    """What went wrong on which way."""
+    """A failure, and the way of running the graph on which it appeared."""
 
     way: Way
     text: str
 
 
 class Trial:
-    """A network with the inputs of its runs, and what it must give for each of them."""
+    """A network with the inputs of its runs, and the expected outputs of each."""
 
     def __init__(self, network: Network, feeds: Sequence[Mapping[str, Any]]) -> None:
         self.network = network

@@ -102,12 +102,12 @@ def is_nan(xp: Namespace, x: Array) -> Array:
 def is_inf(xp: Namespace, x: Array, *, detect_negative: int = 1, detect_positive: int = 1) -> Array:
     """Returns where x is an infinity of a wanted sign. Source: ONNX IsInf-20."""
     wide = widen(x)
-    found = xp.isinf(wide)
+    infinite = xp.isinf(wide)
     if not detect_negative:
-        found = found & ~(wide < 0)
+        infinite = infinite & ~(wide < 0)
     if not detect_positive:
-        found = found & ~(wide > 0)
-    return found
+        infinite = infinite & ~(wide > 0)
+    return infinite
 
 
 @kernel("Where", since=(9, 16), dtypes=(BOOL, ANY))

@@ -27,7 +27,7 @@ def microsoft_gather_nd(xp: Namespace, x: Array, indices: Array) -> Array:
     return gather_nd(xp, x, indices.astype(np.int64))
 
 
-@kernel("Trilu", since=(0,), domain=DOMAIN, dtypes=(_TRILU, INT64), host=(1,), choices={"upper": (0, 1)})
+@kernel("Trilu", since=(0,), domain=DOMAIN, halves=(0,), dtypes=(_TRILU, INT64), host=(1,), choices={"upper": (0, 1)})
 def microsoft_trilu(xp: Namespace, x: Array, k: Array | None = None, *, upper: int = 1) -> Array:
     """Returns the triangle above or below a diagonal. Source: ONNX Runtime, com.microsoft.Trilu-1."""
     diagonal = 0 if k is None else integers_of(k)[0]
@@ -78,6 +78,7 @@ def microsoft_range(xp: Namespace, start: Array, limit: Array, delta: Array | No
     "Pad",
     since=(0,),
     domain=DOMAIN,
+    halves=(0,),
     dtypes=(FLOAT32, INT64, FLOAT32),
     host=(1,),
     choices={"mode": ("constant", "edge", "reflect")},

@@ -99,6 +99,7 @@ _CODEBOOKS = ((*_FP4, *(-value for value in _FP4)), _NF4)
     "MatMulBnb4",
     since=(0,),
     domain=DOMAIN,
+    halves=(0,),
     dtypes=(FLOAT32, UINT8, FLOAT32),
     choices={"quant_type": (0, 1), "transB": (0, 1), "training_mode": (0,)},
 )

@@ -63,7 +63,7 @@ def refuse_fusion(node: Node, input_types: tuple[ValueType | None, ...]) -> str 
     return None
 
 
-@kernel("MoE", since=(0,), domain=DOMAIN, dtypes=FLOAT32, choices=_SHARED_CHOICES, refuse=refuse_fusion)
+@kernel("MoE", since=(0,), domain=DOMAIN, halves=(0,), dtypes=FLOAT32, choices=_SHARED_CHOICES, refuse=refuse_fusion)
 def mixture_of_experts(
     xp: Namespace,
     x: Array,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import pi, sqrt
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from hetero_core.kernels.operators.linear import gemm
 from hetero_core.kernels.operators.mathematics import erf_of
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, widen
 from hetero_core.kernels.registry import FLOATS, INT64, kernel
-from hetero_core.kernels.windows import AUTO_PADS
+from hetero_core.kernels.windows import AUTO_PADS, SLIDING
 from hetero_core.network.graph import Node
 from hetero_core.network.types import ValueType
 
@@ -40,25 +41,25 @@ def fast_gelu_of(xp: Namespace, x: Array) -> Array:
     return np.float32(0.5) * x * (1 + xp.tanh(inner))
 
 
-@kernel("Gelu", since=(0,), domain=DOMAIN, dtypes=FLOAT32)
+@kernel("Gelu", since=(0,), domain=DOMAIN, halves=(0,), dtypes=FLOAT32)
 def microsoft_gelu(xp: Namespace, x: Array) -> Array:
     """Returns x / 2 (1 + erf(x / sqrt 2)). Source: ONNX Runtime, com.microsoft.Gelu-1."""
     return gelu_of(xp, x)
 
 
-@kernel("BiasGelu", since=(0,), domain=DOMAIN, dtypes=FLOAT32)
+@kernel("BiasGelu", since=(0,), domain=DOMAIN, halves=(0,), dtypes=FLOAT32)
 def bias_gelu(xp: Namespace, a: Array, b: Array) -> Array:
     """Returns gelu(a + b). Source: ONNX Runtime, com.microsoft.BiasGelu-1."""
     return gelu_of(xp, _add_bias(a, b))
 
 
-@kernel("FastGelu", since=(0,), domain=DOMAIN, dtypes=FLOAT32)
+@kernel("FastGelu", since=(0,), domain=DOMAIN, halves=(0,), dtypes=FLOAT32)
 def fast_gelu(xp: Namespace, x: Array, bias: Array | None = None) -> Array:
     """Returns the tanh approximation of gelu(x + bias). Source: ONNX Runtime, com.microsoft.FastGelu-1."""
     return fast_gelu_of(xp, x if bias is None else _add_bias(x, bias))
 
 
-@kernel("QuickGelu", since=(0,), domain=DOMAIN, dtypes=FLOAT32)
+@kernel("QuickGelu", since=(0,), domain=DOMAIN, halves=(0,), dtypes=FLOAT32)
 def quick_gelu(xp: Namespace, x: Array, *, alpha: float = 1.702) -> Array:
     """Returns x sigmoid(alpha x). Source: ONNX Runtime, com.microsoft.QuickGelu-1."""
     return x * sigmoid_of(xp, np.float32(alpha) * x)
@@ -79,7 +80,14 @@ def scaled_silu(xp: Namespace, x: Array, scale: Array | None = None, *, alpha: f
 _TURNS = {"transA": (0, 1), "transB": (0, 1)}
 
 
-@kernel("FusedMatMul", since=(0,), domain=DOMAIN, dtypes=_DOUBLE, choices={**_TURNS, "transBatchA": (0, 1), "transBatchB": (0, 1)})
+@kernel(
+    "FusedMatMul",
+    since=(0,),
+    domain=DOMAIN,
+    halves=(0,),
+    dtypes=_DOUBLE,
+    choices={**_TURNS, "transBatchA": (0, 1), "transBatchB": (0, 1)},
+)
 def fused_mat_mul(
     xp: Namespace,
     a: Array,
@@ -106,7 +114,7 @@ def _turn(xp: Namespace, x: Array, swaps: int, moves: int) -> Array:
     return xp.swapaxes(turned, -1, -2) if swaps else turned
 
 
-@kernel("TransposeMatMul", since=(0,), domain=DOMAIN, dtypes=FLOAT32, choices=_TURNS)
+@kernel("TransposeMatMul", since=(0,), domain=DOMAIN, halves=(0,), dtypes=FLOAT32, choices=_TURNS)
 def transpose_mat_mul(
     xp: Namespace,
     a: Array,
@@ -148,6 +156,7 @@ def _activate(xp: Namespace, x: Array, name: str, alpha: float, beta: float) -> 
     "FusedGemm",
     since=(0,),
     domain=DOMAIN,
+    halves=(0,),
     dtypes=FLOAT32,
     choices={**_TURNS, "activation": _GEMM_ACTIVATIONS},
 )
@@ -182,8 +191,11 @@ def _refuse_conv_parameters(node: Node, input_types: tuple[ValueType | None, ...
     "FusedConv",
     since=(0,),
     domain=DOMAIN,
+    halves=(0,),
     dtypes=FLOAT32,
     choices={"auto_pad": AUTO_PADS, "activation": _CONV_ACTIVATIONS},
+    shared={**SLIDING, "group": 1},
+    unread={"kernel_shape": None},
     refuse=_refuse_conv_parameters,
     count_bytes=count_convolved,
 )
@@ -196,17 +208,10 @@ def fused_conv(
     *,
     activation: str = "",
     activation_params: tuple[float, ...] = (),
-    auto_pad: str = "NOTSET",
-    dilations: Sizes | None = None,
-    group: int = 1,
-    kernel_shape: Sizes | None = None,
-    pads: Sizes | None = None,
-    strides: Sizes | None = None,
+    **geometry: Any,
 ) -> Array:
     """Returns activation(conv(x, w) + b + z). Source: ONNX Runtime, com.microsoft.FusedConv-1."""
-    y = conv(
-        xp, x, w, b, auto_pad=auto_pad, dilations=dilations, group=group, kernel_shape=kernel_shape, pads=pads, strides=strides
-    )
+    y = conv(xp, x, w, b, **geometry)
     first, second = (*activation_params, 0.0, 0.0)[:2]
     return _activate(xp, y if z is None else y + z, activation, first, second)
 
@@ -215,26 +220,15 @@ def fused_conv(
     "ConvTransposeWithDynamicPads",
     since=(0,),
     domain=DOMAIN,
+    halves=(0,),
     dtypes=(FLOAT32, FLOAT32, INT64, FLOAT32),
     host=(2,),
     choices={"auto_pad": ("NOTSET",)},
+    shared={"auto_pad": "NOTSET", "dilations": None, "group": 1, "output_padding": None, "strides": None},
+    unread={"kernel_shape": None},
 )
 def conv_transpose_with_dynamic_pads(
-    xp: Namespace,
-    x: Array,
-    w: Array,
-    pads: Array | None = None,
-    b: Array | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: Sizes | None = None,
-    group: int = 1,
-    kernel_shape: Sizes | None = None,
-    output_padding: Sizes | None = None,
-    strides: Sizes | None = None,
+    xp: Namespace, x: Array, w: Array, pads: Array | None = None, b: Array | None = None, **attributes: Any
 ) -> Array:
     """Returns ONNX's ConvTranspose with pads as an input. Source: ONNX Runtime, com.microsoft.ConvTransposeWithDynamicPads-1."""
-    return conv_transpose(
-        xp, x, w, b, auto_pad=auto_pad, dilations=dilations, group=group, kernel_shape=kernel_shape,
-        output_padding=output_padding, pads=integers_of(pads) or None, strides=strides,
-    )  # fmt: skip
+    return conv_transpose(xp, x, w, b, pads=integers_of(pads) or None, **attributes)

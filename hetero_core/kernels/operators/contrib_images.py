@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from hetero_core.kernels.operators.contrib_quantized import DOMAIN, FLOAT32
@@ -37,6 +39,7 @@ def microsoft_grid_sample(
     "CropAndResize",
     since=(0,),
     domain=DOMAIN,
+    halves=(0,),
     dtypes=(FLOAT32, FLOAT32, INT32, INT32),
     host=(3,),
     choices={"mode": ("bilinear", "nearest")},
@@ -119,19 +122,11 @@ def _refuse_masks(node: Node, input_types: tuple[ValueType | None, ...]) -> str 
     domain=DOMAIN,
     dtypes=(FLOAT32, INT32),
     choices={"auto_pad": AUTO_PADS, "storage_order": (0, 1)},
+    shared={"auto_pad": "NOTSET", "pads": None, "strides": None},
+    unread={"storage_order": 0},
     refuse=_refuse_masks,
 )
-def maxpool_with_mask(
-    xp: Namespace,
-    x: Array,
-    mask: Array,
-    *,
-    auto_pad: str = "NOTSET",
-    kernel_shape: tuple[int, ...],
-    pads: tuple[int, ...] | None = None,
-    storage_order: int = 0,
-    strides: tuple[int, ...] | None = None,
-) -> Array:
+def maxpool_with_mask(xp: Namespace, x: Array, mask: Array, *, kernel_shape: tuple[int, ...], **geometry: Any) -> Array:
     """Returns the largest element of each window, each of its innermost rows read up to the first element whose mask is 0.
 
     mask: (1, 1, *sizes). The first element of an image of two or more axes is always read.
@@ -139,7 +134,7 @@ def maxpool_with_mask(
     """
     if mask.shape != (1, 1, *x.shape[2:]):
         raise ValueError(f"the mask has shape {mask.shape}; implemented: {(1, 1, *x.shape[2:])}, one mask for all channels")
-    windows = lay_windows(x.shape[2:], kernel_shape, auto_pad=auto_pad, pads=pads, strides=strides, dilations=None)
+    windows = lay_windows(x.shape[2:], kernel_shape, **geometry)
     lowest = float(np.finfo(np.float32).min)
     padded = windows.pad(xp, x, lowest)
     marks = (mask != 0).astype(np.int8)

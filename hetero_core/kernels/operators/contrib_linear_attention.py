@@ -112,6 +112,7 @@ def _activate(xp: Namespace, x: Array, activation: str) -> Array:
     "CausalConvWithState",
     since=(0,),
     domain=DOMAIN,
+    halves=(0, 1),
     dtypes=FLOAT32,
     choices={
         "activation": _ACTIVATIONS,

@@ -93,6 +93,7 @@ def simplified_layer_normalization(
     "EmbedLayerNormalization",
     since=(0,),
     domain=DOMAIN,
+    halves=(0, 2),
     dtypes=(INT32, INT32, FLOAT32, FLOAT32, FLOAT32, FLOAT32, FLOAT32, INT32, INT32),
     choices={"mask_index_type": (0, 1)},
     outputs=3,

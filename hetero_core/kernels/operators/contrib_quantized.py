@@ -191,7 +191,7 @@ def qlinear_concat(xp: Namespace, y_scale: Array, y_zero_point: Array, *inputs: 
     return xp.concatenate(parts, axis=normalize_axis(axis, parts[0].ndim))
 
 
-@kernel("QuantizeLinear", since=(0,), domain=DOMAIN, dtypes=(FLOAT32, FLOAT32, _QUANTIZED))
+@kernel("QuantizeLinear", since=(0,), domain=DOMAIN, halves=(), dtypes=(FLOAT32, FLOAT32, _QUANTIZED))
 def microsoft_quantize_linear(
     xp: Namespace, x: Array, y_scale: Array, y_zero_point: Array | None = None, *, axis: int = 1
 ) -> Array:
@@ -199,7 +199,9 @@ def microsoft_quantize_linear(
     return quantize_linear(xp, x, y_scale, y_zero_point, axis=axis)
 
 
-@kernel("DequantizeLinear", since=(0,), domain=DOMAIN, dtypes=(_QUANTIZED | {"int32"}, FLOAT32, _QUANTIZED | {"int32"}))
+@kernel(
+    "DequantizeLinear", since=(0,), domain=DOMAIN, halves=(0,), dtypes=(_QUANTIZED | {"int32"}, FLOAT32, _QUANTIZED | {"int32"})
+)
 def microsoft_dequantize_linear(
     xp: Namespace, x: Array, x_scale: Array, x_zero_point: Array | None = None, *, axis: int = 1
 ) -> Array:

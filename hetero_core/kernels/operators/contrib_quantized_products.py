@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hetero_core.kernels.operators.contrib_quantized import BYTES, DOMAIN, FLOAT32, scalar_of
-from hetero_core.kernels.operators.quantization import saturate_integers
+from hetero_core.kernels.operators.quantization import dynamic_quantize_linear, saturate_integers
 from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.kernels.registry import kernel
 
@@ -35,7 +35,9 @@ def mat_mul_integer_16(xp: Namespace, a: Array, b: Array) -> Array:
     return xp.matmul(a.astype(np.int64), b.astype(np.int64)).astype(np.int32)
 
 
-@kernel("MatMulIntegerToFloat", since=(0,), domain=DOMAIN, dtypes=(BYTES, BYTES, FLOAT32, FLOAT32, BYTES, BYTES, FLOAT32))
+@kernel(
+    "MatMulIntegerToFloat", since=(0,), domain=DOMAIN, halves=(0,), dtypes=(BYTES, BYTES, FLOAT32, FLOAT32, BYTES, BYTES, FLOAT32)
+)
 def mat_mul_integer_to_float(
     xp: Namespace,
     a: Array,
@@ -63,18 +65,8 @@ def dynamic_quantize_mat_mul(
 
     Source: ONNX Runtime, com.microsoft.DynamicQuantizeMatMul-1.
     """
-    codes, scale, zero = quantize_dynamically(xp, a)
+    codes, scale, zero = dynamic_quantize_linear(xp, a)
     return mat_mul_integer_to_float(xp, codes, b, scale, b_scale, zero, b_zero_point, bias)
-
-
-def quantize_dynamically(xp: Namespace, x: Array) -> tuple[Array, Array, Array]:
-    """Returns x as uint8, its scale and its zero point; the range of x, with 0 in it, becomes that of uint8."""
-    zero = np.float32(0)
-    low, high = (xp.minimum(xp.min(x), zero), xp.maximum(xp.max(x), zero)) if x.size else (xp.asarray(zero), xp.asarray(zero))
-    scale = xp.where(low == high, np.float32(1), (high - low) / np.float32(255))
-    point = xp.rint(xp.clip(zero - low / scale, 0, 255)).astype(np.float32)
-    codes = saturate_integers(xp, x / scale, point, np.dtype(np.uint8))
-    return codes, scale, point.astype(np.uint8)
 
 
 @kernel("QGemm", since=(0,), domain=DOMAIN, dtypes=(BYTES, FLOAT32, BYTES) * 2 + (INT32, FLOAT32, BYTES))

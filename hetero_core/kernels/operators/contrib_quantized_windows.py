@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from hetero_core.kernels.operators.quantization import saturate_integers
 from hetero_core.kernels.operators.quantized_linear import qlinear_conv
 from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.kernels.registry import kernel
-from hetero_core.kernels.windows import AUTO_PADS, Windows, lay_windows
+from hetero_core.kernels.windows import AUTO_PADS, POOLING, SLIDING, Windows, lay_windows
 from hetero_core.network.graph import Node
 from hetero_core.network.types import ValueType
 
@@ -38,6 +39,7 @@ def to_layout(xp: Namespace, y: Array, channels_last: int) -> Array:
     domain=DOMAIN,
     dtypes=(BYTES, FLOAT32, BYTES, FLOAT32, BYTES),
     choices={**_AUTO, **_LAYOUT, "ceil_mode": (0, 1)},
+    shared={"auto_pad": "NOTSET", "ceil_mode": 0, "pads": None, "strides": None},
 )
 def qlinear_average_pool(
     xp: Namespace,
@@ -47,22 +49,17 @@ def qlinear_average_pool(
     y_scale: Array,
     y_zero_point: Array | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
     channels_last: int = 0,
     count_include_pad: int = 0,
     kernel_shape: Sizes,
-    pads: Sizes | None = None,
-    strides: Sizes | None = None,
+    **geometry: Any,
 ) -> Array:
     """Returns the mean of each window over its elements, or over the whole window with count_include_pad.
 
     Windows are summed in float32, one element after another. Source: ONNX Runtime, com.microsoft.QLinearAveragePool-1.
     """
     first = to_channels_first(xp, x, channels_last)
-    windows = lay_windows(
-        first.shape[2:], kernel_shape, auto_pad=auto_pad, pads=pads, strides=strides, dilations=None, ceil_mode=ceil_mode
-    )
+    windows = lay_windows(first.shape[2:], kernel_shape, **geometry)
     values = map_bytes(xp, first, lambda codes: dequantize_bytes(codes, x_scale, x_zero_point))
     padded = windows.pad(xp, values, 0)
     total = xp.zeros((*first.shape[:2], *windows.outputs), dtype=np.float32)
@@ -125,6 +122,8 @@ def _refuse_same_dilated(node: Node, input_types: tuple[ValueType | None, ...]) 
     domain=DOMAIN,
     dtypes=(BYTES, FLOAT32, BYTES) * 2 + (FLOAT32, BYTES, frozenset({"int32"})),
     choices={**_AUTO, **_LAYOUT},
+    shared={**SLIDING, "group": 1},
+    unread={"kernel_shape": None},
     refuse=_refuse_same_dilated,
 )
 def microsoft_qlinear_conv(
@@ -139,37 +138,16 @@ def microsoft_qlinear_conv(
     y_zero_point: Array,
     b: Array | None = None,
     *,
-    auto_pad: str = "NOTSET",
     channels_last: int = 0,
-    dilations: Sizes | None = None,
-    group: int = 1,
-    kernel_shape: Sizes | None = None,
-    pads: Sizes | None = None,
-    strides: Sizes | None = None,
+    **geometry: Any,
 ) -> Array:
     """Returns ONNX's QLinearConv, on demand of and as channels last. Source: ONNX Runtime, com.microsoft.QLinearConv-1."""
-    y = qlinear_conv(
-        xp, to_channels_first(xp, x, channels_last), x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, b,
-        auto_pad=auto_pad, dilations=dilations, group=group, kernel_shape=kernel_shape, pads=pads, strides=strides,
-    )  # fmt: skip
+    first = to_channels_first(xp, x, channels_last)
+    y = qlinear_conv(xp, first, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, b, **geometry)
     return to_layout(xp, y, channels_last)
 
 
-@kernel("NhwcMaxPool", since=(0,), domain=DOMAIN, dtypes=BYTES, choices=_AUTO, refuse=_refuse_same_dilated)
-def nhwc_max_pool(
-    xp: Namespace,
-    x: Array,
-    *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: Sizes | None = None,
-    kernel_shape: Sizes,
-    pads: Sizes | None = None,
-    strides: Sizes | None = None,
-) -> Array:
+@kernel("NhwcMaxPool", since=(0,), domain=DOMAIN, dtypes=BYTES, refuse=_refuse_same_dilated, **POOLING)
+def nhwc_max_pool(xp: Namespace, x: Array, *, kernel_shape: Sizes, **geometry: Any) -> Array:
     """Returns the largest element of each window; channels are last. Source: ONNX Runtime, com.microsoft.NhwcMaxPool-1."""
-    y = max_pool(
-        xp, xp.moveaxis(x, -1, 1), auto_pad=auto_pad, ceil_mode=ceil_mode, dilations=dilations, kernel_shape=kernel_shape,
-        pads=pads, strides=strides,
-    )  # fmt: skip
-    return to_layout(xp, y, 1)
+    return to_layout(xp, max_pool(xp, xp.moveaxis(x, -1, 1), kernel_shape=kernel_shape, **geometry), 1)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from hetero_core.kernels.operators.contrib_quantized import BYTES, DOMAIN, FLOAT32
-from hetero_core.kernels.operators.contrib_quantized_products import mat_mul_integer_to_float, quantize_dynamically
+from hetero_core.kernels.operators.contrib_quantized_products import mat_mul_integer_to_float
+from hetero_core.kernels.operators.quantization import dynamic_quantize_linear
 from hetero_core.kernels.operators.recurrent import choose_activations, refuse_activations
 from hetero_core.kernels.operators.softmax import softmax_of
 from hetero_core.kernels.precision import Array, Namespace, integers_of
@@ -140,7 +141,7 @@ def dynamic_quantize_lstm(
     for index in range(w.shape[0]):
 
         def multiply(values: Array, weights: Array, scale: Array, zero: Array) -> Array:
-            codes, own_scale, own_zero = quantize_dynamically(xp, values)
+            codes, own_scale, own_zero = dynamic_quantize_linear(xp, values)
             return mat_mul_integer_to_float(xp, codes, weights, own_scale, scale, own_zero, zero)
 
         # Steps beyond all sequences do not count for the range.

@@ -13,7 +13,7 @@ from hetero_core.kernels.precision import Array, Namespace, narrow, widen
 from hetero_core.kernels.products import multiply
 from hetero_core.kernels.registry import FLOATS, kernel
 from hetero_core.kernels.sizes import product
-from hetero_core.kernels.windows import AUTO_PADS, Windows, count_slid, lay_windows
+from hetero_core.kernels.windows import AUTO_PADS, CONVOLVING, Windows, count_slid, lay_windows
 
 # Measured on two cores with vgg19: 4 to 16 MiB are equal, whole images take 1.3 times as long.
 _COLUMN_BYTES = 8 << 20
@@ -24,26 +24,14 @@ def count_convolved(x: Array, w: Array, *_: Any, **geometry: Any) -> int:
     return count_slid(x, tuple(w.shape[2:]), int(w.shape[0]), **geometry) * int(x.itemsize)
 
 
-@kernel("Conv", since=(1, 11, 22), dtypes=FLOATS, choices={"auto_pad": AUTO_PADS}, count_bytes=count_convolved)
-def conv(
-    xp: Namespace,
-    x: Array,
-    w: Array,
-    b: Array | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: tuple[int, ...] | None = None,
-    group: int = 1,
-    kernel_shape: tuple[int, ...] | None = None,
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
-) -> Array:
+@kernel("Conv", since=(1, 11, 22), dtypes=FLOATS, count_bytes=count_convolved, **CONVOLVING)
+def conv(xp: Namespace, x: Array, w: Array, b: Array | None = None, *, group: int = 1, **geometry: Any) -> Array:
     """Returns the cross-correlation of x with w, plus b for each output channel.
 
     x: (batch, channels, *sizes); w: (outputs, channels / group, *kernel); b: (outputs,). Sums in float32 or wider.
     Source: ONNX Conv-22.
     """
-    windows = lay_windows(x.shape[2:], w.shape[2:], auto_pad=auto_pad, pads=pads, strides=strides, dilations=dilations)
+    windows = lay_windows(x.shape[2:], w.shape[2:], **geometry)
     y = convolve(xp, widen(x), widen(w), windows, group)
     if b is not None:
         y += widen(b).reshape((-1, *(1,) * len(windows.sizes)))
@@ -148,12 +136,12 @@ def conv_transpose(
         stride * (size - 1) + more + (tap - 1) * dilation + 1
         for stride, size, more, tap, dilation in zip(strides, x.shape[2:], extra, taps, dilations, strict=True)
     )
-    wanted = output_shape[-rank:] if output_shape else None
-    if auto_pad.startswith("SAME") and wanted is None:
-        wanted = tuple(size * stride for size, stride in zip(x.shape[2:], strides, strict=True))
+    target_sizes = output_shape[-rank:] if output_shape else None
+    if auto_pad.startswith("SAME") and target_sizes is None:
+        target_sizes = tuple(size * stride for size, stride in zip(x.shape[2:], strides, strict=True))
     # A wanted shape beyond what the filters reach ends in zeros.
-    full = full if wanted is None else tuple(map(max, full, wanted))
-    cuts = _find_cuts(full, wanted, auto_pad, pads)
+    full = full if target_sizes is None else tuple(map(max, full, target_sizes))
+    cuts = _find_cuts(full, target_sizes, auto_pad, pads)
     y = _spread_filters(xp, widen(x), widen(w), full, group, strides, dilations)
     y = y[(slice(None), slice(None), *(slice(begin, size - end) for size, (begin, end) in zip(full, cuts, strict=True)))]
     if b is not None:

@@ -13,9 +13,10 @@ from hetero_core.kernels.sizes import product
 from hetero_core.kernels.windows import Windows, lay_windows
 
 Sizes = tuple[int, ...]
+_STEPS = {"dilations": None, "pads": None, "strides": None}
 
 
-@kernel("DeformConv", since=(19, 22), dtypes=FLOATS)
+@kernel("DeformConv", since=(19, 22), dtypes=FLOATS, shared=_STEPS, unread={"kernel_shape": None})
 def deform_conv(
     xp: Namespace,
     x: Array,
@@ -24,19 +25,16 @@ def deform_conv(
     b: Array | None = None,
     mask: Array | None = None,
     *,
-    dilations: Sizes | None = None,
     group: int = 1,
-    kernel_shape: Sizes | None = None,
     offset_group: int = 1,
-    pads: Sizes | None = None,
-    strides: Sizes | None = None,
+    **geometry: Any,
 ) -> Array:
     """Returns the convolution whose elements are read `offset` away from their place and weighed by `mask`.
 
     offset: (batch, offset_group * kernel * axes, *outputs); mask without the axes. Source: ONNX DeformConv-22.
     """
     sizes, taps = x.shape[2:], w.shape[2:]
-    windows = lay_windows(sizes, taps, auto_pad="NOTSET", pads=pads, strides=strides, dilations=dilations)
+    windows = lay_windows(sizes, taps, **geometry)
     batch, channels = x.shape[:2]
     rank, depth, points = len(sizes), prod(taps), prod(windows.outputs)
     offsets = widen(offset).reshape((batch * offset_group, depth, rank, points))
@@ -99,20 +97,11 @@ def _count_unpooled(
     return max(product((*x.shape[:2], *sizes)), asked) * int(x.itemsize)
 
 
-@kernel("Col2Im", since=(18,), dtypes=(NUMBERS | COMPLEX, INT64, INT64), host=(1, 2), count_bytes=_count_image)
-def col_to_im(
-    xp: Namespace,
-    x: Array,
-    image_shape: Array,
-    block_shape: Array,
-    *,
-    dilations: Sizes | None = None,
-    pads: Sizes | None = None,
-    strides: Sizes | None = None,
-) -> Array:
+@kernel("Col2Im", since=(18,), dtypes=(NUMBERS | COMPLEX, INT64, INT64), host=(1, 2), count_bytes=_count_image, shared=_STEPS)
+def col_to_im(xp: Namespace, x: Array, image_shape: Array, block_shape: Array, **geometry: Any) -> Array:
     """Returns images in which each column is added at its window. x: (batch, channels * block, windows). Source: ONNX Col2Im-18."""
     image, block = integers_of(image_shape), integers_of(block_shape)
-    windows = lay_windows(image, block, auto_pad="NOTSET", pads=pads, strides=strides, dilations=dilations)
+    windows = lay_windows(image, block, **geometry)
     batch, channels = x.shape[0], x.shape[1] // prod(block)
     columns = widen(x).reshape((batch, channels, *block, *windows.outputs))
     padded = tuple(size + begin + end for size, (begin, end) in zip(image, windows.pads, strict=True))
@@ -147,9 +136,9 @@ def max_unpool(
     y = xp.zeros(prod(shape), dtype=x.dtype)
     y[indices.reshape(-1)] = x.reshape(-1)
     y = y.reshape(shape)
-    wanted = integers_of(output_shape) or shape
-    if wanted == shape:
+    target_shape = integers_of(output_shape) or shape
+    if target_shape == shape:
         return y
-    larger = xp.zeros(wanted, dtype=x.dtype)
+    larger = xp.zeros(target_shape, dtype=x.dtype)
     larger[tuple(slice(0, size) for size in shape)] = y
     return larger

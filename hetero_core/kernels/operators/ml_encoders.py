@@ -43,8 +43,8 @@ def _build_lookup(keys: Sequence[Any], values: Sequence[Any], default: Any, dtyp
 
 
 def _look_up(lookup: Lookup, x: Array) -> Array:
-    found = [lookup.value_of_key.get(_NAN if key != key else key, lookup.default) for key in x.reshape(-1).tolist()]
-    return np.asarray(found, dtype=lookup.dtype).reshape(x.shape)
+    results = [lookup.value_of_key.get(_NAN if key != key else key, lookup.default) for key in x.reshape(-1).tolist()]
+    return np.asarray(results, dtype=lookup.dtype).reshape(x.shape)
 
 
 def _choose_one(kinds: Mapping[str, Any], what: str) -> tuple[str, Any]:

@@ -46,8 +46,8 @@ def _refuse_texts(node: Node, input_types: tuple[ValueType | None, ...]) -> str 
     """Refuses what only one engine defines: how numbers are spelled, and what fills a sparse vector of texts."""
     if node.attributes.get("cast_to", "TO_FLOAT") != "TO_STRING":
         return None
-    found = input_types[0]
-    value = found.value if isinstance(found, MapType) else None
+    input_type = input_types[0]
+    value = input_type.value if isinstance(input_type, MapType) else None
     if node.attributes.get("map_form", "DENSE") == "SPARSE":
         return f"{node.operator} does not say what stands for absent strings in map_form SPARSE"
     if not (isinstance(value, TensorType) and value.dtype == "string"):
@@ -100,10 +100,10 @@ def _prepare_dict_vectorizer(
 ) -> Vocabulary:
     if bool(int64_vocabulary) == bool(string_vocabulary):
         raise ValueError("needs its vocabulary either as integers or as strings")
-    found = input_types[0]
-    if not (isinstance(found, MapType) and isinstance(found.value, TensorType) and found.value.dtype is not None):
+    input_type = input_types[0]
+    if not (isinstance(input_type, MapType) and isinstance(input_type.value, TensorType) and input_type.value.dtype is not None):
         raise ValueError("needs to know the element type of its map")
-    dtype = numpy_dtype(found.value.dtype)
+    dtype = numpy_dtype(input_type.value.dtype)
     return Vocabulary(int64_vocabulary or string_vocabulary, dtype, "" if dtype.kind == "O" else 0)
 
 

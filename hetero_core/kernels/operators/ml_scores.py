@@ -1,4 +1,4 @@
-"""What the classifiers and regressors of ai.onnx.ml share: post transforms of scores, and class labels.
+"""Shared parts of the classifiers and regressors of ai.onnx.ml: post transforms of scores, and class labels.
 
 The scores are those of one row of x along the last axis. PROBIT is the approximation that ONNX Runtime and the reference evaluator
 share, good to about 0.002 of the inverse error function.
@@ -21,7 +21,7 @@ NUMERIC: Dtypes = frozenset({"float32", "float64", "int32", "int64"})
 """The element types that the operators of ai.onnx.ml compute on."""
 
 InputTypes = tuple[ValueType | None, ...]
-"""What is known of the types of a node's inputs, when its attributes are prepared."""
+"""The known types of a node's inputs at the time when its attributes are prepared."""
 
 POST_TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 """In the order of the numbers that TreeEnsemble-5 gives them."""

@@ -147,11 +147,13 @@ def _split_members(modes: Array, membership_values: Any) -> list[list[float]]:
             lists[-1].append(value)
         else:
             lists.append([])
-    wanted = int((modes == 6).sum())
-    if len(lists) - 1 != wanted or lists[-1]:
-        raise ValueError(f"has {wanted} nodes of mode MEMBER; its membership_values need as many lists, each with a NaN at its end")
-    found = iter(lists)
-    return [next(found) if mode == 6 else [] for mode in modes]
+    member_nodes = int((modes == 6).sum())
+    if len(lists) - 1 != member_nodes or lists[-1]:
+        raise ValueError(
+            f"has {member_nodes} nodes of mode MEMBER; its membership_values need as many lists, each with a NaN at its end"
+        )
+    remaining_lists = iter(lists)
+    return [next(remaining_lists) if mode == 6 else [] for mode in modes]
 
 
 @kernel(

@@ -10,6 +10,8 @@ from hetero_core.kernels.registry import FLOATS, kernel
 
 # The stash types that are implemented: float and double.
 _STASH = {"stash_type": (1, 11)}
+_MOMENTUM = {"momentum": 0.9}
+_TEST = {"is_test": (1,), "spatial": (1,)}
 
 
 def _per_channel(x: Array, values: Array) -> Array:
@@ -25,17 +27,9 @@ def _apply_statistics(xp: Namespace, x: Array, scale: Array, bias: Array, mean: 
     return narrow(y, x.dtype)
 
 
-@kernel("BatchNormalization", since=(9,), dtypes=FLOATS)
+@kernel("BatchNormalization", since=(9,), dtypes=FLOATS, unread=_MOMENTUM)
 def batch_normalization_inference(
-    xp: Namespace,
-    x: Array,
-    scale: Array,
-    bias: Array,
-    mean: Array,
-    variance: Array,
-    *,
-    epsilon: float = 1e-5,
-    momentum: float = 0.9,
+    xp: Namespace, x: Array, scale: Array, bias: Array, mean: Array, variance: Array, *, epsilon: float = 1e-5
 ) -> Array:
     """Returns x normalized by the given statistics: with one output the operator is in test mode.
 
@@ -45,18 +39,9 @@ def batch_normalization_inference(
     return _apply_statistics(xp, x, parts[0], parts[1], parts[2], parts[3], epsilon)
 
 
-@kernel("BatchNormalization", since=(7,), dtypes=FLOATS, choices={"spatial": (0, 1)})
+@kernel("BatchNormalization", since=(7,), dtypes=FLOATS, choices={"spatial": (0, 1)}, unread=_MOMENTUM)
 def batch_normalization_spatial(
-    xp: Namespace,
-    x: Array,
-    scale: Array,
-    bias: Array,
-    mean: Array,
-    variance: Array,
-    *,
-    epsilon: float = 1e-5,
-    momentum: float = 0.9,
-    spatial: int = 1,
+    xp: Namespace, x: Array, scale: Array, bias: Array, mean: Array, variance: Array, *, epsilon: float = 1e-5, spatial: int = 1
 ) -> Array:
     """Returns x normalized by statistics per channel, or per element where spatial is 0. Source: ONNX BatchNormalization-7."""
     if spatial:
@@ -65,19 +50,9 @@ def batch_normalization_spatial(
     return _apply_statistics(xp, x, parts[0], parts[1], parts[2], parts[3], epsilon)
 
 
-@kernel("BatchNormalization", since=(6,), dtypes=FLOATS, choices={"is_test": (1,), "spatial": (1,)})
+@kernel("BatchNormalization", since=(6,), dtypes=FLOATS, choices=_TEST, unread={**_MOMENTUM, "spatial": 1})
 def batch_normalization_test(
-    xp: Namespace,
-    x: Array,
-    scale: Array,
-    bias: Array,
-    mean: Array,
-    variance: Array,
-    *,
-    epsilon: float = 1e-5,
-    is_test: int,
-    momentum: float = 0.9,
-    spatial: int = 1,
+    xp: Namespace, x: Array, scale: Array, bias: Array, mean: Array, variance: Array, *, epsilon: float = 1e-5, is_test: int
 ) -> Array:
     """Returns x normalized by the given statistics; the operator trains unless is_test is 1. Source: ONNX BatchNormalization-6."""
     return batch_normalization_inference(xp, x, scale, bias, mean, variance, epsilon=epsilon)

@@ -12,9 +12,8 @@ import numpy as np
 
 from hetero_core.kernels.precision import Array, Namespace, narrow, widen
 from hetero_core.kernels.registry import FLOATS, kernel
-from hetero_core.kernels.windows import AUTO_PADS, Windows, count_slid, lay_windows
+from hetero_core.kernels.windows import AUTO_PADS, POOLING, Windows, count_slid, lay_windows
 
-_AUTO = {"auto_pad": AUTO_PADS}
 _ALL = (slice(None), slice(None))
 
 
@@ -26,28 +25,17 @@ def _count_pooled(x: Array, *, kernel_shape: tuple[int, ...], **geometry: Any) -
     "MaxPool",
     since=(1, 8, 10, 11, 12, 22),
     dtypes=FLOATS | {"int8", "uint8"},
-    choices={**_AUTO, "storage_order": (0, 1)},
+    choices={"auto_pad": AUTO_PADS, "storage_order": (0, 1)},
+    shared=POOLING["shared"],
     outputs=2,
     counts_outputs=True,
     count_bytes=_count_pooled,
 )
 def max_pool(
-    xp: Namespace,
-    x: Array,
-    *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: tuple[int, ...] | None = None,
-    kernel_shape: tuple[int, ...],
-    pads: tuple[int, ...] | None = None,
-    storage_order: int = 0,
-    strides: tuple[int, ...] | None = None,
-    output_count: int = 1,
+    xp: Namespace, x: Array, *, kernel_shape: tuple[int, ...], storage_order: int = 0, output_count: int = 1, **geometry: Any
 ) -> Array | tuple[Array, Array]:
     """Returns the largest element of each window, and on demand its index in the flat input. Source: ONNX MaxPool-22."""
-    windows = lay_windows(
-        x.shape[2:], kernel_shape, auto_pad=auto_pad, pads=pads, strides=strides, dilations=dilations, ceil_mode=ceil_mode
-    )
+    windows = lay_windows(x.shape[2:], kernel_shape, **geometry)
     padded = windows.pad(xp, x, np.iinfo(x.dtype).min if x.dtype.kind in "iu" else -np.inf)
     if output_count == 1:
         return _find_largest(xp, padded, windows)
@@ -83,26 +71,13 @@ def _find_largest_indices(xp: Namespace, padded: Array, windows: Windows, storag
     return largest, where + planes * prod(windows.sizes)
 
 
-@kernel("AveragePool", since=(1, 7, 10, 11, 19, 22), dtypes=FLOATS, choices=_AUTO, count_bytes=_count_pooled)
-def average_pool(
-    xp: Namespace,
-    x: Array,
-    *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    count_include_pad: int = 0,
-    dilations: tuple[int, ...] | None = None,
-    kernel_shape: tuple[int, ...],
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
-) -> Array:
+@kernel("AveragePool", since=(1, 7, 10, 11, 19, 22), dtypes=FLOATS, count_bytes=_count_pooled, **POOLING)
+def average_pool(xp: Namespace, x: Array, *, count_include_pad: int = 0, kernel_shape: tuple[int, ...], **geometry: Any) -> Array:
     """Returns the mean of each window over its elements, or with count_include_pad over elements and pads.
 
     What hangs over the pads in ceil_mode never counts. Source: ONNX AveragePool-22.
     """
-    windows = lay_windows(
-        x.shape[2:], kernel_shape, auto_pad=auto_pad, pads=pads, strides=strides, dilations=dilations, ceil_mode=ceil_mode
-    )
+    windows = lay_windows(x.shape[2:], kernel_shape, **geometry)
     total = _add_windows(xp, windows.pad(xp, widen(x), 0), windows)
     for axis, counts in enumerate(_count_elements(windows, count_pads=bool(count_include_pad))):
         shape = [1] * total.ndim
@@ -129,23 +104,10 @@ def _count_elements(windows: Windows, *, count_pads: bool) -> list[list[int]]:
     return counts
 
 
-@kernel("LpPool", since=(2, 11, 18, 22), dtypes=FLOATS, choices=_AUTO, count_bytes=_count_pooled)
-def lp_pool(
-    xp: Namespace,
-    x: Array,
-    *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: tuple[int, ...] | None = None,
-    kernel_shape: tuple[int, ...],
-    p: int = 2,
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
-) -> Array:
+@kernel("LpPool", since=(2, 11, 18, 22), dtypes=FLOATS, count_bytes=_count_pooled, **POOLING)
+def lp_pool(xp: Namespace, x: Array, *, kernel_shape: tuple[int, ...], p: int = 2, **geometry: Any) -> Array:
     """Returns sum(|x|^p)^(1/p) of each window. Source: ONNX LpPool-22."""
-    windows = lay_windows(
-        x.shape[2:], kernel_shape, auto_pad=auto_pad, pads=pads, strides=strides, dilations=dilations, ceil_mode=ceil_mode
-    )
+    windows = lay_windows(x.shape[2:], kernel_shape, **geometry)
     powers = xp.abs(widen(x)) ** p
     return narrow(_add_windows(xp, windows.pad(xp, powers, 0), windows) ** (1 / p), x.dtype)
 

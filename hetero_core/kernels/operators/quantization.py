@@ -84,10 +84,13 @@ def _to_wide(x: Array) -> Array:
 
 
 def saturate_integers(xp: Namespace, quotient: Array, zero: Array | None, target: Any) -> Array:
-    """Returns round(quotient) + zero limited to an integer type, ties to even."""
+    """Returns round(quotient) + zero limited to an integer type, ties to even; NaN becomes the lowest number, as in ONNX Runtime.
+
+    NaN is met in masks: the scale of a range with an infinity is infinite, and so is the mask.
+    """
     limits = ml_dtypes.iinfo(target)
     rounded = xp.rint(quotient)
-    limited = xp.clip(rounded if zero is None else rounded + zero, int(limits.min), int(limits.max))
+    limited = xp.fmin(xp.fmax(rounded if zero is None else rounded + zero, int(limits.min)), int(limits.max))
     return limited.astype(np.int32).astype(target)
 
 
@@ -150,13 +153,13 @@ def _to_steps(x: Array) -> Array:
 def dynamic_quantize_linear(xp: Namespace, x: Array) -> tuple[Array, Array, Array]:
     """Returns x as uint8 with the scale and zero point of its own range, which includes 0.
 
+    Of nothing but zeros the range is empty: the scale is then 1, as ONNX Runtime has it, so that what is divided by it stays finite.
+
     Source: ONNX DynamicQuantizeLinear-11.
     """
-    zero = x.dtype.type(0)
-    low, high = xp.minimum(xp.min(x), zero), xp.maximum(xp.max(x), zero)
-    scale = (high - low) / x.dtype.type(255)
-    # Of nothing but zeros the scale is 0; any zero point serves then.
-    divisor = xp.where(scale == 0, x.dtype.type(1), scale)
-    zero_point = xp.rint(xp.clip(-low / divisor, 0, 255))
-    y = xp.clip(xp.rint(x / divisor) + zero_point, 0, 255)
-    return y.astype(np.uint8), xp.asarray(scale), xp.asarray(zero_point).astype(np.uint8)
+    zero = np.float32(0)
+    low, high = (xp.minimum(xp.min(x), zero), xp.maximum(xp.max(x), zero)) if x.size else (xp.asarray(zero), xp.asarray(zero))
+    scale = xp.where(low == high, np.float32(1), (high - low) / np.float32(255))
+    zero_point = xp.rint(xp.clip(zero - low / scale, 0, 255)).astype(np.float32)
+    y = saturate_integers(xp, x / scale, zero_point, np.dtype(np.uint8))
+    return y, xp.asarray(scale), xp.asarray(zero_point).astype(np.uint8)

@@ -14,12 +14,10 @@ from hetero_core.kernels.operators.quantization import saturate_integers
 from hetero_core.kernels.precision import Array, Namespace, widen
 from hetero_core.kernels.registry import FLOATS, kernel
 from hetero_core.kernels.sizes import broadcast_sizes, product
-from hetero_core.kernels.windows import AUTO_PADS, count_slid, lay_windows
+from hetero_core.kernels.windows import CONVOLVING, count_slid, lay_windows
 
 _BYTES = frozenset({"int8", "uint8"})
 _SCALE = FLOATS - {"float64"}
-_AUTO = {"auto_pad": AUTO_PADS}
-Sizes = tuple[int, ...]
 
 
 def _center(x: Array, zero_point: Array | None) -> Array:
@@ -57,7 +55,7 @@ def _count_quantized_products(a: Array, a_scale: Array, a_zero_point: Array, b: 
     return _count_products(a, b)
 
 
-@kernel("ConvInteger", since=(10,), dtypes=_BYTES, choices=_AUTO, count_bytes=_count_slid_sums)
+@kernel("ConvInteger", since=(10,), dtypes=_BYTES, count_bytes=_count_slid_sums, **CONVOLVING)
 def conv_integer(
     xp: Namespace,
     x: Array,
@@ -65,15 +63,11 @@ def conv_integer(
     x_zero_point: Array | None = None,
     w_zero_point: Array | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: Sizes | None = None,
     group: int = 1,
-    kernel_shape: Sizes | None = None,
-    pads: Sizes | None = None,
-    strides: Sizes | None = None,
+    **geometry: Any,
 ) -> Array:
     """Returns the convolution of x - x_zero_point with w - w_zero_point as int32. Source: ONNX ConvInteger-10."""
-    windows = lay_windows(x.shape[2:], w.shape[2:], auto_pad=auto_pad, pads=pads, strides=strides, dilations=dilations)
+    windows = lay_windows(x.shape[2:], w.shape[2:], **geometry)
     w_zero = None if w_zero_point is None else _per_output(w_zero_point, w.ndim)
     return _wrap(convolve(xp, _center(x, x_zero_point), _center(w, w_zero), windows, group))
 
@@ -82,8 +76,8 @@ def conv_integer(
     "QLinearConv",
     since=(10,),
     dtypes=(_BYTES, _SCALE, _BYTES) * 2 + (_SCALE, _BYTES, frozenset({"int32"})),
-    choices=_AUTO,
     count_bytes=_count_quantized_sums,
+    **CONVOLVING,
 )
 def qlinear_conv(
     xp: Namespace,
@@ -97,15 +91,11 @@ def qlinear_conv(
     y_zero_point: Array,
     b: Array | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: Sizes | None = None,
     group: int = 1,
-    kernel_shape: Sizes | None = None,
-    pads: Sizes | None = None,
-    strides: Sizes | None = None,
+    **geometry: Any,
 ) -> Array:
     """Returns the quantized convolution, rescaled by x_scale * w_scale / y_scale in float32. Source: ONNX QLinearConv-10."""
-    windows = lay_windows(x.shape[2:], w.shape[2:], auto_pad=auto_pad, pads=pads, strides=strides, dilations=dilations)
+    windows = lay_windows(x.shape[2:], w.shape[2:], **geometry)
     total = convolve(xp, _center(x, x_zero_point), _center(w, _per_output(w_zero_point, w.ndim)), windows, group)
     if b is not None:
         total += b.astype(np.float64).reshape((-1, *(1,) * (x.ndim - 2)))

@@ -34,8 +34,8 @@ def _target(dtype: int | None, default: Any) -> Any:
 
 def _refuse_untold(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
     """Refuses random numbers in the type of the input where that is no float."""
-    found = input_types[0]
-    dtype = found.dtype if isinstance(found, TensorType) else None
+    input_type = input_types[0]
+    dtype = input_type.dtype if isinstance(input_type, TensorType) else None
     if "dtype" in node.attributes or dtype is None or dtype in FLOATS:
         return None
     return f"{node.operator} draws floats and has no dtype, and its input is {dtype}"

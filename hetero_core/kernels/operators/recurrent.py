@@ -6,9 +6,10 @@ end of a sequence the state stays and the outputs are zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from math import isnan, nan
+from typing import Any
 
 from hetero_core.errors import suggest
 from hetero_core.kernels.operators.activations import sigmoid_of, softplus_of
@@ -23,12 +24,6 @@ States = tuple[Array, ...]
 CellStep = Callable[[Array, States], States]
 _ACTIVATION_COUNTS = {"RNN": 1, "GRU": 2, "LSTM": 3}
 _DIRECTIONS = {"direction": ("forward", "reverse", "bidirectional"), "layout": (0, 1)}
-_SIZE = {"hidden_size": None}
-"""The shapes of the weights say it, too."""
-_FIRST_CHOICES = {"direction": _DIRECTIONS["direction"], "output_sequence": (0, 1)}
-_FIRST_HINTS = {**_SIZE, "output_sequence": 0}
-"""Of the first versions; that Y may be left out an absent name says, too."""
-
 # Name -> defaults of alpha and beta where the function takes them; NaN where the two sources have different ones or none.
 _PARAMETERS: dict[str, tuple[float | None, float | None]] = {
     "affine": (nan, nan),
@@ -52,20 +47,32 @@ def refuse_activations(node: Node, input_types: tuple[ValueType | None, ...], *,
     """
     names = [str(name).casefold() for name in node.attributes.get("activations", ())]
     directions = 2 if node.attributes.get("direction") == "bidirectional" else 1
-    wanted = (_ACTIVATION_COUNTS[node.op_type] if count is None else count) * directions
-    if names and len(names) < wanted:
-        return f"{node.operator} has {len(names)} activations; it needs {wanted}"
+    needed = (_ACTIVATION_COUNTS[node.op_type] if count is None else count) * directions
+    if names and len(names) < needed:
+        return f"{node.operator} has {len(names)} activations; it needs {needed}"
     for name in names:
         if name not in _PARAMETERS:
             return f"activation '{name}' of {node.operator} does not exist{suggest(name, _PARAMETERS)}"
     for place, attribute in enumerate(("activation_alpha", "activation_beta")):
-        given = len(node.attributes.get(attribute, ()))
+        parameter_count = len(node.attributes.get(attribute, ()))
         takers = [name for name in names if _PARAMETERS[name][place] is not None]
         for index, name in enumerate(takers):
             default = _PARAMETERS[name][place]
-            if index >= given and default is not None and isnan(default):
+            if index >= parameter_count and default is not None and isnan(default):
                 return f"activation '{name}' of {node.operator} has no {attribute}"
     return None
+
+
+_COMMON: Mapping[str, Any] = {"dtypes": (FLOATS, FLOATS, FLOATS, FLOATS, INDEX, FLOATS), "host": (4,), "refuse": refuse_activations}
+# The shapes of the weights give the hidden size, too.
+_LATER = {**_COMMON, "choices": _DIRECTIONS, "unread": {"hidden_size": None}}
+# That Y may be left out follows from its absent name, too.
+_FIRST = {
+    **_COMMON,
+    "choices": {"direction": _DIRECTIONS["direction"], "output_sequence": (0, 1)},
+    "unread": {"hidden_size": None, "output_sequence": 0},
+    "without": ("layout",),
+}
 
 
 def _activate(xp: Namespace, name: str, alpha: float, beta: float, x: Array) -> Array:
@@ -180,27 +187,8 @@ def _name_activations(given: tuple[str, ...] | None, defaults: tuple[str, ...], 
     return defaults * directions if given is None else given
 
 
-@kernel(
-    "RNN",
-    since=(7, 14, 22),
-    dtypes=(FLOATS, FLOATS, FLOATS, FLOATS, INDEX, FLOATS),
-    host=(4,),
-    choices=_DIRECTIONS,
-    outputs=2,
-    refuse=refuse_activations,
-    unread=_SIZE,
-)
-@kernel(
-    "RNN",
-    since=(1,),
-    dtypes=(FLOATS, FLOATS, FLOATS, FLOATS, INDEX, FLOATS),
-    host=(4,),
-    choices=_FIRST_CHOICES,
-    outputs=2,
-    refuse=refuse_activations,
-    unread=_FIRST_HINTS,
-    without=("layout",),
-)
+@kernel("RNN", since=(7, 14, 22), outputs=2, **_LATER)
+@kernel("RNN", since=(1,), outputs=2, **_FIRST)
 def rnn(
     xp: Namespace,
     x: Array,
@@ -233,27 +221,8 @@ def rnn(
     )  # fmt: skip
 
 
-@kernel(
-    "GRU",
-    since=(7, 14, 22),
-    dtypes=(FLOATS, FLOATS, FLOATS, FLOATS, INDEX, FLOATS),
-    host=(4,),
-    choices=_DIRECTIONS,
-    outputs=2,
-    refuse=refuse_activations,
-    unread=_SIZE,
-)
-@kernel(
-    "GRU",
-    since=(3,),
-    dtypes=(FLOATS, FLOATS, FLOATS, FLOATS, INDEX, FLOATS),
-    host=(4,),
-    choices=_FIRST_CHOICES,
-    outputs=2,
-    refuse=refuse_activations,
-    unread=_FIRST_HINTS,
-    without=("layout",),
-)
+@kernel("GRU", since=(7, 14, 22), outputs=2, **_LATER)
+@kernel("GRU", since=(3,), outputs=2, **_FIRST)
 def gru(
     xp: Namespace,
     x: Array,
@@ -281,8 +250,8 @@ def gru(
             return 0
         of_input, of_state = _split_columns(widen(b[index]), 2)
         # The hidden gate's recurrent bias belongs inside the reset when the operator resets after the product.
-        kept = xp.concatenate([of_state[: 2 * hidden], xp.zeros_like(of_state[:hidden])]) if linear_before_reset else of_state
-        return of_input + kept
+        state_bias = xp.concatenate([of_state[: 2 * hidden], xp.zeros_like(of_state[:hidden])]) if linear_before_reset else of_state
+        return of_input + state_bias
 
     def step_of(index: int) -> CellStep:
         gates = widen(r[index])[: 2 * hidden].T
@@ -310,27 +279,8 @@ def gru(
     )  # fmt: skip
 
 
-@kernel(
-    "LSTM",
-    since=(7, 14, 22),
-    dtypes=(FLOATS, FLOATS, FLOATS, FLOATS, INDEX, FLOATS, FLOATS, FLOATS),
-    host=(4,),
-    choices=_DIRECTIONS,
-    refuse=refuse_activations,
-    outputs=3,
-    unread=_SIZE,
-)
-@kernel(
-    "LSTM",
-    since=(1,),
-    dtypes=(FLOATS, FLOATS, FLOATS, FLOATS, INDEX, FLOATS, FLOATS, FLOATS),
-    host=(4,),
-    choices=_FIRST_CHOICES,
-    refuse=refuse_activations,
-    outputs=3,
-    unread=_FIRST_HINTS,
-    without=("layout",),
-)
+@kernel("LSTM", since=(7, 14, 22), outputs=3, **_LATER)
+@kernel("LSTM", since=(1,), outputs=3, **_FIRST)
 def lstm(
     xp: Namespace,
     x: Array,

@@ -82,8 +82,8 @@ def _is_empty(x: Array, axes: Axes) -> bool:
 
 
 def _fill_reduced(xp: Namespace, x: Array, axes: Axes, keepdims: bool, value: float | bool) -> Array:
-    kept = [1 if axis in axes else size for axis, size in enumerate(x.shape) if keepdims or axis not in axes]
-    return xp.full(tuple(kept), value, dtype=x.dtype)
+    kept_sizes = [1 if axis in axes else size for axis, size in enumerate(x.shape) if keepdims or axis not in axes]
+    return xp.full(tuple(kept_sizes), value, dtype=x.dtype)
 
 
 def _extreme(dtype: np.dtype[np.generic], *, lowest: bool) -> float | bool:

@@ -34,7 +34,7 @@ _Rows = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 @record(frozen=True, slots=True)
 class Sampling:
-    """How values are read between the elements: the attributes of Resize that all versions share."""
+    """Interpolation between elements: the attributes of Resize that all versions share."""
 
     mode: str = "nearest"
     transformation: str = "half_pixel"
@@ -205,10 +205,10 @@ def _lay_axes(
     shape: tuple[int, ...], named: tuple[int, ...], roi: Array | None, scales: Array | None, sizes: Array | None, policy: str
 ) -> list[Axis]:
     """Returns the axes with their output sizes: floor(size * scale) from scales, the nearest integer where the ratio is kept."""
-    wanted = integers_of(sizes)
-    if wanted:
-        factors = [size / shape[axis] for size, axis in zip(wanted, named, strict=True)]
-        outputs = list(wanted)
+    target_sizes = integers_of(sizes)
+    if target_sizes:
+        factors = [size / shape[axis] for size, axis in zip(target_sizes, named, strict=True)]
+        outputs = list(target_sizes)
         if policy != "stretch":
             factor = min(factors) if policy == "not_larger" else max(factors)
             factors = [factor] * len(named)

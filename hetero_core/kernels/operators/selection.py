@@ -1,4 +1,4 @@
-"""Which elements: ArgMax, ArgMin, TopK, NonZero, Unique."""
+"""Selection of elements: ArgMax, ArgMin, TopK, NonZero, Unique."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def arg_min_first(xp: Namespace, x: Array, *, axis: int = 0, keepdims: int = 1) 
 def _find_extreme(xp: Namespace, search: Array, x: Array, axis: int, keepdims: int, last: int) -> Array:
     wide = widen(x)
     resolved = normalize_axis(axis, x.ndim)
-    found = search(xp.flip(wide, axis=resolved) if last else wide, axis=resolved)
-    found = xp.asarray(x.shape[resolved] - 1 - found if last else found, dtype=np.int64)
-    return xp.expand_dims(found, resolved) if keepdims else found
+    positions = search(xp.flip(wide, axis=resolved) if last else wide, axis=resolved)
+    positions = xp.asarray(x.shape[resolved] - 1 - positions if last else positions, dtype=np.int64)
+    return xp.expand_dims(positions, resolved) if keepdims else positions
 
 
 @kernel("TopK", since=(11, 24), dtypes=(NUMBERS, INT64), host=(1,), choices={"largest": (0, 1), "sorted": (0, 1)}, outputs=2)
@@ -86,10 +86,10 @@ def _sort_top(xp: Namespace, x: Array, k: int, axis: int, largest: int) -> tuple
 def non_zero(xp: Namespace, x: Array) -> Array:
     """Returns the positions of all elements that are not zero, one column each, in row-major order. Source: ONNX NonZero-13."""
     flags = (x != 0).reshape(-1)
-    found = xp.asarray(xp.nonzero(flags)[0], dtype=np.int64)
+    positions = xp.asarray(xp.nonzero(flags)[0], dtype=np.int64)
     if x.ndim == 0:
-        return xp.zeros((0, found.shape[0]), dtype=np.int64)
-    return xp.stack(xp.unravel_index(found, x.shape)).astype(np.int64)
+        return xp.zeros((0, positions.shape[0]), dtype=np.int64)
+    return xp.stack(xp.unravel_index(positions, x.shape)).astype(np.int64)
 
 
 @kernel("Unique", since=(11, 28), dtypes=ANY, choices={"sorted": (0, 1)}, outputs=4, runs_on_host=True)

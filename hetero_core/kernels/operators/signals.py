@@ -91,7 +91,11 @@ def stft(
     *,
     onesided: int = 1,
 ) -> Array:
-    """Returns the transforms of windowed frames of a signal (batch, length, 1 or 2). Source: ONNX STFT-17."""
+    """Returns the transforms of windowed frames of a signal (batch, length, 1 or 2), or (batch, length) as torch's exporter writes it.
+
+    Source: ONNX STFT-17.
+    """
+    signal = signal if signal.ndim == 3 else signal[..., None]
     step = integers_of(frame_step)[0]
     default = signal.shape[1] if window is None else window.shape[0]
     length = default if frame_length is None else integers_of(frame_length)[0]

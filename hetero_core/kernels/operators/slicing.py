@@ -69,8 +69,8 @@ def trilu(xp: Namespace, x: Array, k: Array | None = None, *, upper: int = 1) ->
     offset = 0 if k is None else integers_of(k)[0]
     rows, columns = x.shape[-2:]
     distance = xp.arange(columns).reshape((1, -1)) - xp.arange(rows).reshape((-1, 1))
-    kept = distance >= offset if upper else distance <= offset
-    return xp.where(kept, x, xp.zeros((), dtype=x.dtype))
+    mask = distance >= offset if upper else distance <= offset
+    return xp.where(mask, x, xp.zeros((), dtype=x.dtype))
 
 
 @kernel("CumSum", since=(11, 14), dtypes=(NUMBERS, INDEX), host=(1,), choices={"exclusive": (0, 1), "reverse": (0, 1)})

@@ -86,8 +86,8 @@ def string_normalizer(
     change = _CASES[case_change_action]
     fold = _CASES["NONE" if is_case_sensitive else "LOWER"]
     stops = {fold(word) for word in stopwords}
-    kept = [change(str(text)) for text in x.reshape(-1) if fold(str(text)) not in stops]
-    y = np.asarray(kept or [""], dtype=object)
+    words = [change(str(text)) for text in x.reshape(-1) if fold(str(text)) not in stops]
+    y = np.asarray(words or [""], dtype=object)
     return y if x.ndim == 1 else y.reshape((1, -1))
 
 

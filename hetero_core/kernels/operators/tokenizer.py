@@ -15,7 +15,7 @@ from hetero_core.records import record
 
 @record(frozen=True, slots=True)
 class TokenRule:
-    """How one text is cut, and what fills the rows of texts with fewer tokens."""
+    """The rule that cuts one text into tokens, and the padding of rows with fewer tokens."""
 
     cut: Callable[[str], list[str]]
     pad_value: str

@@ -340,14 +340,14 @@ def _find_corners(boxes: Vector, *, is_centered: bool) -> Vector:
 
 def _suppress(corners: Vector, ranked: Vector, limit: int, overlap: Any) -> list[int]:
     areas = np.prod(corners[:, 2:] - corners[:, :2], axis=1)
-    kept: list[int] = []
-    while len(ranked) and len(kept) < limit:
+    chosen: list[int] = []
+    while len(ranked) and len(chosen) < limit:
         best, ranked = int(ranked[0]), ranked[1:]
-        kept.append(best)
+        chosen.append(best)
         low = np.maximum(corners[best, :2], corners[ranked, :2])
         high = np.minimum(corners[best, 2:], corners[ranked, 2:])
         shared = np.prod(np.maximum(high - low, 0), axis=1)
         union = areas[best] + areas[ranked] - shared
         ratio = np.where((shared > 0) & (union > 0), shared / np.where(union > 0, union, 1), 0)
         ranked = ranked[ratio <= overlap]
-    return kept
+    return chosen

@@ -1,4 +1,4 @@
-"""What draws of cases share: shapes, quantized tensors with scales and zero points, choices. All from one generator."""
+"""Shared parts of drawn cases: shapes, quantized tensors with scales and zero points, choices. All from one generator."""
 
 from __future__ import annotations
 
@@ -49,5 +49,5 @@ def draw_bytes_type(rng: Generator) -> Any:
 
 def make_broadcastable(rng: Generator, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Returns a shape that broadcasts to this one."""
-    kept = shape[int(rng.integers(len(shape) + 1)) :]
-    return tuple(1 if rng.integers(4) == 0 else size for size in kept)
+    trailing = shape[int(rng.integers(len(shape) + 1)) :]
+    return tuple(1 if rng.integers(4) == 0 else size for size in trailing)

@@ -102,8 +102,8 @@ def _draw_max_pool(rng: Generator) -> ContribCase:
 
 
 def _draw_types(rng: Generator) -> tuple[Any, Any]:
-    left = draw_bytes_type(rng)
-    return left, np.int8 if left == np.int8 else draw_bytes_type(rng)
+    bytes_type = draw_bytes_type(rng)
+    return bytes_type, np.int8 if bytes_type == np.int8 else draw_bytes_type(rng)
 
 
 def _draw_matrices(rng: Generator) -> tuple[tuple[int, ...], tuple[int, ...]]:

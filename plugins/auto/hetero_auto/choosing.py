@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 ROUNDS = 7
 SECONDS = 2.0
-"""How often each device is timed, and how long all of them together at most, apart from the first run of each."""
+"""Number of timed runs of each device, and seconds for all of them together, apart from the first run of each."""
 
 _PRECISIONS = {"float32": "FP32", "float64": "FP64", "float16": "FP16", "bfloat16": "BF16"}
 
@@ -70,7 +70,7 @@ def prefer_precision(core: Core, names: Sequence[str], precision: str) -> list[s
 
     def lacks(name: str) -> bool:
         capabilities = core.get_metric(name, "OPTIMIZATION_CAPABILITIES")
-        own = [one for one in capabilities if one in {"INT8", *_PRECISIONS.values()}]
+        own = [capability for capability in capabilities if capability in {"INT8", *_PRECISIONS.values()}]
         return bool(own) and precision not in own
 
     return sorted(names, key=lacks)

@@ -25,7 +25,7 @@ REQUESTS_METRIC = "OPTIMAL_NUMBER_OF_INFER_REQUESTS"
 
 @record(frozen=True, slots=True)
 class MemberSource:
-    """What members are loaded from: the network, the list, the configuration of the whole and of each device.
+    """The arguments from which members are loaded: the network, the list, the configuration of the whole and of each device.
 
     `sharers` is how many devices work at the same time, each with its part of the processors.
     """

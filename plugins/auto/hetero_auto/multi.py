@@ -97,8 +97,8 @@ class MultiDevice(Composer):
         device = DeviceName("MULTI", "", normalise_arguments(text))
         properties = source.config.get(PROPERTIES_KEY) or {}
         listed = self.require_children(device)
-        kept = {name: values for name, values in properties.items() if name in listed}
-        new = self._describe_source(device, source.network, {**source.config, PROPERTIES_KEY: kept})
+        values_of_member = {name: values for name, values in properties.items() if name in listed}
+        new = self._describe_source(device, source.network, {**source.config, PROPERTIES_KEY: values_of_member})
         member_of_device = {member.name: member for member in pool.members}
         for member in new.load_all([name for name in listed if name not in member_of_device]):
             member_of_device[member.name] = member

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 STRIKES = 2
 """Failures in a row, of requests that another member then runs, after which a member is broken."""
 _FINAL = (RequestCancelledError, DeadlineExceededError, MemoryLimitError)
-"""What no other device would do better."""
+"""Errors after which no other device is tried."""
 
 
 class Pool:
@@ -185,6 +185,6 @@ class Pool:
 
 
 class _Here(threading.local):
-    """Whether this thread is granting requests."""
+    """A flag of each thread: true while it grants requests."""
 
     is_granting = False

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 @record(frozen=True, slots=True)
 class Wishes:
-    """How AUTO is to choose; each field is a configuration key."""
+    """The user's settings for AUTO's choice; each field is a configuration key."""
 
     measure: bool
     starts_early: bool

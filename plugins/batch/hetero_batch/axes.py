@@ -42,11 +42,11 @@ def _walk(network: Network, place: int) -> BatchAxes:
     refused: dict[str, str] = {}
     for node in network.nodes:
         try:
-            found = find_output_axes(NodeView(node, network, axes))
+            output_axes = find_output_axes(NodeView(node, network, axes))
         except MixedImages as reason:
             refused[node.name] = str(reason)
-            found = [_first_axis(network, value) for value in node.outputs]
-        axes.update((value, axis) for value, axis in zip(node.outputs, found, strict=True) if value)
+            output_axes = [_first_axis(network, value) for value in node.outputs]
+        axes.update((value, axis) for value, axis in zip(node.outputs, output_axes, strict=True) if value)
     outputs = [axes.get(spec.name) for spec in network.outputs]
     for spec, axis in zip(network.outputs, outputs, strict=True):
         maker = network.index_of_producer.get(spec.name)

@@ -18,7 +18,7 @@ from hetero_core.contract import Done, RunContext
 from hetero_core.errors import ClosedError, RequestCancelledError
 
 _IDLE_SECONDS = 1.0
-"""How long the watching thread stays without anything to watch; starting one takes some 50 us."""
+"""Seconds that the watching thread stays without anything to watch; starting one takes some 50 us."""
 
 
 class Ticket:
@@ -198,6 +198,6 @@ def _watch_time(gatherer: weakref.ref[Gatherer]) -> None:
 
 
 class _Here(threading.local):
-    """Whether this thread is beginning batches."""
+    """A flag of each thread: true while it begins batches."""
 
     is_beginning = False

@@ -1,4 +1,4 @@
-"""What each operator does with the batch axis: a table of rules, each a few lines; an operator without one mixes images.
+"""Rules for the batch axis, by operator: a table of rules, each a few lines; an operator without one mixes images.
 
 A rule returns the axis of each output, or raises MixedImages with the reason. Axes count from 0. Source: the shapes in ONNX's
 operator specifications.
@@ -36,8 +36,8 @@ def find_output_axes(view: NodeView) -> list[Axis]:
     rule = RULES.get((node.domain, node.op_type))
     if rule is None or node.bodies:
         refuse("it is not known to keep images apart")
-    found = rule(view)
-    return [found] * count if not isinstance(found, list) else found
+    output_axes = rule(view)
+    return [output_axes] * count if not isinstance(output_axes, list) else output_axes
 
 
 def keep_aligned(view: NodeView) -> Axis:

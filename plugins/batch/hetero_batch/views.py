@@ -1,4 +1,4 @@
-"""What a rule sees of a node: the batch axes of its inputs, shapes, constants; and how it says that images are mixed."""
+"""The view of a node that a rule gets: the batch axes of its inputs, shapes, constants; and how it says that images are mixed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How blocks of an arena lie on a CPU; which place each has is `hetero_core.kernels.arena`'s to say."""
+"""Alignment of an arena's blocks on a CPU; `hetero_core.kernels.arena` chooses the place of each."""
 
 from __future__ import annotations
 

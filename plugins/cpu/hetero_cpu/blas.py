@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 Library = tuple[Callable[[], int], Callable[[int], object]]
-"""What returns the threads of a BLAS, and what sets them."""
+"""The functions that get and set the number of threads of a BLAS."""
 
 
 def _open_library(found: Any) -> Library:
@@ -51,7 +51,7 @@ class _Blas:
         # Looks at every loaded library, about 1 ms.
         from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]  # threadpoolctl 3 ships none
 
-        libraries = [_open_library(found) for found in ThreadpoolController().select(user_api="blas").lib_controllers]
+        libraries = [_open_library(controller) for controller in ThreadpoolController().select(user_api="blas").lib_controllers]
         if not libraries:
             logger.warning("the threads of NumPy's BLAS cannot be limited here: threadpoolctl knows no BLAS among the libraries")
         return libraries

@@ -32,7 +32,7 @@ class Runs:
 
     @property
     def end(self) -> int:
-        """One past the last byte of a set that has one."""
+        """The position after the last byte of a set that is not empty."""
         return int(self.ends[-1])
 
 
@@ -141,4 +141,4 @@ class Labels:
 
 
 Places = slice | Array
-"""Where labels stand: a range, or one number for each."""
+"""Positions of labels: a range, or one number for each."""

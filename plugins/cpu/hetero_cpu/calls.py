@@ -1,4 +1,4 @@
-"""What a run calls, as one flat list: calls without arguments, and between them, now and then, a look whether the run was cancelled.
+"""The calls of a run as one flat list: functions without arguments, and between them, now and then, a look whether the run was cancelled.
 
 NumPy takes 0.2 us for an operator on few elements. Nothing but a `for` walks over the list, which adds 0.02 us to each call; so which
 node a call belongs to is found out only when one has raised.
@@ -23,7 +23,7 @@ _MOST_JOINED = 32
 
 
 class CurrentRun:
-    """What calls know of the run that is under way: who cancels it, its limits, who helps, the values without a place in the arena."""
+    """The state of the current run, shared by calls: cancellation, limits, helper threads, the values without a place in the arena."""
 
     __slots__ = ("limits", "passed", "team", "token")
 

@@ -1,4 +1,4 @@
-"""What the ways of computing a convolution share: its geometry, its packed weights, and the frame of a recipe."""
+"""Shared parts of the ways of computing a convolution: its geometry, its packed weights, and the frame of a recipe."""
 
 from __future__ import annotations
 

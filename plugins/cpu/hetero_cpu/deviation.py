@@ -1,4 +1,4 @@
-"""How far the outputs of one run are from the expected ones, and whether rounding explains it.
+"""Difference between the outputs of one run and the expected ones, and whether rounding explains it.
 
 Rules: floats are compared by an error relative to the scale of their tensor, everything else by equality. What is beyond the tolerance of
 the element type is a fault only where the expected outputs do not differ as much themselves when each node rounds otherwise

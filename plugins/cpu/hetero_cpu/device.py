@@ -44,7 +44,7 @@ class CpuDevice:
 
     @hookimpl
     def config_keys(self) -> Mapping[str, ConfigKey]:
-        """Who computes, and which plans are verified or checked."""
+        """The configuration keys of CPU: which kernels compute, and which plans are verified or checked."""
         return {
             KERNELS_KEY: ConfigKey(
                 str,

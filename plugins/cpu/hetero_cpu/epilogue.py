@@ -1,4 +1,4 @@
-"""What follows a product: bias, additions, an activation, in place on the result."""
+"""The steps behind a product: bias, additions, an activation, in place on the result."""
 
 from __future__ import annotations
 

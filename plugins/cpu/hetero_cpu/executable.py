@@ -19,6 +19,7 @@ from hetero_cpu.instance import WrongTypeError
 from hetero_cpu.jit.orders import OrderDroppedError
 from hetero_cpu.kernel_choice import AUTO, NO, YES
 from hetero_cpu.kernel_set import warn_of_slow_kernels
+from hetero_cpu.mapped_weights import drop_read_pages
 from hetero_cpu.open.sizes import value_of
 from hetero_cpu.open_plans import OpenPlans, has_interpreters, load_kernels, make_plan_in_use, order_kernels
 from hetero_cpu.passes import join_network, transform_network
@@ -109,7 +110,8 @@ class CpuExecutable(Executable):
 
     def _run_twice(self, found: PlanInUse, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Runs with a plan that nobody has verified, and without one; where the answers differ the network goes on node by node."""
-        verdict = self._verifier.run(inputs, context, lambda: found.run(inputs, context, self._teams), self._open_program())
+        program = drop_read_pages(self._open_program(), self._transformed.initializers)
+        verdict = self._verifier.run(inputs, context, lambda: found.run(inputs, context, self._teams), program)
         if verdict.fault:
             self._refute_all()
             self._verifier.warn(verdict.fault)
@@ -137,7 +139,7 @@ class CpuExecutable(Executable):
 
     @property
     def calls_blas(self) -> bool:
-        """Whether a run without limits may call NumPy's BLAS; True also where it depends on the shapes of the inputs."""
+        """True if a run without limits may call NumPy's BLAS, and also where it depends on the shapes of the inputs."""
         found = self._only_plan
         return found is None or found.needs_check or found.is_refuted or found.plan.calls_blas
 
@@ -154,7 +156,7 @@ class CpuExecutable(Executable):
         return program
 
     def metrics(self) -> Mapping[str, Any]:
-        """How many plans were made and may be kept, what they hold, and how many steps are the toolkit's."""
+        """Metrics of the plans: how many were made and may be kept, their memory, and their steps that call the toolkit."""
         return {
             "CPU_PLANS": lambda: (self._plan_count, MOST_PLANS),
             "CPU_ARENA_BYTES": lambda: max((value_of(plan.arena_bytes) for plan in self._list_plans()), default=0),
@@ -183,7 +185,7 @@ class CpuExecutable(Executable):
 
     @property
     def native_weights(self) -> PackedWeights:
-        """What machine code reads."""
+        """The weights in the layouts that machine code reads."""
         return self._native_weights
 
     def find_native_plan(self) -> tuple[Signature, Plan, str] | None:

@@ -1,4 +1,4 @@
-"""Which values of a plan get zeros around their images: those that only convolutions and their like read, as far as their pads reach.
+"""The values of a plan with zeros around their images: those that only convolutions and their like read, as far as their pads reach.
 
 A convolution with pads reads beyond the image. With a halo around it, which whoever makes the image leaves as zeros, that needs neither a
 copy nor a test for the border.

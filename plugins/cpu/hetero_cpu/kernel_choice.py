@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+import sys
 from importlib.util import find_spec
 
 from hetero_core.errors import ConfigValueError
@@ -12,6 +14,7 @@ AUTO = "AUTO"
 KERNEL_CHOICES = (AUTO, JIT, NUMPY)
 VERIFY_KEY = "CPU_VERIFY"
 YES, NO = "YES", "NO"
+_MACHINE = "Linux on an x86-64 processor with AVX2"
 VERIFY_CHOICES = (AUTO, NO, YES)
 
 
@@ -57,8 +60,10 @@ def find_code_folder() -> str:
 
 
 def _find_obstacle() -> str | None:
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return _MACHINE
     if find_spec("llvmlite") is None:
-        return "the package llvmlite: pip install 'hetero-cpu[jit]'"
+        return "the package llvmlite, which hetero-cpu depends on here: pip install hetero-cpu"
     from hetero_cpu.jit.compiler import find_width
 
-    return None if find_width() else "Linux on an x86-64 processor with AVX2"
+    return None if find_width() else _MACHINE

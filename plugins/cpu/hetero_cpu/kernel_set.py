@@ -1,4 +1,4 @@
-"""Whether BLAS runs the kernels of this processor or those of an older one, which costs half of the speed."""
+"""Check that BLAS runs the kernels of this processor; those of an older one cost half of the speed."""
 
 from __future__ import annotations
 

@@ -68,15 +68,15 @@ def find_outside(
         for value, root in zip(outputs, roots_of_outputs, strict=True)
         if root is not None and root in written and root not in inputs and roots_of_outputs.count(root) == 1
     ]
-    found = Outside(
+    outside = Outside(
         tuple(value for value in read if may_move(value)),
         {value: root for value, root in own if may_move(root) and is_whole(value, root)},
     )
-    return found if found.roots else NOTHING_OUTSIDE
+    return outside if outside.roots else NOTHING_OUTSIDE
 
 
 class OutsidePlaces:
-    """Where the addresses of some places stand in the numbers of a program, to be moved to other memory of the same size."""
+    """Positions of the addresses of some places among the numbers of a program, to be moved to other memory of the same size."""
 
     __slots__ = ("_begins", "_current", "_numbers", "_owners", "_positions", "_rows")
 

@@ -1,4 +1,4 @@
-"""What an export holds: the network after its passes and, where machine code runs it, the weights as kernels read them.
+"""The content of an export: the network after its passes and, where machine code runs it, the weights as kernels read them.
 
 Of a network without machine code: the sections `model` and `weights` of `pack_network`. Else `packed` holds arrays one after the other
 as they lie in memory, `weights` only those constants that are not to be had from there, and `index` says what is where. How the plan

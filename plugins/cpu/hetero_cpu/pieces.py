@@ -1,4 +1,4 @@
-"""What a concatenation copies: the values that do not lie in its result already, each into its piece of it."""
+"""The copies of a concatenation: the values that do not lie in its result already, each into its piece of it."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Derived:
     source: str
     make: Callable[[Array], Array] = keep
     is_computed: bool = False
-    """Whether it is a value of its own, which is written there; else it is a view and has the elements of the other one."""
+    """True for a value of its own, which is written there; False for a view, which has the elements of the other one."""
 
 
 @record(frozen=True, slots=True)
@@ -167,17 +167,17 @@ class Plan:
 
     @cached_property
     def calls_blas(self) -> bool:
-        """Whether a step may call NumPy's BLAS, whose threads are then those of the network."""
+        """True if a step may call NumPy's BLAS, whose threads are then those of the network."""
         return any(isinstance(step.work, Foreign) or (step.work.calls_blas and not step.work.kernels) for step in self.steps)
 
     @property
     def native_count(self) -> int:
-        """How many steps are machine code."""
+        """Number of steps that are machine code."""
         return sum(isinstance(step.work, Recipe) and bool(step.work.kernels) for step in self.steps)
 
     @property
     def foreign_count(self) -> int:
-        """How many steps are calls of the toolkit."""
+        """Number of steps that are calls of the toolkit."""
         return sum(isinstance(step.work, Foreign) for step in self.steps)
 
 

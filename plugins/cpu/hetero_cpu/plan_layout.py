@@ -1,4 +1,4 @@
-"""Which bytes of the arena each value of a plan has, and which of them each step reads and writes, as it states."""
+"""The bytes of the arena that each value of a plan has, and those that each step states to read and write."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Access:
 
 
 class PlanLayout:
-    """Which bytes of the arena each value has."""
+    """The bytes of the arena that each value has."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan

@@ -30,7 +30,7 @@ _BEGIN, _END = "the begin of the run", "the end of the run"
 
 @record(frozen=True, slots=True)
 class PlanFault:
-    """What is wrong with a plan: at which step, with which value, in which bytes of the arena, and what happens there."""
+    """A fault of a plan: at which step, with which value, in which bytes of the arena, and what happens there."""
 
     step: str
     value: str

@@ -48,7 +48,7 @@ def build_plan(
 
     `is_interim`: machine code takes over soon. `scope`: that of the symbols where sizes are some.
     """
-    types = {value: found for value in network.types if (found := read_static_type(network, value)) is not None}
+    types = {value: static_type for value in network.types if (static_type := read_static_type(network, value)) is not None}
     constants = {name: initializer.array for name, initializer in network.initializers.items()}
     weights = weights.serve(network.initializers)
     types.update({name: initializer.type for name, initializer in network.initializers.items() if initializer.dtype != "string"})
@@ -72,7 +72,7 @@ def _join_groups(
 
 @dataclass
 class _Builder:
-    """What is planned so far. Step 0 copies the inputs in."""
+    """The plan as far as it is made. Step 0 copies the inputs in."""
 
     network: Network
     types: Mapping[str, TensorType]

@@ -1,4 +1,4 @@
-"""Who computes a group: NUMPY, or JIT and NUMPY after it."""
+"""The step functions of each value of CPU_KERNELS: NUMPY, or JIT and then NUMPY."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # LLVM is there only where the provider JIT is asked for
 
 Array = np.ndarray[Any, Any]
 Cut = tuple[slice, ...]
-"""What an array is indexed by to get a part of it."""
+"""An index that picks a part of an array."""
 Call = Callable[[], object]
 Bind = Callable[[Sequence[Array], Sequence[Array], Array], "Sequence[Call | NativeCall]"]
 """Takes the arrays that are read, those that are written, and bytes to work in; returns what a run calls, in order."""
@@ -69,13 +69,13 @@ class Recipe:
     is_channels_last: bool = False
     overwrites: tuple[int, ...] = ()
     calls_blas: bool = True
-    """Whether a call may be a product of NumPy's; machine code never is."""
+    """True if a call may be a product of NumPy's; machine code never is."""
     kernels: tuple[Kernel, ...] = ()
     """The machine code that `bind` returns calls of; a step that has some writes into any strides, also beside a halo."""
     calls_functions: bool = False
-    """Whether `bind` returns functions beside calls of machine code: they keep the arrays that they were bound to."""
+    """True if `bind` returns functions beside calls of machine code: they keep the arrays that they were bound to."""
     reaches: tuple[Halo, ...] = ()
-    """How far the step reads into the zeros around each image of `reads`; empty where it does not."""
+    """Number of zeros around each image of `reads` that the step reads; empty where it reads none."""
     parts: tuple[Cut, ...] = ()
     """The parts of the output that the step writes; empty where it writes all of it."""
 
@@ -102,7 +102,7 @@ Choice = Recipe | Views | Join
 
 @record(frozen=True, slots=True)
 class Site:
-    """What a step function may ask about a group."""
+    """The view of a group that a step function gets."""
 
     group: Group
     types: Mapping[str, TensorType]
@@ -118,7 +118,7 @@ class Site:
     workers: int = 1
     """The threads that machine code may be run by."""
     is_interim: bool = False
-    """Whether machine code takes over soon, so that what is made is not worth much memory or time."""
+    """True if machine code takes over soon, so that this plan is not worth much memory or time."""
 
     @property
     def node(self) -> Node:

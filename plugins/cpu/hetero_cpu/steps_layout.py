@@ -1,4 +1,4 @@
-"""What moves or renames elements: views where NumPy has one, copies where it has not, Concat in place."""
+"""Steps that move or rename elements: views where NumPy has one, copies where it has not, Concat in place."""
 
 from __future__ import annotations
 

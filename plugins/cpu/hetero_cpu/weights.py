@@ -60,16 +60,19 @@ class LaterArray:
                 )
                 made.flags.writeable = False
                 self._array = made
+                constants = tuple(source for source in self._sources if isinstance(source, Initializer))
+                for constant in constants:
+                    # Another plan may want the array, but rarely what was packed already.
+                    constant.drop_pages()
                 if self._releases:
-                    self._release_sources()
+                    self._release_sources(constants)
             return self._array
 
-    def _release_sources(self) -> None:
-        for source in self._sources:
-            if isinstance(source, Initializer):
-                source.release()
+    def _release_sources(self, constants: tuple[Initializer, ...]) -> None:
+        for constant in constants:
+            constant.release()
         # What is told apart by its constants keeps those, without their arrays.
-        self._sources = tuple(source for source in self._sources if isinstance(source, Initializer))
+        self._sources = constants
 
     @property
     def nbytes(self) -> int:
@@ -79,7 +82,7 @@ class LaterArray:
 
     @property
     def source_bytes(self) -> int:
-        """The bytes of what it is made of."""
+        """Bytes of the array that it is made of."""
         return sum(source.nbytes for source in self._sources)
 
 
@@ -137,14 +140,14 @@ class PackedWeights:
 
     def pack_all(self, workers: int) -> None:
         """Makes what is promised, the largest first, with up to `workers` threads."""
-        left = self._list_arrays()
-        left.sort(key=lambda later: -later.source_bytes)
-        if workers <= 1 or len(left) <= 1:
-            for later in left:
+        arrays = self._list_arrays()
+        arrays.sort(key=lambda later: -later.source_bytes)
+        if workers <= 1 or len(arrays) <= 1:
+            for later in arrays:
                 later.get()
             return
-        with ThreadPoolExecutor(min(workers, len(left)), thread_name_prefix="hetero-CPU-weights") as pool:
-            for future in [pool.submit(later.get) for later in left]:
+        with ThreadPoolExecutor(min(workers, len(arrays)), thread_name_prefix="hetero-CPU-weights") as pool:
+            for future in [pool.submit(later.get) for later in arrays]:
                 future.result()
 
     def list_made(self) -> list[tuple[tuple[object, ...], Array]]:

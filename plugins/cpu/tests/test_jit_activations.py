@@ -7,11 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_cpu.fusion import Extra, Group
-from hetero_cpu.jit.activations import read_activation, read_activations
+from hetero_cpu.jit.activations import read_activation
 from hetero_cpu.jit.arithmetic import Activation
-from hetero_cpu.recipe import Site
-from hetero_cpu.weights import PackedWeights
 
 from hetero_core.network.graph import Node
 
@@ -54,20 +51,3 @@ def test_function_of_one_value_has_the_numbers_of_its_node(node: Node, expected:
 )
 def test_node_that_no_vector_function_computes_is_refused(node: Node) -> None:
     assert read_activation(node, CONSTANTS) is None
-
-
-def make_site(group: Group) -> Site:
-    return Site(group, {}, CONSTANTS, {}, PackedWeights())
-
-
-def test_epilogue_is_read_without_its_additions() -> None:
-    group = Group(make_node("Conv", "w"), (Extra(make_node("Add", "z"), "z"), Extra(make_node("Clip", "two", "six"))))
-    assert read_activations(make_site(group)) == (Activation("Clip", (2.0, 6.0)),)
-
-
-def test_group_of_one_function_is_that_function() -> None:
-    assert read_activations(make_site(Group(make_node("Sigmoid")))) == (Activation("Sigmoid"),)
-
-
-def test_epilogue_with_a_function_that_no_kernel_has_is_refused() -> None:
-    assert read_activations(make_site(Group(make_node("Conv", "w"), (Extra(make_node("Clip", "computed")),)))) is None

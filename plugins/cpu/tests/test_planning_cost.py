@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.helper as helper
+import onnx.numpy_helper
 import pytest
 
 from hetero_core import Core
+from hetero_core.transforms.activations import fuse_gelu
 
 FLOAT = onnx.TensorProto.FLOAT
 
@@ -38,6 +40,14 @@ def make_joins(length: int) -> onnx.ModelProto:
     return make_model(nodes, f"v{length}")
 
 
+def make_constants(length: int) -> onnx.ModelProto:
+    kinds = ("Add", "Mul", "Sub", "Div")
+    model = make_model([helper.make_node(kinds[i % 4], [f"v{i}", f"c{i}"], [f"v{i + 1}"]) for i in range(length)], f"v{length}")
+    for i in range(length):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.full(4, i + 1, np.float32), f"c{i}"))
+    return model
+
+
 def count_calls(action: Callable[[], Any]) -> int:
     count = 0
 
@@ -53,7 +63,7 @@ def count_calls(action: Callable[[], Any]) -> int:
     return count
 
 
-@pytest.mark.parametrize("make", [make_chain, make_fan, make_joins])
+@pytest.mark.parametrize("make", [make_chain, make_fan, make_joins, make_constants])
 @pytest.mark.parametrize("kernels", ["NUMPY", "JIT"])
 def test_calls_of_planning_grow_with_the_nodes(make: Callable[[int], onnx.ModelProto], kernels: str) -> None:
     if kernels == "JIT":
@@ -65,6 +75,14 @@ def test_calls_of_planning_grow_with_the_nodes(make: Callable[[int], onnx.ModelP
         few, many = (count_calls(lambda network=network: core.load_network(network, "CPU", config)) for network in (small, large))
     # Four times the nodes; with a square of them it would be sixteen times the calls.
     assert many < 6 * few
+
+
+def test_looking_for_patterns_costs_little_where_there_are_none() -> None:
+    with Core() as core:
+        network = core.read_network(make_constants(400))
+    # Each node ends several patterns by its operator alone; asking about whole patterns took 135 calls for each.
+    assert count_calls(lambda: fuse_gelu(network)) < 90 * 400
+    assert fuse_gelu(network) is network
 
 
 def test_long_chain_is_right() -> None:

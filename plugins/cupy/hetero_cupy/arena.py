@@ -24,11 +24,11 @@ MOST_ARRAYS = 1 << 12
 
 
 _GONE, _LIVE, _LOST = range(3)
-"""What became of a planned array in a run: nobody has it, somebody has it, it lies in the pool instead."""
+"""The state of a planned array in a run: unused, in use, or in the pool instead."""
 
 
 class Places(Protocol):
-    """Who is asked for the memory of each array that a run makes."""
+    """A source of memory for the arrays that a run makes."""
 
     def take(self, nbytes: int) -> Ticket:
         """Returns where the next array lies; whoever uses its memory keeps the ticket."""
@@ -82,7 +82,7 @@ class ArenaPlan:
 
     @property
     def in_place(self) -> int:
-        """How many arrays are computed in the place of another."""
+        """Number of arrays that are computed in the place of another."""
         return sum(source >= 0 for source in self.replaces)
 
 
@@ -131,10 +131,10 @@ def plan_arena(lifetimes: Sequence[Lifetime], sources: dict[int, list[int]]) -> 
     chains: dict[int, int] = {}
     taken: set[int] = set()
     for target, candidates in sources.items():
-        found = next((source for source in candidates if source not in taken and lifetimes[source].end == target), None)
-        if found is not None:
-            chains[target] = found
-            taken.add(found)
+        reused = next((source for source in candidates if source not in taken and lifetimes[source].end == target), None)
+        if reused is not None:
+            chains[target] = reused
+            taken.add(reused)
     # Each chain is one block, of the first of its arrays.
     first: dict[int, int] = {}
     ends: dict[int, int] = {}
@@ -216,7 +216,7 @@ class Arena:
         """Needs no addresses of the pool."""
 
     def allow_in_place(self, made: int, read: int) -> None:
-        """What is computed in place is planned."""
+        """Does nothing: the plan has already decided which results are computed in place."""
 
     def holds(self, address: int) -> bool:
         """Says whether an address lies in the arena."""

@@ -52,8 +52,8 @@ def take_attention(network: Network) -> Network:
             return None
         if find_sizes(node, q, k, v) is None or (masks and not _is_mask(masks[0], k)):
             return None
-        kept = {name: value for name, value in node.attributes.items() if name in _TAKEN - {"qk_matmul_output_mode"}}
-        return Replacement((replace(node, domain=DOMAIN, attributes=kept),))
+        attributes = {name: value for name, value in node.attributes.items() if name in _TAKEN - {"qk_matmul_output_mode"}}
+        return Replacement((replace(node, domain=DOMAIN, attributes=attributes),))
 
     return replace_nodes(network, find)
 
@@ -65,8 +65,8 @@ def _is_formula(node: Node) -> bool:
 
 
 def _find_type(network: Network, value: str) -> TensorType | None:
-    found = network.initializers[value].type if value in network.initializers else network.type_of(value)
-    return found if isinstance(found, TensorType) and found.shape is not None else None
+    value_type = network.initializers[value].type if value in network.initializers else network.type_of(value)
+    return value_type if isinstance(value_type, TensorType) and value_type.shape is not None else None
 
 
 def find_sizes(node: Node, q: TensorType, k: TensorType, v: TensorType) -> tuple[int, int] | None:
@@ -107,7 +107,7 @@ class _Heads:
 
 
 class AttentionOperator:
-    """What runs Attention on a card; compiles each form once."""
+    """Runs Attention on a card; compiles each form once."""
 
     def __init__(self, card: Card) -> None:
         self._card = card

@@ -21,7 +21,7 @@ _SIDE = 16
 
 @record(frozen=True, slots=True)
 class AttentionForm:
-    """What a text depends on: element types, the elements of a head of q and k and of v, and whether later keys are hidden.
+    """The parameters of a kernel's text: element types, the elements of a head of q and k and of v, and whether later keys are hidden.
 
     `mask` is an element type, "bool", or empty for none.
     """

@@ -1,4 +1,4 @@
-"""How 16-bit floats are read and written in CUDA C++: as unsigned short, so that no header and no type of a library is needed.
+"""Reading and writing of 16-bit floats in CUDA C++: as unsigned short, so that no header and no type of a library is needed.
 
 Arithmetic between is float32. Imports no array library.
 """
@@ -22,7 +22,7 @@ __device__ inline unsigned short hetero_store_float16(float value) {
   return bits;
 }
 """
-"""What only a card has an instruction for; tests put the host's in its place."""
+"""Conversions for which only a card has an instruction; tests put the host's in their place."""
 
 ROUNDING = """
 __device__ inline float hetero_load_bfloat16(unsigned short bits) { return __uint_as_float((unsigned int)bits << 16); }

@@ -21,9 +21,9 @@ EPILOGUE_DEFAULT, EPILOGUE_RELU, EPILOGUE_BIAS, EPILOGUE_GELU = 1, 2, 4, 32
 DESC_TRANSA, DESC_TRANSB, DESC_EPILOGUE, DESC_BIAS_POINTER = 3, 4, 7, 8
 PREF_MAX_WORKSPACE_BYTES = 1
 PREF_MIN_ALIGNMENTS = (5, 6, 7, 8)
-"""Of A, B, C and D."""
+"""Preferences for the least alignment of A, B, C and D."""
 WORKSPACE_BYTES = 32 << 20
-"""What an algorithm may ask for: what cuBLAS itself takes on cards from 9.0 on."""
+"""The largest workspace that an algorithm may ask for: that of cuBLAS itself on cards from 9.0 on."""
 
 
 class HeuristicResult(ctypes.Structure):
@@ -73,7 +73,7 @@ class ProductPlan:
 
     @property
     def workspace_bytes(self) -> int:
-        """How much memory the algorithm works in."""
+        """Bytes of the algorithm's working memory."""
         return int(self.choice.workspaceSize)
 
 
@@ -180,7 +180,7 @@ def _find_wheel(major: int) -> str | None:
     from importlib.util import find_spec
     from pathlib import Path
 
-    found = find_spec("nvidia")
-    folders = [] if found is None else list(found.submodule_search_locations or ())
+    module_spec = find_spec("nvidia")
+    folders = [] if module_spec is None else list(module_spec.submodule_search_locations or ())
     paths = [path for folder in folders for path in sorted(Path(folder).glob(f"**/libcublasLt.so.{major}"))]
     return str(paths[0]) if paths else None

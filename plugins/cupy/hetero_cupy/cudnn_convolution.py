@@ -63,8 +63,8 @@ def build_graph(cudnn: Any, dtype: str, *, shape: tuple[int, ...], filters: tupl
         dilation=list(windows.dilations),
     )
     y.set_output(True).set_data_type(kind)
-    made = (shape[0], filters[0], *windows.outputs)
-    y.set_dim(list(made)).set_stride(find_strides(made))
+    output_shape = (shape[0], filters[0], *windows.outputs)
+    y.set_dim(list(output_shape)).set_stride(find_strides(output_shape))
     return ConvolutionGraph(graph, x, w, y)
 
 
@@ -90,8 +90,8 @@ class CudnnConvolutions:
         key = dtype, x.shape, w.shape, windows
         if key not in self._graphs:
             self._graphs[key] = self._plan(dtype, x.shape, w.shape, windows=windows)
-        found = self._graphs[key]
-        if found is None:
+        graph = self._graphs[key]
+        if graph is None:
             return None
         handle = getattr(self._own, "handle", None)
         if handle is None:
@@ -99,16 +99,16 @@ class CudnnConvolutions:
         self._cudnn.set_stream(handle=handle, stream=self._cupy.cuda.get_current_stream().ptr)
         x, w = (self._cupy.ascontiguousarray(array) for array in (x, w))
         y = self._cupy.empty((x.shape[0], w.shape[0], *windows.outputs), dtype=x.dtype)
-        workspace = self._cupy.empty(max(found.graph.get_workspace_size(), 1), dtype="uint8")
-        places = {found.x: x, found.w: w, found.y: y}
+        workspace = self._cupy.empty(max(graph.graph.get_workspace_size(), 1), dtype="uint8")
+        places = {graph.x: x, graph.w: w, graph.y: y}
         tensors = {tensor: _Buffer(array.data.ptr) for tensor, array in places.items()}
-        found.graph.execute(tensors, _Buffer(workspace.data.ptr), handle=handle)
+        graph.graph.execute(tensors, _Buffer(workspace.data.ptr), handle=handle)
         return y
 
     def _plan(self, dtype: str, shape: tuple[int, ...], filters: tuple[int, ...], *, windows: Windows) -> ConvolutionGraph | None:
-        made = build_graph(self._cudnn, dtype, shape=shape, filters=filters, windows=windows)
+        graph = build_graph(self._cudnn, dtype, shape=shape, filters=filters, windows=windows)
         try:
-            made.graph.build([self._cudnn.heur_mode.A, self._cudnn.heur_mode.FALLBACK])
+            graph.graph.build([self._cudnn.heur_mode.A, self._cudnn.heur_mode.FALLBACK])
         except self._cudnn.cudnnGraphNotSupportedError:
             return None
-        return made
+        return graph

@@ -25,9 +25,9 @@ def make_allocator(cupy: Any, places: Places, block: Any, *, index: int, allocat
         if ticket.offset is not None:
             memory = cupy.cuda.UnownedMemory(begin + ticket.offset, nbytes, (block, ticket), index)
         else:
-            found = allocate(nbytes)
-            ticket.stand_at(int(found.ptr))
-            memory = cupy.cuda.UnownedMemory(int(found.ptr), nbytes, (found, ticket), index)
+            pointer = allocate(nbytes)
+            ticket.stand_at(int(pointer.ptr))
+            memory = cupy.cuda.UnownedMemory(int(pointer.ptr), nbytes, (pointer, ticket), index)
         return cupy.cuda.MemoryPointer(memory, 0)
 
     return give

@@ -51,9 +51,9 @@ def _run_first_kernel(cupy: Any) -> None:
     double = cupy.ElementwiseKernel("float32 x", "float32 y", "y = x + x", "hetero_first_kernel")
     for index in range(cupy.cuda.runtime.getDeviceCount()):
         with cupy.cuda.Device(index):
-            found = double(cupy.arange(4, dtype=np.float32)).get().tolist()
-        if found != [0.0, 2.0, 4.0, 6.0]:
-            raise RuntimeError(f"card {index} answered {found}, expected [0.0, 2.0, 4.0, 6.0]")
+            doubled = double(cupy.arange(4, dtype=np.float32)).get().tolist()
+        if doubled != [0.0, 2.0, 4.0, 6.0]:
+            raise RuntimeError(f"card {index} answered {doubled}, expected [0.0, 2.0, 4.0, 6.0]")
 
 
 class CupyRuntime:
@@ -122,9 +122,9 @@ class CupyCard:
         return result
 
     def _adopt(self, array: Any) -> Any:
-        found = self.xp.from_dlpack(array)
+        adopted = self.xp.from_dlpack(array)
         self.xp.cuda.Device(self._index).synchronize()
-        return found if found.flags.c_contiguous else self.xp.ascontiguousarray(found)
+        return adopted if adopted.flags.c_contiguous else self.xp.ascontiguousarray(adopted)
 
     def owns(self, value: Any) -> bool:
         """Says whether a value is an array of CuPy on this card."""

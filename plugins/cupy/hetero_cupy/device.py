@@ -77,7 +77,7 @@ class GpuDevice:
 
     @hookimpl
     def config_keys(self) -> Mapping[str, ConfigKey]:
-        """What float32 is computed in; a device for trials has the switches that no card has decided on, too."""
+        """Configuration keys of GPU: the precision of float32; a device for trials also has the switches that no card has decided."""
         precision = ConfigKey(
             str,
             "f32",
@@ -189,11 +189,11 @@ class GpuDevice:
         Raises: BlobMismatchError for a blob of another library, another kind of card or other keys; BlobDamagedError.
         """
         sections = dict(payload.sections)
-        found = json.loads(bytes(sections.pop(_IDENTITY)))
+        identity = json.loads(bytes(sections.pop(_IDENTITY)))
         here = self._identify(self._card(device))
-        if found != here:
+        if identity != here:
             raise BlobMismatchError(
-                f"cannot import the blob on {device}: it was exported with {_show(found)}, here is {_show(here)}; load the model again "
+                f"cannot import the blob on {device}: it was exported with {_show(identity)}, here is {_show(here)}; load the model again "
                 "and export it"
             )
         section = bytes(sections.pop(_PLANS, b"[]"))
@@ -255,8 +255,8 @@ def find_capabilities(capability: str) -> tuple[str, ...]:
 
 
 def _find_utilisation(card: Card) -> int:
-    found = card.read_utilisation()
-    return -1 if found is None else found
+    utilisation = card.read_utilisation()
+    return -1 if utilisation is None else utilisation
 
 
 def _show(identity: Mapping[str, Any]) -> str:

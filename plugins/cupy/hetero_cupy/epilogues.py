@@ -55,9 +55,10 @@ def _make_fuse_activation(network: Network) -> Any:
     def fuse(first: Node, second: Node) -> Node | None:
         if (first.domain, first.op_type) != LINEAR or "activation" in first.attributes or second.domain:
             return None
-        found = network.type_of(second.outputs[0])
+        output_type = network.type_of(second.outputs[0])
         is_gelu = second.op_type == "Gelu" and (
-            second.attributes.get("approximate", "none") == "tanh" or (isinstance(found, TensorType) and found.dtype in SMALL)
+            second.attributes.get("approximate", "none") == "tanh"
+            or (isinstance(output_type, TensorType) and output_type.dtype in SMALL)
         )
         if second.op_type != "Relu" and not is_gelu:
             return None
@@ -68,7 +69,7 @@ def _make_fuse_activation(network: Network) -> Any:
 
 
 class LinearOperator:
-    """What runs such nodes on a card: the library, or a product and formulas behind it."""
+    """Runs such nodes on a card: by the library, or by a product and formulas behind it."""
 
     def __init__(self, card: Card, products: Any, *, uses_tf32: bool) -> None:
         self._card = card

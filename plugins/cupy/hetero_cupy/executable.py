@@ -62,7 +62,7 @@ def _map_tensors(copy: Callable[[Any], Any], value: Any) -> Any:
 
 
 class GpuState:
-    """What belongs to one request: its stream, its memory where that is planned, and the runs that were recorded for it."""
+    """The state of one request: its stream, its memory where that is planned, and the runs that were recorded for it."""
 
     __slots__ = ("memory", "recordings", "stream")
 
@@ -246,7 +246,7 @@ class GpuExecutable(Executable):
             raise describe_full_card(self.card, self._where, when, needed, notes) from error
 
     def metrics(self) -> Mapping[str, Any]:
-        """What is on the card, and what has crossed since the network was loaded."""
+        """Metrics: bytes on the card, and bytes copied to and from it since the network was loaded."""
         return {
             "GPU_WEIGHT_BYTES": self.weights.written_bytes,
             "GPU_WEIGHT_READS": lambda: self.weights.snapshot()[0],
@@ -277,8 +277,10 @@ def can_run_on_zeros(network: Network, extensions: Mapping[tuple[str, str], Exte
 
 def require_room_for_weights(card: Card, network: Network, where: str) -> None:
     """Raises DeviceMemoryError where the constants of a network take more than is free on the card."""
-    found = {id(constant): constant.nbytes for graph in iterate_graphs(network) for constant in graph.initializers.values()}
-    needed = sum(found.values())
+    bytes_of_constant = {
+        id(constant): constant.nbytes for graph in iterate_graphs(network) for constant in graph.initializers.values()
+    }
+    needed = sum(bytes_of_constant.values())
     free, _ = card.read_memory()
     if needed > free:
         raise DeviceMemoryError(
@@ -291,9 +293,9 @@ def require_room_for_weights(card: Card, network: Network, where: str) -> None:
 def describe_full_card(card: Card, where: str, when: str, needed: int | None, notes: list[str]) -> DeviceMemoryError:
     """Returns the error for a card without room."""
     free, total = card.read_memory()
-    wanted = "more memory was needed than there is" if needed is None else f"{needed} bytes more were needed"
+    request = "more memory was needed than there is" if needed is None else f"{needed} bytes more were needed"
     error = DeviceMemoryError(
-        f"{where}: {wanted} {when}, {free} of {total} are free on {card.facts.full_name}; {GIVES_UP}", needed=needed, free=free
+        f"{where}: {request} {when}, {free} of {total} are free on {card.facts.full_name}; {GIVES_UP}", needed=needed, free=free
     )
     for note in notes:
         error.add_note(note)

@@ -233,13 +233,13 @@ class FakeNamespace(types.ModuleType):
         if value is np.empty:
             return self._home.make_empty
         if isinstance(value, types.ModuleType):
-            made: Any = FakeNamespace(self._home, value)
+            attribute: Any = FakeNamespace(self._home, value)
         elif isinstance(value, type) or not callable(value):
-            made = value
+            attribute = value
         else:
-            made = _FakeUfunc(self._home, value) if isinstance(value, np.ufunc) else self._home.wrap_function(value)
-        setattr(self, name, made)
-        return made
+            attribute = _FakeUfunc(self._home, value) if isinstance(value, np.ufunc) else self._home.wrap_function(value)
+        setattr(self, name, attribute)
+        return attribute
 
 
 class _FakeUfunc:

@@ -149,8 +149,8 @@ class FakeCard:
             raise HostAccessError(f"{type(array).__name__} is not in {self.memory}")
         self._refuse_while_recording("read")
         self.copies.append(("to_host", array.nbytes))
-        found: np.ndarray[Any, Any] = np.array(self._home.unwrap(array))
-        return found
+        copied: np.ndarray[Any, Any] = np.array(self._home.unwrap(array))
+        return copied
 
     def from_host(self, array: np.ndarray[Any, Any]) -> FakeArray:
         """Returns a copy."""

@@ -41,7 +41,7 @@ __device__ inline float hetero_gelu(float x) { return 0.5f * x * (1.0f + erff(x 
 
 @record(frozen=True, slots=True)
 class _Rule:
-    """How an operator is written: a template over its arguments and attributes, and the attributes with their defaults."""
+    """The CUDA text of an operator: a template over its arguments and attributes, and the attributes with their defaults."""
 
     template: str
     arguments: int
@@ -163,17 +163,17 @@ def _renumber(tree: Tree, places: list[Any]) -> Tree:
 
 def _list_trees(tree: Tree) -> list[Tree]:
     """Returns all operators of a tree, each distinct one once, arguments first."""
-    found: dict[Tree, None] = {}
+    trees: dict[Tree, None] = {}
 
     def visit(one: Tree) -> None:
-        if isinstance(one, int) or one in found:
+        if isinstance(one, int) or one in trees:
             return
         for argument in one[2]:
             visit(argument)
-        found[one] = None
+        trees[one] = None
 
     visit(tree)
-    return list(found)
+    return list(trees)
 
 
 def write_kernel(tree: Tree, dtypes: tuple[str, ...]) -> KernelText:
@@ -225,7 +225,7 @@ def write_module(text: KernelText) -> str:
 
 
 class FusedOperator:
-    """What runs fused nodes on a card; compiles each tree once for each set of types."""
+    """Runs fused nodes on a card; compiles each tree once for each set of types."""
 
     def __init__(self, card: Card) -> None:
         self._card = card

@@ -27,9 +27,9 @@ class CardNamespace:
         self.random = HostRandom(self)
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._card.xp, name)
-        setattr(self, name, found)
-        return found
+        attribute = getattr(self._card.xp, name)
+        setattr(self, name, attribute)
+        return attribute
 
     def asarray(self, value: Any, dtype: Any = None, order: str | None = None) -> Any:
         """Returns an array on the card.

@@ -41,25 +41,29 @@ DOMAIN = "hetero.gpu"
 _ELEMENTS = frozenset({"float32", "float16", "bfloat16"})
 _MOST_BLOCKS = 1 << 16
 _COLUMN_BYTES = 1 << 30
-"""What the columns of a convolution may take at once; more images than that are computed in turns."""
+"""Bytes that the columns of a convolution may take at once; more images are computed in turns."""
 
 
 def take_operators(network: Network) -> Network:
     """Returns the network with the nodes in the plugin's domain for which the card has an operator of its own."""
 
     def type_of(value: str) -> TensorType | None:
-        found = network.initializers[value].type if value in network.initializers else network.type_of(value)
-        return found if isinstance(found, TensorType) and found.dtype in _ELEMENTS and found.shape is not None else None
+        value_type = network.initializers[value].type if value in network.initializers else network.type_of(value)
+        return (
+            value_type
+            if isinstance(value_type, TensorType) and value_type.dtype in _ELEMENTS and value_type.shape is not None
+            else None
+        )
 
     def find(node: Node) -> Replacement | None:
         types = [type_of(value) for value in node.inputs if value]
-        known = [found for found in types if found is not None]
+        known = [value_type for value_type in types if value_type is not None]
         if node.domain or node.op_type not in _FITS or len(known) != len(types) or not known:
             return None
-        if not _FITS[node.op_type](node, [len(found.shape or ()) for found in known]):
+        if not _FITS[node.op_type](node, [len(value_type.shape or ()) for value_type in known]):
             return None
         # Only the parameters of a normalization may be of another type than the rest.
-        if node.op_type != "LayerNormalization" and len({found.dtype for found in known}) != 1:
+        if node.op_type != "LayerNormalization" and len({value_type.dtype for value_type in known}) != 1:
             return None
         return Replacement((replace(node, domain=DOMAIN),))
 
@@ -140,15 +144,12 @@ class CardOperators:
         w: Array,
         b: Array | None = None,
         *,
-        auto_pad: str = "NOTSET",
-        dilations: tuple[int, ...] | None = None,
         group: int = 1,
         kernel_shape: tuple[int, ...] | None = None,
-        pads: tuple[int, ...] | None = None,
-        strides: tuple[int, ...] | None = None,
+        **geometry: Any,
     ) -> Array:
         """Returns the cross-correlation of x with w, plus b for each output channel. Source: ONNX Conv-22."""
-        windows = lay_windows(x.shape[2:], w.shape[2:], auto_pad=auto_pad, pads=pads, strides=strides, dilations=dilations)
+        windows = lay_windows(x.shape[2:], w.shape[2:], **geometry)
         y = self._convolve(x, w, windows, group)
         return y if b is None else y + b.reshape((-1, *(1,) * len(windows.sizes)))
 
@@ -158,9 +159,9 @@ class CardOperators:
             return narrow(convolve(self._xp, widen(x), widen(w), windows, group), x.dtype)
         if group == channels == outputs and not windows.is_pointwise:
             return self._convolve_depthwise(x, w, windows)
-        found = None if self._convolutions is None else self._convolutions.convolve(x, w, windows, uses_tf32=self.uses_tf32)
-        if found is not None:
-            return found
+        convolved = None if self._convolutions is None else self._convolutions.convolve(x, w, windows, uses_tf32=self.uses_tf32)
+        if convolved is not None:
+            return convolved
         filters = w.reshape(group, outputs // group, -1)
         if windows.is_pointwise:
             y = self._multiply_groups(filters, x.reshape(batch, group, channels // group, -1))

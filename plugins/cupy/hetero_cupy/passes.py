@@ -136,18 +136,25 @@ def split_biases(network: Network) -> Network:
     names = FreshNames(network)
 
     def find(node: Node) -> Replacement | None:
-        made = network.type_of(node.outputs[0]) if node.outputs else None
+        output_type = network.type_of(node.outputs[0]) if node.outputs else None
         bias = network.initializers.get(node.inputs[2]) if node.domain == DOMAIN and len(node.inputs) == 3 else None
-        if bias is None or not isinstance(made, TensorType) or made.shape is None or node.op_type not in ("Conv", "Gemm"):
+        if (
+            bias is None
+            or not isinstance(output_type, TensorType)
+            or output_type.shape is None
+            or node.op_type not in ("Conv", "Gemm")
+        ):
             return None
         if node.attributes.get("beta", 1.0) != 1.0:
             return None
         product, added = names.value(f"{node.outputs[0]}/product"), names.value(f"{node.inputs[2]}/spread")
-        shape = (bias.shape[0], *(1,) * (len(made.shape) - 2)) if node.op_type == "Conv" else bias.shape
+        shape = (bias.shape[0], *(1,) * (len(output_type.shape) - 2)) if node.op_type == "Conv" else bias.shape
         spread = Initializer(bias.dtype, shape, lambda: bias.array.reshape(shape))
         add = Node(names.node(f"{node.name}/bias"), "Add", (product, added), node.outputs, opset=14, since_version=14)
         return Replacement(
-            (replace(node, inputs=node.inputs[:2], outputs=(product,)), add), types={product: made}, initializers={added: spread}
+            (replace(node, inputs=node.inputs[:2], outputs=(product,)), add),
+            types={product: output_type},
+            initializers={added: spread},
         )
 
     return drop_unread(replace_nodes(network, find))

@@ -1,4 +1,4 @@
-"""What an export of GPU holds: the network as it was prepared for the card, each of its large constants as a section of its own.
+"""The content of an export of GPU: the network as it was prepared for the card, each of its large constants as a section of its own.
 
     gpu identity   JSON: the library and the compute capability that it is for
     gpu arena      JSON: where the arrays of runs lie
@@ -91,7 +91,7 @@ class _Row:
 
 @record(frozen=True, slots=True)
 class _Index:
-    """What the constants were prepared for, and these by their place in the model."""
+    """The card that the constants were prepared for, and the constants by their place in the model."""
 
     recipe: Mapping[str, Any]
     rows: Mapping[str, _Row]
@@ -99,9 +99,9 @@ class _Index:
 
 def _read_index(section: Any, where: str) -> _Index:
     try:
-        found = json.loads(bytes(section))
-        rows = {str(int(row["offset"])): _read_row(row) for row in found["constants"]}
-        return _Index(dict(found["recipe"]), rows)
+        index_fields = json.loads(bytes(section))
+        rows = {str(int(row["offset"])): _read_row(row) for row in index_fields["constants"]}
+        return _Index(dict(index_fields["recipe"]), rows)
     except (KeyError, RecursionError, TypeError, ValueError) as error:
         raise _describe_damage(where, f"its section '{WEIGHTS}' cannot be read: {type(error).__name__}: {error}") from error
 
@@ -118,9 +118,9 @@ def _check_row(row: _Row, sections: Mapping[str, Any], where: str) -> None:
             f"section '{row.section}' is said to hold {row.dtype}{list(row.shape)} in layout '{row.layout}'; no constant has that",
         )
     expected = stored_size(row.dtype, prod(row.shape))
-    found = memoryview(sections[row.section]).nbytes if row.section in sections else None
-    if found != expected:
-        has = "is missing" if found is None else f"has {found} bytes"
+    nbytes = memoryview(sections[row.section]).nbytes if row.section in sections else None
+    if nbytes != expected:
+        has = "is missing" if nbytes is None else f"has {nbytes} bytes"
         raise _describe_damage(where, f"section '{row.section}' {has}; {row.dtype}{list(row.shape)} takes {expected}")
 
 
@@ -143,7 +143,7 @@ class SectionWeights:
         """Returns a function that gives a view of the section. Raises: NetworkReadError where there is none of that size."""
         offset = next((entry.value for entry in entries if entry.key == "offset"), "")
         row = self._rows.get(offset)
-        found = 0 if row is None else memoryview(self._sections[row.section]).nbytes
-        if row is None or found != size:
-            raise NetworkReadError(f"{owner} at place {offset[:20]} takes {size} bytes, for which there are {found}")
+        nbytes = 0 if row is None else memoryview(self._sections[row.section]).nbytes
+        if row is None or nbytes != size:
+            raise NetworkReadError(f"{owner} at place {offset[:20]} takes {size} bytes, for which there are {nbytes}")
         return lambda: np.frombuffer(self._sections[row.section], np.uint8)

@@ -113,8 +113,8 @@ class _Lowering:
         )
 
     def _is_float32(self, name: str) -> bool:
-        found = self._network.initializers[name].type if name in self._network.initializers else self._network.type_of(name)
-        return isinstance(found, TensorType) and found.dtype == "float32"
+        value_type = self._network.initializers[name].type if name in self._network.initializers else self._network.type_of(name)
+        return isinstance(value_type, TensorType) and value_type.dtype == "float32"
 
     def _makes_small(self, node: Node, floats: list[str]) -> bool:
         if node.domain or node.bodies or not floats:
@@ -152,8 +152,8 @@ class _Lowering:
         if not name or not self._is_float32(name):
             return name
         copy = self._copies[name] = self._names.value(f"{name}/{self._dtype}")
-        found = self._network.type_of(name)
-        self._types[copy] = TensorType(self._dtype, found.shape if isinstance(found, TensorType) else None)
+        value_type = self._network.type_of(name)
+        self._types[copy] = TensorType(self._dtype, value_type.shape if isinstance(value_type, TensorType) else None)
         return copy
 
     def _cast(self, source: str, target: str, dtype: str) -> None:

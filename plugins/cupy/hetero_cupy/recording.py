@@ -51,7 +51,7 @@ class Recordings:
 
     @property
     def count(self) -> int:
-        """How many signatures are recorded."""
+        """Number of recorded signatures."""
         return sum(recording is not None for recording in self._kept.values())
 
     def _record(self, run: Work, own: tuple[Any, ...], signature: Signature, stream: Any) -> _Recording | None:

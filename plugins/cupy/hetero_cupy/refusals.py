@@ -1,4 +1,4 @@
-"""What the card does not run of what the kernels table has, and why. One function, asked by query and load.
+"""Nodes that the kernels table has and the card does not run, with the reason. One function, asked by query and load.
 
 Values of the host are no work for a card: nodes whose kernels compute there are refused, so that nothing falls back without a word.
 """

@@ -73,7 +73,7 @@ class PlanBook:
 
     @property
     def in_place(self) -> int:
-        """How many arrays of the largest plan are computed in the place of another."""
+        """Number of arrays of the largest plan that are computed in the place of another."""
         return max((plan.in_place for plan in list(self._plans.values()) if plan is not None), default=0)
 
 

@@ -24,7 +24,7 @@ Arrays are C-contiguous, but for those of attention, whose strides are arguments
 
 @record(frozen=True, slots=True)
 class CardFacts:
-    """What is known of a card before anything runs. `capability` is the compute capability, as "9.0"; `memory_bytes` all it has."""
+    """Facts about a card, known before anything runs. `capability` is the compute capability, as "9.0"; `memory_bytes` all it has."""
 
     full_name: str
     capability: str

@@ -18,7 +18,7 @@ PIECE_BYTES = 4 << 20
 
 
 class CopyEngine(Protocol):
-    """What copies need of a library for cards."""
+    """The functions of a card's library that copies need."""
 
     def allocate(self, nbytes: int) -> tuple[Any, np.ndarray[Any, Any], int]:
         """Returns page-locked memory: what keeps it, its bytes as an array, and its address."""

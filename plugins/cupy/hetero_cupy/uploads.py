@@ -18,7 +18,7 @@ SMALLEST_LEFT = 1 << 10
 
 
 class Uploads:
-    """Which array of the card is a copy of which memory of the host, while constants are written. Not for several threads."""
+    """Pairs of host memory and its copy on the card, while constants are written. Not for several threads."""
 
     def __init__(self) -> None:
         # The host's array is kept, too: an address is only its own while it lives.

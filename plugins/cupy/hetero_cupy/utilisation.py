@@ -1,4 +1,4 @@
-"""How busy a card is, from NVIDIA's management library where nvidia-ml-py and a driver are there. CuPy does not say it."""
+"""The load of a card, from NVIDIA's management library where nvidia-ml-py and a driver are there. CuPy does not say it."""
 
 from __future__ import annotations
 

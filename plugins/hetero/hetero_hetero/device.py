@@ -19,9 +19,21 @@ from hetero_core.plan import Plan
 from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_hetero.affinity import SplitTask, begin_assignment, complete_assignment, trace_assignment
 from hetero_hetero.branches import BranchExecutable, cut_branches
+from hetero_hetero.drawing import write_drawing
 from hetero_hetero.executable import HeteroExecutable
 from hetero_hetero.loading import load_stages, require_complete
 from hetero_hetero.payload import export_stages, import_stages
+from hetero_hetero.placement.choice import (
+    BUDGET_KEY,
+    DISTRIBUTION_KEY,
+    INPUTS_KEY,
+    MEMORY_KEY,
+    PIPELINE,
+    PLACEMENT_KEY,
+    PLACEMENTS,
+    PLACING_KEYS,
+    place_nodes,
+)
 from hetero_hetero.stages import build_plan, cut_stages
 
 logger = logging.getLogger(__name__)
@@ -32,6 +44,7 @@ FALLBACK_KEY = "HETERO_FALLBACK"
 SMALLEST_KEY = "HETERO_MIN_SUBGRAPH_SIZE"
 TRACE_KEY = "HETERO_TRACE_SELECTION"
 UNITS_KEY = "HETERO_KEEP_UNITS"
+DOT_KEY = "HETERO_DUMP_GRAPH_DOT"
 POLICIES = ("LARGEST_FIRST", "LEVELS", "FEWEST", "LITERAL")
 FALLBACKS = ("STRICT", "NEXT")
 
@@ -54,6 +67,27 @@ OWN_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
         UNITS_KEY: ConfigKey(
             bool, True, "Whether quantized units stay whole, and shape arithmetic goes to its reader; NO: by priority alone."
         ),
+        DOT_KEY: ConfigKey(
+            bool,
+            False,
+            "Whether a load or an import writes its plan to hetero_subgraphs_<network>.dot in the working folder.",
+            runtime=True,
+        ),
+        PLACEMENT_KEY: ConfigKey(
+            str,
+            PLACEMENTS[0],
+            "Which device runs a node that several take: the first in the list, or the one with which the whole was measured fastest; "
+            "MEASURED uses an earlier measurement where one is kept.",
+            choices=PLACEMENTS,
+        ),
+        BUDGET_KEY: ConfigKey(float, 30.0, "The seconds that MEASURED may measure, where no earlier measurement is kept.", least=0),
+        INPUTS_KEY: ConfigKey(str, "", "An .npz file with the inputs for the runs of MEASURED; empty: they are drawn."),
+        MEMORY_KEY: ConfigKey(
+            dict, None, 'What devices may hold, {"GPU.0": "8GB"}: the network is cut into a pipeline of parts that fit.'
+        ),
+        DISTRIBUTION_KEY: ConfigKey(
+            str, "", f"{PIPELINE} balances the bytes of the network over all devices of the list.", choices=("", PIPELINE)
+        ),
         PROPERTIES_KEY: ConfigKey(dict, None, "Keys for one device of the list alone: {device: {key: value}}."),
     }
 )
@@ -70,10 +104,10 @@ class HeteroDevice(Composer):
     @hookimpl
     def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
         """The device of each node, and the whole plan; where nodes are refused by all there is no plan."""
-        task = self._describe_task(device, network, config)
+        task, decision = place_nodes(self._describe_task(device, network, config), config)
         assignment = begin_assignment(task)
         complete_assignment(task, assignment)
-        plan = None if assignment.refused else build_plan(network, assignment, cut_stages(network, assignment))
+        plan = None if assignment.refused else build_plan(network, assignment, cut_stages(network, assignment), decision)
         if plan is not None and config[TRACE_KEY]:
             plan = replace(plan, selection=trace_assignment(task, assignment))
         refusals = assignment.refusals
@@ -86,14 +120,16 @@ class HeteroDevice(Composer):
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
         """Splits the network and loads each part on its device."""
-        task = self._describe_task(device, network, config)
+        task, decision = place_nodes(self._describe_task(device, network, config), config)
         assignment = begin_assignment(task)
         complete_assignment(task, assignment)
         require_complete(task, assignment)
         if len(network.nodes) == 1 and str(device) in assignment.device_of_node.values():
             return self._load_branches(task, build_plan(network, assignment, cut_stages(network, assignment)))
         stages, loaded = load_stages(task, assignment, may_move=config[FALLBACK_KEY] == "NEXT")
-        plan = build_plan(network, assignment, stages)
+        plan = build_plan(network, assignment, stages, decision)
+        if config[DOT_KEY]:
+            write_drawing(plan)
         parts = [(executable, stage.part) for executable, stage in zip(loaded, stages, strict=True)]
         return HeteroExecutable(
             network.inputs,
@@ -119,7 +155,10 @@ class HeteroDevice(Composer):
         if "index" not in payload.sections:
             return self.load_network(device, unpack_network(payload.sections), config)
         configs = configure_children(self._core, device, self.list_children(device), config)
-        return import_stages(self._core, payload, config, configs)
+        executable = import_stages(self._core, payload, config, configs)
+        if config[DOT_KEY]:
+            write_drawing(executable.plan)
+        return executable
 
     def _describe_task(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> SplitTask:
         children = self.require_children(device)
@@ -132,7 +171,7 @@ class HeteroDevice(Composer):
             error.add_note(f"{FALLBACK_KEY}=NEXT would let {device} go on without it")
             raise
         keys = self.config_keys(device)
-        own = {name: value for name, value in config.items() if value is not None and name in keys}
+        own = {name: value for name, value in config.items() if value is not None and name in keys and name not in PLACING_KEYS}
         # A branch is run within one run of the whole.
         own |= {THREADS_KEY: config[THREADS_KEY], STREAMS_KEY: 1}
         return SplitTask(

@@ -13,6 +13,7 @@ from hetero_core.records import record
 from hetero_hetero.assignment import Assignment
 from hetero_hetero.conflicts import explain_within
 from hetero_hetero.parts import cut_part
+from hetero_hetero.placement.choice import NO_DECISION, Decision
 
 _MOST_STEPS = 400_000
 """Nodes that the searches for conflicts enter together; at about 5 million a second."""
@@ -40,8 +41,8 @@ def cut_stages(network: Network, assignment: Assignment) -> tuple[Stage, ...]:
     )
 
 
-def build_plan(network: Network, assignment: Assignment, cut: Sequence[Stage]) -> Plan:
-    """Returns the plan of stages that were cut, as plain values, for reports."""
+def build_plan(network: Network, assignment: Assignment, cut: Sequence[Stage], decision: Decision = NO_DECISION) -> Plan:
+    """Returns the plan of stages that were cut, as plain values, for reports. Its pins are the network's own, not those of placement."""
     stages = tuple(
         PlanStage(
             index,
@@ -59,11 +60,13 @@ def build_plan(network: Network, assignment: Assignment, cut: Sequence[Stage]) -
         device_of_node=freeze_mapping(assignment.device_of_node),
         operator_of_node=freeze_mapping((node.name, node.operator) for node in network.nodes),
         refusals=freeze_mapping(assignment.refusals),
-        pins=freeze_mapping(assignment.pins),
+        pins=freeze_mapping((name, device) for name, device in assignment.pins.items() if name in network.affinity),
         stages=stages,
         boundaries=_list_boundaries(network, stages),
         conflicts=conflicts,
         unexplained=unexplained,
+        placement=decision.placement,
+        memory=decision.memory,
     )
 
 

@@ -54,5 +54,5 @@ def _find_constant(name: str, graph: Graph, constants: Mapping[str, Initializer]
     sources = {value: _find_constant(value, graph, constants, steps) for value in node.reads}
     if any(array is None for array in sources.values()):
         return None
-    made = compute_known_value(node, graph.types, {value: Initializer.of_array(array) for value, array in sources.items()})
-    return made[name].array if name in made else None
+    known_value = compute_known_value(node, graph.types, {value: Initializer.of_array(array) for value, array in sources.items()})
+    return known_value[name].array if name in known_value else None

@@ -32,8 +32,12 @@ DISTRIBUTIONS = (
 """Distributions that install the folder `onnxruntime`; two of them overwrite each other."""
 
 CPU_PROVIDER = "CPUExecutionProvider"
-_WRONG_REWRITES = ("DoubleQDQPairsRemover",)
-"""Rewrites of ONNX Runtime 1.32 that change a result: two pairs of quantization with other scales become one, which rounds once."""
+_WRONG_REWRITES = ("DoubleQDQPairsRemover", "WeightBiasQuantization")
+"""Rewrites of ONNX Runtime 1.32 that change a result.
+
+Two pairs of quantization with other scales become one, which rounds once. And float weights between a dequantization and a quantization
+are quantized to int8.
+"""
 _SUFFIX = "ExecutionProvider"
 NO_DEVICES = frozenset({"AzureExecutionProvider"})
 """A cloud service, not a device: it runs nothing by itself."""
@@ -142,7 +146,7 @@ def make_options(module: Any, provider: str) -> Any:
 
 
 def _providers(provider: str) -> list[str] | None:
-    """What to hand over beside the options: an unknown name in a list is only warned about, one in the options is an error."""
+    """The providers to hand over beside the options: an unknown name in a list is only warned about, one in the options is an error."""
     return [CPU_PROVIDER] if provider == CPU_PROVIDER else None
 
 

@@ -27,7 +27,7 @@ _PLAIN = frozenset(
 
 
 class Bindings:
-    """What a request has bound, kept for its next run: where the inputs and then the outputs lay, None for what is not bound yet."""
+    """The bindings of a request, kept for its next run: the places of the inputs and then of the outputs; None for those not bound."""
 
     __slots__ = ("bound", "loaded", "places")
 
@@ -116,10 +116,10 @@ class OrtExecutable(Executable):
             else:
                 _bind(binding.bind_output, spec, preset)
         session.run_with_iobinding(binding)
-        made = binding.get_outputs()
+        outputs = binding.get_outputs()
         return tuple(
             _take(value, spec) if preset is None else preset
-            for value, preset, spec in zip(made, presets, self.outputs, strict=True)
+            for value, preset, spec in zip(outputs, presets, self.outputs, strict=True)
         )
 
     def _run_profiled(self, inputs: tuple[Any, ...], profile: Profile) -> tuple[Any, ...]:
@@ -147,7 +147,7 @@ class OrtExecutable(Executable):
         return Node(name, event["args"]["op_name"], (), ()) if index is None else self.network.nodes[index]
 
     def metrics(self) -> dict[str, Any]:
-        """What the engine says about the session."""
+        """Metrics that the engine reports of the session."""
         loaded = self._loaded
         return {} if loaded is None else {"ORT_PROVIDERS": tuple(loaded.session.get_providers())}
 

@@ -1,4 +1,4 @@
-"""What the engine computes wrongly, or fails at when it runs; refused, so that nobody gets a wrong answer or a late error.
+"""Nodes that the engine computes wrongly or fails at when it runs; they are refused, so that nobody gets a wrong answer or a late error.
 
 Each entry was found by a case of ONNX's own backend suite, or by a formula, with the version named; it goes when a newer engine
 passes that case.
@@ -66,9 +66,13 @@ def _check_max_unpool(node: Node, network: Network) -> str | None:
 
 def _check_reduce_max(node: Node, network: Network) -> str | None:
     # ONNX Runtime 1.31: reduce_max_empty_set_bool.
-    found = network.type_of(node.inputs[0])
-    is_bool = isinstance(found, TensorType) and found.dtype == "bool"
-    return f"ONNX Runtime fails at run time on {node.op_type} of an empty bool tensor" if is_bool and _may_be_empty(found) else None
+    input_type = network.type_of(node.inputs[0])
+    is_bool = isinstance(input_type, TensorType) and input_type.dtype == "bool"
+    return (
+        f"ONNX Runtime fails at run time on {node.op_type} of an empty bool tensor"
+        if is_bool and _may_be_empty(input_type)
+        else None
+    )
 
 
 def _may_be_empty(found: object) -> bool:
@@ -85,6 +89,15 @@ def _check_resize(node: Node, network: Network) -> str | None:
     if node.attributes.get("coordinate_transformation_mode") != "align_corners" or not is_scaled:
         return None
     return "ONNX Runtime scales by the rounded size under align_corners, the standard by the scales that are given"
+
+
+def _check_dequantized(node: Node, network: Network) -> str | None:
+    # ONNX Runtime 1.32, no case: it moves a Transpose through the pair, and makes a QuantizeLinear of int32.
+    source = network.type_of(node.inputs[0])
+    is_int32 = getattr(source, "dtype", None) == "int32" and node.inputs[0] not in network.initializers
+    if not is_int32 or len(node.inputs) < 3 or not node.inputs[2] or all(other.op_type != "Transpose" for other in network.nodes):
+        return None
+    return "ONNX Runtime fails to load a DequantizeLinear of int32 with a zero point in a network that has a Transpose"
 
 
 def _check_dropout(node: Node, network: Network) -> str | None:
@@ -109,6 +122,7 @@ _CHECKS: dict[tuple[str, str], Callable[[Node, Network], str | None]] = {
     ("", "Cast"): _check_cast,
     ("", "CastLike"): _check_cast,
     ("", "ConvInteger"): _check_conv_integer,
+    ("", "DequantizeLinear"): _check_dequantized,
     ("", "Dropout"): _check_dropout,
     ("", "MaxUnpool"): _check_max_unpool,
     ("", "ReduceMax"): _check_reduce_max,

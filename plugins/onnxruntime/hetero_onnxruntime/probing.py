@@ -1,4 +1,4 @@
-"""Which nodes the engine takes: one session on each distinct node, kept for as long as the device lives.
+"""The nodes that the engine takes: one session on each distinct node, kept for as long as the device lives.
 
 Making a session of one node takes about 0.2 ms. The engine's table of kernels words the reason where there is no kernel.
 """
@@ -71,10 +71,10 @@ def shorten_message(text: str) -> str:
 
 
 def _refuse_type(value: str, network: Network) -> str | None:
-    found = network.type_of(value)
-    if found is None:
+    value_type = network.type_of(value)
+    if value_type is None:
         return f"the type of '{value}' is not known"
-    dtypes = list_element_types(found)
+    dtypes = list_element_types(value_type)
     if None in dtypes:
         return f"the element type of '{value}' is not known"
     if value not in network.initializers and (packed := sorted(set(map(str, dtypes)) & _PACKED)):
@@ -86,11 +86,11 @@ def _refuse_type(value: str, network: Network) -> str | None:
 def _kernel_versions() -> dict[tuple[str, str], set[tuple[int, int]]]:
     from onnxruntime.capi import onnxruntime_pybind11_state as state  # the engine; loaded already
 
-    found: dict[tuple[str, str], set[tuple[int, int]]] = {}
+    versions: dict[tuple[str, str], set[tuple[int, int]]] = {}
     for kernel in state.get_all_opkernel_def():
         low, high = kernel.version_range
-        found.setdefault((kernel.domain, kernel.op_name), set()).add((low, low if high == _OPEN_END else high))
-    return found
+        versions.setdefault((kernel.domain, kernel.op_name), set()).add((low, low if high == _OPEN_END else high))
+    return versions
 
 
 _OPEN_END = 2**31 - 1

@@ -1,4 +1,4 @@
-"""What the execution provider of OpenVINO computes wrongly, or fails at when it runs; refused, so that nobody gets a wrong answer.
+"""Nodes that the execution provider of OpenVINO computes wrongly or fails at in a run; they are refused, so nobody gets a wrong answer.
 
 Found with onnxruntime-openvino 1.24.1: by a case of ONNX's own backend suite, which the entry names, or by a comparison with the provider
 of processors. An entry goes when a newer distribution is right. What every provider gets wrong is in `known_errors`.
@@ -67,8 +67,8 @@ def _check_node(node: Node, graph: Graph) -> str | None:
     if node.domain:
         return None
     check = _CHECKS.get(node.op_type)
-    found = None if check is None else check(node, graph)
-    return _check_integers(node, graph) if found is None else found
+    error_text = None if check is None else check(node, graph)
+    return _check_integers(node, graph) if error_text is None else error_text
 
 
 def _check_integers(node: Node, graph: Graph) -> str | None:

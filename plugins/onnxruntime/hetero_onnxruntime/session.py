@@ -51,7 +51,7 @@ _CARRIERS = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What shapes a session. `threads` 0 leaves their number to the engine."""
+    """The settings of a session. `threads` 0 leaves their number to the engine."""
 
     provider: str
     level: str
@@ -88,7 +88,7 @@ def build_session(
             # The engine has a limit for each result, 1 GiB, and none for all of them; what it does not fold it computes in each run.
             options.add_session_config_entry(_FOLDED_KEY, str(limit_folding(network) // len(folded)))
         model, kept = _write_model(engine, network, options)
-        disabled = ["QDQPropagationTransformer"] if _loses_zero_points(network) else []
+        disabled = _list_wrong_moves(network)
         disabled += ["MatmulTransposeFusion"] if _may_turn_halves(network) else []
         return Loaded(open_session(engine.module, model, options, settings.provider, disabled=disabled), kept)
 
@@ -129,7 +129,7 @@ def _word_failure(engine: Engine, network: Network, settings: Settings, error: E
 
 
 _MISJUDGED = "InferenceError]"
-"""What the engine says where it folds an If whose condition follows from fixed sizes, and takes what the branch makes for another rank.
+"""The engine's message where it folds an If whose condition follows from fixed sizes, and takes the branch's result for another rank.
 
 ONNX Runtime 1.32, on networks with an If in the body of an If that it runs with open sizes.
 """
@@ -152,17 +152,23 @@ def _open_type(found: ValueType) -> ValueType:
     return replace(found, shape=(None,) * len(found.shape))
 
 
-def _loses_zero_points(network: Network) -> bool:
-    """Says whether the engine may fail to move a dequantization: ONNX Runtime 1.32 makes a QuantizeLinear-21 with a zero point of uint8."""
-    return any(
-        node.op_type == "DequantizeLinear"
-        and not node.domain
-        and node.opset >= 21
-        and node.inputs[0] not in network.initializers
-        and len(node.inputs) > 2
-        and getattr(network.type_of(node.inputs[2]), "dtype", None) != "uint8"
-        for node in network.nodes
+def _list_wrong_moves(network: Network) -> list[str]:
+    """Returns the optimizers that are wrong about a network that dequantizes.
+
+    ONNX Runtime 1.32 repeats a dequantization behind what moves its values (Transpose, Reshape, Slice), with a QuantizeLinear before it.
+    Without a zero point that one makes uint8 of all, in silence; from opset 21 it does so where a zero point says int8, too; and there is
+    none for int32.
+    """
+    dequantizing = [
+        node for node in network.nodes if node.op_type == "DequantizeLinear" and node.inputs[0] not in network.initializers
+    ]
+    types = {getattr(network.type_of(node.inputs[0]), "dtype", None) for node in dequantizing}
+    is_wrong = "int32" in types or any(
+        getattr(network.type_of(node.inputs[0]), "dtype", None) != "uint8"
+        and (len(node.inputs) < 3 or not node.inputs[2] or node.opset >= 21)
+        for node in dequantizing
     )
+    return ["QDQPropagationTransformer"] if is_wrong else []
 
 
 def _may_turn_halves(network: Network) -> bool:
@@ -195,6 +201,6 @@ def refer(module: Any, constant: Initializer) -> Any:
 
 def _require_provider(session: Any, network: Network, provider: str) -> None:
     """A session that was to run elsewhere and says that it runs on the CPU has fallen back."""
-    found = session.get_providers()
-    if provider not in found or (provider != CPU_PROVIDER and found[0] != provider):
-        raise LoadError(f"ONNX Runtime put network '{network.name}' on {', '.join(found)}; expected {provider} alone")
+    providers = session.get_providers()
+    if provider not in providers or (provider != CPU_PROVIDER and providers[0] != provider):
+        raise LoadError(f"ONNX Runtime put network '{network.name}' on {', '.join(providers)}; expected {provider} alone")

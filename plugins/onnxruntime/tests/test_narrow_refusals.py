@@ -71,3 +71,12 @@ def test_large_constant_that_nothing_reads_is_left_out(core: Core) -> None:
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((64, 64), np.float32), "unread"))
     loaded = core.load_network(model, "ORT")
     assert loaded.infer({"x": np.array([1, -2], np.float32)})["y"].tolist() == [-1, 2]
+
+
+def test_withdrawn_operator_runs_in_the_last_opset_that_has_it(core: Core) -> None:
+    # Upsample-9 has the text of Upsample-10, with which ONNX withdrew it.
+    text = """<ir_version: 4, opset_import: ["": 9]> g (float[N,1,H,W] x) => (float[a,b,c,d] y) <float[4] s = {1, 1, 2, 2}>
+    { y = Upsample <mode = "nearest"> (x, s) }"""
+    x = np.arange(6, dtype=np.float32).reshape(1, 1, 2, 3)
+    loaded = core.load_network(onnx.parser.parse_model(text), "ORT")
+    np.testing.assert_array_equal(loaded.infer({"x": x})["y"], x.repeat(2, axis=2).repeat(2, axis=3))

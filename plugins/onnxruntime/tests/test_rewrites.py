@@ -28,6 +28,29 @@ def test_dequantized_numbers_are_turned(opset: int, dtype: str) -> None:
     assert y.tolist() == ((x.T.astype(float) - 3) * 0.5).tolist()
 
 
+@pytest.mark.parametrize("move", ["Transpose <perm = [1, 0]> (a)", "Reshape (a, turned)"])
+@pytest.mark.parametrize("opset", [13, 18, 21])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32"])
+def test_dequantized_numbers_without_a_zero_point_are_moved(opset: int, dtype: str, move: str) -> None:
+    """The engine moves the pair, too, and has a QuantizeLinear to uint8 before it where no zero point says otherwise."""
+    text = f'<ir_version: 8, opset_import: ["": {opset}]> moved ({dtype}[2,3] x) => (float[3,2] y)'
+    text += f" <float s = {{0.5}}, int64[2] turned = {{3, 2}}> {{ a = DequantizeLinear (x, s) y = {move} }}"
+    numbers = np.array([[100, 2, 3], [4, 5, 120]]) if dtype == "uint8" else np.array([[-100, 2, -3], [4, 70000, -6]])
+    x = numbers.astype(dtype)  # 70000 wraps around in int8
+    with Core() as core:
+        y = core.load_network(onnx.parser.parse_model(text), "ORT").infer({"x": x})["y"]
+    moved = x.T if move.startswith("Transpose") else x.reshape(3, 2)
+    assert y.tolist() == (moved.astype(float) * 0.5).tolist()
+
+
+def test_dequantized_int32_with_a_zero_point_is_refused_beside_a_transpose() -> None:
+    text = '<ir_version: 8, opset_import: ["": 17]> g (int32[2,3] x) => (float[3,2] y)'
+    text += " <float s = {0.5}, int32 z = {0}> { a = DequantizeLinear (x, s, z) y = Transpose (a) }"
+    with Core() as core:
+        (reason,) = core.query_network(core.read_network(onnx.parser.parse_model(text)), "ORT").refused.values()
+    assert "fails to load a DequantizeLinear of int32 with a zero point" in reason
+
+
 @pytest.mark.parametrize("order", ["1, 2, 0", "1, 0, 2"])
 def test_product_of_float16_whose_batch_was_turned_does_not_end_the_process(order: str) -> None:
     text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[3,3,3] x) => (float[3,3,2] y) <float16[3,2] w = {{0,0,0,0,0,0}}> {{
@@ -43,3 +66,20 @@ def test_two_pairs_of_other_scales_round_twice() -> None:
     with Core() as core:
         y = core.load_network(onnx.parser.parse_model(PAIRS), "ORT").infer({"x": x})["y"]
     np.testing.assert_allclose(y, twice, atol=1e-6)
+
+
+@pytest.mark.parametrize("product", ["m = MatMul (d, w) p = Add (m, b)", "p = Gemm (d, w, b)"])
+def test_float_weights_are_not_quantized(product: str) -> None:
+    generator = np.random.default_rng(0)
+    weights, bias = (generator.standard_normal(shape).astype(np.float32) for shape in ((12, 17), (17,)))
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (uint8[24,12] x) => (uint8[24,17] y) '
+        "<float s = {0.037}, float t = {0.05}, uint8 z = {0}> "
+        f"{{ d = DequantizeLinear (x, s, z) {product} y = QuantizeLinear (p, t, z) }}"
+    )
+    model.graph.initializer.extend([onnx.numpy_helper.from_array(weights, "w"), onnx.numpy_helper.from_array(bias, "b")])
+    x = generator.integers(0, 255, (24, 12)).astype(np.uint8)
+    with Core() as core:
+        y = core.load_network(model, "ORT").infer({"x": x})["y"]
+    products = (x * np.float64(np.float32(0.037))) @ weights.astype(float) + bias
+    assert y.tolist() == np.clip(np.round(products / np.float64(np.float32(0.05))), 0, 255).tolist()

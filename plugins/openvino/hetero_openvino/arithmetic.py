@@ -1,4 +1,4 @@
-"""What the engine computes wrongly with integers, where NumPy and ONNX's reference are exact.
+"""Integer operators that the engine computes wrongly, where NumPy and ONNX's reference are exact.
 
 OpenVINO 2026.4 on processors computes integers of 64 bits and uint32 in int32, saturates those of 8 bits where the standard's reference
 wraps around, and gives some operators of the wider ones to kernels of float32, which is exact up to 2^24. A node is refused where a value

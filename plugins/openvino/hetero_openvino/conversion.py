@@ -77,11 +77,15 @@ def join_networks(networks: Sequence[Network]) -> bytes:
 
 def find_type_fault(name: str, network: Network) -> str | None:
     """Returns why a value cannot be handed over, or None when it can."""
-    found = network.type_of(name)
-    if not isinstance(found, TensorType):
-        return f"the type of '{name}' is not known" if found is None else f"'{name}' is {found}; OpenVINO takes and gives tensors"
-    if found.dtype == "float64":
+    value_type = network.type_of(name)
+    if not isinstance(value_type, TensorType):
+        return (
+            f"the type of '{name}' is not known"
+            if value_type is None
+            else f"'{name}' is {value_type}; OpenVINO takes and gives tensors"
+        )
+    if value_type.dtype == "float64":
         return f"'{name}' is float64, which OpenVINO computes in float32"
-    if found.dtype not in TYPE_NAMES:
-        return f"'{name}' is {found.dtype}, which OpenVINO does not take or give as an array"
+    if value_type.dtype not in TYPE_NAMES:
+        return f"'{name}' is {value_type.dtype}, which OpenVINO does not take or give as an array"
     return None

@@ -1,4 +1,4 @@
-"""What the engine gets wrong and can be told to get right: operations of its model that are replaced before it is compiled.
+"""Corrections of what the engine computes wrongly: operations of its model that are replaced before it is compiled.
 
 Only those of the model itself; bodies of If, Loop and Scan stay as they are, and `known_errors` refuses what would be wrong there.
 Found with OpenVINO 2026.4; an entry can go when a newer engine is right without it.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 
 def correct_model(model: Any) -> None:
@@ -97,6 +99,16 @@ def _end_where_it_begins(opset: Any, operation: Any) -> None:
         each.set_friendly_name(f"{operation.get_friendly_name()}/{index}")
 
 
+def _keep_slopes_last(opset: Any, operation: Any) -> None:
+    """The standard broadcasts slopes of one dimension along the last axis; the engine takes them for those of the channels."""
+    slopes = operation.input_value(1)
+    rank = slopes.get_partial_shape().rank
+    if rank.is_static and rank.get_length() == 1:
+        raised = opset.unsqueeze(slopes, opset.constant(0, np.int64))
+        raised.set_friendly_name(f"{operation.get_friendly_name()}/0")
+        operation.input(1).replace_source_output(raised.output(0))
+
+
 def _replace(operation: Any, last: Any, before: list[Any]) -> None:
     """Puts new operations into the place of one; their names begin with its own, by which profiles find its node."""
     from openvino.utils import replace_node  # the engine; loaded already
@@ -110,6 +122,7 @@ def _replace(operation: Any, last: Any, before: list[Any]) -> None:
 
 _CORRECTIONS: dict[str, Callable[[Any, Any], None]] = {
     "NonMaxSuppression": _keep_overlaps_at_threshold,
+    "PRelu": _keep_slopes_last,
     "Range": _end_where_it_begins,
     "ReduceMax": _keep_infinities,
     "ReduceMin": _keep_infinities,

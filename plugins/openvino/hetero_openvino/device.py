@@ -19,6 +19,7 @@ from hetero_openvino.arithmetic import find_excess, find_output_excess, settle_l
 from hetero_openvino.engine import Engine
 from hetero_openvino.executable import OpenvinoExecutable, compile_network, open_tensor
 from hetero_openvino.known_errors import QUANTIZED_KEY, find_known_error
+from hetero_openvino.loops import find_endless_loops
 from hetero_openvino.ports import Ports
 from hetero_openvino.probing import Prober
 from hetero_openvino.roundings import find_lost_rounding
@@ -46,7 +47,7 @@ class OpenvinoDevice(EngineDevice):
 
     @hookimpl
     def config_keys(self) -> Mapping[str, ConfigKey]:
-        """What of the engine's properties shapes a compiled model here."""
+        """The engine's properties that shape a compiled model here."""
         return {
             PRECISION_KEY: ConfigKey(
                 str,
@@ -72,6 +73,8 @@ class OpenvinoDevice(EngineDevice):
             ),
             "OPTIMIZATION_CAPABILITIES": lambda: tuple(self._engine.core.get_property(own, "OPTIMIZATION_CAPABILITIES")),
             "DEVICE_ARCHITECTURE": lambda: str(self._engine.core.get_property(own, "DEVICE_ARCHITECTURE")) or "openvino",
+            # OpenVINO 2026.4: Relu of NaN is 0, and so is Gather of an index that is not there.
+            "VALUE_DEVIATIONS": ("INDICES", "NAN"),
         }
 
     def newest_opsets(self, network: Network) -> Mapping[str, int]:
@@ -84,6 +87,7 @@ class OpenvinoDevice(EngineDevice):
             name: f"OpenVINO computes constants ahead, here of {nbytes} bytes or more, and knows no limit"
             for name, nbytes in find_excess_folding(network).items()
         }
+        errors.update(find_endless_loops(network))
         excess = find_output_excess(network)
         if excess is not None:
             return {node.name: errors.get(node.name, excess) for node in network.nodes}
@@ -139,8 +143,11 @@ def _translate(config: Mapping[str, Any], device: str) -> dict[str, Any]:
     streams = config[STREAMS_KEY]
     # OpenVINO 2026.4: a group of fused elementwise operations that has outputs of several shapes is wrong in some loads of ten.
     unfused = {"SNIPPETS_MODE": "DISABLE"} if device == "CPU" else {}
+    # By default it quantizes what is multiplied with dequantized weights, to 8 bits for each 32 elements.
+    exact = {} if config[QUANTIZED_KEY] else {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
     return {
         **unfused,
+        **(exact if device.startswith(("CPU", "GPU")) else {}),
         PRECISION_KEY: config[PRECISION_KEY],
         "PERF_COUNT": "YES" if config["PERF_COUNT"] else "NO",
         # Ours are the threads of one run; the engine's are those of all streams together.

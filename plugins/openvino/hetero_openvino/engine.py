@@ -60,5 +60,5 @@ def find_fault(module: Any, core: Any, device: str) -> str | None:
 
 
 def exact_precision() -> Mapping[str, str]:
-    """What keeps float32 as it is: by default recent processors compute it in bfloat16."""
+    """The setting that keeps float32 as it is: by default recent processors compute it in bfloat16."""
     return {"INFERENCE_PRECISION_HINT": "f32"}

@@ -37,7 +37,7 @@ _SECOND_NAMES = "qQ"
 
 
 _SET_BEFORE: dict[int, Any] = {}
-"""What `infer` is given where all inputs stand in the engine's memory, or were set."""
+"""The argument of `infer` where all inputs stand in the engine's memory, or were set."""
 
 
 @dataclass(slots=True)
@@ -246,7 +246,7 @@ class OpenvinoExecutable(Executable):
         return None
 
     def metrics(self) -> Mapping[str, Any]:
-        """What the engine says about the compiled model; nothing where all outputs are inputs, and nothing was compiled."""
+        """Metrics that the engine reports of the compiled model; none where all outputs are inputs and nothing was compiled."""
         if self.compiled is None:
             return {}
         return {

@@ -1,4 +1,4 @@
-"""What the engine computes wrongly, or fails at when it runs; refused, so that nobody gets a wrong answer or a late error.
+"""Nodes that the engine computes wrongly or fails at when it runs; they are refused, so that nobody gets a wrong answer or a late error.
 
 Each entry was found on OpenVINO 2026.4 by a case of ONNX's own backend suite, which it names, or by a comparison with NumPy; it goes when
 a newer engine is right. The frontend of the engine ignores attributes that it does not know, so what came into an operator
@@ -16,6 +16,7 @@ from hetero_core.network.graph import Graph, Node
 from hetero_core.network.types import TensorType
 from hetero_openvino.arithmetic import find_arithmetic_error
 from hetero_openvino.sequences import find_shared_turn
+from hetero_openvino.strides import find_stride_error
 
 QUANTIZED_KEY = "OPENVINO_QUANTIZED"
 QUANTIZING = frozenset({"DynamicQuantizeLinear", "QuantizeLinear"})
@@ -120,6 +121,18 @@ def _check_dft(node: Node, graph: Graph) -> str | None:
         return "OpenVINO shapes one-sided transforms wrongly"
     is_last = node.since_version >= 20 and not has_input(node, 2)
     return None if is_last or node.since_version < 20 else "OpenVINO ignores the axis of DFT"
+
+
+def _check_if(node: Node, graph: Graph) -> str | None:
+    # No case: an If of (N, L, 24), and a product of two others that is computed before the result of the If is read.
+    if node.inputs[0] in graph.initializers:
+        return None
+    types = [graph.type_of(name) for name in node.outputs if name]
+    is_fixed = all(
+        isinstance(value, TensorType) and value.shape is not None and all(isinstance(size, int) for size in value.shape)
+        for value in types
+    )
+    return None if is_fixed else "OpenVINO lets other values overwrite what an If with open sizes returns"
 
 
 def _check_recurrent(node: Node, graph: Graph) -> str | None:
@@ -264,11 +277,13 @@ _CHECKS: dict[str, Check] = {
     "CastLike": _check_cast,
     "Compress": _check_compress,
     "Concat": _check_concat,
+    "Conv": find_stride_error,
     "DFT": _check_dft,
     "Expand": _check_expand,
     # dynamicquantizelinear, quantizelinear_uint16
     "DynamicQuantizeLinear": refuse(_HALVES),
     "GRU": _check_recurrent,
+    "If": _check_if,
     "LSTM": _check_recurrent,
     "MaxPool": _check_max_pool,
     # No case: without a seed the standard has one made up for each run
@@ -291,8 +306,9 @@ _CHECKS: dict[str, Check] = {
 
 _CHECKS_OF_BODIES = {
     "NonMaxSuppression": "OpenVINO drops boxes whose overlap equals the threshold",
+    "PRelu": "OpenVINO takes slopes of one dimension for those of the channels",
     "ReduceMax": "OpenVINO's maximum of -inf alone, or of nothing, is the lowest float",
     "ReduceMin": "OpenVINO's minimum of inf alone, or of nothing, is the highest float",
     "TopK": "OpenVINO does not return the lower index first among equal values",
 }
-"""What is put right in a network, and not inside a body."""
+"""Faults that are put right in a network, and not inside a body."""

@@ -1,4 +1,4 @@
-"""How large the integers of a network may become: an interval for every value, from inputs, constants and sizes to outputs.
+"""Bounds of the integers of a network: an interval for every value, from inputs, constants and sizes to outputs.
 
 A size, and what is computed from sizes and small constants alone, is taken to be below 2^24, whatever it is the size of. What an operator
 without an entry here returns is taken to fit into 32 bits, as results of bodies are. Floats have an interval only where they come from
@@ -19,7 +19,7 @@ from hetero_core.records import record
 LARGEST = 2**31 - 1
 _LARGEST_SIZE = 2**24
 _UNKNOWN_COUNT = 2**12
-"""How many elements a sum of an open size is taken to have."""
+"""The number of elements that a sum of an open size is taken to have."""
 _MOST_ELEMENTS = 4096
 """Constants of floats with more elements are weights."""
 _RANGES: Mapping[str, tuple[int, int]] = {

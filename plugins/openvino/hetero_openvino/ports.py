@@ -15,7 +15,7 @@ Passes = dict[int, int]
 
 @dataclass(frozen=True)
 class Ports:
-    """Where values go in and come out; None for an input that nothing in the engine's model reads, and for an output that is an input.
+    """Ports of inputs and outputs; None for an input that nothing in the engine's model reads, and for an output that is an input.
 
     `passed` says which input such an output is, `parameters` which input a parameter of the model is, by its name.
     """

@@ -1,4 +1,4 @@
-"""Which nodes the engine takes: all distinct nodes of a network side by side in one model, and one query about it.
+"""The nodes that the engine takes: all distinct nodes of a network side by side in one model, and one query about it.
 
 A query takes more than 10 ms however small the model is. Nodes that do not touch each other are answered as if each were alone; what
 the frontend cannot convert at all is found by halves. A node that the engine refuses alone it may take in its network, where it knows
@@ -122,7 +122,7 @@ def _walk_up(outputs: Iterable[Any]) -> Iterable[Any]:
 
 def shorten_message(text: str) -> str:
     """Returns an engine's message without the places in its source, on one line."""
-    kept = [line for line in text.splitlines() if line.strip() and not line.startswith(("Exception from", "Check '"))]
-    line = " ".join(" ".join(kept if kept else [text]).split())
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith(("Exception from", "Check '"))]
+    line = " ".join(" ".join(lines if lines else [text]).split())
     line = re.sub(r"(?:Exception from )?src/\S+:\d+:?\s*", "", line)
     return line if len(line) <= 300 else line[:297] + "..."

@@ -12,8 +12,9 @@ from contextlib import suppress
 from typing import Any
 
 from hetero_core import hookspecs
-from hetero_core.contract import RunContext
+from hetero_core.contract import CancelToken, RunContext
 from hetero_core.devices.provenance import find_core_version
+from hetero_core.devices.watch import find_end_of_wait
 from hetero_core.errors import DeviceCrashedError, DeviceUnavailableError
 from hetero_core.network.types import ValueSpec
 from hetero_core.remote.failures import restore_failure
@@ -69,7 +70,8 @@ class ProcessCarrier:
             if self._link is not None and not self._link.is_dead:
                 return self._link
             if self._link is not None:
-                self._crashes += 1
+                # One that hung and was ended for it has cost its caller all the time that the caller had set; it may try again.
+                self._crashes += not self._link.is_ended_by_us
                 self._link.close()
                 self._link = None
                 if self._crashes < _MOST_CRASHES:
@@ -98,10 +100,14 @@ class ProcessCarrier:
         self._crashes = 0
 
     def call(
-        self, operation: str, *arguments: Any, bulk: Sequence[Any] = (), seconds: float | None = None
+        self, operation: str, *arguments: Any, bulk: Sequence[Any] = (), token: CancelToken | None = None
     ) -> tuple[Any, Sequence[Any]]:
-        """Returns what the child answers, and its buffers. Raises: the child's error; DeviceCrashedError."""
-        link = self.find_link()
+        """Returns what the child answers, and its buffers. A child that hangs is ended when nobody waits any more: after the DEADLINE of
+        the load or query that this thread works for, or when `token` is set.
+
+        Raises: the child's error; DeviceCrashedError; DeadlineExceededError.
+        """
+        link, end_of_wait = self.find_link(), find_end_of_wait()
         self._tell_forgotten(link)
         blocks = [open_block(buffer) for buffer in bulk]
         try:
@@ -110,7 +116,8 @@ class ProcessCarrier:
                 dump_value((operation, arguments)),
                 [block.fileno() for block in blocks],
                 what=f"answered '{operation}'",
-                seconds=seconds,
+                token=token,
+                end_of_wait=end_of_wait,
             )
         finally:
             for block in blocks:
@@ -124,10 +131,10 @@ class ProcessCarrier:
             raise restore_failure(load_value(answer.text), f"by device {self._device} in another process")
         return answer.text
 
-    def open_session(self, number: int, outputs: tuple[ValueSpec, ...]) -> ProcessSession:
+    def open_session(self, number: int, outputs: tuple[ValueSpec, ...], token: CancelToken) -> ProcessSession:
         """Returns the near end of a request on a network of the child."""
         session, link = next(self._sessions), self.find_link()
-        self.call("open_session", session, number)
+        self.call("open_session", session, number, token=token)
         return ProcessSession(self, session, link)
 
     def forget(self, session: int, link: Link) -> None:

@@ -1,25 +1,33 @@
-"""Messages between two processes: a Unix socket that keeps their borders, and open files beside them for whatever is large.
+"""Messages between two processes: lanes of two pipes, and a socket beside them for open files, in which lies whatever is large.
 
-A message is a number (of the request), a kind, a text, and descriptors. Nothing has a name in the file system: when both ends are gone,
-nothing is left.
+A message is a kind, a number (of the request on its lane), a text, and descriptors. Nothing has a name in the file system: when both ends
+are gone, nothing is left.
+
+    control   LANE + its ends, CANCEL + lane and number ──────>   the child's main thread
+    lane      RUN or CALL ──────> a thread of the child ──────>   ANSWER or FAILURE
+
+A lane carries one request at a time, so that whoever waits reads its own answer and nobody else is woken. A pipe, because a message costs
+3 us there and 10 on a Unix socket, which alone carries descriptors.
 """
 
 from __future__ import annotations
 
+import io
 import mmap
 import os
+import select
 import socket
 import struct
-import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
-CALL, ANSWER, FAILURE, RUN, CANCEL = range(5)
-_HEADER = struct.Struct("<IBB")
-_LARGEST_TEXT = 60_000
-"""Bytes of one packet; a longer text goes as a file."""
-_MOST_FILES = 16
+CALL, ANSWER, FAILURE, RUN, LANE, CANCEL = range(6)
+_HEADER = struct.Struct("<IBBB")
+CONTROL = struct.Struct("<BII")
+"""A message of the control channel: its kind, the lane, and the request on that lane."""
+_LARGEST_PACKET = select.PIPE_BUF
+"""Bytes that a pipe takes at once, so that they are read at once; a longer text goes as a file."""
+_LARGEST_TEXT = _LARGEST_PACKET - _HEADER.size
 
 
 class Message(NamedTuple):
@@ -32,47 +40,56 @@ class Message(NamedTuple):
 
 
 class Channel:
-    """One end. Many threads may send; one at a time receives."""
+    """One end of a lane; one thread has it at a time. Takes over its descriptors."""
 
-    def __init__(self, end: socket.socket) -> None:
-        self._end = end
-        self._sending = threading.Lock()
+    def __init__(self, reader: int, writer: int, files: int) -> None:
+        self._reader, self._writer = io.FileIO(reader), io.FileIO(writer, "w")
+        self._socket = socket.socket(fileno=files)
+        self._poll = select.poll()
+        self._poll.register(reader, select.POLLIN)
 
     def send(self, number: int, kind: int, text: bytes = b"", files: Sequence[int] = ()) -> None:
         """Sends a message. Raises: OSError where nobody is at the other end."""
         if len(text) > _LARGEST_TEXT:
             with open_block(text) as block:
-                self._send(_HEADER.pack(number, kind, 1), (*files, block.fileno()))
-            return
-        self._send(_HEADER.pack(number, kind, 0) + text, files)
+                self._send(number, kind, b"", (*files, block.fileno()), is_file=1)
+        else:
+            self._send(number, kind, text, files, is_file=0)
 
-    def _send(self, packet: bytes, files: Sequence[int]) -> None:
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(files)}i", *files))] if files else []
-        with self._sending:
-            self._end.sendmsg([packet], rights)
+    def _send(self, number: int, kind: int, text: bytes, files: Sequence[int], *, is_file: int) -> None:
+        # Before the text that counts them: whoever has read that does not wait for them.
+        if files:
+            socket.send_fds(self._socket, [b"f"], files)
+        self._writer.write(_HEADER.pack(number, kind, is_file, len(files)) + text)
+
+    def wait(self, seconds: float) -> bool:
+        """Says whether there is something to receive, or the other end is closed; waits so long for it."""
+        return bool(self._poll.poll(seconds * 1000))
 
     def receive(self) -> Message | None:
         """Waits for the next message; None when the other end is closed. Raises: OSError for a broken one."""
-        packet, rights, _, _ = self._end.recvmsg(
-            _LARGEST_TEXT + _HEADER.size, socket.CMSG_SPACE(4 * _MOST_FILES), socket.MSG_CMSG_CLOEXEC
-        )
+        packet = self._reader.read(_LARGEST_PACKET)
         if not packet:
             return None
-        number, kind, is_file = _HEADER.unpack_from(packet)
-        files = tuple(one for _, _, raw in rights for (one,) in struct.iter_unpack("i", raw))
+        number, kind, is_file, count = _HEADER.unpack_from(packet)
+        if not count:
+            return Message(number, kind, packet[_HEADER.size :], ())
+        files = tuple(socket.recv_fds(self._socket, 1, count, socket.MSG_CMSG_CLOEXEC)[1])
         if not is_file:
             return Message(number, kind, packet[_HEADER.size :], files)
         return Message(number, kind, bytes(take_block(files[-1])), files[:-1])
 
-    def fileno(self) -> int:
-        """Returns the descriptor, to be waited for."""
-        return self._end.fileno()
-
     def close(self) -> None:
-        """Ends the conversation; who waits at the other end learns of it."""
-        with suppress(OSError):  # the other end may have gone before
-            self._end.shutdown(socket.SHUT_RDWR)
-        self._end.close()
+        """Closes this end; who waits at the other one learns of it."""
+        for end in (self._reader, self._writer, self._socket):
+            end.close()
+
+
+def open_lane() -> tuple[Channel, tuple[int, int, int]]:
+    """Returns one end of a new lane, and the descriptors of the other one, to be sent and closed. Raises: OSError."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    there, back = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
+    return Channel(back[0], there[1], ours.detach()), (there[0], back[1], theirs.detach())
 
 
 def open_block(content: Any) -> Any:

@@ -1,7 +1,7 @@
 """The child process: a Core with one device, behind a channel. Run as `python -m hetero_process.child SOCKET LIFELINE MEMORY DEVICE`.
 
-Threads take turns at reading: whoever has read a message works on it, and another one reads the next. The child ends with its parent,
-also where it hangs: the kernel sends SIGIO, which ends a process, when the parent's end of the lifeline closes.
+The main thread reads the control channel, and each lane has a thread that reads and answers. The child ends with its parent, also where
+it hangs: the kernel sends SIGIO, which ends a process, when the parent's end of the lifeline closes.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Sequence
-from typing import Any
+from contextlib import suppress
 
 from hetero_core.contract import CancelToken
 from hetero_core.core import Core
@@ -20,7 +19,7 @@ from hetero_core.network.types import HOST
 from hetero_core.remote.failures import describe_failure
 from hetero_core.remote.host import Host, HostSession
 from hetero_core.remote.values import dump_value, load_value
-from hetero_process.channel import ANSWER, CANCEL, FAILURE, RUN, Channel, Message, open_block, take_block
+from hetero_process.channel import ANSWER, CANCEL, CONTROL, FAILURE, RUN, Channel, Message, open_block, take_block
 from hetero_process.segments import Reader, Writer
 
 
@@ -37,92 +36,107 @@ class _Session:
         )
 
 
+class _Lane:
+    """A channel and the thread that reads it: one request after the other, with the token by which each can be cancelled."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.request = self.cancelled = 0
+        self.token = CancelToken()
+
+    def begin(self, request: int) -> None:
+        """Notes the request that is under way; a message that cancels it may have come before it."""
+        self.token = CancelToken()
+        self.request = request
+        if self.cancelled == request:
+            self.token.is_set = True
+
+    def cancel(self, request: int) -> None:
+        """Cancels a request, if it is under way or to come."""
+        self.cancelled = request
+        token = self.token
+        if self.request == request:
+            token.is_set = True
+
+
 class Child:
     """Answers the parent until it is gone."""
 
-    def __init__(self, channel: Channel, host: Host) -> None:
-        self._channel = channel
+    def __init__(self, control: socket.socket, host: Host) -> None:
+        self._control = control
         self._host = host
         self._sessions: dict[int, _Session] = {}
-        self._tokens: dict[int, CancelToken] = {}
-        self._reading = threading.Lock()
-        self._counting = threading.Lock()
-        self._idle = 1
+        self._lanes: dict[int, _Lane] = {}
 
     def serve(self) -> None:
-        """Reads and answers messages; returns when the parent has closed its end."""
+        """Opens lanes and cancels requests; ends the process when the parent has closed its end."""
         while True:
-            with self._reading:
-                message = self._channel.receive()
-                if message is None:
-                    os._exit(0)  # other threads may hang in a device
-                if message.kind == RUN:
-                    # Before the next message is read: it may be the one that cancels this run.
-                    self._tokens[message.number] = CancelToken()
-                with self._counting:
-                    self._idle -= 1
-                    if self._idle == 0:
-                        self._idle += 1
-                        threading.Thread(target=self.serve, daemon=True, name="hetero-process").start()
-            self._handle(message)
-            with self._counting:
-                self._idle += 1
+            packet, ends, _, _ = socket.recv_fds(self._control, CONTROL.size, 3, socket.MSG_CMSG_CLOEXEC)
+            if not packet:
+                os._exit(0)  # other threads may hang in a device
+            kind, number, request = CONTROL.unpack(packet)
+            if kind == CANCEL:
+                self._lanes[number].cancel(request)
+                continue
+            lane = self._lanes[number] = _Lane(Channel(*ends))
+            threading.Thread(target=self._serve_lane, args=(lane,), daemon=True, name="hetero-process").start()
 
-    def _handle(self, message: Message) -> None:
-        if message.kind == CANCEL:
-            token = self._tokens.get(message.number)
-            if token is not None:
-                token.is_set = True
-            return
+    def _serve_lane(self, lane: _Lane) -> None:
+        try:
+            # An OSError: nobody waits for the answer any more.
+            with suppress(OSError):
+                while (message := lane.channel.receive()) is not None:
+                    self._handle(lane, message)
+        finally:
+            lane.channel.close()
+
+    def _handle(self, lane: _Lane, message: Message) -> None:
         try:
             if message.kind == RUN:
-                self._run(message)
+                lane.begin(message.number)
+                self._run(lane, message)
             else:
-                self._call(message)
+                self._call(lane.channel, message)
         except BaseException as error:  # noqa: BLE001  # raised again in the parent
-            self._channel.send(message.number, FAILURE, dump_value(describe_failure(error)))
-        finally:
-            self._tokens.pop(message.number, None)
+            lane.channel.send(message.number, FAILURE, dump_value(describe_failure(error)))
 
-    def _call(self, message: Message) -> None:
+    def _call(self, channel: Channel, message: Message) -> None:
         operation, arguments = load_value(message.text)
         bulk = [take_block(file) for file in message.files]
         if operation == "open_session":
             number, network = arguments
             self._sessions[number] = _Session(self._host.open_session(network))
-            self._channel.send(message.number, ANSWER, dump_value(None))
+            channel.send(message.number, ANSWER, dump_value(None))
             return
         if operation == "close_sessions":
             for number in arguments:
                 self._sessions.pop(number, None)
-            self._channel.send(message.number, ANSWER, dump_value(None))
+            channel.send(message.number, ANSWER, dump_value(None))
             return
         result, buffers = self._host.answer(operation, arguments, bulk)
-        self._answer(message.number, result, buffers)
-
-    def _answer(self, number: int, result: Any, buffers: Sequence[Any]) -> None:
         blocks = [open_block(buffer) for buffer in buffers]
         try:
-            self._channel.send(number, ANSWER, dump_value(result), [block.fileno() for block in blocks])
+            channel.send(message.number, ANSWER, dump_value(result), [block.fileno() for block in blocks])
         finally:
             for block in blocks:
                 block.close()
 
-    def _run(self, message: Message) -> None:
+    def _run(self, lane: _Lane, message: Message) -> None:
         number, measures = int.from_bytes(message.text[:4], "little"), bool(message.text[4])
-        one = self._sessions[number]
-        inputs = one.reader.read(message.text[5:], message.files[0] if message.files else None)
-        presets = one.writer.views if one.can_preset and one.writer.views else None
-        outputs, times = one.session.run(inputs, presets, self._tokens[message.number], measures=measures)
-        text, file = one.writer.place(outputs)
+        session = self._sessions[number]
+        inputs = session.reader.read(message.text[5:], message.files[0] if message.files else None)
+        presets = session.writer.views if session.can_preset and session.writer.views else None
+        outputs, times = session.session.run(inputs, presets, lane.token, measures=measures)
+        text, file = session.writer.place(outputs)
         timed = dump_value(times) if times else b""
+        answer = len(timed).to_bytes(4, "little") + timed + text
+        if file is None:
+            lane.channel.send(message.number, ANSWER, answer)
+            return
         try:
-            self._channel.send(
-                message.number, ANSWER, len(timed).to_bytes(4, "little") + timed + text, () if file is None else (file,)
-            )
+            lane.channel.send(message.number, ANSWER, answer, (file,))
         finally:
-            if file is not None:
-                os.close(file)
+            os.close(file)
 
 
 def _hang_on(lifeline: int) -> None:
@@ -145,10 +159,10 @@ def main() -> None:
     # What engines print belongs to no answer of the parent's.
     os.dup2(2, 1)
     _limit_memory(memory)
-    channel = Channel(socket.socket(fileno=end))
+    control = socket.socket(fileno=end)
     # The parent limits how long an answer may take.
     with Core(device_timeout=None) as core:
-        Child(channel, Host(core, device)).serve()
+        Child(control, Host(core, device)).serve()
 
 
 if __name__ == "__main__":

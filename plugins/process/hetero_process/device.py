@@ -12,7 +12,7 @@ from hetero_core.contract import ConfigKey, DeviceName, Executable, Payload, Que
 from hetero_core.errors import DeviceNameError, DeviceUnavailableError, HeteroError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
-from hetero_core.remote.mirror import RemoteExecutable, import_remote, load_remote, query_remote, select_config
+from hetero_core.remote.mirror import RemoteExecutable, call_again, import_remote, load_remote, query_remote, select_config
 from hetero_process.carrier import ProcessCarrier
 
 DEVICE_KEY = "PROCESS_DEVICE"
@@ -29,7 +29,14 @@ OWN_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
     }
 )
 _FORWARDED_METRICS = frozenset(
-    ("OPTIMIZATION_CAPABILITIES", "DEVICE_ARCHITECTURE", "RANGE_FOR_STREAMS", "RANGE_FOR_ASYNC_INFER_REQUESTS", "MAX_BATCH_SIZE")
+    (
+        "OPTIMIZATION_CAPABILITIES",
+        "DEVICE_ARCHITECTURE",
+        "RANGE_FOR_STREAMS",
+        "RANGE_FOR_ASYNC_INFER_REQUESTS",
+        "MAX_BATCH_SIZE",
+        "VALUE_DEVIATIONS",
+    )
 )
 
 
@@ -44,6 +51,8 @@ class ProcessDevice:
         self._name = name
         self._lock = threading.Lock()
         self._carriers: dict[tuple[str, str, int], ProcessCarrier] = {}
+        # By what stands behind the colon: where a call with a configuration has used it last.
+        self._carrier_in_use: dict[str, ProcessCarrier] = {}
 
     @hookimpl
     def config_keys(self, device: DeviceName) -> Mapping[str, ConfigKey]:
@@ -67,13 +76,17 @@ class ProcessDevice:
         }
         if not device.arguments:
             return own
-        carrier = self._find_carrier(device)
-        description = carrier.describe()
+        carrier = self._carrier_in_use.get(device.arguments) or self._find_carrier(device)
+        try:
+            description = carrier.describe()
+        except HeteroError:
+            # As above: it may be a device of another environment, which the configuration of a call will name.
+            return own
         forwarded = {name: self._ask(carrier, name) for name in description.metrics if name in _FORWARDED_METRICS}
         return {**own, **forwarded, "FULL_DEVICE_NAME": f"{description.full_name}, in a process of its own"}
 
     def _ask(self, carrier: ProcessCarrier, name: str) -> Callable[[], Any]:
-        return lambda: carrier.call("metric", name)[0]
+        return lambda: call_again(lambda: carrier.call("metric", name))[0]
 
     @hookimpl
     def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
@@ -104,6 +117,7 @@ class ProcessDevice:
         with self._lock:
             carriers = list(self._carriers.values())
             self._carriers.clear()
+            self._carrier_in_use.clear()
         for carrier in carriers:
             carrier.close()
         return True
@@ -120,4 +134,6 @@ class ProcessDevice:
             carrier = self._carriers.get(place)
             if carrier is None:
                 carrier = self._carriers[place] = ProcessCarrier(*place)
+            if config is not None:
+                self._carrier_in_use[device.arguments] = carrier
             return carrier

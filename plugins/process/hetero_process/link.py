@@ -1,42 +1,45 @@
-"""The parent's end: starts the child, sends requests, and waits; whoever waits reads, for itself and for the others.
+"""The parent's end: starts the child, sends requests, and waits. Each request has a lane for itself.
 
-A thread that waits polls now and then whether its caller has given up. A child that does not answer a cancelled run within GRACE
-seconds is ended.
+A thread that waits polls now and then whether its caller has given up. A child that does not answer within GRACE seconds from then on
+is ended.
 """
 
 from __future__ import annotations
 
-import itertools
+import io
 import os
-import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from time import monotonic
+from weakref import WeakSet
 
 from hetero_core.contract import CancelToken
-from hetero_core.errors import DeviceCrashedError
+from hetero_core.errors import DeadlineExceededError, DeviceCrashedError
 from hetero_core.remote.mirror import HostReplacedError
-from hetero_process.channel import CANCEL, Channel, Message
+from hetero_core.runtime.forks import call_in_child
+from hetero_process.channel import CANCEL, CONTROL, LANE, Channel, Message, open_lane
 
 GRACE = 1.0
-"""Seconds that a child has to give up a run that was cancelled."""
+"""Seconds that a child has to give up what nobody waits for any more."""
 _POLL = 0.05
 """Seconds between two looks at whether the caller has given up."""
 
 
-class _Waiting:
-    """A request that waits for its answer: it is woken when the answer is here, or when it is its turn to read."""
+class _Lane:
+    """A channel to a thread of the child of its own: one request after the other."""
 
-    __slots__ = ("answer", "event", "what")
+    __slots__ = ("channel", "number", "requests")
 
-    def __init__(self, what: str) -> None:
-        self.what = what
-        self.answer: Message | None = None
-        self.event = threading.Event()
+    def __init__(self, channel: Channel, number: int) -> None:
+        self.channel = channel
+        self.number = number
+        self.requests = 0
 
 
 class Link:
@@ -58,7 +61,7 @@ class Link:
                 start_new_session=True,
             )
         except OSError as error:
-            os.close(self._lifeline)
+            self._lifeline.close()
             ours.close()
             raise DeviceCrashedError(
                 f"cannot start a process for device {device} with '{python}': {error.strerror or error}"
@@ -66,15 +69,18 @@ class Link:
         finally:
             theirs.close()
             os.close(lifeline)
-        self._channel = Channel(ours)
-        self._numbers = itertools.count(1)
+        self._control = ours
         self._lock = threading.Lock()
-        self._waiting: dict[int, _Waiting] = {}
-        self._is_read = False
-        self._poll = select.poll()
-        self._poll.register(self._channel.fileno(), select.POLLIN)
+        self._lanes: list[_Lane] = []
+        self._free: deque[_Lane] = deque()
         self._end = ""
-        self._culprit: int | None = None
+        self._culprit: object = None
+        _links.add(self)
+
+    @property
+    def is_ended_by_us(self) -> bool:
+        """Says whether the child was ended because it hung; it did not crash."""
+        return self._culprit is not None
 
     @property
     def is_dead(self) -> bool:
@@ -89,92 +95,86 @@ class Link:
         *,
         what: str,
         token: CancelToken | None = None,
-        seconds: float | None = None,
+        end_of_wait: float | None = None,
     ) -> Message:
-        """Sends a request and returns its answer. `what` is the request in messages; `seconds` is how long the answer may take.
+        """Sends a request and returns its answer. `what` is the request in messages; nobody waits for the answer after `end_of_wait`,
+        on the clock of `time.monotonic`.
 
-        Raises: DeviceCrashedError where the child is gone or had to be ended.
+        Raises: DeviceCrashedError where the child is gone; DeadlineExceededError where it had to be ended for this request.
         """
-        number, waiting = next(self._numbers), _Waiting(what)
-        with self._lock:
-            if self._end:
-                raise self._describe_end(what, is_bystander=self._culprit is not None)
-            self._waiting[number] = waiting
         try:
-            self._channel.send(number, kind, text, files)
+            lane = self._free.pop()
+        except IndexError:
+            lane = self._open_lane()
+        try:
+            lane.requests += 1
+            lane.channel.send(lane.requests, kind, text, files)
+            answer = self._await(lane, what, token, None if end_of_wait is None else end_of_wait + GRACE)
         except OSError:
-            self._bury()
-        self._await(number, waiting, token, None if seconds is None else monotonic() + seconds)
-        answer = waiting.answer
+            answer = None
+        except BaseException:  # an interrupt: the answer is still to come, and the lane is of no use for another request
+            lane.channel.close()
+            raise
         if answer is None:
-            raise self._describe_end(what, is_bystander=self._culprit not in (None, number))
+            lane.channel.close()
+            self._bury()
+            if self._culprit is lane:
+                raise DeadlineExceededError(str(self._describe_end(what)))
+            raise self._describe_end(what, is_bystander=self._culprit is not None)
+        self._free.append(lane)
+        if self._end:
+            self._close_lanes()
         return answer
 
-    def _await(self, number: int, waiting: _Waiting, token: CancelToken | None, limit: float | None) -> None:
-        """Waits until the answer is here or the child is gone; reads while nobody else does."""
-        is_told = False
-        while waiting.answer is None and not self._end:
+    def _open_lane(self) -> _Lane:
+        """Returns a further lane: there are as many as there have been requests at once. Raises: OSError where no socket can be had."""
+        channel, ends = open_lane()
+        try:
             with self._lock:
-                is_reader = not self._is_read and waiting.answer is None
-                self._is_read |= is_reader
-            if is_reader:
-                try:
-                    self._read_once()
-                finally:
-                    self._pass_on()
-            else:
-                waiting.event.wait(_POLL)
-                waiting.event.clear()
-            if token is not None and token.is_set and not is_told and waiting.answer is None:
+                lane = _Lane(channel, len(self._lanes))
+                self._lanes.append(lane)
+            self._tell(LANE, lane, ends)
+        finally:
+            for end in ends:
+                os.close(end)
+        return lane
+
+    def _tell(self, kind: int, lane: _Lane, ends: Sequence[int] = ()) -> None:
+        """Sends a message on the control channel. Where nobody reads any more, nobody answers on the lane either, which says so."""
+        with suppress(OSError), self._lock:
+            socket.send_fds(self._control, [CONTROL.pack(kind, lane.number, lane.requests)], ends)
+
+    def _close_lanes(self) -> None:
+        """Closes the lanes that are free; the others are closed by the requests that have them."""
+        with suppress(IndexError):
+            while True:
+                self._free.pop().channel.close()
+
+    def _await(self, lane: _Lane, what: str, token: CancelToken | None, limit: float | None) -> Message | None:
+        """Returns the answer, None where the child is gone. Raises: OSError where its end is."""
+        is_told = False
+        while True:
+            if lane.channel.wait(_POLL):
+                return lane.channel.receive()
+            if self._end:
+                return None
+            if token is not None and token.is_set and not is_told:
                 is_told, limit = True, monotonic() + GRACE
-                self._tell_cancel(number)
-            if limit is not None and monotonic() > limit and waiting.answer is None:
-                self.kill(f"it did not answer in time while it {waiting.what}", culprit=number)
-        with self._lock:
-            self._waiting.pop(number, None)
+                self._tell(CANCEL, lane)
+            if limit is not None and monotonic() > limit:
+                self.kill(f"it did not answer in time while it {what}", culprit=lane)
+                return None
 
-    def _tell_cancel(self, number: int) -> None:
-        try:
-            self._channel.send(number, CANCEL)
-        except OSError:
-            self._bury()
-
-    def _read_once(self) -> None:
-        """Waits a moment for a message, and gives it to whoever waits for it."""
-        try:
-            if not self._poll.poll(_POLL * 1000):
-                return
-            message = self._channel.receive()
-        except (OSError, ValueError):
-            message = None
-        if message is None:
-            self._bury()
-            return
-        with self._lock:
-            waiting = self._waiting.get(message.number)
-            if waiting is not None:
-                waiting.answer = message
-                waiting.event.set()
-                return
-        for file in message.files:
-            os.close(file)
-
-    def _pass_on(self) -> None:
-        """Lets another one who waits read."""
-        with self._lock:
-            self._is_read = False
-            following = next((one for one in self._waiting.values() if one.answer is None), None)
-        if following is not None:
-            following.event.set()
-
-    def kill(self, reason: str, *, culprit: int) -> None:
+    def kill(self, reason: str, *, culprit: object) -> None:
         """Ends the child at once because of a request; the others that are under way are told that it was not theirs."""
-        self._culprit = culprit
+        with self._lock:
+            if not self._end:
+                self._culprit, self._end = culprit, f"was ended: {reason}"
         self._process.kill()
-        self._bury(f"was ended: {reason}")
+        self._bury()
 
     def _bury(self, reason: str = "") -> None:
-        """Notes that the child is gone, and why, and wakes all who wait for it."""
+        """Waits for the child that is gone, and notes why it is."""
         try:
             status = self._process.wait(timeout=GRACE)
         except subprocess.TimeoutExpired:
@@ -183,10 +183,7 @@ class Link:
         with self._lock:
             if not self._end:
                 self._end = reason or _describe_status(status)
-                os.close(self._lifeline)
-            waiting = list(self._waiting.values())
-        for one in waiting:
-            one.event.set()
+            self._lifeline.close()
 
     def _describe_end(self, what: str, *, is_bystander: bool = False) -> DeviceCrashedError:
         kind = HostReplacedError if is_bystander else DeviceCrashedError
@@ -194,15 +191,36 @@ class Link:
 
     def close(self) -> None:
         """Lets the child end, and waits for it; one that hangs is ended."""
-        self._channel.close()
+        with suppress(OSError):  # the child may have gone before
+            self._control.shutdown(socket.SHUT_RDWR)
+        self._control.close()
         if not self._end:
             self._bury("was closed")
+        self._close_lanes()
+
+    def drop(self) -> None:
+        """Closes what this process holds of the child. A fork would keep it alive after the parent's end."""
+        self._lifeline.close()
+        self._control.close()
+        for lane in self._lanes:
+            lane.channel.close()
 
 
-def _open_lifeline() -> tuple[int, int]:
+_links: WeakSet[Link] = WeakSet()
+
+
+def _drop_links() -> None:
+    for link in list(_links):
+        link.drop()
+
+
+call_in_child(_drop_links)
+
+
+def _open_lifeline() -> tuple[io.FileIO, int]:
     """Returns the two ends of a pipe: ours, which nobody inherits, and the child's."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
-    return writer, reader
+    return io.FileIO(writer, "w"), reader
 
 
 def _describe_status(status: int) -> str:

@@ -26,7 +26,6 @@ class Writer:
 
     def __init__(self) -> None:
         self._block: mmap.mmap | None = None
-        self._signature: Signature | None = None
         self.views: tuple[Any, ...] = ()
 
     def place(self, values: Sequence[Any]) -> tuple[bytes, int | None]:
@@ -34,10 +33,9 @@ class Writer:
 
         The descriptor is to be sent and closed. An array that lies in the block already, as a preset output, is not copied.
         """
-        signature = tuple(_describe(value) for value in values)
-        if signature == self._signature and None not in signature:
-            self._fill(values)
+        if self._block is not None and self._fill(values):
             return b"", None
+        signature = tuple(_describe(value) for value in values)
         offsets, size = _lay_out(signature)
         file = self._grow(size) if self._block is None or size > len(self._block) else None
         assert self._block is not None
@@ -45,18 +43,25 @@ class Writer:
             None if each is None else np.ndarray(each[1], each[0], self._block, offset)
             for each, offset in zip(signature, offsets, strict=True)
         )
-        self._fill(values)
-        self._signature = signature
+        for value, view in zip(values, self.views, strict=True):
+            if view is not None:
+                view[...] = value
         places = tuple(
             (offset, dtype_of_numpy(each[0]), each[1]) if each is not None else (value,)
             for each, offset, value in zip(signature, offsets, values, strict=True)
         )
         return dump_value(places), file
 
-    def _fill(self, values: Sequence[Any]) -> None:
+    def _fill(self, values: Sequence[Any]) -> bool:
+        """Copies values to where those before them lie; False, and it is all to be done anew, where one has another type or shape."""
+        if len(values) != len(self.views):
+            return False
         for value, view in zip(values, self.views, strict=True):
-            if view is not None and value is not view:
+            if view is None or not isinstance(value, np.ndarray) or value.shape != view.shape or value.dtype != view.dtype:
+                return False
+            if value is not view:
                 view[...] = value
+        return True
 
     def _grow(self, size: int) -> int:
         room = max(size + size // 4, mmap.PAGESIZE)

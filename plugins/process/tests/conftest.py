@@ -24,7 +24,8 @@ _BREAKING = dedent(
 
     import numpy as np
 
-    from hetero_core import ConfigKey, Executable, QueryResult, hookimpl
+    from hetero_core import ConfigKey, Executable, Payload, QueryResult, hookimpl
+    from hetero_core.network.writer import pack_network, unpack_network
 
 
     def break_now(how, sign=""):
@@ -49,8 +50,10 @@ _BREAKING = dedent(
 
 
     class Breaking(Executable):
-        def __init__(self, network, how, sign):
-            self.inputs, self.outputs, self._how, self._sign = network.inputs, network.outputs, how, sign
+        def __init__(self, network, config, is_compiled_again=True):
+            self.network, self.inputs, self.outputs = network, network.inputs, network.outputs
+            self.config, self._is_compiled_again = config, is_compiled_again
+            self._how, self._sign = config["BREAKING_HOW"], config["BREAKING_SIGN"]
 
         def run(self, inputs, context):
             # Breaks for the numbers that it is told to; any other input is negated.
@@ -59,7 +62,12 @@ _BREAKING = dedent(
             return (-inputs[0],)
 
         def metrics(self):
-            return {"PID": os.getpid()}
+            return {
+                "PID": os.getpid(),
+                "IS_COMPILED_AGAIN": self._is_compiled_again,
+                "THREADS_OF_A_RUN": self.config["INFERENCE_NUM_THREADS"],
+                "STREAMS": self.config["NUM_STREAMS"],
+            }
 
 
     class Device:
@@ -68,7 +76,7 @@ _BREAKING = dedent(
             return {
                 "BREAKING_HOW": ConfigKey(str, "NOT", "how it breaks"),
                 "BREAKING_SIGN": ConfigKey(str, "", "a file that is made when it breaks"),
-                "BREAKING_AT": ConfigKey(str, "RUN", "where it breaks", choices=("LOAD", "QUERY", "RUN")),
+                "BREAKING_AT": ConfigKey(str, "RUN", "where it breaks", choices=("LOAD", "SECOND_LOAD", "QUERY", "RUN")),
             }
 
         @hookimpl
@@ -83,9 +91,29 @@ _BREAKING = dedent(
 
         @hookimpl
         def load_network(self, device, network, config):
-            if config["BREAKING_AT"] == "LOAD":
-                break_now(config["BREAKING_HOW"])
-            return Breaking(network, config["BREAKING_HOW"], config["BREAKING_SIGN"])
+            sign = config["BREAKING_SIGN"]
+            is_second = config["BREAKING_AT"] == "SECOND_LOAD" and os.path.exists(sign)
+            if config["BREAKING_AT"] == "LOAD" or is_second:
+                break_now(config["BREAKING_HOW"], sign + ".second" if is_second else "")
+            if config["BREAKING_AT"] == "SECOND_LOAD":
+                open(sign, "w").close()
+            return Breaking(network, config)
+
+        @hookimpl
+        def metrics(self):
+            return {"RANGE_FOR_STREAMS": (1, 8)}
+
+        @hookimpl
+        def export_network(self, executable):
+            # Code that a blob can do without; where it breaks by EXIT, it cannot.
+            code = ("compiled",)
+            spare = () if executable.config["BREAKING_HOW"] == "EXIT" else code
+            return Payload({**pack_network(executable.network), "compiled": b"code"}, code=code, spare=spare)
+
+        @hookimpl
+        def import_network(self, device, payload, config):
+            network = unpack_network(payload.sections)
+            return Breaking(network, config, is_compiled_again="compiled" not in payload.sections)
 
 
     @hookimpl
@@ -95,15 +123,20 @@ _BREAKING = dedent(
 )
 
 
-@pytest.fixture(scope="session")
-def breaking_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the device BREAKING, as pip would have installed it."""
-    folder = tmp_path_factory.mktemp("site")
+def install_breaking(folder: Path) -> None:
+    """Writes the device into a folder, as pip would have installed it."""
     (folder / "breaking_device.py").write_text(_BREAKING)
     installed = folder / "breaking_device-1.0.dist-info"
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: breaking-device\nVersion: 1.0\n")
     (installed / "entry_points.txt").write_text("[hetero_core.devices]\nBREAKING = breaking_device\n")
+
+
+@pytest.fixture(scope="session")
+def breaking_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the device BREAKING, as pip would have installed it."""
+    folder = tmp_path_factory.mktemp("site")
+    install_breaking(folder)
     return folder
 
 

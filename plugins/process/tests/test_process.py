@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -18,12 +19,15 @@ import pytest
 from hetero_core import Core, Network
 from hetero_core.errors import (
     ConfigKeyError,
+    ConfigValueError,
     DeadlineExceededError,
     DeviceCrashedError,
     DeviceNameError,
+    DeviceNotFoundError,
     InferenceError,
     RequestCancelledError,
     UnsupportedNodesError,
+    UntrustedBlobError,
 )
 
 GOOD = {"x": np.array([1.0, -2.0], np.float32)}
@@ -184,6 +188,54 @@ def test_deadline_ends_a_process_that_hangs(core: Core, negation: Network) -> No
     assert network.get_metric("PID") != pid
 
 
+@pytest.mark.parametrize("place", ["LOAD", "QUERY"])
+def test_deadline_ends_a_process_that_hangs_in_load_or_query(
+    core: Core, negation: Network, load: Callable[..., Any], place: str
+) -> None:
+    healthy = load()
+    config = {"BREAKING_HOW": "HANG_WITH_LOCK", "BREAKING_AT": place, "DEADLINE": 0.3}
+    operation = core.load_network if place == "LOAD" else core.query_network
+    # What is ended for its deadline has not crashed: the device is not given up.
+    for _ in range(3):
+        pid = healthy.get_metric("PID")
+        with pytest.raises(DeadlineExceededError, match=r"on PROCESS:BREAKING has not ended within DEADLINE=0.3 s"):
+            operation(negation, "PROCESS:BREAKING", config)
+        assert wait_for(lambda pid=pid: not is_alive(pid))
+    require_right(healthy)
+
+
+def test_loads_of_others_are_made_again_when_a_load_that_hangs_is_ended(core: Core, negation: Network, tmp_path: Path) -> None:
+    sign = tmp_path / "loaded"
+    sign.touch()
+    core.load_network(negation, "PROCESS:BREAKING")
+    config = {"BREAKING_AT": "SECOND_LOAD", "BREAKING_SIGN": str(sign), "BREAKING_HOW": "HANG"}
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(core.load_network, negation, "PROCESS:BREAKING", {**config, "DEADLINE": 0.3})
+        assert wait_for(Path(f"{sign}.second").exists)
+        # Hangs beside the first load, in the same process; a process without the sign does not.
+        second = pool.submit(core.load_network, negation, "PROCESS:BREAKING", config)
+        with pytest.raises(DeadlineExceededError):
+            first.result()
+        sign.unlink()
+        require_right(second.result())
+
+
+def test_cancel_ends_a_process_that_hangs_while_it_loads_again(load: Callable[..., Any], tmp_path: Path) -> None:
+    sign = tmp_path / "loaded"
+    network = load(BREAKING_HOW="HANG_WITH_LOCK", BREAKING_AT="SECOND_LOAD", BREAKING_SIGN=str(sign))
+    os.kill(network.get_metric("PID"), signal.SIGKILL)
+    with pytest.raises(DeviceCrashedError, match="SIGKILL"):
+        network.infer(GOOD)
+    request = network.create_infer_request()
+    request.start_async(GOOD)
+    assert wait_for(Path(f"{sign}.second").exists)
+    request.cancel()
+    with pytest.raises(RequestCancelledError):
+        request.wait()
+    sign.unlink()
+    require_right(network)
+
+
 def test_memory_that_a_device_eats_is_bounded(load: Callable[..., Any]) -> None:
     network = load(BREAKING_HOW="EAT", PROCESS_MEMORY_LIMIT=1 << 30)
     with pytest.raises((DeviceCrashedError, InferenceError, MemoryError)):
@@ -244,3 +296,102 @@ def test_times_of_nodes_come_back(core: Core, read: Callable[[str], Network]) ->
     (entry,) = request.perf_counts
     assert (entry.operator, entry.device) == ("Exp-13", "PROCESS:CPU")
     assert 0 < entry.seconds < 60
+
+
+@pytest.mark.parametrize(
+    "config", [{"NUM_STREAMS": 2, "INFERENCE_NUM_THREADS": 2}, {"NUM_STREAMS": 2}, {"INFERENCE_NUM_THREADS": 1}, {}]
+)
+def test_threads_of_a_stream_are_those_of_the_device_itself(
+    core: Core, negation: Network, load: Callable[..., Any], config: dict[str, int]
+) -> None:
+    local = core.load_network(negation, "BREAKING", config)
+    remote = load(**config)
+    assert remote.get_metric("THREADS_OF_A_RUN") == local.get_metric("THREADS_OF_A_RUN")
+    assert remote.get_metric("STREAMS") == local.get_metric("STREAMS")
+
+
+def test_forked_process_keeps_no_child_alive(breaking_folder: Path) -> None:
+    script = dedent(
+        f"""
+        import os, sys, threading
+        sys.path.insert(0, {str(breaking_folder)!r})
+        import onnx.parser
+        from hetero_core import Core
+        core = Core()
+        model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) {{ y = Neg (x) }}')
+        pid = core.load_network(model, "PROCESS:BREAKING").get_metric("PID")
+        fork = os.fork()
+        if fork:
+            print(pid, fork, flush=True)
+        threading.Event().wait()
+        """
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid, fork = map(int, parent.stdout.readline().split())
+        try:
+            assert is_alive(pid)
+            parent.kill()
+            parent.wait()
+            assert wait_for(lambda: not is_alive(pid))
+            assert is_alive(fork)
+        finally:
+            os.kill(fork, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("is_trusted", [False, True])
+def test_code_that_a_blob_can_do_without_is_used_where_it_is_trusted(
+    core: Core, negation: Network, load: Callable[..., Any], tmp_path: Path, is_trusted: bool
+) -> None:
+    load(BREAKING_HOW="RAISE").export_network(tmp_path / "network.blob")
+    again = core.import_network(tmp_path / "network.blob", "PROCESS:BREAKING", trust=is_trusted)
+    assert again.get_metric("IS_COMPILED_AGAIN") is not is_trusted
+    require_right(again)
+    os.kill(again.get_metric("PID"), signal.SIGKILL)
+    with pytest.raises(DeviceCrashedError, match="SIGKILL"):
+        again.infer(GOOD)
+    require_right(again)
+    assert again.get_metric("IS_COMPILED_AGAIN") is not is_trusted
+
+
+def test_code_that_a_blob_needs_is_refused_without_trust(core: Core, load: Callable[..., Any], tmp_path: Path) -> None:
+    load(BREAKING_HOW="EXIT").export_network(tmp_path / "network.blob")
+    with pytest.raises(UntrustedBlobError, match="compiled"):
+        core.import_network(tmp_path / "network.blob", "PROCESS:BREAKING")
+    require_right(core.import_network(tmp_path / "network.blob", "PROCESS:BREAKING", trust=True))
+
+
+def test_isolate_means_the_same_as_process_in_front_of_the_name(core: Core, negation: Network, tmp_path: Path) -> None:
+    network = core.load_network(negation, "breaking", {"isolate": "YES", "BREAKING_HOW": "EXIT"})
+    assert str(network.device) == "PROCESS:BREAKING"
+    assert network.get_metric("PID") != os.getpid()
+    with pytest.raises(DeviceCrashedError, match="status 3"):
+        network.infer(BAD)
+    require_right(network)
+    assert set(core.query_network(negation, "BREAKING", {"ISOLATE": True}).supported.values()) == {"PROCESS:BREAKING"}
+    network.export_network(tmp_path / "network.blob")
+    require_right(core.import_network(tmp_path / "network.blob", "BREAKING", {"ISOLATE": "YES"}, trust=True))
+    assert core.load_network(negation, "BREAKING").get_metric("PID") == os.getpid()
+
+
+def test_isolate_that_is_set_for_a_device_holds_in_a_list_and_takes_what_is_set_beside_it(core: Core, negation: Network) -> None:
+    core.set_config({"ISOLATE": "YES", "BREAKING_HOW": "EXIT"}, "BREAKING")
+    split = core.load_network(negation, "HETERO:BREAKING,CPU")
+    with pytest.raises(DeviceCrashedError, match="status 3"):
+        split.infer(BAD)
+    require_right(split)
+
+
+def test_isolate_for_all_devices_isolates_the_outermost_one(core: Core, negation: Network) -> None:
+    core.set_config({"ISOLATE": "YES"})
+    network = core.load_network(negation, "HETERO:BREAKING,CPU")
+    assert str(network.device) == "PROCESS:HETERO:BREAKING,CPU"
+    require_right(network)
+
+
+def test_isolate_without_the_plugin_is_an_error_that_says_what_to_install(core: Core, negation: Network) -> None:
+    core.unregister_plugin("PROCESS")
+    with pytest.raises(DeviceNotFoundError, match=r"BREAKING cannot have ISOLATE=YES.*pip install hetero-process"):
+        core.load_network(negation, "BREAKING", {"ISOLATE": "YES"})
+    with pytest.raises(ConfigValueError, match="ISOLATE"):
+        core.load_network(negation, "BREAKING", {"ISOLATE": "MAYBE"})

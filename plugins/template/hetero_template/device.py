@@ -55,7 +55,7 @@ class TemplateArray:
 
 
 class TemplateDevice:
-    """One object per Core and registered name; the physical id comes with each call in `device.id`."""
+    """The device object, one per Core and registered name; the physical id comes with each call in `device.id`."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -10,7 +10,7 @@ import numpy as np
 from hetero_core.network.graph import Node
 from hetero_cpu.activations import read_clip
 from hetero_cpu.jit.arithmetic import EMITTERS, Activation
-from hetero_cpu.recipe import Array, Site
+from hetero_cpu.recipe import Array
 
 _PLAIN = frozenset(
     {
@@ -28,19 +28,6 @@ _NUMBERS: Mapping[str, Mapping[str, float]] = {
     "Swish": {"alpha": 1.0},
     "ThresholdedRelu": {"alpha": 1.0},
 }
-
-
-def read_activations(site: Site) -> tuple[Activation, ...] | None:
-    """Returns the functions that a group applies to one value, in order; None where a kernel has no function for one of them.
-
-    The group's own node counts where it is such a function itself. What the epilogue adds is left out: the step adds it before.
-    """
-    group = site.group
-    nodes = [extra.node for extra in group.epilogue if not extra.value]
-    if group.node.op_type in OPERATORS:
-        nodes.insert(0, group.node)
-    found = [read_activation(node, site.constants) for node in nodes]
-    return tuple(activation for activation in found if activation is not None) if None not in found else None
 
 
 def read_activation(node: Node, constants: Mapping[str, Array]) -> Activation | None:

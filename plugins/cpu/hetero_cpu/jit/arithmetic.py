@@ -26,7 +26,7 @@ class Activation:
 
     @property
     def name(self) -> str:
-        """What tells it apart."""
+        """The kernel's name, which no kernel of other parameters has."""
         return self.operator + "".join(f"_{number.hex()}" for number in self.numbers).replace("-", "n").replace("+", "").replace(
             ".", "p"
         )

@@ -66,7 +66,7 @@ class AttentionShape:
 
     @property
     def name(self) -> str:
-        """What tells it apart."""
+        """The kernel's name, which no kernel of other parameters has."""
         numbers = (self.vectors, self.last_rows, self.keys, self.value_vectors)
         return (
             "_".join(map(str, numbers))

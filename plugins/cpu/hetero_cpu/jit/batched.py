@@ -44,7 +44,7 @@ class BatchedShape:
 
     @property
     def name(self) -> str:
-        """What tells it apart."""
+        """The kernel's name, which no kernel of other parameters has."""
         flags = "m" * self.is_masked + "t" * self.is_a_turned + "u" * self.is_b_turned + "p" * self.packs + "a" * self.adds
         return f"{self.rows}x{self.vectors}_{self.last_vectors}{flags}" + "".join(f"_{item.name}" for item in self.activations)
 

@@ -81,16 +81,16 @@ def capture_plan(plan: Plan, areas: Mapping[str, Array]) -> tuple[CapturedPlan, 
         if any(call is None for call in captured):
             return None
         steps.append((_strip(step.node), tuple(call for call in captured if call is not None)))
-    laid = lay_arrays(plan, memories[0])
+    arrays = lay_arrays(plan, memories[0])
     values = {}
     for value in dict.fromkeys((*plan.inputs, *plan.outputs)):
         if value in plan.places:
-            array = laid[value]
+            array = arrays[value]
             values[value] = View(array.ctypes.data - memories[0].ctypes.data, array.dtype.str, array.shape, array.strides)
         elif value in plan.outputs:
             return None
     # Else an extension type, which `dtype.str` does not name.
-    if any(np.dtype(view.dtype) != laid[value].dtype for value, view in values.items()):
+    if any(np.dtype(view.dtype) != arrays[value].dtype for value, view in values.items()):
         return None
     return CapturedPlan(tuple(steps), values, plan.inputs, plan.outputs, plan.arena_bytes), finder.found
 

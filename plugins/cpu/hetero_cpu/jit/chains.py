@@ -172,5 +172,5 @@ def _is_chain(group: Group) -> bool:
 
 
 def _count_operands(groups: Sequence[Group]) -> int:
-    made = {value for group in groups for node in group.members for value in node.writes}
-    return len({value for group in groups for value in group.reads} - made)
+    values = {value for group in groups for node in group.members for value in node.writes}
+    return len({value for group in groups for value in group.reads} - values)

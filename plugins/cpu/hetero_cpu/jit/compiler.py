@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_core.blobs.private_cache import open_private_folder, read_private_file, write_private_file
+from hetero_core.devices.provenance import read_identity
 from hetero_core.errors import HeteroError
 from hetero_core.records import record
 from hetero_core.runtime.forks import call_in_child
@@ -172,9 +173,9 @@ class Compiler:
 @cache
 def find_llvmlite_version() -> str:
     """Returns the version that is installed. Once in a process: finders may keep what they list of each folder of the search path."""
-    from importlib.metadata import version  # imports a parser of mails; needed by whoever compiles alone
+    from importlib_metadata import distribution  # only who makes or loads machine code asks for it
 
-    return version("llvmlite")
+    return read_identity(distribution("llvmlite"))[1]
 
 
 @cache

@@ -101,18 +101,18 @@ def _find_matrices(y: Array, x: Array) -> _Matrices | None:
 
 
 def _call_turn(y: Array, x: Array, workers: int) -> NativeCall:
-    found = _find_matrices(y, x)
-    assert found is not None
-    missing = 3 - len(found.sizes)
-    _, middle, inner = (1,) * missing + found.sizes
+    matrices = _find_matrices(y, x)
+    assert matrices is not None
+    missing = 3 - len(matrices.sizes)
+    _, middle, inner = (1,) * missing + matrices.sizes
     # A block has as many rows as a vector has elements.
-    blocks = -(-found.rows // find_width())
-    units = blocks * prod(found.sizes)
+    blocks = -(-matrices.rows // find_width())
+    units = blocks * prod(matrices.sizes)
     elements = largest(_CHUNK, -(-y.size // (workers * _CHUNKS_OF_WORKER)))
     units_of_chunk = largest(1, least(units, elements * units // y.size))
     zeros = (0,) * missing
-    numbers = (found.rows, found.columns, blocks, middle, inner, units, units_of_chunk)
-    places = (address_of(y), *zeros, *found.y_bytes, found.y_row, address_of(x), *zeros, *found.x_bytes, found.x_column)
+    numbers = (matrices.rows, matrices.columns, blocks, middle, inner, units, units_of_chunk)
+    places = (address_of(y), *zeros, *matrices.y_bytes, matrices.y_row, address_of(x), *zeros, *matrices.x_bytes, matrices.x_column)
     return NativeCall(TURN, numbers + places, -(-units // units_of_chunk), (y, x))
 
 

@@ -32,7 +32,7 @@ class Instruction:
 
     @property
     def name(self) -> str:
-        """What tells it apart."""
+        """The kernel's name, which no kernel of other parameters has."""
         operands = "".join(f"o{operand}" if operand >= 0 else f"t{-1 - operand}" for operand in self.operands)
         return f"{Activation(self.operator, self.numbers).name}{operands}"
 
@@ -46,7 +46,7 @@ class Expression:
 
     @property
     def name(self) -> str:
-        """What tells it apart."""
+        """The kernel's name, which no kernel of other parameters has."""
         return f"{self.kinds}_{'_'.join(instruction.name for instruction in self.instructions)}"
 
 

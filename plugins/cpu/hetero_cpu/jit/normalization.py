@@ -103,7 +103,7 @@ class Moments:
 
     @property
     def name(self) -> str:
-        """What tells it apart."""
+        """The kernel's name, which no kernel of other parameters has."""
         return f"{'mean' if self.has_mean else 'root'}_{self.scale or 'n'}{self.shift or 'n'}"
 
 

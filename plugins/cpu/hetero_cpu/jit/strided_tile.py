@@ -34,7 +34,7 @@ class StridedTile:
 
     @property
     def name(self) -> str:
-        """What tells it apart."""
+        """The kernel's name, which no kernel of other parameters has."""
         flags = "t" * self.is_turned + "m" * self.is_masked
         parts = (self.start, self.finish, *(activation.name for activation in self.activations))
         return f"{self.pixels}x{self.vectors}{flags}" + "".join(f"_{part}" for part in parts if part)

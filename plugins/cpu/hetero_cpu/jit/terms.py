@@ -1,4 +1,4 @@
-"""What a kernel computes with: numbers, conditions, masks, and vectors of float32, as terms of the function that is being written.
+"""The values that a kernel computes with: numbers, conditions, masks, and vectors of float32, as terms of the function in the making.
 
 Operators on terms emit instructions at the place where their `Code` is. Both operands have the same width, or one is a Python number.
 """

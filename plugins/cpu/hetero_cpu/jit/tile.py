@@ -36,7 +36,7 @@ class Tile:
 
     @property
     def name(self) -> str:
-        """What tells it apart."""
+        """The kernel's name, which no kernel of other parameters has."""
         activations = "".join(f"_{activation.name}" for activation in self.activations)
         flags = f"p{self.prefetches}" * (self.prefetches > 0) + "m" * self.is_masked + "a" * self.adds + "r" * self.streams
         return f"{self.pixels}x{self.vectors}{flags}{activations}"

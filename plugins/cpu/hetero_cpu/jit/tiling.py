@@ -1,4 +1,4 @@
-"""How a product is cut: the size of its tiles, the layout of its weights, the chunks that threads take. Pure functions."""
+"""The partition of a product: the size of its tiles, the layout of its weights, the chunks that threads take. Pure functions."""
 
 from __future__ import annotations
 

@@ -109,11 +109,11 @@ class Translator:
 
 
 def _start_process() -> subprocess.Popen[bytes]:
-    found = find_spec("llvmlite")
-    if not sys.executable or found is None or found.origin is None:
+    module_spec = find_spec("llvmlite")
+    if not sys.executable or module_spec is None or module_spec.origin is None:
         raise NoProcessError("there is no interpreter to start, or no folder of llvmlite")
     # Without site and environment: it starts faster, and imports nothing but what it is told to.
-    command = [sys.executable, "-I", "-S", translation.__file__, str(Path(found.origin).parents[1])]
+    command = [sys.executable, "-I", "-S", translation.__file__, str(Path(module_spec.origin).parents[1])]
     try:
         # A session of its own: a key that interrupts this program is not meant for it. No buffers, which a forked process would have, too.
         return subprocess.Popen(
@@ -124,7 +124,7 @@ def _start_process() -> subprocess.Popen[bytes]:
 
 
 TRANSLATOR = Translator()
-"""The one of this process."""
+"""The process-wide translator; its child process starts with the first module."""
 
 atexit.register(TRANSLATOR.rest)
 if hasattr(os, "register_at_fork"):

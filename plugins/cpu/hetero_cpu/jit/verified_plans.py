@@ -1,4 +1,4 @@
-"""Which plans of machine code were verified on this machine: empty files in the user's private folder, each named by its plan.
+"""The list of plans of machine code that were verified on this machine: empty files in the user's private folder, each named by its plan.
 
 A plan is made from the network for one set of shapes, the number of threads, the processor, LLVM and this package's code, by functions that
 give the same result each time; so a digest over these names it, and nothing has to be planned or bound for it.

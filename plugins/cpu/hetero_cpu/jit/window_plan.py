@@ -87,7 +87,7 @@ def count_chunks(units: int, instructions: float, workers: int) -> int:
 
 @record(frozen=True, slots=True)
 class WindowCall:
-    """What all calls of one recipe share. `weights`, `row_counts` and `column_counts` are read by the kernel where it wants them."""
+    """Data that all calls of one recipe share. `weights`, `row_counts` and `column_counts` are read by the kernel where it wants them."""
 
     kernel: Kernel
     shape: WindowShape

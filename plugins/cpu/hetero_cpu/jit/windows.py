@@ -51,7 +51,7 @@ class WindowShape:
 
     @property
     def name(self) -> str:
-        """What tells it apart."""
+        """The kernel's name, which no kernel of other parameters has."""
         numbers = (*self.kernel, *self.strides, *self.dilations, self.rows, self.short_rows, self.pixels)
         flags = f"{'s' * self.has_short_tiles}{'m' * self.is_masked}{'c' * self.clips}"
         return f"{'_'.join(map(str, numbers))}{flags}"
@@ -86,7 +86,7 @@ class WindowTile:
 
 @record(frozen=True, slots=True)
 class TileCode:
-    """What the body of a tile may ask for: a vector of channels at a time, `weights` and `bias` move along with them."""
+    """The view of a tile that its body gets: a vector of channels at a time, `weights` and `bias` move along with them."""
 
     code: Code
     tile: WindowTile
@@ -110,7 +110,7 @@ class TileCode:
 
 @record(frozen=True, slots=True)
 class WindowBody:
-    """What is computed of a window: `emit` returns outputs[row][pixel]; then a tensor is added where it `adds`; then comes `finish`.
+    """The computation of a window: `emit` returns outputs[row][pixel]; then a tensor is added where it `adds`; then comes `finish`.
 
     `weight_vectors`: of one vector of channels. `counts`: whether the means' factors are wanted.
     """

@@ -33,7 +33,7 @@ PARAMETERS = (
 
 @record(frozen=True, slots=True)
 class WinogradShape:
-    """What is compiled in: tiles of `size` x `size` results; matrices of `rows` tiles, cut as a product's lines are; vectors of a block."""
+    """Compiled-in sizes: tiles of `size` x `size` results; matrices of `rows` tiles, cut as a product's lines are; vectors of a block."""
 
     size: int
     rows: int
@@ -48,7 +48,7 @@ class WinogradShape:
 
     @property
     def name(self) -> str:
-        """What tells it apart."""
+        """The kernel's name, which no kernel of other parameters has."""
         numbers = (
             self.size,
             self.rows,

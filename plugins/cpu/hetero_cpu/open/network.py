@@ -78,6 +78,9 @@ class LateElements:
         return np.array(self._constant.example.array, dtype)
 
     def __getattr__(self, name: str) -> Any:
+        # NumPy asks for protocols that this class does not have, before it calls __array__.
+        if name.startswith("__"):
+            raise AttributeError(name)
         return getattr(np.asarray(self), name)
 
 
@@ -128,7 +131,7 @@ def _open_type(known: Any, shape: Shape | None) -> Any:
 
 def _find_constant(name: str, initializer: Initializer, network: Network, found: OpenShapes) -> Initializer:
     """Returns a constant of the example, a late one where it follows from sizes."""
-    if name in network.initializers or name not in found.derived:
+    if name in network.initializers or name not in found.derived or name in found.fixed:
         return initializer
     elements = found.elements.get(name)
     shape = found.shapes.get(name)

@@ -37,6 +37,8 @@ class OpenShapes:
     shapes: dict[str, Shape] = field(default_factory=dict)
     elements: dict[str, Elements] = field(default_factory=dict)
     derived: set[str] = field(default_factory=set)
+    fixed: set[str] = field(default_factory=set)
+    """Derived values that are the same for all sizes: what follows from sizes that are not open."""
     finite: set[str] = field(default_factory=set)
     """Derived floats without infinities and NaN, whatever the sizes."""
 
@@ -88,6 +90,8 @@ def infer_open_shapes(network: Network, inputs: Mapping[str, Shape], example: Ne
         if is_derived:
             found.derived.update(node.writes)
             _compute(node, found)
+            if all(_is_fixed(value, found) for value in node.reads):
+                found.fixed.update(node.writes)
             if _is_finite(node, found):
                 found.finite.update(node.writes)
     for value, shape in found.shapes.items():
@@ -112,6 +116,13 @@ def _follows_from_shapes(node: Node, found: OpenShapes) -> bool:
         return True
     constants = found.network.initializers
     return bool(node.reads) and all(value in found.derived or value in constants for value in node.reads)
+
+
+def _is_fixed(value: str, found: OpenShapes) -> bool:
+    """Tells whether a value is a constant, or follows from sizes that are not open."""
+    if value in found.elements:
+        return not any(is_open(number) for number in found.elements[value].reshape(-1))
+    return value in found.network.initializers or value in found.fixed
 
 
 def _is_finite(node: Node, found: OpenShapes) -> bool:

@@ -1,0 +1,167 @@
+"""`hetero tune`: measures which device should run which part of a model, and keeps the result for every later load."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hetero_core.cli.answer import Answer, UsageError
+from hetero_core.cli.named_models import open_named_model
+from hetero_core.cli.options import (
+    Parser,
+    add_command,
+    add_device_options,
+    add_input_options,
+    find_target,
+    pin_network,
+    read_config,
+    read_model,
+    read_pins,
+    read_shapes,
+)
+from hetero_core.cli.progress import follow
+from hetero_core.cli.tables import format_seconds, format_table
+from hetero_core.files import replace_file
+from hetero_core.reports.placement import describe_placement, placement_to_json
+
+if TYPE_CHECKING:
+    from hetero_core.core import Core
+    from hetero_core.network.graph import Network
+    from hetero_core.plan import PlacedSegment, Placement, Plan
+
+_KEY, _BUDGET, _INPUTS = "HETERO_PLACEMENT", "HETERO_PLACEMENT_BUDGET", "HETERO_PLACEMENT_INPUTS"
+_LOGGER = "hetero_hetero.placement"
+"""The logger that tells what is measured."""
+_SECONDS = 30.0
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
+    """Adds the command."""
+    parser = add_command(subparsers, "tune", "measure which device should run which part of a model", answer_tune)
+    parser.add_argument("model", metavar="MODEL", help="an .onnx file, or a name as resnet50")
+    add_device_options(parser)
+    parser.add_argument("--budget", type=float, default=_SECONDS, metavar="S", help=f"the seconds of the search ({_SECONDS:g})")
+    parser.add_argument("--again", action="store_true", help="measure also where an earlier measurement is kept")
+    parser.add_argument("--write", metavar="FILE", help="write the placement as pins, for --affinity")
+    add_input_options(parser)
+
+
+def answer_tune(options: argparse.Namespace) -> Answer:
+    """Returns the tables of the search. Raises: UsageError for a device that splits no networks."""
+    from hetero_core.core import Core  # reads the installed distributions
+
+    target = None if options.write is None else find_target(options.write)
+    with Core() as core, open_named_model(options.model) as path:
+        if _KEY not in core.config_keys(options.device):
+            raise UsageError(f"tune places the parts of a model; {options.device} splits none. Use a device as HETERO:ORT,CPU")
+        network = pin_network(core, read_model(core, path), options.device, read_pins(options))
+        plan = _measure(core, network, options)
+    placement = None if plan is None else plan.placement
+    if plan is None or placement is None:
+        raise UsageError(f"nothing was measured: some nodes have no device; 'hetero query {options.model}' lists them")
+    text = _describe(plan, placement)
+    if target is not None:
+        _write_pins(target, plan)
+        text += f"\n\nwrote '{target}': the placement as pins, for --affinity"
+    remarks = () if placement.is_complete else ("the search was cut short; --budget gives it more seconds",)
+    return Answer(
+        text, {"network": plan.network, "device": options.device, "placement": placement_to_json(placement)}, remarks=remarks
+    )
+
+
+def _measure(core: Core, network: Network, options: argparse.Namespace) -> Plan | None:
+    import numpy as np  # not needed to parse the command line
+
+    from hetero_core.cli.inputs import collect_inputs
+
+    shapes = read_shapes(options.shape)
+    inputs = collect_inputs(options.input, network.inputs, network=network.name, shapes=shapes, seed=options.seed)
+    watcher = _LastMessage()
+    with tempfile.TemporaryDirectory(prefix="hetero-tune-") as folder, watcher, follow(options)(watcher.describe):
+        path = Path(folder) / "inputs.npz"
+        np.savez(path, **inputs)
+        asked = {_KEY: "MEASURED_ANEW" if options.again else "MEASURED", _BUDGET: options.budget, _INPUTS: str(path)}
+        return core.query_network(network, options.device, {**read_config(options), **asked}).plan
+
+
+class _LastMessage(logging.Handler):
+    """Keeps what the search last said, for the lines of progress; a context manager."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self._logger = logging.getLogger(_LOGGER)
+        self._level = self._logger.level
+        self._text = "measuring"
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keeps the message."""
+        self._text = record.getMessage()
+
+    def describe(self) -> str:
+        """Returns the last message."""
+        return self._text
+
+    def __enter__(self) -> _LastMessage:
+        self._logger.addHandler(self)
+        self._logger.setLevel(logging.INFO)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._logger.removeHandler(self)
+        self._logger.setLevel(self._level)
+
+
+def _describe(plan: Plan, placement: Placement) -> str:
+    pieces = [describe_placement(placement), _list_segments(plan, placement.segments)]
+    if placement.transfers:
+        rows = [(f"{a} -> {b}", f"{once * 1e6:.1f} us", f"{each * 1e12:.1f} us") for a, b, once, each in placement.transfers]
+        pieces.append(format_table(("TRANSFER", "EACH VALUE", "EACH MB"), rows))
+    return "\n\n".join([*pieces, _list_candidates(plan, placement)])
+
+
+def _list_segments(plan: Plan, segments: Sequence[PlacedSegment]) -> str:
+    rows = []
+    for index, segment in enumerate(segments):
+        last = "" if len(segment.nodes) == 1 else f" ... {segment.nodes[-1]}"
+        cells = [_describe_cell(segment, device) for device in plan.priorities]
+        twin = "" if segment.twin == index else f"as {segment.twin}"
+        rows.append(
+            (str(index), str(len(segment.nodes)), f"{segment.nodes[0]}{last}", *cells, segment.device or "by priority", twin)
+        )
+    return format_table(("SEGMENT", "NODES", "FROM ... TO", *plan.priorities, "CHOSEN", ""), rows)
+
+
+def _describe_cell(segment: PlacedSegment, device: str) -> str:
+    if device in segment.seconds:
+        return format_seconds(segment.seconds[device])
+    return "failed" if device in segment.failures else "-"
+
+
+def _list_candidates(plan: Plan, placement: Placement) -> str:
+    best = None if placement.chosen is None else placement.candidates[placement.chosen].seconds
+    rows = []
+    for index, one in enumerate(placement.candidates):
+        estimate = "-" if one.estimate is None else format_seconds(one.estimate)
+        measured = one.error or "-" if one.seconds is None else format_seconds(one.seconds)
+        cost = "" if best is None or one.seconds is None else f"{one.seconds / best:.2f} x"
+        rows.append((one.title, str(one.parts or "-"), estimate, measured, cost, "chosen" if index == placement.chosen else ""))
+    return format_table(("CANDIDATE", "PARTS", "ESTIMATED", "MEASURED", "OF THE CHOSEN", ""), rows)
+
+
+def _write_pins(target: Path, plan: Plan) -> None:
+    """Writes the device of each node as a table that --affinity reads."""
+
+    def quote(text: str) -> str:
+        return json.dumps(text, ensure_ascii=False)  # also how TOML writes a text
+
+    lines: list[Any] = ["[affinity]", *(f"{quote(name)} = {quote(device)}" for name, device in plan.device_of_node.items())]
+    try:
+        with replace_file(target) as stream:
+            stream.write(("\n".join(lines) + "\n").encode())
+    except OSError as error:
+        raise UsageError(f"cannot write '{target}': {error.strerror or error}") from error

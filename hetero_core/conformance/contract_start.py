@@ -1,0 +1,146 @@
+"""Start: the duties of a device that works asynchronously, as a caller sees them; a device without `start` keeps them by the core."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hetero_core.conformance.check import CheckContext, CheckFailed, Skip, check, require
+from hetero_core.conformance.samples import make_sample
+from hetero_core.errors import ClosedError, HeteroError
+
+END_SECONDS = 30.0
+"""Seconds within which a run of a few numbers, or one that fails, has to end."""
+FREE_SECONDS = 10.0
+"""Seconds within which threads of a device have to let go of what was closed and forgotten."""
+
+
+class _Warnings(logging.Handler):
+    """Gathers the texts of warnings of the core."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
+@contextmanager
+def _gather_warnings() -> Iterator[list[str]]:
+    handler = _Warnings()
+    logger = logging.getLogger("hetero_core.runtime")
+    logger.addHandler(handler)
+    try:
+        yield handler.texts
+    finally:
+        logger.removeHandler(handler)
+
+
+@check("contract")
+def done_is_called_once_for_each_run(context: CheckContext) -> None:
+    """Each run that is started ends once: `done` is neither left out nor called a second time."""
+    sample = make_sample(context, "chain")
+    with _gather_warnings() as texts, context.core.load_network(sample.network, context.device) as loaded:
+        request = loaded.create_infer_request()
+        for turn in range(10):
+            inputs = sample.draw(context.seed + turn)
+            request.start_async(inputs)
+            require(request.wait(END_SECONDS), f"run {turn + 1} has not ended: the device has not called `done`")
+            sample.require_right({"y": request.get_tensor("y")}, inputs, f"run {turn + 1}")
+    repeated = [text for text in texts if "called `done` a second time" in text]
+    require(not repeated, f"`done` was called twice: {repeated[:1]}")
+
+
+@check("contract")
+def run_that_fails_ends(context: CheckContext) -> None:
+    """An asynchronous run that fails ends with its error: `done` is called after an error, too."""
+    sample = make_sample(context, "dynamic")
+    # Too little for any value: the device that counts, or else the core, gives the run up.
+    config = {"MEMORY_LIMIT": 64}
+    try:
+        loaded = context.core.load_network(sample.network, context.device, config)
+    except HeteroError as error:
+        raise Skip(f"the device does not load a network under MEMORY_LIMIT: {error}") from None
+    request = loaded.create_infer_request()
+    request.start_async(sample.draw(context.seed, x=(4096, 2)))
+    require_end = (
+        f"a run that exceeds MEMORY_LIMIT has not ended after {END_SECONDS:g} seconds: `done` is not called after an error"
+    )
+    try:
+        ended = request.wait(END_SECONDS)
+    except HeteroError:
+        return
+    require(ended, require_end)
+    raise CheckFailed("a run of 32 KiB under a MEMORY_LIMIT of 64 bytes gave a result: MEMORY_LIMIT is ignored")
+
+
+@check("contract")
+def start_returns_at_once(context: CheckContext) -> None:
+    """`start_async` returns before the callback is called: a device that computes in `start` blocks whoever starts a run."""
+    sample = make_sample(context, "chain")
+    with context.core.load_network(sample.network, context.device) as loaded:
+        request = loaded.create_infer_request()
+        callers: list[int] = []
+        request.set_callback(lambda *_: callers.append(threading.get_ident()))
+        request.start_async(sample.draw(context.seed))
+        is_blocked = threading.get_ident() in callers
+        require(request.wait(END_SECONDS), "the run has not ended")
+    require(not is_blocked, "the run ended within `start_async`, on the thread of the caller: `start` blocks until it has computed")
+
+
+@check("contract")
+def closing_ends_what_was_started(context: CheckContext) -> None:
+    """A network that is closed under 8 runs gives each its result, or a ClosedError for one that had not begun; none is dropped."""
+    sample = make_sample(context, "chain")
+    for turn in range(5):
+        loaded = context.core.load_network(sample.network, context.device)
+        requests = [loaded.create_infer_request() for _ in range(8)]
+        drawn = [sample.draw(context.seed + turn * 8 + index) for index in range(8)]
+        for request, inputs in zip(requests, drawn, strict=True):
+            request.start_async(inputs)
+        loaded.close()
+        for index, (request, inputs) in enumerate(zip(requests, drawn, strict=True)):
+            try:
+                require(request.wait(END_SECONDS), f"run {index} of a closed network does not end: the device's queue dropped it")
+            except ClosedError as error:
+                require("had not ended a run" not in str(error), f"the device's queue dropped run {index} at close: {error}")
+                continue
+            sample.require_right({"y": request.get_tensor("y")}, inputs, f"run {index}, under way at close")
+
+
+@check("contract")
+def closed_network_is_freed(context: CheckContext) -> None:
+    """Once it is closed and forgotten the loaded network is gone: no cache, queue or thread of the device holds it."""
+    sample = make_sample(context, "chain")
+    loaded = context.core.load_network(sample.network, context.device)
+    loaded.infer(sample.draw(context.seed))
+    try:
+        reference = weakref.ref(loaded.executable)
+    except TypeError:
+        raise Skip("the executable has slots without __weakref__, so that nobody can see whether it is freed") from None
+    gone = threading.Event()
+    weakref.finalize(loaded.executable, gone.set)
+    loaded.close()
+    del loaded
+    for _ in range(10):
+        gc.collect()
+        if gone.wait(FREE_SECONDS / 10):
+            return
+    held = [type(holder).__name__ for holder in gc.get_referrers(reference())]
+    raise CheckFailed(
+        f"the executable of a closed network is never freed; it is held by {', '.join(sorted(held)) or 'something unseen'}"
+    )
+
+
+CHECKS = (
+    done_is_called_once_for_each_run,
+    run_that_fails_ends,
+    start_returns_at_once,
+    closing_ends_what_was_started,
+    closed_network_is_freed,
+)

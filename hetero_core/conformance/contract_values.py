@@ -1,0 +1,178 @@
+"""Values: sizes, numbers and indices that small well-behaved inputs never show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_core.conformance.check import CheckContext, Skip, check, require, require_equal, require_error, require_same
+from hetero_core.conformance.refusals import load_claimed
+from hetero_core.conformance.samples import make_sample, read_text
+from hetero_core.errors import HeteroError
+
+if TYPE_CHECKING:
+    from hetero_core.runtime.executable import ExecutableNetwork
+
+SIZES = (15, 16, 17, 31, 33, 63, 65, 257, 1025)
+"""Row counts on both sides of the widths in which kernels and vector units work."""
+RUNS = 40
+"""Runs of one network, in which what adds up shows."""
+
+NAN_NETWORKS = {
+    "Relu": "(float[6] x) => (float[6] y) { y = Relu (x) }",
+    "Clip": "(float[6] x) => (float[6] y) <float low = {-1}, float high = {1}> { y = Clip (x, low, high) }",
+    "Max": "(float[6] x) => (float[6] y) <float[1] w = {0}> { y = Max (x, w) }",
+    "Min": "(float[6] x) => (float[6] y) <float[1] w = {0}> { y = Min (x, w) }",
+    "MaxPool": "(float[1,1,6] x) => (float[1,1,3] y) { y = MaxPool <kernel_shape = [2], strides = [2]> (x) }",
+    "AveragePool": "(float[1,1,6] x) => (float[1,1,3] y) { y = AveragePool <kernel_shape = [2], strides = [2]> (x) }",
+    "ReduceMax": "(float[3,2] x) => (float[3,1] y) { y = ReduceMax <axes = [1]> (x) }",
+}
+"""Operator -> network whose output is not a number where one of the inputs behind an element is none."""
+
+WIDE_NETWORKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "Identity": ("y = Identity (x)", lambda x: x),
+    "Neg": ("y = Neg (x)", lambda x: -x),
+    "Add": ("y = Add (x, x)", lambda x: x + x),
+    "Sub": ("a = Neg (x) y = Sub (x, a)", lambda x: x + x),
+    "Mul": ("y = Mul (x, x)", lambda x: x * x),
+    "Abs": ("y = Abs (x)", abs),
+    "Max": ("y = Max (x, x)", lambda x: x),
+}
+"""Operator -> nodes on an input, and the same on a Python integer, which has no width, and on float64."""
+
+INDEX_NETWORKS = {
+    "Gather": "(float[3,2] x, int64[1] i) => (float[1,2] y) { y = Gather (x, i) }",
+    "GatherElements": "(float[3] x, int64[1] i) => (float[1] y) { y = GatherElements (x, i) }",
+    "GatherND": "(float[3] x, int64[1,1] i) => (float[1] y) { y = GatherND (x, i) }",
+}
+"""Operator -> network of which ONNX says that an index outside its axis is an error."""
+
+WEIGHT_NETWORKS: dict[str, Callable[[Any], Any]] = {"Add": lambda x: x + 5, "Mul": lambda x: x * 5, "Sub": lambda x: x - 5}
+
+
+def _load_each(context: CheckContext, texts: dict[str, str]) -> Iterator[tuple[str, ExecutableNetwork]]:
+    """Yields each network that the device claims, loaded. Raises: Skip where it claims none."""
+    claimed_count = 0
+    for operator, text in texts.items():
+        network = read_text(context, text, name=operator)
+        if context.core.query_network(network, context.device).refused:
+            continue
+        claimed_count += 1
+        with load_claimed(context.core, network, context.device) as loaded:
+            yield operator, loaded
+    if claimed_count == 0:
+        raise Skip(f"the device takes none of {', '.join(texts)} in the networks of this check")
+
+
+def _shape_of_input(loaded: ExecutableNetwork, index: int) -> tuple[int, ...]:
+    return tuple(int(size or 0) for size in loaded.inputs[index].shape or ())
+
+
+def _skip_declared(context: CheckContext, deviation: str) -> None:
+    """Raises: Skip where the device declares that it computes this otherwise than ONNX says."""
+    declared = context.core.get_metric(context.device, "VALUE_DEVIATIONS")
+    if deviation in declared:
+        raise Skip(f"the device declares in the metric VALUE_DEVIATIONS that it deviates here: {', '.join(declared)}")
+
+
+@check("contract")
+def long_rows_are_computed_to_the_end(context: CheckContext) -> None:
+    """Rows past 16, 32, 64 and more of one input are computed like the first ones, and so is the odd rest."""
+    sample = make_sample(context, "dynamic")
+    with context.core.load_network(sample.network, context.device) as loaded:
+        for size in SIZES:
+            inputs = sample.draw(context.seed, x=(size, 2))
+            sample.require_right(loaded.infer(inputs), inputs, f"an input of {size} rows")
+
+
+@check("contract")
+def float32_keeps_its_precision(context: CheckContext) -> None:
+    """A float32 is not rounded to bfloat16 (8 bits), float16 or TF32 (11 bits) on its way: it has 24 bits."""
+    x = np.float32(1) + np.float32(2) ** -np.arange(2, 20, dtype=np.float32)
+    texts = {operator: f"(float[18] x) => (float[18] y) {{ {nodes} }}" for operator, (nodes, _) in WIDE_NETWORKS.items()}
+    for operator, loaded in _load_each(context, texts):
+        expected = WIDE_NETWORKS[operator][1](x.astype(np.float64))
+        error = float(np.max(np.abs(loaded.infer({"x": x.copy()})["y"] - expected) / np.abs(expected)))
+        bits = int(-np.log2(max(error, 2.0**-24)))
+        require(bits >= 20, f"{operator} of float32 is right to {bits} bits of 24; bfloat16 has 8, float16 and TF32 have 11")
+
+
+@check("contract")
+def nan_is_not_lost(context: CheckContext) -> None:
+    """Relu, Clip, Max, Min and pooling give NaN for NaN: a device that computes `x > 0 ? x : 0` hides that a model has gone wrong."""
+    _skip_declared(context, "NAN")
+    x = np.array([1.5, np.nan, -2, 0.5, np.nan, np.nan], np.float32)
+    for operator, loaded in _load_each(context, NAN_NETWORKS):
+        (value,) = loaded.infer({"x": x.reshape(_shape_of_input(loaded, 0)).copy()}).values()
+        places = np.isnan(x).reshape(-1, x.size // value.size).any(axis=1)
+        require_equal(np.isnan(value).ravel().tolist(), places.tolist(), f"{operator} of {x.tolist()}, which outputs are NaN")
+
+
+@check("contract")
+def int64_keeps_its_width(context: CheckContext) -> None:
+    """Integers past 32 bits come out whole, or are refused by an error that names int64; they are not computed in int32 or in float."""
+    numbers = (2**31, -(2**31) - 1, 2**31 + 12345, 3_000_000_019)
+    texts = {operator: f"(int64[4] x) => (int64[4] y) {{ {nodes} }}" for operator, (nodes, _) in WIDE_NETWORKS.items()}
+    for operator, loaded in _load_each(context, texts):
+        expected = [WIDE_NETWORKS[operator][1](number) for number in numbers]
+        try:
+            found = [int(number) for number in loaded.infer({"x": np.array(numbers, np.int64)})["y"]]
+        except HeteroError as error:
+            require("int64" in str(error), f"{operator} of int64, past 32 bits: {type(error).__name__} does not say so: {error}")
+            continue
+        wrapped = [(number - 2**63) % 2**64 - 2**63 for number in expected]
+        require_equal(found, wrapped, f"{operator} of int64, past 32 bits")
+
+
+@check("contract")
+def index_outside_its_axis_is_an_error(context: CheckContext) -> None:
+    """An index that the axis does not have is an error of the run, never the nearest element or zero."""
+    _skip_declared(context, "INDICES")
+    for operator, loaded in _load_each(context, INDEX_NETWORKS):
+        x = np.ones(_shape_of_input(loaded, 0), np.float32)
+        for index in (3, -4, 2**31):
+            feeds = {"x": x, "i": np.full(_shape_of_input(loaded, 1), index, np.int64)}
+            require_error(HeteroError, loaded.infer, f"{operator} with the index {index} of an axis of 3", feeds)
+
+
+@check("contract")
+def weights_stay_as_they_are(context: CheckContext) -> None:
+    """The constants of a network are the same after many runs: nothing is added to a weight that a run only reads."""
+    texts = {
+        operator: f"(float[2] x) => (float[2] y) <float[2] w = {{5, 5}}> {{ y = {operator} (x, w) }}"
+        for operator in WEIGHT_NETWORKS
+    }
+    for operator, loaded in _load_each(context, texts):
+        for turn in range(RUNS):
+            x = np.array([1.25, -7.5], np.float32) + np.float32(turn % 2)
+            expected = WEIGHT_NETWORKS[operator](x.astype(np.float64)).astype(np.float32)
+            require_same(
+                loaded.infer({"x": x.copy()})["y"], expected, f"{operator} with a weight of 5, run {turn + 1} of one network"
+            )
+
+
+@check("contract")
+def array_that_changes_in_place_is_read_again(context: CheckContext) -> None:
+    """The same array with other numbers has other results: what an array holds, and not which one it is, decides."""
+    sample = make_sample(context, "chain")
+    with context.core.load_network(sample.network, context.device) as loaded:
+        array = sample.draw(context.seed)["x"]
+        for turn in range(4):
+            array[...] = sample.draw(context.seed + turn)["x"]
+            before = array.copy()
+            outputs = loaded.infer({"x": array})
+            require(array.tobytes() == before.tobytes(), f"run {turn + 1} wrote to the input that it was given")
+            sample.require_right(outputs, {"x": before}, f"run {turn + 1} on one array, whose numbers were changed in place")
+
+
+CHECKS = (
+    long_rows_are_computed_to_the_end,
+    float32_keeps_its_precision,
+    nan_is_not_lost,
+    int64_keeps_its_width,
+    index_outside_its_axis_is_an_error,
+    weights_stay_as_they_are,
+    array_that_changes_in_place_is_read_again,
+)

@@ -1,0 +1,73 @@
+"""ISOLATE: a configuration key of every device that has the same meaning as PROCESS: in front of its name.
+
+    "ORT", {"ISOLATE": "YES", "PERF_COUNT": "YES"}  ──>  "PROCESS:ORT", {"PERF_COUNT": "YES"}
+
+The core rewrites device and configuration before it looks for the plugin, so that nothing behind this step knows the key, and a device
+that is isolated by a call is not created in the caller's process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hetero_core.contract import DeviceName
+from hetero_core.devices.config import ISOLATE_KEY, STANDARD_KEYS, convert_value
+from hetero_core.devices.device import Device
+from hetero_core.devices.names import parse_device_name
+from hetero_core.devices.registry import Registry
+from hetero_core.errors import DeviceNotFoundError
+
+_ISOLATOR = "PROCESS"
+
+
+Find = Callable[[DeviceName], tuple[DeviceName, Device]]
+
+
+def resolve_call(
+    device: str | DeviceName, config: Mapping[str, Any] | None, registry: Registry, find: Find
+) -> tuple[DeviceName, Device, Mapping[str, Any]]:
+    """Returns the device that a call is for, and its complete configuration.
+
+    Raises: what `find` raises; errors of device names and configuration.
+    """
+    parsed, entry, values = find_for_call(device, config, registry, find)
+    parsed, complete = entry.resolve(parsed, values)
+    return parsed, entry, complete
+
+
+def find_for_call(
+    device: str | DeviceName, config: Mapping[str, Any] | None, registry: Registry, find: Find
+) -> tuple[DeviceName, Device, Mapping[str, Any] | None]:
+    """Returns the device that a call is for, and the values of the call for it. Raises: as `resolve_call` does."""
+    parsed, values = isolate_device(parse_device_name(device), config, registry)
+    return *find(parsed), values
+
+
+def isolate_device(
+    device: DeviceName, config: Mapping[str, Any] | None, registry: Registry
+) -> tuple[DeviceName, Mapping[str, Any] | None]:
+    """Returns the device and the configuration of a call, rewritten where the call, or what is set for the device, has ISOLATE.
+
+    Values that are set for the device go with the call, since PROCESS does not know them.
+
+    Raises: ConfigValueError; DeviceNotFoundError where the plugin PROCESS is not installed.
+    """
+    call = {_fold(name): value for name, value in (config or {}).items()}
+    values = registry.device(device.name).read_set(device) if registry.created(device.name) else {}
+    value = {**registry.common.read(), **values, **call}.get(ISOLATE_KEY)
+    is_isolated = value is not None and convert_value(ISOLATE_KEY, STANDARD_KEYS[ISOLATE_KEY], value, device=str(device))
+    if not is_isolated or device.name == _ISOLATOR:
+        return device, config
+    if _ISOLATOR not in registry.names():
+        raise DeviceNotFoundError(
+            f"device {device} cannot have {ISOLATE_KEY}=YES: the plugin of device {_ISOLATOR}, which runs a device in a process of its "
+            "own, is not installed. Install it with 'pip install hetero-process', or leave the key out"
+        )
+    merged = {**values, **call, ISOLATE_KEY: False}
+    device_id = device.id or str(merged.pop("DEVICE_ID", None) or "")
+    return DeviceName(_ISOLATOR, "", str(DeviceName(device.name, device_id, device.arguments))), merged
+
+
+def _fold(name: str) -> str:
+    return name.strip().upper() if isinstance(name, str) and name.strip().upper() in (ISOLATE_KEY, "DEVICE_ID") else name

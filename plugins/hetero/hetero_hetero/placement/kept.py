@@ -1,0 +1,86 @@
+"""Placements that were measured before: a file for each, in a folder of the user's own, named by the digest of all that shaped it.
+
+What shapes one: the network, its pins, the devices in their order with versions, machine and configuration, threads and processors. The
+inputs and the budget of the measurement do not count, so a load without inputs finds what `hetero tune` measured with some.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from hetero_core.blobs.private_cache import open_private_folder, read_private_file, write_private_file
+from hetero_core.devices.processors import count_processors
+from hetero_core.devices.provenance import find_core_version
+from hetero_core.errors import PrivateFolderError
+from hetero_core.plan import PlacedSegment, Placement, PlacementCandidate
+from hetero_core.reports.placement import placement_to_json
+from hetero_hetero.affinity import SplitTask
+
+logger = logging.getLogger(__name__)
+
+_FOLDER = "placements"
+_FORMAT = 1
+
+
+def identify_task(task: SplitTask) -> str:
+    """Returns the digest of a task: equal for loads whose measurements would be the same."""
+    core = task.core
+    identity = {
+        "format": _FORMAT,
+        "core": find_core_version(),
+        "network": task.network.fingerprint,
+        "pins": dict(task.network.affinity),
+        "own": task.own_config,
+        "processors": count_processors(),
+        "devices": [
+            {
+                "name": device,
+                "versions": core.get_versions(device),
+                "machine": [core.get_metric(device, "DEVICE_ARCHITECTURE"), core.get_metric(device, "FULL_DEVICE_NAME")],
+                "config": dict(core.resolve_config(device, config)),
+            }
+            for device, config in task.configs.items()
+        ],
+        "rules": [task.policy, task.smallest, task.keeps_units],
+    }
+    return sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def read_placement(key: str, task: SplitTask) -> Placement | None:
+    """Returns the placement that is kept under a key; None, with a warning where a file is of no use, where there is none."""
+    try:
+        content = read_private_file(_find_path(key))
+        placement = _placement_of_json(json.loads(content))
+    except FileNotFoundError:
+        return None
+    except (PrivateFolderError, OSError, ValueError, TypeError, KeyError) as error:
+        logger.warning("a kept placement cannot be read and is measured again: %s", error)
+        return None
+    names = {name for segment in placement.segments for name in segment.nodes}
+    return placement if names == task.network.index_of_node.keys() else None
+
+
+def write_placement(key: str, placement: Placement) -> None:
+    """Keeps a placement; where that cannot be done a warning says so."""
+    try:
+        write_private_file(_find_path(key), json.dumps(placement_to_json(placement)).encode())
+    except (PrivateFolderError, OSError) as error:
+        logger.warning("the placement cannot be kept, and the next load measures again: %s", error)
+
+
+def _find_path(key: str) -> Path:
+    return open_private_folder(_FOLDER) / f"{key}.json"
+
+
+def _placement_of_json(document: Any) -> Placement:
+    """Returns the placement of a document. Raises: TypeError, ValueError, KeyError."""
+    segments = tuple(PlacedSegment(**{**row, "nodes": tuple(row["nodes"])}) for row in document["segments"])
+    candidates = tuple(PlacementCandidate(**{**row, "devices": tuple(row["devices"])}) for row in document["candidates"])
+    transfers = tuple((str(a), str(b), float(c), float(d)) for a, b, c, d in document["transfers"])
+    placement = Placement(**{**document, "segments": segments, "candidates": candidates, "transfers": transfers})
+    return replace(placement, is_kept=True)

@@ -1,0 +1,295 @@
+"""Placement by measurement: segments and transfers are timed, candidates proposed, the best of them timed whole in turns.
+
+Every single device that takes the whole network is a candidate, and priority alone. The search ends early, with the best so far, when its
+seconds are over or it is interrupted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
+from hetero_core.network.types import HOST, TensorType
+from hetero_core.plan import PlacedSegment, Placement, PlacementCandidate
+from hetero_hetero.affinity import SplitTask
+from hetero_hetero.parts import without_pins
+from hetero_hetero.placement.bench import Bench, list_settings
+from hetero_hetero.placement.costs import Measurements, build_costs
+from hetero_hetero.placement.makespan import UNUSABLE, Transfer
+from hetero_hetero.placement.search import propose_placements
+from hetero_hetero.placement.segments import cut_segments, sign_segment
+
+logger = logging.getLogger(__name__)
+
+FREE = ""
+"""The device of a segment that none takes whole: priority decides."""
+_PARTS_SHARE = 0.6
+"""The share of the budget after which segments are no longer measured, and candidates are."""
+_PROPOSALS = 4
+_ROUNDS = 5
+_GAIN = 0.98
+"""What a mixed placement has to take of the best other one, so that noise alone does not choose it."""
+_LONGEST_WARM_UP = 10.0
+_LONGEST_TURN = 0.2
+
+
+class _Candidate:
+    """A placement on its way: loaded in the process `key`, with a time of each round."""
+
+    def __init__(self, title: str, devices: tuple[str, ...], key: str, *, is_basic: bool) -> None:
+        self.title, self.devices, self.key, self.is_basic = title, devices, key, is_basic
+        self.parts = 0
+        self.estimate: float | None = None
+        self.times: list[float] = []
+        self.first: float | None = None
+        self.error = ""
+
+    @property
+    def seconds(self) -> float | None:
+        """The median of the rounds; before the first of them what loading measured."""
+        return median(self.times) if self.times else self.first
+
+
+def place_by_measurement(task: SplitTask, inputs: Mapping[str, Any], budget: float) -> Placement:
+    """Returns the placement of a network that its measurements give within about `budget` seconds.
+
+    The network's pins are kept. Raises: what the devices' queries raise; never for a device that fails to load or run.
+    """
+    search = _Search(task, budget)
+    search.shapes = {name: array.shape for name, array in inputs.items()}
+    settings = {device: list_settings(task.core, device) for device in task.configs}
+    with Bench(task.core, without_pins(task.network), inputs, settings) as bench:
+        search.bench = bench
+        is_complete = True
+        try:
+            is_complete = search.measure()
+        except KeyboardInterrupt:
+            logger.info("interrupted; the best so far is taken")
+            is_complete = False
+    return search.describe(is_complete=is_complete)
+
+
+def pins_of_segments(task: SplitTask, segments: Sequence[Sequence[str]], devices: Sequence[str]) -> dict[str, str]:
+    """Returns node -> device for all segments that have a device; the network's own pins go before them."""
+    placed = {name: device for names, device in zip(segments, devices, strict=True) if device != FREE for name in names}
+    return placed | dict(task.network.affinity)
+
+
+class _Search:
+    bench: Bench
+
+    def __init__(self, task: SplitTask, budget: float) -> None:
+        self.began = perf_counter()
+        self.task, self.budget = task, budget
+        network = task.network
+        traits = _list_takers(task)
+        self.segments = cut_segments(network, task.units, traits)
+        self.names = [tuple(network.nodes[index].name for index in segment.nodes) for segment in self.segments]
+        self.takers = [
+            tuple(device for device in task.configs if all(device in traits[index] for index in segment.nodes))
+            for segment in self.segments
+        ]
+        self.twins = list(range(len(self.segments)))
+        self.shapes: dict[str, Sequence[int]] = {}
+        self.found = Measurements()
+        self.candidates: list[_Candidate] = []
+
+    @property
+    def left(self) -> float:
+        return self.budget - (perf_counter() - self.began)
+
+    def measure(self) -> bool:
+        """Says whether nothing was left out for want of time."""
+        basics = self._list_basics()
+        key = basics[0].key
+        values = tuple(dict.fromkeys(name for segment in self.segments for name in segment.reads))
+        logger.info("starting %d measuring processes", len({*self.task.configs, *(candidate.key for candidate in basics)}))
+        self.bench.prepare([*self.task.configs, *(candidate.key for candidate in basics)], self._limit())
+        logger.info("running the network for the values between %d segments", len(self.segments))
+        sample = {"do": "sample", "device": self.task.itself, "config": self.task.own_config, "names": values}
+        answer = self.bench.ask(key, {**sample, "pins": self._pin(basics[0].devices)}, self._limit())
+        self.shapes |= answer.get("shapes", {})
+        for candidate in basics:
+            self._load(candidate)
+        if len(self.task.configs) == 1 or len(self.segments) == 1:
+            return self._take_turns()
+        has_all = not answer.get("error") and self._measure_segments()
+        self._propose()
+        return self._take_turns() and has_all
+
+    def _limit(self) -> float:
+        """The seconds after which a process that does not answer is given up."""
+        return max(self.left, 0.0) + 30.0
+
+    def _list_basics(self) -> list[_Candidate]:
+        """Returns priority as it is, and each device with what it takes, before what others take of the rest."""
+        candidates = []
+        for device in self.task.configs:
+            devices = tuple(device if device in takers else next(iter(takers), FREE) for takers in self.takers)
+            is_single = all(one == device for one in devices)
+            title = device if is_single else f"{device} first"
+            candidates.append(_Candidate(title, devices, device if is_single else title, is_basic=True))
+        if not any(candidate.devices == (candidate.title,) * len(self.segments) for candidate in candidates[:1]):
+            candidates.insert(0, _Candidate("PRIORITY", (FREE,) * len(self.segments), "PRIORITY", is_basic=True))
+        by_devices = {candidate.devices: candidate for candidate in reversed(candidates)}
+        return [candidate for candidate in candidates if by_devices[candidate.devices] is candidate]
+
+    def _pin(self, devices: Sequence[str]) -> dict[str, str]:
+        return pins_of_segments(self.task, self.names, devices)
+
+    def _load(self, candidate: _Candidate) -> None:
+        logger.info("loading candidate %s", candidate.title)
+        warm = min(max(self.left / 3, 0.5), _LONGEST_WARM_UP)
+        command = {"do": "load_plan", "key": candidate.key, "device": self.task.itself, "config": self.task.own_config}
+        answer = self.bench.ask(candidate.key, {**command, "pins": self._pin(candidate.devices), "seconds": warm}, self._limit())
+        candidate.error, candidate.first = answer.get("error", ""), answer.get("seconds")
+        candidate.parts = answer.get("parts", 0)
+        self.candidates.append(candidate)
+        if candidate.first is not None and answer["is_ready"] and candidate.title in self.task.configs:
+            self.found.wholes[candidate.title] = candidate.first
+
+    def _measure_segments(self) -> bool:
+        """Times each distinct segment on each device that takes it, those with the most work first; says whether time was enough."""
+        self._find_twins()
+        weights: dict[int, float] = {}
+        for index, twin in enumerate(self.twins):
+            weights[twin] = weights.get(twin, 0.0) + self.segments[index].work
+        order = sorted(weights, key=lambda index: (-weights[index], index))
+        pairs = [(index, device) for index in order for device in self.takers[index]]
+        for number, (index, device) in enumerate(pairs):
+            if self.left < self.budget * (1 - _PARTS_SHARE):
+                return False
+            logger.info("timing segment %d of %d on %s", number // len(self.task.configs) + 1, len(order), device)
+            self._time_segment(index, device, max(self.left / (len(pairs) - number), min(self.left / 10, 2.0)))
+        return True
+
+    def _find_twins(self) -> None:
+        first: dict[str, int] = {}
+        for index, segment in enumerate(self.segments):
+            signature = f"{sign_segment(self.task.network, segment, self.shapes)}{self.takers[index]}"
+            self.twins[index] = first.setdefault(signature, index)
+
+    def _time_segment(self, index: int, device: str, seconds: float) -> None:
+        config = self._configure(device)
+        command = {"do": "time_part", "device": device, "config": config, "nodes": self.names[index], "seconds": seconds}
+        answer = self.bench.ask(device, command, self._limit())
+        if "error" in answer:
+            self.found.failures.setdefault(index, {})[device] = answer["error"]
+            return
+        if answer["is_ready"]:
+            self.found.seconds.setdefault(index, {})[device] = answer["seconds"]
+        if answer["memory"] != HOST and device not in self.found.memories:
+            node = self.names[index][-1]
+            moves = self.bench.ask(
+                device, {"do": "time_transfers", "device": device, "config": config, "node": node}, self._limit()
+            )
+            if "error" not in moves:
+                self.found.memories[device] = moves["memory"], Transfer(*moves["there"]), Transfer(*moves["back"])
+
+    def _configure(self, device: str) -> dict[str, Any]:
+        threads = min(self.task.own_config[THREADS_KEY], self.task.core.get_config(device, THREADS_KEY))
+        return {THREADS_KEY: threads, **self.task.configs[device], STREAMS_KEY: 1}
+
+    def _propose(self) -> None:
+        """Loads the candidates with the least estimated time that are not loaded yet."""
+        costs = build_costs(self.task, self.segments, self.takers, self.twins, self.found, self._list_flows())
+        known = {candidate.devices for candidate in self.candidates}
+        proposals = [one for one in propose_placements(costs.table, count=_PROPOSALS + len(known)) if one.placement]
+        for proposal in proposals:
+            devices = costs.spread(proposal.placement)
+            for candidate in self.candidates:
+                if candidate.devices == devices:
+                    candidate.estimate = proposal.seconds
+        for candidate in self.candidates:
+            candidate.estimate = costs.estimate(candidate.devices) if candidate.estimate is None else candidate.estimate
+        # What is estimated to be slower than a basic candidate is not worth its load.
+        bound = min((one.estimate for one in self.candidates if one.estimate is not None and not one.error), default=UNUSABLE)
+        fresh = [one for one in proposals if costs.spread(one.placement) not in known and one.seconds < bound][:_PROPOSALS]
+        if fresh and self.left > 0:
+            self.bench.prepare([f"mixed {number}" for number in range(len(fresh))], self._limit())
+        for number, proposal in enumerate(fresh):
+            if self.left < 0:
+                return
+            candidate = _Candidate(f"MIXED {number + 1}", costs.spread(proposal.placement), f"mixed {number}", is_basic=False)
+            candidate.estimate = proposal.seconds
+            self._load(candidate)
+
+    def _list_flows(self) -> list[tuple[int, tuple[int, ...], int]]:
+        """Returns the values between segments: maker, readers, bytes."""
+        maker = {value: index for index, segment in enumerate(self.segments) for value in segment.writes}
+        readers: dict[str, list[int]] = {}
+        for index, segment in enumerate(self.segments):
+            for value in segment.reads:
+                readers.setdefault(value, []).append(index)
+        return [(maker[value], tuple(indices), self._count_bytes(value)) for value, indices in readers.items()]
+
+    def _count_bytes(self, value: str) -> int:
+        known = self.task.network.type_of(value)
+        shape = tuple(self.shapes.get(value, ()))
+        return (TensorType(known.dtype, shape).nbytes or 0) if isinstance(known, TensorType) else 0
+
+    def _take_turns(self) -> bool:
+        """Times the candidates that are loaded in turns, in order and back; says whether all rounds were run."""
+        loaded = [candidate for candidate in self.candidates if not candidate.error]
+        for turn in range(_ROUNDS):
+            if turn and self.left < 0:
+                return False
+            seconds = min(max(self.left / (2 * _ROUNDS * max(len(loaded), 1)), 0.02), _LONGEST_TURN)
+            for candidate in loaded if turn % 2 == 0 else reversed(loaded):
+                logger.info("round %d of %d: timing %s", turn + 1, _ROUNDS, candidate.title)
+                answer = self.bench.ask(candidate.key, {"do": "time_plan", "key": candidate.key, "seconds": seconds}, self._limit())
+                candidate.error = candidate.error or answer.get("error", "")
+                if "seconds" in answer:
+                    candidate.times.append(answer["seconds"])
+        return True
+
+    def describe(self, *, is_complete: bool) -> Placement:
+        """Returns what was found until now."""
+        chosen = self._choose()
+        devices = (FREE,) * len(self.segments) if chosen is None else self.candidates[chosen].devices
+        segments = tuple(
+            PlacedSegment(
+                self.names[index], devices[index], twin, self.found.seconds.get(twin, {}), self.found.failures.get(twin, {})
+            )
+            for index, twin in enumerate(self.twins)
+        )
+        moves = self.found.list_transfers(tuple(self.task.configs))
+        return Placement(
+            segments,
+            tuple((source, target, one.seconds, one.seconds_per_byte) for (source, target), one in moves.items()),
+            tuple(
+                PlacementCandidate(one.title, one.devices, one.parts, one.estimate, one.seconds, len(one.times), one.error)
+                for one in self.candidates
+            ),
+            chosen,
+            perf_counter() - self.began,
+            is_complete,
+        )
+
+    def _choose(self) -> int | None:
+        """Returns the fastest candidate; a mixed one only where it was timed in turns and is faster than every other by more than noise."""
+        timed = [
+            (one.seconds, index)
+            for index, one in enumerate(self.candidates)
+            if one.seconds is not None and not one.error and (one.times or one.is_basic)
+        ]
+        if not timed:
+            return None
+        basics = [pair for pair in timed if self.candidates[pair[1]].is_basic]
+        best = min(timed)
+        return min(basics)[1] if basics and best[0] > _GAIN * min(basics)[0] else best[1]
+
+
+def _list_takers(task: SplitTask) -> list[tuple[str, ...]]:
+    """Returns for each node the devices that take it, asked about the whole network; of a pinned node its device."""
+    network = without_pins(task.network)
+    supported = {device: task.core.query_network(network, device, config).supported for device, config in task.configs.items()}
+    pins = task.network.affinity
+    return [
+        (pins[node.name],) if node.name in pins else tuple(device for device in supported if node.name in supported[device])
+        for node in network.nodes
+    ]

@@ -1,0 +1,288 @@
+"""Segments: runs of nodes between narrow frontiers of a network, the pieces that placement puts on devices.
+
+A frontier stands between two nodes that follow one another in topological order; it is as wide as the number of values that cross it.
+The network is cut at its narrowest frontiers first, and stretches with much of the work again at the next width. Small neighbours of
+one kind are joined, and branches of a stretch that share no value become segments of their own. No segment begins before one it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from math import prod
+from typing import Any
+
+from hetero_core.dtypes import bits_of_dtype
+from hetero_core.network.arrays import digest_array
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.types import TensorType
+from hetero_core.records import record
+
+MOST_SEGMENTS = 48
+_WIDEST = 8
+"""Values; a frontier that more cross is not cut."""
+FORBIDDEN = 1_000_000
+"""The width of a frontier that cannot be cut."""
+_OPEN_SIZE = 16
+"""What an open dimension counts in estimates of work."""
+_PRODUCTS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul", "QLinearConv", "QLinearMatMul", "MatMulInteger", "ConvInteger"))
+_SMALL_CONSTANT = 64
+"""Elements; such a constant is an axis, a shape or a scale, whose values shape what is compiled."""
+
+Traits = Sequence[object]
+"""What each node has in common with others that may be measured with it: the devices that take it."""
+
+
+@record(frozen=True, slots=True)
+class Segment:
+    """Positions of nodes in topological order, the inner values that it reads and makes for others, and its estimated work."""
+
+    nodes: tuple[int, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    work: float
+
+
+def cut_segments(
+    network: Network, units: Iterable[Sequence[int]], traits: Traits, *, most: int = MOST_SEGMENTS
+) -> tuple[Segment, ...]:
+    """Returns segments that hold each node once, in an order in which they can run; about `most` of them, fewer for small networks.
+
+    `units` are nodes that no cut separates. Nodes of different `traits` are in different segments where a cut between them is possible.
+    """
+    if not network.nodes:
+        return ()
+    work = [estimate_work(network, node) for node in network.nodes]
+    widths = measure_widths(network, units)
+    total = sum(work)
+    blocks = _cut_stretch(network, range(len(work)), widths, work, total / most)
+    kinds = [_kind_of(network.nodes[index], traits[index]) for index in range(len(work))]
+    blocks = _cut_at_kinds(blocks, widths, kinds)
+    least = total / most
+    joined = _join_small(blocks, work, kinds, least)
+    while len(joined) > 2 * most:
+        least *= 2
+        joined = _join_small(joined, work, kinds, least, joins_kinds=True)
+    pieces = [piece for block in joined for piece in _split_branches(network, block, work, least)]
+    return tuple(describe_segment(network, piece, sum(work[index] for index in piece)) for piece in pieces)
+
+
+def describe_segment(network: Network, nodes: Sequence[int], work: float = 0.0) -> Segment:
+    """Returns the segment of these nodes with the inner values at its border."""
+    inside = set(nodes)
+    made = {value for index in nodes for value in network.nodes[index].writes}
+    reads = dict.fromkeys(
+        value for index in nodes for value in network.nodes[index].reads if value in network.index_of_producer and value not in made
+    )
+    writes = [
+        value
+        for index in nodes
+        for value in network.nodes[index].writes
+        if any(reader not in inside for reader in network.index_of_consumers.get(value, ()))
+    ]
+    return Segment(tuple(nodes), tuple(reads), tuple(writes), work)
+
+
+def estimate_work(network: Network, node: Node) -> float:
+    """Returns the operations of a node, roughly: multiplications of products, else the elements that it reads and makes."""
+    made = sum(_count_elements(network, value) for value in node.writes)
+    constants = [network.initializers[value] for value in node.inputs if value in network.initializers]
+    bodies = sum(len(body.nodes) for body in node.bodies.values())
+    if node.op_type in _PRODUCTS:
+        sizes = [prod(size for size in constant.type.shape or () if isinstance(size, int)) for constant in constants]
+        weight = max(sizes, default=0)
+        if weight:
+            channels = _count_channels(network, node)
+            return 2.0 * made * max(weight / channels, 1.0)
+        inner = _find_shape(network, node.inputs[0])
+        return 2.0 * made * (_size(inner[-1]) if inner else _OPEN_SIZE)
+    if node.domain == "ai.onnx.ml":
+        # A visit of a tree's node waits for memory; a row visits few of them, each as dear as many operations of a product.
+        rows = _size((_find_shape(network, node.inputs[0]) or (1,))[0]) if node.inputs else 1
+        return float(made + rows * max((len(value) for value in node.attributes.values() if isinstance(value, tuple)), default=1))
+    read = sum(_count_elements(network, value) for value in node.reads if value not in network.initializers)
+    return float(made + read + 10_000 * bodies)
+
+
+def _count_channels(network: Network, node: Node) -> int:
+    shape = _find_shape(network, node.writes[0]) if node.writes else ()
+    if not shape:
+        return 1
+    axis = 1 if "Conv" in node.op_type and len(shape) > 1 else -1
+    return _size(shape[axis])
+
+
+def _find_shape(network: Network, value: str) -> tuple[Any, ...]:
+    known = network.type_of(value)
+    return (known.shape or ()) if isinstance(known, TensorType) else ()
+
+
+def _size(size: object) -> int:
+    return max(size, 1) if isinstance(size, int) else _OPEN_SIZE
+
+
+def _count_elements(network: Network, value: str) -> int:
+    return prod(_size(size) for size in _find_shape(network, value))
+
+
+def measure_widths(network: Network, units: Iterable[Sequence[int]]) -> list[int]:
+    """Returns for each frontier, by the node before it, how many values cross it; `FORBIDDEN` or more where no cut is possible."""
+    count = len(network.nodes)
+    change = [0] * (count + 1)
+
+    def add(first: int, last: int, width: int) -> None:
+        change[first] += width
+        change[last] -= width
+
+    for value, position in network.index_of_producer.items():
+        readers = network.index_of_consumers.get(value, ())
+        if readers:
+            add(position, max(readers), 1 if _may_cross(network, value) else FORBIDDEN)
+    for unit in units:
+        add(min(unit), max(unit), FORBIDDEN)
+    widths, width = [], 0
+    for index in range(count):
+        width += change[index]
+        widths.append(width)
+    return widths
+
+
+def _may_cross(network: Network, value: str) -> bool:
+    """Says whether a value is a tensor of numbers, which is what a process can be sent."""
+    known = network.type_of(value)
+    return isinstance(known, TensorType) and known.dtype is not None and bits_of_dtype(known.dtype) is not None
+
+
+def _cut_stretch(network: Network, stretch: range, widths: Sequence[int], work: Sequence[float], enough: float) -> list[range]:
+    """Returns the stretch cut at its narrowest frontiers, and those pieces again that hold more than `enough` of the work.
+
+    A stretch of branches is not cut across them.
+    """
+    inner = [widths[index] for index in stretch[:-1]]
+    if not inner or min(inner) > _WIDEST or sum(work[index] for index in stretch) <= enough:
+        return [stretch]
+    narrowest = min(inner)
+    if narrowest > 1 and len(_split_branches(network, stretch, work, enough)) > 1:
+        return [stretch]
+    ends = [index + 1 for index in stretch[:-1] if widths[index] == narrowest]
+    starts = [stretch.start, *ends]
+    pieces = [range(start, stop) for start, stop in zip(starts, [*ends, stretch.stop], strict=True)]
+    return [part for piece in pieces for part in _cut_stretch(network, piece, widths, work, enough)]
+
+
+def _kind_of(node: Node, trait: object) -> tuple[object, str]:
+    """Returns the devices that take a node and the kind of its work, at which engines are differently good."""
+    if node.domain == "ai.onnx.ml":
+        return trait, "ml"
+    is_quantized = "Integer" in node.op_type or "Quantize" in node.op_type or "QLinear" in node.op_type
+    return trait, "quantized" if is_quantized else ""
+
+
+def _cut_at_kinds(blocks: Sequence[range], widths: Sequence[int], kinds: Sequence[tuple[object, str]]) -> list[range]:
+    """Returns the blocks cut also where devices that take the nodes change."""
+    pieces: list[range] = []
+    for block in blocks:
+        start = block.start
+        for index in block[:-1]:
+            if kinds[index][0] != kinds[index + 1][0] and widths[index] <= _WIDEST:
+                pieces.append(range(start, index + 1))
+                start = index + 1
+        pieces.append(range(start, block.stop))
+    return pieces
+
+
+def _join_small(
+    blocks: Sequence[range],
+    work: Sequence[float],
+    kinds: Sequence[tuple[object, str]],
+    least: float,
+    *,
+    joins_kinds: bool = False,
+) -> list[range]:
+    """Returns the blocks with each that has less than `least` work joined to the one behind it, where they are of one kind.
+
+    A large block ends what is joined, so that repeated blocks are joined alike.
+    """
+    joined: list[range] = []
+    current: range | None = None
+    for block in blocks:
+        if current is not None and not joins_kinds and _differ(current, block, kinds):
+            joined.append(current)
+            current = None
+        current = block if current is None else range(current.start, block.stop)
+        if sum(work[index] for index in current) >= least:
+            joined.append(current)
+            current = None
+    if current is not None:
+        if joined and (joins_kinds or not _differ(joined[-1], current, kinds)):
+            joined[-1] = range(joined[-1].start, current.stop)
+        else:
+            joined.append(current)
+    return joined
+
+
+def _differ(first: range, second: range, kinds: Sequence[tuple[object, str]]) -> bool:
+    return {kinds[index] for index in first} != {kinds[index] for index in second}
+
+
+def _split_branches(network: Network, block: range, work: Sequence[float], least: float) -> list[tuple[int, ...]]:
+    """Returns the branches of a block and the nodes behind that join them; the block itself where it has no two large ones."""
+    for join in range(block.stop - 1, block.start, -1):
+        branches = _find_components(network, range(block.start, join))
+        large = [branch for branch in branches if sum(work[index] for index in branch) >= least / 2]
+        if len(large) >= 2 and all(_may_cross(network, value) for index in block for value in network.nodes[index].writes):
+            return [*branches, tuple(range(join, block.stop))] if len(branches) <= len(large) + 1 else [tuple(block)]
+        if block.stop - join >= 4:
+            break
+    return [tuple(block)]
+
+
+def _find_components(network: Network, stretch: range) -> list[tuple[int, ...]]:
+    """Returns the sets of nodes that share values with each other and not with the rest of the stretch, by first node."""
+    root = {index: index for index in stretch}
+
+    def find(index: int) -> int:
+        while root[index] != index:
+            index = root[index]
+        return index
+
+    for index in stretch:
+        for value in network.nodes[index].reads:
+            maker = network.index_of_producer.get(value, -1)
+            if maker in root:
+                first, second = sorted((find(maker), find(index)))
+                root[second] = first
+    members: dict[int, list[int]] = {}
+    for index in stretch:
+        members.setdefault(find(index), []).append(index)
+    return [tuple(nodes) for nodes in members.values()]
+
+
+def sign_segment(network: Network, segment: Segment, shapes: Mapping[str, Sequence[int]]) -> str:
+    """Returns a digest that two segments share where they differ in names and weights alone.
+
+    Operators with attributes, their wiring, the types of all values, the contents of small constants count. `shapes` are those of the
+    values in a real run, where types leave sizes open. A node with bodies is like no other one.
+    """
+    numbers: dict[str, int] = {}
+    digest = sha256()
+
+    def feed(*items: object) -> None:
+        digest.update(repr(items).encode())
+
+    for index in segment.nodes:
+        node = network.nodes[index]
+        feed(node.operator, node.name if node.bodies else "")
+        for value in (*node.inputs, "|", *node.outputs):
+            if value not in numbers:
+                numbers[value] = len(numbers)
+                constant = network.initializers.get(value)
+                feed(str(network.type_of(value)), tuple(shapes.get(value, ())), value in segment.writes, constant is not None)
+                if constant is not None:
+                    sizes = [size for size in constant.type.shape or () if isinstance(size, int)]
+                    feed(str(constant.type), constant.digest if prod(sizes) <= _SMALL_CONSTANT else "")
+            feed(numbers[value])
+        for key in sorted(node.attributes):
+            attribute = node.attributes[key]
+            feed(key, digest_array(attribute) if hasattr(attribute, "dtype") else "" if key in node.bodies else attribute)
+    return digest.hexdigest()

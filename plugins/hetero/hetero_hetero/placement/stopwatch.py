@@ -1,0 +1,187 @@
+"""The stopwatch of placement: loads parts and whole splits of one network in this process, and times them on the values of a real run.
+
+Its commands take and return plain values, so that it serves through a pipe as well as in the process that searches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from time import perf_counter, sleep
+from typing import Any
+
+import numpy as np
+
+from hetero_core.contract import RunContext
+from hetero_core.core import Core
+from hetero_core.errors import HeteroError
+from hetero_core.network.graph import Network
+from hetero_core.network.types import HOST, TensorType, ValueSpec
+from hetero_core.runtime.executable import ExecutableNetwork
+from hetero_hetero.parts import cut_part
+
+READY_METRIC = "KERNELS_READY"
+"""The end of the name of a metric by which a device says that it has compiled what it begins to run without."""
+_LEAST_RUNS = 5
+_MOST_RUNS = 50
+_POLL_SECONDS = 0.005
+_TRANSFER_BYTES = (4_096, 4_194_304)
+
+Answer = dict[str, Any]
+
+
+class Stopwatch:
+    """Times parts of a network. `values` are its inputs by name, and after `sample` the values between segments."""
+
+    def __init__(self, core: Core, network: Network, values: Mapping[str, Any]) -> None:
+        self._core = core
+        self._network = network
+        self.values = dict(values)
+        self._plans: dict[str, tuple[ExecutableNetwork, Callable[[], object]]] = {}
+
+    def answer(self, command: Mapping[str, Any]) -> Answer:
+        """Returns what a command comes to: {"do": its name, and its arguments}; {"error": text} where the device fails."""
+        arguments = {key: value for key, value in command.items() if key != "do"}
+        try:
+            return _COMMANDS[command["do"]](self, **arguments)
+        except Exception as error:  # noqa: BLE001  # whatever a device raises rules out one candidate, and is shown
+            text = str(error) if isinstance(error, HeteroError) else f"{type(error).__name__}: {error}"
+            return {"error": " ".join(text.split())}
+
+    def configure(self, configs: Mapping[str, Mapping[str, Any]]) -> Answer:
+        """Sets the configuration of each device, as the process that searches has it."""
+        for device, config in configs.items():
+            self._core.set_config(config, device)
+        return {}
+
+    def sample(self, device: str, config: Mapping[str, Any], pins: Mapping[str, str], names: Sequence[str]) -> Answer:
+        """Keeps the inner values of these names from a run of the whole network; returns their shapes."""
+        known = self._network.names_of_outputs
+        inner = [ValueSpec(name, self._network.types[name]) for name in names if name not in known]
+        exposed = replace(self._network, outputs=(*self._network.outputs, *inner), affinity=dict(pins))
+        with_values = self._core.load_network(exposed, device, config)
+        try:
+            outputs = with_values.infer({spec.name: self.values[spec.name] for spec in with_values.inputs})
+        finally:
+            with_values.close()
+        self.values |= {name: outputs[name] for name in names}
+        return {"shapes": {name: list(outputs[name].shape) for name in names}}
+
+    def time_part(self, device: str, config: Mapping[str, Any], nodes: Sequence[str], seconds: float) -> Answer:
+        """Returns the seconds of one run of a part on a device, called as HETERO calls a stage."""
+        part = cut_part(self._network, nodes)
+        loaded = self._core.load_network(part, device, config)
+        try:
+            run = _prepare_run(loaded, self.values)
+            _warm_up(loaded, run, seconds)
+            memories = dict.fromkeys(spec.memory for spec in (*loaded.outputs, *loaded.inputs))
+            memory = next((one for one in memories if one != HOST), HOST)
+            return {"seconds": median(_repeat(run, min(seconds, 0.1))), "memory": memory, "is_ready": _is_ready(loaded)}
+        finally:
+            loaded.close()
+
+    def load_plan(self, key: str, device: str, config: Mapping[str, Any], pins: Mapping[str, str], seconds: float) -> Answer:
+        """Loads the network with pins and runs it until its devices have compiled what they will run."""
+        loaded = self._core.load_network(replace(self._network, affinity=dict(pins)), device, config)
+        try:
+            run = _prepare_run(loaded, self.values)
+            _warm_up(loaded, run, seconds)
+        except BaseException:
+            loaded.close()
+            raise
+        self._plans[key] = loaded, run
+        plan = loaded.get_metric("HETERO_PLAN")
+        return {"seconds": median(_repeat(run, 0.05)), "is_ready": _is_ready(loaded), "parts": len(plan.stages)}
+
+    def time_plan(self, key: str, seconds: float) -> Answer:
+        """Returns the median seconds of one run of a loaded plan; the first runs, in which threads wake up, do not count."""
+        _, run = self._plans[key]
+        for _ in range(2):
+            run()
+        return {"seconds": median(_repeat(run, seconds))}
+
+    def time_transfers(self, device: str, config: Mapping[str, Any], node: str) -> Answer:
+        """Returns the memory of a device and the cost of a value on its way there and back: seconds, and seconds per byte."""
+        loaded = self._core.load_network(cut_part(self._network, [node]), device, config)
+        try:
+            spec = next((spec for spec in (*loaded.inputs, *loaded.outputs) if spec.memory != HOST), None)
+            if spec is None:
+                return {"memory": HOST, "there": [0.0, 0.0], "back": [0.0, 0.0]}
+            small, large = (_time_round_trip(loaded, spec, nbytes) for nbytes in _TRANSFER_BYTES)
+            slopes = [max((b - a) / (_TRANSFER_BYTES[1] - _TRANSFER_BYTES[0]), 0.0) for a, b in zip(small, large, strict=True)]
+            return {"memory": spec.memory, "there": [small[0], slopes[0]], "back": [small[1], slopes[1]]}
+        finally:
+            loaded.close()
+
+    def close(self) -> Answer:
+        """Closes the plans."""
+        for loaded, _ in self._plans.values():
+            loaded.close()
+        self._plans.clear()
+        return {}
+
+
+_COMMANDS: Mapping[str, Callable[..., Answer]] = {
+    name: getattr(Stopwatch, name)
+    for name in ("configure", "sample", "time_part", "load_plan", "time_plan", "time_transfers", "close")
+}
+
+
+def _prepare_run(loaded: ExecutableNetwork, values: Mapping[str, Any]) -> Callable[[], object]:
+    """Returns a call of the device's run with its inputs in its memory; it waits for a result in another memory than the host's."""
+    inputs = tuple(
+        values[spec.name] if spec.memory == HOST else loaded.from_host(values[spec.name], spec) for spec in loaded.inputs
+    )
+    context, outputs = RunContext(loaded.create_state()), loaded.outputs
+    run = loaded.run
+    away = next((index for index, spec in enumerate(outputs) if spec.memory != HOST), None)
+    if away is None:
+        return lambda: run(inputs, context)
+    return lambda: loaded.to_host(run(inputs, context)[away])
+
+
+def _warm_up(loaded: ExecutableNetwork, run: Callable[[], object], seconds: float) -> None:
+    """Runs until the devices have their compiled kernels, at most for `seconds`."""
+    deadline = perf_counter() + seconds
+    run()
+    while not _is_ready(loaded) and perf_counter() < deadline:
+        sleep(_POLL_SECONDS)
+        run()
+    run()
+
+
+def _is_ready(loaded: ExecutableNetwork) -> bool:
+    """Says whether all devices of a loaded network run what they will go on to run."""
+    stages = getattr(loaded.executable, "stages", ())
+    if stages:
+        return all(_is_ready(stage) for stage in stages)
+    names = [name for name in loaded.get_metric("SUPPORTED_METRICS") if name.endswith(READY_METRIC)]
+    return all(loaded.get_metric(name) for name in names)
+
+
+def _repeat(run: Callable[[], object], seconds: float) -> list[float]:
+    """Returns the times of runs that last for `seconds` in all; at least a few, and no more than tell what one takes."""
+    times: list[float] = []
+    began = before = perf_counter()
+    while len(times) < _LEAST_RUNS or (before - began < seconds and len(times) < _MOST_RUNS):
+        run()
+        after = perf_counter()
+        times.append(after - before)
+        before = after
+    return times
+
+
+def _time_round_trip(loaded: ExecutableNetwork, spec: ValueSpec, nbytes: int) -> tuple[float, float]:
+    """Returns the seconds of bytes on their way into the memory of a device, seen there, and back."""
+    array = np.zeros(nbytes // 4, np.float32)
+    carrier = ValueSpec(spec.name, TensorType("float32", array.shape), spec.memory)
+    there, back = [], []
+    for _ in range(_LEAST_RUNS):
+        began = perf_counter()
+        moved = loaded.from_host(array, carrier)
+        between = perf_counter()
+        loaded.to_host(moved)
+        there.append(between - began)
+        back.append(perf_counter() - between)
+    return median(there), median(back)

@@ -1,0 +1,132 @@
+"""HETERO_MEMORY: parts that fit the limits of their devices, what the plan says of them, and the refusal with numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx.numpy_helper
+import onnx.parser
+import pytest
+from hetero_hetero.placement.memory import read_limits
+
+from hetero_core import Core, ExecutableNetwork, Network
+from hetero_core.errors import ConfigValueError, DeviceMemoryError
+from hetero_core.plan import Plan
+from hetero_core.testing.plain_device import PlainDevice
+from hetero_core.testing.transformers import HEADS, WIDTH, decoder_model, ties_of_decoder
+
+Read = Callable[[str], Network]
+
+# Four products: each has a constant of 256 bytes; x and y have 32, each of the three inner values 32.
+CHAIN = """g (float[1, 8] x) => (float[1, 8] y) {
+    [p0] a = MatMul (x, w0) [p1] b = MatMul (a, w1) [p2] c = MatMul (b, w2) [p3] y = MatMul (c, w3)
+}"""
+DEVICES = "HETERO:ONE,TWO,THREE"
+
+
+def read_chain(core: Core) -> Network:
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {CHAIN}')
+    for index in range(4):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.eye(8, dtype=np.float32), f"w{index}"))
+    return core.read_network(model)
+
+
+@pytest.fixture
+def plain(core: Core) -> Core:
+    for name in ("ONE", "TWO", "THREE"):
+        core.register_plugin(name, PlainDevice())
+    return core
+
+
+def query(core: Core, network: Network, **config: Any) -> Plan:
+    plan = core.query_network(network, DEVICES, config).plan
+    assert plan is not None
+    return plan
+
+
+def test_devices_are_filled_in_their_order(plain: Core) -> None:
+    # The whole needs 4 * 256 bytes of constants, 2 * 32 at its border, and 2 * 32 of inner values at once.
+    plan = query(plain, read_chain(plain), HETERO_MEMORY={"ONE": 700, "TWO": "1MB"})
+    assert [(held.device, held.weights, held.border, held.arena, held.limit) for held in plan.memory] == [
+        ("ONE", 512, 32, 64, 700),
+        ("TWO", 512, 32, 64, 1_000_000),
+    ]
+    assert plan.pins == {}
+
+
+def test_network_that_the_first_device_holds_stays_there(plain: Core) -> None:
+    plan = query(plain, read_chain(plain), HETERO_MEMORY={"ONE": "2KB"})
+    assert set(plan.device_of_node.values()) == {"ONE"}
+    (held,) = plan.memory
+    assert (held.weights, held.border, held.arena, held.limit) == (4 * 256, 2 * 32, 2 * 32, 2000)
+
+
+def test_pipeline_uses_all_devices_in_their_order(plain: Core) -> None:
+    plan = query(plain, read_chain(plain), MODEL_DISTRIBUTION_POLICY="PIPELINE_PARALLEL")
+    assert [stage.device for stage in plan.stages] == ["ONE", "TWO", "THREE"]
+    assert max(held.weights for held in plan.memory) == 2 * 256
+
+
+def test_network_that_fits_nowhere_is_refused_with_the_numbers(plain: Core) -> None:
+    limits = {"ONE": 400, "TWO": 400, "THREE": 400}
+    with pytest.raises(DeviceMemoryError) as caught:
+        query(plain, read_chain(plain), HETERO_MEMORY=limits)
+    assert (caught.value.needed, caught.value.free) == (1152, 1200)
+    text = str(caught.value)
+    assert "it needs 1152 bytes (constants 1024, inputs and outputs 64, inner values 64)" in text
+    assert "ONE takes 1 nodes, 320 of 400 bytes" in text
+    assert "no device is left for node 'p3' (MatMul-13)" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("8GB", 8 * 10**9), ("1.5 KiB", 1536), (4096, 4096), ("16mib", 16 * 2**20), ("12 b", 12)]
+)
+def test_sizes_are_read(text: object, expected: int) -> None:
+    assert read_limits({"one": text}, ["ONE"]) == {"ONE": expected}
+
+
+def test_wrong_limits_are_refused(plain: Core) -> None:
+    network = read_chain(plain)
+    with pytest.raises(ConfigValueError, match=r"HETERO_MEMORY names 'TOW', which is not in the list, did you mean 'TWO'\?"):
+        query(plain, network, HETERO_MEMORY={"TOW": "1GB"})
+    with pytest.raises(ConfigValueError, match=r"expected a size as 8GB, 512MiB or a number of bytes for ONE, got 'much'"):
+        query(plain, network, HETERO_MEMORY={"ONE": "much"})
+    with pytest.raises(ConfigValueError, match=r"HETERO_PLACEMENT=MEASURED places by time, HETERO_MEMORY and"):
+        query(plain, network, HETERO_MEMORY={"ONE": "1GB"}, HETERO_PLACEMENT="MEASURED")
+
+
+def test_decoder_over_three_limited_devices_says_the_same_tokens(core: Core, add_device: Callable[..., object]) -> None:
+    add_device("THIRD")
+    nothing = np.zeros((1, HEADS, 0, WIDTH // HEADS), np.float32)
+    network = core.read_network(decoder_model())
+    stateful = network.with_state(ties_of_decoder(), initial=dict.fromkeys(ties_of_decoder().values(), nothing))
+    whole = core.load_network(stateful, "CPU")
+    full = core.query_network(network, "HETERO:CPU", {"HETERO_MEMORY": {"CPU": "1GB"}}).plan
+    assert full is not None
+    total = sum(held.weights + held.border + held.arena for held in full.memory)
+    # None of the devices holds half of it.
+    limits = dict.fromkeys(("TEMPLATE", "CPU", "THIRD"), total * 9 // 20)
+    loaded = core.load_network(stateful, "HETERO:TEMPLATE,CPU,THIRD", {"HETERO_MEMORY": limits})
+    plan = loaded.get_metric("HETERO_PLAN")
+    assert {stage.device for stage in plan.stages} == {"TEMPLATE", "CPU", "THIRD"}
+    assert [held.device for held in plan.memory] == ["TEMPLATE", "CPU", "THIRD"]
+    for held in plan.memory:
+        assert held.weights + held.border + held.arena <= limits[held.device]
+    for output, past in ties_of_decoder().items():
+        stage = next(stage for stage in plan.stages if output in stage.outputs)
+        assert past in stage.inputs
+    assert generate(loaded) == generate(whole)
+    with pytest.raises(DeviceMemoryError, match=r"does not fit: it needs \d+ bytes"):
+        core.load_network(stateful, "HETERO:TEMPLATE,CPU,THIRD", {"HETERO_MEMORY": dict.fromkeys(limits, total // 5)})
+
+
+def generate(loaded: ExecutableNetwork) -> list[int]:
+    request = loaded.create_infer_request()
+    tokens = [3, 1, 4]
+    logits = request.infer({"tokens": np.array([tokens])})["logits"]
+    for _ in range(12):
+        tokens.append(int(logits[0, -1].argmax()))
+        logits = request.infer({"tokens": np.array([tokens[-1:]])})["logits"]
+    return tokens

@@ -1,0 +1,79 @@
+"""The search for placements against exhaustive enumeration, on costs that are data."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hetero_hetero.placement.makespan import CostTable, Estimator, Transfer, schedule_parts
+from hetero_hetero.placement.search import propose_placements
+
+GRAPHS = 200
+
+
+def draw_costs(seed: int) -> CostTable:
+    """Returns a table of 5 to 8 segments on two or three devices: a random graph with branches, costs within a factor of 10."""
+    generator = np.random.default_rng(seed)
+    devices = ("A", "B", "C")[: 2 if seed % 2 else 3]
+    count = int(generator.integers(8, 11)) if len(devices) == 2 else int(generator.integers(5, 7))
+    seconds = []
+    for _ in range(count):
+        row = {device: float(generator.uniform(1, 10)) for device in devices}
+        if generator.random() < 0.2:
+            del row[devices[int(generator.integers(len(devices)))]]
+        seconds.append(row)
+    flows = []
+    for index in range(count - 1):
+        readers = {int(reader) for reader in generator.integers(index + 1, count, size=int(generator.integers(1, 3)))}
+        flows.append((index, tuple(sorted(readers)), int(generator.integers(1, 100))))
+    transfers = {
+        (one, other): Transfer(float(generator.uniform(0, 1)), float(generator.uniform(0, 0.03)))
+        for one in devices
+        for other in devices
+        if one != other and generator.random() < 0.7
+    }
+    return CostTable(devices, tuple(seconds), tuple(flows), transfers, overhead=float(generator.uniform(0, 0.3)))
+
+
+def find_least(costs: CostTable, seconds: float) -> float:
+    """Returns the least makespan of all placements, or `seconds` where none is below; a lane cannot end before its own work is done."""
+    estimator = Estimator(costs)
+    for placement in product(*[sorted(row) for row in costs.seconds]):
+        load = dict.fromkeys(costs.devices, 0.0)
+        for row, device in zip(costs.seconds, placement, strict=True):
+            load[device] += row[device]
+        if max(load.values()) < seconds:
+            seconds = min(seconds, estimator.find_seconds(placement))
+    return seconds
+
+
+def test_regret_on_small_graphs_is_at_most_five_percent() -> None:
+    regrets = {}
+    for seed in range(GRAPHS):
+        costs = draw_costs(seed)
+        proposed = propose_placements(costs, count=1)[0].seconds
+        regrets[seed] = proposed / find_least(costs, proposed) - 1
+    assert {seed: regret for seed, regret in regrets.items() if regret > 0.05} == {}
+
+
+def test_two_lanes_run_at_the_same_time_and_one_lane_takes_turns() -> None:
+    # Two parts of 3 and 4 behind one of 1, joined by one of 2.
+    before = [set(), {0}, {0}, {1, 2}]
+    assert schedule_parts([1, 3, 4, 2], before, ["A", "A", "B", "A"]) == 1 + 4 + 2
+    assert schedule_parts([1, 3, 4, 2], before, ["A", "A", "A", "A"]) == 1 + 3 + 4 + 2
+
+
+def test_chain_goes_where_each_segment_is_fast_unless_moving_costs_more() -> None:
+    seconds = tuple({"A": 1.0, "B": 5.0} if index < 10 else {"A": 5.0, "B": 1.0} for index in range(20))
+    flows = tuple((index, (index + 1,), 100) for index in range(19))
+    cheap = CostTable(("A", "B"), seconds, flows, {("A", "B"): Transfer(1.0, 0.0), ("B", "A"): Transfer(1.0, 0.0)})
+    best = propose_placements(cheap, count=1)[0]
+    assert best.placement == ("A",) * 10 + ("B",) * 10
+    assert best.seconds == 10 + 1 + 10
+    dear = CostTable(("A", "B"), seconds, flows, {("A", "B"): Transfer(0.0, 1.0), ("B", "A"): Transfer(0.0, 1.0)})
+    assert propose_placements(dear, count=1)[0].seconds == pytest.approx(60)
+
+
+def test_segment_without_any_device_gives_no_proposal() -> None:
+    assert propose_placements(CostTable(("A",), ({},), ()), count=3) == ()

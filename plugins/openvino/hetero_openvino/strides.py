@@ -1,0 +1,54 @@
+"""Convolutions with strides that OpenVINO 2026.4 computes wrongly, or that it cannot compile.
+
+One: of one input channel, where the last axis alone has a stride and ends with one position. Two: with filters of one element, behind an
+elementwise node of what a node with several outputs returns. The engine moves the strides of such a convolution up through elementwise
+operations, so that these compute fewer elements, and cannot move them beyond an operation with several outputs.
+"""
+
+from __future__ import annotations
+
+from hetero_core.network.graph import Graph, Node
+
+ELEMENTWISE = frozenset(
+    {
+        *("Abs", "Acos", "Acosh", "Add", "Asin", "Asinh", "Atan", "Atanh", "BatchNormalization", "Ceil", "Clip", "Cos", "Cosh"),
+        *("Div", "Dropout", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSwish", "Identity", "Log", "Max", "Mean", "Min", "Mish"),
+        *("Mod", "Mul", "Neg", "Pow", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus"),
+        *("Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh"),
+    }
+)
+"""Operators through which the engine moves strides, and those that it takes away before."""
+SEVERAL_OUTPUTS = frozenset({"Split", "SplitToSequence", "TopK", "Unique"})
+"""Operators that have several outputs in the engine, whether or not the node names them all."""
+
+
+def find_stride_error(node: Node, graph: Graph) -> str | None:
+    """Returns why the engine is wrong about the strides of a Conv, or None."""
+    strides = node.attributes.get("strides", ())
+    if all(stride == 1 for stride in strides):
+        return None
+    filters = getattr(graph.type_of(node.inputs[1]), "shape", None)
+    if len(strides) > 1 and strides[-2] == 1 and node.attributes.get("group", 1) == 1 and (filters is None or filters[1] == 1):
+        shape = getattr(graph.type_of(node.outputs[0]), "shape", None)
+        if shape is None or shape[-1] == 1 or not isinstance(shape[-1], int):
+            return "OpenVINO is wrong about a Conv of one channel whose last axis alone has a stride, and ends with one position"
+    has_one_element = filters is None or all(size == 1 for size in filters[2:])
+    return _find_lost_stride(node, graph) if has_one_element else None
+
+
+def _find_lost_stride(node: Node, graph: Graph) -> str | None:
+    waiting = [(node.inputs[0], False)]
+    seen = set(waiting)
+    while waiting:
+        value, is_behind_elementwise = waiting.pop()
+        index = graph.index_of_producer.get(value)
+        if index is None:
+            continue
+        producer = graph.nodes[index]
+        if is_behind_elementwise and (producer.op_type in SEVERAL_OUTPUTS or len(producer.outputs) > 1):
+            return f"OpenVINO cannot move the strides of this Conv to '{producer.name}' ({producer.op_type}), which has several outputs"
+        if not producer.domain and producer.op_type in ELEMENTWISE:
+            sources = {(name, True) for name in producer.inputs if name}
+            waiting += sources - seen
+            seen |= sources
+    return None

@@ -1,0 +1,106 @@
+"""What drawn graphs found wrong in the engine: put right, or refused with the reason, each with its smallest graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+
+from hetero_core import Core, Network
+from hetero_core.testing.compare import describe_mismatch
+
+Read = Callable[..., Network]
+BRANCHES = (
+    "If <then_branch = t () => (a) { r = Relu (x) a = Add (r, x) }, else_branch = e () => (b) { s = Abs (x) b = Sub (s, x) }> (c)"
+)
+
+
+@pytest.mark.parametrize("text", ["g (float[2,15,15] x) => (float[2,15,15] y)", "g (float[N,L,15] x) => (float[N,L,15] y)"])
+def test_slopes_of_one_dimension_belong_to_the_last_axis(core: Core, read: Read, text: str) -> None:
+    slopes = np.linspace(-1, 1, 15, dtype=np.float32)
+    network = read(f"{text} <float[15] s = {{{', '.join(str(value) for value in slopes)}}}> {{ y = PRelu(x, s) }}", 17)
+    x = np.random.default_rng(0).standard_normal((2, 15, 15)).astype(np.float32)
+    outputs = core.load_network(network, "OPENVINO").infer({"x": x})
+    assert describe_mismatch(outputs["y"], np.where(x < 0, x * slopes, x)) is None
+
+
+def test_product_with_dequantized_weights_is_computed_in_float32(core: Core) -> None:
+    generator = np.random.default_rng(0)
+    weights = generator.integers(-128, 127, (63, 32)).astype(np.int8)
+    graph = onnx.parser.parse_graph(
+        "g (float[3,40,63] x) => (float[3,40,32] y) <float s = {0.01}, int8 z = {0}> { d = DequantizeLinear(w, s, z) y = MatMul(x, d) }"
+    )
+    graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    network = core.read_network(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=8))
+    x = generator.standard_normal((3, 40, 63)).astype(np.float32)
+    outputs = core.load_network(network, "OPENVINO").infer({"x": x})
+    expected = (x.astype(np.float64) @ (weights * np.float64(np.float32(0.01)))).astype(np.float32)
+    assert np.abs(outputs["y"] - expected).max() < 1e-3
+
+
+def test_branches_with_open_sizes_are_refused(core: Core, read: Read) -> None:
+    network = read(f"g (float[N,L,24] x, bool c) => (float[N,L,24] y) {{ y = {BRANCHES} }}", 18)
+    (reason,) = core.query_network(network, "OPENVINO").refused.values()
+    assert "overwrite what an If with open sizes returns" in reason
+
+
+def test_branches_with_fixed_sizes_are_taken(core: Core, read: Read) -> None:
+    network = read(f"g (float[1,2,24] x, bool c) => (float[1,2,24] y) {{ y = {BRANCHES} }}", 18)
+    x = np.random.default_rng(0).standard_normal((1, 2, 24)).astype(np.float32)
+    outputs = core.load_network(network, "OPENVINO").infer({"x": x, "c": np.array(True)})
+    assert describe_mismatch(outputs["y"], np.maximum(x, 0) + x) is None
+
+
+@pytest.mark.parametrize("between", ["Relu (q)", "Add (q, q)", "BatchNormalization (q, one, one, one, one)"])
+def test_stride_that_would_be_moved_to_a_split_is_refused(core: Core, read: Read, between: str) -> None:
+    text = "g (float[1,6,7,7] x, float[4,2,1,1] w, float[2] one) => (float[1,4,4,4] y) <int64[3] sizes = {1, 2, 3}> "
+    text += f"{{ p, q, r = Split <axis = 1> (x, sizes) m = {between} y = Conv <strides = [2, 2]> (m, w) }}"
+    (reason,) = core.query_network(read(text, 14), "OPENVINO").refused.values()
+    assert "cannot move the strides of this Conv to 'Split_0' (Split), which has several outputs" in reason
+
+
+@pytest.mark.parametrize(("between", "strides"), [("MaxPool <kernel_shape = [1, 1]> (q)", 2), ("Relu (q)", 1)])
+def test_stride_that_stays_where_it_is_is_taken(core: Core, read: Read, between: str, strides: int) -> None:
+    size = (7 - 1) // strides + 1
+    text = f"g (float[1,6,7,7] x, float[4,2,1,1] w) => (float[1,4,{size},{size}] y) <int64[3] sizes = {{1, 2, 3}}> {{ "
+    text += f"p, q, r = Split <axis = 1> (x, sizes) m = {between} y = Conv <strides = [{strides}, {strides}]> (m, w) }}"
+    network = read(text, 14)
+    generator = np.random.default_rng(0)
+    x, w = (generator.standard_normal(shape).astype(np.float32) for shape in ((1, 6, 7, 7), (4, 2, 1, 1)))
+    outputs = core.load_network(network, "OPENVINO").infer({"x": x, "w": w})
+    part = x[:, 1:3] if "MaxPool" in between else np.maximum(x[:, 1:3], 0)
+    expected = np.einsum("nchw,oc->nohw", part[:, :, ::strides, ::strides], w[:, :, 0, 0])
+    assert describe_mismatch(outputs["y"], expected) is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "is_refused"),
+    [
+        ("2,1,15,1", "1, 2", True),
+        ("2,1,15,W", "1, 2", True),
+        ("2,1,15,1", "2, 2", False),
+        ("2,1,15,4", "1, 2", False),
+        ("2,2,15,1", "1, 2", False),
+    ],
+)
+def test_stride_of_the_last_axis_alone_is_refused_where_one_channel_ends_with_one_position(
+    core: Core, read: Read, shape: str, strides: str, *, is_refused: bool
+) -> None:
+    channels = shape.split(",")[1]
+    text = f"g (float[{shape}] x, float[4,{channels},3,3] w) => (float[a,b,c,d] y) "
+    network = read(f"{text}{{ y = Conv <pads = [1, 1, 1, 1], strides = [{strides}]> (x, w) }}", 17)
+    reasons = core.query_network(network, "OPENVINO").refused.values()
+    assert any("whose last axis alone has a stride" in reason for reason in reasons) == is_refused
+    if not is_refused:
+        generator = np.random.default_rng(0)
+        x = generator.standard_normal([int(size) for size in shape.split(",")]).astype(np.float32)
+        w = generator.standard_normal((4, x.shape[1], 3, 3)).astype(np.float32)
+        windows = np.lib.stride_tricks.sliding_window_view(
+            np.pad(x.astype(float), ((0, 0), (0, 0), (1, 1), (1, 1))), (3, 3), (2, 3)
+        )
+        steps = [int(step) for step in strides.split(",")]
+        expected = np.einsum("nchwij,ocij->nohw", windows[:, :, :: steps[0], :: steps[1]], w)
+        outputs = core.load_network(network, "OPENVINO").infer({"x": x, "w": w})
+        np.testing.assert_allclose(outputs["y"], expected, rtol=1e-4, atol=1e-4)

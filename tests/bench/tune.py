@@ -1,0 +1,204 @@
+"""Prints the table of placement by measurement: what `hetero tune` chooses for twelve models of different kinds, and what it gains.
+
+    python tests/bench/tune.py [MODEL ...] [--devices OPENVINO,ORT,CPU] [--budget 60] [--verify 5] [--json FILE]
+
+After the search the chosen placement and every single device are timed again with `hetero bench`, in turns and in processes of their own,
+so that the gain does not stand on the times by which the placement was chosen. Run it on a quiet machine. Nothing is asserted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from hetero_core.testing.network_writer import NetworkWriter
+
+_CLEARED = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "PYTHONDONTWRITEBYTECODE")
+
+
+def add_quantized(writer: NetworkWriter, x: str, scale: float) -> str:
+    """Adds a value's way to int8 and back."""
+    step, zero = writer.add_scalar(scale), writer.add_constant(np.array(0, np.int8))
+    quantized = writer.add_node("QuantizeLinear", x, step, zero)
+    return str(writer.add_node("DequantizeLinear", quantized, step, zero))
+
+
+def add_quantized_convolution(writer: NetworkWriter, x: str, channels: int, index: int) -> str:
+    """Adds a 3x3 convolution of int8 on as many channels as it makes, behind which values stay near 1."""
+    generator = np.random.default_rng(index)
+    weight = writer.add_constant(generator.integers(-127, 128, (channels, channels, 3, 3)).astype(np.int8))
+    step = writer.add_scalar(float(1.4 / (73 * np.sqrt(9 * channels))))
+    constant = writer.add_node("DequantizeLinear", weight, step, writer.add_constant(np.array(0, np.int8)))
+    y = writer.add_node("Conv", add_quantized(writer, x, 0.03), constant, pads=[1] * 4)
+    return add_quantized(writer, str(writer.add_node("Relu", y)), 0.03)
+
+
+def add_convolution(writer: NetworkWriter, x: str, channels: int) -> str:
+    """Adds a 3x3 convolution of float32 with Relu."""
+    deviation = float(np.sqrt(2 / (9 * channels)))
+    y = writer.add_node("Conv", x, writer.draw_weight(channels, channels, 3, 3, deviation=deviation), pads=[1] * 4)
+    return str(writer.add_node("Relu", y))
+
+
+def int8_model(quantized: int = 12, floats: int = 0, *, channels: int = 64, size: int = 40) -> onnx.ModelProto:
+    """Returns convolutions of int8, and behind them convolutions of float32."""
+    writer = NetworkWriter("int8_float" if floats else "int8")
+    shape = (1, channels, size, size)
+    x = writer.add_input("x", shape)
+    for index in range(quantized):
+        x = add_quantized_convolution(writer, x, channels, index)
+    for _ in range(floats):
+        x = add_convolution(writer, x, channels)
+    writer.add_output(x, shape)
+    return writer.build_model()
+
+
+def add_forest(writer: NetworkWriter, x: str, features: int, trees: int = 150, depth: int = 6) -> str:
+    """Adds complete trees that compare one feature in each node."""
+    generator = np.random.default_rng(trees)
+    inner, leaves = 2**depth - 1, 2**depth
+    count = inner + leaves
+    ids = np.tile(np.arange(count), trees)
+    is_leaf = ids >= inner
+    forest = np.repeat(np.arange(trees), count)
+    children = {"nodes_truenodeids": 1, "nodes_falsenodeids": 2}
+    return str(
+        writer.add_node(
+            "TreeEnsembleRegressor",
+            x,
+            domain="ai.onnx.ml",
+            n_targets=1,
+            nodes_treeids=forest.tolist(),
+            nodes_nodeids=ids.tolist(),
+            nodes_modes=["LEAF" if leaf else "BRANCH_LEQ" for leaf in is_leaf],
+            nodes_featureids=np.where(is_leaf, 0, generator.integers(0, features, ids.size)).tolist(),
+            nodes_values=np.where(is_leaf, 0, generator.standard_normal(ids.size)).astype(np.float32).tolist(),
+            target_treeids=forest[is_leaf].tolist(),
+            target_nodeids=ids[is_leaf].tolist(),
+            target_ids=[0] * int(is_leaf.sum()),
+            target_weights=generator.standard_normal(int(is_leaf.sum())).astype(np.float32).tolist(),
+            **{name: np.where(is_leaf, 0, 2 * ids + step).tolist() for name, step in children.items()},
+        )
+    )
+
+
+def forest_model(rows: int = 256, *, convolutions: int = 0) -> onnx.ModelProto:
+    """Returns trees behind a net: linear layers on many rows, or convolutions whose pooled channels are the features."""
+    writer = NetworkWriter("trees_behind_images" if convolutions else "trees_behind_rows")
+    if convolutions:
+        x, features, rows = writer.add_input("x", (4, 64, 28, 28)), 64, 4
+        for _ in range(convolutions):
+            x = add_convolution(writer, x, 64)
+        x = str(writer.add_node("Flatten", writer.add_node("GlobalAveragePool", x)))
+    else:
+        features = 256
+        x = writer.add_input("x", (rows, features))
+        for _ in range(4):
+            x = str(writer.add_node("Relu", writer.add_linear(x, features, features)))
+    writer.add_output(add_forest(writer, x, features), (rows, 1))
+    model = writer.build_model()
+    model.opset_import.add(domain="ai.onnx.ml", version=3)
+    return model
+
+
+def named(name: str) -> Callable[[], onnx.ModelProto]:
+    """Returns what makes a model of the speed benchmarks."""
+    from speed.models import make_model
+
+    return lambda: make_model(name, 1)
+
+
+MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
+    **{
+        name: named(name)
+        for name in ("squeezenet", "resnet50", "mobilenet_v2", "inception_v1", "u_net", "vit_tiny", "bert", "gpt2_step")
+    },
+    "int8": int8_model,
+    "int8_float": lambda: int8_model(8, 8),
+    "trees_behind_rows": forest_model,
+    "trees_behind_images": lambda: forest_model(convolutions=6),
+}
+
+
+def ask(*arguments: str) -> dict[str, Any]:
+    """Returns what a command of hetero prints as JSON."""
+    environment = {name: value for name, value in os.environ.items() if name not in _CLEARED}
+    ended = subprocess.run(
+        [sys.executable, "-m", "hetero_core", *arguments, "--json"], capture_output=True, text=True, check=False, env=environment
+    )
+    answer: dict[str, Any] = json.loads(ended.stdout)
+    if "error" in answer:
+        raise SystemExit(f"hetero {' '.join(arguments)}: {answer['error']['message']}")
+    return answer
+
+
+def tune(name: str, devices: str, budget: float, rounds: int, folder: Path) -> dict[str, Any]:
+    """Returns the placement of a model, and the seconds of the chosen one and of each single device in a bench of their own."""
+    model, pins = str(folder / f"{name}.onnx"), str(folder / "pins.toml")
+    onnx.save(MODELS[name](), model)
+    split = f"HETERO:{devices}"
+    placement = ask("tune", model, "-d", split, "--budget", str(budget), "--write", pins)["placement"]
+    singles = [one["title"] for one in placement["candidates"] if one["seconds"] is not None and one["title"] in devices.split(",")]
+    asked = [piece for device in (split, *singles) for piece in ("-d", device)]
+    rows = ask("bench", model, *asked, "--affinity", pins, "--rounds", str(rounds))["devices"]
+    times = {row["device"]: row["median_seconds"] for row in rows if row["error"] is None}
+    return {"model": name, "placement": placement, "seconds": times}
+
+
+def describe(row: dict[str, Any], devices: str) -> str:
+    """Returns a row of the table in Markdown."""
+    placement, times = row["placement"], row["seconds"]
+    chosen = placement["candidates"][placement["chosen"]]
+    singles = {device: seconds for device, seconds in times.items() if not device.startswith("HETERO")}
+    whole = next(seconds for device, seconds in times.items() if device.startswith("HETERO"))
+    best = min(singles.values(), default=None)
+    gain = "-" if best is None else f"{best / whole:.2f}"
+    cells = [f"{singles[device] * 1e3:.2f}" if device in singles else "refuses" for device in devices.split(",")]
+    distinct = len({segment["twin"] for segment in placement["segments"]})
+    return "| " + " | ".join(
+        (
+            row["model"],
+            *cells,
+            f"{whole * 1e3:.2f}",
+            gain,
+            f"{chosen['title']}, {chosen['parts']} parts",
+            f"{len(placement['segments'])} ({distinct})",
+            f"{placement['seconds']:.0f} s{'' if placement['is_complete'] else ', cut short'}",
+        )
+    ) + " |"  # fmt: skip
+
+
+def main() -> None:
+    """Prints a row for each model as soon as it is there."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"all by default: {', '.join(MODELS)}")
+    parser.add_argument("--devices", default="OPENVINO,ORT,CPU")
+    parser.add_argument("--budget", type=float, default=60.0)
+    parser.add_argument("--verify", type=int, default=5, metavar="ROUNDS")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    if unknown := [name for name in arguments.models if name not in MODELS]:
+        parser.error(f"no model is called {unknown[0]!r}; there are {', '.join(MODELS)}")
+    header = ("model", *arguments.devices.split(","), "placed, ms", "gain", "chosen", "segments (distinct)", "search")
+    print("| " + " | ".join(header) + " |\n|" + "---|" * len(header))
+    rows = []
+    for name in arguments.models or MODELS:
+        with tempfile.TemporaryDirectory(prefix="hetero-tune-") as folder:
+            rows.append(tune(name, arguments.devices, arguments.budget, arguments.verify, Path(folder)))
+        print(describe(rows[-1], arguments.devices), flush=True)
+        if arguments.json is not None:
+            arguments.json.write_text(json.dumps(rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""Faults of `start`, of exports, times and lifetime, planted in a device that is otherwise without one; a check names each."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from hetero_core import Executable, Network, RunContext, hookimpl
+from hetero_core.conformance import contract_start
+from hetero_core.conformance.catalogue import choose_checks
+from hetero_core.conformance.runner import make_target, run_checks
+from hetero_core.contract import ConfigKey, DeviceName, Done, Payload
+from hetero_core.network.writer import unpack_network
+from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
+
+
+def list_failed(plugin: object, *patterns: str) -> dict[str, str]:
+    """Runs the checks whose names match; returns the reasons of those that failed."""
+    outcomes = run_checks(choose_checks((), patterns), make_target("PLANTED", plugin=plugin), limit=120)
+    return {outcome.check.name: outcome.reason for outcome in outcomes if outcome.status == "failed"}
+
+
+def device_with(executable: Callable[[Network], Executable]) -> PlainDevice:
+    class Planted(PlainDevice):
+        def make_executable(self, network: Network) -> Executable:
+            return executable(network)
+
+    return Planted()
+
+
+class Queued(PlainExecutable):
+    """Starts runs on a queue of its own and tells their ends as it should."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__(network)
+        self._queue = ThreadPoolExecutor(max_workers=1)
+
+    def start(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
+        self._queue.submit(self.run_started, inputs, context, done)
+
+    def run_started(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
+        try:
+            if context.limits is not None:
+                context.limits.enter("")
+                context.limits.hold(inputs)
+            outputs = self.run(inputs, context)
+        except BaseException as error:  # noqa: BLE001  # whoever waits is told of every end
+            done(None, error)
+        else:
+            done(outputs, None)
+
+    def close(self) -> None:
+        self._queue.shutdown(wait=False)
+
+
+class Twice(Queued):
+    def run_started(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
+        super().run_started(inputs, context, done)
+        done(None, RuntimeError("told again"))
+
+
+class NeverAfterAnError(Queued):
+    def run_started(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
+        super().run_started(inputs, context, lambda outputs, error: done(outputs, None) if error is None else None)
+
+
+class Never(Queued):
+    def run_started(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
+        self.run(inputs, context)
+
+
+class Blocking(Queued):
+    def start(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
+        self.run_started(inputs, context, done)
+
+
+class Dropping(Queued):
+    """Keeps the first run until it is closed, and forgets it then."""
+
+    def start(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
+        self._waiting = (inputs, context, done)
+
+    def close(self) -> None:
+        del self._waiting
+        super().close()
+
+
+class Immortal(PlainExecutable):
+    everyone: ClassVar[list[PlainExecutable]] = []
+
+    def __init__(self, network: Network) -> None:
+        super().__init__(network)
+        self.everyone.append(self)
+
+
+class Milliseconds(PlainExecutable):
+    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        outputs = super().run(inputs, context)
+        if context.profile is not None:
+            context.profile.add(self.network.nodes[0], 1.5)
+        return outputs
+
+
+FAULTS: dict[str, tuple[Any, str, str]] = {
+    "done twice": (Twice, "start.done_is_called_once_for_each_run", "`done` was called twice"),
+    "done never": (Never, "start.done_is_called_once_for_each_run", "the device has not called `done`"),
+    "done not after an error": (NeverAfterAnError, "start.run_that_fails_ends", "`done` is not called after an error"),
+    "start blocks": (Blocking, "start.start_returns_at_once", "`start` blocks until it has computed"),
+    "queue dropped at close": (Dropping, "start.closing_ends_what_was_started", "the device's queue dropped run 0 at close"),
+    "never freed": (Immortal, "start.closed_network_is_freed", "never freed; it is held by list"),
+    "milliseconds": (Milliseconds, "perf_counts.times_are_in_seconds", "not in milliseconds"),
+}
+
+
+@pytest.mark.parametrize(("executable", "check", "message"), FAULTS.values(), ids=FAULTS)
+def test_fault_of_runs_is_named(monkeypatch: pytest.MonkeyPatch, executable: Any, check: str, message: str) -> None:
+    # The device that does not end a run is waited for no longer than a test may take.
+    monkeypatch.setattr(contract_start, "END_SECONDS", 1.0)
+    monkeypatch.setattr("hetero_core.runtime.under_way.CLOSE_SECONDS", 0.2)
+    monkeypatch.setattr("hetero_core.runtime.under_way.CANCEL_SECONDS", 0.1)
+    failed = list_failed(device_with(executable), check)
+    assert list(failed) == [check]
+    assert message in failed[check]
+
+
+def test_queue_without_a_fault_passes() -> None:
+    assert list_failed(device_with(Queued), "start.*", "perf_counts.*", "requests.*") == {}
+
+
+class EngineMemory(PlainExecutable):
+    """Returns arrays whose memory belongs to an engine: NumPy has a capsule of it alone."""
+
+    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        return tuple(np.from_dlpack(value) for value in super().run(inputs, context))
+
+
+def test_outputs_in_the_memory_of_an_engine_count_against_the_limit() -> None:
+    assert list_failed(device_with(EngineMemory), "start.run_that_fails_ends") == {}
+
+
+class Pickling(PlainDevice):
+    @hookimpl
+    def export_network(self, executable: PlainExecutable) -> Payload:
+        payload = super().export_network(executable)
+        return Payload({**payload.sections, "plan": pickle.dumps({"order": [1, 2, 3]})})
+
+
+def test_pickled_section_that_is_not_marked_as_code_is_named() -> None:
+    failed = list_failed(Pickling(), "exporting.pickled_sections_are_marked_as_code")
+    assert "section 'plan' is a pickle and not marked as code" in failed["exporting.pickled_sections_are_marked_as_code"]
+
+
+class Rounding(PlainDevice):
+    """Computes in the precision that is chosen, and forgets the choice at import."""
+
+    remembers = False
+
+    @hookimpl
+    def config_keys(self) -> Mapping[str, ConfigKey]:
+        return {"ROUNDING": ConfigKey(str, "FULL", "How results are rounded.", choices=("FULL", "HALF"))}
+
+    @hookimpl
+    def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
+        executable = super().load_network(device, network)
+        return Halved(network) if config["ROUNDING"] == "HALF" else executable
+
+    @hookimpl
+    def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
+        config = config if self.remembers else {"ROUNDING": "FULL"}
+        return self.load_network(device, unpack_network(payload.sections), config)
+
+
+class Halved(PlainExecutable):
+    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        return tuple(value.astype(np.float16).astype(value.dtype) for value in super().run(inputs, context))
+
+
+class Remembering(Rounding):
+    remembers = True
+
+
+def test_choice_that_an_import_loses_is_named() -> None:
+    name = "exporting.every_choice_comes_with_the_blob"
+    assert "imported under ROUNDING=HALF" in list_failed(Rounding(), name)[name]
+    assert list_failed(Remembering(), name) == {}

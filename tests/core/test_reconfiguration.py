@@ -1,0 +1,48 @@
+"""Limits that change on a loaded network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from hetero_core import Core, Network
+from hetero_core.errors import ConfigKeyError, ConfigValueError, MemoryLimitError
+
+TEXT = "g (float[N] x) => (float[M] y) { a = Concat <axis = 0> (x, x, x, x) y = Concat <axis = 0> (a, a, a, a) }"
+LARGE = {"x": np.ones(1000, np.float32)}
+"""The output takes 64000 bytes."""
+
+
+@pytest.mark.parametrize("device", ["CPU", "TEMPLATE", "HETERO:TEMPLATE,CPU"])
+def test_memory_limit_may_be_set_changed_and_taken_back(core: Core, read: Callable[..., Network], device: str) -> None:
+    network = core.load_network(read(TEXT), device)
+    request = network.create_infer_request()
+    for limit, fits in ((None, True), (1000, False), (10**6, True), (1000, False), (None, True)):
+        network.set_config({"memory_limit": limit})
+        assert network.get_config("MEMORY_LIMIT") == limit
+        for run in (request.infer, network.infer):
+            if fits:
+                assert run(LARGE)["y"].shape == (16000,)
+                continue
+            with pytest.raises(MemoryLimitError, match="1000"):
+                run(LARGE)
+
+
+def test_deadline_may_be_set_and_taken_back(core: Core, read: Callable[..., Network]) -> None:
+    network = core.load_network(read(TEXT), "CPU")
+    network.set_config({"DEADLINE": 3600.0})
+    assert network.deadline == 3600
+    assert network.infer(LARGE)["y"].shape == (16000,)
+    network.set_config({"DEADLINE": None})
+    assert network.deadline is network.get_config("DEADLINE") is None
+
+
+def test_wrong_limit_changes_nothing(core: Core, read: Callable[..., Network]) -> None:
+    network = core.load_network(read(TEXT), "CPU", {"DEADLINE": 60.0})
+    with pytest.raises(ConfigValueError, match="MEMORY_LIMIT: expected bytes above 0, got -1"):
+        network.set_config({"DEADLINE": 30.0, "MEMORY_LIMIT": -1})
+    with pytest.raises(ConfigKeyError, match="PERF_COUNT cannot change to True on a loaded network"):
+        network.set_config({"DEADLINE": 30.0, "PERF_COUNT": True})
+    assert network.deadline == network.get_config("DEADLINE") == 60

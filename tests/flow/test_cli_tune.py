@@ -1,0 +1,48 @@
+"""`hetero tune`: devices measured in processes of their own, the tables, the kept result, and the file of pins."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import onnx.parser
+import pytest
+
+from hetero_core.cli.main import main
+
+MODEL = """<ir_version: 8, opset_import: ["": 17]>
+pair (float[n, 32] x) => (float[n, 32] y) { [first] a = Exp (x) [middle] b = Tanh (a) [last] y = Abs (b) }"""
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(MODEL), path)
+    return str(path)
+
+
+def test_tables_are_printed_and_the_result_is_kept(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["tune", model, "-d", "HETERO:TEMPLATE,CPU", "--shape", "n=4", "--budget", "60"]
+    assert main([*command, "--write", str(tmp_path / "pins.toml")]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("placement measured in ")
+    assert ["SEGMENT", "NODES", "FROM", "...", "TO", "TEMPLATE", "CPU", "CHOSEN"] in [line.split() for line in text.splitlines()]
+    rows = [line.split() for line in text.splitlines()]
+    assert {"TEMPLATE", "CPU"} <= {row[0] for row in rows if row}
+    assert "TRANSFER" in text  # TEMPLATE has a memory of its own
+    assert main([*command, "--json"]) == 0
+    placement = json.loads(capsys.readouterr().out)["placement"]
+    assert placement["is_kept"]
+    assert sum(candidate["seconds"] is not None for candidate in placement["candidates"]) >= 2
+    # The file is what --affinity reads, and gives the same split.
+    assert main(["query", model, "-d", "HETERO:TEMPLATE,CPU", "--affinity", str(tmp_path / "pins.toml"), "--json"]) == 0
+    pinned = json.loads(capsys.readouterr().out)["plan"]["device_of_node"]
+    chosen = placement["candidates"][placement["chosen"]]["devices"]
+    assert [pinned[segment["nodes"][0]] for segment in placement["segments"]] == chosen
+
+
+def test_device_that_splits_nothing_is_refused(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", model, "-d", "CPU"]) == 2
+    assert "CPU splits none. Use a device as HETERO:ORT,CPU" in capsys.readouterr().err
