@@ -24,6 +24,7 @@ from hetero_cpu.open.sizes import value_of
 from hetero_cpu.open_plans import OpenPlans, has_interpreters, load_kernels, make_plan_in_use, order_kernels
 from hetero_cpu.passes import join_network, transform_network
 from hetero_cpu.plan import Plan, count_constant_bytes
+from hetero_cpu.plan_check import is_faulty
 from hetero_cpu.planner import build_plan
 from hetero_cpu.plans_in_use import OpenPlanInUse, PlanInUse, has_room, open_teams
 from hetero_cpu.providers import JIT, NUMPY
@@ -75,6 +76,7 @@ class CpuExecutable(Executable):
         self._plans: OrderedDict[Signature, PlanInUse] = OrderedDict()
         self._plan_count = 0
         self._open_plans = OpenPlans(self._transformed)
+        self._last_open: Signature | None = None
         self._program: Program | None = None
         # The plan of a network whose inputs have one shape each: no run has to look for it.
         self._only_plan: PlanInUse | None = None
@@ -189,12 +191,21 @@ class CpuExecutable(Executable):
         return self._native_weights
 
     def find_native_plan(self) -> tuple[Signature, Plan, str] | None:
-        """Returns the plan of machine code alone that was used last, with its input shapes and its name; None where there is none."""
+        """Returns a plan of machine code alone, with its input shapes and its name: made for the last sizes where a class has them."""
         with self._lock:
             for signature, found in reversed(self._plans.items()):
                 if found.plan.kernels and not found.plan.foreign_count and not found.is_refuted:
                     return signature, found.plan, found.name
-        return None
+            last = self._last_open
+        if last is None or self._verifier.has_refuted:
+            return None
+        special = join_network(specialize_network(self._transformed, last, evaluate_node))
+        entry = self._enter(self._build_native_plan(special), special)
+        if entry.plan.foreign_count or not entry.plan.kernels:
+            return None
+        load_kernels(entry, JIT)
+        self._native_weights.pack_all(self._workers)
+        return last, entry.plan, entry.name
 
     def _find_plan(self, signature: Signature) -> PlanInUse:
         with self._lock:
@@ -204,6 +215,7 @@ class CpuExecutable(Executable):
                 return found
             opened = self._open_plans.find(signature)
             if opened is not None:
+                self._last_open = signature
                 return opened
         special = specialize_network(self._transformed, signature, evaluate_node)
         entry = self._make_open_plan(special, signature)
@@ -215,7 +227,7 @@ class CpuExecutable(Executable):
         self._let_go(special)
         if plan.native_count < len(plan.steps):
             warn_of_slow_kernels()
-        entry.is_refuted |= self._is_faulty(plan)
+        entry.is_refuted |= self._checks_plans and is_faulty(plan, self.network.name)
         with self._lock:
             self._plan_count += 1
             found = self._plans.setdefault(signature, entry)
@@ -236,7 +248,7 @@ class CpuExecutable(Executable):
             self._open_plans.note_failure()
         elif opened is not None and load_kernels(opened, self._kernels):
             with self._lock:
-                self._plan_count += 1
+                self._plan_count, self._last_open = self._plan_count + 1, signature
                 self._open_plans.add(opened)
             return opened
         else:
@@ -317,14 +329,6 @@ class CpuExecutable(Executable):
         needs_check = bool(name) or self._verifies == YES
         return PlanInUse(plan, is_refuted=self._verifier.has_refuted, needs_check=needs_check, name=name)
 
-    def _is_faulty(self, plan: Plan) -> bool:
-        """Says whether the plan was checked as a whole, where that is asked for, and refused."""
-        if not self._checks_plans:
-            return False
-        from hetero_cpu.plan_check import is_faulty  # only where it is asked for
-
-        return is_faulty(plan, self.network.name)
-
     def _let_go(self, special: Network) -> None:
         """Lets go of the constants where there will be no other plan: what this one needs of them it has."""
         if self._weights.releases:
@@ -373,7 +377,7 @@ class CpuExecutable(Executable):
         try:
             if error is None:
                 if native is not None:
-                    native.is_refuted |= self._is_faulty(native.plan)
+                    native.is_refuted |= self._checks_plans and is_faulty(native.plan, self.network.name)
                 self._native_weights.pack_all(1)
             elif not isinstance(error, OrderDroppedError):
                 logger.warning("network '%s' goes on with NumPy: its kernels could not be compiled: %s", self.network.name, error)

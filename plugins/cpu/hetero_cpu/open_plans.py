@@ -70,7 +70,7 @@ def has_interpreters(workers: int) -> bool:
     return COMPILER.load_stored(list_interpreters(workers))
 
 
-def load_kernels(opened: OpenPlanInUse, kernels: str) -> bool:
+def load_kernels(opened: PlanInUse, kernels: str) -> bool:
     """Says whether the kernels of a plan are there; they are compiled now, unless NumPy answers meanwhile."""
     from hetero_cpu.jit.compiler import COMPILER  # LLVM
 
