@@ -16,12 +16,11 @@ from hetero_core.kernels.program import compile_program
 from hetero_core.network.graph import Network
 from hetero_cpu.foreign import evaluate_node
 from hetero_cpu.instance import WrongTypeError
-from hetero_cpu.jit.orders import OrderDroppedError
 from hetero_cpu.kernel_choice import AUTO, NO, YES
 from hetero_cpu.kernel_set import warn_of_slow_kernels
 from hetero_cpu.mapped_weights import drop_read_pages
 from hetero_cpu.open.sizes import value_of
-from hetero_cpu.open_plans import OpenPlans, has_interpreters, load_kernels, make_plan_in_use, order_kernels
+from hetero_cpu.open_plans import OpenPlans, has_interpreters, load_kernels, make_plan_in_use, order_kernels, warn_of_error
 from hetero_cpu.passes import join_network, transform_network
 from hetero_cpu.plan import Plan, count_constant_bytes
 from hetero_cpu.plan_check import is_faulty
@@ -307,6 +306,7 @@ class CpuExecutable(Executable):
         def finish(plan: PlanInUse | None, error: BaseException | None) -> None:
             executable = owner()
             if executable is not None:
+                warn_of_error(error, executable.network.name)
                 take_over(executable, plan, error)
 
         def is_wanted() -> bool:
@@ -379,8 +379,6 @@ class CpuExecutable(Executable):
                 if native is not None:
                     native.is_refuted |= self._checks_plans and is_faulty(native.plan, self.network.name)
                 self._native_weights.pack_all(1)
-            elif not isinstance(error, OrderDroppedError):
-                logger.warning("network '%s' goes on with NumPy: its kernels could not be compiled: %s", self.network.name, error)
         finally:
             with self._lock:
                 self._orders -= 1

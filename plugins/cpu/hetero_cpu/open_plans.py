@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from threading import Event
 from typing import TYPE_CHECKING
 
 from hetero_core.network.graph import Network
+from hetero_cpu.jit.orders import OrderDroppedError
 from hetero_cpu.kernel_choice import AUTO
 from hetero_cpu.plans_in_use import OpenPlanInUse, PlanInUse
 from hetero_cpu.signature import Signature
@@ -14,6 +16,8 @@ from hetero_cpu.signature import Signature
 if TYPE_CHECKING:
     from hetero_cpu.jit.compiler import Kernel
     from hetero_cpu.open.plan import OpenPlan
+
+logger = logging.getLogger(__name__)
 
 MOST_CLASSES = 16
 _MOST_FAILURES = 3
@@ -107,6 +111,12 @@ def order_kernels(
             yield from list_interpreters(workers)
 
     BACKGROUND.order(list_kernels(), lambda error: take_over(made[0] if made else None, error), is_wanted=is_wanted, begin=begin)
+
+
+def warn_of_error(error: BaseException | None, network: str) -> None:
+    """Logs that a network stays with NumPy's plans because of an error; an order that nobody wants any more is none."""
+    if error is not None and not isinstance(error, OrderDroppedError):
+        logger.warning("network '%s' goes on with NumPy: its kernels could not be compiled: %s", network, error)
 
 
 def make_plan_in_use(
