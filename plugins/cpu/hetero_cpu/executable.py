@@ -6,35 +6,31 @@ import logging
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hetero_core.contract import RunContext
 from hetero_core.kernels.execution import Program
 from hetero_core.kernels.program import compile_program
-from hetero_core.limits import RunLimits
 from hetero_core.network.graph import Network
 from hetero_cpu.executed import TellingExecutable
 from hetero_cpu.foreign import evaluate_node
 from hetero_cpu.instance import WrongTypeError
-from hetero_cpu.jit.orders import OrderDroppedError
-from hetero_cpu.kernel_choice import NO, YES
+from hetero_cpu.kernel_choice import AUTO, NO, YES
 from hetero_cpu.kernel_set import warn_where_numpy_computes
 from hetero_cpu.mapped_weights import drop_read_pages
-from hetero_cpu.open_plans import OpenPlans, load_kernels, make_plan_in_use
+from hetero_cpu.open.sizes import value_of
+from hetero_cpu.open_plans import OpenPlans, has_interpreters, load_kernels, make_plan_in_use, order_kernels, warn_of_error
 from hetero_cpu.passes import join_network, transform_network
 from hetero_cpu.plan import Plan, count_constant_bytes
+from hetero_cpu.plan_check import is_faulty
 from hetero_cpu.planner import build_plan
-from hetero_cpu.plans_in_use import OpenPlanInUse, PlanInUse
+from hetero_cpu.plans_in_use import OpenPlanInUse, PlanInUse, has_room, open_teams
 from hetero_cpu.providers import JIT, NUMPY
 from hetero_cpu.signature import Signature, read_static_signature, specialize_network
 from hetero_cpu.verification import Verifier
 from hetero_cpu.weights import PackedWeights
-
-if TYPE_CHECKING:
-    from hetero_cpu.jit.compiler import Kernel
-    from hetero_cpu.jit.team import TeamPool
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +57,7 @@ class CpuExecutable(TellingExecutable):
         `checks_plans` a plan is also checked as a whole before it runs, and where it is wrong the network goes node by node.
         """
         self._kernels, self._workers, self._verifies, self._checks_plans = kernels, workers, verifies, checks_plans
-        self._teams = None if kernels == NUMPY or workers == 1 else _open_teams(workers, streams)
+        self._teams = None if kernels == NUMPY or workers == 1 else open_teams(workers, streams)
         self._orders = 0
         self.network = network
         self.inputs, self.outputs = network.inputs, network.outputs
@@ -77,7 +73,8 @@ class CpuExecutable(TellingExecutable):
         self._has_run, self._is_warm = threading.Event(), False
         self._plans: OrderedDict[Signature, PlanInUse] = OrderedDict()
         self._is_closed, self._plan_count = False, 0
-        self._open_plans = OpenPlans()
+        self._open_plans = OpenPlans(self._transformed)
+        self._last_open: Signature | None = None
         self._program: Program | None = None
         # The plan of a network whose inputs have one shape each: no run has to look for it.
         self._only_plan: PlanInUse | None = None
@@ -95,7 +92,7 @@ class CpuExecutable(TellingExecutable):
                 return self._run_frugally(inputs, context)
             found = self._find_plan(tuple([getattr(array, "shape", None) for array in inputs]))
         limits = context.limits
-        if found.is_refuted or (limits is not None and not _has_room(limits, found.measure(inputs))):
+        if found.is_refuted or (limits is not None and not has_room(limits, found.measure(inputs))):
             return self._run_frugally(inputs, context)
         try:
             # A run with limits was given neither the time nor the memory of two, unless all are to be verified.
@@ -162,16 +159,19 @@ class CpuExecutable(TellingExecutable):
         """Metrics of the plans: how many were made and may be kept, their memory, and their steps that call the toolkit."""
         return {
             "CPU_PLANS": lambda: (self._plan_count, MOST_PLANS),
-            "CPU_ARENA_BYTES": lambda: max((found.plan.arena_bytes for found in list(self._plans.values())), default=0),
+            "CPU_ARENA_BYTES": lambda: max((value_of(plan.arena_bytes) for plan in self._list_plans()), default=0),
             "CPU_WEIGHT_BYTES": lambda: self._weights.nbytes + self._native_weights.nbytes,
-            "CPU_CONSTANT_BYTES": lambda: count_constant_bytes(found.plan for found in list(self._plans.values())),
+            "CPU_CONSTANT_BYTES": lambda: count_constant_bytes(self._list_plans()),
             "CPU_KERNELS_READY": lambda: self._orders == 0,
-            "CPU_NATIVE_STEPS": lambda: max((found.plan.native_count for found in list(self._plans.values())), default=0),
-            "CPU_FOREIGN_STEPS": lambda: max((found.plan.foreign_count for found in list(self._plans.values())), default=0),
+            "CPU_NATIVE_STEPS": lambda: max((plan.native_count for plan in self._list_plans()), default=0),
+            "CPU_FOREIGN_STEPS": lambda: max((plan.foreign_count for plan in self._list_plans()), default=0),
             "CPU_VERIFIED_PLANS": lambda: self._verifier.plans,
             "CPU_VERIFY_SECONDS": lambda: self._verifier.seconds,
             "CPU_REFUTED": lambda: self._verifier.has_refuted,
         }
+
+    def _list_plans(self) -> list[Plan]:
+        return [found.plan for found in (*self._plans.copy().values(), *self._open_plans.plans)]
 
     @property
     def workers(self) -> int:
@@ -189,12 +189,21 @@ class CpuExecutable(TellingExecutable):
         return self._native_weights
 
     def find_native_plan(self) -> tuple[Signature, Plan, str] | None:
-        """Returns the plan of machine code alone that was used last, with its input shapes and its name; None where there is none."""
+        """Returns a plan of machine code alone, with its input shapes and its name: made for the last sizes where a class has them."""
         with self._lock:
             for signature, found in reversed(self._plans.items()):
                 if found.plan.kernels and not found.plan.foreign_count and not found.is_refuted:
                     return signature, found.plan, found.name
-        return None
+            last = self._last_open
+        if last is None or self._verifier.has_refuted:
+            return None
+        special = join_network(specialize_network(self._transformed, last, evaluate_node))
+        entry = self._enter(self._build_native_plan(special), special)
+        if entry.plan.foreign_count or not entry.plan.kernels:
+            return None
+        load_kernels(entry, JIT)
+        self._native_weights.pack_all(self._workers)
+        return last, entry.plan, entry.name
 
     def _find_plan(self, signature: Signature) -> PlanInUse:
         with self._lock:
@@ -204,6 +213,7 @@ class CpuExecutable(TellingExecutable):
                 return found
             opened = self._open_plans.find(signature)
             if opened is not None:
+                self._last_open = signature
                 return opened
         special = specialize_network(self._transformed, signature, evaluate_node)
         entry = self._make_open_plan(special, signature)
@@ -213,9 +223,9 @@ class CpuExecutable(TellingExecutable):
         plan, is_awaited = self._build_plan(special)
         entry = self._enter(plan, special)
         self._let_go(special)
-        if not is_awaited:
+        if not is_awaited and not self._open_plans.is_ordered:
             warn_where_numpy_computes(plan)
-        entry.is_refuted |= self._is_faulty(plan)
+        entry.is_refuted |= self._checks_plans and is_faulty(plan, self.network.name)
         with self._lock:
             self._plan_count += 1
             found = self._plans.setdefault(signature, entry)
@@ -226,46 +236,78 @@ class CpuExecutable(TellingExecutable):
         return found
 
     def _make_open_plan(self, special: Network, signature: Signature) -> PlanInUse | None:
-        """Returns a new plan of a class of sizes, once a second set of input shapes came; None where there is none or not yet."""
-        if self._kernels == NUMPY or not self._plans or not self._open_plans.is_wanted():
+        """Returns a new plan of a class of sizes; None where there is none, or where its kernels are being compiled."""
+        if self._kernels == NUMPY or not self._open_plans.is_wanted(signature):
             return None
+        # NumPy answers before anything is made for machine code.
+        is_later = self._kernels == AUTO and not has_interpreters(self._workers)
+        opened = None if is_later else self._plan_class(special, signature)
+        if opened is None and not is_later:
+            self._open_plans.note_failure()
+        elif opened is not None and load_kernels(opened, self._kernels):
+            with self._lock:
+                self._plan_count, self._last_open = self._plan_count + 1, signature
+                self._open_plans.add(opened)
+            return opened
+        else:
+            self._open_plans.is_ordered = True
+            self._order_plan(
+                lambda executable: executable._plan_class(special, signature) if opened is None else opened,
+                lambda executable, plan, error: executable._take_over_class(plan, special, signature, error),
+            )
+        return None
+
+    def _plan_class(self, special: Network, signature: Signature) -> OpenPlanInUse | None:
+        """Returns the plan of a class of sizes, nothing of it compiled; None where there is none."""
         from hetero_cpu.open.making import make_open_plan
 
         weights, extensions = self._native_weights, self._extensions
         made = make_open_plan(self._transformed, signature, special, weights=weights, extensions=extensions, workers=self._workers)
         if made is None:
-            with self._lock:
-                self._open_plans.note_failure()
             return None
+        warn_where_numpy_computes(made.plan)
         enter = partial(self._enter, made.plan, special, kind="_open")
-        opened = make_plan_in_use(self.network, made, signature, enter, checks_plan=self._checks_plans)
-        if not load_kernels(made, self._kernels):
-            self._order_open(opened)
-            return None
+        return make_plan_in_use(self.network, made, signature, enter, checks_plan=self._checks_plans)
+
+    def _take_over_class(
+        self, opened: OpenPlanInUse | None, special: Network, signature: Signature, error: BaseException | None
+    ) -> None:
         with self._lock:
-            self._plan_count += 1
-            self._open_plans.add(opened)
-        return opened
+            self._orders -= 1
+            self._open_plans.is_ordered = False
+            if error is not None or opened is None:
+                self._open_plans.note_failure()
+            else:
+                opened.is_refuted |= self._verifier.has_refuted
+                self._open_plans.add(opened)
+                self._plan_count += 1
+            if error is None:
+                # NumPy's plans were to answer meanwhile.
+                for own in [own for own, plan in self._plans.items() if not plan.plan.kernels]:
+                    if opened is not None or own != signature:
+                        del self._plans[own]
+                if self._orders == 0:
+                    self._weights = PackedWeights(releases=self._weights.releases)
+        if error is None and opened is None:
+            self._order(special, signature)
 
-    def _order_open(self, opened: OpenPlanInUse) -> None:
-        """Has the kernels of a class compiled; it is used when they are."""
-        from hetero_cpu.jit.background import BACKGROUND
-
+    def _order_plan(
+        self,
+        make: Callable[[CpuExecutable], PlanInUse | None],
+        take_over: Callable[[CpuExecutable, Any, BaseException | None], None],
+    ) -> None:
+        """Has a plan made and its kernels compiled by the thread that does so for all; `take_over` gets the plan or the error."""
         owner = weakref.ref(self)
 
-        def take_over(error: BaseException | None) -> None:
+        def prepare() -> PlanInUse | None:
             executable = owner()
-            if executable is None:
-                return
-            with executable._lock:
-                executable._orders -= 1
-                executable._open_plans.note_order(is_under_way=False)
-                if error is None:
-                    opened.is_refuted |= executable._verifier.has_refuted
-                    executable._open_plans.add(opened)
-                    executable._plan_count += 1
-                else:
-                    executable._open_plans.note_failure()
+            return None if executable is None else make(executable)
+
+        def finish(plan: PlanInUse | None, error: BaseException | None) -> None:
+            executable = owner()
+            if executable is not None:
+                warn_of_error(error, executable.network.name)
+                take_over(executable, plan, error)
 
         def is_wanted() -> bool:
             executable = owner()
@@ -273,8 +315,7 @@ class CpuExecutable(TellingExecutable):
 
         with self._lock:
             self._orders += 1
-            self._open_plans.note_order(is_under_way=True)
-        BACKGROUND.order(opened.plan.kernels, take_over, is_wanted=is_wanted, begin=self._has_run)
+        order_kernels(prepare, finish, is_wanted=is_wanted, begin=self._has_run, workers=self._workers)
 
     def _enter(self, plan: Plan, special: Network, *, kind: str = "") -> PlanInUse:
         """Returns the plan of a network for runs, to be verified where that is asked for and nobody has."""
@@ -288,14 +329,6 @@ class CpuExecutable(TellingExecutable):
         needs_check = bool(name) or self._verifies == YES
         return PlanInUse(plan, is_refuted=self._verifier.has_refuted, needs_check=needs_check, name=name)
 
-    def _is_faulty(self, plan: Plan) -> bool:
-        """Says whether the plan was checked as a whole, where that is asked for, and refused."""
-        if not self._checks_plans:
-            return False
-        from hetero_cpu.plan_check import is_faulty  # only where it is asked for
-
-        return is_faulty(plan, self.network.name)
-
     def _let_go(self, special: Network) -> None:
         """Lets go of the constants where there will be no other plan: what this one needs of them it has."""
         if self._weights.releases:
@@ -306,6 +339,8 @@ class CpuExecutable(TellingExecutable):
         """Returns the plan to run, and whether one of machine code takes over when its kernels are compiled."""
         if self._kernels == NUMPY:
             return build_plan(special, self._weights, self._extensions), False
+        if self._open_plans.is_ordered:
+            return build_plan(special, self._weights, self._extensions, is_interim=True), False
         from hetero_cpu.jit.compiler import COMPILER
         from hetero_cpu.jit.interpreter import list_interpreters
 
@@ -329,48 +364,22 @@ class CpuExecutable(TellingExecutable):
 
     def _order(self, special: Network, signature: Signature) -> None:
         """Has the plan of machine code made and its kernels compiled; it takes over when they are."""
-        from hetero_cpu.jit.background import BACKGROUND
-        from hetero_cpu.jit.interpreter import list_interpreters
 
-        owner = weakref.ref(self)
-        made: list[PlanInUse] = []
+        def make(executable: CpuExecutable) -> PlanInUse:
+            entry = executable._enter(executable._build_native_plan(special), special)
+            # They are made again to be packed: compiling takes longer, and needs memory, too.
+            executable._let_go(special)
+            return entry
 
-        def list_kernels() -> Iterator[Kernel]:
-            executable = owner()
-            if executable is not None:
-                native = executable._build_native_plan(special)
-                entry = executable._enter(native, special)
-                # They are made again to be packed: compiling takes longer, and needs memory, too.
-                executable._let_go(special)
-                workers = executable._workers
-                # Whoever compiles holds nothing but the plan.
-                del executable
-                made.append(entry)
-                yield from native.kernels
-                yield from list_interpreters(workers)
-
-        def take_over(error: BaseException | None) -> None:
-            executable = owner()
-            if executable is not None:
-                executable._take_over(made[0] if made else None, signature, error)
-
-        def is_wanted() -> bool:
-            executable = owner()
-            return executable is not None and not executable._is_closed
-
-        with self._lock:
-            self._orders += 1
-        BACKGROUND.order(list_kernels(), take_over, is_wanted=is_wanted, begin=self._has_run)
+        self._order_plan(make, lambda executable, plan, error: executable._take_over(plan, signature, error))
 
     def _take_over(self, native: PlanInUse | None, signature: Signature, error: BaseException | None) -> None:
         try:
             if error is None:
                 if native is not None:
-                    native.is_refuted |= self._is_faulty(native.plan)
+                    native.is_refuted |= self._checks_plans and is_faulty(native.plan, self.network.name)
                     warn_where_numpy_computes(native.plan)
                 self._native_weights.pack_all(1)
-            elif not isinstance(error, OrderDroppedError):
-                logger.warning("network '%s' goes on with NumPy: its kernels could not be compiled: %s", self.network.name, error)
         finally:
             with self._lock:
                 self._orders -= 1
@@ -388,13 +397,3 @@ class CpuExecutable(TellingExecutable):
         self._has_run.set()
         if self._teams is not None:
             self._teams.close()
-
-
-def _has_room(limits: RunLimits, nbytes: int) -> bool:
-    return limits.memory_limit is None or limits.held + nbytes <= limits.memory_limit
-
-
-def _open_teams(workers: int, streams: int) -> TeamPool:
-    from hetero_cpu.jit.team import TeamPool
-
-    return TeamPool(workers, most=streams)

@@ -1,17 +1,23 @@
-"""The plans of classes of sizes that one network has: found, made when a second set of input shapes comes, compiled behind NumPy's."""
+"""The plans of classes of sizes that one network has: found, made for the first sizes of a class, compiled behind NumPy's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from threading import Event
 from typing import TYPE_CHECKING
 
 from hetero_core.network.graph import Network
+from hetero_cpu.jit.orders import OrderDroppedError
 from hetero_cpu.kernel_choice import AUTO
 from hetero_cpu.plans_in_use import OpenPlanInUse, PlanInUse
 from hetero_cpu.signature import Signature
 
 if TYPE_CHECKING:
+    from hetero_cpu.jit.compiler import Kernel
     from hetero_cpu.open.plan import OpenPlan
+
+logger = logging.getLogger(__name__)
 
 MOST_CLASSES = 16
 _MOST_FAILURES = 3
@@ -21,19 +27,29 @@ _MOST_FAILURES = 3
 class OpenPlans:
     """Used under the lock of the network that has them, but for `make`."""
 
-    __slots__ = ("_failures", "_ordered", "plans")
+    __slots__ = ("_failures", "_inputs", "is_ordered", "plans")
 
-    def __init__(self) -> None:
+    def __init__(self, network: Network) -> None:
         self.plans: list[OpenPlanInUse] = []
-        self._failures, self._ordered = 0, False
+        self._failures, self._inputs = 0, network.inputs
+        self.is_ordered = False
+        """Whether kernels of a class are being compiled."""
 
     def find(self, signature: Signature) -> OpenPlanInUse | None:
         """Returns the plan of a class that input shapes belong to, the newest one where there are several."""
         return next((opened for opened in reversed(self.plans) if opened.covers(signature)), None)
 
-    def is_wanted(self) -> bool:
-        """Says whether another class may be made."""
-        return not self._ordered and (self._failures < _MOST_FAILURES or bool(self.plans))
+    def is_wanted(self, signature: Signature) -> bool:
+        """Says whether another class may be made, of which these input shapes are an example; sizes of 0 and 1 are no symbols."""
+        if self.is_ordered or (self._failures >= _MOST_FAILURES and not self.plans):
+            return False
+        return any(
+            size > 1 and not isinstance(dimension, int)
+            for spec, sizes in zip(self._inputs, signature, strict=True)
+            if sizes is not None
+            # A declared rank is a hint.
+            for size, dimension in zip(sizes, spec.shape or (None,) * len(sizes), strict=False)
+        )
 
     def add(self, opened: OpenPlanInUse) -> None:
         """Adds the plan of a class; the oldest one leaves where there are too many."""
@@ -44,17 +60,21 @@ class OpenPlans:
         """Says that a class could not be made."""
         self._failures += 1
 
-    def note_order(self, *, is_under_way: bool) -> None:
-        """Says whether kernels of a class are being compiled; no other class is made meanwhile."""
-        self._ordered = is_under_way
-
     def refute(self) -> None:
         """Keeps all plans from being used again."""
         for opened in self.plans:
             opened.is_refuted = True
 
 
-def load_kernels(opened: OpenPlan, kernels: str) -> bool:
+def has_interpreters(workers: int) -> bool:
+    """Says whether what all plans of machine code need is compiled already."""
+    from hetero_cpu.jit.compiler import COMPILER  # LLVM
+    from hetero_cpu.jit.interpreter import list_interpreters
+
+    return COMPILER.load_stored(list_interpreters(workers))
+
+
+def load_kernels(opened: PlanInUse, kernels: str) -> bool:
     """Says whether the kernels of a plan are there; they are compiled now, unless NumPy answers meanwhile."""
     from hetero_cpu.jit.compiler import COMPILER  # LLVM
 
@@ -66,6 +86,37 @@ def load_kernels(opened: OpenPlan, kernels: str) -> bool:
     finally:
         COMPILER.rest()
     return True
+
+
+def order_kernels(
+    prepare: Callable[[], PlanInUse | None],
+    take_over: Callable[[PlanInUse | None, BaseException | None], None],
+    *,
+    is_wanted: Callable[[], bool],
+    begin: Event,
+    workers: int,
+) -> None:
+    """Has a plan made and its kernels compiled by the thread that does so for all, then handed to `take_over`."""
+    from hetero_cpu.jit.background import BACKGROUND
+    from hetero_cpu.jit.interpreter import list_interpreters
+
+    made: list[PlanInUse] = []
+
+    def list_kernels() -> Iterator[Kernel]:
+        # Whoever compiles holds nothing but the plan.
+        plan = prepare()
+        if plan is not None:
+            made.append(plan)
+            yield from plan.plan.kernels
+            yield from list_interpreters(workers)
+
+    BACKGROUND.order(list_kernels(), lambda error: take_over(made[0] if made else None, error), is_wanted=is_wanted, begin=begin)
+
+
+def warn_of_error(error: BaseException | None, network: str) -> None:
+    """Logs that a network stays with NumPy's plans because of an error; an order that nobody wants any more is none."""
+    if error is not None and not isinstance(error, OrderDroppedError):
+        logger.warning("network '%s' goes on with NumPy: its kernels could not be compiled: %s", network, error)
 
 
 def make_plan_in_use(

@@ -6,6 +6,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import RunContext
+from hetero_core.limits import RunLimits
 from hetero_core.records import record
 from hetero_cpu.instance import Instance
 from hetero_cpu.plan import Plan
@@ -100,3 +101,15 @@ class OpenPlanInUse(PlanInUse):
 
 def _read_signature(inputs: tuple[Any, ...]) -> Signature:
     return tuple([getattr(array, "shape", None) for array in inputs])
+
+
+def has_room(limits: RunLimits, nbytes: int) -> bool:
+    """Says whether a run may have so many bytes beside what it holds."""
+    return limits.memory_limit is None or limits.held + nbytes <= limits.memory_limit
+
+
+def open_teams(workers: int, streams: int) -> TeamPool:
+    """Returns the threads that help runs."""
+    from hetero_cpu.jit.team import TeamPool  # LLVM
+
+    return TeamPool(workers, most=streams)

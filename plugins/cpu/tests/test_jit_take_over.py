@@ -142,6 +142,26 @@ def test_weights_of_numpy_are_freed_when_machine_code_has_taken_over() -> None:
         np.testing.assert_allclose(again, answer, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.usefixtures("empty_folder")
+@pytest.mark.parametrize("batch", ["1", "batch"], ids=["known-sizes", "open-sizes"])
+def test_kernels_that_cannot_be_compiled_are_a_warning_and_numpy_answers(
+    batch: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(kernel: Kernel) -> int:
+        raise OSError("no space")
+
+    monkeypatch.setattr(compiler.COMPILER, "compile", refuse)
+    text = f'<ir_version: 8, opset_import: ["": 17]> mix (float[{batch}, 8] x) => (float[{batch}, 8] y) {{ y = Softmax (x) }}'
+    inputs = {"x": np.zeros((4 if batch == "batch" else 1, 8), np.float32)}
+    with Core() as core:
+        network = core.load_network(onnx.parser.parse_model(text), "CPU", {"CPU_KERNELS": "AUTO"})
+        for _ in range(2):
+            np.testing.assert_allclose(network.infer(inputs)["y"], np.full_like(inputs["x"], 0.125), rtol=1e-6)
+            wait_until_ready(network)
+        assert network.get_metric("CPU_NATIVE_STEPS") == 0
+    assert "network 'mix' goes on with NumPy: its kernels could not be compiled: no space" in caplog.text
+
+
 def wait_until_ready(network: Any) -> None:
     tick = threading.Event()
     for _ in range(int(PATIENCE / 0.01)):

@@ -122,6 +122,14 @@ def test_a_small_graph_is_right_for_drawn_sizes(graph: str) -> None:
     assert _check(_parse(_GRAPHS[graph]), draw, threads=2, count=24) < (25 if graph == "root of an open size" else 24)
 
 
+def test_the_first_sizes_make_the_plan_of_their_class() -> None:
+    def draw(rng: np.random.Generator, place: int) -> Feeds:
+        shape = (2 + place, 40 + 7 * place)
+        return {"tokens": rng.integers(0, 1000, shape), "mask": np.ones(shape, np.int64)}
+
+    assert _check(make_encoder(layers=1, width=64), draw, threads=1, count=3) == 1
+
+
 def test_kernels_that_are_compiled_behind_numpy_take_over_for_a_class() -> None:
     assert _check(make_encoder(layers=1, width=64), _draw_encoder, threads=1, count=12, kernels="AUTO") <= 12
 

@@ -23,6 +23,7 @@ import hetero_cpu.executable as executable_module
 from hetero_cpu.executable import CpuExecutable
 from hetero_cpu.jit import compiler
 from hetero_cpu.jit.compiler import find_width
+from hetero_cpu.open import making
 from hetero_cpu.stored_executable import StoredExecutable
 
 from hetero_core import Core
@@ -72,9 +73,10 @@ def no_marks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def kernels() -> None:
-    """The kernels of the model are compiled."""
+    """The kernels of the model are compiled, for known sizes and for open ones."""
     with Core() as core:
         core.load_network(make_model(), "CPU", {"CPU_KERNELS": "JIT"})
+        core.load_network(make_model(None), "CPU", {"CPU_KERNELS": "JIT"}).infer(make_inputs())
 
 
 @pytest.fixture
@@ -95,6 +97,7 @@ def fault(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(plan, offsets={**plan.offsets, "x": plan.offsets["z"]})
 
     monkeypatch.setattr(executable_module, "build_plan", build_wrong_plan)
+    monkeypatch.setattr(making, "build_plan", build_wrong_plan)
 
 
 def read_metrics(network: Any) -> tuple[int, bool]:
