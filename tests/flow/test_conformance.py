@@ -1,7 +1,8 @@
-"""The devices of this repository pass the conformance kit: nothing fails, nothing is wrong, and no fewer cases pass than did before."""
+"""CPU passes the whole conformance kit, TEMPLATE and a split a sample of its operators; `nox -s kit` runs all of them on all three."""
 
 from __future__ import annotations
 
+import os
 from functools import cache
 
 import pytest
@@ -13,8 +14,11 @@ from hetero_core.conformance.runner import Outcome, Target, make_target, run_che
 
 # What the kernels toolkit does not pass: Gradient differentiates the graph around it, which no kernel can.
 LEFT_OUT = ["test_gradient_of_add", "test_gradient_of_add_and_mul"]
-# Device -> the cases of the backend suite that pass at least, and those of them that run on its own kernels.
-LEAST = {"CPU": (2031, 2031), "TEMPLATE": (2031, 2031), "HETERO:TEMPLATE,CPU": (2031, 2031)}
+# Device -> one of so many cases of the backend suite is tried; WHOLE_KIT in the environment makes it each.
+SPARSE = 1 if os.environ.get("WHOLE_KIT") else 20
+EVERY = {"CPU": 1, "TEMPLATE": SPARSE, "HETERO:TEMPLATE,CPU": SPARSE}
+# How many cases pass at least where all are tried, all of them on the device's own kernels.
+LEAST = 2031
 
 # How many drawn graphs each of them is tried on here; plugins/cpu/tests/test_graphs.py has more for CPU.
 GRAPHS = {"CPU": 20, "TEMPLATE": 8, "HETERO:TEMPLATE,CPU": 8}
@@ -25,18 +29,27 @@ def find_target(device: str) -> Target:
     return make_target(device)
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("device", LEAST)
-def test_device_passes_every_check_of_the_level(device: str, level: str) -> None:
+def require_level(device: str, level: str, every: int) -> None:
+    """Requires that no check of the level fails; of the operators that no case is wrong, and none is refused but those left out."""
     target = find_target(device)
-    outcomes: tuple[Outcome, ...] = tuple(run_checks(choose_checks([level], cases=GRAPHS[device]), target))
+    checks = choose_checks([level], cases=GRAPHS[device])
+    outcomes: tuple[Outcome, ...] = tuple(run_checks(checks[::every] if level == "operators" else checks, target))
     failures = {outcome.check.name: outcome.reason for outcome in outcomes if outcome.status == "failed"}
     assert failures == {}
     assert len(outcomes) > 0
     if level == "operators":
         operators = report_to_json(target, outcomes, {})["operators"]
         assert operators["wrong"] == 0
-        assert operators["passed"] + operators["refused"] == operators["cases"] >= 2033
-        assert operators["passed"] >= LEAST[device][0]
-        assert operators["native"] >= LEAST[device][1]
-        assert [one["case"] for one in operators["refusals"]] == LEFT_OUT
+        assert operators["passed"] + operators["refused"] == operators["cases"] >= 2033 // every
+        assert operators["native"] == operators["passed"]
+        refused = [one["case"] for one in operators["refusals"]]
+        assert set(refused) <= set(LEFT_OUT)
+        if every == 1:
+            assert operators["passed"] >= LEAST
+            assert refused == LEFT_OUT
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("device", EVERY)
+def test_device_passes_every_check_of_the_level(device: str, level: str) -> None:
+    require_level(device, level, EVERY[device])

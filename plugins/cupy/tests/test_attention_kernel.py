@@ -167,8 +167,17 @@ def test_barrier_that_is_taken_out_is_found() -> None:
 
 @needs_cuda_compiler
 @pytest.mark.parametrize("architecture", cuda_compiler.ARCHITECTURES)
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize(("size", "mask"), [(20, ""), (64, "float32"), (128, "bool"), (256, "bfloat16")])
+@pytest.mark.parametrize(
+    ("dtype", "size", "mask"),
+    [
+        ("float32", 20, ""),
+        ("float16", 64, "float32"),
+        ("bfloat16", 128, "bool"),
+        ("float32", 256, "bfloat16"),
+        ("float16", 20, ""),
+        ("bfloat16", 64, "float32"),
+    ],
+)
 def test_nvidias_compiler_takes_the_kernel(dtype: str, size: int, mask: str, architecture: str) -> None:
     text = write_attention(AttentionForm(dtype, size, size, mask, is_causal=not mask))
     ptx = cuda_compiler.compile_module(text.source, architecture)
