@@ -190,7 +190,7 @@ class GraphReader:
             metadata.get(ORIGINAL_NAME_KEY, None if proto.name == name else proto.name),
         )
         check_arity(node)
-        draft.nodes.append(node)
+        draft.nodes.append(_without_absent_ends(node))
         if pin is not None:
             draft.pins[name] = pin
 
@@ -368,3 +368,16 @@ def _initializer_of_attribute(key: str, value: Any, owner: str) -> Initializer:
     array = np.empty(len(value) if key.endswith("s") else (), dtype)
     array[...] = value
     return Initializer.of_array(array)
+
+
+def _without_absent_ends(node: Node) -> Node:
+    """Returns the node without absent inputs at the end: ONNX Runtime 1.32 dies of an absent bias of LayerNormalization.
+
+    Nodes with bodies keep them, since `Loop` has to have two inputs, and custom operators, which may count theirs.
+    """
+    inputs = node.inputs
+    if not inputs or inputs[-1] or node.domain or node.bodies:
+        return node
+    while inputs and not inputs[-1]:
+        inputs = inputs[:-1]
+    return replace(node, inputs=inputs)

@@ -129,7 +129,7 @@ class GraphWriter:
         proto.name, proto.op_type = node.name, node.op_type
         if node.domain:
             proto.domain = node.domain
-        proto.input.extend(_list_inputs(node))
+        proto.input.extend(node.inputs)
         proto.output.extend(node.outputs)
         for name, value in node.attributes.items():
             self._write_attribute(node, name, value, proto.attribute.add(), opsets)
@@ -200,14 +200,3 @@ def write_model(network: Network, writer: GraphWriter) -> onnx.ModelProto:
 
 
 _VERSIONED_DOMAINS = ("", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training")
-
-
-def _list_inputs(node: Node) -> tuple[str, ...]:
-    """Returns the inputs of a node without absent ones at the end: ONNX Runtime 1.32 dies of an absent bias of LayerNormalization.
-
-    Nodes with bodies keep them, since `Loop` has to have two inputs, and custom operators, which may count theirs.
-    """
-    inputs = node.inputs
-    while inputs and not inputs[-1] and not node.domain and not node.bodies:
-        inputs = inputs[:-1]
-    return inputs
