@@ -49,9 +49,13 @@ SHORT_TYPES = {
     "f16": "float16",
     "fp16": "float16",
     "float16": "float16",
+    "performance": "bfloat16",
     "tf32": "float16",
 }
-"""Choices that name a type shorter than float32, in lower case -> the element type whose tolerance then holds."""
+"""Choices that name or allow a type shorter than float32, in lower case -> the element type whose tolerance then holds.
+
+EXECUTION_MODE_HINT=PERFORMANCE lets a device compute in the shortest type that its hardware has.
+"""
 
 
 @cache
