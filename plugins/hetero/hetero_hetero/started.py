@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 from hetero_core.composing.runs import start_stage, submit_run
@@ -27,20 +28,27 @@ class StartedFlow(Progress):
         super().__init__(schedule, token)
         self._begin_stage = begin_stage
         self._done = done
-        self._is_going = False
+        self._goer, self._is_done = 0, False
 
     def go_on(self) -> None:
-        """Begins every stage that can run; calls `done` after the last one. One thread at a time does, so that ends do not nest."""
+        """Begins every stage that can run; calls `done` after the last one. The thread that noted the latest end does.
+
+        So ends do not nest that a device tells while its stage is begun, and whoever started the run is not kept by stages that end fast.
+        """
+        own = get_ident()
         with self._changed:
-            if self._is_going:
+            # After the last end the thread that noted it may be behind.
+            if self._goer == own or self._is_done:
                 return
-            self._is_going = True
+            self._goer = own
         while True:
             with self._changed:
+                if self._goer != own:
+                    return
                 index = self._take()
                 if index is None:
-                    # Whoever notes an end from now on goes on by itself; not so after the last one: the thread that noted it may be behind.
-                    self._is_going = has_ended = self._has_ended()
+                    self._goer, self._is_done = 0, self._has_ended()
+                    has_ended = self._is_done
                     break
             self._begin_stage(index, partial(self._end_stage, index))
         if has_ended:

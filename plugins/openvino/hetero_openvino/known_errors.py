@@ -17,6 +17,7 @@ from hetero_core.network.types import TensorType
 from hetero_openvino.arithmetic import find_arithmetic_error
 from hetero_openvino.channels import find_channel_error
 from hetero_openvino.emptiness import find_empty_product
+from hetero_openvino.fatal_nodes import find_col2im_error, find_gather_nd_error, find_global_lp_pool_error, find_unique_error
 from hetero_openvino.sequences import find_shared_turn
 from hetero_openvino.strides import find_stride_error
 
@@ -272,36 +273,6 @@ def _check_softmax(node: Node, graph: Graph) -> str | None:
     return "OpenVINO computes Softmax-11 along one axis; the standard flattens all from that axis on"
 
 
-def _check_gather_nd(node: Node, graph: Graph) -> str | None:
-    # No case: uint8[5,3] at int64[5,2,2,1,0].
-    shape = find_shape(node, graph, 1)
-    if shape and shape[-1] != 0:
-        return None
-    return "OpenVINO returns what it has not written from GatherND by indices of no coordinates"
-
-
-def _check_unique(node: Node, graph: Graph) -> str | None:
-    # No case: an axis of 3 of uint16[2,1,2] ends the process.
-    shape, axis = find_shape(node, graph), node.attributes.get("axis")
-    if shape is not None and 0 in shape:
-        return "OpenVINO ends the process on Unique of no elements"
-    if axis is None or (shape and -len(shape) <= axis < len(shape)):
-        return None
-    return "OpenVINO may end the process on Unique of an axis that its input may not have"
-
-
-def _check_global_lp_pool(node: Node, graph: Graph) -> str | None:
-    # No case: float16[2,0] ends the process.
-    shape = find_shape(node, graph)
-    return "OpenVINO ends the process on GlobalLpPool of no elements" if shape is None or 0 in shape else None
-
-
-def _check_col2im(node: Node, graph: Graph) -> str | None:
-    # No case: a block whose size comes with the run, and does not fit the input, ends the process.
-    is_known = all(name in graph.initializers for name in node.inputs[1:3])
-    return None if is_known else "OpenVINO may end the process on Col2Im whose sizes come with the run"
-
-
 def _check_space_to_depth(node: Node, graph: Graph) -> str | None:
     # spacetodepth_crd_mode_example
     return "OpenVINO ignores the mode of SpaceToDepth" if node.attributes.get("mode", "DCR") != "DCR" else None
@@ -357,7 +328,7 @@ _CHECKS: dict[str, Check] = {
     "Bernoulli": refuse("OpenVINO draws 1 of Bernoulli with the probability of 0, and 0 with that of 1"),
     "Cast": _check_cast,
     "CastLike": _check_cast,
-    "Col2Im": _check_col2im,
+    "Col2Im": find_col2im_error,
     "Compress": _check_compress,
     "Conv": find_stride_error,
     "DFT": _check_dft,
@@ -366,8 +337,8 @@ _CHECKS: dict[str, Check] = {
     "DynamicQuantizeLinear": refuse(_HALVES),
     **dict.fromkeys(("Gemm", "MatMul"), find_empty_product),
     "GRU": _check_recurrent,
-    "GlobalLpPool": _check_global_lp_pool,
-    "GatherND": _check_gather_nd,
+    "GlobalLpPool": find_global_lp_pool_error,
+    "GatherND": find_gather_nd_error,
     "If": _check_if,
     "LRN": _check_lrn,
     # No case: values of 1e-3 along an axis of 3 are off by 0.1.
@@ -390,7 +361,7 @@ _CHECKS: dict[str, Check] = {
     "Softmax": _check_softmax,
     "SpaceToDepth": _check_space_to_depth,
     "Tile": _check_tile,
-    "Unique": _check_unique,
+    "Unique": find_unique_error,
 }
 
 _CHECKS_OF_BODIES: dict[str, Check] = {

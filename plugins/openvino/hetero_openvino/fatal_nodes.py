@@ -1,0 +1,40 @@
+"""Nodes on which the engine ends the process, or returns what it has not written, where sizes or axes do not fit. OpenVINO 2026.4.1."""
+
+from __future__ import annotations
+
+from hetero_core.engines.inspection import find_shape
+from hetero_core.network.graph import Graph, Node
+
+
+def find_gather_nd_error(node: Node, graph: Graph) -> str | None:
+    """Returns why a GatherND is refused, or None."""
+    # No case: uint8[5,3] at int64[5,2,2,1,0].
+    shape = find_shape(node, graph, 1)
+    if shape and shape[-1] != 0:
+        return None
+    return "OpenVINO returns what it has not written from GatherND by indices of no coordinates"
+
+
+def find_unique_error(node: Node, graph: Graph) -> str | None:
+    """Returns why a Unique is refused, or None."""
+    # No case: an axis of 3 of uint16[2,1,2] ends the process.
+    shape, axis = find_shape(node, graph), node.attributes.get("axis")
+    if shape is not None and 0 in shape:
+        return "OpenVINO ends the process on Unique of no elements"
+    if axis is None or (shape and -len(shape) <= axis < len(shape)):
+        return None
+    return "OpenVINO may end the process on Unique of an axis that its input may not have"
+
+
+def find_global_lp_pool_error(node: Node, graph: Graph) -> str | None:
+    """Returns why a GlobalLpPool is refused, or None."""
+    # No case: float16[2,0] ends the process.
+    shape = find_shape(node, graph)
+    return "OpenVINO ends the process on GlobalLpPool of no elements" if shape is None or 0 in shape else None
+
+
+def find_col2im_error(node: Node, graph: Graph) -> str | None:
+    """Returns why a Col2Im is refused, or None."""
+    # No case: a block whose size comes with the run, and does not fit the input, ends the process.
+    is_known = all(name in graph.initializers for name in node.inputs[1:3])
+    return None if is_known else "OpenVINO may end the process on Col2Im whose sizes come with the run"
