@@ -31,6 +31,7 @@ _PARTS_SHARE = 0.6
 """The share of the budget after which segments are no longer measured, and candidates are."""
 _PROPOSALS = 4
 _ROUNDS = 5
+_FEWEST_ROUNDS = 2
 _MOST_ROUNDS = 15
 """Of candidates that are close, where seconds are left."""
 _CLOSE = 1.05
@@ -264,10 +265,18 @@ class _Search:
             self._time_candidate(candidate, seconds, turn)
 
     def _list_racers(self, bound: float) -> list[_Candidate]:
-        """Returns the loaded candidates whose time until now is at most `bound` times the least."""
-        timed = [(candidate.seconds, candidate) for candidate in self.candidates if not candidate.error]
-        least = min((seconds for seconds, _ in timed if seconds is not None), default=0.0)
-        return [candidate for seconds, candidate in timed if seconds is None or seconds <= bound * least]
+        """Returns the loaded candidates whose best time until now is at most `bound` times the least.
+
+        A single device has two rounds in any case: what was measured when it was loaded may be from before its kernels were compiled.
+        """
+        loaded = [candidate for candidate in self.candidates if not candidate.error]
+        best = {candidate: min(candidate.times or [candidate.first or 0.0]) for candidate in loaded}
+        least = min(best.values(), default=0.0)
+        return [
+            candidate
+            for candidate in loaded
+            if best[candidate] <= bound * least or (candidate.is_basic and len(candidate.times) < _FEWEST_ROUNDS)
+        ]
 
     def _time_candidate(self, candidate: _Candidate, seconds: float, turn: int) -> None:
         logger.info("round %d: timing %s", turn + 1, candidate.title)
