@@ -36,7 +36,9 @@ def infer_plainly(network: Network) -> dict[str, ValueType] | None:
     for node in network.nodes:
         since, rule = _RULES.get(node.op_type, _NO_RULE)
         second = _SECOND.get((node.op_type, len(node.outputs)))
-        if node.domain or node.since_version < since or not node.outputs[0] or (second is None and len(node.outputs) != 1):
+        if node.domain or node.since_version < since or not node.outputs or not node.outputs[0]:
+            return None
+        if second is None and len(node.outputs) != 1:
             return None
         inputs: Inputs = []
         for value in node.inputs:

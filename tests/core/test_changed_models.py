@@ -43,6 +43,14 @@ def test_negative_axes_of_version_1_count_from_behind(core: Core, body: str, sha
     np.testing.assert_array_equal(infer(core, model, x=x), x.reshape(shape))
 
 
+def test_node_without_operator_and_outputs_is_refused_in_words(core: Core) -> None:
+    model = parse("g (float[2] x) => (float[2] y) { y = Neg (x) }", 12)
+    model.graph.node.add()
+    with pytest.raises(HeteroError) as refusal:
+        core.load_network(model, "CPU")
+    assert not isinstance(refusal.value, InternalError)
+
+
 @pytest.mark.parametrize("op_type", ["HannWindow", "HammingWindow", "BlackmanWindow"])
 def test_window_of_one_element_from_end_to_end_is_no_number_as_in_its_function_body(core: Core, op_type: str) -> None:
     model = parse(f"g (int64 n) => (float[a] y) {{ y = {op_type} <periodic = 0> (n) }}", 17)
