@@ -141,7 +141,7 @@ def test_missing_input_and_unused_output_of_a_call() -> None:
         <domain: "f", opset_import: ["": 21]> clip (a, low) => (b, extra) { b = Clip(a, low) extra = Neg(b) }""")
     )
     assert operators(network) == [
-        ("c/Clip_0", "Clip-13", ("x", ""), ("y",)),
+        ("c/Clip_0", "Clip-13", ("x",), ("y",)),
         ("c/Neg_1", "Neg-13", ("y",), ("c/extra",)),
     ]
 

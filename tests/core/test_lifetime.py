@@ -66,7 +66,8 @@ def test_objects_go_in_every_order_with_a_run_in_flight_which_ends_well(
     request.set_callback(lambda request, error: ended.append(error or request.get_tensor("y").tolist()))
     request.start_async({"x": X})
     run = plugin.next_run()
-    threads = [thread for thread in threading.enumerate() if thread not in before]
+    # The thread that compiles kernels is one for the process; whichever test is first starts it.
+    threads = [thread for thread in threading.enumerate() if thread not in before and thread.name != "hetero-cpu-compiler"]
     assert {thread.name.rpartition("_")[0] for thread in threads} >= {f"hetero-{device}"}
     held = {"core": core, "network": network, "request": request, "plugin": plugin}
     watched = {kind: weakref.ref(one) for kind, one in held.items()}
