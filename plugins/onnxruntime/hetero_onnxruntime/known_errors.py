@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from hetero_core.engines.known_errors import refuse_empty_axes
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType
 from hetero_onnxruntime.division import find_fatal_division
@@ -145,6 +146,8 @@ _CHECKS: dict[tuple[str, str], Callable[[Node, Network], str | None]] = {
     ("", "ReduceMax"): _check_reduce_max,
     ("", "ReduceMin"): _check_reduce_max,
     ("", "Resize"): _check_resize,
+    # ONNX Runtime 1.32, no case; the reference implementation of the standard drops no axis.
+    ("", "Squeeze"): refuse_empty_axes,
     **{
         ("com.microsoft", name): _check_shared_caches
         for name in ("Attention", "DecoderMaskedMultiHeadAttention", "QAttention", "SparseAttention")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import ceil
 
 from hetero_core.engines.inspection import dtype_of_input, find_shape, has_input
-from hetero_core.engines.known_errors import Check, find_error, refuse
+from hetero_core.engines.known_errors import Check, find_error, refuse, refuse_empty_axes
 from hetero_core.network.contrib_types import MICROSOFT
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.types import TensorType
@@ -360,6 +360,7 @@ _CHECKS: dict[str, Check] = {
     **dict.fromkeys(("Shrink", "ThresholdedRelu"), refuse("OpenVINO multiplies by 0 what it drops, so that infinities become NaN")),
     "Softmax": _check_softmax,
     "SpaceToDepth": _check_space_to_depth,
+    "Squeeze": refuse_empty_axes,
     "Tile": _check_tile,
     "Unique": find_unique_error,
 }

@@ -38,3 +38,19 @@ def test_node_that_the_engine_does_not_survive_is_refused(core: Core, read: Read
 )
 def test_node_beside_it_is_taken(core: Core, read: Read, text: str) -> None:
     assert not core.query_network(read(text, 13), "OPENVINO").refused
+
+
+@pytest.mark.parametrize("device", ["ORT", "OPENVINO"])
+@pytest.mark.parametrize(
+    ("opset", "text", "is_refused"),
+    [
+        (13, "g (float[1, 3] x) => (float[1, 3] y) <int64[0] a = {}> { y = Squeeze (x, a) }", True),
+        (13, "g (float[1, 3] x, int64[n] a) => (float[m, k] y) { y = Squeeze (x, a) }", True),
+        (13, "g (float[1, 3] x, int64[1] a) => (float[3] y) { y = Squeeze (x, a) }", False),
+        (13, "g (float[1, 3] x) => (float[3] y) { y = Squeeze (x) }", False),
+        (11, "g (float[1, 3] x) => (float[3] y) { y = Squeeze <axes = [0]> (x) }", False),
+    ],
+)
+def test_axes_that_may_be_none_are_refused(core: Core, read: Read, device: str, opset: int, text: str, is_refused: bool) -> None:
+    refused = core.query_network(read(text, opset), device).refused
+    assert ["an empty list of axes" in reason for reason in refused.values()] == [True] * is_refused
