@@ -18,6 +18,7 @@ from hetero_openvino.arithmetic import find_arithmetic_error
 from hetero_openvino.channels import find_channel_error
 from hetero_openvino.emptiness import find_empty_product
 from hetero_openvino.fatal_nodes import find_col2im_error, find_gather_nd_error, find_global_lp_pool_error, find_unique_error
+from hetero_openvino.groups import find_group_error
 from hetero_openvino.sequences import find_shared_turn
 from hetero_openvino.strides import find_stride_error
 
@@ -330,6 +331,7 @@ _CHECKS: dict[str, Check] = {
     "CastLike": _check_cast,
     "Col2Im": find_col2im_error,
     "Compress": _check_compress,
+    "Concat": find_group_error,
     "Conv": find_stride_error,
     "DFT": _check_dft,
     "Expand": _check_expand,
@@ -366,7 +368,8 @@ _CHECKS: dict[str, Check] = {
 }
 
 _CHECKS_OF_BODIES: dict[str, Check] = {
-    **dict.fromkeys(("Concat", "Expand", "Tile"), _check_channel),
+    "Concat": lambda node, graph: _check_channel(node, graph) or find_group_error(node, graph, in_body=True),
+    **dict.fromkeys(("Expand", "Tile"), _check_channel),
     "Einsum": _check_reshaped,
     "NonMaxSuppression": refuse("OpenVINO drops boxes whose overlap equals the threshold"),
     "PRelu": refuse("OpenVINO takes slopes of one dimension for those of the channels"),
