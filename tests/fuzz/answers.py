@@ -195,7 +195,12 @@ def compare(mine: Any, theirs: Any) -> str:
 
 
 def has_odd_flag(node: Node) -> bool:
-    """Says whether a node has a flag that is neither 0 nor 1, of which the standard says nothing and engines make what they like."""
+    """Says whether a node has a flag that is neither 0 nor 1, of which the standard says nothing and engines make what they like.
+
+    So it is with a Celu whose formula divides by 0.
+    """
+    if node.op_type == "Celu" and node.attributes.get("alpha") == 0:
+        return True
     return any(node.attributes.get(name, 0) not in (0, 1) for name in FLAGS)
 
 

@@ -38,3 +38,15 @@ def find_col2im_error(node: Node, graph: Graph) -> str | None:
     # No case: a block whose size comes with the run, and does not fit the input, ends the process.
     is_known = all(name in graph.initializers for name in node.inputs[1:3])
     return None if is_known else "OpenVINO may end the process on Col2Im whose sizes come with the run"
+
+
+def find_top_k_error(node: Node, graph: Graph) -> str | None:
+    """Returns why a TopK is refused, or None."""
+    # No case: the 4 largest of the 2 rows of a constant float16[2,1,1,2]; in the standard k is at most the size of the axis.
+    shape, count = find_shape(node, graph), node.attributes.get("k")
+    if len(node.inputs) > 1 and node.inputs[1] in graph.initializers:
+        count = int(graph.initializers[node.inputs[1]].array.reshape(-1)[0])
+    axis = node.attributes.get("axis", -1)
+    if count is None or not shape or not -len(shape) <= axis < len(shape) or not isinstance(shape[axis], int):
+        return None
+    return f"OpenVINO may end the process on TopK of {count} elements of {shape[axis]}" if count > shape[axis] else None

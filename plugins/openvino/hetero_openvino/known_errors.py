@@ -17,7 +17,13 @@ from hetero_core.network.types import TensorType
 from hetero_openvino.arithmetic import find_arithmetic_error
 from hetero_openvino.channels import find_channel_error
 from hetero_openvino.emptiness import find_empty_product
-from hetero_openvino.fatal_nodes import find_col2im_error, find_gather_nd_error, find_global_lp_pool_error, find_unique_error
+from hetero_openvino.fatal_nodes import (
+    find_col2im_error,
+    find_gather_nd_error,
+    find_global_lp_pool_error,
+    find_top_k_error,
+    find_unique_error,
+)
 from hetero_openvino.groups import find_group_error
 from hetero_openvino.sequences import find_shared_turn
 from hetero_openvino.strides import find_stride_error
@@ -364,6 +370,7 @@ _CHECKS: dict[str, Check] = {
     "SpaceToDepth": _check_space_to_depth,
     "Squeeze": refuse_empty_axes,
     "Tile": _check_tile,
+    "TopK": find_top_k_error,
     "Unique": find_unique_error,
 }
 

@@ -22,6 +22,16 @@ Read = Callable[..., Network]
         (2, "g (float[2, 0] x) => (float[2, 0] y) { y = GlobalLpPool (x) }", "GlobalLpPool of no elements"),
         (18, "g (float[1, 9, 4] x, int64[2] s, int64[2] b) => (float[1, 1, 5, 5] y) { y = Col2Im (x, s, b) }", "come with the run"),
         (11, "g (float x) => (float y) { y = Softmax (x) }", "Softmax-11"),
+        (
+            1,
+            "g (float16[2, 1] x) => (float16[4, 1] y, int64[4, 1] i) { y, i = TopK <axis = 0, k = 4> (x) }",
+            "TopK of 4 elements of 2",
+        ),
+        (
+            11,
+            "g (float[2, 3] x) => (float[2, 4] y, int64[2, 4] i) <int64[1] k = {4}> { y, i = TopK (x, k) }",
+            "TopK of 4 elements of 3",
+        ),
     ],
 )
 def test_node_that_the_engine_does_not_survive_is_refused(core: Core, read: Read, opset: int, text: str, reason: str) -> None:

@@ -150,7 +150,7 @@ def _reshape(node: Node, found: Values) -> Sequence[Shape]:
         others = prod(size for axis, size in enumerate(sizes) if axis != holes[0])
         whole = prod(shape)
         sizes[holes[0]] = whole // others if not is_open(others) or others > 0 else 0
-    if len(holes) > 1 or not prod(sizes) == prod(shape):
+    if len(holes) > 1 or (allows_zero and holes and 0 in wanted) or not prod(sizes) == prod(shape):
         raise UnknownError(node.op_type)
     return [tuple(sizes)]
 
@@ -164,7 +164,7 @@ def _flatten(node: Node, found: Values) -> Sequence[Shape]:
 
 def _squeeze(node: Node, found: Values) -> Sequence[Shape]:
     shape, axes = found.find_shape(node.inputs[0]), _read_numbers(node, found, 1, "axes")
-    gone = {int(axis) % len(shape) for axis in axes} if axes else {axis for axis, size in enumerate(shape) if size == 1}
+    gone = {axis for axis, size in enumerate(shape) if size == 1} if axes is None else {int(axis) % len(shape) for axis in axes}
     return [tuple(size for axis, size in enumerate(shape) if axis not in gone)]
 
 
