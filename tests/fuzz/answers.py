@@ -197,9 +197,9 @@ def compare(mine: Any, theirs: Any) -> str:
 def has_odd_flag(node: Node) -> bool:
     """Says whether a node has a flag that is neither 0 nor 1, of which the standard says nothing and engines make what they like.
 
-    So it is with a Celu whose formula divides by 0.
+    So it is with a Celu whose formula divides by 0, or by an infinity.
     """
-    if node.op_type == "Celu" and node.attributes.get("alpha") == 0:
+    if node.op_type == "Celu" and node.attributes.get("alpha", 1.0) in (0.0, np.inf, -np.inf):
         return True
     return any(node.attributes.get(name, 0) not in (0, 1) for name in FLAGS)
 
