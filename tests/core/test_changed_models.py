@@ -128,3 +128,17 @@ def test_a_constant_that_does_not_fit_is_an_error_of_the_run(core: Core) -> None
     with pytest.raises(HeteroError) as caught:
         infer(core, parse(text, 23), **feeds)
     assert not isinstance(caught.value, InternalError)
+
+
+@pytest.mark.parametrize(("filters", "bias"), [("float[2,1,1,1]", "float[3]"), ("float", "float[2]")])
+def test_weights_that_do_not_fit_are_not_folded(core: Core, filters: str, bias: str) -> None:
+    text = f"""g (float[1,1,3,3] x, {filters} w, {bias} b, float[2] s) => (float[a,c,d,e] y) {{
+    v = Conv (x, w, b) y = BatchNormalization (v, s, s, s, s) }}"""
+    model = parse(text, 9)
+    for spec in list(model.graph.input)[1:]:
+        shape = [size.dim_value for size in spec.type.tensor_type.shape.dim]
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(shape, np.float32), spec.name))
+    del model.graph.input[1:]
+    with pytest.raises(HeteroError) as caught:
+        infer(core, model, x=np.ones((1, 1, 3, 3), np.float32))
+    assert not isinstance(caught.value, InternalError)
