@@ -20,24 +20,27 @@ _PARTING = frozenset({"Slice", "Split"})
 
 
 def part_channels_by_gather(opset: Any, concat: Any) -> None:
-    """Lets the convolutions that a Concat reads take their channels by Gathers, of which the engine makes no groups."""
+    """Lets the convolutions that a Concat reads take their parts by Gathers, of which the engine makes no groups.
+
+    What has no inputs of its own, a constant or an input of the model, stops the engine beside a convolution.
+    """
     readers = [_pass_identities(each).get_node() for each in concat.input_values()]
-    if any(each.get_type_name() != "Convolution" for each in readers):
+    convolutions = {each.get_friendly_name(): each for each in readers if each.get_type_name() == "Convolution"}
+    if any(each.get_type_name() != "Convolution" and each.get_input_size() for each in readers):
         return
-    if _is_in_order(concat, [_pass_identities(each.input_value(0)) for each in readers]):
+    if len(convolutions) == len(readers) and _is_in_order(concat, [_pass_identities(each.input_value(0)) for each in readers]):
         return
-    convolutions = {each.get_friendly_name(): each for each in readers}
     for convolution in convolutions.values():
-        part, width = _pass_identities(convolution.input_value(0)), convolution.get_input_partial_shape(1)[1].get_length()
-        first = _find_first_channel(part, width)
-        if first is None:
+        part = _pass_identities(convolution.input_value(0))
+        place = _find_place(part, convolution.get_input_partial_shape(1)[_CHANNELS].get_length())
+        if place is None:
             continue
-        places = opset.constant(np.arange(first, first + width), np.int64)
-        axis = opset.constant(_CHANNELS, np.int64)
-        channels = opset.gather(part.get_node().input_value(0), places, axis)
-        for index, each in enumerate((places, axis, channels)):
+        axis, first, width = place
+        operations = [opset.constant(np.arange(first, first + width), np.int64), opset.constant(axis, np.int64)]
+        operations.append(opset.gather(part.get_node().input_value(0), *operations))
+        for index, each in enumerate(operations):
             each.set_friendly_name(f"{convolution.get_friendly_name()}/{index}")
-        convolution.input(0).replace_source_output(channels.output(0))
+        convolution.input(0).replace_source_output(operations[-1].output(0))
 
 
 def _is_in_order(concat: Any, parts: list[Any]) -> bool:
@@ -49,21 +52,35 @@ def _is_in_order(concat: Any, parts: list[Any]) -> bool:
     return len(names) == 1 and [part.get_index() for part in parts] == list(range(split.get_output_size()))
 
 
-def _find_first_channel(part: Any, width: int) -> int | None:
-    """Returns the first channel of a part, `width` channels wide, of a value; None where it is none, or comes with the run."""
+def _find_place(part: Any, channels: int) -> tuple[int, int, int] | None:
+    """Returns the axis, the first index and the width of a part of a value; None where it is none, or comes with the run."""
     node = part.get_node()
     kind = node.get_type_name()
     if kind not in ("Slice", "Split", "VariadicSplit"):
         return None
     values = [_read_constant(each) for each in node.input_values()[1:]]
-    if kind == "Slice":
-        firsts, _, steps, axes = (*values, [0])[:4]
-        return _count_from_front(node, firsts[0]) if axes == [_CHANNELS] and steps == [1] and firsts is not None else None
-    if values[0] != [_CHANNELS]:
+    axes = (*values, [0])[3] if kind == "Slice" else values[0]
+    if axes is None or len(axes) != 1:
         return None
-    if kind == "Split":
-        return part.get_index() * width
-    return None if values[1] is None else [0, *accumulate(values[1])][part.get_index()]
+    axis = axes[0] % part.get_partial_shape().rank.get_length()
+    size = part.get_partial_shape()[axis]
+    width = channels if axis == _CHANNELS else None if size.is_dynamic else size.get_length()
+    if width is None:
+        return None
+    first = part.get_index() * width if kind == "Split" else _find_first(node, kind, part.get_index(), axis, values)
+    return None if first is None else (axis, first, width)
+
+
+def _find_first(node: Any, kind: str, index: int, axis: int, values: list[list[int] | None]) -> int | None:
+    if kind == "VariadicSplit":
+        return None if values[1] is None else [0, *accumulate(values[1])][index]
+    firsts, _, steps = values[:3]
+    if firsts is None or steps != [1]:
+        return None
+    size = node.get_input_partial_shape(0)[axis]
+    if firsts[0] < 0:
+        return None if size.is_dynamic else firsts[0] + size.get_length()
+    return firsts[0]
 
 
 def _pass_identities(value: Any) -> Any:
@@ -80,19 +97,13 @@ def _read_constant(value: Any) -> list[int] | None:
     return np.atleast_1d(node.data).tolist() if node.get_type_name() == "Constant" else None
 
 
-def _count_from_front(node: Any, first: int) -> int | None:
-    channels = node.get_input_partial_shape(0)[_CHANNELS]
-    if first >= 0:
-        return first
-    return None if channels.is_dynamic else first + channels.get_length()
-
-
 def find_group_error(node: Node, graph: Graph, *, in_body: bool = False) -> str | None:
     """Returns why a Concat is refused: in a body nothing is put right, and neither is where the parts of a Split come with the run."""
-    convolutions = {_find_producer(value, graph) for value in node.inputs}
-    if any(each is None or each.op_type != "Conv" for each in convolutions):
+    producers = [_find_producer(value, graph) for value in node.inputs]
+    convolutions = [each for each in producers if each is not None]
+    if any(each.op_type != "Conv" for each in convolutions) or not convolutions:
         return None
-    parting = {_find_producer(each.inputs[0], graph) for each in convolutions if each is not None}
+    parting = [_find_producer(each.inputs[0], graph) for each in convolutions]
     if any(each is None or each.op_type not in _PARTING for each in parting):
         return None
     sizes = {value for each in parting if each is not None for value in each.inputs[1:] if value}

@@ -246,6 +246,23 @@ def test_convolutions_of_channels_keep_their_order(
     np.testing.assert_allclose(run(core, core.read_network(model), x=x), expected, atol=1e-4)
 
 
+@pytest.mark.parametrize("other", ["w", "x"])
+@pytest.mark.parametrize("axis", [1, 2])
+def test_convolution_of_a_part_beside_a_constant(core: Core, read: Read, other: str, axis: int) -> None:
+    filters = "2,2,1,1" if axis == 1 else "4,4,1,1"
+    network = read(
+        f"""g (float[1,4,4,3] x) => (float[a,b,c,d] y) <float[{filters}] f = {{{", ".join(["1"] * (4 if axis == 1 else 16))}}},
+        float[1,4,4,3] w = {{{", ".join(str(index) for index in range(48))}}}>
+        {{ p, q = Split <axis = {axis}, num_outputs = 2> (x) v = Conv (q, f) y = Concat <axis = {axis}> (v, {other}) }}""",
+        18,
+    )
+    x = draw(1, 4, 4, 3)
+    half = np.split(x, 2, axis)[1]
+    summed = half.astype(np.float64).sum(1, keepdims=True).repeat(2 if axis == 1 else 4, 1)
+    expected = np.concatenate([summed, x if other == "x" else np.arange(48.0).reshape(x.shape)], axis)
+    np.testing.assert_allclose(run(core, network, x=x), expected, atol=1e-5)
+
+
 def test_convolutions_of_parts_that_come_with_the_run_are_refused(core: Core, read: Read) -> None:
     network = read(
         """g (float[1,2,9,6] x, int64[2] s) => (float[1,2,9,6] y) <float[1,1,1,1] w = {2}>
