@@ -55,6 +55,8 @@ def _compare_windows(node: Node, network: Network, data: Sequence[Dimension]) ->
     count = len(kernel)
     pads = node.attributes.get("pads", (0,) * 2 * count)
     dilations = node.attributes.get("dilations", (1,) * count)
+    if len(pads) != 2 * count or len(dilations) != count:
+        return f"it has {len(pads)} pads and {len(dilations)} dilations for a window over {count} axes"
     for axis, (size, window) in enumerate(zip(data[2:], kernel, strict=True)):
         if not isinstance(size, int) or not isinstance(window, int):
             continue

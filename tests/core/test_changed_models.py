@@ -142,3 +142,18 @@ def test_weights_that_do_not_fit_are_not_folded(core: Core, filters: str, bias: 
     with pytest.raises(HeteroError) as caught:
         infer(core, model, x=np.ones((1, 1, 3, 3), np.float32))
     assert not isinstance(caught.value, InternalError)
+
+
+def test_shape_of_what_is_larger_than_memory_is_computed(core: Core) -> None:
+    text = """g (float[1099511627776, 4] x, float[2] z) => (int64[2] y, float[2] u) {
+    s = Shape <start = -2, end = 9> (x) y = Neg (s) u = Neg (z) }"""
+    assert core.load_network(parse(text, 15), "CPU") is not None
+
+
+@pytest.mark.parametrize("device", ["CPU", "TEMPLATE"])
+def test_pads_of_a_wrong_number_are_refused(core: Core, device: str) -> None:
+    model = parse("g (float[1,1,4,4] x, float[1,1,2,2] w) => (float[a,b,c,d] y) { y = Conv <pads = [1, 1, 1]> (x, w) }", 11)
+    feeds = {"x": np.ones((1, 1, 4, 4), np.float32), "w": np.ones((1, 1, 2, 2), np.float32)}
+    with pytest.raises(HeteroError, match="3 pads|pads") as caught:
+        core.load_network(model, device).infer(feeds)
+    assert not isinstance(caught.value, InternalError)

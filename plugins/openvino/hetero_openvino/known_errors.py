@@ -16,7 +16,7 @@ from hetero_core.network.graph import Graph, Node
 from hetero_core.network.types import TensorType
 from hetero_openvino.arithmetic import find_arithmetic_error
 from hetero_openvino.channels import find_channel_error
-from hetero_openvino.emptiness import find_empty_product
+from hetero_openvino.emptiness import find_empty_constant, find_empty_product
 from hetero_openvino.fatal_nodes import (
     find_col2im_error,
     find_gather_nd_error,
@@ -57,7 +57,7 @@ def _check_node(node: Node, graph: Graph, takes_quantized: bool) -> str | None:
     if node.domain:
         return None
     check = _CHECKS.get(node.op_type)
-    found = None if check is None else check(node, graph)
+    found = find_empty_constant(node, graph) if check is None else check(node, graph) or find_empty_constant(node, graph)
     return found or find_arithmetic_error(node, graph) or find_channel_error(node, graph)
 
 
@@ -117,6 +117,9 @@ def _check_average_pool(node: Node, graph: Graph) -> str | None:
     rank = len(kernel)
     strides, dilations = (node.attributes.get(name, (1,) * rank) for name in ("strides", "dilations"))
     pads = node.attributes.get("pads", (0,) * (2 * rank))
+    if shape is not None and len(shape) != rank + 2:
+        # What else is wrong with it the engine says.
+        return None
     for axis in range(rank):
         size = None if shape is None else shape[axis + 2]
         reach = (kernel[axis] - 1) * dilations[axis] + 1
