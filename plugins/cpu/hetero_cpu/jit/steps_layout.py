@@ -1,4 +1,4 @@
-"""What moves elements, by machine code: Transpose, Reshape of what lies otherwise, Expand."""
+"""Steps that move elements by machine code: Transpose, Reshape of what lies otherwise, Expand."""
 
 from __future__ import annotations
 
