@@ -82,9 +82,6 @@ class DeviceTensor:
         return self
 
 
-Presets = Sequence[np.ndarray[Any, Any] | None]
-
-
 def check_preset(value: Any, spec: ValueSpec, *, network: str) -> Any:
     """Returns the array or tensor that an output is to be written to. Raises: InputNameError, InputTypeError, InputShapeError."""
     from hetero_core.runtime.door import convert_value

@@ -50,7 +50,7 @@ class RankedTask:
 
 
 class Submitting(Protocol):
-    """What a loaded network needs of an executor."""
+    """The methods of an executor that a loaded network calls."""
 
     def submit(self, task: Callable[[], Any]) -> Future[Any]:
         """Returns the future of a task."""

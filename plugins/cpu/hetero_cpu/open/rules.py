@@ -1,4 +1,4 @@
-"""What ONNX says of the shape of a result, one rule for each operator, for sizes that are symbols or plain."""
+"""The shape of a result by ONNX's text: one rule for each operator, for sizes that are symbols or plain."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class UnknownError(Exception):
 
 
 class Values(Protocol):
-    """What rules ask of values that are known already."""
+    """The questions of rules about values that are known already."""
 
     def read(self, value: str) -> Any:
         """Returns the elements of a small integer value; None for another one."""
