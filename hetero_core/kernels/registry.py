@@ -246,11 +246,21 @@ def find_refusals(
         return type_of(value) if value_type is None and type_of is not None else value_type
 
     refusals: dict[str, str] = {}
+    accepted: set[tuple[object, ...]] = set()
     for node in graph.nodes:
         input_types = [type_of_value(value) if value else None for value in node.inputs]
+        kind = None
+        if not node.attributes and not node.domain:
+            # All that a node without attributes is asked for; long networks have few of these.
+            ends = tuple(map(bool, node.inputs)), tuple(map(bool, node.outputs))
+            kind = (node.op_type, node.since_version, ends, *input_types)
+            if kind in accepted:
+                continue
         reason = find_refusal(node, input_types, extensions=extensions, dtypes=dtypes, type_of=type_of_value)
         if reason is not None:
             refusals[node.name] = reason
+        elif kind is not None:
+            accepted.add(kind)
     return refusals
 
 

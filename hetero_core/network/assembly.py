@@ -168,10 +168,11 @@ class GraphReader:
     def _add_node(self, draft: Draft, proto: onnx.NodeProto, name: str, scope: Scope) -> None:
         domain, op_type = normal_domain(proto.domain), proto.op_type
         owner = f"node '{name}' ({op_type})"
-        metadata = {entry.key: entry.value for entry in proto.metadata_props}
+        entries = proto.metadata_props
+        metadata = {entry.key: entry.value for entry in entries} if entries else EMPTY
         opset = read_opset_note(metadata, owner) or scope.opset(domain, owner)
         pin = _read_pin(metadata, owner, scope)
-        attributes = self._read_attributes(proto, owner, scope.pinned(pin))
+        attributes = self._read_attributes(proto, owner, scope.pinned(pin)) if proto.attribute else {}
         captures: dict[str, None] = {}
         for value in attributes.values():
             if isinstance(value, Graph):
@@ -179,8 +180,8 @@ class GraphReader:
         node = Node(
             name,
             op_type,
-            tuple(scope.value(value) for value in proto.input),
-            tuple(scope.value(value) for value in proto.output),
+            tuple([scope.value(value) for value in proto.input]),
+            tuple([scope.value(value) for value in proto.output]),
             domain,
             opset,
             self._since_version(op_type, domain, opset),
