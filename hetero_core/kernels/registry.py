@@ -15,7 +15,6 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import cache, cached_property
-from pkgutil import iter_modules
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -180,6 +179,8 @@ def _read_signature(function: Callable[..., Any]) -> tuple[dict[str, Any], tuple
 @cache
 def read_table() -> Mapping[tuple[str, str, int], Kernel]:
     """Returns the whole table, sorted by domain, operator and version; imports all kernel modules on the first call."""
+    from pkgutil import iter_modules  # few networks need the whole table
+
     for module in iter_modules(operators.__path__):
         importlib.import_module(f"{operators.__name__}.{module.name}")
     return {key: declared.kernel for key, declared in sorted(_TABLE.items())}

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from hetero_core.limits import FOLDED_FLOOR
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.shapes import infer_types
+from hetero_core.network.inference import infer_types
 from hetero_core.network.types import TensorType
 from hetero_core.transforms.constants import Evaluate, fold_constants
 
