@@ -154,6 +154,7 @@ def _join(
     """Returns the chain with those before it that only it reads; they leave `chains`."""
     result_type = types[chain.outputs[0]]
     positions: list[int] = []
+    operands: list[str] = []
     members = [chain]
     count = len(chain.nodes)
     pending = list(chain.reads)
@@ -166,9 +167,9 @@ def _join(
             continue
         if count + len(maker.nodes) > _MOST_NODES or types.get(value) != result_type or value in graph.names_of_outputs:
             continue
-        if not _is_read_inside(value, members, graph) or len(_list_operands([maker, *members])) > _MOST_OPERANDS:
+        if not _is_read_inside(value, members, graph) or len(read := _list_operands([maker, *members])) > _MOST_OPERANDS:
             continue
-        members = [maker, *members]
+        operands, members = read, [maker, *members]
         count += len(maker.nodes)
         positions.append(position)
         # What was refused before may now be read inside alone.
@@ -179,10 +180,11 @@ def _join(
     for position in positions:
         chains[position] = None
     joined = makers[0]
-    operands = tuple(_list_operands([*makers, chain]))
+    # Several makers may stand in another order than the one in which they were met.
+    operands = operands if len(makers) == 1 else _list_operands([*makers, chain])
     for member in (*makers[1:], chain):
         joined.nodes.extend(member.nodes)
-    joined.reads, joined.outputs = operands, chain.outputs[:1]
+    joined.reads, joined.outputs = tuple(operands), chain.outputs[:1]
     return joined
 
 
