@@ -17,9 +17,11 @@ from hetero_core.errors import BlobError, ClosedError
 from hetero_core.executed import ExecutedNode
 from hetero_core.limits import RunLimits
 from hetero_core.network.types import ValueSpec, ValueType
-from hetero_core.plan import Plan
 from hetero_core.profile import Profile
 from hetero_core.records import record
+
+if TYPE_CHECKING:
+    from hetero_core.plan import Plan
 
 logger = logging.getLogger(__name__)
 Array = Any
