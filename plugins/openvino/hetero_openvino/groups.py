@@ -26,9 +26,10 @@ def part_channels_by_gather(opset: Any, concat: Any) -> None:
     """
     readers = [_pass_identities(each).get_node() for each in concat.input_values()]
     convolutions = {each.get_friendly_name(): each for each in readers if each.get_type_name() == "Convolution"}
-    if any(each.get_type_name() != "Convolution" and each.get_input_size() for each in readers):
+    is_stopped = any(not each.get_input_size() for each in readers)
+    if not is_stopped and any(each.get_type_name() != "Convolution" for each in readers):
         return
-    if len(convolutions) == len(readers) and _is_in_order(concat, [_pass_identities(each.input_value(0)) for each in readers]):
+    if not is_stopped and _is_in_order(concat, [_pass_identities(each.input_value(0)) for each in readers]):
         return
     for convolution in convolutions.values():
         part = _pass_identities(convolution.input_value(0))

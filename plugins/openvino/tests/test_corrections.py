@@ -246,7 +246,7 @@ def test_convolutions_of_channels_keep_their_order(
     np.testing.assert_allclose(run(core, core.read_network(model), x=x), expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("other", ["w", "x"])
+@pytest.mark.parametrize("other", ["w", "x", "q, w"])
 @pytest.mark.parametrize("axis", [1, 2])
 def test_convolution_of_a_part_beside_a_constant(core: Core, read: Read, other: str, axis: int) -> None:
     filters = "2,2,1,1" if axis == 1 else "4,4,1,1"
@@ -259,7 +259,8 @@ def test_convolution_of_a_part_beside_a_constant(core: Core, read: Read, other: 
     x = draw(1, 4, 4, 3)
     half = np.split(x, 2, axis)[1]
     summed = half.astype(np.float64).sum(1, keepdims=True).repeat(2 if axis == 1 else 4, 1)
-    expected = np.concatenate([summed, x if other == "x" else np.arange(48.0).reshape(x.shape)], axis)
+    values = {"x": x, "q": half, "w": np.arange(48.0).reshape(x.shape)}
+    expected = np.concatenate([summed, *(values[name] for name in other.split(", "))], axis)
     np.testing.assert_allclose(run(core, network, x=x), expected, atol=1e-5)
 
 
