@@ -52,7 +52,8 @@ class ConfigKey:
     `type` is bool, int, float, str, tuple (of texts, written with commas) or dict (of what JSON can hold, written as a JSON object).
     `default` None means "not set". `runtime` keys only steer running, so an import may change them; all others shape what was compiled.
     The key marked `is_arguments`, a text, is another way to give what stands behind the colon of a device string. A number may have a
-    `least` value, and `words` that may stand in its place.
+    `least` value, and `words` that may stand in its place. A key that is `added_later` came after blobs were made without it: those were
+    compiled as its default says.
     """
 
     type: type
@@ -63,6 +64,7 @@ class ConfigKey:
     is_arguments: bool = False
     least: float | None = None
     words: tuple[str, ...] = ()
+    added_later: bool = False
 
 
 @record(frozen=True, slots=True)
