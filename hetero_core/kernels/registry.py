@@ -231,6 +231,9 @@ def find_refusal(
     )
 
 
+_PLAIN_SIZES = (int, str, type(None))
+
+
 def find_refusals(
     graph: Graph,
     *,
@@ -251,7 +254,7 @@ def find_refusals(
     for node in graph.nodes:
         input_types = [type_of_value(value) if value else None for value in node.inputs]
         kind = None
-        if not node.attributes and not node.domain:
+        if not node.attributes and not node.domain and all(map(_has_plain_sizes, input_types)):
             # All that a node without attributes is asked for; long networks have few of these.
             ends = tuple(map(bool, node.inputs)), tuple(map(bool, node.outputs))
             kind = (node.op_type, node.since_version, ends, *input_types)
@@ -263,6 +266,12 @@ def find_refusals(
         elif kind is not None:
             accepted.add(kind)
     return refusals
+
+
+def _has_plain_sizes(value_type: ValueType | None) -> bool:
+    """Says whether a type can be compared with others: a size that stands for a class of sizes would become one of them."""
+    shape = value_type.shape if isinstance(value_type, TensorType) else None
+    return shape is None or all(type(size) in _PLAIN_SIZES for size in shape)
 
 
 def _explain_missing(node: Node) -> str:

@@ -6,6 +6,7 @@ passes that case.
 
 from __future__ import annotations
 
+from hetero_core.engines.inspection import find_shape
 from hetero_core.engines.known_errors import Check, find_error, refuse_empty_axes
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.types import TensorType
@@ -136,6 +137,14 @@ def _check_drawn(node: Node, graph: Graph) -> str | None:
     return None if low <= high else f"ONNX Runtime ends the process on a {node.op_type} from {low} to {high}"
 
 
+def _check_position(node: Node, graph: Graph) -> str | None:
+    # ONNX Runtime 1.32, no case: SIGSEGV for an int64[0].
+    places = {"SequenceAt": 1, "SequenceErase": 1, "SequenceInsert": 2}
+    shape = find_shape(node, graph, places[node.op_type])
+    is_number = shape is None or all(size == 1 for size in shape)
+    return None if is_number else f"ONNX Runtime may end the process on a {node.op_type} whose position is not one number"
+
+
 def _check_shared_caches(node: Node, graph: Graph) -> str | None:
     # ONNX Runtime 1.32: the outputs have to be bound to the memory of inputs, or hold what lay in their own before.
     if node.op_type == "SparseAttention" or node.attributes.get("past_present_share_buffer", 0):
@@ -158,6 +167,7 @@ _CHECKS: dict[tuple[str, str], Check] = {
     **{("", name): _check_drawn for name in ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")},
     ("", "Resize"): _check_resize,
     # ONNX Runtime 1.32, no case; the reference implementation of the standard drops no axis.
+    **{("", name): _check_position for name in ("SequenceAt", "SequenceErase", "SequenceInsert")},
     ("", "Squeeze"): refuse_empty_axes,
     **{
         ("com.microsoft", name): _check_shared_caches

@@ -103,3 +103,11 @@ def test_other_draws_are_taken(core: Core) -> None:
     text = """<ir_version: 8, opset_import: ["": 15]> g (float[2] x) => (float[2] y, float[2] z) {
     y = RandomUniformLike <low = 1.0, high = 1.0> (x) z = RandomNormalLike (x) }"""
     assert not core.query_network(core.read_network(onnx.parser.parse_model(text)), "ORT").refused
+
+
+@pytest.mark.parametrize(("size", "is_refused"), [("[0]", True), ("[n]", True), ("[1]", False), ("", False)])
+def test_position_in_a_sequence_is_one_number(core: Core, size: str, is_refused: bool) -> None:
+    text = f"""<ir_version: 8, opset_import: ["": 15]> g (float[2] x, int64{size} p) => (float[2] y) {{
+    s = SequenceConstruct (x, x) y = SequenceAt (s, p) }}"""
+    refused = core.query_network(core.read_network(onnx.parser.parse_model(text)), "ORT").refused
+    assert ["position is not one number" in each for each in refused.values()] == [True] * is_refused
