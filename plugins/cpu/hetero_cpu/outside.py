@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_cpu.open.sizes import is_open
+from hetero_cpu.open.sizes import value_of
 from hetero_cpu.output_memory import OutputMemory
 from hetero_cpu.plan import NOTHING_OUTSIDE, Block, Derived, Foreign, Outside, Plan
 from hetero_cpu.recipe import NO_HALO, Array, Recipe
@@ -27,9 +27,7 @@ if TYPE_CHECKING:  # LLVM
     from hetero_cpu.jit.program import NativeProgram
 
 FEWEST_BYTES = 1 << 16
-"""Of a value of known size that may lie outside: from there on a copy costs more than to change addresses, some microseconds.
-
-One of an open size may: a cache is small in the run that makes the plan, and grows."""
+"""Of a value that may lie outside: from there on a copy costs more than to change addresses, some microseconds."""
 
 
 def find_outside(
@@ -58,7 +56,7 @@ def find_outside(
 
     def may_move(root: str) -> bool:
         block = places[root]
-        is_large = isinstance(block, Block) and block.halo == NO_HALO and (is_open(block.nbytes) or block.nbytes >= FEWEST_BYTES)
+        is_large = isinstance(block, Block) and block.halo == NO_HALO and value_of(block.nbytes) >= FEWEST_BYTES
         return is_large and root not in fixed and prototypes[root].flags.c_contiguous
 
     def is_whole(value: str, root: str) -> bool:
