@@ -113,6 +113,16 @@ def count_threads() -> int:
     return len(os.listdir("/proc/self/task")) - sum(thread.name in _ONE_IN_A_PROCESS for thread in threading.enumerate())
 
 
+def count_pipes() -> int:
+    """Returns the number of open ends of pipes; the process that compiles is reached by two as long as it has orders."""
+    return sum(link.startswith("pipe:") for link in list_files())
+
+
+def list_files() -> list[str]:
+    """Returns what the open files are, in the system's words, sorted."""
+    return sorted(os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink())
+
+
 class _Mallinfo(ctypes.Structure):
     """`struct mallinfo2`. Source: glibc, malloc.h."""
 
@@ -150,7 +160,7 @@ def find_leftovers(before: Sample, sample: Sample) -> list[str]:
     """Returns what is there at rest that was not there before anything was loaded, and by which names the system knows it."""
     names = {
         "threads": sorted(thread.name for thread in threading.enumerate()),
-        "files": sorted(os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()),
+        "files": list_files(),
         "devices": [],
     }
     return [

@@ -33,7 +33,7 @@ import onnx.helper
 import onnx.parser
 from faulty_device import Faults, FaultyFactory, InjectedError
 from leaks import LEAKS
-from rest import Gate, Sample, count_threads, find_growth, find_leftovers, measure, settle
+from rest import Gate, Sample, count_pipes, count_threads, find_growth, find_leftovers, measure, settle
 
 from hetero_core import AsyncInferQueue, Core, ExecutableNetwork, HeteroError
 from hetero_core.errors import DeviceNotFoundError, PluginError, RequestCancelledError
@@ -294,8 +294,8 @@ def watch(soak: Soak) -> None:
             os._exit(3)
 
 
-def rest(soak: Soak, threads: int) -> Sample:
-    """Returns what is held while no thread works and no network is loaded; `threads` are those that there then should be."""
+def rest(soak: Soak, threads: int, pipes: int) -> Sample:
+    """Returns what is held while no thread works and no network is loaded; so many threads and ends of pipes should be there then."""
     soak.gate.close()
     soak.last[THREADS] = time.monotonic()
     soak.loaded.clear()
@@ -306,7 +306,7 @@ def rest(soak: Soak, threads: int) -> Sample:
         # Devices that nobody uses any more are closed when a name comes or goes.
         soak.core.register_plugin("RESTING", soak.factories[STAYING])
         soak.core.unregister_plugin("RESTING")
-        return soak.count_open() + max(count_threads() - threads, 0)
+        return soak.count_open() + max(count_threads() - threads, 0) + max(count_pipes() - pipes, 0)
 
     settle(count_unended)
     sample = measure(soak.count_open())
@@ -318,7 +318,7 @@ def rest(soak: Soak, threads: int) -> Sample:
 
 def run(soak: Soak, seconds: float, samples: int) -> list[Sample]:
     """Lets the threads work; returns what was at rest after each part of the time."""
-    before = measure(0)
+    before, pipes = measure(0), count_pipes()
     workers = [threading.Thread(target=soak.work, args=(index,), name=f"soak-{index}", daemon=True) for index in range(THREADS)]
     threading.Thread(target=watch, args=(soak,), name="soak-watch", daemon=True).start()
     before = replace(before, threads=before.threads + THREADS + 1)
@@ -327,7 +327,7 @@ def run(soak: Soak, seconds: float, samples: int) -> list[Sample]:
         worker.start()
     for part in range(1, samples + 1):
         soak.is_over.wait(seconds / samples)
-        measured.append(rest(soak, before.threads))
+        measured.append(rest(soak, before.threads, pipes))
         print_sample(part, soak, measured[-1])
         soak.findings += find_leftovers(before, measured[-1])
         if soak.findings:

@@ -379,3 +379,18 @@ def test_large_constant_that_nothing_reads_is_left_out(core: Core) -> None:
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(5000, np.float32), "unread"))
     loaded = core.load_network(model, "ORT")
     assert loaded.infer({"x": np.array([1, -2], np.float32)})["y"].tolist() == [-1, 2]
+
+
+@pytest.mark.parametrize(
+    ("opset", "text", "is_refused"),
+    [
+        (13, "g (float[1, 3] x) => (float[1, 3] y) <int64[0] a = {}> { y = Squeeze (x, a) }", True),
+        (13, "g (float[1, 3] x, int64[n] a) => (float[m, k] y) { y = Squeeze (x, a) }", True),
+        (13, "g (float[1, 3] x, int64[1] a) => (float[3] y) { y = Squeeze (x, a) }", False),
+        (13, "g (float[1, 3] x) => (float[3] y) { y = Squeeze (x) }", False),
+        (11, "g (float[1, 3] x) => (float[3] y) { y = Squeeze <axes = [0]> (x) }", False),
+    ],
+)
+def test_axes_that_may_be_none_are_refused(core: Core, read: Read, opset: int, text: str, is_refused: bool) -> None:
+    refused = core.query_network(read(text, opset), "ORT").refused
+    assert ["an empty list of axes" in reason for reason in refused.values()] == [True] * is_refused

@@ -55,7 +55,6 @@ def test_node_beside_it_is_taken(core: Core, read: Read, text: str) -> None:
     assert not core.query_network(read(text, 13), "OPENVINO").refused
 
 
-@pytest.mark.parametrize("device", ["ORT", "OPENVINO"])
 @pytest.mark.parametrize(
     ("opset", "text", "is_refused"),
     [
@@ -66,6 +65,6 @@ def test_node_beside_it_is_taken(core: Core, read: Read, text: str) -> None:
         (11, "g (float[1, 3] x) => (float[3] y) { y = Squeeze <axes = [0]> (x) }", False),
     ],
 )
-def test_axes_that_may_be_none_are_refused(core: Core, read: Read, device: str, opset: int, text: str, is_refused: bool) -> None:
-    refused = core.query_network(read(text, opset), device).refused
+def test_axes_that_may_be_none_are_refused(core: Core, read: Read, opset: int, text: str, is_refused: bool) -> None:
+    refused = core.query_network(read(text, opset), "OPENVINO").refused
     assert ["an empty list of axes" in reason for reason in refused.values()] == [True] * is_refused
