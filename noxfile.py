@@ -273,11 +273,14 @@ def process(session: nox.Session) -> None:
 
 @nox.session
 def kit(session: nox.Session) -> None:
-    """Runs all operators of the kit on TEMPLATE and a split, long generations and whole models; the default sessions sample them."""
-    install_workspace(session, list(COMPANIONS))
+    """Runs all operators of the kit on TEMPLATE and a split, ONNX's cases on the GPU of make-believe, long generations and whole models.
+
+    The default sessions sample them.
+    """
+    install_workspace(session, [*COMPANIONS, with_extras("cupy", "test")])
     run = {**isolate(session), "WHOLE_KIT": "1"}
     tests = ("tests/flow/test_conformance.py", "tests/core/test_generation.py", "tests/core/test_kernels_cases.py")
-    session.run("pytest", "-n", "2", *tests, *session.posargs, env=run)
+    session.run("pytest", "-n", "2", *tests, "plugins/cupy/tests/test_backend_cases.py", *session.posargs, env=run)
 
 
 @nox.session
