@@ -133,6 +133,26 @@ def browser(session: nox.Session) -> None:
     session.run("pytest", "tests/browser", *session.posargs, env=isolate(session))
 
 
+@nox.session
+def webgpu(session: nox.Session) -> None:
+    """Runs ONNX Runtime's provider of WebGPU on the software Vulkan that comes with Debian's chromium."""
+    install_workspace(session, [with_extras("onnxruntime", "cpu"), *COMPANIONS], "onnxruntime-ep-webgpu>=0.4,<0.5")
+    chromium = Path("/usr/lib/chromium")
+    if not (chromium / "vk_swiftshader_icd.json").exists():
+        session.skip("there is no software Vulkan here; apt-get install chromium")
+    loader = Path(session.create_tmp()) / "libvulkan.so.1"
+    loader.unlink(missing_ok=True)
+    loader.symlink_to(chromium / loader.name)
+    run = {
+        **isolate(session),
+        # The folder of chromium itself has libraries that others would take for the system's.
+        "LD_LIBRARY_PATH": str(loader.parent),
+        "VK_ICD_FILENAMES": str(chromium / "vk_swiftshader_icd.json"),
+        "ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER": "1",
+    }
+    session.run("pytest", "tests/webgpu", *session.posargs, env=run)
+
+
 @nox.session(venv_backend="virtualenv")  # see engines
 def models(session: nox.Session) -> None:
     """Runs what other tools export; in the other sessions these tests skip."""

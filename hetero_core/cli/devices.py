@@ -56,16 +56,20 @@ def answer_devices(options: argparse.Namespace) -> Answer:
 def _format_rows(statuses: tuple[DeviceStatus, ...]) -> str:
     if not statuses:
         return "no device is installed; install one, as in: pip install hetero-cpu"
-    rows = [
-        (
-            status.name,
-            " ".join(device_id for device_id in status.ids if device_id) or "-",
-            f"{status.distribution} {status.version}".strip(),
-            f"CANNOT BE USED: {_join_lines(status.reason)}" if status.reason else status.full_name,
-        )
-        for status in statuses
-    ]
+    rows: list[tuple[str, str, str, str]] = []
+    for status in statuses:
+        ids = " ".join(device_id for device_id in status.ids if device_id) or "-"
+        distribution = f"{status.distribution} {status.version}".strip()
+        rows.append((status.name, ids, distribution, _describe_reason(status.reason) if status.reason else status.full_name))
+        rows += [
+            (f"{status.name}.{device_id}", "-", distribution, _describe_reason(reason))
+            for device_id, reason in status.reason_of_id.items()
+        ]
     return format_table(("DEVICE", "IDS", "PLUGIN", "NAME"), rows)
+
+
+def _describe_reason(reason: str) -> str:
+    return f"CANNOT BE USED: {_join_lines(reason)}"
 
 
 def _join_lines(text: str) -> str:
@@ -80,6 +84,7 @@ def _describe_device(core: Core, status: DeviceStatus) -> dict[str, Any]:
         "version": status.version,
         "full_name": status.full_name or None,
         "reason": status.reason or None,
+        "unavailable": dict(status.reason_of_id),
         "metrics": {},
         "config_keys": {},
     }

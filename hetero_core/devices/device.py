@@ -28,6 +28,7 @@ from hetero_core.errors import (
     ConfigValueError,
     DeviceNameError,
     DeviceNotFoundError,
+    DeviceUnavailableError,
     HeteroError,
     MetricNotFoundError,
     NotImplementedByDeviceError,
@@ -192,7 +193,8 @@ class Device:
     def check_name(self, device: DeviceName) -> DeviceName:
         """Returns the device with its id as the plugin spells it: one that is given without quotes is found in any case.
 
-        Raises: DeviceNotFoundError when the device has no such id, DeviceNameError when it takes no arguments but has some.
+        Raises: DeviceNotFoundError when the device has no such id, DeviceUnavailableError when it knows why that one cannot be used,
+        DeviceNameError when it takes no arguments but has some.
         """
         if device.arguments and not any(key.is_arguments for key in self.keys(DeviceName(device.name)).values()):
             raise DeviceNameError(f"device {device.name} takes nothing behind a colon; got '{device.arguments}'")
@@ -203,10 +205,17 @@ class Device:
         is_folded = device.id in (device.id.upper(), device.id.lower())
         device_id = device.id if device.id in ids else alike[0] if len(alike) == 1 and is_folded else None
         if device_id is None:
+            self._require_usable(device)
             known = [one for one in ids if one]
             described = f"its ids are {enumerate_choices(known)}" if known else "it has no ids"
             raise DeviceNotFoundError(f"device {device.name} has no id '{device.id}'; {described}")
         return DeviceName(device.name, device_id, device.arguments)
+
+    def _require_usable(self, device: DeviceName) -> None:
+        reasons = self.metric(DeviceName(device.name), "UNAVAILABLE_DEVICES")
+        for device_id, reason in reasons.items():
+            if device_id.upper() == device.id.upper():
+                raise DeviceUnavailableError(f"device {device.name}.{device_id} cannot be used: {reason}")
 
     def place(self, device: DeviceName) -> DeviceName:
         """Returns the device with the id and the arguments that `set_config` has given it. Raises: DeviceNotFoundError."""

@@ -17,6 +17,10 @@ def _is_texts(value: Any) -> bool:
     return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
 
 
+def _is_reasons(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(item, str) for pair in value.items() for item in pair)
+
+
 def _is_range(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 3 and all(isinstance(item, int) for item in value)
 
@@ -41,6 +45,7 @@ def _is_uuid(value: Any) -> bool:
 # Metric -> (what it must be, in words; the check). Those of memory are read where a device states them.
 _TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "AVAILABLE_DEVICES": ("a tuple of ids, ('',) for one device without id", _is_texts),
+    "UNAVAILABLE_DEVICES": ("a mapping of ids to texts", _is_reasons),
     "FULL_DEVICE_NAME": ("a text", lambda value: isinstance(value, str)),
     "OPTIMIZATION_CAPABILITIES": ("a tuple of texts", _is_texts),
     "DEVICE_ARCHITECTURE": ("a text", lambda value: isinstance(value, str)),
@@ -78,6 +83,7 @@ def collect_metrics(
         raise PluginError(f"{blame} returns the metric {given_derived[0]}, which the core derives; leave it out")
     metrics: dict[str, Any] = {
         "AVAILABLE_DEVICES": ("",),
+        "UNAVAILABLE_DEVICES": freeze_mapping(()),
         "FULL_DEVICE_NAME": device.name,
         "OPTIMIZATION_CAPABILITIES": ("FP32",),
         "DEVICE_ARCHITECTURE": device.name,

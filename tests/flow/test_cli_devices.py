@@ -89,7 +89,7 @@ def test_metric_is_read_for_every_id(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_metric_that_no_device_has_is_an_error_with_near_misses(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["devices", "--metric", "FULL_DEVICE_NAMES"]) == 2
-    assert "did you mean 'FULL_DEVICE_NAME'?" in capsys.readouterr().err
+    assert "did you mean 'FULL_DEVICE_NAME'" in capsys.readouterr().err
 
 
 def test_plugin_that_cannot_load_is_a_row_and_hides_no_other(tmp_path: Path) -> None:

@@ -12,15 +12,16 @@ from hetero_core.engines.device import EngineDevice
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network, Node
 from hetero_onnxruntime.compiled import restore_session, store_session
-from hetero_onnxruntime.engine import CPU_PROVIDER, Engine, describe_rivalry
+from hetero_onnxruntime.engine import CPU_PROVIDER, WEBGPU_PROVIDER, Engine, describe_rivalry, make_id
 from hetero_onnxruntime.executable import OrtExecutable
 from hetero_onnxruntime.known_errors import find_known_error
 from hetero_onnxruntime.probing import Prober
 from hetero_onnxruntime.provider_errors import find_provider_error
 from hetero_onnxruntime.session import CONFIG_KEYS, Settings, build_session
 
-_CARDS = ("CUDA", "MIGRAPHX", "NVTENSORRTRTX", "ROCM", "TENSORRT")
+_CARDS = ("CUDA", "MIGRAPHX", "NVTENSORRTRTX", "ROCM", "TENSORRT", "WEBGPU")
 _CAPABILITIES = ("FP32", "FP64", "FP16", "INT8")
+WEBGPU_ID = make_id(WEBGPU_PROVIDER)
 
 
 class OrtDevice(EngineDevice):
@@ -50,16 +51,22 @@ class OrtDevice(EngineDevice):
         """Facts about the engine; the providers are probed when they are asked for."""
         return {
             "AVAILABLE_DEVICES": lambda: tuple(self._engine.provider_of_id),
+            "UNAVAILABLE_DEVICES": lambda: self._engine.fault_of_id,
             "FULL_DEVICE_NAME": f"ONNX Runtime {self._engine.version}, {device.id or 'CPU'} provider"
             + describe_rivalry(self._engine.distributions),
-            "OPTIMIZATION_CAPABILITIES": _CAPABILITIES,
+            "OPTIMIZATION_CAPABILITIES": lambda: self._list_capabilities(device),
             "DEVICE_ARCHITECTURE": "onnxruntime",
             "DEVICE_TYPE": "discrete" if device.id in _CARDS else "integrated",
-            # MaxPool of ONNX Runtime 1.32 passes NaN over.
-            "VALUE_DEVIATIONS": ("NAN",),
+            # MaxPool of ONNX Runtime 1.32 passes NaN over; shaders of WebGPU clamp an index.
+            "VALUE_DEVIATIONS": ("NAN", "INDICES") if device.id == WEBGPU_ID else ("NAN",),
             "ORT_DISTRIBUTIONS": tuple(f"{name} {version}" for name, version in sorted(self._engine.distributions.items())),
             **(describe_host_memory() if device.id in ("", "CPU") else {}),
         }
+
+    def _list_capabilities(self, device: DeviceName) -> tuple[str, ...]:
+        if device.id != WEBGPU_ID:
+            return _CAPABILITIES
+        return ("FP32",) if self._engine.find_fault_of_halves(self._provider(device)) else ("FP32", "FP16")
 
     def newest_opsets(self, network: Network) -> Mapping[str, int]:
         """Returns the newest opset of each domain of a network that the engine accepts."""
@@ -68,7 +75,11 @@ class OrtDevice(EngineDevice):
     def find_known_errors(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Mapping[str, str]:
         """Returns what the engine or its provider gets wrong, by the name of the node."""
         provider = self._provider(device)
-        found = ((node, find_known_error(node, network) or find_provider_error(node, network, provider)) for node in network.nodes)
+        halves = self._engine.find_fault_of_halves(provider)
+        found = (
+            (node, find_known_error(node, network) or find_provider_error(node, network, provider, halves))
+            for node in network.nodes
+        )
         errors = {node.name: error for node, error in found if error is not None}
         passed = [spec.name for spec in network.outputs if spec.name not in network.index_of_producer]
         if passed and provider != CPU_PROVIDER:

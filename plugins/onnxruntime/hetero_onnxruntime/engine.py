@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property
 from types import ModuleType
@@ -14,8 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from hetero_core.dtypes import onnx_of_dtype
 from hetero_core.engines.installation import find_version, import_engine, require_version
 from hetero_core.errors import DeviceUnavailableError, enumerate_choices
+from hetero_onnxruntime.libraries import find_devices, register_libraries
 
 OLDEST = (1, 23)
 """The oldest version that has what the plugin calls: weights by reference, devices as objects, providers without a second try."""
@@ -32,6 +36,10 @@ DISTRIBUTIONS = (
 """Distributions that install the folder `onnxruntime`; two of them overwrite each other."""
 
 CPU_PROVIDER = "CPUExecutionProvider"
+WEBGPU_PROVIDER = "WebGpuExecutionProvider"
+_WEBGPU_TURN = threading.RLock()
+"""Sessions of the provider 0.4 share one context of the process, and fail where two run at the same time."""
+_NO_TURN = nullcontext()
 _WRONG_REWRITES = ("DoubleQDQPairsRemover", "WeightBiasQuantization")
 """Rewrites of ONNX Runtime 1.32 that change a result.
 
@@ -55,15 +63,36 @@ class Engine:
         """The version of the imported engine."""
         return str(self.module.__version__)
 
-    @cached_property
+    @property
     def provider_of_id(self) -> Mapping[str, str]:
         """Device id -> execution provider, for each that ran the probe: "CPU" first, then by name."""
+        faults = self._fault_of_provider
+        working = sorted(name for name, fault in faults.items() if fault is None)
+        return {make_id(name): name for name in (CPU_PROVIDER, *working)}
+
+    @property
+    def fault_of_id(self) -> Mapping[str, str]:
+        """Device id -> why its execution provider cannot be used, for each that is compiled in or came in a library."""
+        return {make_id(name): fault for name, fault in sorted(self._fault_of_provider.items()) if fault is not None}
+
+    @cached_property
+    def _fault_of_provider(self) -> Mapping[str, str | None]:
+        faults = register_libraries(self.module)
         offered = [name for name in self.module.get_available_providers() if name not in NO_DEVICES]
-        # Providers of libraries that were registered with the engine are known as devices only.
+        # Providers of libraries that were registered with the engine may be known as devices only.
         registered = [device.ep_name for device in self.module.get_ep_devices() if device.ep_name not in NO_DEVICES]
-        others = sorted({*offered, *registered} - {CPU_PROVIDER})
-        working = [name for name in others if find_fault(self.module, name) is None]
-        return {name.removesuffix(_SUFFIX).upper(): name for name in (CPU_PROVIDER, *working)}
+        others = sorted({*offered, *registered} - {CPU_PROVIDER, *faults})
+        return {**faults, **{name: find_fault(self.module, name) for name in others}}
+
+    @staticmethod
+    def find_turn(provider: str) -> AbstractContextManager[Any]:
+        """Returns what a run is wrapped in: a lock for a provider whose sessions cannot run at the same time."""
+        return _WEBGPU_TURN if provider == WEBGPU_PROVIDER else _NO_TURN
+
+    @cache  # noqa: B019  # one engine per provider and Core
+    def find_fault_of_halves(self, provider: str) -> str | None:
+        """Returns why a provider that came in a library fails to run float16; None where it runs it, or was compiled in."""
+        return find_fault(self.module, provider, "float16") if find_devices(self.module, provider) else None
 
     @cache  # noqa: B019  # one engine per Core, and a few domains
     def newest_opset(self, domain: str) -> int:
@@ -81,6 +110,11 @@ class Engine:
 
         newest = int(onnx.IR_VERSION)
         return next((version for version in range(newest, 0, -1) if _accepts(self.module, {"": 13}, version)), 1)
+
+
+def make_id(provider: str) -> str:
+    """Returns the id of the device that is an execution provider: "CPU" of "CPUExecutionProvider"."""
+    return provider.removesuffix(_SUFFIX).upper()
 
 
 def open_engine() -> Engine:
@@ -116,13 +150,13 @@ def describe_rivalry(distributions: Mapping[str, str]) -> str:
     return f". Several distributions install the folder onnxruntime and overwrite each other: {listed}; uninstall all, then install one"
 
 
-def find_fault(module: Any, provider: str) -> str | None:
+def find_fault(module: Any, provider: str, dtype: str = "float32") -> str | None:
     """Returns why a session on this provider alone cannot add two numbers; None when it can."""
     try:
         session = module.InferenceSession(
-            _probe_model({"": 13}, 8), make_options(module, provider), providers=_providers(provider), enable_fallback=0
+            _probe_model({"": 13}, 8, dtype), make_options(module, provider), providers=_providers(provider), enable_fallback=0
         )
-        (result,) = session.run(None, {"x": np.ones(2, np.float32)})
+        (result,) = session.run(None, {"x": np.ones(2, dtype)})
     except Exception as error:  # noqa: BLE001  # engine and drivers may raise anything; the text is the answer
         return f"{type(error).__name__}: {error}"
     return None if result.tolist() == [2.0, 2.0] else f"it computes 1 + 1 = {result.tolist()}"
@@ -141,7 +175,11 @@ def make_options(module: Any, provider: str, *, spins: bool = False) -> Any:
     if provider != CPU_PROVIDER:
         # Without these two the engine runs on its CPU provider what the other one does not take, and says nothing.
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-        options.add_provider(provider, {})
+        devices = find_devices(module, provider)
+        if devices:
+            options.add_provider_for_devices(devices[:1], {})
+        else:
+            options.add_provider(provider, {})
     return options
 
 
@@ -167,11 +205,11 @@ def _accepts(module: Any, opsets: Mapping[str, int], ir_version: int) -> bool:
     return True
 
 
-def _probe_model(opsets: Mapping[str, int], ir_version: int) -> bytes:
+def _probe_model(opsets: Mapping[str, int], ir_version: int, dtype: str = "float32") -> bytes:
     import onnx  # heavy, and loaded already where there is a network
 
     helper = onnx.helper
-    value = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in "xy"]
+    value = [helper.make_tensor_value_info(name, onnx_of_dtype(dtype), [2]) for name in "xy"]
     graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "probe", value[:1], value[1:])
     model = helper.make_model(
         graph, opset_imports=[helper.make_opsetid(domain, opset) for domain, opset in opsets.items()], ir_version=ir_version

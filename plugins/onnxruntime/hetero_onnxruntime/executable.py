@@ -53,6 +53,7 @@ class OrtExecutable(Executable):
         self._loaded: Loaded | None = loaded
         self._names = [spec.name for spec in self.inputs]
         self._output_names = [spec.name for spec in self.outputs]
+        self._turn = engine.find_turn(settings.provider)
         self._is_plain = all(_is_plain(spec) for spec in (*self.inputs, *self.outputs))
         self._makes_little = all(0 <= _count(spec) <= SMALL for spec in self.outputs)
         self._is_fixed = all(_count(spec) >= 0 for spec in (*self.inputs, *self.outputs))
@@ -96,13 +97,15 @@ class OrtExecutable(Executable):
                 spec = self.inputs[index] if is_input else self.outputs[index - len(inputs)]
                 _bind(bound.bind_input if is_input else bound.bind_output, spec, value)
                 places[index] = place
-        loaded.session.run_with_iobinding(bound)
+        with self._turn:
+            loaded.session.run_with_iobinding(bound)
         return tuple(presets)
 
     def _run_session(self, session: Any, inputs: tuple[Any, ...], presets: Any) -> tuple[Any, ...]:
         # What the engine makes of small arrays the core copies into presets, sooner than they are bound.
         if self._is_plain and (presets is None or self._makes_little):
-            return tuple(session.run(self._output_names, dict(zip(self._names, inputs, strict=True))))
+            with self._turn:
+                return tuple(session.run(self._output_names, dict(zip(self._names, inputs, strict=True))))
         return self._run_bound(session, inputs, [None] * len(self.outputs) if presets is None else presets)
 
     def _run_bound(self, session: Any, inputs: tuple[Any, ...], presets: Any) -> tuple[Any, ...]:
@@ -117,7 +120,8 @@ class OrtExecutable(Executable):
                 binding.bind_output(spec.name)
             else:
                 _bind(binding.bind_output, spec, preset)
-        session.run_with_iobinding(binding)
+        with self._turn:
+            session.run_with_iobinding(binding)
         outputs = binding.get_outputs()
         return tuple(
             _take(value, spec) if preset is None else preset

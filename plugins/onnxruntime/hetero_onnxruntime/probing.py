@@ -14,6 +14,9 @@ from hetero_core.network.graph import Network, Node
 from hetero_core.network.writer import network_to_bytes
 from hetero_onnxruntime.engine import CPU_PROVIDER, NO_DEVICES, Engine, make_options, open_session
 
+_ELSEWHERE = "assigned to the default CPU EP"
+"""The engine's words where another provider than its own leaves a node to that one, which its options forbid."""
+
 _PACKED = frozenset({"int4", "uint4", "float4e2m1", "int2", "uint2"})
 """Types that the engine packs, several elements to a byte; arrays at its border have one element a byte."""
 
@@ -46,7 +49,7 @@ class Prober:
         return ""
 
     def _word_reason(self, node: Node, network: Network, error: Exception) -> str:
-        if type(error).__name__ != "NotImplemented":
+        if type(error).__name__ != "NotImplemented" and _ELSEWHERE not in str(error):
             return f"ONNX Runtime {self._engine.version}: {shorten_message(str(error))}"
         types = ", ".join(str(network.type_of(value)) for value in node.inputs if value)
         if not self._lists_kernels:

@@ -12,6 +12,8 @@ from hetero_core.engines.inspection import dtype_of_input, dtype_of_value
 from hetero_core.engines.known_errors import Check, find_error, refuse, refuse_unless
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.types import TensorType
+from hetero_onnxruntime.engine import WEBGPU_PROVIDER
+from hetero_onnxruntime.webgpu_errors import check_webgpu
 
 OPENVINO_PROVIDER = "OpenVINOExecutionProvider"
 
@@ -56,11 +58,20 @@ _IN_FLOAT = _GROWING | {
 _SATURATING = _GROWING | {"Abs", "Add", "Div", "Mul", "Neg", "ReduceMean", "ReduceSum", "Sub", "Sum"}
 
 
-def find_provider_error(node: Node, graph: Graph, provider: str) -> str | None:
-    """Returns what a provider gets wrong about a node, or about one in its bodies, in words, or None."""
-    if provider != OPENVINO_PROVIDER:
-        return None
-    return find_error(node, graph, _check_node)
+def find_provider_error(node: Node, graph: Graph, provider: str, fault_of_halves: str | None = None) -> str | None:
+    """Returns what a provider gets wrong about a node, or about one in its bodies, in words, or None.
+
+    `fault_of_halves` says why the provider does not run float16 here.
+    """
+    if fault_of_halves is not None and _has_halves(node, graph):
+        return f"{provider} does not run float16 here: {fault_of_halves}"
+    if provider == WEBGPU_PROVIDER:
+        return find_error(node, graph, check_webgpu)
+    return find_error(node, graph, _check_node) if provider == OPENVINO_PROVIDER else None
+
+
+def _has_halves(node: Node, graph: Graph) -> bool:
+    return any(dtype_of_value(value, graph) == "float16" for value in (*node.reads, *node.outputs) if value)
 
 
 def _check_node(node: Node, graph: Graph) -> str | None:

@@ -5,7 +5,9 @@ The provider here stands in for one of hardware, and takes what the engine's own
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import re
+from pathlib import Path
 from typing import Any
 
 import onnx.parser
@@ -14,6 +16,7 @@ import pytest
 from hetero_onnxruntime import probing
 from hetero_onnxruntime.device import OrtDevice
 from hetero_onnxruntime.engine import CPU_PROVIDER, Engine, make_options, open_session
+from hetero_onnxruntime.libraries import LIBRARY_VARIABLE, register_libraries
 
 from hetero_core.contract import DeviceName
 from hetero_core.network.graph import Network
@@ -26,8 +29,7 @@ SECOND = "OpenVINOExecutionProvider"
 def device(monkeypatch: pytest.MonkeyPatch) -> OrtDevice:
     """A device whose engine says that it has a second provider; what is asked of that one, the CPU provider answers."""
     engine = Engine(onnxruntime, {"onnxruntime": onnxruntime.__version__})
-    providers: Mapping[str, str] = {"CPU": CPU_PROVIDER, "OPENVINO": SECOND}
-    monkeypatch.setitem(vars(engine), "provider_of_id", providers)
+    monkeypatch.setitem(vars(engine), "_fault_of_provider", {SECOND: None})
     monkeypatch.setattr(probing, "make_options", lambda module, provider: make_options(module, CPU_PROVIDER))
     monkeypatch.setattr(probing, "open_session", lambda module, model, options, provider: _open(module, model, options))
     return OrtDevice("ORT", engine)
@@ -151,3 +153,15 @@ def test_engine_with_more_providers_words_a_missing_kernel_without_its_list_of_k
     network = read("(int16[2] x) => (int16[2] y) { y = Min(x, x) }")
     (reason,) = device.query_network(DeviceName("ORT"), network, {}).refused.values()
     assert reason == f"ONNX Runtime {onnxruntime.__version__} has no CPUExecutionProvider kernel for Min-13 on (int16[2], int16[2])"
+
+
+def test_library_that_is_none_is_named_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, absent = tmp_path / "text.so", tmp_path / "absent.so"
+    text.write_text("no library")
+    monkeypatch.setenv(LIBRARY_VARIABLE, os.pathsep.join(map(str, (text, absent))))
+    faults = register_libraries(onnxruntime)
+    assert re.search(r"text\.so: (file too short|invalid ELF header)", faults["text"])
+    assert (
+        faults["absent"]
+        == f"FileNotFoundError: ORT_PROVIDER_LIBRARY names '{absent}', which is no file; give the path of a provider's library"
+    )

@@ -1,0 +1,93 @@
+"""Execution providers in libraries of their own, which ONNX Runtime loads: installed packages `onnxruntime-ep-*`, and files of the user.
+
+The engine keeps what was registered with it for the whole process, so a library is registered once, when the providers are first asked
+for. Its code then runs in this process.
+"""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+LIBRARY_VARIABLE = "ORT_PROVIDER_LIBRARY"
+"""Environment variable with paths of libraries, separated as those of PATH are."""
+_PREFIX = "onnxruntime_ep_"
+_lock = threading.Lock()
+_fault_of_library: dict[str, str] = {}
+_providers_of_library: dict[str, tuple[str, ...]] = {}
+
+
+def register_libraries(module: ModuleType) -> Mapping[str, str]:
+    """Registers each library that is not yet; returns, by the name of its provider or file, why one cannot be used here."""
+    faults: dict[str, str] = {}
+    with _lock:
+        for title, find_library in _list_libraries().items():
+            try:
+                path, names = find_library()
+            except Exception as error:  # noqa: BLE001  # a package of somebody else's may raise anything; its text is the answer
+                faults[title] = f"{type(error).__name__}: {error}"
+                continue
+            fault = _register(module, path)
+            for name in names or _providers_of_library[path] or (title,):
+                if fault or name not in _list_names(module):
+                    faults[name] = fault or _find_no_hardware(path)
+    return faults
+
+
+def find_devices(module: ModuleType, provider: str) -> list[Any]:
+    """Returns the engine's devices of a provider that came in a library, best first; none for a provider that the engine was built with."""
+    if provider not in {name for names in _providers_of_library.values() for name in names}:
+        return []
+    return [device for device in module.get_ep_devices() if device.ep_name == provider]
+
+
+def _list_libraries() -> dict[str, Callable[[], tuple[str, tuple[str, ...]]]]:
+    """Returns, by title, what gives a library's path and the names of its providers where they are known."""
+    packages = sorted(found.name for found in pkgutil.iter_modules() if found.name.startswith(_PREFIX))
+    files = [path for path in os.environ.get(LIBRARY_VARIABLE, "").split(os.pathsep) if path]
+    return {
+        **{name.removeprefix(_PREFIX): partial(_read_package, name) for name in packages},
+        **{Path(path).stem: partial(_read_file, path) for path in files},
+    }
+
+
+def _read_package(name: str) -> tuple[str, tuple[str, ...]]:
+    """Returns what a package says of its library: the two functions that ONNX Runtime's documents ask of such packages."""
+    package = import_module(name)
+    names = package.get_ep_names() if hasattr(package, "get_ep_names") else [package.get_ep_name()]
+    return str(package.get_library_path()), tuple(names)
+
+
+def _read_file(path: str) -> tuple[str, tuple[str, ...]]:
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"{LIBRARY_VARIABLE} names '{path}', which is no file; give the path of a provider's library")
+    return os.path.abspath(path), ()
+
+
+def _register(module: ModuleType, path: str) -> str:
+    """Returns why a library cannot be registered, an empty text where it is."""
+    if path not in _fault_of_library:
+        before = _list_names(module)
+        try:
+            module.register_execution_provider_library(path, path)
+            _fault_of_library[path] = ""
+        except Exception as error:  # noqa: BLE001  # whatever the engine raises is its answer
+            _fault_of_library[path] = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        _providers_of_library[path] = tuple(sorted(_list_names(module) - before))
+    return _fault_of_library[path]
+
+
+def _list_names(module: ModuleType) -> set[str]:
+    return {device.ep_name for device in module.get_ep_devices()}
+
+
+def _find_no_hardware(path: str) -> str:
+    name = Path(path).name
+    return f"its library {name} is loaded, and finds no hardware of its kind here; the provider's documents name its hardware and drivers"

@@ -1,0 +1,53 @@
+"""ONNX Runtime's provider of WebGPU as ORT.WEBGPU, on a software Vulkan: a provider that comes in a library."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import onnx.parser
+import pytest
+
+from hetero_core import Core
+from hetero_core.conformance.suite import DeviceConformance
+
+DIVIDED = """<ir_version: 8, opset_import: ["": 17]>
+g (float[N, 8] x, float[8, 16] w, int64[4] i) => (float[N, 4] y)
+{ a = MatMul (x, w) b = Relu (a) c = Gather <axis = 1> (b, i) y = Tanh (c) }"""
+
+
+@pytest.fixture
+def core() -> Iterator[Core]:
+    with Core() as opened:
+        yield opened
+
+
+class TestWebGpu(DeviceConformance):
+    device = "ORT.WEBGPU"
+
+
+@pytest.mark.parametrize("rows", [1, 5, 33])
+def test_plan_over_the_library_and_the_processor_is_right(core: Core, rows: int) -> None:
+    generator = np.random.default_rng(rows)
+    x, w = generator.standard_normal((rows, 8), np.float32), generator.standard_normal((8, 16), np.float32)
+    indices = np.array([3, 0, 15, 3])
+    network = core.read_network(onnx.parser.parse_model(DIVIDED)).with_affinity({"Gather_2": "CPU"})
+    loaded = core.load_network(network, "HETERO:ORT.WEBGPU,CPU")
+    assert loaded.get_metric("EXECUTION_DEVICES") == ("ORT.WEBGPU", "CPU")
+    expected = np.tanh(np.maximum(x.astype(np.float64) @ w, 0)[:, indices])
+    np.testing.assert_allclose(loaded.infer({"x": x, "w": w, "i": indices})["y"], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_provider_that_finds_no_hardware_is_listed_with_the_reason_and_said_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER")
+    listed = subprocess.run(
+        [sys.executable, "-m", "hetero_core", "devices"], capture_output=True, text=True, timeout=300, check=True
+    )
+    reason = "its library libonnxruntime_providers_webgpu.so is loaded, and finds no hardware of its kind here"
+    (row,) = [line for line in listed.stdout.splitlines() if line.startswith("ORT.WEBGPU")]
+    assert f"CANNOT BE USED: {reason}" in row
+    program = "from hetero_core import Core\nwith Core() as core:\n    core.get_metric('ORT.WEBGPU', 'FULL_DEVICE_NAME')"
+    failed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
+    assert f"DeviceUnavailableError: device ORT.WEBGPU cannot be used: {reason}" in failed.stderr
