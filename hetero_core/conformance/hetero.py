@@ -9,15 +9,20 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
+from typing import TYPE_CHECKING
 
 from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip
 from hetero_core.conformance.free_values import draws_freely
 from hetero_core.conformance.models import BATCHES, DYNAMIC
 from hetero_core.conformance.operators import find_mismatch, list_cases
 from hetero_core.conformance.oracles import describe_difference, find_expected, make_model
+from hetero_core.errors import UnsupportedNodesError
 from hetero_core.network.graph import Network
 from hetero_core.testing.backend_cases import BackendCase
 from hetero_core.testing.models import SMALL_MODELS
+
+if TYPE_CHECKING:
+    from hetero_core.runtime.executable import ExecutableNetwork
 
 SUBSETS = 4
 """Number of random subsets of nodes that are tried on a small model."""
@@ -70,6 +75,26 @@ def assign_nodes(context: CheckContext, network: Network, on_reference: Sequence
     return pins
 
 
+def load_split(context: CheckContext, network: Network, pins: Mapping[str, str]) -> tuple[ExecutableNetwork, Mapping[str, str]]:
+    """Returns the network loaded on both devices, and the pins that it was loaded with.
+
+    A device answers about the network that it is asked about. In a part of it less may be known, as the rank of what a Loop stacks: a node
+    that the device under test refuses there goes to the reference. Raises: Skip where none is left; UnsupportedNodesError.
+    """
+    pair, tested, reference = name_pair(context)
+    by_reference = context.core.query_network(network, reference).supported
+    while True:
+        try:
+            return context.core.load_network(network.with_affinity(dict(pins)), pair), pins
+        except UnsupportedNodesError as error:
+            moved = [node for node in error.refusals if pins[node] == tested and node in by_reference]
+            if not moved:
+                raise
+            pins = {**pins, **dict.fromkeys(moved, reference)}
+            if tested not in pins.values():
+                raise Skip(f"{tested} takes no part of it: {next(iter(error.refusals[moved[0]].values()))}") from error
+
+
 def check_single_nodes(name: str, context: CheckContext) -> None:
     """Each single node on the reference device, the rest on the device under test, gives the answer of the whole."""
     network = context.core.read_network(make_model(name))
@@ -92,8 +117,8 @@ def check_batches(name: str, context: CheckContext) -> None:
     network = context.core.read_network(make_model(name))
     draw = random.Random(f"{context.seed} {name} batches")
     chosen = [node.name for node in network.nodes if draw.random() < 0.5]
-    pinned = network.with_affinity(assign_nodes(context, network, chosen))
-    with context.core.load_network(pinned, name_pair(context)[0]) as loaded:
+    loaded, _ = load_split(context, network, assign_nodes(context, network, chosen))
+    with loaded:
         for batch in BATCHES:
             inputs, expected = find_expected(name, context.seed, batch)
             difference = describe_difference(loaded.infer(inputs), expected)
@@ -103,7 +128,8 @@ def check_batches(name: str, context: CheckContext) -> None:
 
 def _check_split(context: CheckContext, name: str, network: Network, pins: Mapping[str, str], what: str) -> None:
     inputs, expected = find_expected(name, context.seed)
-    with context.core.load_network(network.with_affinity(dict(pins)), name_pair(context)[0]) as loaded:
+    loaded, pins = load_split(context, network, pins)
+    with loaded:
         placed = {node: device for device, nodes in loaded.get_metric("HETERO_SUBGRAPHS") for node in nodes}
         if placed != pins:
             moved = [f"{node} on {placed.get(node)}" for node in pins if placed.get(node) != pins[node]]
@@ -126,8 +152,8 @@ def check_halves(case: BackendCase, context: CheckContext) -> None:
     for place in sorted({len(names) // 2, *(draw.randrange(1, len(names)) for _ in range(CUTS))}):
         # Now the first half on the reference, now the second.
         chosen = names[:place] if draw.random() < 0.5 else names[place:]
-        pinned = network.with_affinity(assign_nodes(context, network, chosen))
-        with context.core.load_network(pinned, name_pair(context)[0]) as loaded:
+        loaded, _ = load_split(context, network, assign_nodes(context, network, chosen))
+        with loaded:
             mismatch = find_mismatch(case, network, loaded)
         if mismatch is not None:
             raise CheckFailed(f"seed {context.seed}, cut before node {place} of {len(names)}: {mismatch}")

@@ -16,6 +16,7 @@ from hetero_core.network.graph import Graph, Node
 from hetero_core.network.types import TensorType
 from hetero_openvino.arithmetic import find_arithmetic_error
 from hetero_openvino.channels import find_channel_error
+from hetero_openvino.contrib import find_contrib_error
 from hetero_openvino.emptiness import find_empty_constant, find_empty_product
 from hetero_openvino.fatal_nodes import (
     find_col2im_error,
@@ -52,8 +53,8 @@ def find_known_error(node: Node, graph: Graph, *, takes_quantized: bool = False)
 def _check_node(node: Node, graph: Graph, takes_quantized: bool) -> str | None:
     if takes_quantized and node.op_type in QUANTIZING and node.domain in ("", MICROSOFT):
         return _check_pair_behind_pair(node, graph)
-    if node.domain == MICROSOFT and node.op_type not in _RIGHT_OF_CONTRIB:
-        return _HALVES if node.op_type in QUANTIZING else f"OpenVINO's {node.op_type} of {MICROSOFT} was not found right"
+    if node.domain == MICROSOFT:
+        return _HALVES if node.op_type in QUANTIZING else find_contrib_error(node)
     if node.domain:
         return None
     check = _CHECKS.get(node.op_type)
@@ -309,27 +310,6 @@ _HALVES = (
     "OpenVINO multiplies by the reciprocal of the scale, so that a quotient may be on the other side of a half; "
     f"{QUANTIZED_KEY}=YES takes it all the same"
 )
-
-_RIGHT_OF_CONTRIB = frozenset(
-    {
-        *(
-            "BiasGelu",
-            "DequantizeLinear",
-            "EmbedLayerNormalization",
-            "FastGelu",
-            "FusedConv",
-            "FusedMatMul",
-            "GatherBlockQuantized",
-        ),
-        *("Gelu", "MatMulIntegerToFloat", "MatMulNBits", "MultiHeadAttention", "Pad", "QuickGelu", "Range"),
-        *("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"),
-    }
-)
-"""Of the operators of com.microsoft that the engine knows those with no wrong case in the level `contrib` of the conformance kit.
-
-Wrong were all QLinear ones, which cut off where they should round, Attention, DynamicQuantizeLSTM, DynamicQuantizeMatMul, FusedGemm,
-GroupQueryAttention, RotaryEmbedding and others.
-"""
 
 _CHECKS: dict[str, Check] = {
     "Attention": _check_attention,
