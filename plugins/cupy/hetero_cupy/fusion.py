@@ -109,9 +109,9 @@ def fuse_elementwise(network: Network) -> Network:
     return fuse_pairs(network, fuse)
 
 
-def _narrows(tree: Tree, made: ValueType | None) -> bool:
+def _narrows(tree: Tree, result_type: ValueType | None) -> bool:
     """Says whether a tree ends in a cast to 16 bits: whoever reads it wants the rounded value."""
-    return tree[0] == "Cast" and isinstance(made, TensorType) and made.dtype in SMALL
+    return tree[0] == "Cast" and isinstance(result_type, TensorType) and result_type.dtype in SMALL
 
 
 def _plant(node: Node, type_of: Callable[[str], ValueType | None]) -> Tree | None:
@@ -169,12 +169,12 @@ def _list_trees(tree: Tree) -> list[Tree]:
     """Returns all operators of a tree, each distinct one once, arguments first."""
     trees: dict[Tree, None] = {}
 
-    def visit(one: Tree) -> None:
-        if isinstance(one, int) or one in trees:
+    def visit(subtree: Tree) -> None:
+        if isinstance(subtree, int) or subtree in trees:
             return
-        for argument in one[2]:
+        for argument in subtree[2]:
             visit(argument)
-        trees[one] = None
+        trees[subtree] = None
 
     visit(tree)
     return list(trees)
