@@ -84,9 +84,9 @@ if not TYPE_CHECKING:  # a type checker would take every name for one that is th
     def __getattr__(name: str) -> object:
         if name not in _HOME_OF_NAME:
             raise AttributeError(f"module 'hetero_core' has no attribute '{name}'; it has {', '.join(__all__)}")
-        found = getattr(import_module(_HOME_OF_NAME[name]), name)
-        globals()[name] = found
-        return found
+        attribute = getattr(import_module(_HOME_OF_NAME[name]), name)
+        globals()[name] = attribute
+        return attribute
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

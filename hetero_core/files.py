@@ -63,28 +63,28 @@ class _Writing:
 
 
 def _begin(path: str | os.PathLike[str]) -> _Writing:
-    given = os.fspath(path)
+    requested = os.fspath(path)
     try:
-        found = os.stat(given)
+        status = os.stat(requested)
     except FileNotFoundError:
-        found = None
-    if found is not None:
-        if stat.S_ISDIR(found.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), given)
-        if not stat.S_ISREG(found.st_mode):
-            return _Writing(given, given, "", open(given, "wb"))  # closed by whoever began it
+        status = None
+    if status is not None:
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), requested)
+        if not stat.S_ISREG(status.st_mode):
+            return _Writing(requested, requested, "", open(requested, "wb"))  # closed by whoever began it
         # A folder that may be written to would let a protected file be replaced.
-        os.close(os.open(given, os.O_WRONLY))
-    target = os.path.realpath(given)
+        os.close(os.open(requested, os.O_WRONLY))
+    target = os.path.realpath(requested)
     folder, name = os.path.split(target)
     prefix = os.fsdecode(os.fsencode(name)[:_LONGEST_PREFIX])
     partial = os.path.join(folder, f"{prefix}.{secrets.token_hex(8)}.partial")
-    with _name_in_errors(given, partial):
+    with _name_in_errors(requested, partial):
         stream = open(partial, "xb")  # noqa: SIM115  # as above
-    if found is not None:
+    if status is not None:
         with suppress(OSError):
-            os.chmod(partial, stat.S_IMODE(found.st_mode))
-    return _Writing(given, target, partial, stream)
+            os.chmod(partial, stat.S_IMODE(status.st_mode))
+    return _Writing(requested, target, partial, stream)
 
 
 def _complete(writing: _Writing) -> None:

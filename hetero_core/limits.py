@@ -84,9 +84,9 @@ class ReadBudget:
         if self._until_clock > 0:
             return
         self._until_clock = 64
-        taken = thread_time() - self._began
-        if taken > self._seconds:
-            raise self._refuse(f"{owner} was reached after {taken:.0f} s of the processor", "seconds", self.limits.seconds)
+        seconds = thread_time() - self._began
+        if seconds > self._seconds:
+            raise self._refuse(f"{owner} was reached after {seconds:.0f} s of the processor", "seconds", self.limits.seconds)
 
     def _refuse(self, what: str, name: str, limit: float) -> ReadLimitError:
         short = what if len(what) <= 300 else f"{what[:100]} ... {what[-200:]}"

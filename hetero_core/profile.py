@@ -150,7 +150,7 @@ class Profile:
         with self._lock:
             self._entries += [replace(entry, path=(*self.path, *entry.path), subgraph=self.subgraph) for entry in entries]
             self._stages += [replace(stage, path=(*self.path, *stage.path)) for stage in stages]
-            self._fallbacks += [replace(one, path=(*self.path, *one.path)) for one in fallbacks]
+            self._fallbacks += [replace(fallback, path=(*self.path, *fallback.path)) for fallback in fallbacks]
 
     def end_part(self, reads: tuple[str, ...], writes: tuple[str, ...]) -> None:
         """Records that this part ran from when its profile was made until now, and the values that it reads and writes."""

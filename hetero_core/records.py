@@ -115,16 +115,18 @@ def _make_init(cls: type, own: tuple[Field[Any], ...]) -> Callable[..., None]:
     places = tuple(_place_of(each) for each in own)
     has_end = hasattr(cls, "__post_init__")
     code = _compile_init(places, has_end=has_end)
-    given = sorted((each for each in own if each.init), key=lambda each: bool(each.kw_only))
+    parameters = sorted((each for each in own if each.init), key=lambda each: bool(each.kw_only))
     names: dict[str, Any] = {"MISSING": MISSING, "__name__": cls.__module__}
     for index, each in enumerate(own):
         names[f"set_{index}"] = getattr(cls, each.name).__set__
         names[f"make_{index}"] = each.default_factory
-    code = code.replace(co_varnames=("self", *(each.name for each in given)), co_qualname=f"{cls.__qualname__}.__init__")
+    code = code.replace(co_varnames=("self", *(each.name for each in parameters)), co_qualname=f"{cls.__qualname__}.__init__")
     init = FunctionType(code, names)
-    defaults = {each.name: each.default if each.default_factory is MISSING else MISSING for each in given if _is_optional(each)}
-    init.__defaults__ = tuple(defaults[each.name] for each in given if each.name in defaults and not each.kw_only)
-    init.__kwdefaults__ = {each.name: defaults[each.name] for each in given if each.name in defaults and each.kw_only}
+    defaults = {
+        each.name: each.default if each.default_factory is MISSING else MISSING for each in parameters if _is_optional(each)
+    }
+    init.__defaults__ = tuple(defaults[each.name] for each in parameters if each.name in defaults and not each.kw_only)
+    init.__kwdefaults__ = {each.name: defaults[each.name] for each in parameters if each.name in defaults and each.kw_only}
     init.__annotations__ = {**{each.name: each.type for each in own}, "return": None}
     return init
 

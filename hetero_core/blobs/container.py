@@ -285,14 +285,14 @@ def find_code(payload: Payload) -> tuple[str, ...]:
     Costs no digest.
     """
     marked: list[str] = []
-    left = [("", payload)]
-    while left:
-        where, one = left.pop()
-        marked += [where + name for name in one.code if name not in one.spare]
-        for name, section in one.sections.items():
+    open_payloads = [("", payload)]
+    while open_payloads:
+        where, inner_payload = open_payloads.pop()
+        marked += [where + name for name in inner_payload.code if name not in inner_payload.spare]
+        for name, section in inner_payload.sections.items():
             inner = _peek(section)
             if inner is not None:
-                left.append((f"{where}{name}: ", inner))
+                open_payloads.append((f"{where}{name}: ", inner))
     return tuple(marked)
 
 

@@ -35,11 +35,11 @@ def digest_sections(sections: Mapping[str, memoryview]) -> dict[str, bytes]:
 
 def _digest_pieces(pieces: list[memoryview]) -> list[bytes]:
     digests = [b""] * len(pieces)
-    left = iter(range(len(pieces)))
+    indices = iter(range(len(pieces)))
 
     def work() -> None:
         # One iterator of integers, whose next is one step of the interpreter: each piece goes to one thread.
-        for index in left:
+        for index in indices:
             digests[index] = hashlib.sha256(pieces[index]).digest()
 
     helpers = []

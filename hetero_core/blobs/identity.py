@@ -24,16 +24,16 @@ def check_header(header: BlobHeader, entry: Device, network: Network | None) -> 
     ]
     if network is not None:
         compared.append(("model fingerprint", header.fingerprint, network.fingerprint))
-    for subject, found, expected in compared:
-        if found != expected:
+    for subject, stored, expected in compared:
+        if stored != expected:
             raise BlobMismatchError(
-                f"cannot import network '{header.network}' on {here.device}: the blob's {subject} is {found}, here it is {expected}; "
+                f"cannot import network '{header.network}' on {here.device}: the blob's {subject} is {stored}, here it is {expected}; "
                 "load the model again and export it"
             )
 
 
 def merge_imported_config(
-    header: BlobHeader, device: DeviceName, entry: Device, given: Mapping[str, Any] | None
+    header: BlobHeader, device: DeviceName, entry: Device, requested: Mapping[str, Any] | None
 ) -> tuple[DeviceName, Mapping[str, Any]]:
     """Returns the device and the configuration of an import: the blob's, with the call's changes to keys that only steer running.
 
@@ -52,7 +52,7 @@ def merge_imported_config(
             f"cannot import network '{header.network}' on {device}: the blob does not say {', '.join(missing)}, which shape what is "
             "compiled; load the model again and export it"
         )
-    call = convert_config(given or {}, keys, device=str(device))
+    call = convert_config(requested or {}, keys, device=str(device))
     said = {name: call[name] for name in call if name != "DEVICE_ID"}
     if device.arguments:
         said |= {name: device.arguments for name, key in keys.items() if key.is_arguments}

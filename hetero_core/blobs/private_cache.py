@@ -89,10 +89,10 @@ def write_private_file(path: Path, content: bytes) -> None:
 
 
 def _find_base() -> Path:
-    given = os.environ.get("XDG_CACHE_HOME", "")
+    folder = os.environ.get("XDG_CACHE_HOME", "")
     # The specification of these folders has relative ones ignored.
-    if os.path.isabs(given):
-        return Path(given)
+    if os.path.isabs(folder):
+        return Path(folder)
     home = os.path.expanduser("~")
     if not os.path.isabs(home):
         raise PrivateFolderError(f"cannot find a private folder: the user has no home; {_ADVICE}")

@@ -124,7 +124,7 @@ def answer_bench(options: argparse.Namespace) -> Answer:
         raise KeyboardInterrupt
     fields: dict[str, Any] = {
         "model": options.model,
-        "network": next((one["network"] for rounds in bench.rounds for one in rounds), None),
+        "network": next((outcome["network"] for rounds in bench.rounds for outcome in rounds), None),
         "api": _find_api(options),
         "warmup": options.warmup,
         "processors": count_processors(),
@@ -171,7 +171,7 @@ def _list_tasks(options: argparse.Namespace, path: str) -> list[BenchTask]:
     ]
 
 
-def _require_known_keys(bench: Bench, given: Sequence[str]) -> None:
+def _require_known_keys(bench: Bench, keys: Sequence[str]) -> None:
     """Raises: UsageError for a key that none of the devices has; one device alone says so itself."""
     answers = [rounds[0] for rounds in bench.rounds if rounds]
     if not answers or bench.errors:

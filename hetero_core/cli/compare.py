@@ -100,12 +100,12 @@ def _read_runs(text: str) -> int:
 
 def _split_config(core: Core, options: argparse.Namespace) -> list[tuple[str, dict[str, str]]]:
     """Returns each device with the keys that it has. Raises: UsageError for a key that none of them has."""
-    given = read_config(options)
+    pairs = read_config(options)
     known = {device: {name.upper() for name in core.config_keys(device)} for device in options.device}
-    for key in given:
+    for key in pairs:
         if not any(key.upper() in names for names in known.values()):
             raise UsageError(f"-c {key}: neither {options.device[0]} nor {options.device[1]} has such a configuration key")
-    configs = [(device, {key: value for key, value in given.items() if key.upper() in known[device]}) for device in options.device]
+    configs = [(device, {key: value for key, value in pairs.items() if key.upper() in known[device]}) for device in options.device]
     for device, config in configs:
         core.resolve_config(device, config)
     return configs

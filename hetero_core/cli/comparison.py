@@ -17,10 +17,10 @@ def compare_outputs(
     An array agrees when its largest difference is at most `atol`, or at most `rtol` times the largest expected value; `rtol` None
     takes the tolerance of the element type. Integers, bools and texts are not measured by `rtol`.
     """
-    one, other = dict(iterate_tensors(actual)), dict(iterate_tensors(expected))
-    rows = [_compare_tensor(name, one[name], other[name], rtol, atol) for name in one if name in other]
-    for name in [name for name in (*one, *other) if name not in one or name not in other]:
-        where = "first" if name in one else "second"
+    own, other = dict(iterate_tensors(actual)), dict(iterate_tensors(expected))
+    rows = [_compare_tensor(name, own[name], other[name], rtol, atol) for name in own if name in other]
+    for name in [name for name in (*own, *other) if name not in own or name not in other]:
+        where = "first" if name in own else "second"
         rows.append({"name": name, **_UNKNOWN, "mismatch": f"{name}: only the {where} device returns it"})
     return rows
 

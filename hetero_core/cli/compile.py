@@ -64,9 +64,9 @@ def _compile(options: argparse.Namespace) -> Answer:
 
 
 def _inspect(options: argparse.Namespace) -> Answer:
-    given = [option for option in ("model", "device", "output", "config", "pin", "affinity", "shape") if getattr(options, option)]
-    if given:
-        raise UsageError(f"--inspect reads one file and takes no {', '.join(given)}")
+    excess = [option for option in ("model", "device", "output", "config", "pin", "affinity", "shape") if getattr(options, option)]
+    if excess:
+        raise UsageError(f"--inspect reads one file and takes no {', '.join(excess)}")
     header, payload = read_blob(options.inspect)
     fields = _describe_blob(header, payload)
     return Answer("\n".join(_format_blob(fields, "")), {"file": options.inspect, **fields})

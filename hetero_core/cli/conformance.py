@@ -125,9 +125,11 @@ def _describe(report: Mapping[str, Any], options: argparse.Namespace) -> str:
     if failures:
         shown = failures if options.verbose else failures[:SHOWN_FAILURES]
         rest = f"\n... and {len(failures) - len(shown)} more; -v shows all" if len(failures) > len(shown) else ""
-        parts.append(format_table(("FAILED", "REASON"), [(one["name"], _shorten(one["reason"])) for one in shown]) + rest)
+        parts.append(
+            format_table(("FAILED", "REASON"), [(outcome["name"], _shorten(outcome["reason"])) for outcome in shown]) + rest
+        )
     if report["skips"]:
-        parts.append(format_table(("SKIPPED", "REASON"), [(one["name"], one["reason"]) for one in report["skips"]]))
+        parts.append(format_table(("SKIPPED", "REASON"), [(outcome["name"], outcome["reason"]) for outcome in report["skips"]]))
     return "\n\n".join(parts)
 
 

@@ -105,7 +105,10 @@ def _list_subgraphs(plan: Plan, request: InferRequest) -> list[dict[str, Any]]:
 
 def _passes(fields: Mapping[str, Any]) -> bool:
     # "Not above" would let NaN pass.
-    return bool(fields["accuracy"] >= LOWEST_ACCURACY and all(one <= LARGEST_DIFFERENCE for one in fields["agreement"].values()))
+    return bool(
+        fields["accuracy"] >= LOWEST_ACCURACY
+        and all(difference <= LARGEST_DIFFERENCE for difference in fields["agreement"].values())
+    )
 
 
 def _format(fields: Mapping[str, Any], plan: Plan) -> str:

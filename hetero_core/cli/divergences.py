@@ -54,9 +54,9 @@ def format_divergence(divergence: Divergence, network: str, devices: Sequence[st
 
 def advise_on_plan(options: argparse.Namespace, plain: str | None) -> list[str]:
     """Returns what to do about a difference that is the plan's; `plain` is a setting of the device that runs without such a plan."""
-    given = [*(("-c", each) for each in options.config), *(("--shape", each) for each in options.shape)]
-    given += [("-i", each) for each in options.input] + ([("--seed", str(options.seed))] if options.seed else [])
-    pairs = [("-d", options.device[0]), ("-d", options.device[1]), *given]
+    options_of_run = [*(("-c", each) for each in options.config), *(("--shape", each) for each in options.shape)]
+    options_of_run += [("-i", each) for each in options.input] + ([("--seed", str(options.seed))] if options.seed else [])
+    pairs = [("-d", options.device[0]), ("-d", options.device[1]), *options_of_run]
     words = ["hetero", "reduce", options.model, *(word for pair in pairs for word in pair), "-o", "small.onnx"]
     lines = [f"  the smallest such network, for a report: {shlex.join(words)}"]
     return lines if plain is None else [*lines, f"  until it is mended, run without such plans: -c {plain}"]

@@ -75,17 +75,17 @@ def read_inputs(
 
     Raises: UsageError for names that are unknown or given twice, and for files that cannot be read.
     """
-    given: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     for text in texts:
         for name, value in _read_option(text, specs, replaceable, network).items():
-            if name in given:
+            if name in inputs:
                 raise UsageError(f"-i {text}: input '{name}' is given twice; leave one out")
-            given[name] = value
-    return given
+            inputs[name] = value
+    return inputs
 
 
 def fill_inputs(
-    given: Mapping[str, Any], specs: Sequence[ValueSpec], shapes: Mapping[str, tuple[int, ...]], *, seed: int | None
+    inputs: Mapping[str, Any], specs: Sequence[ValueSpec], shapes: Mapping[str, tuple[int, ...]], *, seed: int | None
 ) -> dict[str, Any]:
     """Returns the inputs as arrays, with random values for those that are missing where there is a seed; an optional input stays absent.
 
@@ -96,16 +96,16 @@ def fill_inputs(
     """
     sizes = choose_sizes(shapes, specs)
     for name in shapes:
-        if name in given and not isinstance(given[name], Literal):
+        if name in inputs and not isinstance(inputs[name], Literal):
             raise UsageError(f"--shape {name}: the input is read from a file, which has a shape; leave --shape out")
-    filled = dict(given)
+    filled = dict(inputs)
     for spec in specs:
-        value = given.get(spec.name)
+        value = inputs.get(spec.name)
         if isinstance(value, Literal) and not value.is_single:
             filled[spec.name] = value = value.make_array(spec, sizes.find_shape(spec))
         if value is not None and not isinstance(value, Literal):
             sizes = sizes.bind(spec, getattr(value, "shape", ()))
-    missing = [spec for spec in specs if seed is not None and spec.name not in given and not isinstance(spec.type, OptionalType)]
+    missing = [spec for spec in specs if seed is not None and spec.name not in inputs and not isinstance(spec.type, OptionalType)]
     _require_chosen_sizes(missing, [spec for spec in specs if isinstance(filled.get(spec.name), Literal)], sizes)
     for index, spec in enumerate(specs):
         value = filled.get(spec.name)
@@ -134,9 +134,9 @@ def _require_chosen_sizes(drawn: Sequence[ValueSpec], literals: Sequence[ValueSp
         raise UsageError(f"{title} open dimensions{listed}; choose their sizes, as in {advise_on_sizes(unknown, sizes)}")
 
 
-def require_complete(given: Mapping[str, Any], specs: Sequence[ValueSpec], *, network: str) -> None:
+def require_complete(inputs: Mapping[str, Any], specs: Sequence[ValueSpec], *, network: str) -> None:
     """Raises UsageError that lists the inputs that are missing."""
-    missing = [str(spec) for spec in specs if spec.name not in given and not isinstance(spec.type, OptionalType)]
+    missing = [str(spec) for spec in specs if spec.name not in inputs and not isinstance(spec.type, OptionalType)]
     if missing:
         raise UsageError(
             f"network '{network}' misses the inputs {'; '.join(missing)}. "
@@ -223,7 +223,7 @@ def _read_npz(path: Path, spec: ValueSpec) -> Any:
 
 def _read_whole_archive(path: Path, specs: Sequence[ValueSpec], network: str) -> dict[str, Any]:
     named = ValueSpec(path.name, TensorType(None))
-    arrays: dict[str, Any] = _open(lambda one, _: _load_archive(one), path, named)
+    arrays: dict[str, Any] = _open(lambda archive, _: _load_archive(archive), path, named)
     hint = f"-i {path}, which gives all its arrays (name one input to take one array: -i NAME={path})"
     _require_known(list(arrays), specs, network, hint)
     return {spec.name: _view_as(arrays[spec.name], spec) for spec in specs if spec.name in arrays}

@@ -142,7 +142,7 @@ def _format(fields: Mapping[str, Any]) -> str:
     parts = ["\n".join(f"{title.ljust(width)}  {text}" for title, text in rows)]
     for kind in ("inputs", "outputs"):
         header = (kind[:-1].upper(), "TYPE", "PRECISION", "LAYOUT")
-        cells = [(one["name"], one["type"], one["precision"] or "-", one["layout"] or "-") for one in fields[kind]]
+        cells = [(port["name"], port["type"], port["precision"] or "-", port["layout"] or "-") for port in fields[kind]]
         parts.append(format_table(header, cells))
     return "\n\n".join(parts)
 
@@ -152,7 +152,7 @@ def _format_device(row: Mapping[str, Any], nodes: int) -> str:
     if len(row["by_device"]) > 1:
         lines[0] += " (" + ", ".join(f"{device} {count}" for device, count in row["by_device"].items()) + ")"
     lines += [
-        f"  refuses {operator}, {one['nodes']} of them, as '{one['node']}': {one['reason']}"
-        for operator, one in row["refused"].items()
+        f"  refuses {operator}, {refusal['nodes']} of them, as '{refusal['node']}': {refusal['reason']}"
+        for operator, refusal in row["refused"].items()
     ]
     return "\n".join(lines)

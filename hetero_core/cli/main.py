@@ -43,10 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Raises: SystemExit after --help and --version.
     """
-    given = sys.argv[1:] if arguments is None else list(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
         try:
-            return _run_command(given)
+            return _run_command(words)
         finally:
             sys.stdout.flush()
     except KeyboardInterrupt:
@@ -100,10 +100,10 @@ class _ShowVersion(argparse.Action):
         parser.exit()
 
 
-def _run_command(given: list[str]) -> int:
-    as_json = "--json" in given
+def _run_command(words: list[str]) -> int:
+    as_json = "--json" in words
     try:
-        options = build_parser().parse_args(given)
+        options = build_parser().parse_args(words)
         answer: Answer = options.answer(options)
     except HeteroError as error:
         code = exit_code_of_error(error)

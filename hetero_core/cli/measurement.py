@@ -226,7 +226,7 @@ def _trace(executable: ExecutableNetwork, inputs: Mapping[str, Any], task: Bench
             queue.set_callback(lambda request, _: profiles.append(request.profile))
             for _ in range(max(_TRACED_RUNS, 2 * len(queue))):
                 queue.start_async(inputs)
-    ended = sorted((one for one in profiles if one is not None), key=lambda one: one.requested)
+    ended = sorted((profile for profile in profiles if profile is not None), key=lambda profile: profile.requested)
     return list_events(ended, title=f"{executable.device}: ", first_process=task.first_process or 1)
 
 

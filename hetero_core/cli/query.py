@@ -101,8 +101,8 @@ def _explain(
     plan = ask_every_device(core, network, plan, config)
     explanations = [explain_node(plan, name) for name in options.explain]
     return (
-        "\n\n".join(describe_explanation(plan, one) for one in explanations),
-        [explanation_to_json(one) for one in explanations],
+        "\n\n".join(describe_explanation(plan, explanation) for explanation in explanations),
+        [explanation_to_json(explanation) for explanation in explanations],
     )
 
 

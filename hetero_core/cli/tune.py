@@ -145,11 +145,13 @@ def _describe_cell(segment: PlacedSegment, device: str) -> str:
 def _list_candidates(plan: Plan, placement: Placement) -> str:
     best = None if placement.chosen is None else placement.candidates[placement.chosen].seconds
     rows = []
-    for index, one in enumerate(placement.candidates):
-        estimate = "-" if one.estimate is None else format_seconds(one.estimate)
-        measured = one.error or "-" if one.seconds is None else format_seconds(one.seconds)
-        cost = "" if best is None or one.seconds is None else f"{one.seconds / best:.2f} x"
-        rows.append((one.title, str(one.parts or "-"), estimate, measured, cost, "chosen" if index == placement.chosen else ""))
+    for index, candidate in enumerate(placement.candidates):
+        estimate = "-" if candidate.estimate is None else format_seconds(candidate.estimate)
+        measured = candidate.error or "-" if candidate.seconds is None else format_seconds(candidate.seconds)
+        cost = "" if best is None or candidate.seconds is None else f"{candidate.seconds / best:.2f} x"
+        rows.append(
+            (candidate.title, str(candidate.parts or "-"), estimate, measured, cost, "chosen" if index == placement.chosen else "")
+        )
     return format_table(("CANDIDATE", "PARTS", "ESTIMATED", "MEASURED", "OF THE CHOSEN", ""), rows)
 
 

@@ -52,14 +52,14 @@ def ask_device(core: Core, network: Network, device: str) -> dict[str, Any]:
         if node.name in result.refused:
             row = refused.setdefault(node.operator, {"nodes": 0, "node": node.name, "reason": result.refused[node.name]})
             row["nodes"] += 1
-    taken = Counter(result.supported.values())
+    count_of_device = Counter(result.supported.values())
     first = next(({"operator": operator, **row} for operator, row in refused.items()), None)
     return {
         "device": device,
         "error": None,
         "whole": not refused,
         "taken": len(result.supported),
-        "by_device": dict(sorted(taken.items())),
+        "by_device": dict(sorted(count_of_device.items())),
         "first": None if first is None else {name: first[name] for name in ("node", "operator", "reason")},
         "refused": refused,
         "refused_nodes": list(result.refused),
@@ -135,7 +135,7 @@ def format_verdicts(rows: Sequence[Mapping[str, Any]], advice: Sequence[Mapping[
             )
             lines.append(f"    {' '.join(first['reason'].split())}")
             lines += [f"    {row['cure']}"] if row.get("cure") else []
-    lines += [str(one["text"]) for one in advice if one["device"] is None or one["device"] not in whole]
+    lines += [str(cure["text"]) for cure in advice if cure["device"] is None or cure["device"] not in whole]
     return "\n".join(lines)
 
 

@@ -66,10 +66,10 @@ class Composer:
                 bool(children) and all(self._core.get_metric(c, "HOLDS_INTERPRETER_LOCK") for c in children)
             ),
             "VALUE_DEVIATIONS": lambda: tuple(
-                sorted({one for child in children for one in self._core.get_metric(child, "VALUE_DEVIATIONS")})
+                sorted({word for child in children for word in self._core.get_metric(child, "VALUE_DEVIATIONS")})
             ),
             "DEVICE_TYPE": lambda: (
-                " ".join(sorted({one for child in children for one in self._core.get_metric(child, "DEVICE_TYPE").split(" ")}))
+                " ".join(sorted({word for child in children for word in self._core.get_metric(child, "DEVICE_TYPE").split(" ")}))
                 or "integrated"
             ),
             "MAX_BATCH_SIZE": lambda: min(

@@ -69,11 +69,11 @@ def _select_flat(core: Core, child: str, config: Mapping[str, Any]) -> dict[str,
 
 
 def _read_properties(
-    core: Core, device: DeviceName, children: Sequence[str], given: Mapping[str, Any] | None, unavailable: Container[str]
+    core: Core, device: DeviceName, children: Sequence[str], nested: Mapping[str, Any] | None, unavailable: Container[str]
 ) -> dict[str, dict[str, Any]]:
     """Returns device -> properties in their types."""
     properties: dict[str, dict[str, Any]] = {}
-    for name, values in (given or {}).items():
+    for name, values in (nested or {}).items():
         child = _find_child(name, device, children)
         if child in unavailable:
             continue
@@ -87,13 +87,13 @@ def _read_properties(
 
 def find_unavailable(core: Core, children: Sequence[str]) -> dict[str, str]:
     """Returns device -> reason for those that are installed and cannot work here, in order."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for child in children:
         try:
             core.config_keys(child)
         except DeviceUnavailableError as error:
-            found[child] = " ".join(str(error).split())
-    return found
+            reasons[child] = " ".join(str(error).split())
+    return reasons
 
 
 def _find_child(name: str, device: DeviceName, children: Sequence[str]) -> str:

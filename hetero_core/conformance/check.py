@@ -123,10 +123,10 @@ def require(condition: object, message: str) -> None:
         raise CheckFailed(message)
 
 
-def require_equal(found: object, expected: object, what: str) -> None:
+def require_equal(actual: object, expected: object, what: str) -> None:
     """Raises CheckFailed that says what was expected and found, unless the two are equal."""
-    if found != expected:
-        raise CheckFailed(f"{what}: expected {expected!r}, got {found!r}")
+    if actual != expected:
+        raise CheckFailed(f"{what}: expected {expected!r}, got {actual!r}")
 
 
 def require_error(
@@ -137,7 +137,7 @@ def require_error(
     Raises: CheckFailed where it raises none, or one of another kind.
     """
     kinds = kind if isinstance(kind, tuple) else (kind,)
-    expected_names = " or ".join(one.__name__ for one in kinds)
+    expected_names = " or ".join(accepted.__name__ for accepted in kinds)
     try:
         result = action(*arguments)
     except kinds as error:
@@ -148,10 +148,10 @@ def require_error(
     raise CheckFailed(f"{what}: expected {expected_names}, got no error but {result!r:.200}")
 
 
-def require_same(found: Any, expected: Any, what: str, *, rtol: float | None = None) -> None:
+def require_same(actual: Any, expected: Any, what: str, *, rtol: float | None = None) -> None:
     """Raises CheckFailed that says where two results differ by more than `rtol`, or than their element type allows where it is None."""
     from hetero_core.testing.compare import describe_mismatch  # imports NumPy
 
-    mismatch = describe_mismatch(found, expected, rtol=rtol, name=what)
+    mismatch = describe_mismatch(actual, expected, rtol=rtol, name=what)
     if mismatch is not None:
         raise CheckFailed(mismatch)

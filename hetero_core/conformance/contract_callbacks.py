@@ -16,14 +16,14 @@ def callback_comes_once_after_each_asynchronous_run(context: CheckContext) -> No
     sample = make_sample(context, "chain")
     request = context.core.load_network(sample.network, context.device).create_infer_request()
     seen: list[tuple[InferRequest, BaseException | None, object]] = []
-    request.set_callback(lambda one, error: seen.append((one, error, one.get_tensor("y").copy())))
+    request.set_callback(lambda caller, error: seen.append((caller, error, caller.get_tensor("y").copy())))
     for turn in range(10):
         inputs = sample.draw(context.seed + turn)
         request.start_async(inputs)
         require(request.wait(WAIT_SECONDS), "the run did not end")
         require_equal(len(seen), turn + 1, "the number of callbacks when wait has returned")
-        one, error, value = seen[-1]
-        require(one is request and error is None, f"the callback got {one!r} and {error!r}")
+        caller, error, value = seen[-1]
+        require(caller is request and error is None, f"the callback got {caller!r} and {error!r}")
         sample.require_right({"y": value}, inputs, "the output in the callback")
 
 
@@ -48,7 +48,7 @@ def error_of_a_callback_reaches_wait(context: CheckContext) -> None:
     request = context.core.load_network(sample.network, context.device).create_infer_request()
     inputs = sample.draw(context.seed)
 
-    def fail(one: InferRequest, error: BaseException | None) -> None:
+    def fail(caller: InferRequest, error: BaseException | None) -> None:
         raise LookupError("raised by the callback")
 
     request.set_callback(fail)
@@ -64,20 +64,20 @@ def callback_may_start_its_request_again(context: CheckContext) -> None:
     sample = make_sample(context, "chain")
     request = context.core.load_network(sample.network, context.device).create_infer_request()
     drawn = [sample.draw(context.seed + turn) for turn in range(11)]
-    found: list[object] = []
+    results: list[object] = []
     errors: Called = []
 
-    def restart(one: InferRequest, error: BaseException | None) -> None:
+    def restart(caller: InferRequest, error: BaseException | None) -> None:
         errors.append(error)
-        found.append(one.get_tensor("y").copy())
-        if len(found) < len(drawn):
-            one.start_async(drawn[len(found)])
+        results.append(caller.get_tensor("y").copy())
+        if len(results) < len(drawn):
+            caller.start_async(drawn[len(results)])
 
     request.set_callback(restart)
     request.start_async(drawn[0])
     require(request.wait(WAIT_SECONDS), "the runs did not end")
     require_equal(errors, [None] * len(drawn), "the errors that the callback was given")
-    for inputs, value in zip(drawn, found, strict=True):
+    for inputs, value in zip(drawn, results, strict=True):
         sample.require_right({"y": value}, inputs, "a run that a callback started")
 
 

@@ -56,7 +56,7 @@ def path_stream_and_bytes_hold_the_same(context: CheckContext) -> None:
     with tempfile.TemporaryDirectory(prefix="größe-模型-") as folder:
         path = Path(folder) / "сеть.blob"
         loaded.export_network(path)
-        require_equal([one.name for one in Path(folder).iterdir()], [path.name], "the files after an export")
+        require_equal([file.name for file in Path(folder).iterdir()], [path.name], "the files after an export")
         for what, source in (("a path", path), ("a text", str(path)), ("bytes", blob), ("a stream", io.BytesIO(blob))):
             with context.core.import_network(source, context.device) as imported:
                 sample.require_right(imported.infer(inputs), inputs, f"imported from {what}")
@@ -163,8 +163,8 @@ def second_load_comes_from_the_cache(context: CheckContext) -> None:
             for turn, expected in enumerate((False, True, True)):
                 with context.make_core() as core:
                     loaded = core.load_network(sample.network, context.device, config)
-                    found = loaded.get_metric("LOADED_FROM_CACHE")
-                    require_equal(found, expected, f"LOADED_FROM_CACHE of load {turn + 1} of '{form}'")
+                    is_cached = loaded.get_metric("LOADED_FROM_CACHE")
+                    require_equal(is_cached, expected, f"LOADED_FROM_CACHE of load {turn + 1} of '{form}'")
                     sample.require_right(loaded.infer(inputs), inputs, f"load {turn + 1} of '{form}' with a cache")
                 require_equal(_count_entries(folder), 1, f"the number of entries after load {turn + 1} of '{form}'")
             plain = context.core.load_network(sample.network, context.device)

@@ -33,9 +33,9 @@ def what_is_left_works_when_others_are_forgotten(context: CheckContext) -> None:
         for kind in order:
             del held[kind]
             gc.collect()
-            for one in ("network", "request"):
-                if one in held:
-                    sample.require_right(held[one].infer(inputs), inputs, f"the {one}, after its {kind} was forgotten")
+            for runner in ("network", "request"):
+                if runner in held:
+                    sample.require_right(held[runner].infer(inputs), inputs, f"the {runner}, after its {kind} was forgotten")
         opened.close()
 
 

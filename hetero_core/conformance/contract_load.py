@@ -45,12 +45,12 @@ def network_may_be_loaded_many_times(context: CheckContext) -> None:
     """Five networks loaded from one are independent: closing one leaves the others at work."""
     sample = make_sample(context, "chain")
     loaded = [context.core.load_network(sample.network, context.device) for _ in range(5)]
-    for index, one in enumerate(loaded):
+    for index, load in enumerate(loaded):
         inputs = sample.draw(context.seed + index)
-        sample.require_right(one.infer(inputs), inputs, f"load {index}")
-        one.close()
-        require_error(ClosedError, one.infer, "a loaded network that was closed", inputs)
-        one.close()
+        sample.require_right(load.infer(inputs), inputs, f"load {index}")
+        load.close()
+        require_error(ClosedError, load.infer, "a loaded network that was closed", inputs)
+        load.close()
 
 
 @check("contract")
@@ -75,7 +75,7 @@ def _check_own_outputs(context: CheckContext, form: str) -> None:
         sample.require_right(outputs, originals, f"{turn} run")
         for name, value in outputs.items():
             require(
-                not any(np.may_share_memory(value, given) for given in inputs.values()), f"output '{name}' is an input's memory"
+                not any(np.may_share_memory(value, array) for array in inputs.values()), f"output '{name}' is an input's memory"
             )
             value += np.ones((), value.dtype)
 

@@ -80,10 +80,10 @@ def keys_have_their_declared_defaults(context: CheckContext) -> None:
     keys = context.core.config_keys(context.device)
     require_equal(list(context.core.get_metric(context.device, "SUPPORTED_CONFIG_KEYS")), sorted(keys), "SUPPORTED_CONFIG_KEYS")
     for name, key in keys.items():
-        found = context.core.get_config(context.device, name)
+        value = context.core.get_config(context.device, name)
         is_free = name != "DEVICE_ID" and name not in context.configured
         if key.default is not None and not key.is_arguments and is_free:
-            require_equal(found, key.default, f"the value of {name} before it is set")
+            require_equal(value, key.default, f"the value of {name} before it is set")
         require(key.doc.strip(), f"the key {name} has no text")
 
 
@@ -168,7 +168,7 @@ def loaded_network_tells_its_configuration_and_metrics(context: CheckContext) ->
 def setting_of_an_id_is_for_that_id(context: CheckContext) -> None:
     """A setting with an id reaches that id alone; one without an id reaches all, unless an id has its own."""
     core, name = context.core, context.facts.name
-    first, second = (f"{name}.{one}" for one in context.facts.ids[:2])
+    first, second = (f"{name}.{device_id}" for device_id in context.facts.ids[:2])
     core.set_config({"PERF_COUNT": True}, first)
     require_equal((core.get_config(first, "PERF_COUNT"), core.get_config(second, "PERF_COUNT")), (True, False), "set for one id")
     core.set_config({"PERF_COUNT": True}, name)
@@ -181,18 +181,23 @@ def setting_of_an_id_is_for_that_id(context: CheckContext) -> None:
 @check("contract", needs=["ids"])
 def id_of_a_call_is_the_id_in_use(context: CheckContext) -> None:
     """The id in the device string, as DEVICE_ID of a call and as DEVICE_ID that was set: each is the device in answer and network."""
-    core, name, wanted = context.core, context.facts.name, context.facts.ids[-1]
+    core, name, device_id = context.core, context.facts.name, context.facts.ids[-1]
     network = make_sample(context, "chain").network
     if context.device != name:
         raise Skip("an id is under test already")
-    for what, device, config in (("device string", f"{name}.{wanted}", None), ("DEVICE_ID of a call", name, {"DEVICE_ID": wanted})):
+    for what, device, config in (
+        ("device string", f"{name}.{device_id}", None),
+        ("DEVICE_ID of a call", name, {"DEVICE_ID": device_id}),
+    ):
         signed = set(core.query_network(network, device, config).supported.values())
-        require_equal(signed, {f"{name}.{wanted}"}, f"the devices of the answer, with the id as {what}")
+        require_equal(signed, {f"{name}.{device_id}"}, f"the devices of the answer, with the id as {what}")
         require_equal(
-            str(core.load_network(network, device, config).device), f"{name}.{wanted}", f"the network, with the id as {what}"
+            str(core.load_network(network, device, config).device), f"{name}.{device_id}", f"the network, with the id as {what}"
         )
-    core.set_config({"DEVICE_ID": wanted}, name)
-    require_equal(set(core.query_network(network, name).supported.values()), {f"{name}.{wanted}"}, "with a DEVICE_ID that was set")
+    core.set_config({"DEVICE_ID": device_id}, name)
+    require_equal(
+        set(core.query_network(network, name).supported.values()), {f"{name}.{device_id}"}, "with a DEVICE_ID that was set"
+    )
 
 
 CHECKS = (

@@ -23,10 +23,11 @@ def device_is_listed_as_working(context: CheckContext) -> None:
 def versions_name_the_device_and_every_listed_one(context: CheckContext) -> None:
     """`get_versions` has one entry for the device, and one for each device behind its colon; ids change nothing."""
     parsed = parse_device_name(context.device)
-    listed = [parse_device_name(one) for one in split_device_list(parsed.arguments)] if parsed.arguments else []
+    listed = [parse_device_name(entry) for entry in split_device_list(parsed.arguments)] if parsed.arguments else []
     versions = context.core.get_versions(context.device)
     require(
-        {parsed.name, *(one.name for one in listed)} <= set(versions), f"get_versions('{context.device}') names {sorted(versions)}"
+        {parsed.name, *(entry.name for entry in listed)} <= set(versions),
+        f"get_versions('{context.device}') names {sorted(versions)}",
     )
     require(all(text.strip() for text in versions.values()), f"get_versions('{context.device}') has an empty version: {versions}")
     if context.facts.ids and context.facts.ids[0]:

@@ -60,13 +60,13 @@ def tensors_that_were_set_serve_every_run(context: CheckContext) -> None:
     """A run without inputs takes those that were set; an input given to a run goes before them, for that run."""
     sample = make_sample(context, "chain")
     request = context.core.load_network(sample.network, context.device).create_infer_request()
-    kept, other = sample.draw(context.seed), sample.draw(context.seed + 1)
-    request.set_tensor("x", kept["x"])
-    sample.require_right(request.infer(), kept, "a run without inputs")
+    preset, other = sample.draw(context.seed), sample.draw(context.seed + 1)
+    request.set_tensor("x", preset["x"])
+    sample.require_right(request.infer(), preset, "a run without inputs")
     sample.require_right(request.infer(other), other, "a run with an input of its own")
     request.start_async()
     require(request.wait(WAIT_SECONDS), "the run did not end")
-    sample.require_right({"y": request.get_tensor("y")}, kept, "an asynchronous run without inputs")
+    sample.require_right({"y": request.get_tensor("y")}, preset, "an asynchronous run without inputs")
 
 
 @check("contract")
@@ -89,8 +89,8 @@ def requests_keep_their_own_results(context: CheckContext) -> None:
     requests = [loaded.create_infer_request() for _ in range(4)]
     drawn = [sample.draw(context.seed + index) for index in range(len(requests))]
     results = [request.infer(inputs) for request, inputs in zip(requests, drawn, strict=True)]
-    for index, (inputs, found) in enumerate(zip(drawn, results, strict=True)):
-        sample.require_right(found, inputs, f"request {index}, after {len(requests)} requests ran")
+    for index, (inputs, outputs) in enumerate(zip(drawn, results, strict=True)):
+        sample.require_right(outputs, inputs, f"request {index}, after {len(requests)} requests ran")
 
 
 @check("contract")
@@ -122,8 +122,8 @@ def awaited_run_gives_the_result(context: CheckContext) -> None:
         waiting = [loaded.create_infer_request().infer_async(inputs) for inputs in drawn]
         return await asyncio.wait_for(asyncio.gather(*waiting), WAIT_SECONDS)
 
-    for inputs, found in zip(drawn, asyncio.run(run_all()), strict=True):
-        sample.require_right(found, inputs, "an awaited run")
+    for inputs, outputs in zip(drawn, asyncio.run(run_all()), strict=True):
+        sample.require_right(outputs, inputs, "an awaited run")
 
 
 @check("contract")
@@ -131,13 +131,13 @@ def queue_runs_everything_once(context: CheckContext) -> None:
     """A queue calls back once for each start, with the outputs of that start."""
     sample = make_sample(context, "chain")
     loaded = context.core.load_network(sample.network, context.device)
-    found: list[tuple[int, object]] = []
+    results: list[tuple[int, object]] = []
     with AsyncInferQueue(loaded, 3) as queue:
-        queue.set_callback(lambda request, index: found.append((index, request.get_tensor("y").copy())))
+        queue.set_callback(lambda request, index: results.append((index, request.get_tensor("y").copy())))
         for index in range(30):
             queue.start_async(sample.draw(context.seed + index), index)
-    require_equal(sorted(index for index, _ in found), list(range(30)), "the starts that were called back")
-    for index, value in found:
+    require_equal(sorted(index for index, _ in results), list(range(30)), "the starts that were called back")
+    for index, value in results:
         sample.require_right({"y": value}, sample.draw(context.seed + index), f"start {index} of a queue")
 
 

@@ -115,14 +115,14 @@ def results_belong_to_the_caller(context: CheckContext) -> None:
     for inputs in drawn:
         results.append(loaded.infer(inputs))
         copies.append({name: value.copy() for name, value in results[-1].items()})
-    for turn, (inputs, found) in enumerate(zip(drawn, results, strict=True)):
-        for name, value in found.items():
+    for turn, (inputs, outputs) in enumerate(zip(drawn, results, strict=True)):
+        for name, value in outputs.items():
             require(
                 value.tobytes() == copies[turn][name].tobytes(),
                 f"output '{name}' of run {turn + 1} changed with a later run: the device gave away memory that it goes on writing to",
             )
-        sample.require_right(found, inputs, f"result {turn} after {len(drawn) - 1 - turn} more runs")
-        for value in found.values():
+        sample.require_right(outputs, inputs, f"result {turn} after {len(drawn) - 1 - turn} more runs")
+        for value in outputs.values():
             value += np.ones((), value.dtype)
     again = loaded.infer(drawn[0])
     sample.require_right(again, drawn[0], "a run after the results were written to")

@@ -116,9 +116,9 @@ def threads_share_a_queue(context: CheckContext) -> None:
     """Four threads start runs on one queue: every start is called back once, with its own result."""
     sample = make_sample(context, "chain")
     loaded = context.core.load_network(sample.network, context.device)
-    found: list[tuple[int, object]] = []
+    results: list[tuple[int, object]] = []
     with AsyncInferQueue(loaded, 3) as queue:
-        queue.set_callback(lambda request, index: found.append((index, request.get_tensor("y").copy())))
+        queue.set_callback(lambda request, index: results.append((index, request.get_tensor("y").copy())))
 
         def run(thread: int) -> None:
             for turn in range(25):
@@ -127,8 +127,8 @@ def threads_share_a_queue(context: CheckContext) -> None:
 
         run_in_threads(run, 4)
         queue.wait_all()
-    require_equal(sorted(index for index, _ in found), list(range(100)), "the starts that were called back")
-    for index, value in found:
+    require_equal(sorted(index for index, _ in results), list(range(100)), "the starts that were called back")
+    for index, value in results:
         sample.require_right({"y": value}, sample.draw(context.seed + index), f"start {index}")
 
 

@@ -120,12 +120,12 @@ def int64_keeps_its_width(context: CheckContext) -> None:
     for operator, loaded in _load_each(context, texts):
         expected = [WIDE_NETWORKS[operator][1](number) for number in numbers]
         try:
-            found = [int(number) for number in loaded.infer({"x": np.array(numbers, np.int64)})["y"]]
+            results = [int(number) for number in loaded.infer({"x": np.array(numbers, np.int64)})["y"]]
         except HeteroError as error:
             require("int64" in str(error), f"{operator} of int64, past 32 bits: {type(error).__name__} does not say so: {error}")
             continue
         wrapped = [(number - 2**63) % 2**64 - 2**63 for number in expected]
-        require_equal(found, wrapped, f"{operator} of int64, past 32 bits")
+        require_equal(results, wrapped, f"{operator} of int64, past 32 bits")
 
 
 @check("contract")

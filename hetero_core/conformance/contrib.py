@@ -124,21 +124,21 @@ def _find_mismatch(case: ContribCase, network: Network, outputs: dict[str, Any],
     from hetero_core.dtypes import dtype_of_numpy
     from hetero_core.network.types import TensorType
 
-    for name, wanted in expected.items():
-        is_single = dtype_of_numpy(wanted.dtype) == "float32"
-        mismatch = describe_mismatch(outputs[name], wanted, rtol=case.tolerance if is_single else None, name=name)
+    for name, reference in expected.items():
+        is_single = dtype_of_numpy(reference.dtype) == "float32"
+        mismatch = describe_mismatch(outputs[name], reference, rtol=case.tolerance if is_single else None, name=name)
         if mismatch is not None:
             return mismatch
         inferred = network.type_of(name)
         shape = inferred.shape if isinstance(inferred, TensorType) else None
-        if not isinstance(inferred, TensorType) or inferred.dtype != dtype_of_numpy(wanted.dtype):
-            return f"{name} is {dtype_of_numpy(wanted.dtype)}, and its inferred type {inferred}"
+        if not isinstance(inferred, TensorType) or inferred.dtype != dtype_of_numpy(reference.dtype):
+            return f"{name} is {dtype_of_numpy(reference.dtype)}, and its inferred type {inferred}"
         if (
             shape is None
-            or len(shape) != wanted.ndim
-            or any(isinstance(size, int) and size != actual for size, actual in zip(shape, wanted.shape, strict=True))
+            or len(shape) != reference.ndim
+            or any(isinstance(size, int) and size != actual for size, actual in zip(shape, reference.shape, strict=True))
         ):
-            return f"{name} has shape {list(wanted.shape)}, and its inferred type is {inferred}"
+            return f"{name} has shape {list(reference.shape)}, and its inferred type is {inferred}"
     return None
 
 

@@ -45,7 +45,7 @@ def find_facts(make_core: Callable[[], Core], device: str, *, reference: str, pl
 def choose_reference(make_core: Callable[[], Core], device: str) -> str:
     """Returns the device that the tests of the level "hetero" put beside the one under test; empty where there is none."""
     parsed = parse_device_name(device)
-    listed = {parse_device_name(one).name for one in split_device_list(parsed.arguments)} if parsed.arguments else set()
+    listed = {parse_device_name(entry).name for entry in split_device_list(parsed.arguments)} if parsed.arguments else set()
     with make_core() as core:
         known = [name for name in REFERENCES if name in core.device_names and name != parsed.name]
     # One that stands in the list already would still be a device of its own, but a stranger tells more.
@@ -67,5 +67,7 @@ def _load_plugin(device: DeviceName) -> Any:
     """Returns what the entry point of a device names."""
     import importlib_metadata  # reads the installed distributions
 
-    entry_points = [one for one in importlib_metadata.entry_points(group=DEVICES_GROUP) if one.name.strip().upper() == device.name]
+    entry_points = [
+        point for point in importlib_metadata.entry_points(group=DEVICES_GROUP) if point.name.strip().upper() == device.name
+    ]
     return entry_points[0].load() if entry_points else None

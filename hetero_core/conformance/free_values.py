@@ -42,9 +42,9 @@ def describe_free_mismatch(
 ) -> str | None:
     """Returns which fact about drawn outputs does not hold, or None; runs the network with these inputs, and with its extremes."""
     outputs = loaded.infer(feeds)
-    for (name, value), wanted in zip(outputs.items(), expected, strict=True):
-        if value.shape != wanted.shape or value.dtype != wanted.dtype:
-            return f"{name}: expected {wanted.dtype}{list(wanted.shape)}, got {value.dtype}{list(value.shape)}"
+    for (name, value), reference in zip(outputs.items(), expected, strict=True):
+        if value.shape != reference.shape or value.dtype != reference.dtype:
+            return f"{name}: expected {reference.dtype}{list(reference.shape)}, got {value.dtype}{list(value.shape)}"
     if any(node.op_type == "Dropout" for node in network.nodes):
         return _judge_dropout(network, feeds, list(outputs.values()))
     if len(outputs) == 1 and len(feeds) == 1:
@@ -57,34 +57,34 @@ def _judge_bernoulli(network: Network, loaded: ExecutableNetwork, feeds: Mapping
 
     Written out as a function, ONNX has it the other way round: 1 where a uniform number is greater than the input.
     """
-    (name, given), *_ = feeds.items()
+    (name, x), *_ = feeds.items()
     is_inverted = any(node.op_type == "Greater" for node in network.nodes)
     if not np.isin(drawn, (0, 1)).all():
         return f"Bernoulli gave {sorted(set(drawn.tolist()))[:4]}; expected 0 and 1 alone"
     for chance in (0, 1):
-        certain = next(iter(loaded.infer({name: np.full_like(given, chance)}).values()))
+        certain = next(iter(loaded.infer({name: np.full_like(x, chance)}).values()))
         if not (certain == (1 - chance if is_inverted else chance)).all():
             return f"Bernoulli of an input of {chance} gave {certain.tolist()}"
-    chances = given.astype(np.float64)
+    chances = x.astype(np.float64)
     return _judge_share(int(drawn.astype(np.float64).sum()), 1 - chances if is_inverted else chances)
 
 
-def _judge_dropout(network: Network, feeds: Mapping[str, Any], found: list[Any]) -> str | None:
+def _judge_dropout(network: Network, feeds: Mapping[str, Any], outputs: list[Any]) -> str | None:
     """Each element is dropped, or kept and scaled by 1 / (1 - ratio); the mask, where there is one, says which."""
-    (node,) = [one for one in network.nodes if one.op_type == "Dropout"]
+    (node,) = [candidate for candidate in network.nodes if candidate.op_type == "Dropout"]
     x = feeds[node.inputs[0]].astype(np.float64)
     ratio = float(_find_value(node.inputs[1], network, feeds)) if node.inputs[1] else 0.5
-    y = found[0].astype(np.float64)
-    kept = ~np.isclose(y, 0) if ratio >= 1 else np.isclose(y, x / (1 - ratio), rtol=1e-4) & (x != 0)
-    if not (kept | (y == 0)).all():
+    y = outputs[0].astype(np.float64)
+    is_kept = ~np.isclose(y, 0) if ratio >= 1 else np.isclose(y, x / (1 - ratio), rtol=1e-4) & (x != 0)
+    if not (is_kept | (y == 0)).all():
         return f"Dropout gave elements that are neither 0 nor x / (1 - {ratio:g})"
-    if len(found) > 1 and not (found[1] == kept)[x != 0].all():
+    if len(outputs) > 1 and not (outputs[1] == is_kept)[x != 0].all():
         return "the mask of Dropout does not say what was kept"
-    return _judge_share(int(kept.sum()), np.full(x.shape, 1 - ratio))
+    return _judge_share(int(is_kept.sum()), np.full(x.shape, 1 - ratio))
 
 
 def _judge_share(count: int, chances: np.ndarray[Any, Any]) -> str | None:
-    wanted, deviation = float(chances.sum()), float(np.sqrt((chances * (1 - chances)).sum()))
-    if abs(count - wanted) <= DEVIATIONS * deviation + 1e-9:
+    mean, deviation = float(chances.sum()), float(np.sqrt((chances * (1 - chances)).sum()))
+    if abs(count - mean) <= DEVIATIONS * deviation + 1e-9:
         return None
-    return f"{count} of {chances.size} elements were drawn; expected {wanted:g}, give or take {DEVIATIONS * deviation:.3g}"
+    return f"{count} of {chances.size} elements were drawn; expected {mean:g}, give or take {DEVIATIONS * deviation:.3g}"

@@ -63,12 +63,12 @@ def assign_nodes(context: CheckContext, network: Network, on_reference: Sequence
     Raises: Skip where neither device takes a node.
     """
     _, tested, reference = name_pair(context)
-    taken = {device: context.core.query_network(network, device).supported for device in (tested, reference)}
+    supported_of_device = {device: context.core.query_network(network, device).supported for device in (tested, reference)}
     reference_nodes = set(on_reference)
     pins = {}
     for node in network.nodes:
         order = (reference, tested) if node.name in reference_nodes else (tested, reference)
-        able = [device for device in order if node.name in taken[device]]
+        able = [device for device in order if node.name in supported_of_device[device]]
         if not able:
             raise Skip(f"neither {tested} nor {reference} takes {node.label}")
         pins[node.name] = able[0]

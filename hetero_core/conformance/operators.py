@@ -159,11 +159,11 @@ def _find_written(feeds: dict[str, Any], inputs: Sequence[Any]) -> str | None:
     return None
 
 
-def _find_first(found: dict[str, Any], expected: Sequence[Any], tolerance: float) -> str | None:
-    if len(found) != len(expected):
-        return f"expected {len(expected)} outputs, got {len(found)}"
-    for (name, value), wanted in zip(found.items(), expected, strict=True):
-        mismatch = describe_mismatch(value, wanted, rtol=tolerance, name=name)
+def _find_first(outputs: dict[str, Any], expected: Sequence[Any], tolerance: float) -> str | None:
+    if len(outputs) != len(expected):
+        return f"expected {len(expected)} outputs, got {len(outputs)}"
+    for (name, value), reference in zip(outputs.items(), expected, strict=True):
+        mismatch = describe_mismatch(value, reference, rtol=tolerance, name=name)
         if mismatch is not None:
             return mismatch
     return None
@@ -176,7 +176,9 @@ def find_dtype(node: Node, network: Network) -> str:
         if dtype is not None:
             return str(dtype)
     types = [network.type_of(value) for value in (*node.reads, *node.writes)]
-    return next((type(one).__name__.removesuffix("Type").lower() for one in types if one is not None), "unknown")
+    return next(
+        (type(value_type).__name__.removesuffix("Type").lower() for value_type in types if value_type is not None), "unknown"
+    )
 
 
 def _describe(error: BaseException) -> str:

@@ -58,19 +58,19 @@ def _ask_oracles(name: str, seed: int, batch: int | None) -> tuple[dict[str, Any
     return inputs, chosen[1]
 
 
-def describe_difference(found: Mapping[str, Any], expected: list[Any]) -> str | None:
+def describe_difference(outputs: Mapping[str, Any], expected: list[Any]) -> str | None:
     """Returns the first output that leaves the expected one, or None."""
-    for (name, value), wanted in zip(found.items(), expected, strict=True):
-        if value.shape != wanted.shape or value.dtype != wanted.dtype:
-            return f"output '{name}': expected {wanted.dtype}{list(wanted.shape)}, got {value.dtype}{list(value.shape)}"
-        difference = max_relative_difference(value, wanted)
+    for (name, value), reference in zip(outputs.items(), expected, strict=True):
+        if value.shape != reference.shape or value.dtype != reference.dtype:
+            return f"output '{name}': expected {reference.dtype}{list(reference.shape)}, got {value.dtype}{list(value.shape)}"
+        difference = max_relative_difference(value, reference)
         if difference > AGREEMENT:
             return f"output '{name}' is off by {difference:.3g} of its largest value; expected at most {AGREEMENT:g}"
     return None
 
 
-def _measure(found: list[Any], expected: list[Any]) -> float:
-    return max(max_relative_difference(one, other) for one, other in zip(found, expected, strict=True))
+def _measure(outputs: list[Any], expected: list[Any]) -> float:
+    return max(max_relative_difference(output, other) for output, other in zip(outputs, expected, strict=True))
 
 
 def _list_oracles(name: str, model: onnx.ModelProto) -> dict[str, Callable[[dict[str, Any]], list[Any]]]:
@@ -88,8 +88,8 @@ def _list_oracles(name: str, model: onnx.ModelProto) -> dict[str, Callable[[dict
 def _apply_formula(name: str, model: onnx.ModelProto, inputs: dict[str, Any]) -> list[Any]:
     import onnx
 
-    given = {one.name: onnx.numpy_helper.to_array(one) for one in model.graph.initializer} | inputs
-    wide = {key: array.astype(np.float64) if array.dtype.kind == "f" else array for key, array in given.items()}
+    arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer} | inputs
+    wide = {key: array.astype(np.float64) if array.dtype.kind == "f" else array for key, array in arrays.items()}
     return [np.asarray(value, np.float32) for value in FORMULAS[name](wide)]
 
 

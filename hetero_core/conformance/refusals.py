@@ -31,7 +31,7 @@ def _compare(result: QueryResult, error: UnsupportedNodesError) -> str | None:
     for name, reason in result.refused.items():
         # A device that is made of others has a reason of each of them.
         told = error.refusals[name].values()
-        if not told or not all(one in reason for one in told):
+        if not told or not all(part in reason for part in told):
             return f"node '{name}': query_network says {reason!r}, load_network says {' and '.join(map(repr, told))}"
     return None
 

@@ -59,7 +59,7 @@ def report_to_json(target: Target, outcomes: Sequence[Outcome], versions: Mappin
     """Returns the report as fields; `operators` is None where no case was run."""
     cases = list_cases(outcomes)
     # A case that could not be judged, as one that hung, has no finding; it is wrong, not absent.
-    unjudged = [one for one in outcomes if one.check.level == "operators" and not isinstance(one.finding, CaseOutcome)]
+    unjudged = [each for each in outcomes if each.check.level == "operators" and not isinstance(each.finding, CaseOutcome)]
     return {
         "device": target.device,
         "versions": dict(versions),
@@ -67,18 +67,18 @@ def report_to_json(target: Target, outcomes: Sequence[Outcome], versions: Mappin
         "reference": target.reference,
         "checks": {status: sum(outcome.status == status for outcome in outcomes) for status in STATUSES},
         "levels": {
-            level: {status: sum(one.status == status for one in outcomes if one.check.level == level) for status in STATUSES}
+            level: {status: sum(each.status == status for each in outcomes if each.check.level == level) for status in STATUSES}
             for level in LEVELS
-            if any(one.check.level == level for one in outcomes)
+            if any(each.check.level == level for each in outcomes)
         },
         "failures": [describe_outcome(outcome) for outcome in outcomes if outcome.status == FAILED],
-        "skips": [describe_outcome(one) for one in outcomes if one.status == SKIPPED and one.check.level not in _CASES],
+        "skips": [describe_outcome(each) for each in outcomes if each.status == SKIPPED and each.check.level not in _CASES],
         "operators": _describe_cases(cases, unjudged) if cases or unjudged else None,
         "contrib": count_operators(outcomes),
         "matrix": [
-            {"operator": one.operator, "dtype": one.dtype}
-            | {name: getattr(one, name) for name in (RIGHT, "native", REFUSED, WRONG)}
-            for one in count_cells(cases)
+            {"operator": each.operator, "dtype": each.dtype}
+            | {name: getattr(each, name) for name in (RIGHT, "native", REFUSED, WRONG)}
+            for each in count_cells(cases)
         ],
     }
 
@@ -100,7 +100,7 @@ def _describe_cases(cases: Sequence[CaseOutcome], unjudged: Sequence[Outcome]) -
         "refusals": [{"case": case.name, "reason": case.reason} for case in cases if case.status == REFUSED],
         "errors": [
             *({"case": case.name, "reason": case.reason} for case in cases if case.status == WRONG),
-            *({"case": one.check.name.partition(".")[2], "reason": one.reason} for one in unjudged),
+            *({"case": outcome.check.name.partition(".")[2], "reason": outcome.reason} for outcome in unjudged),
         ],
         "through_the_reference": [case.name for case in cases if case.status == RIGHT and not case.is_native],
     }

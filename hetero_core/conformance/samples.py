@@ -45,8 +45,8 @@ class Form:
     operators: Mapping[str, Formula]
 
 
-def _chain(f: Formula, given: Arrays) -> Arrays:
-    return {"y": f(f(given["x"]))}
+def _chain(f: Formula, inputs: Arrays) -> Arrays:
+    return {"y": f(f(inputs["x"]))}
 
 
 FORMS: Mapping[str, Form] = {
@@ -119,14 +119,14 @@ class Sample:
         wide = {name: np.asarray(value, np.float64) for name, value in inputs.items()}
         return {name: np.asarray(value).astype(self.dtype) for name, value in self.form.compute(self.formula, wide).items()}
 
-    def require_right(self, found: Mapping[str, Any], inputs: Arrays, what: str) -> None:
+    def require_right(self, outputs: Mapping[str, Any], inputs: Arrays, what: str) -> None:
         """Raises CheckFailed unless the outputs are those of the formula, by name and in order, and the inputs are as they were drawn."""
         if isinstance(inputs, DrawnInputs):
             inputs.require_unwritten(what)
         expected = self.expect(inputs)
-        require_equal(list(found), list(expected), f"{what}, the names of the outputs")
+        require_equal(list(outputs), list(expected), f"{what}, the names of the outputs")
         for name, value in expected.items():
-            require_same(found[name], value, f"{what}, output '{name}'", rtol=self.rtol)
+            require_same(outputs[name], value, f"{what}, output '{name}'", rtol=self.rtol)
 
 
 def read_text(context: CheckContext, text: str, *, name: str = "sample") -> Network:
@@ -149,8 +149,8 @@ def make_sample(context: CheckContext, form: str) -> Sample:
 def make_samples(context: CheckContext, *forms: str) -> dict[str, Sample]:
     """Returns a sample of each form that the device takes, by form. Raises: Skip where it takes none of them."""
     samples = {form: next(iterate_samples(context, form), None) for form in forms}
-    taken = {form: sample for form, sample in samples.items() if sample is not None}
-    return taken if taken else {forms[0]: make_sample(context, forms[0])}
+    accepted = {form: sample for form, sample in samples.items() if sample is not None}
+    return accepted if accepted else {forms[0]: make_sample(context, forms[0])}
 
 
 def iterate_samples(context: CheckContext, form: str) -> Iterator[Sample]:

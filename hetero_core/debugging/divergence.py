@@ -135,14 +135,14 @@ def _is_worse(difference: ValueDifference, before: ValueDifference) -> bool:
 
 
 def _compare_alone(
-    network: Network, name: str, given: Mapping[str, Any], reference: RunNetwork, other: RunNetwork, rtol: float | None
+    network: Network, name: str, values: Mapping[str, Any], reference: RunNetwork, other: RunNetwork, rtol: float | None
 ) -> tuple[ValueDifference, ...]:
     part = cut_subnetwork(network, [name])
-    if any(spec.name not in given for spec in part.inputs):
+    if any(spec.name not in values for spec in part.inputs):
         return ()  # an inner value whose type is not known has not been kept
     # The shapes are those of this run, so that a device that wants them all can compile the node.
-    part = replace(part, inputs=tuple(ValueSpec(spec.name, _close_shape(spec, given[spec.name])) for spec in part.inputs))
-    inputs = {spec.name: given[spec.name] for spec in part.inputs}
+    part = replace(part, inputs=tuple(ValueSpec(spec.name, _close_shape(spec, values[spec.name])) for spec in part.inputs))
+    inputs = {spec.name: values[spec.name] for spec in part.inputs}
     expected, actual = reference(part, inputs), other(part, inputs)
     node = network.node(name)
     return tuple(_compare(value, name, node.operator, actual[value], expected[value], rtol) for value in expected)

@@ -42,8 +42,8 @@ def reduce_network(network: Network, fails: Fails, *, recorded: Mapping[str, Any
         return False
 
     names = [node.name for node in network.nodes]
-    names = _shorten(names, keeps, lambda kept, count: kept[:count])
-    names = _shorten(names, keeps, lambda kept, count: kept[len(kept) - count :])
+    names = _shorten(names, keeps, lambda order, count: order[:count])
+    names = _shorten(names, keeps, lambda order, count: order[len(order) - count :])
     _remove_pieces(names, keeps)
     # Where nothing could be taken away this is the whole: the cut itself may hide the failure.
     return smallest

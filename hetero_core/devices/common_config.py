@@ -25,10 +25,10 @@ class CommonConfig:
         """Returns the values by key; a later `set` does not change what was returned."""
         return self._values
 
-    def set(self, given: Mapping[str, Any]) -> None:
+    def set(self, config: Mapping[str, Any]) -> None:
         """Keeps values; None takes one back. All of them are checked before one is kept. Raises: ConfigKeyError, ConfigValueError."""
         try:
-            values, dropped = take_back(given, _KEYS, device="(all)")
+            values, dropped = take_back(config, _KEYS, device="(all)")
             converted = convert_config(values, _KEYS, device="(all)")
         except ConfigKeyError as error:
             error.add_note("without a device, set_config takes the keys that every device has; name the device for others")

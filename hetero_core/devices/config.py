@@ -107,7 +107,7 @@ def declare_keys(declared: Mapping[str, ConfigKey], *, blame: str) -> Mapping[st
         if name != name.strip().upper():
             raise PluginError(f"{blame} declares the configuration key '{name}'; keys are upper case, as '{name.strip().upper()}'")
         if not isinstance(key, ConfigKey) or key.type not in _TYPES:
-            types = ", ".join(one.__name__ for one in _TYPES)
+            types = ", ".join(key_type.__name__ for key_type in _TYPES)
             raise PluginError(
                 f"{blame} declares the configuration key '{name}' as {key!r}; expected a ConfigKey of one of the types {types}"
             )
@@ -197,31 +197,31 @@ _WANTED = {
 }
 
 
-def _convert_text(wanted: type, text: str) -> Any:
+def _convert_text(key_type: type, text: str) -> Any:
     stripped = text.strip()
-    if wanted is str:
+    if key_type is str:
         return text
-    if wanted is bool:
+    if key_type is bool:
         return True if stripped.lower() in _TRUE else False if stripped.lower() in _FALSE else None
-    if wanted is tuple:
+    if key_type is tuple:
         return tuple(piece.strip() for piece in text.split(",") if piece.strip())
     try:
         # Python's own conversions and JSON's errors are both ValueErrors.
-        return _convert_object(dict, json.loads(stripped)) if wanted is dict else wanted(stripped)
+        return _convert_object(dict, json.loads(stripped)) if key_type is dict else key_type(stripped)
     except ValueError:
         return None
 
 
-def _convert_object(wanted: type, value: Any) -> Any:
-    if wanted is bool:
+def _convert_object(key_type: type, value: Any) -> Any:
+    if key_type is bool:
         return value if isinstance(value, bool) else None
-    if wanted in (int, float):
-        is_number = isinstance(value, int if wanted is int else int | float) and not isinstance(value, bool)
-        return wanted(value) if is_number else None
-    if wanted is tuple:
+    if key_type in (int, float):
+        is_number = isinstance(value, int if key_type is int else int | float) and not isinstance(value, bool)
+        return key_type(value) if is_number else None
+    if key_type is tuple:
         is_texts = isinstance(value, list | tuple) and all(isinstance(piece, str) for piece in value)
         return tuple(value) if is_texts else None
-    if wanted is dict:
+    if key_type is dict:
         return _copy_json(value) if isinstance(value, Mapping) else None
     return None
 
@@ -241,22 +241,22 @@ def _list_items(value: Any) -> dict[Any, Any]:
     raise TypeError(f"JSON cannot hold {type(value).__name__}")
 
 
-def take_back(given: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, device: str) -> tuple[dict[str, Any], list[str]]:
+def take_back(config: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, device: str) -> tuple[dict[str, Any], list[str]]:
     """Returns the values that are set, and the declared names of the keys whose value is None, which takes an earlier one back.
 
     Raises: ConfigKeyError.
     """
-    names = [resolve_key(name, keys, device=device) for name, value in given.items() if value is None]
-    return {name: value for name, value in given.items() if value is not None}, names
+    names = [resolve_key(name, keys, device=device) for name, value in config.items() if value is None]
+    return {name: value for name, value in config.items() if value is not None}, names
 
 
-def convert_config(given: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, device: str) -> dict[str, Any]:
+def convert_config(config: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, device: str) -> dict[str, Any]:
     """Returns the given values under their declared names and in their types.
 
     Raises: ConfigKeyError, ConfigValueError; also when two spellings of one key are given two values.
     """
     converted: dict[str, Any] = {}
-    for name, value in multiply_streams(given, device=device).items():
+    for name, value in multiply_streams(config, device=device).items():
         known = resolve_key(name, keys, device=device)
         new = convert_value(known, keys[known], value, device=device)
         if known in converted and converted[known] != new:

@@ -106,14 +106,14 @@ class Device:
             return keys
         return freeze_mapping((name, key) for name, key in keys.items() if name not in CACHE_KEYS)
 
-    def set_config(self, device: DeviceName, given: Mapping[str, Any]) -> None:
+    def set_config(self, device: DeviceName, config: Mapping[str, Any]) -> None:
         """Keeps values for later calls; with an id they hold for that id alone. All of them are checked before one is kept. None takes
         a value back that was set in the same place.
 
         A key that the device knows only with its arguments, as HETERO knows those of its children, holds for these arguments alone.
         """
-        full = self._with_arguments(device, given)
-        values, dropped = take_back(given, self.keys(full), device=str(device))
+        full = self._with_arguments(device, config)
+        values, dropped = take_back(config, self.keys(full), device=str(device))
         converted = convert_config(values, self.keys(full), device=str(device))
         if "DEVICE_ID" in converted:
             self.check_name(DeviceName(device.name, converted["DEVICE_ID"]))
@@ -137,16 +137,16 @@ class Device:
         places = dict.fromkeys((("", ""), ("", device.arguments), (device.id, ""), (device.id, device.arguments)))
         return {name: value for place in places for name, value in values_of_place.get(place, {}).items()}
 
-    def resolve(self, device: DeviceName, given: Mapping[str, Any] | None) -> tuple[DeviceName, Mapping[str, Any]]:
+    def resolve(self, device: DeviceName, requested: Mapping[str, Any] | None) -> tuple[DeviceName, Mapping[str, Any]]:
         """Returns the device with its id and arguments in place, and its complete configuration for a call with these values.
 
         A key that is marked `is_arguments` and the text behind the colon are two ways to say one thing; DEVICE_ID and the id, too.
 
         Raises: ConfigKeyError, ConfigValueError, DeviceNotFoundError.
         """
-        device = self._with_arguments(device, given or {})
+        device = self._with_arguments(device, requested or {})
         keys = self.keys(device)
-        call = convert_config(given or {}, keys, device=str(device))
+        call = convert_config(requested or {}, keys, device=str(device))
         device = self._with_id(device, call)
         common = {name: value for name, value in self._find_common().items() if name in keys}
         config = dict(merge_config(keys, common, self.read_set(device), call))
@@ -168,14 +168,14 @@ class Device:
             find_range=lambda: self.metric(device, "RANGE_FOR_STREAMS"),
         )
 
-    def _with_arguments(self, device: DeviceName, given: Mapping[str, Any]) -> DeviceName:
+    def _with_arguments(self, device: DeviceName, config: Mapping[str, Any]) -> DeviceName:
         keys = self.keys(device)
         name = next((name for name, key in keys.items() if key.is_arguments), None)
         if name is None:
             return device
-        spelled = next((spelling for spelling in given if str(spelling).strip().upper() == name), None)
+        spelled = next((spelling for spelling in config if str(spelling).strip().upper() == name), None)
         setting = self._set.get(("", ""), {}).get(name)
-        value = setting if spelled is None else given[spelled]
+        value = setting if spelled is None else config[spelled]
         if value is None:
             return device
         text = normalise_arguments(convert_value(name, keys[name], value, device=str(device)))
@@ -201,12 +201,12 @@ class Device:
         if not device.id:
             return device
         ids = self.metric(DeviceName(device.name), "AVAILABLE_DEVICES")
-        alike = [one for one in ids if one.upper() == device.id.upper()]
+        alike = [each for each in ids if each.upper() == device.id.upper()]
         is_folded = device.id in (device.id.upper(), device.id.lower())
         device_id = device.id if device.id in ids else alike[0] if len(alike) == 1 and is_folded else None
         if device_id is None:
             self._require_usable(device)
-            known = [one for one in ids if one]
+            known = [each for each in ids if each]
             described = f"its ids are {enumerate_choices(known)}" if known else "it has no ids"
             raise DeviceNotFoundError(f"device {device.name} has no id '{device.id}'; {described}")
         return DeviceName(device.name, device_id, device.arguments)
@@ -298,10 +298,10 @@ class Device:
             raise PluginError(
                 f"{self.provenance} returned from {hook} an executable with pipeline_depth {depth!r}; expected 1 or more"
             )
-        found = tuple(tuple(spec.name for spec in getattr(executable, side, ())) for side in ("inputs", "outputs"))
-        if found != expected:
+        actual = tuple(tuple(spec.name for spec in getattr(executable, side, ())) for side in ("inputs", "outputs"))
+        if actual != expected:
             raise PluginError(
-                f"{self.provenance} returned from {hook} an executable with inputs {found[0]} and outputs {found[1]}; "
+                f"{self.provenance} returned from {hook} an executable with inputs {actual[0]} and outputs {actual[1]}; "
                 f"expected inputs {expected[0]} and outputs {expected[1]}"
             )
         return executable

@@ -61,4 +61,4 @@ def _list_functions(plugin: Any) -> Iterator[tuple[str, Any]]:
 def _list_arguments(function: Any) -> list[str]:
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()
-    return [one.name for one in parameters if one.kind in kinds and one.default is inspect.Parameter.empty]
+    return [parameter.name for parameter in parameters if parameter.kind in kinds and parameter.default is inspect.Parameter.empty]

@@ -100,9 +100,9 @@ def collect_metrics(
     metrics.setdefault("RANGE_FOR_STREAMS", lambda: (1, max(metrics["RANGE_FOR_ASYNC_INFER_REQUESTS"]()[1], 1)))
     stated = metrics["OPTIMIZATION_CAPABILITIES"]
     metrics["OPTIMIZATION_CAPABILITIES"] = lambda: _add_export(stated() if callable(stated) else stated, can_export)
-    for name, (wanted, is_right) in _TYPES.items():
+    for name, (expected, is_right) in _TYPES.items():
         if name in metrics:
-            metrics[name] = _check_when_read(metrics[name], name, wanted, is_right, blame)
+            metrics[name] = _check_when_read(metrics[name], name, expected, is_right, blame)
     metrics["IMPORT_EXPORT_SUPPORT"] = can_export
     metrics["SUPPORTED_CONFIG_KEYS"] = tuple(sorted(keys))
     metrics["SUPPORTED_METRICS"] = tuple(sorted((*metrics, "SUPPORTED_METRICS")))
@@ -126,11 +126,11 @@ def _add_export(capabilities: Any, can_export: bool) -> Any:
     return (*others, "EXPORT_IMPORT") if can_export else others
 
 
-def _check_when_read(value: Any, name: str, wanted: str, is_right: Callable[[Any], bool], blame: str) -> Callable[[], Any]:
+def _check_when_read(value: Any, name: str, expected: str, is_right: Callable[[Any], bool], blame: str) -> Callable[[], Any]:
     def read() -> Any:
         result = value() if callable(value) else value
         if not is_right(result):
-            raise PluginError(f"{blame} returns {result!r} for the metric {name}; expected {wanted}")
+            raise PluginError(f"{blame} returns {result!r} for the metric {name}; expected {expected}")
         return result
 
     return read

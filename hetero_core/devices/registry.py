@@ -112,17 +112,17 @@ class Registry:
 
         Raises: DeviceNotFoundError, DeviceUnavailableError with the reason, PluginError.
         """
-        found = self._devices.get(name)
-        if found is not None:
-            return found
+        existing = self._devices.get(name)
+        if existing is not None:
+            return existing
         if name in _being_created.get():
             raise PluginError(f"device {name} is asked for while it is being created, by {' -> '.join(_being_created.get())}")
         announcement = self.announcement(name)
         with self._lock:
             lock = self._lock_of_name.setdefault(name, threading.Lock())
         with lock:
-            found = self._devices.get(name)
-            return self._create_in_time(name, announcement) if found is None else found
+            existing = self._devices.get(name)
+            return self._create_in_time(name, announcement) if existing is None else existing
 
     def created(self, name: str) -> bool:
         """Says whether the device was created already."""
@@ -172,9 +172,9 @@ class Registry:
     def _close_unused(self) -> None:
         """Closes the retired devices that nobody holds any more. Looked for where names come and go, so that none piles up."""
         with self._lock:
-            unused = [one for one in self._retired if one.device() is None]
-            self._retired = [one for one in self._retired if one not in unused]
-        _close_all([one.closer for one in unused])
+            unused = [retired for retired in self._retired if retired.device() is None]
+            self._retired = [retired for retired in self._retired if retired not in unused]
+        _close_all([retired.closer for retired in unused])
 
     def close(self) -> None:
         """Closes every device that was created, the retired ones, too; the first error is raised after all were tried."""
@@ -182,7 +182,7 @@ class Registry:
             self._is_closed = True
             for name in self._devices:
                 self._lent.pop((name, id(self._announced[name][0].plugin)), None)
-            devices = [*(one.closer for one in self._retired), *self._lent.values(), *self._devices.values()]
+            devices = [*(retired.closer for retired in self._retired), *self._lent.values(), *self._devices.values()]
             self._retired, self._lent, self._devices = [], {}, {}
             hanging = list(self._hanging.values())
         for announcement in hanging:
@@ -233,15 +233,15 @@ class Registry:
         """Returns the device that has the name from here on: this one, unless it comes too late for that."""
         with self._lock:
             if not self._is_closed:
-                kept = self._devices.setdefault(name, device) if self._is_announced(name, announcement) else device
+                holder = self._devices.setdefault(name, device) if self._is_announced(name, announcement) else device
                 if self._devices.get(name) is not device:
                     self._retire(name, announcement, device)
-                return kept
+                return holder
         device.close()
         return device
 
     def _is_announced(self, name: str, announcement: Announcement) -> bool:
-        return any(one is announcement for one in self._announced.get(name, ()))
+        return any(candidate is announcement for candidate in self._announced.get(name, ()))
 
     def _create(self, name: str, announcement: Announcement) -> Device:
         return call_plugin(
@@ -364,5 +364,5 @@ def _check_api(plugin: Any, provenance: Provenance) -> None:
     if not (isinstance(required, tuple) and len(required) == 2 and all(isinstance(part, int) for part in required)):
         raise PluginError(f"{provenance} states requires_api = {required!r}; expected (major, minor)")
     if required[0] != hookspecs.API[0] or required[1] > hookspecs.API[1]:
-        found, wanted = (".".join(map(str, version)) for version in (hookspecs.API, required))
-        raise PluginError(f"{provenance} requires the plugin API {wanted}; this hetero-core has {found}")
+        offered, needed = (".".join(map(str, version)) for version in (hookspecs.API, required))
+        raise PluginError(f"{provenance} requires the plugin API {needed}; this hetero-core has {offered}")

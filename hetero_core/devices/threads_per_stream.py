@@ -11,16 +11,16 @@ from hetero_core.errors import ConfigValueError
 OLD_KEY = "CPU_THREADS_PER_STREAM"
 
 
-def multiply_streams(given: Mapping[str, Any], *, device: str) -> Mapping[str, Any]:
+def multiply_streams(config: Mapping[str, Any], *, device: str) -> Mapping[str, Any]:
     """Returns the values with INFERENCE_NUM_THREADS in place of CPU_THREADS_PER_STREAM: that many times the streams of the same call.
 
     Raises: ConfigValueError where one of the two is no number of 1 or more, or the number of streams follows from the threads.
     """
     own = f"{device.partition(':')[0].partition('.')[0]}_THROUGHPUT_STREAMS"
     names = (STREAMS_KEY, "CPU_THROUGHPUT_STREAMS", own)
-    folded = {name.strip().upper(): value for name, value in given.items() if isinstance(name, str)}
+    folded = {name.strip().upper(): value for name, value in config.items() if isinstance(name, str)}
     if OLD_KEY not in folded:
-        return given
+        return config
     streams = next((folded[name] for name in names if name in folded), 1)
     threads = _read_count(folded[OLD_KEY])
     is_throughput = str(folded.get(HINT_KEY, "")).strip().upper() == THROUGHPUT and not any(name in folded for name in names)
@@ -30,7 +30,7 @@ def multiply_streams(given: Mapping[str, Any], *, device: str) -> Mapping[str, A
             f"{folded[OLD_KEY]!r} and {'the hint THROUGHPUT' if is_throughput else repr(streams)}; {THREADS_KEY} says how many threads all "
             "streams have together"
         )
-    others = {name: value for name, value in given.items() if not isinstance(name, str) or name.strip().upper() != OLD_KEY}
+    others = {name: value for name, value in config.items() if not isinstance(name, str) or name.strip().upper() != OLD_KEY}
     total = threads * (_read_count(streams) or 1)
     if others.get(THREADS_KEY, total) != total:
         raise ConfigValueError(

@@ -150,8 +150,8 @@ def note_place(place: str) -> Iterator[None]:
     try:
         yield
     finally:
-        for one, before in watches:
-            one.place = before
+        for entry, before in watches:
+            entry.place = before
 
 
 def is_watched() -> bool:

@@ -91,14 +91,14 @@ class NodeProber:
         return [answers[name] for name in names]
 
 
-def list_element_types(found: ValueType) -> tuple[str | None, ...]:
+def list_element_types(value_type: ValueType) -> tuple[str | None, ...]:
     """Returns the element types in a type, keys of maps included; None for one that is not known."""
-    if isinstance(found, TensorType):
-        return (found.dtype,)
-    if isinstance(found, SequenceType | OptionalType):
-        return list_element_types(found.element)
-    assert isinstance(found, MapType)
-    return (found.key, *list_element_types(found.value))
+    if isinstance(value_type, TensorType):
+        return (value_type.dtype,)
+    if isinstance(value_type, SequenceType | OptionalType):
+        return list_element_types(value_type.element)
+    assert isinstance(value_type, MapType)
+    return (value_type.key, *list_element_types(value_type.value))
 
 
 def _open_weights(network: Network) -> Network:

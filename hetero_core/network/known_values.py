@@ -110,10 +110,10 @@ def _gather(node: Node, inputs: Arrays) -> Any:
 
 
 def _slice(node: Node, inputs: Arrays) -> Any:
-    given = [list(node.attributes[key]) if key in node.attributes else None for key in ("starts", "ends", "axes")]
+    bounds = [list(node.attributes[key]) if key in node.attributes else None for key in ("starts", "ends", "axes")]
     for index, array in enumerate(inputs[1:4]):
-        given[index] = None if array is None else array.tolist()
-    starts, ends, axes = given
+        bounds[index] = None if array is None else array.tolist()
+    starts, ends, axes = bounds
     if starts is None or ends is None:
         return None
     steps = inputs[4].tolist() if len(inputs) > 4 and inputs[4] is not None else [1] * len(starts)

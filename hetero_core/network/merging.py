@@ -35,10 +35,10 @@ def _merge_tensors(first: TensorType, second: TensorType) -> TensorType | None:
     if len(first.shape) != len(second.shape):
         return None
     shape: list[Dimension] = []
-    for one, other in zip(first.shape, second.shape, strict=True):
-        if isinstance(one, int) and isinstance(other, int) and one != other:
+    for size, other in zip(first.shape, second.shape, strict=True):
+        if isinstance(size, int) and isinstance(other, int) and size != other:
             return None
-        shape.append(other if one is None or (isinstance(one, str) and isinstance(other, int)) else one)
+        shape.append(other if size is None or (isinstance(size, str) and isinstance(other, int)) else size)
     return TensorType(dtype, tuple(shape))
 
 

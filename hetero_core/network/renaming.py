@@ -73,18 +73,18 @@ class FreshNames:
                 self._nodes.add(node.name)
                 self._values.update(node.outputs)
 
-    def value(self, wanted: str) -> str:
+    def value(self, proposal: str) -> str:
         """Returns the name itself or, where it is taken, with a number."""
-        return _claim(self._values, wanted)
+        return _claim(self._values, proposal)
 
-    def node(self, wanted: str) -> str:
+    def node(self, proposal: str) -> str:
         """Returns the name itself or, where it is taken, with a number."""
-        return _claim(self._nodes, wanted)
+        return _claim(self._nodes, proposal)
 
 
-def _claim(taken: set[str], wanted: str) -> str:
-    name, count = wanted, 1
-    while name in taken:
-        name, count = f"{wanted}_{count}", count + 1
-    taken.add(name)
+def _claim(names: set[str], proposal: str) -> str:
+    name, count = proposal, 1
+    while name in names:
+        name, count = f"{proposal}_{count}", count + 1
+    names.add(name)
     return name

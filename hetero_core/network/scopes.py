@@ -129,10 +129,10 @@ def bind_call(
 
     Raises: InvalidNetworkError when the call passes more than the function takes.
     """
-    for kind, given, formal in (("inputs", proto.input, function.input), ("outputs", proto.output, function.output)):
-        if len(given) > len(formal):
+    for kind, passed, formal in (("inputs", proto.input, function.input), ("outputs", proto.output, function.output)):
+        if len(passed) > len(formal):
             raise InvalidNetworkError(
-                f"{owner} has {len(given)} {kind}; its function '{function.name}' takes {len(formal)}. Correct the call."
+                f"{owner} has {len(passed)} {kind}; its function '{function.name}' takes {len(formal)}. Correct the call."
             )
     values = dict.fromkeys(function.input, "")
     values.update(zip(function.input, (scope.value(name) for name in proto.input), strict=False))

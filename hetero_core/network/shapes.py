@@ -170,12 +170,12 @@ class _Inference:
         types[name] = merged
         return merged != known
 
-    def _compare(self, graph: Graph, types: Mapping[str, ValueType], found: Mapping[str, ValueType]) -> None:
+    def _compare(self, graph: Graph, types: Mapping[str, ValueType], inferred: Mapping[str, ValueType]) -> None:
         """Notes whether the declarations say more than onnx inferred, of a value that something else depends on."""
         if not self.declared_more:
             consumers, is_body = graph.index_of_consumers, not isinstance(graph, Network)
             self.declared_more = any(
-                found.get(name) != known and (is_body or name in consumers) and name not in graph.initializers
+                inferred.get(name) != known and (is_body or name in consumers) and name not in graph.initializers
                 for name, known in types.items()
             )
 
@@ -222,11 +222,11 @@ class _Inference:
             bodies = node.bodies
             if bodies:
                 node = _with_bodies(node, {key: self.sweep(body, scope, around) for key, body in bodies.items()})
-            node, found = self._infer_node(node, scope, around, known)
+            node, types_of_node = self._infer_node(node, scope, around, known)
             nodes.append(node)
             known.update(compute_known_value(node, scope, around))
-            found.update((name, known[name].type) for name in node.writes if name in known)
-            for name, inferred in found.items():
+            types_of_node.update((name, known[name].type) for name in node.writes if name in known)
+            for name, inferred in types_of_node.items():
                 if self._merge(graph, types, name, inferred):
                     learnt = True
                     self.fresh.add(name)

@@ -131,11 +131,11 @@ def find_contradiction(border: Border, inputs: Sequence[ValueSpec], outputs: Seq
     if len(set(tied)) < len(tied):
         return "an input or an output is tied twice"
     for state in border.states:
-        given, made = spec_of_input.get(state.input), spec_of_output.get(state.output)
-        if given is None or made is None:
+        source, target = spec_of_input.get(state.input), spec_of_output.get(state.output)
+        if source is None or target is None:
             return f"output '{state.output}' is tied to input '{state.input}', and one of them is not there"
-        if merge_types(given.type, made.type) is None or merge_types(given.type, state.initial.type) is None:
-            return f"output {made} and the first value {state.initial.type} are tied to input {given}"
+        if merge_types(source.type, target.type) is None or merge_types(source.type, state.initial.type) is None:
+            return f"output {target} and the first value {state.initial.type} are tied to input {source}"
     for name, constant in border.defaults.items():
         if name not in spec_of_input or merge_types(spec_of_input[name].type, constant.type) is None:
             return f"the default of input '{name}' is {constant.type}, which the input does not take"

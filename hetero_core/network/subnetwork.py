@@ -64,14 +64,14 @@ def _find_boundary(network: Network, positions: list[int], nodes: tuple[Node, ..
     producer, consumers = network.index_of_producer, network.index_of_consumers
     returned, rank_of_input = network.names_of_outputs, network.index_of_input
     boundary = _Boundary()
-    given: dict[str, None] = {}
+    captured: dict[str, None] = {}
     producers: dict[str, None] = {}
     for node in nodes:
         for value in node.reads:
             if value in network.initializers:
                 boundary.initializers[value] = network.initializers[value]
             elif value not in producer:
-                given[value] = None
+                captured[value] = None
             elif producer[value] not in inside:
                 producers[value] = None
         boundary.outputs.extend(
@@ -79,7 +79,7 @@ def _find_boundary(network: Network, positions: list[int], nodes: tuple[Node, ..
             for value in node.writes
             if value in returned or any(consumer not in inside for consumer in consumers.get(value, ()))
         )
-    boundary.inputs.extend(sorted(given, key=rank_of_input.__getitem__))
+    boundary.inputs.extend(sorted(captured, key=rank_of_input.__getitem__))
     boundary.inputs.extend(
         sorted(producers, key=lambda value: (producer[value], network.nodes[producer[value]].outputs.index(value)))
     )

@@ -99,10 +99,10 @@ def _shorten(shape: tuple[int, ...]) -> str:
     return str(list(shape)) if len(shape) <= 8 else f"{[*shape[:8]]} and {len(shape) - 8} more"
 
 
-def _check_length(found: int, expected: int, unit: str, owner: str) -> None:
-    if found != expected:
+def _check_length(actual: int, expected: int, unit: str, owner: str) -> None:
+    if actual != expected:
         raise NetworkReadError(
-            f"{owner} takes {expected} {unit} by its type and shape, but holds {found}; the file is damaged or was written wrongly. "
+            f"{owner} takes {expected} {unit} by its type and shape, but holds {actual}; the file is damaged or was written wrongly. "
             "Export or copy it again."
         )
 

@@ -35,7 +35,7 @@ def executed_to_html(network: Network) -> str:
 def _write_row(index: int, node: Node, network: Network) -> str:
     told = node.attributes
     subgraph = f" ({told['path']})" if "path" in told else ""
-    made = ", ".join(f"{value}: {kind}" if (kind := network.type_of(value)) is not None else value for value in node.outputs)
+    outputs = ", ".join(f"{value}: {kind}" if (kind := network.type_of(value)) is not None else value for value in node.outputs)
     cells = (
         node.name,
         node.op_type,
@@ -43,7 +43,7 @@ def _write_row(index: int, node: Node, network: Network) -> str:
         told.get("kernel", ""),
         ", ".join(told.get("original_names", ())),
         ", ".join(node.inputs),
-        made,
+        outputs,
         ", ".join(told.get("layouts", ())),
     )
     time = f"{told['microseconds']:.1f}" if "microseconds" in told else ""

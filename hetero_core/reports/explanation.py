@@ -101,14 +101,14 @@ def describe_explanation(plan: Plan, explanation: Explanation) -> str:
     lines += [f"    {answer.device.ljust(width)}  {words[answer.takes]:3}  {answer.reason}" for answer in explanation.answers]
     lines += ["  kept apart on one device:"] if explanation.conflicts or not explanation.is_complete else []
     lines += [
-        f"    {'' if one.node == explanation.node else f'{one.node}, of the same subgraph: '}{describe_conflict(plan, one)}"
-        for one in explanation.conflicts
+        f"    {'' if entry.node == explanation.node else f'{entry.node}, of the same subgraph: '}{describe_conflict(plan, entry)}"
+        for entry in explanation.conflicts
     ]
     if not explanation.is_complete:
         lines.append(f"    not all is known: {plan.unexplained} nodes of this large network were not looked at")
     for title, boundaries in (("reads from outside", explanation.reads), ("makes for others", explanation.makes)):
         lines += [f"  {title}:"] if boundaries else []
-        lines += [f"    {describe_boundary(one)}" for one in boundaries]
+        lines += [f"    {describe_boundary(entry)}" for entry in boundaries]
     return "\n".join(lines)
 
 
@@ -121,9 +121,11 @@ def explanation_to_json(explanation: Explanation) -> dict[str, Any]:
         "device": explanation.device,
         "subgraph": None if stage is None else stage.index,
         "pin": explanation.pin,
-        "devices": [{"device": one.device, "takes": one.takes, "reason": one.reason} for one in explanation.answers],
-        "conflicts": [{"node": one.node, "subgraph": one.subgraph, "path": list(one.path)} for one in explanation.conflicts],
+        "devices": [{"device": entry.device, "takes": entry.takes, "reason": entry.reason} for entry in explanation.answers],
+        "conflicts": [
+            {"node": entry.node, "subgraph": entry.subgraph, "path": list(entry.path)} for entry in explanation.conflicts
+        ],
         "conflicts_complete": explanation.is_complete,
-        "reads": [one.value for one in explanation.reads],
-        "makes": [one.value for one in explanation.makes],
+        "reads": [entry.value for entry in explanation.reads],
+        "makes": [entry.value for entry in explanation.makes],
     }

@@ -58,7 +58,7 @@ def find_links(plan: Plan) -> Links:
     links = [Link(source, target, tuple(group)) for (source, target), group in between.items()]
     for readers, group in values_of_readers.items():
         place = len(plan.stages) + len(terminals)
-        terminals.append(Terminal(tuple(one.value for one in group), is_input=True))
+        terminals.append(Terminal(tuple(entry.value for entry in group), is_input=True))
         links += [Link(place, reader, tuple(group)) for reader in readers]
     crossing = {boundary.value for boundary in plan.boundaries}
     for stage in plan.stages:

@@ -77,12 +77,13 @@ def _list_fields(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> dict[s
             for stage in plan.stages
         ],
         "boundaries": [
-            [one.value, str(one.type), describe_bytes(one), one.producer, list(one.consumers)] for one in plan.boundaries
+            [entry.value, str(entry.type), describe_bytes(entry), entry.producer, list(entry.consumers)]
+            for entry in plan.boundaries
         ],
         "refusals": {name: dict(reasons) for name, reasons in plan.refusals.items()},
         "refused": [name for name in plan.operator_of_node if name not in plan.device_of_node],
         "pins": dict(plan.pins),
-        "conflicts": [[one.node, describe_conflict(plan, one)] for one in plan.conflicts],
+        "conflicts": [[entry.node, describe_conflict(plan, entry)] for entry in plan.conflicts],
         "note": " ".join(_list_notes(plan)),
     }
 

@@ -81,16 +81,16 @@ def _name_tracks(title: str, number: int, name: str, width: int) -> list[Event]:
     return events
 
 
-def _write_slice(one: Slice, process: int, track: int) -> Event:
+def _write_slice(piece: Slice, process: int, track: int) -> Event:
     return {
         "ph": "X",
-        "name": one.name,
-        "cat": one.category,
+        "name": piece.name,
+        "cat": piece.category,
         "pid": process,
         "tid": track,
-        "ts": one.begin / 1000,
-        "dur": (one.end - one.begin) / 1000,
-        "args": dict(one.arguments),
+        "ts": piece.begin / 1000,
+        "dur": (piece.end - piece.begin) / 1000,
+        "args": dict(piece.arguments),
     }
 
 
@@ -124,10 +124,16 @@ def _draw_request(profile: Profile, request: int) -> Block:
     parts = [_make_slice("queue wait", "queue", profile.requested, began, {"request": request})]
     if profile.began is not None:
         parts.append(_make_slice("run", "run", began, end, {"request": request}))
-    for one in profile.fallbacks:
-        reason = {"request": request, "subgraph": "/".join(map(str, one.path)), "reason": one.reason}
+    for fallback in profile.fallbacks:
+        reason = {"request": request, "subgraph": "/".join(map(str, fallback.path)), "reason": fallback.reason}
         parts.append(
-            _make_slice(f"{one.device} failed: load on {one.target}", "fallback", one.begin, one.begin + one.seconds, reason)
+            _make_slice(
+                f"{fallback.device} failed: load on {fallback.target}",
+                "fallback",
+                fallback.begin,
+                fallback.begin + fallback.seconds,
+                reason,
+            )
         )
     return Block.make(_REQUESTS, _make_slice(f"request {request}", "request", profile.requested, end, arguments), parts)
 

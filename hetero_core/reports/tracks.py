@@ -37,9 +37,9 @@ class Block:
     @classmethod
     def make(cls, process: str, frame: Slice, parts: Sequence[Slice]) -> Block:
         """Returns the block; a frame that is shorter than its parts grows, to one nanosecond at least."""
-        inside = _lay_end_to_end(frame, sorted(parts, key=lambda one: one.begin))
-        begin = min([frame.begin, *(one.begin for one in inside)])
-        end = max([frame.end, begin + 1, *(one.end for one in inside)])
+        inside = _lay_end_to_end(frame, sorted(parts, key=lambda part: part.begin))
+        begin = min([frame.begin, *(part.begin for part in inside)])
+        end = max([frame.end, begin + 1, *(part.end for part in inside)])
         grown = replace(frame, begin=begin, end=end)
         rows = _assign_rows(inside)
         width = 1 + max((row for row, _ in rows), default=0)
@@ -84,7 +84,7 @@ def assign_tracks(blocks: Iterable[Block]) -> dict[Block, int]:
     """Returns the first track of each block under the heading of its process: the lowest with room for its whole width."""
     free_of_process: dict[str, list[int]] = {}
     tracks: dict[Block, int] = {}
-    for block in sorted(blocks, key=lambda one: (one.frame.begin, -one.frame.end)):
+    for block in sorted(blocks, key=lambda entry: (entry.frame.begin, -entry.frame.end)):
         free = free_of_process.setdefault(block.process, [])
         first = next(
             track

@@ -23,29 +23,29 @@ _MEMORIES = {2: "cuda", 10: "rocm", 12: "ext"}
 
 
 def order_inputs(
-    given: Mapping[str, Any], specs: Sequence[ValueSpec], *, network: str, border: Border = EMPTY_BORDER
+    inputs: Mapping[str, Any], specs: Sequence[ValueSpec], *, network: str, border: Border = EMPTY_BORDER
 ) -> tuple[Any, ...]:
     """Returns the values in the order of the specs, each checked and as the device wants it; defaults for those that are left out.
 
     Raises: InputNameError for unknown and missing names, InputTypeError, InputShapeError.
     """
     names = [spec.name for spec in specs]
-    for name in given:
+    for name in inputs:
         if name not in names:
             hint = suggest(str(name), names) or ";"
             raise InputNameError(f"network '{network}' has no input '{name}'{hint} its inputs are {enumerate_choices(names)}")
     missing = [
         spec
         for spec in specs
-        if spec.name not in given and not isinstance(spec.type, OptionalType) and spec.name not in border.defaults
+        if spec.name not in inputs and not isinstance(spec.type, OptionalType) and spec.name not in border.defaults
     ]
     if missing:
         raise InputNameError(f"network '{network}' misses the inputs " + "; ".join(str(spec) for spec in missing))
     sizes: dict[str, tuple[int, str]] = {}
     ordered = tuple(
         border.defaults[spec.name].array
-        if spec.name not in given and spec.name in border.defaults
-        else convert_value(given.get(spec.name), spec, network=network, sizes=sizes)
+        if spec.name not in inputs and spec.name in border.defaults
+        else convert_value(inputs.get(spec.name), spec, network=network, sizes=sizes)
         for spec in specs
     )
     if border.bounds:
@@ -76,16 +76,16 @@ def describe_plain(specs: Sequence[ValueSpec]) -> Plain | None:
     return tuple(plain)
 
 
-def take_plain(given: Any, plain: Plain) -> tuple[Any, ...] | None:
+def take_plain(inputs: Any, plain: Plain) -> tuple[Any, ...] | None:
     """Returns the arrays in order where each is exactly what is wanted, None else, for `order_inputs` to look closer.
 
     0.4 us an input; `order_inputs`, which must word every error, takes 4.
     """
-    if type(given) is not dict or len(given) != len(plain):
+    if type(inputs) is not dict or len(inputs) != len(plain):
         return None
     ordered = []
     for name, shape, dtype in plain:
-        array = given.get(name)
+        array = inputs.get(name)
         if type(array) is not np.ndarray or array.dtype is not dtype or array.shape != shape or not array.flags.c_contiguous:
             return None
         ordered.append(array)
@@ -122,20 +122,20 @@ def _find_memory(value: Any) -> str | None:
     return f"{_MEMORIES[int(kind)]}:{index}" if int(kind) in _MEMORIES else None
 
 
-def _check_in_place(value: Any, wanted: TensorType, where: str, sizes: dict[str, tuple[int, str]]) -> Any:
+def _check_in_place(value: Any, value_type: TensorType, where: str, sizes: dict[str, tuple[int, str]]) -> Any:
     """Returns an array of any library, checked by what it says of itself: PyTorch writes "torch.float32" where NumPy has "float32"."""
     dtype_name = str(value.dtype).rpartition(".")[2]
-    if wanted.dtype is not None and dtype_name != _spell(wanted.dtype):
-        raise InputTypeError(f"{where}: expected {wanted.dtype}, got {dtype_name}; convert it where it lies")
-    check_shape(tuple(value.shape), wanted, where, sizes)
+    if value_type.dtype is not None and dtype_name != _spell(value_type.dtype):
+        raise InputTypeError(f"{where}: expected {value_type.dtype}, got {dtype_name}; convert it where it lies")
+    check_shape(tuple(value.shape), value_type, where, sizes)
     return value
 
 
-def count_copied_bytes(given: Mapping[str, Any], ordered: Sequence[Any], specs: Sequence[ValueSpec]) -> int:
+def count_copied_bytes(inputs: Mapping[str, Any], ordered: Sequence[Any], specs: Sequence[ValueSpec]) -> int:
     """Returns the bytes of tensors that the door had to copy, lists and other values without memory of their own included."""
     copied = 0
     for spec, value in zip(specs, ordered, strict=True):
-        source = given.get(spec.name)
+        source = inputs.get(spec.name)
         if isinstance(value, np.ndarray) and source is not None and not _is_same_memory(source, value):
             copied += value.nbytes
     return copied
@@ -150,49 +150,49 @@ def _is_same_memory(source: Any, array: np.ndarray[Any, Any]) -> bool:
     return source_array is not None and np.may_share_memory(source_array, array)
 
 
-def _convert(value: Any, wanted: ValueType, where: str, sizes: dict[str, tuple[int, str]]) -> Any:
-    if isinstance(wanted, OptionalType):
-        return None if value is None else _convert(value, wanted.element, where, sizes)
-    if isinstance(wanted, SequenceType):
+def _convert(value: Any, value_type: ValueType, where: str, sizes: dict[str, tuple[int, str]]) -> Any:
+    if isinstance(value_type, OptionalType):
+        return None if value is None else _convert(value, value_type.element, where, sizes)
+    if isinstance(value_type, SequenceType):
         if not isinstance(value, list | tuple):
-            raise InputTypeError(f"{where}: expected a list for {wanted}, got {type(value).__name__}")
-        return [_convert(item, wanted.element, f"{where}, item {index}", {}) for index, item in enumerate(value)]
-    if isinstance(wanted, MapType):
+            raise InputTypeError(f"{where}: expected a list for {value_type}, got {type(value).__name__}")
+        return [_convert(item, value_type.element, f"{where}, item {index}", {}) for index, item in enumerate(value)]
+    if isinstance(value_type, MapType):
         if not isinstance(value, Mapping):
-            raise InputTypeError(f"{where}: expected a dict for {wanted}, got {type(value).__name__}")
-        return {_convert_key(key, wanted, where): _convert_entry(key, entry, wanted, where) for key, entry in value.items()}
-    return _convert_tensor(value, wanted, where, sizes)
+            raise InputTypeError(f"{where}: expected a dict for {value_type}, got {type(value).__name__}")
+        return {_convert_key(key, value_type, where): _convert_entry(key, entry, value_type, where) for key, entry in value.items()}
+    return _convert_tensor(value, value_type, where, sizes)
 
 
-def _convert_key(key: Any, wanted: MapType, where: str) -> str | int:
+def _convert_key(key: Any, value_type: MapType, where: str) -> str | int:
     """Returns a key as a Python text or integer."""
-    if isinstance(key, str) if wanted.key == "string" else isinstance(key, int | np.integer) and not isinstance(key, bool):
+    if isinstance(key, str) if value_type.key == "string" else isinstance(key, int | np.integer) and not isinstance(key, bool):
         return str(key) if isinstance(key, str) else int(key)
-    raise InputTypeError(f"{where}: expected keys of {wanted.key} for {wanted}, got {key!r}")
+    raise InputTypeError(f"{where}: expected keys of {value_type.key} for {value_type}, got {key!r}")
 
 
-def _convert_entry(key: Any, value: Any, wanted: MapType, where: str) -> Any:
+def _convert_entry(key: Any, value: Any, value_type: MapType, where: str) -> Any:
     """Returns a number or text of a map as a Python one; any other value as it is converted elsewhere."""
     where = f"{where}, key {key!r}"
-    dtype = wanted.value.dtype if isinstance(wanted.value, TensorType) else None
+    dtype = value_type.value.dtype if isinstance(value_type.value, TensorType) else None
     array = np.asarray(value, dtype=object) if isinstance(value, str) else np.asarray(value)
     if dtype is None or array.shape != ():
-        return _convert(value, wanted.value, where, {})
+        return _convert(value, value_type.value, where, {})
     kinds = {"string": "O", "bool": "b"}.get(dtype, "iuf" if "float" in dtype else "iu")
     if array.dtype.kind not in kinds:
-        raise InputTypeError(f"{where}: expected one {dtype} for {wanted}, got {value!r}")
+        raise InputTypeError(f"{where}: expected one {dtype} for {value_type}, got {value!r}")
     return array.item()
 
 
-def _convert_tensor(value: Any, wanted: TensorType, where: str, sizes: dict[str, tuple[int, str]]) -> Any:
-    array = _as_array(value, wanted, where)
+def _convert_tensor(value: Any, value_type: TensorType, where: str, sizes: dict[str, tuple[int, str]]) -> Any:
+    array = _as_array(value, value_type, where)
     array_dtype = dtype_of_numpy(array.dtype)
-    if wanted.dtype is not None and array_dtype != wanted.dtype:
+    if value_type.dtype is not None and array_dtype != value_type.dtype:
         raise InputTypeError(
-            f"{where}: expected {wanted.dtype}, got {array_dtype or array.dtype}; convert it with array.astype('{_spell(wanted.dtype)}')"
-            + _suggest_precision(where, array_dtype)
+            f"{where}: expected {value_type.dtype}, got {array_dtype or array.dtype}; "
+            f"convert it with array.astype('{_spell(value_type.dtype)}')" + _suggest_precision(where, array_dtype)
         )
-    check_shape(array.shape, wanted, where, sizes)
+    check_shape(array.shape, value_type, where, sizes)
     if array_dtype == "string" and array.dtype != object:
         return array.astype(object)
     return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("=")) if array.ndim else array
@@ -202,18 +202,18 @@ def _spell(dtype: str) -> str:
     return numpy_dtype(dtype).name
 
 
-def _suggest_precision(where: str, found: str | None) -> str:
+def _suggest_precision(where: str, dtype: str | None) -> str:
     """Returns the call that would let the network take arrays of this type, where there is one."""
-    if found is None or found == "string" or not where.startswith("input '"):
+    if dtype is None or dtype == "string" or not where.startswith("input '"):
         return ""
     name = where.removeprefix("input '").partition("'")[0]
-    return f", or let the network take it: network.with_inputs({{'{name}': InputInfo(precision='{precision_of_dtype(found)}')}})"
+    return f", or let the network take it: network.with_inputs({{'{name}': InputInfo(precision='{precision_of_dtype(dtype)}')}})"
 
 
-def _as_array(value: Any, wanted: TensorType, where: str) -> np.ndarray[Any, Any]:
+def _as_array(value: Any, value_type: TensorType, where: str) -> np.ndarray[Any, Any]:
     if isinstance(value, np.ndarray):
         return value
-    untyped = convert_untyped(value, wanted, where)
+    untyped = convert_untyped(value, value_type, where)
     if untyped is not None:
         return untyped
     try:
@@ -222,48 +222,50 @@ def _as_array(value: Any, wanted: TensorType, where: str) -> np.ndarray[Any, Any
         raise InputTypeError(f"{where}: this {type(value).__name__} gives no array: {error}") from error
     if array is None:
         raise InputTypeError(
-            f"{where}: expected an array for {wanted}, got {type(value).__name__}; give anything with __array__ or __dlpack__, "
+            f"{where}: expected an array for {value_type}, got {type(value).__name__}; give anything with __array__ or __dlpack__, "
             "numbers or lists of them"
         )
     return array
 
 
-def check_shape(shape: tuple[int, ...], wanted: TensorType, where: str, sizes: dict[str, tuple[int, str]]) -> None:
+def check_shape(shape: tuple[int, ...], value_type: TensorType, where: str, sizes: dict[str, tuple[int, str]]) -> None:
     """Raises InputShapeError when a shape is not of the wanted type, or gives a named dimension a second size."""
-    if wanted.shape is None:
+    if value_type.shape is None:
         return
-    if len(shape) != len(wanted.shape):
-        raise InputShapeError(f"{_word_shapes(shape, wanted, where)}: {len(shape)} dimensions instead of {len(wanted.shape)}")
-    for axis, (size, dimension) in enumerate(zip(shape, wanted.shape, strict=True)):
+    if len(shape) != len(value_type.shape):
+        raise InputShapeError(
+            f"{_word_shapes(shape, value_type, where)}: {len(shape)} dimensions instead of {len(value_type.shape)}"
+        )
+    for axis, (size, dimension) in enumerate(zip(shape, value_type.shape, strict=True)):
         if isinstance(dimension, int) and size != dimension:
             raise InputShapeError(
-                f"{_word_shapes(shape, wanted, where)}: axis {axis} has {size} instead of {dimension}"
-                + _suggest_shape(where, shape, wanted)
+                f"{_word_shapes(shape, value_type, where)}: axis {axis} has {size} instead of {dimension}"
+                + _suggest_shape(where, shape, value_type)
             )
         if isinstance(dimension, str):
             first = sizes.setdefault(dimension, (size, where))
             if first[0] != size:
                 raise InputShapeError(
-                    f"{_word_shapes(shape, wanted, where)}: '{dimension}' is {size} here and {first[0]} in {first[1]}"
+                    f"{_word_shapes(shape, value_type, where)}: '{dimension}' is {size} here and {first[0]} in {first[1]}"
                 )
 
 
-def _word_shapes(shape: tuple[int, ...], wanted: TensorType, where: str) -> str:
-    return f"{where}: expected shape {TensorType(None, wanted.shape)}, got {list(shape)}".replace("unknown[", "[")
+def _word_shapes(shape: tuple[int, ...], value_type: TensorType, where: str) -> str:
+    return f"{where}: expected shape {TensorType(None, value_type.shape)}, got {list(shape)}".replace("unknown[", "[")
 
 
-def fits_shape(shape: tuple[int, ...], wanted: Sequence[int | str | None]) -> bool:
+def fits_shape(shape: tuple[int, ...], declared: Sequence[int | str | None]) -> bool:
     """Says whether a shape has the wanted rank, and the wanted size wherever one is fixed."""
-    if shape == wanted:
+    if shape == declared:
         return True
-    return len(shape) == len(wanted) and all(
-        size == dimension for size, dimension in zip(shape, wanted, strict=True) if isinstance(dimension, int)
+    return len(shape) == len(declared) and all(
+        size == dimension for size, dimension in zip(shape, declared, strict=True) if isinstance(dimension, int)
     )
 
 
-def _suggest_shape(where: str, shape: tuple[int, ...], wanted: TensorType) -> str:
+def _suggest_shape(where: str, shape: tuple[int, ...], value_type: TensorType) -> str:
     """Returns the call that would let the network take images of this size, or in this order of axes; an empty text for others."""
-    expected = wanted.shape or ()
+    expected = value_type.shape or ()
     rank = len(shape)
     if rank not in (3, 4) or not where.startswith("input '"):
         return ""

@@ -153,14 +153,14 @@ class ExecutableNetwork:
             outputs = self.check_outputs(self.run_host(ordered, context), context)
         return dict(zip(self.output_names, own_outputs(outputs, ordered)))  # noqa: B905  # check_outputs has; strict takes 0.13 us
 
-    def order_inputs(self, given: Any) -> tuple[Any, ...]:
+    def order_inputs(self, inputs: Any) -> tuple[Any, ...]:
         """Returns the caller's values in the order of the inputs. Raises: InputNameError, InputShapeError, InputTypeError."""
-        plain = None if self._plain is None else take_plain(given, self._plain)
+        plain = None if self._plain is None else take_plain(inputs, self._plain)
         if plain is None and self._replacements is not None:
-            plain = self._replacements.order(given, len(self.inputs))
-        if plain is None and not is_by_name(given):
-            return self.order_inputs(name_inputs(given, self.inputs, network=self.name))
-        return order_inputs(given, self.inputs, network=self.name, border=self.border) if plain is None else plain
+            plain = self._replacements.order(inputs, len(self.inputs))
+        if plain is None and not is_by_name(inputs):
+            return self.order_inputs(name_inputs(inputs, self.inputs, network=self.name))
+        return order_inputs(inputs, self.inputs, network=self.name, border=self.border) if plain is None else plain
 
     def create_limits(self) -> RunLimits | None:
         """Returns the limits of one run, None where neither MEMORY_LIMIT nor DEADLINE is set."""
@@ -262,14 +262,14 @@ class ExecutableNetwork:
             description = f"{len(outputs)} values" if isinstance(outputs, tuple) else type(outputs).__name__
             expected = f"a tuple of {len(self.all_outputs)} outputs"
             raise PluginError(f"{self._binding.provenance} returned {description} from run; expected {expected}")
-        for value, (dtype, wanted, spec) in zip(outputs, self._promised):  # noqa: B905  # compared above; strict takes 0.13 us
+        for value, (dtype, shape, spec) in zip(outputs, self._promised):  # noqa: B905  # compared above; strict takes 0.13 us
             # NumPy has one object for each of its types: the usual comparison is of two names for it.
             if dtype is not None and (own := getattr(value, "dtype", None)) is not dtype and own != dtype:
                 named = type(value).__name__ if own is None else own
                 raise PluginError(
                     f"{self._binding.provenance} returned {named} for output '{spec.name}'; expected an array of {dtype}"
                 )
-            if wanted is not None and value.shape != wanted and not fits_shape(value.shape, wanted):
+            if shape is not None and value.shape != shape and not fits_shape(value.shape, shape):
                 raise PluginError(
                     f"{self._binding.provenance} returned shape {list(value.shape)} for output '{spec.name}'; expected {spec.type}, "
                     "as inference proves"
@@ -363,8 +363,8 @@ class ExecutableNetwork:
             self._is_closed = True
             if self.forks == FORKS.count and self.late_runs.count:
                 logger.warning("%r is not closed: %d runs that exceeded DEADLINE have not returned", self, self.late_runs.count)
-            elif self.forks == FORKS.count and (left := self._under_way.drain()):
-                logger.warning("%r is not closed: %d runs have not returned after they were cancelled", self, left)
+            elif self.forks == FORKS.count and (count := self._under_way.drain()):
+                logger.warning("%r is not closed: %d runs have not returned after they were cancelled", self, count)
             elif self.forks == FORKS.count:
                 self._binding.executor.retire()
                 if self._replacements is not None:

@@ -9,20 +9,20 @@ from hetero_core.errors import InputNameError
 from hetero_core.network.types import ValueSpec
 
 
-def is_by_name(given: Any) -> bool:
+def is_by_name(inputs: Any) -> bool:
     """Says whether the caller's inputs are a mapping without positions among its keys."""
-    return isinstance(given, Mapping) and not any(type(key) is int for key in given)
+    return isinstance(inputs, Mapping) and not any(type(key) is int for key in inputs)
 
 
-def name_inputs(given: Any, specs: Sequence[ValueSpec], *, network: str) -> Mapping[str, Any]:
+def name_inputs(inputs: Any, specs: Sequence[ValueSpec], *, network: str) -> Mapping[str, Any]:
     """Returns input name -> value. A list or tuple has one value for each input; anything else that is no mapping is the only input's.
 
     Raises: InputNameError for a number of values that the network does not take, a position that it does not have, and a name given twice.
     """
     names = [spec.name for spec in specs]
-    if isinstance(given, Mapping):
-        return _name_keys(given, names, network)
-    values = given if isinstance(given, list | tuple) else (given,)
+    if isinstance(inputs, Mapping):
+        return _name_keys(inputs, names, network)
+    values = inputs if isinstance(inputs, list | tuple) else (inputs,)
     if len(values) != len(names):
         advice = "; a single input that is a list goes by its name, or as an array" if len(names) == 1 else ""
         raise InputNameError(
@@ -31,10 +31,10 @@ def name_inputs(given: Any, specs: Sequence[ValueSpec], *, network: str) -> Mapp
     return dict(zip(names, values, strict=True))
 
 
-def _name_keys(given: Mapping[Any, Any], names: list[str], network: str) -> dict[str, Any]:
+def _name_keys(inputs: Mapping[Any, Any], names: list[str], network: str) -> dict[str, Any]:
     """Returns the mapping with names in place of positions."""
     named: dict[str, Any] = {}
-    for key, value in given.items():
+    for key, value in inputs.items():
         if type(key) is int and not 0 <= key < len(names):
             raise InputNameError(f"network '{network}' has no input at position {key}; it has {len(names)}, counted from 0")
         name = names[key] if type(key) is int else key

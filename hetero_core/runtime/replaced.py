@@ -67,12 +67,12 @@ class Replacements:
         self._lock = Lock()
         self._loaded: dict[tuple[str, ...], ExecutableNetwork] = {}
 
-    def order(self, given: Mapping[str, Any], count: int) -> tuple[Any, ...] | None:
+    def order(self, inputs: Mapping[str, Any], count: int) -> tuple[Any, ...] | None:
         """Returns the `count` other inputs in order and the replacement; None where no constant is given. Raises: as a load does."""
-        if not isinstance(given, Mapping) or self._names.isdisjoint(given):
+        if not isinstance(inputs, Mapping) or self._names.isdisjoint(inputs):
             return None
-        network = self._find(tuple(spec.name for spec in self.specs if spec.name in given))
-        ordered = network.order_inputs(given)
+        network = self._find(tuple(spec.name for spec in self.specs if spec.name in inputs))
+        ordered = network.order_inputs(inputs)
         return (*ordered[:count], Replacement(network, ordered[count:]))
 
     def _find(self, names: tuple[str, ...]) -> ExecutableNetwork:

@@ -280,17 +280,17 @@ class InferRequest:
             network.require_process()
         if self._running is not None:
             self._require_idle("start a run")
-        given: Any = self._inputs
+        merged: Any = self._inputs
         if inputs is not None:
-            is_all = type(inputs) is dict and not given
-            given = inputs if is_all else {**given, **name_inputs(inputs, network.inputs, network=network.name)}
-        ordered = network.order_inputs(given)
+            is_all = type(inputs) is dict and not merged
+            merged = inputs if is_all else {**merged, **name_inputs(inputs, network.inputs, network=network.name)}
+        ordered = network.order_inputs(merged)
         context = RunContext(self._state)
         if self._ordered_presets is not None:
             self._ordered_presets.enter(context)
         if network.measures:
             context.profile = Profile(str(network.device))
-            named = name_inputs(given, network.inputs, network=network.name)
+            named = name_inputs(merged, network.inputs, network=network.name)
             self._copied_inputs = count_copied_bytes(named, ordered[: len(network.inputs)], network.inputs)
         if network.deadline is not None:
             network.late_runs.require_room(network.where)

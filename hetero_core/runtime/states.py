@@ -78,32 +78,32 @@ class RequestState:
     def _place(self, array: np.ndarray[Any, Any]) -> Any:
         return array if self.spec.memory == HOST else self._home.from_host(array, self.spec)
 
-    def check(self, made: Any, *, is_shared: bool) -> Any:
+    def check(self, result: Any, *, is_shared: bool) -> Any:
         """Returns what a run made as the next value, copied where its memory is not the state's alone.
 
         Raises: InferenceError where its shape is not one that the input takes.
         """
         if self.is_resident:
-            return made
+            return result
         declared_type = self.spec.type
         assert isinstance(declared_type, TensorType)
-        if not _fits(made.shape, declared_type):
+        if not _fits(result.shape, declared_type):
             raise InferenceError(
-                f"output '{self.output}' of network '{self._network.name}' has shape {list(made.shape)}, and as state '{self.name}' the "
+                f"output '{self.output}' of network '{self._network.name}' has shape {list(result.shape)}, and as state '{self.name}' the "
                 f"next run takes {declared_type}; open the size with with_shapes before with_state"
             )
-        kept = made.copy() if is_shared else made
-        return self._place(np.ascontiguousarray(kept) if kept.ndim else kept)
+        value = result.copy() if is_shared else result
+        return self._place(np.ascontiguousarray(value) if value.ndim else value)
 
     def keep(self, array: Any) -> None:
         """Makes an array the value that the next run reads."""
         self._array = array
 
 
-def _fits(shape: tuple[int, ...], wanted: TensorType) -> bool:
-    sizes = shape if wanted.shape is None else wanted.shape
+def _fits(shape: tuple[int, ...], declared: TensorType) -> bool:
+    sizes = shape if declared.shape is None else declared.shape
     return len(shape) == len(sizes) and all(
-        not isinstance(size, int) or size == found for found, size in zip(shape, sizes, strict=True)
+        not isinstance(size, int) or size == actual for actual, size in zip(shape, sizes, strict=True)
     )
 
 
@@ -153,11 +153,11 @@ class RequestStates(Mapping[str, RequestState]):
         for state in self._states.values():
             state.reset()
 
-    def join(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
+    def join(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """Returns what the device is given: the caller's inputs, in their order, with the states at their places."""
         if not self._states:
-            return given
-        rest = iter(given)
+            return inputs
+        rest = iter(inputs)
         arrays = {state.position_in: state.array for state in self._states.values()}
         places = range(len(self._network.all_inputs))
         # Behind them may come a replacement of constants.

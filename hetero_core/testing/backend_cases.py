@@ -106,10 +106,10 @@ def _load_runs(folder: str) -> list[tuple[list[Any], list[Any]]]:
     for name in sorted(name for name in os.listdir(folder) if name.startswith("test_data_set_")):
         data_set = os.path.join(folder, name)
         # IR 3 models list their constants as inputs; their data sets may give values for those, too.
-        given = inputs if len(inputs) == _count_files(data_set, "input") else list(graph.input)
-        values = _load_values(data_set, "input", given)
+        specs = inputs if len(inputs) == _count_files(data_set, "input") else list(graph.input)
+        values = _load_values(data_set, "input", specs)
         input_names = {spec.name for spec in inputs}
-        feeds = [value for spec, value in zip(given, values, strict=False) if spec.name in input_names]
+        feeds = [value for spec, value in zip(specs, values, strict=False) if spec.name in input_names]
         runs.append((feeds, _load_values(data_set, "output", list(graph.output))))
     return runs
 

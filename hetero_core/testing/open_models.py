@@ -80,9 +80,9 @@ def make_decoder(*, layers: int = 6, width: int = 512, heads: int = 8, key_heads
     batch, steps = b.size("tokens", 0), b.size("tokens", 1)
     past = b.size("past_key_0", 2)
     total = b.add("Add", past, steps)
-    zero, one = b.constant(0), b.constant(1)
+    zero, step = b.constant(0), b.constant(1)
     begin, end = (b.add("Squeeze", value, b.constant([0])) for value in (past, total))
-    queries, keys = b.add("Range", begin, end, one), b.add("Range", zero, end, one)
+    queries, keys = b.add("Range", begin, end, step), b.add("Range", zero, end, step)
     allowed = b.add("LessOrEqual", keys, b.add("Unsqueeze", queries, b.constant([1])))
     mask = b.add("Where", allowed, b.constant(0.0, np.float32), b.constant(-1e9, np.float32))
     angles = np.outer(np.arange(longest), 10000.0 ** (-np.arange(0, depth, 2) / depth))
@@ -161,8 +161,8 @@ def make_detector(*, width: int = 16, depth: int = 3, classes: int = 8) -> onnx.
     def convolve(x: str, channels: int, outputs: int, *, kernel: int = 3, stride: int = 1, group: int = 1) -> str:
         weight = b.add("Mul", b.weight(outputs, channels // group, kernel, kernel), b.constant(1 / kernel, np.float32))
         pads = [kernel // 2] * 4
-        found = b.add("Conv", x, weight, b.weight(outputs), pads=pads, strides=[stride, stride], group=group)
-        return b.add("Relu", found)
+        convolution = b.add("Conv", x, weight, b.weight(outputs), pads=pads, strides=[stride, stride], group=group)
+        return b.add("Relu", convolution)
 
     x, skips, channels = convolve("image", 3, width), [], width
     for level in range(depth):

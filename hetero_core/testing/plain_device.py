@@ -63,7 +63,9 @@ class PlainDevice:
         if find_kernel(node) is None:
             return f"this device has no kernel for {node.operator}"
         types = [network.type_of(name) for name in node.reads]
-        wrong = [str(one) for one in types if not isinstance(one, TensorType) or one.dtype not in FLOATS]
+        wrong = [
+            str(value_type) for value_type in types if not isinstance(value_type, TensorType) or value_type.dtype not in FLOATS
+        ]
         return f"this device computes {', '.join(FLOATS)}, not {', '.join(wrong)}" if wrong else None
 
     def make_executable(self, network: Network) -> Executable:

@@ -28,9 +28,9 @@ _SINCE = {"Gelu": 20, "HardSigmoid": 6, "HardSwish": 14, "Swish": 24}
 _X = Value("x")
 
 
-def _make_node(network: Network, found: Found, node: Node, op_type: str, attributes: Any = EMPTY) -> Node | None:
+def _make_node(network: Network, match: Found, node: Node, op_type: str, attributes: Any = EMPTY) -> Node | None:
     """Returns the operator on x; None where the result has not x's own type: a number of a higher rank had widened it."""
-    x = found.values["x"]
+    x = match.values["x"]
     shape, result_shape = read_shape(network, x), read_shape(network, node.writes[0])
     if shape is None or result_shape is None or len(shape) != len(result_shape):
         return None
@@ -67,12 +67,12 @@ def fuse_gelu(network: Network) -> Network:
     return fuse_patterns(network, _GELU_RULES)
 
 
-def _build_gelu(network: Network, found: Found, node: Node) -> Node | None:
-    return _make_node(network, found, node, "Gelu")
+def _build_gelu(network: Network, match: Found, node: Node) -> Node | None:
+    return _make_node(network, match, node, "Gelu")
 
 
-def _build_tanh_gelu(network: Network, found: Found, node: Node) -> Node | None:
-    return _make_node(network, found, node, "Gelu", {"approximate": "tanh"})
+def _build_tanh_gelu(network: Network, match: Found, node: Node) -> Node | None:
+    return _make_node(network, match, node, "Gelu", {"approximate": "tanh"})
 
 
 def _list_roots(patterns: tuple[Pattern, ...]) -> list[Op]:
@@ -97,8 +97,8 @@ def fuse_swish(network: Network) -> Network:
     return fuse_patterns(network, _SWISH_RULES)
 
 
-def _build_swish(network: Network, found: Found, node: Node) -> Node | None:
-    return _make_node(network, found, node, "Swish", {"alpha": found.numbers.get("alpha", 1.0)})
+def _build_swish(network: Network, match: Found, node: Node) -> Node | None:
+    return _make_node(network, match, node, "Swish", {"alpha": match.numbers.get("alpha", 1.0)})
 
 
 _SWISH_RULES = [
@@ -134,12 +134,12 @@ def fuse_hard_swish(network: Network) -> Network:
     return fuse_patterns(fuse_patterns(network, _HARD_SWISH_RULES), _HARD_SIGMOID_RULES)
 
 
-def _build_hard_swish(network: Network, found: Found, node: Node) -> Node | None:
-    return _make_node(network, found, node, "HardSwish")
+def _build_hard_swish(network: Network, match: Found, node: Node) -> Node | None:
+    return _make_node(network, match, node, "HardSwish")
 
 
-def _build_hard_sigmoid(network: Network, found: Found, node: Node) -> Node | None:
-    return _make_node(network, found, node, "HardSigmoid", {"alpha": 1 / 6, "beta": 0.5})
+def _build_hard_sigmoid(network: Network, match: Found, node: Node) -> Node | None:
+    return _make_node(network, match, node, "HardSigmoid", {"alpha": 1 / 6, "beta": 0.5})
 
 
 _HARD_SWISH_RULES = [

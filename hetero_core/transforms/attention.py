@@ -74,8 +74,8 @@ def fuse_attention(network: Network) -> Network:
     return fuse_patterns(network, [Rule(_RULES_PATTERN, _build_attention)])
 
 
-def _build_attention(network: Network, found: Found, node: Node) -> Replacement | None:
-    values = found.values
+def _build_attention(network: Network, match: Found, node: Node) -> Replacement | None:
+    values = match.values
     k_name = "k" if "k" in values else "turned_k"
     q, k, v = (_read_sizes(network, values[name]) for name in ("q", k_name, "v"))
     if q is None or k is None or v is None or not len(q) == len(k) == len(v) in (3, 4):
@@ -85,9 +85,9 @@ def _build_attention(network: Network, found: Found, node: Node) -> Replacement 
         return None
     scale = 1.0
     for name in _FACTORS:
-        scale *= found.numbers.get(name, 1.0)
+        scale *= match.numbers.get(name, 1.0)
     for name in _DIVISORS:
-        divisor = found.numbers.get(name, 1.0)
+        divisor = match.numbers.get(name, 1.0)
         scale = scale / divisor if divisor else 0.0
     scores = (*q[:-1], k[-2])
     mask = values.get("mask")
@@ -208,14 +208,14 @@ def pack_heads(network: Network) -> Network:
     return fuse_patterns(network, [Rule(_join(*parts, Value("mask")), _build_packed), Rule(_join(*parts), _build_packed)])
 
 
-def _build_packed(network: Network, found: Found, node: Node) -> Node | None:
-    (attention,) = (matched_node for matched_node in found.nodes if matched_node.op_type == "Attention")
-    if len(attention.inputs) != (4 if "mask" in found.values else 3):
+def _build_packed(network: Network, match: Found, node: Node) -> Node | None:
+    (attention,) = (matched_node for matched_node in match.nodes if matched_node.op_type == "Attention")
+    if len(attention.inputs) != (4 if "mask" in match.values else 3):
         return None
     shape = read_shape(network, attention.inputs[0])
     heads = None if shape is None else shape[1]
     if not isinstance(heads, int):
         return None
-    inputs = (found.values["q"], found.values["k"], found.values["v"], *attention.inputs[3:])
+    inputs = (match.values["q"], match.values["k"], match.values["v"], *attention.inputs[3:])
     attributes = {**attention.attributes, "q_num_heads": heads, "kv_num_heads": heads}
     return Node(node.name, "Attention", inputs, node.outputs, "", ATTENTION, ATTENTION, attributes)

@@ -71,14 +71,14 @@ def find_inner(shape: Sequence[Dimension], pad: Mapping[int, tuple[int, int]], w
     return tuple(inner)
 
 
-def add_pad(chain: Chain, pad: Mapping[int, tuple[int, int]], value: float, wanted: Sequence[Dimension]) -> None:
+def add_pad(chain: Chain, pad: Mapping[int, tuple[int, int]], value: float, sizes: Sequence[Dimension]) -> None:
     """Adds a Pad with one value."""
     if pad:
-        sides = [pad.get(axis, (0, 0))[side] for side in (0, 1) for axis in range(len(wanted))]
+        sides = [pad.get(axis, (0, 0))[side] for side in (0, 1) for axis in range(len(sizes))]
         import numpy as np
 
         filling = chain.hold("pad_value", np.asarray(value, numpy_dtype(chain.dtype)))
-        chain.add("Pad", chain.hold("pads", _array(sides)), filling, shape=tuple(wanted), attributes={"mode": "constant"})
+        chain.add("Pad", chain.hold("pads", _array(sides)), filling, shape=tuple(sizes), attributes={"mode": "constant"})
 
 
 def _array(numbers: Any) -> Any:

@@ -168,22 +168,22 @@ def _find_kind(network: Network, value: str) -> str:
 
 def _apply_rule(network: Network, rule: Rule, node: Node, gone: set[int]) -> tuple[Found, Replacement] | None:
     for match in _match(network, rule.pattern, node.writes[0], Found()):
-        if any(id(taken) in gone for taken in match.nodes) or not _is_closed(network, match, node):
+        if any(id(matched_node) in gone for matched_node in match.nodes) or not _is_closed(network, match, node):
             continue
         replacement = rule.build(network, match, node)
         if replacement is None:
             continue
         new = Replacement((replacement,)) if isinstance(replacement, Node) else replacement
-        ordered = sorted(match.nodes, key=lambda taken: network.index_of_producer[taken.writes[0]])
-        origins = tuple(dict.fromkeys(origin for taken in ordered for origin in taken.origins))
+        ordered = sorted(match.nodes, key=lambda matched_node: network.index_of_producer[matched_node.writes[0]])
+        origins = tuple(dict.fromkeys(origin for matched_node in ordered for origin in matched_node.origins))
         return match, replace(new, nodes=tuple(replace(fresh, origins=origins) for fresh in new.nodes))
     return None
 
 
-def _is_closed(network: Network, found: Found, last: Node) -> bool:
+def _is_closed(network: Network, match: Found, last: Node) -> bool:
     """Says whether nothing but the matched nodes reads what they make, apart from the last one's output."""
-    ids_of_nodes = {id(node) for node in found.nodes}
-    for node in found.nodes:
+    ids_of_nodes = {id(node) for node in match.nodes}
+    for node in match.nodes:
         if node is last:
             continue
         (value,) = node.writes
@@ -193,26 +193,26 @@ def _is_closed(network: Network, found: Found, last: Node) -> bool:
     return True
 
 
-def _match(network: Network, pattern: Pattern, value: str, found: Found) -> Iterator[Found]:
+def _match(network: Network, pattern: Pattern, value: str, match: Found) -> Iterator[Found]:
     if isinstance(pattern, OneOf):
         for choice in pattern.patterns:
-            yield from _match(network, choice, value, found)
+            yield from _match(network, choice, value, match)
     elif isinstance(pattern, Value):
-        if found.values.get(pattern.name, value) == value:
-            yield found.with_value(pattern.name, value)
+        if match.values.get(pattern.name, value) == value:
+            yield match.with_value(pattern.name, value)
     elif isinstance(pattern, Constant):
         constant = network.initializers.get(value)
-        if constant is not None and constant.dtype == "float32" and found.values.get(pattern.name, value) == value:
-            yield found.with_value(pattern.name, value)
+        if constant is not None and constant.dtype == "float32" and match.values.get(pattern.name, value) == value:
+            yield match.with_value(pattern.name, value)
     elif isinstance(pattern, Number):
         number = read_number(network, value)
         if number is not None and (pattern.number is None or isclose(number, pattern.number, rel_tol=_RELATIVE_TOLERANCE)):
-            yield replace(found, numbers={**found.numbers, pattern.name: number}) if pattern.name else found
+            yield replace(match, numbers={**match.numbers, pattern.name: number}) if pattern.name else match
     else:
-        yield from _match_op(network, pattern, value, found)
+        yield from _match_op(network, pattern, value, match)
 
 
-def _match_op(network: Network, pattern: Op, value: str, found: Found) -> Iterator[Found]:
+def _match_op(network: Network, pattern: Op, value: str, match: Found) -> Iterator[Found]:
     index = network.index_of_producer.get(value)
     node = None if index is None else network.nodes[index]
     if node is None or node.op_type != pattern.op_type or node.domain or node.writes != (value,):
@@ -224,19 +224,19 @@ def _match_op(network: Network, pattern: Op, value: str, found: Found) -> Iterat
         return
     if pattern.accepts is not None and not pattern.accepts(network, node):
         return
-    extended_match = found
-    if all(known is not node for known in found.nodes):
-        extended_match = Found(found.values, found.numbers, (*found.nodes, node))
+    extended_match = match
+    if all(known is not node for known in match.nodes):
+        extended_match = Found(match.values, match.numbers, (*match.nodes, node))
     yield from _match_inputs(network, pattern.inputs, node.inputs, extended_match)
     if pattern.op_type in _COMMUTATIVE and count == 2 and pattern.inputs[0] != pattern.inputs[1]:
         yield from _match_inputs(network, pattern.inputs, node.inputs[::-1], extended_match)
 
 
-def _match_inputs(network: Network, patterns: tuple[Pattern, ...], values: Sequence[str], found: Found) -> Iterator[Found]:
+def _match_inputs(network: Network, patterns: tuple[Pattern, ...], values: Sequence[str], match: Found) -> Iterator[Found]:
     if not patterns:
-        yield found
+        yield match
         return
-    for first in _match(network, patterns[0], values[0], found):
+    for first in _match(network, patterns[0], values[0], match):
         yield from _match_inputs(network, patterns[1:], values[1:], first)
 
 

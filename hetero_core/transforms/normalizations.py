@@ -82,36 +82,36 @@ def fuse_softmax(network: Network) -> Network:
     return fuse_patterns(network, _SOFTMAX_RULES)
 
 
-def _build_layer(network: Network, found: Found, node: Node) -> Node | None:
-    return _build_normalization(network, found, node, "LayerNormalization", _LAYER_NORMALIZATION)
+def _build_layer(network: Network, match: Found, node: Node) -> Node | None:
+    return _build_normalization(network, match, node, "LayerNormalization", _LAYER_NORMALIZATION)
 
 
-def _build_rms(network: Network, found: Found, node: Node) -> Node | None:
-    return _build_normalization(network, found, node, "RMSNormalization", _RMS_NORMALIZATION)
+def _build_rms(network: Network, match: Found, node: Node) -> Node | None:
+    return _build_normalization(network, match, node, "RMSNormalization", _RMS_NORMALIZATION)
 
 
-def _build_normalization(network: Network, found: Found, node: Node, op_type: str, since: int) -> Node | None:
+def _build_normalization(network: Network, match: Found, node: Node, op_type: str, since: int) -> Node | None:
     """Returns the node where scale and bias have one number for each element of the last axis."""
-    parameters = tuple(found.values[name] for name in ("scale", "bias") if name in found.values)
-    shape = read_shape(network, found.values["x"])
+    parameters = tuple(match.values[name] for name in ("scale", "bias") if name in match.values)
+    shape = read_shape(network, match.values["x"])
     output_shape = read_shape(network, node.writes[0])
     if not shape or output_shape is None or len(output_shape) != len(shape):
         return None
     if any(network.initializers[name].shape != shape[-1:] for name in parameters):
         return None
-    attributes = {"axis": -1, "epsilon": found.numbers["epsilon"]}
-    return Node(node.name, op_type, (found.values["x"], *parameters), node.outputs, "", since, since, attributes)
+    attributes = {"axis": -1, "epsilon": match.numbers["epsilon"]}
+    return Node(node.name, op_type, (match.values["x"], *parameters), node.outputs, "", since, since, attributes)
 
 
-def _build_softmax(network: Network, found: Found, node: Node) -> Node | None:
-    shape = read_shape(network, found.values["x"])
-    reductions = [matched_node for matched_node in found.nodes if matched_node.op_type in ("ReduceMax", "ReduceSum")]
+def _build_softmax(network: Network, match: Found, node: Node) -> Node | None:
+    shape = read_shape(network, match.values["x"])
+    reductions = [matched_node for matched_node in match.nodes if matched_node.op_type in ("ReduceMax", "ReduceSum")]
     if not shape:
         return None
     axes = {axis % len(shape) for matched_node in reductions for axis in read_axes(network, matched_node) or ()}
     if len(axes) != 1:
         return None
-    return Node(node.name, "Softmax", (found.values["x"],), node.outputs, "", _SOFTMAX, _SOFTMAX, {"axis": axes.pop()})
+    return Node(node.name, "Softmax", (match.values["x"],), node.outputs, "", _SOFTMAX, _SOFTMAX, {"axis": axes.pop()})
 
 
 _LAYER_RULES = [

@@ -66,11 +66,11 @@ def convert_precision(network: Network, source: str, target: str) -> Network:
     )
 
 
-def _cast(network: Network, names: FreshNames, base: str, value: str, value_type: ValueType, made: str, dtype: str) -> Chain:
+def _cast(network: Network, names: FreshNames, base: str, value: str, value_type: ValueType, result: str, dtype: str) -> Chain:
     assert isinstance(value_type, TensorType)
     chain = Chain(network, names, base=base, value=value, value_type=value_type)
     chain.cast(dtype)
-    chain.rename_end(made)
+    chain.rename_end(result)
     return chain
 
 
@@ -80,8 +80,8 @@ def _convert_graph(graph: Graph, old: str, new: str) -> Graph:
         inputs=tuple(_convert_spec(spec, old, new) for spec in graph.inputs),
         outputs=tuple(_convert_spec(spec, old, new) for spec in graph.outputs),
         nodes=tuple(_convert_node(node, graph, old, new) for node in graph.nodes),
-        initializers=MappingProxyType({name: _convert_constant(one, old, new) for name, one in graph.initializers.items()}),
-        types=MappingProxyType({name: _convert_type(one, old, new) for name, one in graph.types.items()}),
+        initializers=MappingProxyType({name: _convert_constant(entry, old, new) for name, entry in graph.initializers.items()}),
+        types=MappingProxyType({name: _convert_type(entry, old, new) for name, entry in graph.types.items()}),
     )
 
 

@@ -127,36 +127,36 @@ def _add_arithmetic(
     chain: Chain,
     info: InputInfo,
     layout: str,
-    wanted: TensorType,
+    model_type: TensorType,
     inner: TensorType,
     pad: Mapping[int, tuple[int, int]],
     where: str,
 ) -> None:
     """Adds the steps that compute: in the model's type, or in float32 where that is a smaller float. `inner` is the image without `pad`."""
-    assert wanted.dtype is not None
-    assert wanted.shape is not None
+    assert model_type.dtype is not None
+    assert model_type.shape is not None
     assert inner.shape is not None
     computes = info.mean is not None or info.scale is not None or info.resize not in (None, "nearest")
-    if (computes or _is_planar(info)) and wanted.dtype not in FLOAT_DTYPES:
+    if (computes or _is_planar(info)) and model_type.dtype not in FLOAT_DTYPES:
         raise InvalidNetworkError(
             f"{where}: mean, scale, interpolation and NV12 or I420 make fractions, and the model takes "
-            f"{precision_of_dtype(wanted.dtype)}; expected a model with a float input"
+            f"{precision_of_dtype(model_type.dtype)}; expected a model with a float input"
         )
-    check_conversion(chain.dtype, wanted.dtype, where)
+    check_conversion(chain.dtype, model_type.dtype, where)
     if computes:
-        chain.cast("float64" if wanted.dtype == "float64" else "float32")
+        chain.cast("float64" if model_type.dtype == "float64" else "float32")
     if info.resize is not None:
         add_resize(chain, info.resize, layout, inner.shape, where)
-    add_pad(chain, pad, info.pad_value, wanted.shape)
+    add_pad(chain, pad, info.pad_value, model_type.shape)
     for op_type, numbers in (("Sub", info.mean), ("Div", info.scale)):
         if numbers is not None:
             purpose = "mean" if op_type == "Sub" else "scale"
-            array = _read_numbers(numbers, purpose, layout, wanted.shape, where)
+            array = _read_numbers(numbers, purpose, layout, model_type.shape, where)
             chain.add(op_type, chain.hold(purpose, array.astype(numpy_dtype(chain.dtype))))
-    chain.cast(wanted.dtype)
+    chain.cast(model_type.dtype)
 
 
-def _find_channels(info: InputInfo, layout: str, wanted: TensorType, where: str) -> tuple[int, tuple[int, ...]] | None:
+def _find_channels(info: InputInfo, layout: str, model_type: TensorType, where: str) -> tuple[int, tuple[int, ...]] | None:
     if info.color is None:
         return None
     key = _read_color(info)
@@ -166,9 +166,11 @@ def _find_channels(info: InputInfo, layout: str, wanted: TensorType, where: str)
         raise InvalidNetworkError(
             f"{where}: there is no change of colors '{info.color}'{suggest(key, known) or ';'} expected one of {enumerate_choices(known)}"
         )
-    size = wanted.shape[layout.index("C")] if wanted.shape is not None and "C" in layout else None
+    size = model_type.shape[layout.index("C")] if model_type.shape is not None and "C" in layout else None
     if "C" not in layout or (size not in (3, None) and not isinstance(size, str)):
-        raise InvalidNetworkError(f"{where}: '{info.color}' needs 3 channels in the model's axis C; it takes {wanted} as {layout}")
+        raise InvalidNetworkError(
+            f"{where}: '{info.color}' needs 3 channels in the model's axis C; it takes {model_type} as {layout}"
+        )
     return channels
 
 
@@ -254,7 +256,7 @@ def _read_numbers(
     if (
         purpose == "mean"
         and array.ndim > 1
-        and all(size == given for size, given in zip(reversed(shape), reversed(array.shape), strict=False))
+        and all(size == actual for size, actual in zip(reversed(shape), reversed(array.shape), strict=False))
         and len(shape) - array.ndim in (0, 1)
     ):
         return array

@@ -28,7 +28,7 @@ _LEAVES_OUT = 13
 _HAS_CENTERS = 11
 
 
-def add_resize(chain: Chain, mode: str, layout: str, wanted: Sequence[Dimension], where: str) -> None:
+def add_resize(chain: Chain, mode: str, layout: str, model_shape: Sequence[Dimension], where: str) -> None:
     """Adds what brings axes H and W of the value, which is in the model's layout, to the model's sizes.
 
     Raises: InvalidNetworkError where the layout has no H and W, and where sizes that are needed are open.
@@ -36,7 +36,7 @@ def add_resize(chain: Chain, mode: str, layout: str, wanted: Sequence[Dimension]
     if not {"H", "W"} <= set(layout):
         raise InvalidNetworkError(f"{where}: resize needs the axes H and W; the layout of the model is {layout}")
     axes = (layout.index("H"), layout.index("W"))
-    sizes = [wanted[axis] for axis in axes]
+    sizes = [model_shape[axis] for axis in axes]
     if not all(isinstance(size, int) for size in sizes):
         raise InvalidNetworkError(
             f"{where}: the model's height and width are open ({', '.join(str(size) for size in sizes)}); give them sizes with with_shapes "

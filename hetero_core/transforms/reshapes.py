@@ -33,8 +33,13 @@ def eliminate_idle(network: Network) -> Network:
 
 
 def _is_idle(network: Network, node: Node) -> bool:
-    source, made = network.type_of(node.inputs[0]), network.type_of(node.outputs[0])
-    if not isinstance(source, TensorType) or not isinstance(made, TensorType) or source.dtype is None or source.dtype != made.dtype:
+    source, result = network.type_of(node.inputs[0]), network.type_of(node.outputs[0])
+    if (
+        not isinstance(source, TensorType)
+        or not isinstance(result, TensorType)
+        or source.dtype is None
+        or source.dtype != result.dtype
+    ):
         return False
     if node.op_type == "Cast" or (node.op_type in _OF_ONE_INPUT and len(node.inputs) == 1):
         return True
@@ -113,14 +118,14 @@ def _swaps_matrices(network: Network, node: Node) -> bool:
     return tuple(node.attributes.get("perm", ())) == (0, 2, 1)
 
 
-def _build_transpose(network: Network, found: Found, node: Node) -> Node | None:
-    (transpose,) = (taken for taken in found.nodes if taken.op_type == "Transpose")
-    whole, made = _read_sizes(network, found.values["x"]), _read_sizes(network, node.outputs[0])
+def _build_transpose(network: Network, match: Found, node: Node) -> Node | None:
+    (transpose,) = (matched_node for matched_node in match.nodes if matched_node.op_type == "Transpose")
+    whole, result = _read_sizes(network, match.values["x"]), _read_sizes(network, node.outputs[0])
     flat = _read_sizes(network, transpose.inputs[0])
-    if whole is None or made is None or flat is None or len(whole) < 3 or 0 in whole:
+    if whole is None or result is None or flat is None or len(whole) < 3 or 0 in whole:
         return None
-    if flat != (prod(whole[:-2]), *whole[-2:]) or made != (*whole[:-2], whole[-1], whole[-2]):
+    if flat != (prod(whole[:-2]), *whole[-2:]) or result != (*whole[:-2], whole[-1], whole[-2]):
         return None
     perm = (*range(len(whole) - 2), len(whole) - 1, len(whole) - 2)
     version = _TRANSPOSE_OPSET
-    return Node(node.name, "Transpose", (found.values["x"],), node.outputs, "", version, version, {"perm": perm})
+    return Node(node.name, "Transpose", (match.values["x"],), node.outputs, "", version, version, {"perm": perm})

@@ -55,22 +55,22 @@ def rebatch_network(network: Network, size: Size) -> Network:
             continue
         batch_axes[spec.name] = spec.shape[axis]
         shapes[spec.name] = (*spec.shape[:axis], size, *spec.shape[axis + 1 :])
-    fixed = {name: one for name, one in batch_axes.items() if isinstance(one, int)}
+    fixed = {name: batch for name, batch in batch_axes.items() if isinstance(batch, int)}
     if len(set(fixed.values())) > 1:
-        shown = ", ".join(f"'{name}' {one}" for name, one in fixed.items())
+        shown = ", ".join(f"'{name}' {batch}" for name, batch in fixed.items())
         raise InvalidNetworkError(
             f"the inputs of network '{network.name}' have different batch sizes: {shown}; say the shape of each with with_shapes"
         )
     if not shapes:
         raise InvalidNetworkError(f"no input of network '{network.name}' has a batch axis; say the shapes with with_shapes")
-    named = {one: size for one in batch_axes.values() if isinstance(one, str)}
+    named = {batch: size for batch in batch_axes.values() if isinstance(batch, str)}
     # A named size is the batch of every input that has it, on whatever axis.
     network = reshape_network(network, named) if named else network
-    left = {name: shape for name, shape in shapes.items() if not isinstance(batch_axes[name], str)}
-    if not left:
+    open_shapes = {name: shape for name, shape in shapes.items() if not isinstance(batch_axes[name], str)}
+    if not open_shapes:
         return network
     old = next(iter(fixed.values()), None)
-    return reshape_network(network if old is None else free_batch(network, old), left)
+    return reshape_network(network if old is None else free_batch(network, old), open_shapes)
 
 
 def free_batch(network: Network, batch: int) -> Network:
@@ -83,8 +83,8 @@ def free_batch(network: Network, batch: int) -> Network:
     nodes = []
     for node in network.nodes:
         constant = network.initializers.get(node.inputs[1]) if _is_plain_reshape(node) else None
-        given = network.type_of(node.inputs[0]) if constant is not None else None
-        if constant is None or not isinstance(given, TensorType) or not given.shape or given.shape[0] != batch:
+        input_type = network.type_of(node.inputs[0]) if constant is not None else None
+        if constant is None or not isinstance(input_type, TensorType) or not input_type.shape or input_type.shape[0] != batch:
             nodes.append(node)
             continue
         if constant.shape == (0,) or constant.array[0] != batch:

@@ -61,12 +61,12 @@ def fuse_pairs(network: Network, fuse: Callable[[Node, Node], Node | None]) -> N
     the outputs of `second`, or None. The new node gets the origins of both.
     """
     outer = {spec.name for spec in network.outputs}
-    made: dict[str, int] = {}
+    position_of_value: dict[str, int] = {}
     nodes: list[Node | None] = []
     for node in network.nodes:
-        fused = _fuse_with_producer(network, node, nodes, made, outer, fuse)
+        fused = _fuse_with_producer(network, node, nodes, position_of_value, outer, fuse)
         for value in fused.writes:
-            made[value] = len(nodes)
+            position_of_value[value] = len(nodes)
         nodes.append(fused)
     remaining_nodes = tuple(node for node in nodes if node is not None)
     return network if len(remaining_nodes) == len(network.nodes) else replace(network, nodes=remaining_nodes)
@@ -76,12 +76,12 @@ def _fuse_with_producer(
     network: Network,
     node: Node,
     nodes: list[Node | None],
-    made: Mapping[str, int],
+    position_of_value: Mapping[str, int],
     outer: set[str],
     fuse: Callable[[Node, Node], Node | None],
 ) -> Node:
     for value in dict.fromkeys(node.inputs):
-        position = made.get(value)
+        position = position_of_value.get(value)
         first = None if position is None else nodes[position]
         if position is None or first is None or value in outer or value in node.captures:
             continue
@@ -101,13 +101,13 @@ def eliminate_nodes(network: Network, is_copy: Callable[[Node], bool]) -> Networ
     """
     if not any(map(is_copy, network.nodes)):
         return network
-    kept = {spec.name for spec in network.outputs} | {value for node in network.nodes for value in node.captures}
+    visible_values = {spec.name for spec in network.outputs} | {value for node in network.nodes for value in node.captures}
     renamed: dict[str, str] = {}
     nodes: list[Node] = []
     for node in network.nodes:
         inputs = tuple(renamed.get(value, value) for value in node.inputs)
         # Without exactly one input it is no copy but a mistake in the model, which the device is to see.
-        if is_copy(node) and len(inputs) == 1 and inputs[0] and len(node.writes) == 1 and kept.isdisjoint(node.writes):
+        if is_copy(node) and len(inputs) == 1 and inputs[0] and len(node.writes) == 1 and visible_values.isdisjoint(node.writes):
             renamed[node.writes[0]] = inputs[0]
             continue
         nodes.append(node if inputs == node.inputs else replace(node, inputs=inputs))

@@ -40,19 +40,19 @@ def fold_scalars(network: Network) -> Network:
     def fuse(first: Node, second: Node) -> Node | None:
         import numpy as np  # late: only a network with such a chain needs it
 
-        one, other = (_read_scalar(node, network, constants) for node in (first, second))
-        if one is None or other is None or other.source != first.outputs[0] or one.dtype != other.dtype:
+        factor, other = (_read_scalar(node, network, constants) for node in (first, second))
+        if factor is None or other is None or other.source != first.outputs[0] or factor.dtype != other.dtype:
             return None
-        if one.is_factor != other.is_factor:
+        if factor.is_factor != other.is_factor:
             return None
-        number = one.number * other.number if one.is_factor else one.number + other.number
-        limits = np.finfo(one.dtype)
-        if not (number == 0 and not one.is_factor) and not float(limits.tiny) <= abs(number) <= float(limits.max):
+        number = factor.number * other.number if factor.is_factor else factor.number + other.number
+        limits = np.finfo(factor.dtype)
+        if not (number == 0 and not factor.is_factor) and not float(limits.tiny) <= abs(number) <= float(limits.max):
             return None
         name = names.value(f"{second.outputs[0]}/number")
-        constants[name] = Initializer.of_array(np.full((1,) * max(one.rank, other.rank), number, one.dtype))
-        op_type = "Mul" if one.is_factor else "Add"
-        return Node(second.name, op_type, (one.source, name), second.outputs, "", _OPSET, _OPSET)
+        constants[name] = Initializer.of_array(np.full((1,) * max(factor.rank, other.rank), number, factor.dtype))
+        op_type = "Mul" if factor.is_factor else "Add"
+        return Node(second.name, op_type, (factor.source, name), second.outputs, "", _OPSET, _OPSET)
 
     fused = fuse_pairs(network, fuse)
     return network if fused is network else drop_unread(replace(fused, initializers=MappingProxyType(constants)))
@@ -63,10 +63,10 @@ def _read_scalar(node: Node, network: Network, constants: dict[str, Initializer]
         return None
     orders = [node.inputs] if node.op_type in ("Div", "Sub") else [node.inputs, node.inputs[::-1]]
     for source, name in orders:
-        constant, found = constants.get(name), network.type_of(source)
+        constant, source_type = constants.get(name), network.type_of(source)
         if constant is None or constant.dtype not in _DTYPES or constant.array.size != 1 or source in constants:
             continue
-        if not isinstance(found, TensorType) or found.dtype != constant.dtype:
+        if not isinstance(source_type, TensorType) or source_type.dtype != constant.dtype:
             continue
         number = float(constant.array.reshape(-1)[0])
         if node.op_type == "Div":

@@ -30,16 +30,16 @@ def tie_states(network: Network, ties: Mapping[str, str], initial: Mapping[str, 
                 f"that are tied are {enumerate_choices(ties.values())}"
             )
     for output, name in ties.items():
-        for kind, wanted, known in (("output", output, outputs), ("input", name, inputs)):
-            if wanted not in known:
+        for kind, value, known in (("output", output, outputs), ("input", name, inputs)):
+            if value not in known:
                 raise InvalidNetworkError(
-                    f"network '{network.name}' has no {kind} '{wanted}'{suggest(wanted, known) or ';'} "
+                    f"network '{network.name}' has no {kind} '{value}'{suggest(value, known) or ';'} "
                     f"its {kind}s are {enumerate_choices(known)}"
                 )
         where = f"output '{output}' of network '{network.name}' cannot be the state of input '{name}'"
-        taken = [state for state in states if state.output == output or state.input == name]
-        if taken:
-            raise InvalidNetworkError(f"{where}: '{taken[0].output}' is tied to '{taken[0].input}' already")
+        earlier = [state for state in states if state.output == output or state.input == name]
+        if earlier:
+            raise InvalidNetworkError(f"{where}: '{earlier[0].output}' is tied to '{earlier[0].input}' already")
         if name in network.border.defaults:
             raise InvalidNetworkError(
                 f"{where}: the input has a default; give it as the initial value, and tie the input before it gets one"
@@ -49,20 +49,20 @@ def tie_states(network: Network, ties: Mapping[str, str], initial: Mapping[str, 
     return replace(network, border=replace(network.border, states=tuple(states)))
 
 
-def _check_types(output: ValueSpec, given: ValueSpec, where: str) -> None:
-    if not isinstance(given.type, TensorType) or not isinstance(output.type, TensorType):
-        raise InvalidNetworkError(f"{where}: a state is a tensor; these are {output} and {given}")
-    if merge_types(output.type, given.type) is None or output.dtype is None:
+def _check_types(output: ValueSpec, source: ValueSpec, where: str) -> None:
+    if not isinstance(source.type, TensorType) or not isinstance(output.type, TensorType):
+        raise InvalidNetworkError(f"{where}: a state is a tensor; these are {output} and {source}")
+    if merge_types(output.type, source.type) is None or output.dtype is None:
         advice = ""
         if (
-            output.dtype == given.dtype
+            output.dtype == source.dtype
             and output.shape is not None
-            and given.shape is not None
-            and len(output.shape) == len(given.shape)
+            and source.shape is not None
+            and len(output.shape) == len(source.shape)
         ):
-            sizes = tuple(size if size == other else None for size, other in zip(given.shape, output.shape, strict=True))
-            advice = f"; a state that grows needs an open size, as with_shapes({{'{given.name}': {sizes}}}) gives"
-        raise InvalidNetworkError(f"{where}: the output is {output.type}, the input {given.type}{advice}")
+            sizes = tuple(size if size == other else None for size, other in zip(source.shape, output.shape, strict=True))
+            advice = f"; a state that grows needs an open size, as with_shapes({{'{source.name}': {sizes}}}) gives"
+        raise InvalidNetworkError(f"{where}: the output is {output.type}, the input {source.type}{advice}")
 
 
 def _read_initial(spec: ValueSpec, value: Any, network: Network) -> Initializer:

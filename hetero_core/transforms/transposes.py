@@ -55,7 +55,7 @@ def merge_transposes(network: Network) -> Network:
     """
     nodes: list[Node] = []
     sources: dict[str, tuple[str, Perm, Node]] = {}
-    made: dict[tuple[str, Perm], str] = {}
+    names: dict[tuple[str, Perm], str] = {}
     changed = False
     for node in network.nodes:
         perm = read_perm(network, node)
@@ -67,7 +67,7 @@ def merge_transposes(network: Network) -> Network:
             nodes.append(node)
             continue
         whole = compose(before, perm)
-        same = source if whole == tuple(range(len(whole))) else made.setdefault((source, whole), node.outputs[0])
+        same = source if whole == tuple(range(len(whole))) else names.setdefault((source, whole), node.outputs[0])
         if first is not node or same != node.outputs[0]:
             changed = True
             origins = tuple(dict.fromkeys((*first.origins, *node.origins)))
@@ -113,15 +113,15 @@ def _count_saved(network: Network, region: Region, perm: Perm) -> int:
         is_private = value not in network.names_of_outputs and all(
             id(reader) in region.members for reader in _list_readers(network, value)
         )
-        found = _read_perm_of(network, value)
-        if found == perm:
+        own_perm = _read_perm_of(network, value)
+        if own_perm == perm:
             saved += is_private
-        elif (found is None or not is_private) and not _is_turned(network, region, value, invert(perm)):
+        elif (own_perm is None or not is_private) and not _is_turned(network, region, value, invert(perm)):
             saved -= 1
     for value in region.made:
         outside = [reader for reader in _list_readers(network, value) if id(reader) not in region.members]
         perms = [read_perm(network, reader) for reader in outside]
-        saved += sum(found is not None and found == invert(perm) for found in perms)
+        saved += sum(own_perm is not None and own_perm == invert(perm) for own_perm in perms)
         saved -= None in perms or value in network.names_of_outputs
     return saved
 

@@ -102,8 +102,8 @@ def _compare_recurrence(node: Node, network: Network, data: Sequence[Dimension])
     return None
 
 
-def _differ(one: Dimension, other: Dimension) -> bool:
-    return isinstance(one, int) and isinstance(other, int) and one != other
+def _differ(size: Dimension, other: Dimension) -> bool:
+    return isinstance(size, int) and isinstance(other, int) and size != other
 
 
 def _shape_of(network: Network, value: str) -> tuple[Dimension, ...] | None:

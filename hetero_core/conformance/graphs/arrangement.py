@@ -28,35 +28,39 @@ def grow_reshape(b: GraphBuilder) -> None:
             factor = b.choose(*[number for number in (1, 2, 3, 4, 8) if size % number == 0])
             shape = (*x.shape[:axis], factor, size // factor, *x.shape[axis + 1 :])
             open_after = [
-                index for index, one in enumerate(shape) if isinstance(one, str) and (index > axis or x.shape[index] != one)
+                index
+                for index, extent in enumerate(shape)
+                if isinstance(extent, str) and (index > axis or x.shape[index] != extent)
             ]
             if len(open_after) > 1:
                 raise NotApplicable
-            sizes = [-1 if index in open_after else 0 if isinstance(one, str) else one for index, one in enumerate(shape)]
+            sizes = [-1 if index in open_after else 0 if isinstance(extent, str) else extent for index, extent in enumerate(shape)]
             b.add("Reshape", [x, b.numbers(*sizes)], shape, bound=x.bound)
         case "merge" if x.rank >= 2:
             axis = b.integer(0, x.rank - 2)
             first, second = x.shape[axis], x.shape[axis + 1]
-            if not (isinstance(first, int) and isinstance(second, int)) or any(isinstance(one, str) for one in x.shape[axis + 2 :]):
+            if not (isinstance(first, int) and isinstance(second, int)) or any(
+                isinstance(extent, str) for extent in x.shape[axis + 2 :]
+            ):
                 raise NotApplicable
             shape = (*x.shape[:axis], first * second, *x.shape[axis + 2 :])
-            sizes = [0 if isinstance(one, str) else one for one in shape]
+            sizes = [0 if isinstance(extent, str) else extent for extent in shape]
             b.add("Reshape", [x, b.numbers(*sizes)], shape, bound=x.bound)
         case "unsqueeze" if x.rank <= 4:
             axis = b.integer(0, x.rank)
             b.add("Unsqueeze", [x, b.numbers(axis)], (*x.shape[:axis], 1, *x.shape[axis:]), bound=x.bound)
         case "squeeze" if 1 in x.shape:
-            axis = b.choose(*[index for index, one in enumerate(x.shape) if one == 1])
+            axis = b.choose(*[index for index, extent in enumerate(x.shape) if extent == 1])
             b.add("Squeeze", [x, b.numbers(axis)], (*x.shape[:axis], *x.shape[axis + 1 :]), bound=x.bound)
-        case "flatten" if all(isinstance(one, int) for one in x.shape[1:]):
-            b.add("Flatten", [x], (x.shape[0], math.prod(int(one) for one in x.shape[1:])), bound=x.bound, axis=1)
+        case "flatten" if all(isinstance(extent, int) for extent in x.shape[1:]):
+            b.add("Flatten", [x], (x.shape[0], math.prod(int(extent) for extent in x.shape[1:])), bound=x.bound, axis=1)
         case _:
             raise NotApplicable
 
 
 def grow_gather(b: GraphBuilder) -> None:
     """Adds a Gather from a table by an input of indices, or from a value by constant ones."""
-    ids = [one for one in b.values if one.dtype == "int64" and one.rank >= 1]
+    ids = [candidate for candidate in b.values if candidate.dtype == "int64" and candidate.rank >= 1]
     if ids and b.chance(0.5):
         read = b.choose(*ids)
         width = b.choose(1, 3, 4, 8, 9, 16, 17, 32, 64)
@@ -67,7 +71,7 @@ def grow_gather(b: GraphBuilder) -> None:
         b.add("Gather", [table, read], (*read.shape, width), dtype=b.dtype, axis=0)
         return
     x = b.pick_float()
-    closed = [index for index, one in enumerate(x.shape) if isinstance(one, int)]
+    closed = [index for index, candidate in enumerate(x.shape) if isinstance(candidate, int)]
     if not closed:
         raise NotApplicable
     axis = b.choose(*closed)
@@ -88,15 +92,21 @@ def grow_pieces(b: GraphBuilder) -> None:
     match b.choose("concat", "concat", "slice", "slice", "split"):
         case "concat":
             partners = [
-                one for one in b.values
-                if one.dtype == x.dtype and one.rank == x.rank and all(one.shape[i] == x.shape[i] for i in range(x.rank) if i != axis)
-                and isinstance(one.shape[axis], int) and one.bound < 1e3
+                other for other in b.values
+                if other.dtype == x.dtype and other.rank == x.rank and all(other.shape[i] == x.shape[i] for i in range(x.rank) if i != axis)
+                and isinstance(other.shape[axis], int) and other.bound < 1e3
             ]  # fmt: skip
             if not partners or isinstance(size, str):
                 raise NotApplicable
             read = [x, *(b.choose(*partners) for _ in range(b.integer(1, 3)))]
-            total = sum(int(one.shape[axis]) for one in read)
-            b.add("Concat", read, (*x.shape[:axis], total, *x.shape[axis + 1 :]), bound=max(one.bound for one in read), axis=axis)
+            total = sum(int(other.shape[axis]) for other in read)
+            b.add(
+                "Concat",
+                read,
+                (*x.shape[:axis], total, *x.shape[axis + 1 :]),
+                bound=max(other.bound for other in read),
+                axis=axis,
+            )
         case "slice" if isinstance(size, int):
             start = b.integer(0, size - 1)
             stop = b.integer(start + 1, size)

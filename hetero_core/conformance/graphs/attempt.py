@@ -92,12 +92,12 @@ def _list_whole(core: Core, subject: Subject) -> list[Way]:
     """Returns the ways of a graph on the device alone: one thread and two where it has the key, preset outputs, an import."""
     config = dict(subject.config or {})
     has_threads = "INFERENCE_NUM_THREADS" in core.config_keys(subject.device)
-    one, two = ({**config, "INFERENCE_NUM_THREADS": count} if has_threads else config for count in (1, 2))
+    single, double = ({**config, "INFERENCE_NUM_THREADS": count} if has_threads else config for count in (1, 2))
     ways = [
-        Way("one thread", subject.device, one, is_exported=subject.exports),
-        Way("two threads, preset outputs", subject.device, two, is_preset=True),
+        Way("one thread", subject.device, single, is_exported=subject.exports),
+        Way("two threads, preset outputs", subject.device, double, is_preset=True),
     ]
-    return [*ways, Way("imported", subject.device, one, is_imported=True)] if subject.exports else ways
+    return [*ways, Way("imported", subject.device, single, is_imported=True)] if subject.exports else ways
 
 
 def _list_splits(core: Core, subject: Subject, network: Network, seed: int) -> list[Way]:

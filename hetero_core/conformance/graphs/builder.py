@@ -133,13 +133,13 @@ class GraphBuilder:
         for shape in shapes:
             if self.count(shape) * 4 > LARGEST_BYTES:
                 raise NotApplicable
-        first = next((one for one in inputs if isinstance(one, Value)), None)
+        first = next((operand for operand in inputs if isinstance(operand, Value)), None)
         fallback = self.dtype if first is None else first.dtype
         types = [(dtypes[index] if index < len(dtypes) else "") or fallback for index in range(len(shapes))]
-        names = [one.name if isinstance(one, Value) else one for one in inputs]
+        names = [operand.name if isinstance(operand, Value) else operand for operand in inputs]
         outputs = [Value(self.name("v"), dtype, tuple(shape), bound) for shape, dtype in zip(shapes, types, strict=True)]
         known = {name: value for name, value in attributes.items() if value is not None}
-        node = onnx.helper.make_node(op_type, names, [one.name for one in outputs], name=self.name("n"), **known)
+        node = onnx.helper.make_node(op_type, names, [operand.name for operand in outputs], name=self.name("n"), **known)
         self.nodes.append(node)
         for name in names:
             self.readers[name] = self.readers.get(name, 0) + 1

@@ -78,7 +78,9 @@ def build_model(b: GraphBuilder, outputs: list[Value], name: str) -> onnx.ModelP
         return helper.make_tensor_value_info(value.name, helper.np_dtype_to_tensor_dtype(np.dtype(value.dtype)), value.shape)
 
     initializers = [onnx.numpy_helper.from_array(array, key) for key, array in b.initializers.items() if key in b.readers]
-    graph = helper.make_graph(b.nodes, name, [declare(one) for one in b.inputs], [declare(one) for one in outputs], initializers)
+    graph = helper.make_graph(
+        b.nodes, name, [declare(port) for port in b.inputs], [declare(port) for port in outputs], initializers
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", b.opset)], ir_version=8)
 
 

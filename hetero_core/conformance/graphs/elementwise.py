@@ -126,11 +126,11 @@ def grow_choice(b: GraphBuilder) -> None:
         b.add("Where", [condition, x, b.scalar(-1.5) if b.chance(0.4) else y], x.shape, dtype=x.dtype, bound=max(x.bound, y.bound))
 
 
-def _fits(one: Value, x: Value) -> bool:
+def _fits(smaller: Value, x: Value) -> bool:
     """Says whether one value broadcasts to the shape of another one, and is not of that shape."""
-    if one.rank > x.rank or one.shape == x.shape:
+    if smaller.rank > x.rank or smaller.shape == x.shape:
         return False
-    return all(size in (1, other) for size, other in zip(one.shape, x.shape[x.rank - one.rank :], strict=True))
+    return all(size in (1, other) for size, other in zip(smaller.shape, x.shape[x.rank - smaller.rank :], strict=True))
 
 
 def _draw_broadcast(b: GraphBuilder, x: Value) -> tuple[int, ...]:

@@ -45,12 +45,12 @@ def grow_concat(b: GraphBuilder) -> None:
     x, batch, *_ = pick_image(b)
     axis = b.choose(1, 1, 1, 1, 2, 3)
     partners = [
-        one
-        for one in b.values
-        if one.dtype == x.dtype
-        and one.rank == 4
-        and all(one.shape[i] == x.shape[i] for i in range(4) if i != axis)
-        and isinstance(one.shape[axis], int)
+        value
+        for value in b.values
+        if value.dtype == x.dtype
+        and value.rank == 4
+        and all(value.shape[i] == x.shape[i] for i in range(4) if i != axis)
+        and isinstance(value.shape[axis], int)
     ]
     read = [x, *(b.choose(*partners) for _ in range(b.integer(1, 3)))]
     if b.chance(0.15):
@@ -60,13 +60,13 @@ def grow_concat(b: GraphBuilder) -> None:
             array = b.random.standard_normal(shape).astype(x.dtype)
             joined: list[Value | str] = [*read, b.constant(array)]
             sizes = list(x.shape)
-            sizes[axis] = sum(int(one.shape[axis]) for one in read) + shape[axis]
-            b.add("Concat", joined, sizes, bound=max(one.bound for one in read), axis=axis)
+            sizes[axis] = sum(int(value.shape[axis]) for value in read) + shape[axis]
+            b.add("Concat", joined, sizes, bound=max(value.bound for value in read), axis=axis)
             return
     order = [read[int(index)] for index in b.random.permutation(len(read))]
     sizes = list(x.shape)
-    sizes[axis] = sum(int(one.shape[axis]) for one in read)
-    b.add("Concat", order, sizes, bound=max(one.bound for one in read), axis=axis if b.chance(0.8) else axis - 4)
+    sizes[axis] = sum(int(value.shape[axis]) for value in read)
+    b.add("Concat", order, sizes, bound=max(value.bound for value in read), axis=axis if b.chance(0.8) else axis - 4)
 
 
 def grow_slice(b: GraphBuilder) -> None:

@@ -117,8 +117,8 @@ def grow_shape(b: GraphBuilder) -> None:
             b.add("Expand", [b.constant(np.array(b.integer(-3, 3), dtype)), shape], x.shape, dtype=dtype)
         case "range":
             last = b.add("Gather", [shape, b.constant(np.array(x.rank - 1, np.int64))], (), dtype="int64", bound=500, axis=0)
-            zero, one = b.constant(np.array(0, np.int64)), b.constant(np.array(1, np.int64))
-            line = b.add("Range", [zero, last, one], (x.shape[-1],), dtype="int64", bound=b.size(x.shape[-1]) + 1)
+            zero, step = b.constant(np.array(0, np.int64)), b.constant(np.array(1, np.int64))
+            line = b.add("Range", [zero, last, step], (x.shape[-1],), dtype="int64", bound=b.size(x.shape[-1]) + 1)
             if x.dtype == "int64":
                 b.add("Add", [x, line], x.shape, bound=x.bound + line.bound)
         case "size":
@@ -136,12 +136,12 @@ def grow_index(b: GraphBuilder) -> None:
         case "onehot" if 1 <= x.rank <= 2:
             depth = b.choose(3, 8, 17)
             values = b.constant(np.array([0, 1], np.float32))
-            kept = b.add(
+            index = b.add(
                 "Mod", [b.add("Abs", [x], x.shape, bound=x.bound), b.constant(np.array(depth, x.dtype))], x.shape, bound=depth
             )
             b.add(
                 "OneHot",
-                [kept, b.constant(np.array(depth, np.int64)), values],
+                [index, b.constant(np.array(depth, np.int64)), values],
                 (*x.shape, depth),
                 dtype="float32",
                 bound=1,

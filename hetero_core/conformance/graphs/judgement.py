@@ -69,7 +69,7 @@ class Expectation:
         exact = self._reference.compute(self._feeds)
         moved = [self._reference.compute(self._feeds, units=units, draw=draw + 1) for draw in range(draws)]
         return [
-            _bound_output(value, [measure(one[index], value) for one in moved], lenience, _slack(value, spec.dtype))
+            _bound_output(value, [measure(outputs[index], value) for outputs in moved], lenience, _slack(value, spec.dtype))
             for index, (value, spec) in enumerate(zip(exact, self._network.outputs, strict=True))
         ]
 
@@ -82,8 +82,8 @@ class Expectation:
     def make_presets(self) -> dict[str, Any]:
         """Returns an array for each output that is to be filled, with other numbers in it; a name that is an input's cannot have one."""
         return {
-            spec.name: np.full(one.exact.shape, 3, numpy_dtype(spec.dtype or "float32"))
-            for spec, one in zip(self._network.outputs, self._first, strict=True)
+            spec.name: np.full(target.exact.shape, 3, numpy_dtype(spec.dtype or "float32"))
+            for spec, target in zip(self._network.outputs, self._first, strict=True)
             if spec.name not in self._network.index_of_input
         }
 
@@ -137,17 +137,17 @@ def describe(value: Any, bound: Bounds, name: str, dtype: str) -> str | None:
     )
 
 
-def measure(one: Any, other: Any) -> Any:
+def measure(value: Any, other: Any) -> Any:
     """Returns the distance of two arrays by element; of equal infinities and of two NaN 0, of a NaN and a number infinity."""
-    if one.dtype.kind in "biu" and other.dtype.kind in "biu":
-        return np.abs(one.astype(np.float64) - other.astype(np.float64)) + (
-            (one != other) & (one.astype(float) == other.astype(float))
+    if value.dtype.kind in "biu" and other.dtype.kind in "biu":
+        return np.abs(value.astype(np.float64) - other.astype(np.float64)) + (
+            (value != other) & (value.astype(float) == other.astype(float))
         )
-    one, other = one.astype(np.float64), other.astype(np.float64)
+    value, other = value.astype(np.float64), other.astype(np.float64)
     with np.errstate(invalid="ignore"):
-        distance = np.abs(one - other)
+        distance = np.abs(value - other)
     distance = np.where(np.isnan(distance), np.inf, distance)
-    return np.where((one == other) | (np.isnan(one) & np.isnan(other)), 0.0, distance)
+    return np.where((value == other) | (np.isnan(value) & np.isnan(other)), 0.0, distance)
 
 
 def _slack(exact: Any, dtype: str | None) -> float:

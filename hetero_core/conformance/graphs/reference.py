@@ -80,17 +80,17 @@ class Reference:
     def __init__(self, network: Network) -> None:
         self.network = network
         self._dtype_of = {
-            name: found.dtype
+            name: value_type.dtype
             for graph in iterate_graphs(network)
-            for name, found in graph.types.items()
-            if isinstance(found, TensorType)
+            for name, value_type in graph.types.items()
+            if isinstance(value_type, TensorType)
         }
         self._dtype_of |= {spec.name: spec.dtype for graph in iterate_graphs(network) for spec in (*graph.inputs, *graph.outputs)}
         self._dtype_of |= {
-            name: one.type.dtype
+            name: constant.type.dtype
             for graph in iterate_graphs(network)
-            for name, one in graph.initializers.items()
-            if isinstance(one.type, TensorType)
+            for name, constant in graph.initializers.items()
+            if isinstance(constant.type, TensorType)
         }
         self._program = compile_program(network)
 
@@ -119,12 +119,14 @@ class Reference:
             results = (np.where(noise.random.random(results[0].shape) < 0.5, results[0], others[0]), *results[1:])
         if node.op_type not in _EXACT:
             spread = noise.shift if node.op_type in _NEAR_ONE else noise.move
-            results = tuple(spread(one, self._precision(node, name)) for one, name in zip(results, node.outputs, strict=False))
+            results = tuple(
+                spread(result, self._precision(node, name)) for result, name in zip(results, node.outputs, strict=False)
+            )
         return results
 
     def _call(self, step: Step, inputs: tuple[Any, ...], bodies: Mapping[str, Any]) -> tuple[Any, ...]:
         results = step.function(*inputs, **bodies)
-        return tuple(widen(one) for one in (results if isinstance(results, tuple) else (results,)))
+        return tuple(widen(result) for result in (results if isinstance(results, tuple) else (results,)))
 
     def _move_operands(self, node: Node, noise: Noise, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         if node.op_type in _EXACT or node.op_type in _ACCURATE:
@@ -141,7 +143,7 @@ class Reference:
         """
         dtype = self._dtype_of.get(name)
         is_single = node.op_type in ("LayerNormalization", *_WITH_NUMBERS) or any(
-            isinstance(one, float) for one in node.attributes.values()
+            isinstance(attribute, float) for attribute in node.attributes.values()
         )
         return "float32" if dtype == "float64" and is_single else dtype
 
@@ -149,7 +151,7 @@ class Reference:
 def widen(value: Any) -> Any:
     """Returns floating-point arrays in float64, lists item by item, everything else as it is."""
     if isinstance(value, list):
-        return [widen(one) for one in value]
+        return [widen(element) for element in value]
     return np.asarray(value).astype(np.float64) if _is_float(value) else value
 
 

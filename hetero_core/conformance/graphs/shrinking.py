@@ -88,7 +88,7 @@ def _kind(text: str) -> str:
 def write_text(network: Network) -> str:
     """Returns a network as ONNX text in one block; large constants and the sizes behind them are named, not written out."""
     nodes = "".join(f"  {_write_node(node)}\n" for node in network.nodes)
-    constants = [f"  {_write_constant(name, one.array)}\n" for name, one in network.initializers.items()]
+    constants = [f"  {_write_constant(name, constant.array)}\n" for name, constant in network.initializers.items()]
     head = ", ".join(f"{spec.type} {spec.name}" for spec in network.inputs)
     tail = ", ".join(f"{spec.type} {spec.name}" for spec in network.outputs)
     stored = f"<\n{''.join(constants)}>\n" if constants else ""

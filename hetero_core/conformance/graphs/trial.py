@@ -104,21 +104,21 @@ class Trial:
     def _run(self, loaded: ExecutableNetwork, way: Way) -> str | None:
         request = loaded.create_infer_request()
         for run, (feed, expectation) in enumerate(zip(self.feeds, self.expectations, strict=True)):
-            given = {name: array.copy() for name, array in feed.items()}
+            inputs = {name: array.copy() for name, array in feed.items()}
             presets = expectation.make_presets() if way.is_preset else {}
             for name, array in presets.items():
                 request.set_tensor(name, array)
-            outputs = request.infer(given)
+            outputs = request.infer(inputs)
             text = expectation.describe_fault(list(outputs.values()))
             if text is None:
-                text = _find_touched(given, feed) or _find_unfilled(presets, outputs)
+                text = _find_touched(inputs, feed) or _find_unfilled(presets, outputs)
             if text is not None:
                 return f"run {run + 1}: {text}"
         return None
 
 
-def _find_touched(given: Mapping[str, Any], feed: Mapping[str, Any]) -> str | None:
-    touched = (name for name, array in given.items() if array.tobytes() != feed[name].tobytes())
+def _find_touched(inputs: Mapping[str, Any], feed: Mapping[str, Any]) -> str | None:
+    touched = (name for name, array in inputs.items() if array.tobytes() != feed[name].tobytes())
     return next((f"input '{name}' was written to" for name in touched), None)
 
 

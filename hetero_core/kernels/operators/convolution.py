@@ -150,15 +150,15 @@ def conv_transpose(
 
 
 def _find_cuts(
-    full: tuple[int, ...], wanted: tuple[int, ...] | None, auto_pad: str, pads: tuple[int, ...] | None
+    full: tuple[int, ...], output_shape: tuple[int, ...] | None, auto_pad: str, pads: tuple[int, ...] | None
 ) -> list[tuple[int, int]]:
     """Returns what is cut off the begin and the end of each axis."""
     rank = len(full)
-    if wanted is None:
+    if output_shape is None:
         flat = pads if pads and auto_pad == "NOTSET" else (0,) * (2 * rank)
         return [(flat[axis], flat[axis + rank]) for axis in range(rank)]
     cuts = []
-    for size, target in zip(full, wanted, strict=True):
+    for size, target in zip(full, output_shape, strict=True):
         total = size - target
         small, large = total // 2, total - total // 2
         cuts.append((small, large) if auto_pad == "SAME_UPPER" else (large, small))

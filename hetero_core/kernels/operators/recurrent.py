@@ -188,8 +188,8 @@ def _split_columns(x: Array, count: int) -> list[Array]:
     return [x[..., index * size : (index + 1) * size] for index in range(count)]
 
 
-def _name_activations(given: tuple[str, ...] | None, defaults: tuple[str, ...], directions: int) -> tuple[str, ...]:
-    return defaults * directions if given is None else given
+def _name_activations(names: tuple[str, ...] | None, defaults: tuple[str, ...], directions: int) -> tuple[str, ...]:
+    return defaults * directions if names is None else names
 
 
 @kernel("RNN", since=(7, 14, 22), outputs=2, **_LATER)

@@ -134,7 +134,7 @@ class NativeRun:
 
     def run(self, recipe: Recipe, arrays: Mapping[str, Any], y: Any, *others: Any) -> int:
         """Computes y, and other outputs where there are any, the last chunks first; returns how many chunks there were."""
-        from hetero_cpu.jit.trial import run_calls
+        from .trial import run_calls
 
         scratch = np.zeros(recipe.scratch, np.uint8)
         calls = recipe.bind([arrays[name] for name in recipe.reads], [y, *others], scratch)

@@ -12,7 +12,8 @@ from hetero_cpu.jit.arithmetic import EMITTERS, Activation, emit_activations
 from hetero_cpu.jit.code import Code
 from hetero_cpu.jit.compiler import Kernel
 from hetero_cpu.jit.native import NativeCall, address_of
-from hetero_cpu.jit.trial import WIDTHS, run_calls
+
+from .trial import WIDTHS, run_calls
 
 pytestmark = pytest.mark.skipif(not WIDTHS, reason="no kernels are made for this processor, or llvmlite is not installed")
 Array = np.ndarray[Any, Any]

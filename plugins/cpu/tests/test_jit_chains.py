@@ -10,11 +10,12 @@ import onnx.numpy_helper
 import onnx.parser
 import onnxruntime
 import pytest
-from hetero_cpu.jit.trial import WIDTHS
 
 from hetero_core import Core
 from hetero_core.testing.compare import assert_same
 from hetero_core.testing.models import light_inputs
+
+from .trial import WIDTHS
 
 pytestmark = pytest.mark.skipif(not WIDTHS, reason="no kernels are made for this processor, or llvmlite is not installed")
 NUMBERS = {"root": 1.4142135, "one": 1.0, "half": 0.5}

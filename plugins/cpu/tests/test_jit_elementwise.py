@@ -15,7 +15,6 @@ from hetero_cpu.fusion import Extra, Group, form_groups
 from hetero_cpu.jit.chains import join_chains
 from hetero_cpu.jit.rows import cut_rows, find_kind
 from hetero_cpu.jit.steps_elementwise import plan_native_expression
-from hetero_cpu.jit.trial import WIDTHS, run_calls
 from hetero_cpu.recipe import Recipe, Site
 from hetero_cpu.weights import PackedWeights
 from hypothesis import given, settings
@@ -24,6 +23,8 @@ from hypothesis import strategies as st
 from hetero_core.network.graph import Node
 from hetero_core.network.reader import read_network
 from hetero_core.network.types import TensorType
+
+from .trial import WIDTHS, run_calls
 
 pytestmark = pytest.mark.skipif(not WIDTHS, reason="no kernels are made for this processor, or llvmlite is not installed")
 Array = np.ndarray[Any, Any]

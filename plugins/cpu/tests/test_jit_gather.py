@@ -9,13 +9,14 @@ import pytest
 from hetero_cpu.fusion import Group
 from hetero_cpu.jit.native import NativeCall
 from hetero_cpu.jit.steps_gather import plan_native_gather
-from hetero_cpu.jit.trial import WIDTHS, run_calls
 from hetero_cpu.recipe import Site
 from hetero_cpu.weights import PackedWeights
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetero_core.network.graph import Node
+
+from .trial import WIDTHS, run_calls
 
 pytestmark = pytest.mark.skipif(not WIDTHS, reason="no kernels are made for this processor, or llvmlite is not installed")
 

@@ -9,7 +9,6 @@ import pytest
 from hetero_cpu.fusion import Extra, Group
 from hetero_cpu.jit.copies import TURN, plan_copy, plan_pieces
 from hetero_cpu.jit.steps_layout import plan_native_expand, plan_native_reshape, plan_native_transpose
-from hetero_cpu.jit.trial import WIDTHS, run_calls
 from hetero_cpu.recipe import Recipe, Site, Views
 from hetero_cpu.weights import PackedWeights
 from hypothesis import given, settings
@@ -17,6 +16,8 @@ from hypothesis import strategies as st
 
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType
+
+from .trial import WIDTHS, run_calls
 
 pytestmark = pytest.mark.skipif(not WIDTHS, reason="no kernels are made for this processor, or llvmlite is not installed")
 Array = np.ndarray[Any, Any]

@@ -10,7 +10,6 @@ import pytest
 from hetero_cpu.fusion import Group
 from hetero_cpu.jit import steps_normalization  # noqa: F401  # registers the steps
 from hetero_cpu.jit.native import NATIVE_STEP_FUNCTIONS
-from hetero_cpu.jit.trial import WIDTHS, run_calls
 from hetero_cpu.recipe import Recipe, Site
 from hetero_cpu.weights import PackedWeights
 from hypothesis import given, settings
@@ -18,6 +17,8 @@ from hypothesis import strategies as st
 
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType
+
+from .trial import WIDTHS, run_calls
 
 pytestmark = pytest.mark.skipif(not WIDTHS, reason="no kernels are made for this processor, or llvmlite is not installed")
 Array = np.ndarray[Any, Any]

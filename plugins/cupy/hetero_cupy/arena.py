@@ -33,7 +33,7 @@ class Places(Protocol):
     def take(self, nbytes: int) -> Ticket:
         """Returns where the next array lies; whoever uses its memory keeps the ticket."""
 
-    def allow_in_place(self, made: int, read: int) -> None:
+    def allow_in_place(self, target: int, read: int) -> None:
         """Says that the array that was made at an address is computed element by element from the one at another."""
 
 
@@ -105,11 +105,11 @@ class Tracer:
         """Remembers which array is where; the pool may use an address again."""
         self._at_address[address] = index
 
-    def allow_in_place(self, made: int, read: int) -> None:
+    def allow_in_place(self, target: int, read: int) -> None:
         """Remembers what an array may take the place of, if that is let go of before the next array is made."""
-        target, source = self._at_address.get(made), self._at_address.get(read)
-        if target is not None and source is not None and target != source and self._sizes[target] == self._sizes[source]:
-            self._sources.setdefault(target, []).append(source)
+        index, source = self._at_address.get(target), self._at_address.get(read)
+        if index is not None and source is not None and index != source and self._sizes[index] == self._sizes[source]:
+            self._sources.setdefault(index, []).append(source)
 
     def release(self, index: int, generation: int) -> None:
         """Notes that nobody uses an array any more."""
@@ -215,7 +215,7 @@ class Arena:
     def note_address(self, index: int, address: int) -> None:
         """Needs no addresses of the pool."""
 
-    def allow_in_place(self, made: int, read: int) -> None:
+    def allow_in_place(self, target: int, read: int) -> None:
         """Does nothing: the plan has already decided which results are computed in place."""
 
     def holds(self, address: int) -> bool:

@@ -192,15 +192,17 @@ def split_heads(x: Array, heads: int | None) -> _Heads:
     return _Heads(x, (batch, heads, count, each), (along_batch, each * along, along_rows, along))
 
 
-def _order(xp: Any, one: _Heads) -> Array:
-    batch, heads, count, each = one.sizes
-    return one.array if one.array.ndim == 4 else xp.swapaxes(one.array.reshape(batch, count, heads, each), 1, 2)
+def _order(xp: Any, projection: _Heads) -> Array:
+    batch, heads, count, each = projection.sizes
+    return (
+        projection.array if projection.array.ndim == 4 else xp.swapaxes(projection.array.reshape(batch, count, heads, each), 1, 2)
+    )
 
 
 def _spread(mask: Array, sizes: tuple[int, int, int, int]) -> _Heads:
     """Returns a mask with steps of 0 along the axes over which it is spread. Raises: ValueError where it does not fit."""
     missing = 4 - mask.ndim
-    if any(own not in (1, wanted) for own, wanted in zip(mask.shape, sizes[missing:], strict=True)) or mask.shape[-1] != sizes[-1]:
+    if any(own not in (1, target) for own, target in zip(mask.shape, sizes[missing:], strict=True)) or mask.shape[-1] != sizes[-1]:
         raise ValueError(f"the mask has the shape {list(mask.shape)}, the scores {list(sizes)}: it cannot be spread over them")
     steps = [0] * missing + [
         0 if size == 1 else step // mask.dtype.itemsize for size, step in zip(mask.shape, mask.strides, strict=True)

@@ -115,10 +115,10 @@ class CublasLt:
         return description, (a, b, d)
 
     def _describe_matrix(self, kind: int, layout: Layout) -> ctypes.c_void_p:
-        found = ctypes.c_void_p()
+        description = ctypes.c_void_p()
         sizes = ctypes.c_uint64(layout.rows), ctypes.c_uint64(layout.columns), ctypes.c_int64(layout.lead)
-        self._call("cublasLtMatrixLayoutCreate", ctypes.byref(found), kind, *sizes)
-        return found
+        self._call("cublasLtMatrixLayoutCreate", ctypes.byref(description), kind, *sizes)
+        return description
 
     def prefer(self, form: ProductForm) -> ctypes.c_void_p:
         """Returns what an algorithm may need: so much memory, and no better aligned matrices than there are."""
@@ -145,12 +145,12 @@ class CublasLt:
 
     def run(self, plan: ProductPlan, *, a: int, b: int, d: int, workspace: int, stream: int) -> None:
         """Sends a product to a stream. All but the plan are addresses."""
-        one, zero = ctypes.addressof(self._scalars), ctypes.addressof(self._scalars) + 4
+        alpha, beta = ctypes.addressof(self._scalars), ctypes.addressof(self._scalars) + 4
         layout_a, layout_b, layout_d = plan.layouts
         self._call(
             "cublasLtMatmul",
-            *(self._open(), plan.description, _place(one), _place(a), layout_a, _place(b), layout_b),
-            *(_place(zero), _place(d), layout_d, _place(d), layout_d, ctypes.byref(plan.choice)),
+            *(self._open(), plan.description, _place(alpha), _place(a), layout_a, _place(b), layout_b),
+            *(_place(beta), _place(d), layout_d, _place(d), layout_d, ctypes.byref(plan.choice)),
             *(_place(workspace), ctypes.c_size_t(plan.workspace_bytes), _place(stream)),
         )
 

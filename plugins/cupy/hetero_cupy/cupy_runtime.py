@@ -168,11 +168,11 @@ class CupyCard:
         finally:
             self._own.places = before
 
-    def allow_in_place(self, made: Any, read: Any) -> None:
+    def allow_in_place(self, target: Any, read: Any) -> None:
         """Tells the places of this thread."""
         places = getattr(self._own, "places", None)
         if places is not None:
-            places.allow_in_place(int(made.data.ptr), int(read.data.ptr))
+            places.allow_in_place(int(target.data.ptr), int(read.data.ptr))
 
     def record(self, stream: Any, work: Callable[[], None]) -> CupyReplay:
         """Returns the work as a CUDA graph. While a stream is recorded nothing may be taken from the driver: `work` has an arena."""

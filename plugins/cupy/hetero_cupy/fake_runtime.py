@@ -137,11 +137,11 @@ class FakeCard:
         finally:
             self._own.places = before
 
-    def allow_in_place(self, made: FakeArray, read: FakeArray) -> None:
+    def allow_in_place(self, target: FakeArray, read: FakeArray) -> None:
         """Tells the places."""
         places = getattr(self._own, "places", None)
         if places is not None:
-            places[0].allow_in_place(self.address_of(made), self.address_of(read))
+            places[0].allow_in_place(self.address_of(target), self.address_of(read))
 
     def to_host(self, array: FakeArray) -> np.ndarray[Any, Any]:
         """Returns a copy."""
@@ -205,8 +205,8 @@ class FakeCard:
             values: dict[str, Any] = dict(zip(arguments, (self._home.unwrap(array) for array in arrays), strict=True))
             with np.errstate(all="ignore"):
                 exec(source, {"__builtins__": {}, **_FUNCTIONS}, values)  # the plugin's own text
-            found = [FakeArray(self._home, np.asarray(values[result])) for result in results]
-            return found[0] if len(found) == 1 else tuple(found)
+            computed = [FakeArray(self._home, np.asarray(values[result])) for result in results]
+            return computed[0] if len(computed) == 1 else tuple(computed)
 
         return call
 

@@ -109,9 +109,9 @@ def fuse_elementwise(network: Network) -> Network:
     return fuse_pairs(network, fuse)
 
 
-def _narrows(tree: Tree, made: ValueType | None) -> bool:
+def _narrows(tree: Tree, result_type: ValueType | None) -> bool:
     """Says whether a tree ends in a cast to 16 bits: whoever reads it wants the rounded value."""
-    return tree[0] == "Cast" and isinstance(made, TensorType) and made.dtype in SMALL
+    return tree[0] == "Cast" and isinstance(result_type, TensorType) and result_type.dtype in SMALL
 
 
 def _plant(node: Node, type_of: Callable[[str], ValueType | None]) -> Tree | None:
@@ -169,12 +169,12 @@ def _list_trees(tree: Tree) -> list[Tree]:
     """Returns all operators of a tree, each distinct one once, arguments first."""
     trees: dict[Tree, None] = {}
 
-    def visit(one: Tree) -> None:
-        if isinstance(one, int) or one in trees:
+    def visit(subtree: Tree) -> None:
+        if isinstance(subtree, int) or subtree in trees:
             return
-        for argument in one[2]:
+        for argument in subtree[2]:
             visit(argument)
-        trees[one] = None
+        trees[subtree] = None
 
     visit(tree)
     return list(trees)
@@ -211,21 +211,6 @@ def write_number(value: float) -> str:
     (rounded,) = struct.unpack("f", struct.pack("f", value))
     text = repr(rounded)
     return f"{text}f" if "e" in text or "." in text else f"{text}.0f"
-
-
-def write_module(text: KernelText) -> str:
-    """Returns a whole CUDA module with the kernel over `count` elements of arrays of one shape; what compilers of CUDA can check."""
-    inputs = [declaration.split()[1] for declaration in text.inputs]
-    *sources, result_type = (STORAGE[dtype] for dtype in text.dtypes)
-    declared = [f"const {storage}* {name}_" for storage, name in zip(sources, inputs, strict=True)]
-    arguments = ", ".join([*declared, f"{result_type}* y0_", "long long count"])
-    loads = "\n".join(f"    const {storage} {name} = {name}_[i];" for storage, name in zip(sources, inputs, strict=True))
-    body = "\n".join(f"    {line}" for line in text.body.splitlines())
-    return (
-        f'{text.preamble}\nextern "C" __global__ void {text.name}({arguments}) {{\n'
-        "  for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < count; i += (long long)gridDim.x * blockDim.x) {\n"
-        f"{loads}\n    {result_type} y0;\n{body}\n    y0_[i] = y0;\n  }}\n}}\n"
-    )
 
 
 class FusedOperator:

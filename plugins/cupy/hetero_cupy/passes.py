@@ -56,7 +56,7 @@ def prepare_network(network: Network, *, precision: str, attends: bool) -> Netwo
         (
             eliminate_dropout,
             eliminate_copies,
-            lambda one: fold_constants(one, evaluate_node),
+            lambda current: fold_constants(current, evaluate_node),
             fold_affines,
             fuse_layer_normalization,
             fuse_gelu,

@@ -1,9 +1,10 @@
 """Lower precision: which values of a float32 network are kept in 16 bits when INFERENCE_PRECISION_HINT asks for it.
 
-Data flow: a value keeps its name and float32; its copy in 16 bits has a name of its own, and nodes read the one that suits them. What a
-node makes is decided by its operator: products make 16 bits, operators whose results leave the range of 16 bits make float32, what only
-moves or mixes values follows what it reads. Constants are cast here, once. Outputs, what bodies read, and operators that are not
-listed see float32, as the model has it. Kernels sum in float32 whatever they read. Imports no array library at its head.
+Data flow: a value keeps its name and float32; its copy in 16 bits has a name of its own, and each node reads the one that suits it. The
+operator of a node decides what it makes: products make 16 bits; operators that only move or mix values make what they read; all others,
+such as Exp, Pow and sums, make float32, since their results may leave the range of 16 bits or need more digits. Constants are cast here,
+once. Outputs and values that bodies read stay float32, as in the model. Kernels sum in float32 whatever they read. Imports no array
+library at its head.
 """
 
 from __future__ import annotations
@@ -30,15 +31,6 @@ NORMALIZED = frozenset(
     )
 )
 """Their first input is read as it is, float32 is computed inside, and the result is small again: 16 bits."""
-
-SENSITIVE = frozenset(
-    (
-        *("CumProd", "CumSum", "Cosh", "Exp", "GlobalLpPool", "Log", "LogSoftmax", "LpPool", "NegativeLogLikelihoodLoss", "Pow"),
-        *("Reciprocal", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceProd", "ReduceSum"),
-        *("ReduceSumSquare", "Sinh", "SoftmaxCrossEntropyLoss", "Softplus"),
-    )
-)
-"""Their results may leave the range of 16 bits, or are differences that need its digits: float32 in, float32 out."""
 
 NEUTRAL = frozenset(
     (

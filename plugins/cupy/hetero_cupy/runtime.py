@@ -90,7 +90,7 @@ class Card(Protocol):
     def place_arrays(self, places: Places, block: Array | None) -> AbstractContextManager[None]:
         """Asks `places` for the memory of every array that this thread makes meanwhile; `block` is what offsets count from."""
 
-    def allow_in_place(self, made: Array, read: Array) -> None:
+    def allow_in_place(self, target: Array, read: Array) -> None:
         """Tells the places of this thread, if there are any, that each element of an array follows from one of another of its size."""
 
     def record(self, stream: Any, work: Callable[[], None]) -> Replay:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_cupy.fusion import write_kernel, write_module, write_number
+from hetero_cupy.fusion import write_kernel, write_number
 from hetero_cupy.passes import transform_network
 
 from hetero_core import Core, Network
@@ -104,14 +104,16 @@ def make_tree(operator: str) -> Any:
 def test_nvidias_compiler_takes_every_operator(architecture: str) -> None:
     for operator in ALL_OPERATORS:
         text = write_kernel(make_tree(operator), ("float32",) * 3)
-        ptx = cuda_compiler.compile_module(write_module(text), architecture)
+        ptx = cuda_compiler.compile_module(cuda_compiler.write_module(text), architecture)
         assert f".entry {text.name}".encode() in ptx
         assert f".target sm_{architecture}".encode() in ptx
 
 
 @needs_cuda_compiler
 def test_nvidias_compiler_refuses_what_is_wrong() -> None:
-    source = write_module(write_kernel(make_tree("Relu"), ("float32",) * 3)).replace("float hetero_relu", "float hetero_other")
+    source = cuda_compiler.write_module(write_kernel(make_tree("Relu"), ("float32",) * 3)).replace(
+        "float hetero_relu", "float hetero_other"
+    )
     with pytest.raises(AssertionError, match='identifier "hetero_relu" is undefined'):
         cuda_compiler.compile_module(source, "80")
 

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from hetero_cupy.device import GpuDevice
-from hetero_cupy.fusion import write_kernel, write_module
+from hetero_cupy.fusion import write_kernel
 from hetero_cupy.kernel_texts import CudaText, Geometry, write_columns, write_depthwise, write_layer_normalization, write_softmax
 from hetero_cupy.operators import CardOperators
 
@@ -42,7 +42,7 @@ def iterate_texts() -> Iterator[tuple[str, CudaText]]:
     yield "layer_normalization-float16-float16", write_layer_normalization("float16", "float16")
     for made, read in product(TYPES, repeat=2):
         text = write_kernel(("Gelu", (), (("Add", (), (0, 1)),)), (read, "float32", made))
-        yield f"fused-{read}-{made}", CudaText(text.name, write_module(text))
+        yield f"fused-{read}-{made}", CudaText(text.name, cuda_compiler.write_module(text))
 
 
 @needs_cuda_compiler

@@ -11,7 +11,7 @@ import pytest
 from hetero_cupy.device import GpuDevice, find_capabilities
 from hetero_cupy.fake_runtime import FakeRuntime
 from hetero_cupy.passes import transform_network
-from hetero_cupy.precision import NEUTRAL, NORMALIZED, PRODUCTS, SENSITIVE
+from hetero_cupy.precision import NEUTRAL, NORMALIZED, PRODUCTS
 
 from hetero_core import Core, Network
 from hetero_core.errors import ConfigValueError
@@ -33,7 +33,7 @@ def lower(network: Network, hint: str = "f16") -> dict[str, str]:
 
 def test_every_operator_of_a_class_exists_and_is_in_one_class() -> None:
     known = {op_type for domain, op_type, _ in read_table() if not domain}
-    classes = (PRODUCTS, NORMALIZED, SENSITIVE, NEUTRAL)
+    classes = (PRODUCTS, NORMALIZED, NEUTRAL)
     assert sorted(frozenset().union(*classes) - known) == []
     assert sum(map(len, classes)) == len(frozenset().union(*classes))
 

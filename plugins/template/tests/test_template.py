@@ -71,7 +71,7 @@ def test_numbers_live_in_the_memory_of_the_device_and_texts_and_sequences_on_the
     assert [spec.memory for spec in loaded.inputs] == ["TEMPLATE:0", "host"]
     assert [spec.memory for spec in loaded.outputs] == ["host", "TEMPLATE:0", "host"]
     outputs = loaded.infer({"x": np.array([1, 2], np.float32), "t": np.array(["a", "b"], object)})
-    assert [one.tolist() for one in outputs["s"]] == [[1, 2], [1, 2]]
+    assert [array.tolist() for array in outputs["s"]] == [[1, 2], [1, 2]]
     assert outputs["y"].tolist() == [-1, -2]
     assert outputs["u"].tolist() == ["a", "b"]
 

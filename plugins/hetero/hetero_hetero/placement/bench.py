@@ -41,11 +41,6 @@ class Bench:
         else:
             self._watch = Stopwatch(core, network, inputs)
 
-    @property
-    def is_apart(self) -> bool:
-        """Whether processes of their own measure."""
-        return self._watch is None
-
     def prepare(self, keys: Sequence[str], timeout: float) -> None:
         """Starts the processes of these keys together; returns when all of them have read the network, so that none disturbs a timing."""
         if self._folder is None:

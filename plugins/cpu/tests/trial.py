@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-
 from hetero_cpu.jit import compiler
 from hetero_cpu.jit.compiler import COMPILER, Kernel
 from hetero_cpu.jit.native import NativeCall
@@ -19,10 +18,10 @@ WIDTHS = tuple(width for width in (8, 16) if width <= compiler.find_width())
 def find_entry(kernel: Kernel, width: int) -> Any:
     """Returns the function of a kernel that is made for vectors of `width` elements."""
     # Asked where the compiler asks: a test may have steps plan for another width.
-    made = (
+    compiled = (
         kernel if width == compiler.find_width() else Kernel(f"{kernel.name}_of_{width}", lambda name, _: kernel.emit(name, width))
     )
-    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(COMPILER.compile(made))
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(COMPILER.compile(compiled))
 
 
 def run_calls(calls: Iterable[Any], width: int, *, workers: int = 1) -> None:
