@@ -13,6 +13,7 @@ import statistics
 import tempfile
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
@@ -95,12 +96,12 @@ class Decoder(nn.Module):
         return self.head(self.norm(x)), *caches
 
 
-def build_decoder() -> tuple[nn.Module, tuple[Tensor, ...], list[str]]:
+def build_decoder(layers: int, width: int, words: int) -> tuple[nn.Module, tuple[Tensor, ...], list[str]]:
     """Returns the network, inputs, and their names."""
-    layers, width, heads, past = 6, 512, 8, 128
+    heads, past = width // 64, 128
     caches = tuple(torch.randn(1, heads, past, width // heads) for _ in range(2 * layers))
     names = ["tokens", *(f"past_{index}" for index in range(2 * layers))]
-    return Decoder(layers, width, heads, 8192), (torch.tensor([[7]]), *caches), names
+    return Decoder(layers, width, heads, words), (torch.tensor([[7]]), *caches), names
 
 
 def export(network: nn.Module, inputs: tuple[Tensor, ...], names: list[str], path: Path, *, is_open: bool) -> None:
@@ -155,19 +156,27 @@ def compare(name: str, build: Any, arguments: argparse.Namespace, *, is_open: bo
     return f"| {title} | {medians[0] * 1e3:.2f} | {medians[1] * 1e3:.2f} | {quotients[0]:.2f} | {quotients[1]:.2f} | {difference:.1e} |"
 
 
+NETWORKS: dict[str, Callable[[], tuple[nn.Module, tuple[Tensor, ...], list[str]]]] = {
+    "resnet50": build_resnet50,
+    "decoder of 6 layers, 512 wide": partial(build_decoder, 6, 512, 8192),
+    "decoder of 4 layers, 128 wide": partial(build_decoder, 4, 128, 1024),
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--device", default="TORCH")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--only", default="", help="networks whose name has this in it")
     parser.add_argument("--kit", action="store_true", help="run the conformance kit first")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     if arguments.kit:
         run_command(["conformance", arguments.device])
     print("| network | TORCH ms | eager ms | quotient | of the processor's time | difference |\n|---|---|---|---|---|---|")
-    for name, build in (("resnet50", build_resnet50), ("decoder step", build_decoder)):
-        for is_open in (False, True):
+    for name, build in NETWORKS.items():
+        for is_open in (False, True) if arguments.only in name else ():
             print(compare(name, build, arguments, is_open=is_open), flush=True)
 
 

@@ -1,4 +1,4 @@
-"""The TORCH device: hooks on PyTorch. `TORCH` and `TORCH.CPU` are the processor, `TORCH.CUDA.0`, `TORCH.MPS` and `TORCH.XPU` accelerators."""
+"""The TORCH device: hooks on PyTorch. `TORCH` and `TORCH.CPU` are the processor, `TORCH.CUDA.0` and others accelerators."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.network.writer import pack_network, unpack_network
 from hetero_core.transforms.activations import fuse_gelu, fuse_hard_swish, fuse_swish
+from hetero_core.transforms.attention import fuse_attention
 from hetero_core.transforms.copies import eliminate_copies, eliminate_dropout
 from hetero_core.transforms.normalizations import fuse_layer_normalization, fuse_rms_normalization, fuse_softmax
 from hetero_core.transforms.rewrite import run_passes
@@ -24,7 +25,7 @@ from hetero_torch.installation import CPU, Places
 from hetero_torch.table import find_torch_refusals
 
 PASSES_OF_QUERY = (eliminate_dropout, eliminate_copies)
-PASSES = (fuse_layer_normalization, fuse_rms_normalization, fuse_softmax, fuse_gelu, fuse_hard_swish, fuse_swish)
+PASSES = (fuse_attention, fuse_layer_normalization, fuse_rms_normalization, fuse_softmax, fuse_gelu, fuse_hard_swish, fuse_swish)
 """What was written out becomes one function; nodes that the device takes become nodes that it takes."""
 
 

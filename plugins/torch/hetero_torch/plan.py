@@ -1,7 +1,7 @@
 """What a run of known input shapes computes: the steps that are left once all that follows from shapes and constants is computed.
 
-Arithmetic on shapes and functions of constants give the same values in every run of one signature, so the first run keeps them. What depends on
-the elements of inputs, and the shapes that follow from such elements, is computed in each run.
+Arithmetic on shapes and functions of constants give the same values in every run of one signature, so the first run keeps them. What
+depends on the elements of inputs, and the shapes that follow from such elements, is computed in each run.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def find_fixed(program: Program, host_inputs: set[int]) -> frozenset[int]:
         function = step.function
         is_host = isinstance(function, partial) and function.args[:1] == (np,)
         is_shape = step.node.op_type in _SHAPES and not step.node.domain
-        if is_host or is_shape or step.value and sources[0] not in on_host:
+        if is_host or is_shape or (step.value and sources[0] not in on_host):
             on_host.update(step.targets)
         known = step.node.since_version > 0
         if known and (all(slot in fixed for slot in sources) or (is_shape and sources[0] in shaped)):

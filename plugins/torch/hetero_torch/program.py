@@ -41,7 +41,7 @@ class TorchNamespace:
             return torch.zeros(shape, dtype=dtype, device=self._place)
         return self.asarray(np.zeros(shape, dtype))
 
-    def concatenate(self, tensors: Any, axis: int) -> Tensor:
+    def concatenate(self, tensors: Any, axis: int = 0) -> Tensor:
         """Returns tensors one after another."""
         return torch.cat(tuple(tensors), axis)
 

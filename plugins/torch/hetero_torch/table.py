@@ -1,8 +1,8 @@
 """The table of operators: ONNX's operator and version -> the function of PyTorch that computes it, and why a node has none.
 
 An operator is one function of the node's inputs by position, absent ones as None, and of its attributes by name, with the toolkit's
-names and defaults. What the toolkit's own kernel stays away from, as an unknown attribute or another element type, is refused by the toolkit's
-table; which inputs come as arrays of the host is said there, too. This table adds what PyTorch does not compute as ONNX says.
+names and defaults. What the toolkit's own kernel does not take, as an unknown attribute or another element type, its table refuses, which
+also says which inputs come as arrays of the host. This table adds what PyTorch does not compute as ONNX says.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ SINGLE = HALVES | {"float32"}
 SIGNED = frozenset({"int8", "int16", "int32", "int64"})
 NUMBERS = FLOATS | SIGNED | {"uint8"}
 
-TOOLKIT = frozenset("Concat DepthToSpace Flatten Identity If Loop Scan Shape Size SpaceToDepth Split Squeeze Unsqueeze".split())
+_MOVING = "Concat DepthToSpace Flatten Identity If Loop Scan Shape Size SpaceToDepth Split Squeeze Unsqueeze"
+TOOLKIT = frozenset(_MOVING.split())
 """Operators whose kernels of the toolkit only move elements, or call bodies: they run on tensors as they are."""
 
 _MODULES = ("activations", "arithmetic", "attention", "filling", "indexing", "linear", "mathematics", "moves", "normalization")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hetero_core.kernels.precision import normalize_axis
 from hetero_core.network.graph import Node
-from hetero_torch.table import NUMBERS, Types, dtype_of, operator, refuse_attributes, refuse_any
+from hetero_torch.table import NUMBERS, Types, dtype_of, operator, refuse_any, refuse_attributes
 
 
 def _wrap(indices: Tensor, size: int) -> Tensor:

@@ -11,9 +11,7 @@ from torch import Tensor
 from hetero_torch.table import FLOATS, NUMBERS, SIGNED, operator
 
 # Operators that are one function of PyTorch.
-_OF_FLOATS = (
-    "Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor Log Reciprocal Round Sigmoid Sin Sinh Sqrt Tan Tanh".split()
-)
+_OF_FLOATS = "Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor Log Reciprocal Round Sigmoid Sin Sinh Sqrt Tan Tanh"
 _OF_ANYTHING: tuple[tuple[str, Callable[..., Any], tuple[int, ...]], ...] = (
     ("Equal", torch.eq, (7, 11, 13, 19)),
     ("Greater", torch.gt, (7, 9, 13)),
@@ -32,7 +30,7 @@ _OF_ANYTHING: tuple[tuple[str, Callable[..., Any], tuple[int, ...]], ...] = (
     ("Where", torch.where, ()),
 )
 
-for _name in _OF_FLOATS:
+for _name in _OF_FLOATS.split():
     operator(_name, dtypes=FLOATS, widens=True)(getattr(torch, _name.lower()))
 for _name, _function, _since in _OF_ANYTHING:
     operator(_name, *_since)(_function)

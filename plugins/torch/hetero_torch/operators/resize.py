@@ -1,4 +1,4 @@
-"""Resize and Upsample: each axis is resampled by itself, from the toolkit's positions and weights; images by PyTorch where it is the same."""
+"""Resize and Upsample: each axis by itself, from the toolkit's positions and weights; images by PyTorch where it is the same."""
 
 from __future__ import annotations
 
