@@ -21,11 +21,21 @@ from hetero_core.transforms.normalizations import fuse_layer_normalization, fuse
 from hetero_core.transforms.rewrite import run_passes
 from hetero_torch.arrays import DTYPES, to_array, to_tensor
 from hetero_torch.executable import TorchExecutable
+from hetero_torch.folding import fold_numbers
 from hetero_torch.installation import CPU, Places
 from hetero_torch.table import find_torch_refusals
 
 PASSES_OF_QUERY = (eliminate_dropout, eliminate_copies)
-PASSES = (fuse_attention, fuse_layer_normalization, fuse_rms_normalization, fuse_softmax, fuse_gelu, fuse_hard_swish, fuse_swish)
+PASSES = (
+    fold_numbers,
+    fuse_attention,
+    fuse_layer_normalization,
+    fuse_rms_normalization,
+    fuse_softmax,
+    fuse_gelu,
+    fuse_hard_swish,
+    fuse_swish,
+)
 """What was written out becomes one function; nodes that the device takes become nodes that it takes."""
 
 

@@ -80,7 +80,12 @@ class TorchExecutable(Executable):
         if plan is None:
             if len(self._plans) >= _MOST_PLANS:
                 return self._run_stepwise(values, context)
-            plan = self._plans[signature] = make_plan(self._program, values)
+            plan, results = make_plan(self._program, values, context.cancelled)
+            if plan is None:
+                self._is_planned = False
+            else:
+                self._plans[signature] = plan
+            return results
         return plan.run(values, context.cancelled)
 
     def _run_stepwise(self, values: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:

@@ -18,26 +18,25 @@ from hetero_core.errors import RequestCancelledError
 from hetero_core.kernels.execution import ABSENT, Program, Step
 from hetero_core.network.graph import Node
 from hetero_core.records import record
+from hetero_torch.shortcuts import Call, join_linear, shorten_call
 
 _SHAPES = frozenset({"Shape", "Size"})
 _BY_ELEMENTS = frozenset({"NonZero"})
 """Operators whose results have a shape that follows from elements."""
 
-Call = tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...], tuple[int, ...], Node]
-
 
 @record(frozen=True, slots=True)
 class Plan:
-    """The calls of a run: function, sources, targets, slots that nobody reads later, node.
+    """The calls of a run. `values` is what a run begins with.
 
-    `values` is what a run begins with, `kept_memory` where these values lie: a result there is copied, so that it is its reader's own.
+    `constant_outputs` are the positions of outputs that lie where constants do; they are copied, so that they are their reader's own.
     """
 
-    calls: tuple[Call, ...]
+    calls: tuple[tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...], tuple[int, ...], Node], ...]
     values: tuple[Any, ...]
     input_slots: tuple[int, ...]
     output_slots: tuple[int, ...]
-    kept_memory: frozenset[int]
+    constant_outputs: tuple[int, ...]
 
     def run(self, inputs: tuple[Any, ...], is_cancelled: Callable[[], bool]) -> tuple[Any, ...]:
         """Returns the outputs by position. Raises: RequestCancelledError between two calls; errors carry the node as a note."""
@@ -60,7 +59,10 @@ class Plan:
                 values[targets[0]] = results
             for slot in releases:
                 values[slot] = None
-        return own_results([values[slot] for slot in self.output_slots], self.kept_memory)
+        results = [values[slot] for slot in self.output_slots]
+        for index in self.constant_outputs:
+            results[index] = results[index].clone()
+        return tuple(results)
 
 
 def find_memory(values: Iterable[Any]) -> frozenset[int]:
@@ -84,48 +86,66 @@ def can_plan(program: Program) -> bool:
     return not any(step.bodies for step in program.steps)
 
 
-def make_plan(program: Program, inputs: tuple[Any, ...]) -> Plan:
-    """Returns the plan for inputs of these shapes; computes what follows from shapes and constants."""
-    fixed = find_fixed(
-        program, {slot for slot, value in zip(program.input_slots, inputs, strict=True) if not isinstance(value, Tensor)}
-    )
+def make_plan(program: Program, inputs: tuple[Any, ...], is_cancelled: Callable[[], bool]) -> tuple[Plan | None, tuple[Any, ...]]:
+    """Returns the plan for inputs of these shapes, and the outputs of its first run.
+
+    There is none where the shape of an output follows from elements: whether it lies where a constant does may change.
+    """
+    host_inputs = {slot for slot, value in zip(program.input_slots, inputs, strict=True) if not isinstance(value, Tensor)}
+    fixed, shaped = find_fixed(program, host_inputs)
     values: list[Any] = list(program.values)
     for slot, value in zip(program.input_slots, inputs, strict=True):
         values[slot] = value
-    kept: list[Step] = []
+    calls: list[Call] = []
     with np.errstate(all="ignore"):
         for step in program.steps:
-            results = step.function(*[values[slot] for slot in step.sources])
-            for slot, result in zip(step.targets, results if isinstance(results, tuple) else (results,), strict=False):
-                if slot != ABSENT:
-                    values[slot] = np.asarray(result) if isinstance(result, np.generic) else result
+            if is_cancelled():
+                raise RequestCancelledError(f"cancelled before node {step.node.label}")
+            call = _run_step(step, values, fixed, is_shaped=shaped.issuperset({*step.sources, *step.targets} - {ABSENT}))
             if not all(slot in fixed or slot == ABSENT for slot in step.targets):
-                kept.append(step)
-            elif kept:
-                kept[-1] = replace(kept[-1], releases=(*kept[-1].releases, *step.releases))
-            for slot in step.releases:
-                if slot not in fixed:
-                    values[slot] = None
-    read = {slot for step in kept for slot in step.sources} | set(program.output_slots)
-    calls = tuple(
-        (
-            step.function,
-            step.sources,
-            step.targets or (ABSENT,),
-            tuple(slot for slot in step.releases if slot not in fixed),
-            step.node,
-        )
-        for step in kept
+                calls.append(call)
+            elif calls:
+                calls[-1] = replace(calls[-1], releases=(*calls[-1].releases, *call.releases))
+    kept = [value if slot in fixed else None for slot, value in enumerate(values)]
+    calls = join_linear(calls, kept, frozenset(program.output_slots))
+    read = {slot for call in calls for slot in call.sources} | set(program.output_slots)
+    start = tuple(value if slot in read else None for slot, value in enumerate(kept))
+    results = tuple(values[slot] for slot in program.output_slots)
+    memory = find_memory(start)
+    plan = Plan(
+        tuple((call.function, call.sources, call.targets or (ABSENT,), call.releases, call.node) for call in calls),
+        start,
+        program.input_slots,
+        program.output_slots,
+        tuple(index for index, result in enumerate(results) if find_memory([result]) & memory),
     )
-    start = tuple(
-        value if slot in read and (slot in fixed or initial is not None) else None
-        for slot, (value, initial) in enumerate(zip(values, program.values, strict=True))
-    )
-    return Plan(calls, start, program.input_slots, program.output_slots, find_memory(start))
+    return plan if shaped.issuperset(program.output_slots) else None, own_results(results, memory)
 
 
-def find_fixed(program: Program, host_inputs: set[int]) -> frozenset[int]:
-    """Returns the slots whose values follow from constants and from the shapes of inputs; `host_inputs` are slots of arrays of the host."""
+def _run_step(step: Step, values: list[Any], fixed: frozenset[int], *, is_shaped: bool) -> Call:
+    """Runs a step; returns its call in later runs, a shorter one where the shapes are always these."""
+    arguments = [values[slot] for slot in step.sources]
+    try:
+        results = step.function(*arguments)
+    except Exception as error:
+        error.add_note(f"while running node {step.node.label}")
+        raise
+    for slot, result in zip(step.targets, results if isinstance(results, tuple) else (results,), strict=False):
+        if slot != ABSENT:
+            values[slot] = np.asarray(result) if isinstance(result, np.generic) else result
+    releases = tuple(slot for slot in step.releases if slot not in fixed)
+    for slot in releases:
+        values[slot] = None
+    call = Call(step.function, step.sources, step.targets, releases, step.node)
+    is_short = is_shaped and not step.value and arguments and isinstance(arguments[0], Tensor)
+    return shorten_call(call, arguments, results) if is_short else call
+
+
+def find_fixed(program: Program, host_inputs: set[int]) -> tuple[frozenset[int], frozenset[int]]:
+    """Returns the slots whose values follow from constants and the shapes of inputs, and those whose shapes do.
+
+    `host_inputs` are the slots of inputs that are arrays of the host.
+    """
     fixed = {slot for slot, value in enumerate(program.values) if value is not None}
     shaped = {*fixed, *program.input_slots}
     on_host = set(host_inputs)
@@ -133,7 +153,7 @@ def find_fixed(program: Program, host_inputs: set[int]) -> frozenset[int]:
         sources = [slot for slot in step.sources if slot != ABSENT]
         function = step.function
         is_host = isinstance(function, partial) and function.args[:1] == (np,)
-        is_shape = step.node.op_type in _SHAPES and not step.node.domain
+        is_shape = step.node.op_type in _SHAPES and not step.node.domain and not step.value
         if is_host or is_shape or (step.value and sources[0] not in on_host):
             on_host.update(step.targets)
         known = step.node.since_version > 0
@@ -146,4 +166,4 @@ def find_fixed(program: Program, host_inputs: set[int]) -> frozenset[int]:
             and all(slot in fixed or (slot in shaped and slot not in on_host) for slot in sources)
         ):
             shaped.update(step.targets)
-    return frozenset(fixed - {ABSENT})
+    return frozenset(fixed - {ABSENT}), frozenset(shaped)

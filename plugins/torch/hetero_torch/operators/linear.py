@@ -45,7 +45,9 @@ def einsum(*inputs: Tensor, equation: str) -> Tensor:
 
 def refuse_rank(node: Node, types: Types) -> str | None:
     """Refuses images of other ranks than 3, 4 and 5: PyTorch has windows over one, two and three axes."""
-    rank = rank_of(types, 0)
+    rank = next((known for index in (0, 1) if (known := rank_of(types, index)) is not None), None)
+    if rank is None and "kernel_shape" in node.attributes:
+        rank = 2 + len(node.attributes["kernel_shape"])
     return None if rank in (3, 4, 5) else f"input '{node.inputs[0]}' of {node.operator} has rank {rank}; implemented: 3, 4, 5"
 
 
