@@ -35,5 +35,9 @@ def torch_dtype(name: str) -> torch.dtype:
     return dtype
 
 
+_FIRST_ADDED = 256
+"""The number from which on types of other libraries are numbered in NumPy."""
+
+
 def _is_bfloat16(array: np.ndarray[Any, Any]) -> bool:
-    return array.dtype.isbuiltin != 1 and array.dtype.name == "bfloat16"
+    return array.dtype.num >= _FIRST_ADDED and array.dtype.name == "bfloat16"
