@@ -40,4 +40,4 @@ _FIRST_ADDED = 256
 
 
 def _is_bfloat16(array: np.ndarray[Any, Any]) -> bool:
-    return array.dtype.num >= _FIRST_ADDED and array.dtype.name == "bfloat16"
+    return bool(array.dtype.num >= _FIRST_ADDED and array.dtype.name == "bfloat16")

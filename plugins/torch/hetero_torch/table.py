@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from pkgutil import iter_modules
 from typing import Any, TypeVar
 
 from hetero_core.errors import enumerate_choices
@@ -17,6 +18,7 @@ from hetero_core.kernels.registry import NO_EXTENSIONS, Dtypes, find_refusals
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.types import TensorType, ValueType
 from hetero_core.records import record
+from hetero_torch import operators
 from hetero_torch.arrays import DTYPES
 
 Types = Sequence[ValueType | None]
@@ -34,8 +36,8 @@ _MOVING = "Concat DepthToSpace Flatten Identity If Loop Scan Shape Size SpaceToD
 TOOLKIT = frozenset(_MOVING.split())
 """Operators whose kernels of the toolkit only move elements, or call bodies: they run on tensors as they are."""
 
-_MODULES = ("activations", "arithmetic", "attention", "filling", "indexing", "linear", "mathematics", "moves", "normalization")
-_MORE_MODULES = ("pooling", "quantization", "recurrent", "reductions", "resize", "selection")
+_IN_FLOAT64 = frozenset({"ConvInteger", "MatMulInteger"})
+"""Operators on integers that are computed in float64."""
 
 
 @record(frozen=True, slots=True)
@@ -77,8 +79,8 @@ def operator(
 @cache
 def read_table() -> Mapping[tuple[str, int], Operator]:
     """Returns the whole table; version 0 stands for all versions of the toolkit."""
-    for module in (*_MODULES, *_MORE_MODULES):
-        importlib.import_module(f"hetero_torch.operators.{module}")
+    for module in iter_modules(operators.__path__):
+        importlib.import_module(f"{operators.__name__}.{module.name}")
     return _TABLE
 
 
@@ -117,7 +119,7 @@ def _refuse_node(
             return f"value '{name}' of {node.operator} {reason}"
     own = None
     if (node.domain, node.op_type) not in extensions:
-        own = _refuse_operator(node, types)
+        own = _refuse_operator(node, types, dtypes)
     return own or next(
         (
             f"node '{inner.name}' in {attribute} of {node.operator}: {reason}"
@@ -139,7 +141,9 @@ def _refuse_type(value_type: ValueType | None, dtypes: Dtypes) -> str | None:
     return None if value_type.dtype in dtypes else f"has dtype {value_type.dtype}; this device has {enumerate_choices(dtypes)}"
 
 
-def _refuse_operator(node: Node, types: Types) -> str | None:
+def _refuse_operator(node: Node, types: Types, dtypes: Dtypes) -> str | None:
+    if node.op_type in _IN_FLOAT64 and not node.domain and "float64" not in dtypes:
+        return f"{node.operator} is computed in float64, which this device does not have"
     own = find_operator(node)
     if own is None:
         is_shared = not node.domain and node.op_type in TOOLKIT

@@ -185,5 +185,6 @@ _REFUSED = {
     "ConvTranspose": {"output_shape"},
     "GRU": {"activation_alpha", "activation_beta", "activations", "clip", "linear_before_reset"},
     "LSTM": {"activation_alpha", "activation_beta", "activations", "clip"},
+    "RNN": {"activation_alpha", "activation_beta", "clip"},
 }
 """Attributes of the toolkit that the query refuses, or lets pass with one value alone."""

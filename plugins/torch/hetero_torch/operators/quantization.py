@@ -1,6 +1,8 @@
-"""QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear, per tensor and per axis, on integers of 8 bits."""
+"""QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear, per tensor and per axis, and products of integers of 8 bits."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -8,6 +10,7 @@ from torch import Tensor
 from hetero_core.kernels.precision import normalize_axis
 from hetero_core.network.graph import Node
 from hetero_torch.arrays import torch_dtype
+from hetero_torch.operators.linear import conv, refuse_rank
 from hetero_torch.table import Types, dtype_of, operator
 
 _BYTES = frozenset({"int8", "uint8"})
@@ -87,3 +90,28 @@ def dynamic_quantize_linear(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     scale = torch.where(low == high, 1.0, (high - low) / 255)
     zero_point = torch.round(torch.clamp(zero - low / scale, 0, 255))
     return _saturate(x / scale, zero_point, torch_dtype("uint8")), scale, zero_point.to(torch.uint8)
+
+
+def _center(x: Tensor, zero_point: Tensor | None) -> Tensor:
+    """Returns x - zero_point as float64, in which sums of products of bytes are exact."""
+    return x.double() if zero_point is None else x.double() - zero_point.double()
+
+
+@operator("MatMulInteger", dtypes=_BYTES)
+def mat_mul_integer(a: Tensor, b: Tensor, a_zero_point: Tensor | None = None, b_zero_point: Tensor | None = None) -> Tensor:
+    """Returns (a - a_zero_point) @ (b - b_zero_point) as int32. Source: ONNX MatMulInteger-10."""
+    a_zero = a_zero_point
+    if a_zero is not None and a_zero.ndim == 1 and a_zero.numel() > 1:
+        a_zero = a_zero.reshape(-1, 1)
+    return torch.matmul(_center(a, a_zero), _center(b, b_zero_point)).to(torch.int64).to(torch.int32)
+
+
+@operator("ConvInteger", dtypes=_BYTES, refuse=refuse_rank)
+def conv_integer(
+    x: Tensor, w: Tensor, x_zero_point: Tensor | None = None, w_zero_point: Tensor | None = None, *, group: int = 1, **geometry: Any
+) -> Tensor:
+    """Returns the convolution of x - x_zero_point with w - w_zero_point as int32. Source: ONNX ConvInteger-10."""
+    w_zero = w_zero_point
+    if w_zero is not None and w_zero.numel() > 1:
+        w_zero = w_zero.reshape(-1, *(1,) * (w.ndim - 1))
+    return conv(_center(x, x_zero_point), _center(w, w_zero), group=group, **geometry).to(torch.int64).to(torch.int32)

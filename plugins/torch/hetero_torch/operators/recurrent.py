@@ -1,4 +1,4 @@
-"""LSTM and GRU as PyTorch has them: default activations, no peepholes, sequences of one length."""
+"""RNN, LSTM and GRU as PyTorch has them: default activations, no peepholes, sequences of one length."""
 
 from __future__ import annotations
 
@@ -10,16 +10,21 @@ from torch import Tensor
 from hetero_core.network.graph import Node
 from hetero_torch.table import FLOATS, Refuse, Types, operator
 
-_DEFAULTS = {"LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh")}
+_DEFAULTS = {"LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh"), "RNN": ("tanh",)}
 # The rows of weights: ONNX's gates in the order of PyTorch's. LSTM: i o f c and i f c o; GRU: z r h and r z h.
-_GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2)}
+_GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
 
 
 def _refuse_variants(**neutral: Any) -> Refuse:
     def refuse(node: Node, types: Types) -> str | None:
         names = tuple(str(name).casefold() for name in node.attributes.get("activations", ()))
         defaults = _DEFAULTS[node.op_type]
-        if names not in ((), defaults, defaults * 2):
+        # One direction reads the first names.
+        if names[: len(defaults) * (2 if node.attributes.get("direction") == "bidirectional" else 1)] not in (
+            (),
+            defaults,
+            defaults * 2,
+        ):
             return f"activations {list(names)} of {node.operator} are not {list(defaults)}"
         for name in ("activation_alpha", "activation_beta", "clip"):
             if name in node.attributes:
@@ -61,7 +66,8 @@ def _run(
     if op_type == "LSTM":
         sequence, *finals = torch.lstm(steps, list(states), weights, *options)
     else:
-        sequence, *finals = torch.gru(steps, states[0], weights, *options)
+        function = torch.gru if op_type == "GRU" else torch.rnn_tanh
+        sequence, *finals = function(steps, states[0], weights, *options)
     sequence = sequence.flip(0) if direction == "reverse" else sequence
     y = sequence.reshape(*sequence.shape[:2], directions, hidden)
     y = y.permute(1, 0, 2, 3) if layout else y.permute(0, 2, 1, 3)
@@ -109,3 +115,20 @@ def gru(
 ) -> tuple[Tensor, ...]:
     """Returns Y and Y_h of H = (1 - z) h + z H, whose reset gate multiplies the product. Source: ONNX GRU-22."""
     return _run("GRU", x, w, r, b, (initial_h,), direction=direction, layout=layout)
+
+
+@operator("RNN", 7, 14, 22, dtypes=FLOATS, widens=True, refuse=_refuse_variants())
+def rnn(
+    x: Tensor,
+    w: Tensor,
+    r: Tensor,
+    b: Tensor | None = None,
+    sequence_lens: Any = None,
+    initial_h: Tensor | None = None,
+    *,
+    activations: tuple[str, ...] = ("Tanh", "Tanh"),
+    direction: str = "forward",
+    layout: int = 0,
+) -> tuple[Tensor, ...]:
+    """Returns Y and Y_h of H = tanh(X W^T + H R^T + Wb + Rb). Source: ONNX RNN-22."""
+    return _run("RNN", x, w, r, b, (initial_h,), direction=direction, layout=layout)
