@@ -15,7 +15,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
-from hetero_core.dtypes import dtype_of_numpy, numpy_dtype
+from hetero_core.dtypes import DTYPES, dtype_of_numpy, numpy_dtype
 from hetero_core.kernels.registry import find_kernel
 from hetero_core.limits import RunLimits
 from hetero_core.network.graph import Node
@@ -50,7 +50,11 @@ def estimate_bytes(node: Node, inputs: Sequence[Any]) -> int:
 
 
 def _type_of(x: Any) -> TensorType | None:
-    return TensorType(dtype_of_numpy(x.dtype), tuple(map(int, x.shape))) if hasattr(x, "shape") else None
+    if not hasattr(x, "shape"):
+        return None
+    # The types of other libraries than NumPy have ONNX's names, too: "torch.float32".
+    name = str(x.dtype).rpartition(".")[2]
+    return TensorType(name if name in DTYPES else dtype_of_numpy(x.dtype), tuple(map(int, x.shape)))
 
 
 @lru_cache(1024)

@@ -226,3 +226,24 @@ def test_bytes_of_onnx_runtimes_operators_follow_from_their_shapes(operator: str
     # Views of one element, which have the shapes and not the bytes.
     inputs = [np.broadcast_to(np.zeros((), dtype), shape) for dtype, shape in zip(dtypes, shapes, strict=True)]
     assert estimate_bytes(node, inputs) == expected
+
+
+class ForeignDtype:
+    """An element type of another library, which NumPy does not know."""
+
+    def __str__(self) -> str:
+        return "torch.float32"
+
+
+class ForeignArray:
+    """What the estimate sees of an array of another library."""
+
+    dtype = ForeignDtype()
+
+    def __init__(self, *shape: int) -> None:
+        self.shape = shape
+
+
+def test_bytes_of_another_librarys_arrays_follow_from_the_name_of_their_type() -> None:
+    node = Node("node", "Add", ("x0", "x1"), ("y",), "", 14, 14)
+    assert estimate_bytes(node, [ForeignArray(10**6, 1), ForeignArray(1, 10**6)]) == 4 * 10**12

@@ -1,0 +1,43 @@
+"""Arrays of NumPy as tensors and back: on the processor the same memory, on an accelerator a copy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from hetero_core.dtypes import numpy_dtype
+
+DTYPES = frozenset({"bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"})
+"""The element types that PyTorch computes with in most of its functions."""
+
+
+def to_tensor(array: Any, place: torch.device) -> torch.Tensor:
+    """Returns an array as a tensor on a device: on the processor the tensor of the array's own memory, which is not to be written."""
+    array = np.asarray(array)
+    # PyTorch does not know the types of ml_dtypes; their bits pass as integers.
+    tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) if _is_bfloat16(array) else torch.from_numpy(array)
+    return tensor if place.type == "cpu" else tensor.to(place)
+
+
+def to_array(tensor: torch.Tensor) -> Any:
+    """Returns a tensor as a C-contiguous array: a tensor of the processor as its own memory where it is contiguous."""
+    tensor = tensor.cpu().contiguous()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(numpy_dtype("bfloat16"))
+    return tensor.numpy()
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """Returns PyTorch's type of an element type of ONNX; the names are the same."""
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+_FIRST_ADDED = 256
+"""The number from which on types of other libraries are numbered in NumPy."""
+
+
+def _is_bfloat16(array: np.ndarray[Any, Any]) -> bool:
+    return bool(array.dtype.num >= _FIRST_ADDED and array.dtype.name == "bfloat16")

@@ -1,0 +1,131 @@
+"""The TORCH device: hooks on PyTorch. `TORCH` and `TORCH.CPU` are the processor, `TORCH.CUDA.0` and others accelerators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from hetero_core.contract import DeviceHooks, DeviceName, Executable, Extension, Payload, QueryResult
+from hetero_core.devices.host_memory import FREE_MEMORY, TOTAL_MEMORY, describe_host_memory
+from hetero_core.devices.query import query_by_transform, require_all_supported
+from hetero_core.hookspecs import hookimpl
+from hetero_core.network.graph import Network
+from hetero_core.network.types import HOST, ValueSpec
+from hetero_core.network.writer import pack_network, unpack_network
+from hetero_core.transforms.activations import fuse_gelu, fuse_hard_swish, fuse_swish
+from hetero_core.transforms.attention import fuse_attention
+from hetero_core.transforms.copies import eliminate_copies, eliminate_dropout
+from hetero_core.transforms.normalizations import fuse_layer_normalization, fuse_rms_normalization, fuse_softmax
+from hetero_core.transforms.rewrite import run_passes
+from hetero_torch.arrays import DTYPES, to_array, to_tensor
+from hetero_torch.executable import TorchExecutable
+from hetero_torch.folding import fold_numbers
+from hetero_torch.installation import CPU, Places
+from hetero_torch.table import find_torch_refusals
+
+PASSES_OF_QUERY = (eliminate_dropout, eliminate_copies)
+PASSES = (
+    fold_numbers,
+    fuse_attention,
+    fuse_layer_normalization,
+    fuse_rms_normalization,
+    fuse_softmax,
+    fuse_gelu,
+    fuse_hard_swish,
+    fuse_swish,
+)
+"""What was written out becomes one function; nodes that the device takes become nodes that it takes."""
+
+
+class TorchDevice(DeviceHooks):
+    """One object per Core and registered name; the places of PyTorch are its ids."""
+
+    def __init__(self, name: str, places: Places, *, shares_memory: bool = True) -> None:
+        """With `shares_memory=False` the processor has a memory of its own, too, as accelerators do: for tests without one."""
+        self._name = name
+        self._places = places
+        self._shares_memory = shares_memory
+        self._extensions: dict[tuple[str, str], Extension] = {}
+
+    @hookimpl
+    def metrics(self, device: DeviceName) -> Mapping[str, Any]:
+        """Facts about the place; accelerators are probed when the ids are asked for."""
+        is_processor = device.id in ("", CPU)
+        place = self._places.find(device.id)
+        return {
+            "AVAILABLE_DEVICES": lambda: tuple(self._places.list_working()),
+            "FULL_DEVICE_NAME": f"PyTorch {self._places.version} on {_name_place(place)}",
+            "OPTIMIZATION_CAPABILITIES": ("FP32", *(() if place.type == "mps" else ("FP64",)), "FP16", "BF16", "INT8"),
+            "DEVICE_ARCHITECTURE": "torch",
+            "DEVICE_TYPE": "integrated" if is_processor or place.type == "mps" else "discrete",
+            **(describe_host_memory() if is_processor else {}),
+            **(
+                {TOTAL_MEMORY: lambda: torch.cuda.mem_get_info(place)[1], FREE_MEMORY: lambda: torch.cuda.mem_get_info(place)[0]}
+                if place.type == "cuda"
+                else {}
+            ),
+        }
+
+    @hookimpl
+    def query_network(self, device: DeviceName, network: Network) -> QueryResult:
+        """Takes what the table has, in the element types of the place."""
+        transformed = run_passes(network, PASSES_OF_QUERY)
+        reasons = find_torch_refusals(transformed, dtypes=self._find_dtypes(device), extensions=self._extensions)
+        return query_by_transform(device, network, lambda _: transformed, lambda node, _: reasons.get(node.name))
+
+    def _find_dtypes(self, device: DeviceName) -> frozenset[str]:
+        return DTYPES - {"float64"} if self._places.find(device.id).type == "mps" else DTYPES
+
+    @hookimpl
+    def load_network(self, device: DeviceName, network: Network) -> Executable:
+        """Writes the weights to the place and binds the functions."""
+        require_all_supported(device, network, self.query_network(device, network))
+        place = self._places.find(device.id)
+        return TorchExecutable(
+            network,
+            run_passes(network, (*PASSES_OF_QUERY, *PASSES)),
+            place,
+            memory=HOST if place.type == "cpu" and self._shares_memory else str(place),
+            extensions=self._extensions,
+            where=f"network '{network.name}' on {device}",
+        )
+
+    @hookimpl
+    def export_network(self, executable: TorchExecutable) -> Payload:
+        """The network: nothing costly was compiled."""
+        return Payload(pack_network(executable.network))
+
+    @hookimpl
+    def import_network(self, device: DeviceName, payload: Payload) -> Executable:
+        """Loads the network of a blob that the core has checked."""
+        return self.load_network(device, unpack_network(payload.sections))
+
+    @hookimpl
+    def add_extension(self, extension: Extension) -> bool:
+        """Takes any operator that is given as a function on arrays of the host; it runs there."""
+        self._extensions[extension.domain, extension.op_type] = extension
+        return True
+
+    @hookimpl
+    def to_host(self, array: torch.Tensor) -> Any:
+        """Returns a copy on the host."""
+        return to_array(array.clone() if array.device.type == "cpu" else array)
+
+    @hookimpl
+    def from_host(self, device: DeviceName, array: Any, spec: ValueSpec) -> torch.Tensor:
+        """Returns a copy at the place."""
+        place = self._places.find(device.id)
+        tensor = to_tensor(array, place)
+        return tensor.clone() if place.type == "cpu" else tensor
+
+    @hookimpl
+    def close_device(self) -> bool:
+        """Forgets the extensions."""
+        self._extensions.clear()
+        return True
+
+
+def _name_place(place: torch.device) -> str:
+    return str(torch.cuda.get_device_name(place)) if place.type == "cuda" else str(place)

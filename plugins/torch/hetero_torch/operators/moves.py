@@ -1,0 +1,187 @@
+"""Shape, order and type: Reshape, Transpose, Expand, Tile, Slice, Pad, Cast."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hetero_core.dtypes import dtype_of_onnx
+from hetero_core.kernels.precision import integers_of, normalize_axes, normalize_axis
+from hetero_core.network.graph import Node
+from hetero_torch.arrays import torch_dtype
+from hetero_torch.table import Types, dtype_of, operator, refuse_outputs
+
+Sizes = tuple[int, ...]
+
+
+@operator("Reshape", 5, 13, 14, 19, 21, 23, 24, 25)
+def reshape(x: Tensor, shape: Any, *, allowzero: int = 0) -> Tensor:
+    """Returns x in a shape in which 0 keeps a size unless allowzero, and -1 takes the rest. Source: ONNX Reshape-25."""
+    sizes = [x.shape[axis] if size == 0 and not allowzero else size for axis, size in enumerate(integers_of(shape))]
+    if -1 in sizes and 0 in sizes:
+        if allowzero:
+            raise ValueError(f"shape {sizes} has both -1 and 0, which leaves the size of -1 open where allowzero is 1")
+        others = prod(size for size in sizes if size != -1)
+        sizes[sizes.index(-1)] = x.numel() // others if others else 0
+    return x.reshape(sizes)
+
+
+@operator("Transpose")
+def transpose(x: Tensor, *, perm: Sizes | None = None) -> Tensor:
+    """Returns x with its axes in the order `perm`, reversed without it. Source: ONNX Transpose-25."""
+    return x.permute(tuple(reversed(range(x.ndim))) if perm is None else perm)
+
+
+@operator("Expand")
+def expand(x: Tensor, shape: Any) -> Tensor:
+    """Returns x broadcast together with a shape. Source: ONNX Expand-13."""
+    return x.expand(np.broadcast_shapes(tuple(x.shape), integers_of(shape)))
+
+
+@operator("Tile", 6, 13)
+def tile(x: Tensor, repeats: Any) -> Tensor:
+    """Returns x repeated along each axis. Source: ONNX Tile-13."""
+    return torch.tile(x, integers_of(repeats))
+
+
+@operator("Slice", 10, 11, 13)
+def slice_(x: Tensor, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Tensor:
+    """Returns x[start:end:step] along the axes; ends are clamped, a negative step walks back. Source: ONNX Slice-13."""
+    begins, stops = integers_of(starts), integers_of(ends)
+    resolved = tuple(range(len(begins))) if axes is None else integers_of(axes)
+    strides = (1,) * len(begins) if steps is None else integers_of(steps)
+    for begin, stop, axis, stride in zip(begins, stops, normalize_axes(resolved, x.ndim), strides, strict=True):
+        x = _slice_axis(x, axis, _clamp(begin, stop, stride, x.shape[axis]))
+    return x
+
+
+@operator("Slice", 1)
+def slice_by_attributes(x: Tensor, *, axes: Sizes | None = None, ends: Sizes, starts: Sizes) -> Tensor:
+    """Returns x[start:end] along the axes. Source: ONNX Slice-1."""
+    return slice_(x, np.asarray(starts), np.asarray(ends), None if axes is None else np.asarray(axes))
+
+
+def _clamp(begin: int, stop: int, stride: int, size: int) -> range:
+    """Returns the positions that ONNX's bounds name: negative ones count from the end once, then both are clamped to the axis."""
+    if stride == 0:
+        raise ValueError("a step of a slice is 0")
+    begin, stop = (bound + size if bound < 0 else bound for bound in (begin, stop))
+    low, high = (0, size) if stride > 0 else (-1, size - 1)
+    return range(min(max(begin, 0), high), min(max(stop, low), high), stride)
+
+
+def _slice_axis(x: Tensor, axis: int, positions: range) -> Tensor:
+    if positions.step > 0:
+        return x[(slice(None),) * axis + (slice(positions.start, max(positions.stop, positions.start), positions.step),)]
+    return x.index_select(axis, torch.tensor(list(positions), dtype=torch.int64, device=x.device))
+
+
+@operator("Pad", 18, 19, 21, 23, 24, 25)
+def pad(x: Tensor, pads: Any, constant_value: Tensor | None = None, axes: Any = None, *, mode: str = "constant") -> Tensor:
+    """Returns x with a border on the axes; negative pads cut. Source: ONNX Pad-25."""
+    named = tuple(range(x.ndim)) if axes is None else normalize_axes(integers_of(axes), x.ndim)
+    flat = integers_of(pads)
+    if len(flat) != 2 * len(named):
+        raise ValueError(f"{len(flat)} pads are given for {len(named)} axes")
+    spread = [(0, 0)] * x.ndim
+    for index, axis in enumerate(named):
+        spread[axis] = (flat[index], flat[index + len(named)])
+    if mode == "constant":
+        value = 0 if constant_value is None else constant_value.reshape(()).item()
+        return functional.pad(x, [width for widths in reversed(spread) for width in widths], value=value)
+    for axis, (begin, end) in enumerate(spread):
+        if begin or end:
+            # Cutting comes first: what was cut off is not mirrored or repeated.
+            x = x.narrow(axis, max(-begin, 0), x.shape[axis] - max(-begin, 0) - max(-end, 0))
+            sources = _find_sources(x.shape[axis], max(begin, 0), max(end, 0), mode)
+            x = x.index_select(axis, torch.from_numpy(sources).to(x.device))
+    return x
+
+
+@operator("Pad", 11, 13)
+def pad_all(x: Tensor, pads: Any, constant_value: Tensor | None = None, *, mode: str = "constant") -> Tensor:
+    """Returns x with a border on every axis. Source: ONNX Pad-13."""
+    return pad(x, pads, constant_value, mode=mode)
+
+
+@operator("Pad", 2)
+def pad_by_attributes(x: Tensor, *, mode: str = "constant", pads: Sizes, value: float = 0.0) -> Tensor:
+    """Returns x with a border on every axis. Source: ONNX Pad-2."""
+    return pad(x, np.asarray(pads), torch.tensor(value, dtype=x.dtype), mode=mode)
+
+
+def _find_sources(size: int, begin: int, end: int, mode: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Returns for each element of the padded axis the position that it is read from."""
+    if size == 0:
+        raise ValueError(f"an empty axis cannot be padded in mode {mode}")
+    positions = np.arange(-begin, size + end, dtype=np.int64)
+    if mode == "edge":
+        return np.clip(positions, 0, size - 1)
+    if mode == "wrap":
+        return positions % size
+    # Reflection has the period 2 (size - 1); the border elements are not repeated.
+    period = max(2 * (size - 1), 1)
+    return np.minimum(positions % period, period - positions % period) if size > 1 else np.zeros_like(positions)
+
+
+def _refuse_two_roundings(node: Node, types: Types) -> str | None:
+    """Refuses float64 to float16, which PyTorch rounds to float32 on its way."""
+    target = dtype_of_onnx(node.attributes["to"]) if "to" in node.attributes else dtype_of(types, 1)
+    if dtype_of(types, 0) == "float64" and target == "float16":
+        return f"PyTorch rounds twice from float64 to float16, by way of float32, which {node.operator} does not"
+    return None
+
+
+@operator("Cast", refuse=_refuse_two_roundings)
+def cast(x: Tensor, *, round_mode: str = "up", saturate: int = 1, to: int) -> Tensor:
+    """Returns x in another element type; the other attributes are for floats of 8 bits. Source: ONNX Cast-25."""
+    name = dtype_of_onnx(to)
+    assert name is not None, f"{to} is no element type"
+    return x.to(torch_dtype(name))
+
+
+@operator("CastLike", refuse=_refuse_two_roundings)
+def cast_like(x: Tensor, like: Tensor, *, round_mode: str = "up", saturate: int = 1) -> Tensor:
+    """Returns x in the element type of another tensor. Source: ONNX CastLike-25."""
+    return x.to(like.dtype)
+
+
+@operator("Dropout", 7, 10, refuse=refuse_outputs(1))
+def drop_nothing(x: Tensor, *, ratio: float = 0.5) -> Tensor:
+    """Returns x: the operator is in test mode. Source: ONNX Dropout-10."""
+    return x
+
+
+@operator("Trilu")
+def trilu(x: Tensor, k: Any = None, *, upper: int = 1) -> Tensor:
+    """Returns the upper or lower triangle of the last two axes, k diagonals off. Source: ONNX Trilu-14."""
+    offset = 0 if k is None else integers_of(k)[0]
+    # An offset beyond the matrix is all or nothing, whatever its size.
+    limit = max(x.shape[-2:]) + 1
+    return (torch.triu if upper else torch.tril)(x, min(max(offset, -limit), limit))
+
+
+def _accumulate(function: Any, x: Tensor, axis: Any, exclusive: int, reverse: int, neutral: int) -> Tensor:
+    dim = normalize_axis(integers_of(axis)[0], x.ndim)
+    totals = function(x.flip(dim) if reverse else x, dim, dtype=x.dtype)
+    if exclusive:
+        first = torch.full_like(totals.narrow(dim, 0, min(1, x.shape[dim])), neutral)
+        totals = torch.cat([first, totals.narrow(dim, 0, max(x.shape[dim] - 1, 0))], dim)
+    return totals.flip(dim) if reverse else totals
+
+
+@operator("CumSum", widens=True)
+def cumulative_sum(x: Tensor, axis: Any, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
+    """Returns running sums along the axis; exclusive ones leave their own element out. Source: ONNX CumSum-14."""
+    return _accumulate(torch.cumsum, x, axis, exclusive, reverse, 0)
+
+
+@operator("CumProd", widens=True)
+def cumulative_product(x: Tensor, axis: Any, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
+    """Returns running products along the axis; exclusive ones leave their own element out. Source: ONNX CumProd-26."""
+    return _accumulate(torch.cumprod, x, axis, exclusive, reverse, 1)

@@ -1,0 +1,91 @@
+"""Pooling with windows and over whole channels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hetero_core.kernels.windows import Windows, lay_windows
+from hetero_torch.operators.linear import flatten_pads, refuse_rank
+from hetero_torch.table import FLOATS, operator, refuse_any, refuse_attributes, refuse_outputs
+
+Sizes = tuple[int, ...]
+_LARGEST = {3: functional.max_pool1d, 4: functional.max_pool2d, 5: functional.max_pool3d}
+
+
+def _surround(x: Tensor, windows: Windows, value: float) -> Tensor:
+    """Returns x with its pads, and with what the last windows hang over; windows that end before cut nothing."""
+    widths = tuple(
+        (begin, max(reach - begin - size, 0))
+        for size, (begin, _), reach in zip(windows.sizes, windows.pads, windows.reach, strict=True)
+    )
+    return functional.pad(x, flatten_pads(widths), value=value) if any(map(any, widths)) else x
+
+
+@operator("MaxPool", dtypes=FLOATS, widens=True, refuse=refuse_any(refuse_rank, refuse_outputs(1)))
+def max_pool(x: Tensor, *, kernel_shape: Sizes, storage_order: int = 0, output_count: int = 1, **geometry: Any) -> Tensor:
+    """Returns the largest element of each window; NaN wins. Source: ONNX MaxPool-22."""
+    windows = lay_windows(tuple(x.shape[2:]), kernel_shape, **geometry)
+    padding = tuple(begin for begin, _ in windows.pads)
+    is_plain = all(
+        begin == end >= 0 and 2 * begin <= taps and reach <= size + 2 * begin
+        for size, taps, (begin, end), reach in zip(windows.sizes, windows.kernel, windows.pads, windows.reach, strict=True)
+    )
+    if not is_plain:
+        x, padding = _surround(x, windows, -torch.inf), (0,) * len(padding)
+    return _LARGEST[x.ndim](x, windows.kernel, windows.strides, padding, windows.dilations)
+
+
+def _add_windows(x: Tensor, windows: Windows) -> Tensor:
+    """Returns the sum of each window of a tensor that has its pads."""
+    if x.ndim == 3:
+        return functional.avg_pool2d(x.unsqueeze(2), (1, *windows.kernel), (1, *windows.strides), divisor_override=1).squeeze(2)
+    return (functional.avg_pool2d if x.ndim == 4 else functional.avg_pool3d)(x, windows.kernel, windows.strides, divisor_override=1)
+
+
+@operator(
+    "AveragePool",
+    dtypes=FLOATS,
+    widens=True,
+    refuse=refuse_any(refuse_rank, refuse_attributes(dilations=((1,), (1, 1), (1, 1, 1)))),
+)
+def average_pool(x: Tensor, *, count_include_pad: int = 0, kernel_shape: Sizes, **geometry: Any) -> Tensor:
+    """Returns the mean of each window over its elements, or with count_include_pad over elements and pads.
+
+    What hangs over the pads in ceil_mode never counts. Source: ONNX AveragePool-22.
+    """
+    windows = lay_windows(tuple(x.shape[2:]), kernel_shape, **geometry)
+    total = _add_windows(_surround(x, windows, 0.0), windows)
+    for axis, counts in enumerate(_count_elements(windows, count_pads=bool(count_include_pad))):
+        shape = [1] * total.ndim
+        shape[2 + axis] = len(counts)
+        divisor = counts[0] if len(set(counts)) == 1 else torch.tensor(counts, dtype=x.dtype, device=x.device).reshape(shape)
+        total = total / divisor
+    return total
+
+
+def _count_elements(windows: Windows, *, count_pads: bool) -> list[list[int]]:
+    """Returns for each axis how many elements each window averages; the count of a window is the product over the axes."""
+    counts = []
+    for size, taps, stride, (begin, end), outputs in zip(
+        windows.sizes, windows.kernel, windows.strides, windows.pads, windows.outputs, strict=True
+    ):
+        low, high = (0, begin + size + end) if count_pads else (begin, begin + size)
+        bounds = ((output * stride, output * stride + taps) for output in range(outputs))
+        counts.append([min(last, high) - max(first, low) for first, last in bounds])
+    return counts
+
+
+@operator("GlobalMaxPool", dtypes=FLOATS, widens=True)
+def global_max_pool(x: Tensor) -> Tensor:
+    """Returns the largest element of each channel. Source: ONNX GlobalMaxPool-22."""
+    return torch.amax(x, tuple(range(2, x.ndim)), keepdim=True)
+
+
+@operator("GlobalAveragePool", dtypes=FLOATS, widens=True)
+def global_average_pool(x: Tensor) -> Tensor:
+    """Returns the mean of each channel. Source: ONNX GlobalAveragePool-22."""
+    return torch.mean(x, tuple(range(2, x.ndim)), keepdim=True)

@@ -1,0 +1,90 @@
+"""Reductions, with the axes as attribute (older versions) and as an array of the host (newer ones)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hetero_core.kernels.precision import integers_of, normalize_axes
+from hetero_core.kernels.registry import Dtypes
+from hetero_torch.table import FLOATS, NUMBERS, operator
+
+Axes = tuple[int, ...]
+Formula = Callable[[Tensor, Axes, bool], Tensor]
+
+
+def _sum(x: Tensor, axes: Axes, keepdim: bool) -> Tensor:
+    return torch.sum(x, axes, keepdim=keepdim, dtype=x.dtype)
+
+
+def _product(x: Tensor, axes: Axes, keepdim: bool) -> Tensor:
+    for axis in sorted(axes, reverse=True):
+        x = torch.prod(x, axis, keepdim=keepdim, dtype=x.dtype)
+    return x
+
+
+def _find_extreme(x: Tensor, axes: Axes, keepdim: bool, *, largest: bool) -> Tensor:
+    """Returns the extreme; of nothing it is an infinity, or the outermost value of the type."""
+    if all(x.shape[axis] for axis in axes):
+        return (torch.amax if largest else torch.amin)(x, axes, keepdim=keepdim)
+    sizes = [1 if axis in axes else size for axis, size in enumerate(x.shape) if keepdim or axis not in axes]
+    if x.dtype == torch.bool:
+        value: float = not largest
+    elif x.is_floating_point():
+        value = -torch.inf if largest else torch.inf
+    else:
+        value = torch.iinfo(x.dtype).min if largest else torch.iinfo(x.dtype).max
+    return torch.full(sizes, value, dtype=x.dtype, device=x.device)
+
+
+# Operator, formula, versions with the axes as attribute, versions with the axes as input, types.
+_REDUCTIONS: tuple[tuple[str, Formula, tuple[int, ...], tuple[int, ...], Dtypes], ...] = (
+    ("ReduceSum", _sum, (1, 11), (13,), NUMBERS),
+    ("ReduceL1", lambda x, axes, keepdim: _sum(x.abs(), axes, keepdim), (1, 11, 13), (18,), NUMBERS),
+    ("ReduceL2", lambda x, axes, keepdim: torch.sqrt(_sum(x * x, axes, keepdim)), (1, 11, 13), (18,), FLOATS),
+    ("ReduceLogSum", lambda x, axes, keepdim: torch.log(_sum(x, axes, keepdim)), (1, 11, 13), (18, 28), FLOATS),
+    ("ReduceLogSumExp", lambda x, axes, keepdim: torch.logsumexp(x, axes, keepdim=keepdim), (1, 11, 13), (18, 28), FLOATS),
+    (
+        "ReduceMax",
+        lambda x, axes, keepdim: _find_extreme(x, axes, keepdim, largest=True),
+        (1, 11, 12, 13),
+        (18, 20),
+        NUMBERS | {"bool"},
+    ),
+    ("ReduceMean", lambda x, axes, keepdim: torch.mean(x, axes, keepdim=keepdim), (1, 11, 13), (18,), FLOATS),
+    (
+        "ReduceMin",
+        lambda x, axes, keepdim: _find_extreme(x, axes, keepdim, largest=False),
+        (1, 11, 12, 13),
+        (18, 20),
+        NUMBERS | {"bool"},
+    ),
+    ("ReduceProd", _product, (1, 11, 13), (18,), NUMBERS),
+    ("ReduceSumSquare", lambda x, axes, keepdim: _sum(x * x, axes, keepdim), (1, 11, 13), (18,), NUMBERS),
+)
+
+
+def _reduce(x: Tensor, axes: Axes, keepdims: int, formula: Formula, *, reduces_nothing: bool) -> Tensor:
+    if not axes and not reduces_nothing:
+        axes = tuple(range(x.ndim))
+    if not axes:
+        # PyTorch takes no axes for all of them: each element is reduced along an axis of its own.
+        return formula(x.unsqueeze(0), (0,), False)
+    return formula(x, normalize_axes(axes, x.ndim), keepdims == 1)
+
+
+def _register(op_type: str, formula: Formula, by_attribute: tuple[int, ...], by_input: tuple[int, ...], dtypes: Dtypes) -> None:
+    @operator(op_type, *by_attribute, dtypes=dtypes, widens=True)
+    def reduce_by_attribute(x: Tensor, *, axes: Axes | None = None, keepdims: int = 1) -> Tensor:
+        return _reduce(x, axes or (), keepdims, formula, reduces_nothing=False)
+
+    @operator(op_type, *by_input, dtypes=dtypes, widens=True)
+    def reduce_by_input(x: Tensor, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
+        return _reduce(x, integers_of(axes), keepdims, formula, reduces_nothing=noop_with_empty_axes == 1)
+
+
+for _row in _REDUCTIONS:
+    _register(*_row)

@@ -1,0 +1,129 @@
+"""Resize and Upsample: each axis by itself, from the toolkit's positions and weights; images by PyTorch where it is the same."""
+
+from __future__ import annotations
+
+from math import floor
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hetero_core.kernels.operators.resize import Axis, Sampling, find_taps
+from hetero_core.kernels.precision import integers_of, normalize_axes
+from hetero_core.network.graph import Node
+from hetero_torch.table import FLOATS, Types, dtype_of, operator, refuse_any, refuse_attributes
+
+
+def _refuse_integers(node: Node, types: Types) -> str | None:
+    dtype = dtype_of(types, 0)
+    if node.attributes.get("mode", "nearest") != "nearest" and dtype not in FLOATS:
+        return f"mode '{node.attributes['mode']}' of {node.operator} is implemented for floats, not for {dtype}"
+    return None
+
+
+_TRANSFORMATIONS = (
+    "half_pixel",
+    "half_pixel_symmetric",
+    "pytorch_half_pixel",
+    "align_corners",
+    "asymmetric",
+    "tf_half_pixel_for_nn",
+)
+
+
+@operator(
+    "Resize",
+    11,
+    13,
+    18,
+    19,
+    widens=True,
+    refuse=refuse_any(
+        refuse_attributes(coordinate_transformation_mode=_TRANSFORMATIONS, keep_aspect_ratio_policy=("stretch",)),
+        _refuse_integers,
+    ),
+)
+def resize(
+    x: Tensor,
+    roi: Any = None,
+    scales: Any = None,
+    sizes: Any = None,
+    *,
+    antialias: int = 0,
+    axes: tuple[int, ...] | None = None,
+    coordinate_transformation_mode: str = "half_pixel",
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: int = 0,
+    extrapolation_value: float = 0.0,
+    keep_aspect_ratio_policy: str = "stretch",
+    mode: str = "nearest",
+    nearest_mode: str = "round_prefer_floor",
+) -> Tensor:
+    """Returns x resampled to the sizes, or by the scales. Source: ONNX Resize-19."""
+    sampling = Sampling(mode, coordinate_transformation_mode, nearest_mode, cubic_coeff_a, bool(exclude_outside), bool(antialias))
+    named = tuple(range(x.ndim)) if axes is None else normalize_axes(axes, x.ndim)
+    return _resample(x, _lay_axes(x, named, scales, integers_of(sizes)), sampling)
+
+
+@operator("Resize", 10, widens=True, refuse=_refuse_integers)
+@operator("Upsample", 9, widens=True, refuse=_refuse_integers)
+def resize_by_scales(x: Tensor, scales: Any, *, mode: str = "nearest") -> Tensor:
+    """Returns x resampled from coordinates x / scale; nearest rounds down where the axis grows and up where it shrinks.
+
+    Source: ONNX Resize-10.
+    """
+    for axis in _lay_axes(x, tuple(range(x.ndim)), scales, ()):
+        x = _resample(x, [axis], Sampling(mode, "asymmetric", "ceil" if axis.scale < 1 else "floor"))
+    return x
+
+
+def _lay_axes(x: Tensor, named: tuple[int, ...], scales: Any, sizes: tuple[int, ...]) -> list[Axis]:
+    """Returns the axes with their output sizes: floor(size * scale) from scales."""
+    if sizes:
+        return [Axis(axis, x.shape[axis], size, size / x.shape[axis]) for axis, size in zip(named, sizes, strict=True)]
+    return [
+        Axis(axis, x.shape[axis], floor(x.shape[axis] * float(scale)), float(scale))
+        for axis, scale in zip(named, scales, strict=True)
+    ]
+
+
+def _resample(x: Tensor, axes: list[Axis], sampling: Sampling) -> Tensor:
+    changed = [axis for axis in axes if axis.scale != 1 or axis.output != axis.size]
+    if _is_interpolation(x, changed, sampling):
+        outputs = [next((axis.output for axis in changed if axis.axis == dim), x.shape[dim]) for dim in (2, 3)]
+        is_aligned = sampling.transformation == "align_corners"
+        return functional.interpolate(x, outputs, mode="bilinear", align_corners=is_aligned)
+    for axis in changed:
+        x = _resample_axis(x, axis, sampling)
+    return x
+
+
+def _is_interpolation(x: Tensor, axes: list[Axis], sampling: Sampling) -> bool:
+    """Says whether PyTorch's bilinear interpolation of images is the same: scales that are quotients of sizes, no filter."""
+    return (
+        x.ndim == 4
+        and (sampling.mode, sampling.antialias, sampling.exclude_outside) == ("linear", False, False)
+        and sampling.transformation in ("half_pixel", "align_corners")
+        and bool(axes)
+        and x.numel() > 0
+        and all(axis.axis > 1 and axis.output > 1 and axis.output == axis.size * axis.scale for axis in axes)
+    )
+
+
+def _resample_axis(x: Tensor, axis: Axis, sampling: Sampling) -> Tensor:
+    if axis.output == 0:
+        return x.narrow(axis.axis, 0, 0)
+    positions, weights = find_taps(axis, sampling)
+    shape = (-1, *(1,) * (x.ndim - axis.axis - 1))
+    parts = []
+    for tap in range(positions.shape[1]):
+        read = x.index_select(axis.axis, torch.from_numpy(np.ascontiguousarray(positions[:, tap])).to(x.device))
+        if sampling.mode == "nearest":
+            return read
+        parts.append(read * torch.tensor(weights[:, tap], dtype=x.dtype, device=x.device).reshape(shape))
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total

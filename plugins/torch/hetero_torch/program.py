@@ -1,0 +1,159 @@
+"""A network as a program of PyTorch's functions.
+
+The toolkit compiles the order, the slots, the transfers between host and place, and the arithmetic on shapes, which stays with NumPy on the
+host; here each of its kernels that would run on tensors is replaced by the function of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hetero_core.contract import Extension
+from hetero_core.kernels.execution import Program, Step
+from hetero_core.kernels.program import compile_program
+from hetero_core.kernels.registry import find_kernel
+from hetero_core.network.graph import Network, iterate_graphs
+from hetero_core.network.types import TensorType
+from hetero_torch.arrays import DTYPES, to_array, to_tensor
+from hetero_torch.table import HALVES, TOOLKIT, find_operator
+
+
+class TorchNamespace:
+    """The functions of an array namespace that the kernels of `table.TOOLKIT` call, on tensors of one place."""
+
+    def __init__(self, place: torch.device) -> None:
+        self._place = place
+
+    def asarray(self, value: Any, dtype: Any = None) -> Tensor:
+        """Returns an array or a number as a tensor."""
+        return value if isinstance(value, Tensor) else to_tensor(np.asarray(value, dtype=dtype), self._place)
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Tensor:
+        """Returns zeros of a type of NumPy, or of PyTorch."""
+        if isinstance(dtype, torch.dtype):
+            return torch.zeros(shape, dtype=dtype, device=self._place)
+        return self.asarray(np.zeros(shape, dtype))
+
+    def concatenate(self, tensors: Any, axis: int = 0) -> Tensor:
+        """Returns tensors one after another."""
+        return torch.cat(tuple(tensors), axis)
+
+    def stack(self, tensors: Any, axis: int = 0) -> Tensor:
+        """Returns tensors along a new axis."""
+        return torch.stack(tuple(tensors), axis)
+
+    def transpose(self, x: Tensor, axes: tuple[int, ...]) -> Tensor:
+        """Returns x with its axes in another order."""
+        return x.permute(axes)
+
+    def moveaxis(self, x: Tensor, source: int, target: int) -> Tensor:
+        """Returns x with one axis moved."""
+        return torch.movedim(x, source, target)
+
+
+def compile_torch(
+    network: Network, place: torch.device, extensions: Mapping[tuple[str, str], Extension], host_inputs: frozenset[str]
+) -> Program:
+    """Returns the program of a network whose nodes are all claimed; `host_inputs` are inputs that come as arrays of the host."""
+    namespace = TorchNamespace(place)
+    program = compile_program(
+        network,
+        xp=namespace,
+        to_host=to_array,
+        from_host=namespace.asarray,
+        extensions={key: _HostOperator(extension, place) for key, extension in extensions.items()},
+        dtypes=DTYPES,
+        host_inputs=host_inputs,
+    )
+    return _bind_program(program, namespace, place, has_halves=_has_halves(network))
+
+
+def find_host_inputs(network: Network) -> frozenset[str]:
+    """Returns the inputs that every reader wants on the host, as shapes and axes: they never become tensors."""
+    names = {spec.name for spec in network.inputs}
+    host_inputs: set[str] = set()
+    elsewhere = {spec.name for spec in network.outputs}
+    for node in network.nodes:
+        kernel = find_kernel(node)
+        elsewhere.update(node.captures)
+        for index, name in enumerate(node.inputs):
+            (host_inputs if kernel is not None and index in kernel.host else elsewhere).add(name)
+    return frozenset((names & host_inputs) - elsewhere)
+
+
+def _has_halves(network: Network) -> bool:
+    return any(
+        isinstance(value_type, TensorType) and value_type.dtype in HALVES
+        for graph in iterate_graphs(network)
+        for value_type in (*graph.types.values(), *(constant.type for constant in graph.initializers.values()))
+    )
+
+
+def _bind_program(program: Program, namespace: TorchNamespace, place: torch.device, *, has_halves: bool) -> Program:
+    return replace(program, steps=tuple(_bind_step(step, namespace, place, has_halves=has_halves) for step in program.steps))
+
+
+def _bind_step(step: Step, namespace: TorchNamespace, place: torch.device, *, has_halves: bool) -> Step:
+    """Returns a step of the toolkit with PyTorch's function in place of the kernel; the bodies of If, Loop and Scan likewise."""
+    bodies = tuple(
+        replace(body, program=_bind_program(body.program, namespace, place, has_halves=has_halves)) for body in step.bodies
+    )
+    function = step.function
+    if step.value or not isinstance(function, partial) or not function.args:
+        return replace(step, bodies=bodies)
+    own = find_operator(step.node)
+    if step.node.op_type == "Size" and not step.node.domain:
+        function = _count_elements
+    elif function.args[0] is namespace and own is not None:
+        keywords = {**function.keywords, "place": place} if own.is_placed else function.keywords
+        computed = _widen(own.function) if own.widens and has_halves else own.function
+        function = partial(computed, **keywords) if keywords else computed
+    else:
+        assert function.args[0] is np or step.node.op_type in TOOLKIT, f"{step.node.label} has no function of PyTorch"
+    return replace(step, function=function, bodies=bodies)
+
+
+def _count_elements(x: Any) -> Any:
+    """Returns the number of elements on the host; of a tensor `size` is a method. Source: ONNX Size-25."""
+    return np.asarray(x.numel() if isinstance(x, Tensor) else x.size, np.int64)
+
+
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def _widen(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that computes halves in float32 and rounds its results once."""
+
+    def compute(*inputs: Any, **attributes: Any) -> Any:
+        half = next((x.dtype for x in inputs if isinstance(x, Tensor) and x.dtype in _HALVES), None)
+        if half is None:
+            return function(*inputs, **attributes)
+        wide = (x.float() if isinstance(x, Tensor) and x.dtype in _HALVES else x for x in inputs)
+        results = function(*wide, **attributes)
+        if isinstance(results, tuple):
+            return tuple(x.to(half) if x.dtype == torch.float32 else x for x in results)
+        return results.to(half) if results.dtype == torch.float32 else results
+
+    return compute
+
+
+class _HostOperator:
+    """A custom operator: a function on arrays of the host."""
+
+    def __init__(self, extension: Extension, place: torch.device) -> None:
+        self._extension = extension
+        self._place = place
+
+    def function(self, *inputs: Any, **attributes: Any) -> Any:
+        """Returns what the operator makes, at the place."""
+        results = self._extension.function(*(to_array(x) if isinstance(x, Tensor) else x for x in inputs), **attributes)
+        if isinstance(results, tuple):
+            return tuple(to_tensor(x, self._place) for x in results)
+        return to_tensor(results, self._place)

@@ -1,0 +1,49 @@
+"""PyTorch that is absent, broken or too old: TORCH says so with the cure, and hides no other device. In real processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LIST = "from hetero_core import Core\nfor status in Core().list_devices(): print(status.name, '|', status.reason)\n"
+
+
+def list_devices(folder: Path, *, is_whole_site: bool = False) -> str:
+    """Returns what a program prints that sees this folder first, or, where it holds the site's packages, nothing but it."""
+    code = f"import site, sys\nsys.path.insert(0, {str(folder)!r})\nsite.addsitedir({str(folder)!r})\n" + LIST
+    arguments = [sys.executable, *(["-S"] if is_whole_site else []), "-c", code]
+    return subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=120).stdout
+
+
+def test_absent_pytorch_is_named_with_the_cure(tmp_path: Path) -> None:
+    for folder in [Path(entry) for entry in sys.path if entry.endswith("site-packages")]:
+        for entry in folder.iterdir():
+            if not entry.name.startswith("torch") and not (tmp_path / entry.name).exists():
+                (tmp_path / entry.name).symlink_to(entry)
+    printed = list_devices(tmp_path, is_whole_site=True)
+    assert "TORCH | PyTorch is not installed; pip install 'hetero-torch[torch]'" in printed
+    assert "CPU | \n" in printed
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (
+            "raise ImportError('libcudart.so.12: cannot open shared object file')",
+            "cannot be imported: ImportError: libcudart.so.12",
+        ),
+        ("", "is installed, but its folder has no inference_mode"),
+        ("__version__ = '1.10.0+cpu'\ndef inference_mode(): pass", "PyTorch 1.10.0+cpu is too old: expected 2.6 or newer"),
+    ],
+    ids=["raises", "empty", "old"],
+)
+def test_broken_pytorch_is_listed_with_its_reason_and_hides_no_other(tmp_path: Path, source: str, expected: str) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(source)
+    printed = list_devices(tmp_path)
+    (row,) = [line for line in printed.splitlines() if line.startswith("TORCH |")]
+    assert expected in row
+    assert "CPU | \n" in printed

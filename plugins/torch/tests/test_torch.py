@@ -1,0 +1,190 @@
+"""TORCH: its memory, its plans, its table beside the toolkit's, what it refuses, and what processors trap."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx.parser
+import pytest
+import torch
+from hetero_torch.arrays import to_array, to_tensor
+from hetero_torch.plan import make_plan
+from hetero_torch.table import read_table
+
+from hetero_core import Core
+from hetero_core.core import ExecutableNetwork
+from hetero_core.errors import MemoryLimitError
+from hetero_core.kernels.registry import read_table as read_toolkit
+
+Load = Callable[..., ExecutableNetwork]
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def core() -> Iterator[Core]:
+    with Core() as opened:
+        yield opened
+
+
+@pytest.fixture
+def load(core: Core) -> Load:
+    def load_text(text: str, config: dict[str, Any] | None = None, opset: int = 18) -> ExecutableNetwork:
+        model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {text}')
+        return core.load_network(model, "TORCH", config)
+
+    return load_text
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, bool, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
+def test_array_is_a_tensor_of_the_same_memory_and_back(dtype: Any, shape: tuple[int, ...]) -> None:
+    array = np.ones(shape, dtype)
+    back = to_array(to_tensor(array, CPU))
+    assert (back.dtype, back.shape) == (array.dtype, shape)
+    assert not array.size or back.__array_interface__["data"][0] == array.__array_interface__["data"][0]
+
+
+def test_read_only_array_becomes_a_tensor_without_a_warning(core: Core) -> None:
+    core.get_metric("TORCH", "AVAILABLE_DEVICES")  # the device is made
+    array = np.ones(2, np.float32)
+    array.flags.writeable = False
+    assert to_tensor(array, CPU).tolist() == [1, 1]
+
+
+def test_processor_is_the_first_id_and_shares_the_memory_of_the_host(core: Core, load: Load) -> None:
+    assert core.get_metric("TORCH", "AVAILABLE_DEVICES")[0] == "CPU"
+    network = load("g (float[N] x) => (float[N] y) { y = Neg (x) }")
+    assert [spec.memory for spec in (*network.executable.inputs, *network.executable.outputs)] == ["host", "host"]
+
+
+def test_arithmetic_on_shapes_is_done_once_for_each_signature(load: Load) -> None:
+    network = load(
+        "g (float[N,M] x) => (float[K] y) <int64[1] one = {-1}> "
+        "{ s = Shape (x) p = ReduceProd <keepdims = 1> (s) r = Max (p, p) y = Reshape (x, r) }"
+    )
+    for shape in ((2, 3), (4, 1), (2, 3)):
+        x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+        np.testing.assert_array_equal(network.infer({"x": x})["y"], x.reshape(-1))
+    executable: Any = network.executable
+    plan, _ = make_plan(executable._program, (torch.zeros(2, 3),), lambda: False)
+    assert plan is not None
+    assert [call[-1].op_type for call in plan.calls] == ["Reshape"]
+    assert network.get_metric("TORCH_PLANS") == 2
+
+
+def test_shape_that_follows_from_elements_is_found_in_each_run(load: Load) -> None:
+    network = load("g (float[N] x) => (int64[1] count, int64[1,M] y) { y = NonZero (x) c = Size (y) o = Shape (c) count = Expand (c, one) }"
+                   .replace("float[N] x) =>", "float[N] x, int64[1] one) =>"))  # fmt: skip
+    one = np.ones(1, np.int64)
+    for x in ([0, 1, 2], [0, 0, 0], [5, 0, 0]):
+        outputs = network.infer({"x": np.array(x, np.float32), "one": one})
+        assert outputs["count"].tolist() == [np.count_nonzero(x)]
+        assert outputs["y"].tolist() == [np.flatnonzero(x).tolist()]
+
+
+def test_output_that_is_a_constant_is_its_readers_own(load: Load) -> None:
+    network = load(
+        "g (float[2] x) => (float[2] y, float[2] a, float[2] b) <float[2] c = {1, 2}> { y = Neg (x) a = Identity (c) b = Add (c, c) }"
+    )
+    for _ in range(3):
+        outputs = network.infer({"x": np.zeros(2, np.float32)})
+        assert (outputs["a"].tolist(), outputs["b"].tolist()) == ([1, 2], [2, 4])
+        outputs["a"][:], outputs["b"][:] = 7, 7
+
+
+@pytest.mark.parametrize("order", ["p, b", "b, p"])
+@pytest.mark.parametrize("output", ["", ", float[2,3] p"])
+def test_product_with_its_bias_is_the_formula_whoever_reads_the_product(load: Load, order: str, output: str) -> None:
+    network = load(
+        f"g (float[2,2] x) => (float[2,3] y{output}) <float[2,3] w = {{1, 2, 3, 4, 5, 6}}, float[3] b = {{10, 20, 30}}> "
+        f"{{ p = MatMul (x, w) y = Add ({order}) }}"
+    )
+    x = np.array([[1, -1], [0.5, 2]], np.float32)
+    product = x.astype(np.float64) @ np.array([[1, 2, 3], [4, 5, 6]])
+    for _ in range(2):
+        outputs = network.infer({"x": x})
+        np.testing.assert_allclose(outputs["y"], product + np.array([10, 20, 30]), rtol=1e-6)
+        if output:
+            np.testing.assert_allclose(outputs["p"], product, rtol=1e-6)
+
+
+def test_halves_are_summed_in_float32_and_rounded_once(load: Load) -> None:
+    network = load("g (float16[N] x) => (float16[1] y) { y = ReduceSum <keepdims = 1> (x) }")
+    x = np.full(4096, 0.1, np.float16)
+    assert network.infer({"x": x})["y"][0] == np.float16(x.astype(np.float64).sum())
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+def test_division_that_a_processor_traps_is_computed(load: Load, bits: int) -> None:
+    lowest = -(2 ** (bits - 1))
+    network = load(f"g (int{bits}[N] a, int{bits}[N] b) => (int{bits}[N] q, int{bits}[N] r) {{ q = Div (a, b) r = Mod (a, b) }}")
+    a, b = (np.array(values, f"int{bits}") for values in ([lowest, 7, -7, 7, 5], [-1, 0, 2, -2, -1]))
+    outputs = network.infer({"a": a, "b": b})
+    # The lowest number has no opposite and stays itself; a division by 0 is 0, as with CPU.
+    assert outputs["q"].tolist() == [lowest, 0, -3, -3, -5]
+    assert outputs["r"].tolist() == [0, 0, 1, -1, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("g (double[2] x) => (float16[2] y) { [n] y = Cast <to = 10> (x) }", "PyTorch rounds twice from float64 to float16"),
+        ("g (string[2] x) => (string[2] y) { [n] y = Identity (x) }", "has dtype string"),
+        ("g (float[1,4,2,2] x) => (float[1,4,2,2] y) { [n] y = LRN <size = 4> (x) }", "implemented: odd sizes"),
+        (
+            "g (int32[2,2] x) => (int32[2,2] y) { [n] y = MatMul (x, x) }",
+            "has dtype int32; implemented: bfloat16, float16, float32",
+        ),
+        ("g (float[2] x) => (float[2] y) { [n] y = Multinomial (x) }", "Multinomial"),
+        ("g (float[1,1,4] x) => (float[1,1,2] y, int64[1,1,2] z) { [n] y, z = MaxPool <kernel_shape = [3]> (x) }", "output 'z'"),
+    ],
+)
+def test_what_pytorch_computes_otherwise_is_refused_with_the_reason(core: Core, text: str, reason: str) -> None:
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> {text}')
+    refused = core.query_network(model, "TORCH").refused
+    assert reason in refused["n"]
+
+
+def test_memory_limit_is_asked_before_a_result_is_made(load: Load) -> None:
+    network = load("g (float[N,1] x, float[1,M] y) => (float[N,M] z) { [big] z = Add (x, y) }", {"MEMORY_LIMIT": 1 << 20})
+    with pytest.raises(MemoryLimitError, match="'big'"):
+        network.infer({"x": np.zeros((10**6, 1), np.float32), "y": np.zeros((1, 10**6), np.float32)})
+
+
+def _list_claims() -> list[tuple[str, int]]:
+    own = read_table()
+    claimed = [(op_type, since) for domain, op_type, since in read_toolkit() if not domain]
+    return [(op_type, since) for op_type, since in claimed if (op_type, since) in own or (op_type, 0) in own]
+
+
+@pytest.mark.parametrize(("op_type", "since"), _list_claims())
+def test_function_takes_the_attributes_of_the_toolkit_with_their_defaults(op_type: str, since: int) -> None:
+    kernel, own = read_toolkit()["", op_type, since], read_table()
+    entry = own.get((op_type, since)) or own[op_type, 0]
+    expected = {name: default for name, default in kernel.attributes.items() if name not in kernel.unread}
+    try:
+        parameters = inspect.signature(entry.function).parameters.values()
+    except ValueError:
+        parameters = {}.values()  # a function of PyTorch, which has inputs alone
+    if any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters):
+        return
+    defaults = {one.name: one.default for one in parameters if one.kind == one.KEYWORD_ONLY}
+    refused = _REFUSED.get(op_type, set())
+    missing = {name: default for name, default in expected.items() if name not in defaults and name not in refused}
+    assert missing == {}
+    for name, default in defaults.items():
+        if name in expected and default is not inspect.Parameter.empty and name not in refused:
+            assert default == expected[name], name
+
+
+_REFUSED = {
+    "ConvTranspose": {"output_shape"},
+    "GRU": {"activation_alpha", "activation_beta", "activations", "clip", "linear_before_reset"},
+    "LSTM": {"activation_alpha", "activation_beta", "activations", "clip"},
+    "RNN": {"activation_alpha", "activation_beta", "clip"},
+}
+"""Attributes of the toolkit that the query refuses, or lets pass with one value alone."""
