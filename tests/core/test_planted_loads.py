@@ -182,7 +182,11 @@ FAULTS: dict[str, tuple[Callable[[], Any], str, str]] = {
         "dynamic_shapes.sizes_may_change_between_runs",
         "size 0, request, output 'y': expected shape (0, 2), got (1, 2)",
     ),
-    "engine used after it was closed": (SharedEngine, "lifetime.closing_frees_nothing_in_use", "in use"),
+    "engine used after it was closed": (
+        SharedEngine,
+        "lifetime.closing_frees_nothing_in_use",
+        "a second network of the model, whose engine may still be in use",
+    ),
     "`to_host` of a live buffer": (
         lambda: Live("PLANTED"),
         "tensors.results_belong_to_the_caller",
