@@ -21,6 +21,7 @@ nox -s answers              changed models on CPU, TEMPLATE, ORT and OPENVINO be
 nox -s graphs               20,000 drawn graphs on CPU, 5,000 on each other device, into graphs.json; hours. It goes on where it
                             stopped; -- CPU -c CPU_KERNELS=JIT --seeds 0:500 --record graphs.json for one device
 nox -s endurance            twelve minutes of processes that are killed and devices that fail; -- --minutes 60 --seed 7 for more
+nox -s authors              new plugins of each kind and the pages for authors, in clean environments from built wheels; minutes
 nox -s environments         two distributions of ONNX Runtime in one network, each in an environment of its own; downloads both
 nox -s rounds               100 rounds of devices that abort, exit, hang and eat memory in a process of their own; minutes
 nox -s lint types docs      style, types, and every code block of the docs
@@ -282,6 +283,13 @@ def environments(session: nox.Session) -> None:
     """Runs one network over devices of two further environments, which the test makes; not among the default sessions."""
     install_workspace(session, [*COMPANIONS, "process", "onnxruntime"])
     session.run("pytest", "tests/environments", *session.posargs, env=isolate(session))
+
+
+@nox.session
+def authors(session: nox.Session) -> None:
+    """Does what an author does, in clean environments from built wheels; not among the default sessions. Needs uv."""
+    session.install("pytest>=9", "uv>=0.9")
+    session.run("pytest", "-s", "--noconftest", "-p", "no:cacheprovider", "tests/authors", *session.posargs, env=isolate(session))
 
 
 @nox.session

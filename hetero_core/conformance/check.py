@@ -143,6 +143,8 @@ def require_error(
     except kinds as error:
         require(str(error).strip(), f"{what}: {type(error).__name__} has no text; say what failed, on what, and what to do next")
         return error
+    except CheckFailed as failure:
+        raise CheckFailed(f"{what}: {failure}") from failure
     except Exception as error:
         raise CheckFailed(f"{what}: expected {expected_names}, got {type(error).__name__}: {error}") from error
     raise CheckFailed(f"{what}: expected {expected_names}, got no error but {result!r:.200}")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import pickle
-import pickletools
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING
 from hetero_core.blobs.container import read_blob
 from hetero_core.conformance.check import CheckContext, check, require, require_equal, require_error, require_same
 from hetero_core.conformance.contract_requests import WAIT_SECONDS
+from hetero_core.conformance.pickles import describe_pickle
 from hetero_core.conformance.samples import make_sample, make_samples
 from hetero_core.conformance.threads import run_in_threads
 from hetero_core.errors import BlobDamagedError, BlobError, BlobMismatchError, ConfigKeyError, HeteroError, InputNameError
@@ -94,7 +93,7 @@ def every_choice_comes_with_the_blob(context: CheckContext) -> None:
     sample = make_sample(context, "chain")
     inputs = sample.draw(context.seed)
     for name, key in context.facts.keys.items():
-        for choice in key.choices:
+        for choice in (False, True) if key.type is bool else key.choices:
             try:
                 loaded = context.core.load_network(sample.network, context.device, {name: choice})
             except HeteroError:
@@ -111,18 +110,8 @@ def pickled_sections_are_marked_as_code(context: CheckContext) -> None:
     sample = make_sample(context, "chain")
     _, payload = read_blob(_export(context.core.load_network(sample.network, context.device)))
     for name, section in payload.sections.items():
-        is_marked = name in payload.code
-        require(is_marked or not _is_pickle(bytes(section)), f"section '{name}' is a pickle and not marked as code in Payload.code")
-
-
-def _is_pickle(section: bytes) -> bool:
-    """Says whether bytes are a pickle of protocol 2 or later, from its first operation to its last."""
-    if section[:1] != pickle.PROTO or section[1:2] not in (b"\x02", b"\x03", b"\x04", b"\x05"):
-        return False
-    try:
-        return any(operation.name == "STOP" for operation, _, _ in pickletools.genops(section))
-    except ValueError:
-        return False
+        kind = "" if name in payload.code else describe_pickle(bytes(section))
+        require(not kind, f"section '{name}' is {kind} and not marked as code in Payload.code")
 
 
 @check("export", needs=["export"])

@@ -8,15 +8,32 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
-from hetero_core.conformance.check import CheckContext, CheckFailed, Skip, check, require
-from hetero_core.conformance.samples import make_sample
+import numpy as np
+
+from hetero_core.conformance.check import CheckContext, CheckFailed, Skip, check, require, require_error
+from hetero_core.conformance.refusals import load_claimed
+from hetero_core.conformance.samples import make_sample, read_text
 from hetero_core.errors import ClosedError, HeteroError
+
+if TYPE_CHECKING:
+    from hetero_core.runtime.request import InferRequest
 
 END_SECONDS = 30.0
 """Seconds within which a run of a few numbers, or one that fails, has to end."""
+BLOCK_SECONDS = 10.0
+"""Seconds that a callback waits for `start_async` to return before the device counts as one that blocks."""
 FREE_SECONDS = 10.0
 """Seconds within which threads of a device have to let go of what was closed and forgotten."""
+
+
+MISFITS = {
+    "Add": ("(float[I,J] a, float[K,L] b) => (float[M,N] y) { y = Add (a, b) }", ((2, 2), (3, 3))),
+    "Mul": ("(float[I,J] a, float[K,L] b) => (float[M,N] y) { y = Mul (a, b) }", ((2, 2), (3, 3))),
+    "MatMul": ("(float[I,J] a, float[K,L] b) => (float[M,N] y) { y = MatMul (a, b) }", ((2, 3), (2, 3))),
+}
+"""Operator -> network with sizes that no device can know before a run, and shapes that do not fit together."""
 
 
 class _Warnings(logging.Handler):
@@ -80,17 +97,49 @@ def run_that_fails_ends(context: CheckContext) -> None:
 
 
 @check("contract")
+def run_that_raises_ends(context: CheckContext) -> None:
+    """An asynchronous run whose inputs do not fit together ends with an error, and the next run of the request with its result."""
+    claimed_count = 0
+    for operator, (text, shapes) in MISFITS.items():
+        network = read_text(context, text, name=operator)
+        if context.core.query_network(network, context.device).refused:
+            continue
+        claimed_count += 1
+        with load_claimed(context.core, network, context.device) as loaded:
+            request = loaded.create_infer_request()
+            for turn in range(2):
+                what = f"{operator} of shapes {' and '.join(map(str, shapes))}, run {turn + 1}"
+                require_error(HeteroError, _start_and_wait, what, request, [np.ones(shape, np.float32) for shape in shapes])
+            _start_and_wait(request, [np.ones((2, 2), np.float32)] * 2)
+    if claimed_count == 0:
+        raise Skip(f"the device takes none of {', '.join(MISFITS)} in the networks of this check")
+
+
+def _start_and_wait(request: InferRequest, inputs: list[Any]) -> None:
+    request.start_async(dict(zip(("a", "b"), inputs, strict=True)))
+    require(request.wait(END_SECONDS), f"the run has not ended after {END_SECONDS:g} seconds: `done` is not called after an error")
+
+
+@check("contract")
 def start_returns_at_once(context: CheckContext) -> None:
-    """`start_async` returns before the callback is called: a device that computes in `start` blocks whoever starts a run."""
+    """`start_async` returns while the run goes on: a device that computes in `start`, or waits there, blocks whoever starts a run."""
     sample = make_sample(context, "chain")
+    caller, has_returned, faults = threading.get_ident(), threading.Event(), []
+
+    def look(*_: object) -> None:
+        # The run does not end before this returns, so a `start` that waits for the end of its run does not return either.
+        if threading.get_ident() == caller:
+            faults.append("the run ended within `start_async`, on the thread of the caller: `start` blocks until it has computed")
+        elif not has_returned.wait(BLOCK_SECONDS):
+            faults.append("`start_async` does not return before the run has ended: `start` blocks until it has computed")
+
     with context.core.load_network(sample.network, context.device) as loaded:
         request = loaded.create_infer_request()
-        callers: list[int] = []
-        request.set_callback(lambda *_: callers.append(threading.get_ident()))
+        request.set_callback(look)
         request.start_async(sample.draw(context.seed))
-        is_blocked = threading.get_ident() in callers
+        has_returned.set()
         require(request.wait(END_SECONDS), "the run has not ended")
-    require(not is_blocked, "the run ended within `start_async`, on the thread of the caller: `start` blocks until it has computed")
+    require(not faults, "; ".join(faults))
 
 
 @check("contract")
@@ -140,6 +189,7 @@ def closed_network_is_freed(context: CheckContext) -> None:
 CHECKS = (
     done_is_called_once_for_each_run,
     run_that_fails_ends,
+    run_that_raises_ends,
     start_returns_at_once,
     closing_ends_what_was_started,
     closed_network_is_freed,

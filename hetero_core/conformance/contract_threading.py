@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from hetero_core.conformance.check import CheckContext, check, require, require_equal
+from typing import TYPE_CHECKING
+
+from hetero_core.conformance.check import CheckContext, CheckFailed, check, require, require_equal
 from hetero_core.conformance.contract_requests import WAIT_SECONDS
 from hetero_core.conformance.samples import Sample, make_mixed, make_sample, make_samples
-from hetero_core.conformance.threads import run_in_threads
+from hetero_core.conformance.threads import THREADS, run_in_threads
 from hetero_core.errors import DeviceNotFoundError, PluginError
 from hetero_core.runtime.queue import AsyncInferQueue
+
+if TYPE_CHECKING:
+    from hetero_core.core import Core
+    from hetero_core.runtime.executable import ExecutableNetwork
 
 ROUNDS = 100
 
@@ -26,7 +32,9 @@ def _share_network(context: CheckContext, form: str, sample: Sample) -> None:
         for turn in range(ROUNDS):
             shapes = {"x": (1 + (index + turn) % 5, 2)} if form == "dynamic" else {}
             inputs = sample.draw(context.seed + index * ROUNDS + turn, **shapes)
-            sample.require_right(loaded.infer(inputs), inputs, f"'{form}', thread {index}, run {turn}")
+            sample.require_right(
+                loaded.infer(inputs), inputs, f"'{form}', thread {index} of {THREADS} that share the network, run {turn}"
+            )
 
     run_in_threads(run)
 
@@ -61,12 +69,20 @@ def threads_query_and_load_at_once(context: CheckContext) -> None:
             for turn in range(10):
                 sample = samples[(index + turn) % len(samples)]
                 inputs = sample.draw(context.seed + index)
-                with core.load_network(sample.network, context.device) as loaded:
-                    sample.require_right(loaded.infer(inputs), inputs, f"thread {index}, load {turn}")
+                what = f"thread {index}, load {turn}, while others load"
+                with _load_at_once(core, sample, context.device, what) as loaded:
+                    sample.require_right(loaded.infer(inputs), inputs, what)
                 answer = core.query_network(mixed, context.device)
                 require_equal(dict(answer.refused), dict(expected.refused), f"thread {index}, what is refused")
 
         run_in_threads(run)
+
+
+def _load_at_once(core: Core, sample: Sample, device: str, what: str) -> ExecutableNetwork:
+    try:
+        return core.load_network(sample.network, device)
+    except PluginError as error:
+        raise CheckFailed(f"{what}: a race in load, it got the network of another load or none: {error}") from error
 
 
 @check("concurrency")

@@ -15,6 +15,7 @@ from hetero_core.errors import RequestCancelledError
 from hetero_core.executed import ExecutedNode, list_nodes
 from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.kernels.sizes import require_room
+from hetero_core.kernels.tables import KernelTable
 from hetero_core.limits import RunLimits
 from hetero_core.network.graph import EMPTY, Node
 from hetero_core.network.types import ValueSpec, ValueType
@@ -107,6 +108,7 @@ class Program:
     outputs: tuple[ValueSpec, ...]
     captured: tuple[str, ...]
     memory: Memory
+    table: KernelTable
     steps: tuple[Step, ...]
     values: tuple[Any, ...]
     input_slots: tuple[int, ...]
@@ -149,7 +151,7 @@ class Program:
                 if limits is None:
                     _run_step(step, values, is_cancelled)
                 else:
-                    _run_limited(step, values, is_cancelled, limits)
+                    _run_limited(step, values, is_cancelled, limits, self.table)
                 if profile is not None:
                     _record_time(profile, step, values, perf_counter() - started)
                 for slot in step.releases:
@@ -157,12 +159,14 @@ class Program:
         return tuple(_lay_out(self.memory.xp, values[slot]) for slot in self.output_slots)
 
 
-def _run_limited(step: Step, values: list[Any], is_cancelled: Callable[[], bool] | None, limits: RunLimits) -> None:
+def _run_limited(
+    step: Step, values: list[Any], is_cancelled: Callable[[], bool] | None, limits: RunLimits, table: KernelTable
+) -> None:
     """Runs a step that may take only so much; what it has made is counted before the next one begins."""
     if step.value:
         limits.enter(step.node.label)
     else:
-        require_room(limits, step.node, [values[slot] for slot in step.sources])
+        require_room(limits, step.node, [values[slot] for slot in step.sources], table=table)
     _run_step(step, values, is_cancelled, limits)
     limits.hold(values[slot] for slot in step.targets if slot != ABSENT)
 

@@ -19,7 +19,8 @@ from hetero_core.dtypes import dtype_of_numpy
 from hetero_core.errors import UnsupportedNodesError
 from hetero_core.kernels.execution import ABSENT, Body, BoundBody, Memory, Program, Step
 from hetero_core.kernels.precision import Array, Namespace
-from hetero_core.kernels.registry import ANY, NO_EXTENSIONS, Dtypes, Kernel, find_kernel, find_refusals
+from hetero_core.kernels.registry import ANY, NO_EXTENSIONS, TOOLKIT, Dtypes, Kernel, explain_size, find_refusals
+from hetero_core.kernels.tables import KernelTable
 from hetero_core.network.graph import EMPTY, Graph, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType, ValueType
@@ -37,23 +38,24 @@ def compile_program(
     extensions: Mapping[tuple[str, str], Any] = NO_EXTENSIONS,
     dtypes: Dtypes = ANY,
     host_inputs: Collection[str] = (),
+    table: KernelTable = TOOLKIT,
 ) -> Program:
     """Returns the program of a graph.
 
     `to_host` and `from_host` copy one tensor; with NumPy they are not needed. `extensions` maps (domain, op_type) to an object with
     a `function(*inputs, **attributes)`, used where no kernel exists. `dtypes` are the element types of the device. `host_inputs` are
-    inputs of the graph that are given in host memory.
+    inputs of the graph that are given in host memory. `table` has the kernels.
 
-    Raises: UnsupportedNodesError naming each node that the toolkit cannot run, with the reason.
+    Raises: UnsupportedNodesError naming each node that the table's kernels cannot run, with the reason.
     """
-    refusals = find_refusals(graph, extensions=extensions, dtypes=dtypes)
+    refusals = find_refusals(graph, extensions=extensions, dtypes=dtypes, table=table)
     if refusals:
         listed = "; ".join(f"node '{name}': {reason}" for name, reason in refusals.items())
         raise UnsupportedNodesError(
             f"cannot compile network '{graph.name}': {listed}", {name: {"kernels": reason} for name, reason in refusals.items()}
         )
     memory = Memory(xp, _map_tensors(to_host or _keep), _map_tensors(from_host or (_keep if xp is np else xp.asarray)))
-    return _Compiler(graph, memory, extensions, EMPTY, {}, lambda _: None).compile(host_inputs)
+    return _Compiler(graph, memory, table, extensions, EMPTY, {}, lambda _: None).compile(host_inputs)
 
 
 def _keep(array: Array) -> Array:
@@ -80,6 +82,7 @@ class _Compiler:
         self,
         graph: Graph,
         memory: Memory,
+        table: KernelTable,
         extensions: Mapping[tuple[str, str], Any],
         outer_constants: Mapping[str, Initializer],
         converted: dict[int, Array],
@@ -87,6 +90,7 @@ class _Compiler:
     ) -> None:
         self._graph = graph
         self._memory = memory
+        self._table = table
         self._extensions = extensions
         own = {spec.name for spec in graph.inputs} | {value for node in graph.nodes for value in node.writes}
         self._constants = {name: value for name, value in {**outer_constants, **graph.initializers}.items() if name not in own}
@@ -111,6 +115,7 @@ class _Compiler:
             self._graph.outputs,
             tuple(self._captured),
             self._memory,
+            self._table,
             self._mark_releases(output_slots),
             tuple(self._values),
             input_slots,
@@ -164,7 +169,7 @@ class _Compiler:
         return slot
 
     def _add_node(self, node: Node) -> None:
-        record = find_kernel(node)
+        record = self._table.find(node)
         runs_on_host = self._runs_on_host(node, record)
         shapes_only = record is not None and record.reads_shapes
         host = () if record is None else record.host
@@ -214,10 +219,13 @@ class _Compiler:
             for index, name in enumerate(node.inputs)
             if name and not _is_typed(self._type_of(name)) and record.dtypes_of_input(index) != ANY
         )
-        return _check_dtypes(function, node, record, unknown) if unknown else function
+        function = _check_dtypes(function, node, record, unknown) if unknown else function
+        return function if record.largest is None else _check_sizes(function, node, record.largest)
 
     def _add_body(self, node: Node, attribute: str, body: Graph) -> Body:
-        program = _Compiler(body, self._memory, self._extensions, self._constants, self._converted, self._type_of).compile()
+        program = _Compiler(
+            body, self._memory, self._table, self._extensions, self._constants, self._converted, self._type_of
+        ).compile()
         return Body(attribute, program, tuple((name, self._read(node, name, on_host=False)) for name in program.captured))
 
     def _mark_releases(self, output_slots: tuple[int, ...]) -> tuple[Step, ...]:
@@ -255,8 +263,31 @@ def _check_dtypes(function: Callable[..., Any], node: Node, record: Kernel, posi
         for index in positions:
             dtype = dtype_of_numpy(inputs[index].dtype) if hasattr(inputs[index], "dtype") else None
             if dtype is not None and dtype not in record.dtypes_of_input(index):
-                reason = f"input '{node.inputs[index]}' of {node.operator} has dtype {dtype}, for which there is no kernel"
-                raise UnsupportedNodesError(f"cannot run node '{node.name}': {reason}", {node.name: {"kernels": reason}})
+                raise _refuse_run(
+                    node, f"input '{node.inputs[index]}' of {node.operator} has dtype {dtype}, for which there is no kernel"
+                )
         return function(*inputs, **bodies)
 
     return run_checked
+
+
+def _check_sizes(function: Callable[..., Any], node: Node, largest: int) -> Callable[..., Any]:
+    """Returns the function between two checks of the bytes of its inputs and results: sizes may be open when a graph is compiled."""
+
+    def check(names: tuple[str, ...], values: tuple[Any, ...]) -> None:
+        for name, value in zip(names, values, strict=False):
+            nbytes = getattr(value, "nbytes", 0)
+            if nbytes > largest:
+                raise _refuse_run(node, explain_size(node, name, nbytes, largest))
+
+    def run_checked(*inputs: Array, **bodies: BoundBody) -> Any:
+        check(node.inputs, inputs)
+        results = function(*inputs, **bodies)
+        check(node.outputs, results if isinstance(results, tuple) else (results,))
+        return results
+
+    return run_checked
+
+
+def _refuse_run(node: Node, reason: str) -> UnsupportedNodesError:
+    return UnsupportedNodesError(f"cannot run node '{node.name}': {reason}", {node.name: {"kernels": reason}})

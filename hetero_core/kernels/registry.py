@@ -1,11 +1,11 @@
-"""The table of kernels: (domain, operator, since-version) -> the function that computes it, and why a node has none.
+"""Kernels and the toolkit's table of them: what a kernel's author declares, and why a node has no kernel.
 
 A kernel is one function. Its first parameter is `xp`, the array namespace (NumPy, CuPy or one like them); then come the ONNX inputs
 by position, absent ones as None; ONNX attributes are keyword-only and carry the spec's defaults. It returns one array or a tuple,
 and never writes into its inputs; its result may share their memory. `find_refusal` reads the same record that runs the node, so
 that a claim and its execution cannot drift. The record is the only place that says anything about an operator: a new one is one
-function in one file of `operators/`. Such a file is imported on the first question about one of its operators. Imports no array
-library at its head.
+function in one file of `operators/`. Such a file is imported on the first question about one of its operators. A device with kernels of
+its own declares them into a `KernelTable`; its claims follow in the same way. Imports no array library at its head.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from hetero_core.dtypes import DTYPES, dtype_of_onnx
-from hetero_core.errors import enumerate_choices, suggest
+from hetero_core.errors import enumerate_choices
 from hetero_core.kernels import operators
 from hetero_core.kernels.index import map_modules
+from hetero_core.kernels.tables import KernelTable, Key
 from hetero_core.network.graph import EMPTY, Graph, Node
 from hetero_core.network.types import MapType, TensorType, ValueType
 from hetero_core.records import record
@@ -64,7 +65,9 @@ class Declaration:
     with their defaults, that these versions have and no result depends on; the function is not given them. `without` are attributes of
     the function that these versions do not have. With `halves`, float16 is taken wherever float32 is: the function gets float32, and the
     outputs at these positions are rounded to float16. `shared` are attributes, with their
-    defaults, that several operators have in common; the function takes them in its ** parameter.
+    defaults, that several operators have in common; the function takes them in its ** parameter. `largest` is how many bytes one tensor
+    of the node may have, its inputs and outputs; a size that is open when the node is claimed is checked when it runs. `table` is where
+    the kernel belongs, None for the toolkit's own.
     """
 
     op_type: str
@@ -87,14 +90,14 @@ class Declaration:
     without: tuple[str, ...] = ()
     halves: tuple[int, ...] | None = None
     shared: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+    largest: int | None = None
+    table: KernelTable | None = None
 
     def __call__(self, function: Function) -> Function:
         """Registers the function; declarations may be stacked."""
         declared = _Declared(self, function)
         for version in self.since:
-            key = (self.domain, self.op_type, version)
-            assert key not in _TABLE, f"two kernels for {self.op_type}-{version}"
-            _TABLE[key] = declared
+            (TOOLKIT if self.table is None else self.table).add((self.domain, self.op_type, version), declared)
         return function
 
     def complete(self, function: Callable[..., Any]) -> Kernel:
@@ -160,7 +163,6 @@ class _Declared:
 
 
 NO_EXTENSIONS: Mapping[tuple[str, str], Any] = MappingProxyType({})
-_TABLE: dict[tuple[str, str, int], _Declared] = {}
 
 
 def _read_signature(function: Callable[..., Any]) -> tuple[dict[str, Any], tuple[str, ...], tuple[int, int | None]]:
@@ -176,16 +178,6 @@ def _read_signature(function: Callable[..., Any]) -> tuple[dict[str, Any], tuple
     return {name: defaults.get(name) for name in keywords}, required, (least, None if is_variadic else inputs)
 
 
-@cache
-def read_table() -> Mapping[tuple[str, str, int], Kernel]:
-    """Returns the whole table, sorted by domain, operator and version; imports all kernel modules on the first call."""
-    from pkgutil import iter_modules  # few networks need the whole table
-
-    for module in iter_modules(operators.__path__):
-        importlib.import_module(f"{operators.__name__}.{module.name}")
-    return {key: declared.kernel for key, declared in sorted(_TABLE.items())}
-
-
 _MODULES = map_modules()
 _DOMAINS = frozenset(domain for domain, _ in _MODULES)
 
@@ -196,14 +188,34 @@ def _import_kernels(domain: str, op_type: str) -> None:
         importlib.import_module(f"{operators.__name__}.{module}")
 
 
-def find_kernel(node: Node) -> Kernel | None:
-    """Returns the kernel of a node's operator in the node's version, or None; imports the modules that have the operator."""
-    key = (node.domain, node.op_type, node.since_version)
-    _import_kernels(node.domain, node.op_type)
-    if key not in _TABLE and node.domain in _DOMAINS:
-        return read_table().get(key)  # an operator that has been added since the index was written, or one without a kernel
-    declared = _TABLE.get(key)
-    return None if declared is None else declared.kernel
+class _Toolkit(KernelTable):
+    """The toolkit's table: an operator's modules are imported on the first question about it, all of them to read it whole."""
+
+    def find(self, node: Node) -> Kernel | None:
+        key = (node.domain, node.op_type, node.since_version)
+        _import_kernels(node.domain, node.op_type)
+        if key not in self.entries and node.domain in _DOMAINS:
+            return read_table().get(key)  # an operator that has been added since the index was written, or one without a kernel
+        declared = self.entries.get(key)
+        return None if declared is None else declared.kernel
+
+    def read(self) -> Mapping[Key, Kernel]:
+        return read_table()
+
+
+TOOLKIT = _Toolkit()
+"""The kernels of `operators/`."""
+find_kernel = TOOLKIT.find
+
+
+@cache
+def read_table() -> Mapping[Key, Kernel]:
+    """Returns the toolkit's kernels, sorted by domain, operator and version; imports all kernel modules on the first call."""
+    from pkgutil import iter_modules  # few networks need the whole table
+
+    for module in iter_modules(operators.__path__):
+        importlib.import_module(f"{operators.__name__}.{module.name}")
+    return {key: declared.kernel for key, declared in sorted(TOOLKIT.entries.items())}
 
 
 def find_refusal(
@@ -213,19 +225,21 @@ def find_refusal(
     extensions: Mapping[tuple[str, str], Any] = NO_EXTENSIONS,
     dtypes: Dtypes = ANY,
     type_of: Callable[[str], ValueType | None] | None = None,
+    table: KernelTable = TOOLKIT,
 ) -> str | None:
-    """Returns the reason why the toolkit cannot run a node, None when it can.
+    """Returns the reason why the kernels of a table cannot run a node, None when they can.
 
     An input whose type is None is not checked here; the compiled program checks it when it runs. `dtypes` are those of the device.
-    `type_of` gives the types of outer values, which the bodies of If, Loop and Scan may read.
+    `type_of` gives the types of the node's outputs, and of outer values, which the bodies of If, Loop and Scan may read.
     """
-    record = find_kernel(node)
+    record = table.find(node)
     if record is None:
-        return None if (node.domain, node.op_type) in extensions else _explain_missing(node)
+        return None if (node.domain, node.op_type) in extensions else table.explain_missing(node)
     return (
         _refuse_attributes(node, record)
         or _refuse_inputs(node, record, input_types, dtypes)
-        or _refuse_bodies(node, extensions, dtypes, type_of)
+        or _refuse_sizes(node, record, input_types, type_of)
+        or _refuse_bodies(node, extensions, dtypes, type_of, table)
         or (record.refuse(node, tuple(input_types)) if record.refuse is not None else None)
         or _refuse_preparation(node, record, tuple(input_types))
     )
@@ -240,8 +254,9 @@ def find_refusals(
     extensions: Mapping[tuple[str, str], Any] = NO_EXTENSIONS,
     dtypes: Dtypes = ANY,
     type_of: Callable[[str], ValueType | None] | None = None,
+    table: KernelTable = TOOLKIT,
 ) -> dict[str, str]:
-    """Returns node name -> reason for each node of a graph that the toolkit cannot run. `type_of` types values of outer graphs."""
+    """Returns node name -> reason for each node of a graph that a table's kernels cannot run. `type_of` types values of outer graphs."""
 
     def type_of_value(value: str) -> ValueType | None:
         value_type = graph.type_of(value)
@@ -254,13 +269,13 @@ def find_refusals(
     for node in graph.nodes:
         input_types = [type_of_value(value) if value else None for value in node.inputs]
         kind = None
-        if not node.attributes and not node.domain and all(map(_has_plain_sizes, input_types)):
-            # All that a node without attributes is asked for; long networks have few of these.
+        if table is TOOLKIT and not node.attributes and not node.domain and all(map(_has_plain_sizes, input_types)):
+            # All that a node without attributes is asked for; long networks have few of these. No kernel of ours has a `largest`.
             ends = tuple(map(bool, node.inputs)), tuple(map(bool, node.outputs))
             kind = (node.op_type, node.since_version, ends, *input_types)
             if kind in accepted:
                 continue
-        reason = find_refusal(node, input_types, extensions=extensions, dtypes=dtypes, type_of=type_of_value)
+        reason = find_refusal(node, input_types, extensions=extensions, dtypes=dtypes, type_of=type_of_value, table=table)
         if reason is not None:
             refusals[node.name] = reason
         elif kind is not None:
@@ -272,16 +287,6 @@ def _has_plain_sizes(value_type: ValueType | None) -> bool:
     """Says whether a type can be compared with others: a size that stands for a class of sizes would become one of them."""
     shape = value_type.shape if isinstance(value_type, TensorType) else None
     return shape is None or all(type(size) in _PLAIN_SIZES for size in shape)
-
-
-def _explain_missing(node: Node) -> str:
-    name = f"{node.domain}:{node.op_type}" if node.domain else node.op_type
-    versions = [version for domain, op_type, version in read_table() if (domain, op_type) == (node.domain, node.op_type)]
-    if versions:
-        known = ", ".join(str(version) for version in versions)
-        return f"{name}-{node.since_version} has no kernel; there are kernels for version {known}"
-    others = [op_type for domain, op_type, _ in read_table() if domain == node.domain]
-    return f"operator {name} has no kernel{suggest(node.op_type, others)}"
 
 
 def _refuse_attributes(node: Node, record: Kernel) -> str | None:
@@ -322,6 +327,29 @@ def _refuse_inputs(node: Node, record: Kernel, input_types: Sequence[ValueType |
     return None
 
 
+def _refuse_sizes(
+    node: Node,
+    record: Kernel,
+    input_types: Sequence[ValueType | None],
+    type_of: Callable[[str], ValueType | None] | None,
+) -> str | None:
+    if record.largest is None:
+        return None
+    for name, value_type in (
+        *zip(node.inputs, input_types, strict=False),
+        *((name, type_of and type_of(name)) for name in node.writes),
+    ):
+        nbytes = value_type.nbytes if isinstance(value_type, TensorType) else None
+        if nbytes is not None and nbytes > record.largest:
+            return explain_size(node, name, nbytes, record.largest)
+    return None
+
+
+def explain_size(node: Node, name: str, nbytes: int, largest: int) -> str:
+    """Returns why a kernel does not take a value of so many bytes."""
+    return f"value '{name}' of {node.operator} has {nbytes} bytes; implemented: {largest} at most"
+
+
 def refuse_type(value_type: ValueType, allowed: Dtypes, *, takes_maps: bool = False) -> str | None:
     """Returns what is wrong with a value of this type ("has dtype string"), None when its elements are allowed or unknown."""
     if isinstance(value_type, MapType):
@@ -351,9 +379,10 @@ def _refuse_bodies(
     extensions: Mapping[tuple[str, str], Any],
     dtypes: Dtypes,
     type_of: Callable[[str], ValueType | None] | None,
+    table: KernelTable,
 ) -> str | None:
     for attribute, body in node.bodies.items():
-        refusals = find_refusals(body, extensions=extensions, dtypes=dtypes, type_of=type_of)
+        refusals = find_refusals(body, extensions=extensions, dtypes=dtypes, type_of=type_of, table=table)
         for name, reason in refusals.items():
             return f"node '{name}' in {attribute} of {node.operator}: {reason}"
     return None

@@ -16,7 +16,8 @@ from math import prod
 from typing import Any
 
 from hetero_core.dtypes import DTYPES, dtype_of_numpy, numpy_dtype
-from hetero_core.kernels.registry import find_kernel
+from hetero_core.kernels.registry import TOOLKIT
+from hetero_core.kernels.tables import KernelTable
 from hetero_core.limits import RunLimits
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType, ValueType
@@ -36,9 +37,9 @@ def broadcast_sizes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(0 if 0 in sizes else max(sizes) for sizes in zip(*padded, strict=True))
 
 
-def estimate_bytes(node: Node, inputs: Sequence[Any]) -> int:
+def estimate_bytes(node: Node, inputs: Sequence[Any], *, table: KernelTable = TOOLKIT) -> int:
     """Returns the bytes that a node is about to make; 0 where its inputs bound them, and for inputs that do not fit together."""
-    record = find_kernel(node)
+    record = table.find(node)
     try:
         if record is not None and record.count_bytes is not None:
             return max(int(record.count_bytes(*inputs, **node.attributes)), 0)
@@ -92,11 +93,13 @@ def _count_bytes(value_type: ValueType | None) -> int:
     return product(sizes) * numpy_dtype(value_type.dtype).itemsize if len(sizes) == len(value_type.shape) else 0
 
 
-def require_room(limits: RunLimits, node: Node, inputs: Sequence[Any]) -> None:
+def require_room(limits: RunLimits, node: Node, inputs: Sequence[Any], *, table: KernelTable = TOOLKIT) -> None:
     """Says that a node begins, and asks for the room of its results. To be called before each node of a run that has limits.
+
+    `table` has the kernel that runs the node, whose `count_bytes` is asked.
 
     Raises: MemoryLimitError that names the node.
     """
     limits.enter(node.label)
     if limits.memory_limit is not None:
-        limits.require(estimate_bytes(node, inputs))
+        limits.require(estimate_bytes(node, inputs, table=table))

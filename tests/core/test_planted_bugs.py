@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 from hetero_core import Core, Executable, Network, QueryResult, RunContext, hookimpl
 from hetero_core.conformance.catalogue import choose_checks
@@ -47,12 +48,6 @@ class WrongAbs(PlainExecutable):
         return inputs[0] if node.op_type == "Abs" else super().compute(node, inputs)
 
 
-def test_operator_that_is_computed_wrongly_is_caught_by_its_case() -> None:
-    failed = list_failed(device_with(WrongAbs), *CASES)
-    assert list(failed) == ["operators.test_abs"]
-    assert "28 of 60 elements differ" in failed["operators.test_abs"]
-
-
 class InPlaceNeg(PlainExecutable):
     def compute(self, node: Any, inputs: list[Any]) -> Any:
         # A kernel for intermediate values, used for inputs of the network, too.
@@ -61,36 +56,9 @@ class InPlaceNeg(PlainExecutable):
         return super().compute(node, inputs)
 
 
-def test_device_that_writes_its_inputs_is_caught() -> None:
-    failed = list_failed(device_with(InPlaceNeg), "tensors.*")
-    assert "tensors.inputs_are_never_written" in failed
-    assert "network 'fork', run 1" in failed["tensors.inputs_are_never_written"]
-
-
 class Timeless(PlainExecutable):
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         return super().run(inputs, RunContext(context.state, outputs=context.outputs, token=context.token))
-
-
-def test_configuration_key_that_is_ignored_is_caught() -> None:
-    failed = list_failed(device_with(Timeless), "perf_counts.*")
-    assert list(failed) == ["perf_counts.times_are_there_when_asked_for"]
-    assert "the device does not fill context.profile" in failed["perf_counts.times_are_there_when_asked_for"]
-
-
-def test_device_id_that_is_ignored_is_caught() -> None:
-    class OneForAll(PlainDevice):
-        @hookimpl
-        def metrics(self) -> dict[str, Any]:
-            return {"AVAILABLE_DEVICES": ("0", "1")}
-
-        @hookimpl
-        def query_network(self, device: Any, network: Network) -> QueryResult:
-            result = super().query_network(device, network)
-            return QueryResult(dict.fromkeys(result.supported, "PLANTED.0"), result.refused)
-
-    failed = list_failed(OneForAll(), "properties.*")
-    assert list(failed) == ["properties.id_of_a_call_is_the_id_in_use"]
 
 
 class Mixing(PlainExecutable):
@@ -111,12 +79,6 @@ class Mixing(PlainExecutable):
         return super().run(self._given, context)
 
 
-def test_requests_that_two_threads_mix_up_are_caught() -> None:
-    failed = list_failed(device_with(Mixing), "threading.threads_share_a_loaded_network", "tensors.*")
-    assert list(failed) == ["threading.threads_share_a_loaded_network"]
-    assert "thread" in failed["threading.threads_share_a_loaded_network"]
-
-
 class OneBuffer(PlainExecutable):
     """Gives every run the same array."""
 
@@ -133,21 +95,9 @@ class OneBuffer(PlainExecutable):
         return tuple(self._buffers[index, *value.shape] for index, value in enumerate(outputs))
 
 
-def test_results_that_the_next_run_overwrites_are_caught() -> None:
-    failed = list_failed(device_with(OneBuffer), "requests.*", "tensors.*")
-    assert {"requests.requests_keep_their_own_results", "tensors.results_belong_to_the_caller"} <= set(failed)
-
-
 class Wide(PlainExecutable):
     def compute(self, node: Any, inputs: list[Any]) -> Any:
         return np.asarray(super().compute(node, inputs), np.float64)
-
-
-def test_element_type_that_is_not_the_declared_one_is_caught() -> None:
-    failed = list_failed(device_with(Wide), "tensors.outputs_have_the_declared_types", *CASES)
-    assert {"tensors.outputs_have_the_declared_types", "operators.test_abs"} <= set(failed)
-    assert "PLANTED" in failed["operators.test_abs"]
-    assert "returned float64 for output 'y'; expected an array of float32" in failed["operators.test_abs"]
 
 
 class TransposedProduct(PlainExecutable):
@@ -165,44 +115,6 @@ def test_part_of_a_split_that_is_wrong_is_caught_with_the_seed_and_the_nodes() -
     assert sound == {}
 
 
-def test_refusal_that_loading_forgets_is_caught() -> None:
-    class Forgetful(PlainDevice):
-        @hookimpl
-        def load_network(self, device: Any, network: Network) -> Executable:
-            return PlainExecutable(network)
-
-    failed = list_failed(Forgetful(), "query.*", *CASES)
-    name = "query.refused_network_is_refused_by_load_for_the_same_reasons"
-    assert list(failed) == [name, "operators.test_tanh"]
-    assert "load_network loads it, though query_network refuses ['unknown']" in failed[name]
-    assert "refuses ['Tanh_0']" in failed["operators.test_tanh"]
-
-
-def test_reason_that_loading_changes_is_caught() -> None:
-    class Fickle(PlainDevice):
-        def __init__(self) -> None:
-            self.count = 0
-
-        def find_refusal(self, node: Any, network: Network) -> str | None:
-            self.count += 1
-            reason = super().find_refusal(node, network)
-            return reason and f"{reason}, asked {self.count} times"
-
-    failed = list_failed(Fickle(), "query.*")
-    assert "load_network says" in failed["query.refused_network_is_refused_by_load_for_the_same_reasons"]
-    assert "query.same_question_has_the_same_answer" in failed
-
-
-def test_operator_that_does_not_exist_and_is_taken_is_caught() -> None:
-    class Boaster(PlainDevice):
-        def find_refusal(self, node: Any, network: Network) -> str | None:
-            return None
-
-    failed = list_failed(Boaster(), "query.unknown_operator_is_refused_with_a_reason", "operators.test_tanh")
-    assert "takes com.acme.KnownToNobody" in failed["query.unknown_operator_is_refused_with_a_reason"]
-    assert "operators.test_tanh" in failed
-
-
 class Evaluating(PlainExecutable):
     def compute(self, node: Any, inputs: list[Any]) -> Any:
         from onnx.reference.op_run import OpRun
@@ -212,26 +124,112 @@ class Evaluating(PlainExecutable):
         return Neg.eval(inputs[0]) if node.op_type == "Neg" else super().compute(node, inputs)
 
 
-def test_reference_evaluator_that_runs_in_secret_is_caught() -> None:
-    failed = list_failed(device_with(Evaluating), *CASES)
-    assert list(failed) == ["operators.test_neg"]
-    assert "the device does not say so in the metric REFERENCE_NODES" in failed["operators.test_neg"]
+class OneForAll(PlainDevice):
+    @hookimpl
+    def metrics(self) -> dict[str, Any]:
+        return {"AVAILABLE_DEVICES": ("0", "1")}
+
+    @hookimpl
+    def query_network(self, device: Any, network: Network) -> QueryResult:
+        result = super().query_network(device, network)
+        return QueryResult(dict.fromkeys(result.supported, "PLANTED.0"), result.refused)
 
 
-def test_blob_of_something_else_is_caught() -> None:
-    class Renaming(PlainDevice):
-        @hookimpl
-        def import_network(self, device: Any, payload: Any) -> Executable:
-            found = super().import_network(device, payload)
+class Forgetful(PlainDevice):
+    @hookimpl
+    def load_network(self, device: Any, network: Network) -> Executable:
+        return PlainExecutable(network)
 
-            class Negated(PlainExecutable):
-                def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-                    return tuple(-value for value in super().run(inputs, context))
 
-            return Negated(found.network)
+class Fickle(PlainDevice):
+    def __init__(self) -> None:
+        self.count = 0
 
-    failed = list_failed(Renaming(), "exporting.*")
-    assert {"exporting.imported_network_is_the_exported_one", "exporting.second_load_comes_from_the_cache"} <= set(failed)
+    def find_refusal(self, node: Any, network: Network) -> str | None:
+        self.count += 1
+        reason = super().find_refusal(node, network)
+        return reason and f"{reason}, asked {self.count} times"
+
+
+class Boaster(PlainDevice):
+    def find_refusal(self, node: Any, network: Network) -> str | None:
+        return None
+
+
+class Renaming(PlainDevice):
+    @hookimpl
+    def import_network(self, device: Any, payload: Any) -> Executable:
+        found = super().import_network(device, payload)
+
+        class Negated(PlainExecutable):
+            def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+                return tuple(-value for value in super().run(inputs, context))
+
+        return Negated(found.network)
+
+
+FAULTS: dict[str, tuple[Callable[[], Any], str, str]] = {
+    "wrong operator": (lambda: device_with(WrongAbs), "operators.test_abs", "28 of 60 elements differ"),
+    "wrong dtype": (
+        lambda: device_with(Wide),
+        "operators.test_abs",
+        "returned float64 for output 'y'; expected an array of float32",
+    ),
+    "inner values overwritten": (
+        lambda: device_with(InPlaceNeg),
+        "tensors.inputs_are_never_written",
+        "'y' holds what is expected of 'z'",
+    ),
+    "configuration ignored": (
+        lambda: device_with(Timeless),
+        "perf_counts.times_are_there_when_asked_for",
+        "the device does not fill context.profile",
+    ),
+    "id ignored": (OneForAll, "properties.id_of_a_call_is_the_id_in_use", "expected {'PLANTED.1'}, got {'PLANTED.0'}"),
+    "state that threads share": (
+        lambda: device_with(Mixing),
+        "threading.threads_share_a_loaded_network",
+        "thread 0 of 8 that share the network",
+    ),
+    "output buffers reused": (
+        lambda: device_with(OneBuffer),
+        "requests.requests_keep_their_own_results",
+        "request 0, after 4 requests ran",
+    ),
+    "results overwritten by the next run": (
+        lambda: device_with(OneBuffer),
+        "tensors.results_belong_to_the_caller",
+        "output 'y' of run 1 changed with a later run",
+    ),
+    "load takes more than query": (
+        Forgetful,
+        "query.refused_network_is_refused_by_load_for_the_same_reasons",
+        "load_network loads it, though query_network refuses ['unknown']",
+    ),
+    "refusal texts that differ": (
+        Fickle,
+        "query.refused_network_is_refused_by_load_for_the_same_reasons",
+        "load_network says",
+    ),
+    "unknown operator taken": (Boaster, "query.unknown_operator_is_refused_with_a_reason", "takes com.acme.KnownToNobody"),
+    "reference evaluator in secret": (
+        lambda: device_with(Evaluating),
+        "operators.test_neg",
+        "the device does not say so in the metric REFERENCE_NODES",
+    ),
+    "blob of something else": (Renaming, "exporting.imported_network_is_the_exported_one", "'chain', imported, output 'y'"),
+}
+
+
+@pytest.mark.parametrize(("device", "check", "message"), FAULTS.values(), ids=FAULTS)
+def test_fault_is_named(device: Callable[[], Any], check: str, message: str) -> None:
+    failed = list_failed(device(), check)
+    assert list(failed) == [check]
+    assert message in failed[check]
+
+
+def test_operator_that_is_computed_wrongly_is_caught_by_its_case_alone() -> None:
+    assert list(list_failed(device_with(WrongAbs), *CASES)) == ["operators.test_abs"]
 
 
 def test_check_that_hangs_is_given_up_and_the_others_run() -> None:

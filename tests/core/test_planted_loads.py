@@ -14,6 +14,7 @@ from hetero_core import Executable, Network, QueryResult, RunContext, hookimpl
 from hetero_core.conformance.catalogue import choose_checks
 from hetero_core.conformance.runner import make_target, run_checks
 from hetero_core.contract import ConfigKey, DeviceName
+from hetero_core.devices.query import require_all_supported
 from hetero_core.network.graph import Node
 from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
@@ -151,6 +152,15 @@ class Mode(PlainDevice):
         return WrongNeg(network) if config["MODE"] == "FAST" else executable
 
 
+class Promising(PlainDevice):
+    @hookimpl
+    def load_network(self, device: Any, network: Network) -> Executable:
+        refused = {node.name: "no memory for tables" for node in network.nodes if node.op_type == "Abs"}
+        supported = {node.name: str(device) for node in network.nodes if node.op_type != "Abs"}
+        require_all_supported(device, network, QueryResult(supported, refused))
+        return super().load_network(device, network)
+
+
 class WrongNeg(PlainExecutable):
     def compute(self, node: Node, inputs: list[Any]) -> Any:
         return inputs[0] if node.op_type == "Neg" else super().compute(node, inputs)
@@ -163,15 +173,21 @@ class WrongRelu(PlainExecutable):
 
 FAULTS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "cache by network name": (ByName, "load.networks_of_one_name_do_not_mix", "all named 'chain'"),
-    "race in load": (Racing, "threading.threads_query_and_load_at_once", ""),
+    "load takes less than query": (Promising, "query.claimed_network_loads", "claimed by query, refused by load"),
+    "load takes less than query, in a case": (Promising, "operators.test_abs", "claimed by query, refused by load"),
+    "race in load": (Racing, "threading.threads_query_and_load_at_once", "while others load"),
     "query depends on history": (Forgetful, "query.same_question_has_the_same_answer", "asked again"),
     "empty tensors": (
         lambda: device_with(Padding),
         "dynamic_shapes.sizes_may_change_between_runs",
         "size 0, request, output 'y': expected shape (0, 2), got (1, 2)",
     ),
-    "engine freed in use": (SharedEngine, "lifetime.closing_frees_nothing_in_use", "in use"),
-    "live buffer given to the host": (
+    "engine used after it was closed": (
+        SharedEngine,
+        "lifetime.closing_frees_nothing_in_use",
+        "a second network of the model, whose engine may still be in use",
+    ),
+    "`to_host` of a live buffer": (
         lambda: Live("PLANTED"),
         "tensors.results_belong_to_the_caller",
         "memory that it goes on writing to",

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 HOOKS = [name for name, member in vars(hookspecs).items() if hasattr(member, f"{hookspecs.PROJECT}_spec")]
 # Where printing is the purpose. The rest reports through results, errors and loggers.
-PRINTERS = ("hetero_core/cli/", "docs/", "tests/bench/")
+PRINTERS = ("hetero_core/cli/", "docs/", "tests/authors/", "tests/bench/")
 
 
 def list_files(folder: str, pattern: str) -> list[Path]:

@@ -1,0 +1,65 @@
+"""Tables of kernels: (domain, operator, since-version) -> the kernel. The toolkit has one, and a device with kernels of its own another.
+
+`registry` declares kernels into a table and says why a node has none in it. Imports no array library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from hetero_core.errors import suggest
+from hetero_core.network.graph import Node
+
+if TYPE_CHECKING:
+    from hetero_core.kernels.registry import Kernel
+
+Key = tuple[str, str, int]
+"""Domain, operator and the version since which it means this; 0 for an operator that onnx has no schema for."""
+
+
+class Declared(Protocol):
+    """A declaration with its function, whose kernel is made when it is first asked for."""
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel."""
+
+
+class KernelTable:
+    """A table of kernels. A device makes one and declares its kernels into it: `@kernel("Relu", since=(14,), dtypes=FLOATS, table=TABLE)`.
+
+    A node whose operator has no kernel of its version here is run by that of `base`, where one is given; `registry.TOOLKIT` is ours.
+    """
+
+    def __init__(self, *, base: KernelTable | None = None) -> None:
+        self.entries: dict[Key, Declared] = {}
+        self._base = base
+
+    def add(self, key: Key, declared: Declared) -> None:
+        """Adds a kernel for one version."""
+        assert key not in self.entries, f"two kernels for {key[1]}-{key[2]}"
+        self.entries[key] = declared
+
+    def find(self, node: Node) -> Kernel | None:
+        """Returns the kernel of a node's operator in the node's version, or None."""
+        declared = self.entries.get((node.domain, node.op_type, node.since_version))
+        if declared is not None:
+            return declared.kernel
+        return None if self._base is None else self._base.find(node)
+
+    def read(self) -> Mapping[Key, Kernel]:
+        """Returns every kernel, that of the base where this table has none, sorted by domain, operator and version."""
+        below = {} if self._base is None else self._base.read()
+        return dict(sorted({**below, **{key: declared.kernel for key, declared in self.entries.items()}}.items()))
+
+    def explain_missing(self, node: Node) -> str:
+        """Returns why there is no kernel for a node: its version, or its operator, with the near ones."""
+        name = f"{node.domain}:{node.op_type}" if node.domain else node.op_type
+        keys = list(self.read())
+        versions = [version for domain, op_type, version in keys if (domain, op_type) == (node.domain, node.op_type)]
+        if versions:
+            known = ", ".join(str(version) for version in versions)
+            return f"{name}-{node.since_version} has no kernel; there are kernels for version {known}"
+        others = [op_type for domain, op_type, _ in keys if domain == node.domain]
+        return f"operator {name} has no kernel{suggest(node.op_type, others)}"

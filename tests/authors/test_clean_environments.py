@@ -1,0 +1,164 @@
+"""What an author does, in environments that hold wheels alone: new plugins of each kind with their own suites, and the pages as printed.
+
+`nox -s authors` runs it; `-s` shows the figures. uv makes the environments, from wheels that are built here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROJECTS = (ROOT, *(ROOT / "plugins" / name for name in ("template", "cpu", "hetero")))
+KINDS = ("kernels", "asynchronous", "engine")
+PAGES = (
+    "tutorial/first-device.md",
+    "tutorial/template-device.md",
+    "how-to/kernels-of-your-own.md",
+    "how-to/own-memory.md",
+    "how-to/asynchronous-devices.md",
+    "how-to/wrap-an-engine.md",
+    "how-to/test-your-device.md",
+    "how-to/publish-a-device.md",
+    "how-to/write-a-wrapper.md",
+    "reference/hooks.md",
+    "reference/public.md",
+)
+WRONG_HOOK = """
+from collections.abc import Mapping
+
+from hetero_core import ConfigKey, QueryResult, hookimpl
+from hetero_core.contract import DeviceHooks, DeviceName
+from hetero_core.network.graph import Network
+
+
+class Right(DeviceHooks):
+    @hookimpl
+    def query_network(self, device: DeviceName, network: Network) -> QueryResult:
+        return QueryResult({})
+
+    @hookimpl
+    def config_keys(self) -> Mapping[str, ConfigKey]:
+        return {}
+
+
+class Wrong(DeviceHooks):
+    @hookimpl
+    def query_network(self, device: DeviceName, network: Network) -> dict[str, str]:
+        return {}
+
+    @hookimpl
+    def config_keys(self) -> list[ConfigKey]:
+        return []
+"""
+
+
+class Environment:
+    """An environment of its own, outside the repository, and the wheels that it installs from."""
+
+    def __init__(self, folder: Path, wheels: Path) -> None:
+        self.folder = folder
+        self._wheels = wheels
+        self.run("uv", "venv", "--quiet", "--seed", "venv")
+
+    def install(self, *packages: str) -> None:
+        """Installs packages; those of this repository from the wheels."""
+        self.run("uv", "pip", "install", "--quiet", "--find-links", str(self._wheels), *packages)
+
+    def run(self, *command: str, folder: Path | None = None) -> str:
+        """Returns what a command prints that is found in the environment first."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV", "UV_"))}
+        environment = {
+            **kept,
+            "VIRTUAL_ENV": str(self.folder / "venv"),
+            "PATH": f"{self.folder / 'venv' / 'bin'}:{os.environ['PATH']}",
+            "PIP_FIND_LINKS": str(self._wheels),
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            "ONNX_HOME": str(self.folder / "onnx"),
+        }
+        ended = subprocess.run(
+            command,
+            cwd=folder or self.folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=3000,
+        )
+        assert ended.returncode == 0, f"{' '.join(command)}\n{ended.stdout[-8000:]}"
+        return ended.stdout
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("wheels")
+    for project in PROJECTS:
+        subprocess.run(["uv", "build", "--quiet", "--wheel", "--out-dir", str(target), str(project)], check=True, cwd=target)
+    return target
+
+
+@pytest.fixture
+def environment(wheels: Path, tmp_path: Path) -> Iterator[Environment]:
+    yield Environment(tmp_path, wheels)
+    shutil.rmtree(tmp_path / "venv")  # half a gigabyte each
+
+
+def read_blocks(page: Path, kind: str) -> list[str]:
+    """Returns the blocks of a page that are fenced as this kind."""
+    return re.findall(rf"^```{kind}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_new_plugin_is_green_in_an_environment_of_its_own(environment: Environment, kind: str) -> None:
+    environment.install("hetero-core")
+    environment.run("hetero", "new-plugin", f"new-{kind}", "--kind", kind)
+    project = environment.folder / f"hetero-new-{kind}"
+    environment.install("hetero-hetero", "hetero-template", f"-e./{project.name}[test]")
+    assert f"NEW_{kind.upper()}" in environment.run("hetero", "devices", "--names").split()
+    environment.run("mypy", "--strict", f"hetero_new_{kind}", folder=project)
+    printed = environment.run("pytest", "-q", "-n", "2", "-p", "no:cacheprovider", folder=project)
+    assert "failed" not in printed
+    lines = {
+        path.name: len(path.read_text().splitlines()) for path in sorted(project.rglob("*")) if path.suffix in (".py", ".toml")
+    }
+    print(f"\n{kind}: {printed.strip().splitlines()[-1]}; lines {lines}")
+
+
+def test_page_on_publishing_is_right_command_by_command(environment: Environment) -> None:
+    environment.install("hetero-core")
+    (commands,) = read_blocks(ROOT / "docs" / "how-to" / "publish-a-device.md", "console")
+    lines = [line.removeprefix("$ ") for line in commands.splitlines()]
+    # The suite is run above, whole; here the levels that are quick.
+    lines = [f"{line} --hetero-level contract --hetero-level export" if line == "pytest" else line for line in lines]
+    environment.run("bash", "-ec", "\n".join(lines))
+    project = environment.folder / "hetero-my-chip"
+    assert len(list((project / "dist").glob("hetero_my_chip-*.whl"))) == 1
+    assert "| `Relu` | 14 |" in (project / "docs" / "operators.md").read_text()
+    assert '"schemaVersion"' in (project / "docs" / "badge.json").read_text()
+
+
+def test_pages_for_authors_run_where_wheels_are_installed(environment: Environment) -> None:
+    environment.install("hetero-core[test]", "hetero-cpu", "hetero-hetero", "hetero-template")
+    for page in PAGES:
+        folder = environment.folder / page.replace("/", "-")
+        folder.mkdir()
+        (folder / "page.py").write_text("".join(read_blocks(ROOT / "docs" / page, "python")))
+        environment.run("python", "-W", "error", "page.py", folder=folder)
+    print(f"\n{len(PAGES)} pages for authors run")
+
+
+def test_type_checker_compares_hooks_with_the_contract(environment: Environment) -> None:
+    environment.install("hetero-core", "mypy>=2.4,<2.5")
+    (environment.folder / "hooks.py").write_text(WRONG_HOOK)
+    printed = environment.run("bash", "-c", "mypy --strict hooks.py || true")
+    wrong = WRONG_HOOK[: WRONG_HOOK.index("class Wrong")].count("\n")
+    lines = [int(number) for number in re.findall(r"^hooks\.py:(\d+): error: ", printed, re.MULTILINE)]
+    assert len(lines) == 2, printed
+    assert min(lines) > wrong, printed

@@ -1,0 +1,144 @@
+"""A table of kernels of one's own: what it claims follows from its declarations, as the toolkit's does, and runs by them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import pytest
+
+from hetero_core.errors import MemoryLimitError, UnsupportedNodesError
+from hetero_core.kernels.program import compile_program
+from hetero_core.kernels.registry import FLOATS, INT64, TOOLKIT, find_refusals, kernel, read_table
+from hetero_core.kernels.tables import KernelTable
+from hetero_core.limits import RunLimits
+from hetero_core.network.graph import Network
+from hetero_core.network.reader import read_network
+
+TABLE = KernelTable()
+BESIDE = KernelTable(base=TOOLKIT)
+
+
+@kernel("Relu", since=(13, 14), dtypes=FLOATS, largest=16, table=TABLE)
+def relu(xp: Any, x: Any) -> Any:
+    return xp.maximum(x, 0)
+
+
+@kernel("Softmax", since=(13,), dtypes=frozenset({"float32"}), choices={"axis": (-1,)}, table=TABLE)
+def softmax(xp: Any, x: Any, *, axis: int = -1) -> Any:
+    powers = xp.exp(x - x.max(axis, keepdims=True))
+    return powers / powers.sum(axis, keepdims=True)
+
+
+@kernel("Tile", since=(13,), dtypes=(FLOATS, INT64), host=(1,), count_bytes=lambda x, n: x.nbytes * int(np.prod(n)), table=TABLE)
+def tile(xp: Any, x: Any, counts: Any) -> Any:
+    return xp.tile(x, counts)
+
+
+@kernel("If", since=(21,), dtypes=frozenset({"bool"}), bodies=("then_branch", "else_branch"), outputs=None, table=TABLE)
+def choose(xp: Any, condition: Any, *, then_branch: Any, else_branch: Any) -> Any:
+    return then_branch() if condition else else_branch()
+
+
+@kernel("Neg", since=(6, 13), dtypes=FLOATS, table=BESIDE)
+def negate_twice(xp: Any, x: Any) -> Any:
+    return x * 2
+
+
+def read(nodes: str, opset: int = 21, border: str = "(float[2,2] x) => (float[2,2] y)") -> Network:
+    return read_network(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]> g {border} {{ {nodes} }}'))
+
+
+def refuse(network: Network, table: KernelTable = TABLE) -> str:
+    return " | ".join(find_refusals(network, table=table).values())
+
+
+@pytest.mark.parametrize(
+    ("network", "reason"),
+    [
+        (read("y = Relu (x)"), ""),
+        (read("y = Tanh (x)"), "operator Tanh has no kernel"),
+        (read("y = Softmax (x)", 11), "Softmax-11 has no kernel; there are kernels for version 13"),
+        (read("y = Softmax <axis = 0> (x)"), "attribute 'axis' of Softmax-13 is 0; implemented: -1"),
+        (read("y = Tile (x, x)"), "input 'x' of Tile-13 has dtype float32; implemented: int64"),
+        (
+            read("y = Relu (x)", border="(int32[2] x) => (int32[2] y)"),
+            "input 'x' of Relu-14 has dtype int32; implemented: bfloat16, float16, float32, float64",
+        ),
+        (read("y = Relu (x)", border="(float[5] x) => (float[5] y)"), "value 'x' of Relu-14 has 20 bytes; implemented: 16 at most"),
+        (
+            read("y = If <then_branch = t () => (float[2,2] a) { [inner] a = Tanh (x) }, "
+                 "else_branch = e () => (float[2,2] b) { b = Relu (x) }> (c)", border="(bool c, float[2,2] x) => (float[2,2] y)"),
+            "node 'inner' in then_branch of If-21: operator Tanh has no kernel",
+        ),
+    ],
+)  # fmt: skip
+def test_refusals_follow_from_the_declarations(network: Network, reason: str) -> None:
+    assert refuse(network) == reason
+
+
+def test_program_computes_with_the_table() -> None:
+    program = compile_program(read("a = Relu (x) y = Softmax (a)"), table=TABLE)
+    x = np.array([[1, -2], [3, 4]], np.float32)
+    powers = np.exp(np.maximum(x.astype(np.float64), 0))
+    np.testing.assert_allclose(program.run((x,))[0], powers / powers.sum(1, keepdims=True), rtol=1e-6)
+    with pytest.raises(UnsupportedNodesError, match="node 'Tanh_0': operator Tanh has no kernel"):
+        compile_program(read("y = Tanh (x)"), table=TABLE)
+
+
+def test_size_that_is_open_is_refused_by_the_run() -> None:
+    program = compile_program(read("[cut] y = Relu (x)", border="(float[N] x) => (float[N] y)"), table=TABLE)
+    assert program.run((np.array([-1, 2], np.float32),))[0].tolist() == [0, 2]
+    with pytest.raises(
+        UnsupportedNodesError, match="cannot run node 'cut': value 'x' of Relu-14 has 20 bytes; implemented: 16 at most"
+    ):
+        program.run((np.ones(5, np.float32),))
+
+
+def test_result_that_is_too_large_is_refused_before_the_run_where_its_type_is_known_and_by_it_otherwise() -> None:
+    table = KernelTable()
+    kernel("Expand", since=(13,), dtypes=(FLOATS, INT64), host=(1,), largest=16, table=table)(
+        lambda xp, x, s: x + np.zeros(s, x.dtype)
+    )
+    border = "(float[1] x, int64[1] s) => (float[{}] y)"
+    open_size = read("y = Expand (x, s)", border=border.format("N"))
+    fixed = read("y = Expand (x, s)", border="(float[1] x) => (float[8] y) <int64[1] s = {8}>")
+    assert refuse(fixed, table) == "value 'y' of Expand-13 has 32 bytes; implemented: 16 at most"
+    program = compile_program(open_size, table=table)
+    x = np.ones(1, np.float32)
+    assert program.run((x, np.array([4])))[0].tolist() == [1] * 4
+    with pytest.raises(UnsupportedNodesError, match="value 'y' of Expand-13 has 32 bytes"):
+        program.run((x, np.array([8])))
+
+
+def test_bodies_run_by_the_table() -> None:
+    then, other = "t () => (float[2,2] a) { a = Relu (x) }", "e () => (float[2,2] b) { b = Softmax (x) }"
+    text = f"y = If <then_branch = {then}, else_branch = {other}> (c)"
+    program = compile_program(read(text, border="(bool c, float[2,2] x) => (float[2,2] y)"), table=TABLE)
+    x = np.array([[1, -2], [3, -4]], np.float32)
+    assert program.run((np.array(True), x))[0].tolist() == [[1, 0], [3, 0]]
+
+
+def test_room_is_asked_of_the_kernel_that_runs() -> None:
+    program = compile_program(read("y = Tile (x, n)", border="(float[2] x, int64[1] n) => (float[N] y)"), table=TABLE)
+    x = np.ones(2, np.float32)
+    assert program.run((x, np.array([3])), limits=RunLimits("X", memory_limit=100))[0].tolist() == [1] * 6
+    with pytest.raises(MemoryLimitError, match=str(2**43)):
+        program.run((x, np.array([2**40])), limits=RunLimits("X", memory_limit=100))
+
+
+def test_base_runs_what_the_table_has_not_and_knows_nothing_of_it() -> None:
+    network = read("a = Tanh (x) y = Neg (a)")
+    x = np.array([[1, -2], [3, 4]], np.float32)
+    assert find_refusals(network, table=BESIDE) == {}
+    np.testing.assert_allclose(compile_program(network, table=BESIDE).run((x,))[0], 2 * np.tanh(x.astype(np.float64)), rtol=1e-6)
+    np.testing.assert_allclose(compile_program(network).run((x,))[0], -np.tanh(x.astype(np.float64)), rtol=1e-6)
+    assert read_table()["", "Neg", 13].function is not negate_twice
+    assert BESIDE.read().keys() == read_table().keys()
+    assert refuse(read("y = Softmax (x)", 1), TABLE) == "Softmax-1 has no kernel; there are kernels for version 13"
+
+
+def test_second_kernel_for_one_version_is_a_mistake() -> None:
+    with pytest.raises(AssertionError, match="two kernels for Relu-14"):
+        kernel("Relu", since=(14,), dtypes=FLOATS, table=TABLE)(relu)
