@@ -15,6 +15,7 @@ from hetero_auto.choosing import find_precision
 
 from hetero_core import Core, Network, hookimpl
 from hetero_core.errors import (
+    ConfigKeyError,
     DeviceNameError,
     DeviceUnavailableError,
     InferenceError,
@@ -22,6 +23,7 @@ from hetero_core.errors import (
     UnsupportedNodesError,
 )
 from hetero_core.runtime.queue import AsyncInferQueue
+from hetero_core.testing.plain_device import PlainDevice
 
 LIMIT = 60
 Feed = Callable[[float], dict[str, Any]]
@@ -88,13 +90,59 @@ def test_auto_without_a_list_takes_all_installed_devices_but_excluded_ones(
     assert core.load_network(network, device, AT_ONCE).get_metric("EXECUTION_DEVICES") == (expected,)
 
 
+class Package:
+    """A package that states the kind of its device, and counts how often that is created; without a device it cannot work here."""
+
+    def __init__(self, kind: str, device: object = None) -> None:
+        self.kind, self.device, self.created = kind, device, 0
+
+    @hookimpl
+    def create_device(self) -> object:
+        self.created += 1
+        if self.device is None:
+            raise DeviceUnavailableError("no driver")
+        return self.device
+
+
+def test_auto_without_a_list_creates_devices_until_one_takes_the_network(core: Core, network: Network, feed: Feed) -> None:
+    for name in core.device_names:
+        if name not in ("AUTO", "HETERO"):
+            core.unregister_plugin(name)
+    broken, first = Package("accelerator"), Package("engine", PlainDevice())
+    second, host, slow = (
+        Package("engine", PlainDevice()),
+        Package("processor", PlainDevice()),
+        Package("interpreter", PlainDevice()),
+    )
+    packages = {"ENGINE2": second, "CARD": broken, "SLOW": slow, "HOST": host, "ENGINE1": first}
+    for name, package in packages.items():
+        core.register_plugin(name, package)
+    assert core.load_network(network, config=AT_ONCE).infer(feed(1))["y"].tolist() == [3]
+    assert {name: package.created for name, package in packages.items() if package.created} == {"CARD": 1, "ENGINE1": 1}
+    loaded = core.load_network(network)
+    loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
+    assert loaded.get_metric("EXECUTION_DEVICES") == ("ENGINE1",)
+    assert (host.created, second.created, slow.created) == (1, 0, 0)
+    excluded = core.load_network(network, "AUTO:-ENGINE1,-CARD", AT_ONCE)
+    assert excluded.get_metric("EXECUTION_DEVICES") == ("ENGINE2",)
+    with pytest.raises(ConfigKeyError, match="SCRIPT_LEVEL"):
+        core.load_network(network, "AUTO", {"SCRIPT_LEVEL": 3})
+
+
+def test_hint_of_several_devices_reaches_those_that_have_it_without_a_list(core: Core, network: Network) -> None:
+    loaded = core.load_network(network, "AUTO:-GPU", {**AT_ONCE, "INFERENCE_PRECISION_HINT": "f32"})
+    assert loaded.get_config("INFERENCE_PRECISION_HINT") == "f32"
+
+
 def test_unavailable_device_of_the_list_is_left_out_with_a_warning(
     core: Core, add_device: Any, network: Network, feed: Feed, caplog: pytest.LogCaptureFixture
 ) -> None:
     core.register_plugin("NONE", NoDevice())
     add_device("A")
     with caplog.at_level(logging.WARNING):
-        assert core.load_network(network, "AUTO:NONE,A").infer(feed(1))["y"].tolist() == [3]
+        loaded = core.load_network(network, "AUTO:NONE,A")
+        assert loaded.infer(feed(1))["y"].tolist() == [3]
+        loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
     assert "AUTO:NONE,A goes on without NONE" in caplog.text
     assert "no driver" in caplog.text
     with pytest.raises(DeviceUnavailableError, match="no device of its list is: NONE: .*no driver"):
