@@ -118,6 +118,8 @@ def bench_multi(core: Core, rounds: int, model: str) -> None:
         loaded[both] = core.load_network(proto, both, {"SCHEDULE_POLICY": policy})
         for one in loaded.values():
             wait_for_kernels(one, inputs)
+        # MEASURED has timed CPU before its machine code was there, and tries it again only now and then.
+        count_requests(loaded[both], inputs, 16, 400)
         rates = take_turns(rounds, {name: (lambda one=one: count_requests(one, inputs, 16, 64)) for name, one in loaded.items()})
         better = max(rates[NATIVE], rates[ENGINE])
         figures = ", ".join(f"{name} {rate:.1f}/s" for name, rate in rates.items())
@@ -233,7 +235,7 @@ def bench_borders(core: Core, rounds: int, _: str) -> None:
     whole, parts = sum_parts(split, inputs, 200 * rounds)
     borders = len(split.executable.stages) - 1
     say(f"{borders} borders between parts of {ENGINE} and {NATIVE}, each", f"{(whole - parts) / borders * 1e6:.2f} us", "at most 5")
-    for model, operator in (("squeezenet", "MaxPool"), ("resnet50", "MaxPool"), ("resnet50", "GlobalAveragePool")):
+    for model, operator in (("squeezenet", "MaxPool"), ("resnet50", "MaxPool"), ("squeezenet", "Concat")):
         proto = light_model(model)
         network, inputs = core.read_network(proto), light_inputs(proto)
         node = next(node for node in network.nodes if node.op_type == operator)

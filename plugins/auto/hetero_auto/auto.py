@@ -136,7 +136,7 @@ class AutoDevice(Composer):
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
         """Imports the network on the device that was chosen when it was exported."""
         configs = ChildConfigs(self._core, device, self.list_children(device), config)
-        inputs, outputs, members = import_members(self._core, payload, config, configs, owner=device.name)
+        inputs, outputs, members, _ = import_members(self._core, payload, config, configs, owner=device.name)
         return AutoExecutable.of_members(str(device), inputs, outputs, members)
 
     def _find_candidates(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> tuple[Candidates, MemberSource]:

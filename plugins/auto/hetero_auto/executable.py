@@ -31,7 +31,7 @@ class PoolExecutable(Executable):
         self.inputs = inputs
         self.outputs = outputs
         self.pool = pool
-        self.pipeline_depth = max(sum(member.slots for member in pool.members), 1)
+        self.pipeline_depth = pool.count_runs()
 
     def find_part(self, name: str) -> Any:
         """Returns the first member."""
@@ -75,7 +75,7 @@ class PoolExecutable(Executable):
             "EXECUTION_DEVICES": tuple(
                 dict.fromkeys(name for member in members for name in member.loaded.get_metric("EXECUTION_DEVICES"))
             ),
-            "OPTIMAL_NUMBER_OF_INFER_REQUESTS": max(sum(member.slots for member in members), 1),
+            "OPTIMAL_NUMBER_OF_INFER_REQUESTS": self.pool.count_runs(),
             "REQUESTS_OF_DEVICES": dict(self.pool.served),
             "REFERENCE_NODES": tuple(dict.fromkeys(name for one in members for name in one.loaded.get_metric("REFERENCE_NODES"))),
         }

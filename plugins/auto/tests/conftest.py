@@ -39,12 +39,14 @@ class ScriptedDevice(PlainDevice):
         self.refused: tuple[str, ...] = ()
         self.capabilities = ("FP32",)
         self.streams = 4
+        self.memory: int | None = None
         self.work: Callable[[], None] = lambda: None
         self.lock = threading.Lock()
 
     @hookimpl
     def metrics(self) -> Mapping[str, Any]:
-        return {"OPTIMIZATION_CAPABILITIES": self.capabilities, "RANGE_FOR_ASYNC_INFER_REQUESTS": (1, self.streams, 1)}
+        stated = {} if self.memory is None else {"DEVICE_TOTAL_MEM_SIZE": self.memory}
+        return {"OPTIMIZATION_CAPABILITIES": self.capabilities, "RANGE_FOR_ASYNC_INFER_REQUESTS": (1, self.streams, 1), **stated}
 
     @hookimpl
     def config_keys(self) -> Mapping[str, ConfigKey]:
