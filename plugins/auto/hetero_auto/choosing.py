@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import platform
 from collections.abc import Sequence
+from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hetero_auto.members import Member
+from hetero_core.composing.readiness import warm_up
 from hetero_core.core import Core
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import HeteroError
@@ -22,7 +24,9 @@ logger = logging.getLogger(__name__)
 
 ROUNDS = 7
 SECONDS = 2.0
-"""Number of timed runs of each device, and seconds for all of them together, apart from the first run of each."""
+"""Number of timed runs of each device, and seconds for all of them together, apart from the first runs of each."""
+WARM_SECONDS = 10.0
+"""Seconds that a device has at most to compile the kernels that it goes on with, before it is timed."""
 
 _PRECISIONS = {"float32": "FP32", "float64": "FP64", "float16": "FP16", "bfloat16": "BF16"}
 _RANKS = {"accelerator": 0, "engine": 0, "processor": 1, "interpreter": 2}
@@ -98,7 +102,7 @@ def measure_members(members: Sequence[Member], title: str) -> list[Member]:
     seconds: dict[Member, list[float]] = {}
     for member in members:
         try:
-            _time_run(member)
+            warm_up(member.loaded, partial(_time_run, member), WARM_SECONDS)
         except HeteroError as error:
             logger.warning("%s cannot measure %s: %s", title, member.name, error)
         else:

@@ -15,6 +15,7 @@ from time import perf_counter
 
 from hetero_auto.members import Member, Policy, Ticket
 from hetero_core.errors import ClosedError, DeadlineExceededError, MemoryLimitError, RequestCancelledError
+from hetero_core.runtime.run import Latch
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,8 @@ class Pool:
         self._here = _Here()
         self._is_closed = False
         self.served: dict[str, int] = {}
+        self.has_entered, self.has_answered = Latch(), Latch()
+        """Open when the first request has come, and when the first one has ended."""
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -79,6 +82,8 @@ class Pool:
             if self._is_closed:
                 raise ClosedError(f"{self._title}: the network is closed; load it again")
             self._waiting.append(ticket)
+        if not self.has_entered.is_open:
+            self.has_entered.open()
         self._advance()
 
     def leave(self, ticket: Ticket, error: BaseException | None) -> bool:
@@ -96,11 +101,15 @@ class Pool:
             added = None if others else self._replace_failed(member)
             is_final = not others and added is None
         goes_on = self._end(ticket, member, succeeded=error is None, again=not is_final)
+        if not goes_on and not self.has_answered.is_open:
+            self.has_answered.open()
         self._advance()
         return goes_on
 
     def close(self) -> None:
         """Takes nothing more and closes the members; those in a run are closed after it."""
+        self.has_entered.open()
+        self.has_answered.open()
         with self._lock:
             self._is_closed = True
             members, self._members = self._members, ()

@@ -25,6 +25,9 @@ from hetero_core.runtime.executors import Executor
 
 logger = logging.getLogger(__name__)
 
+_UNASKED_SECONDS, _FIRST_SECONDS = 0.2, 5.0
+"""Seconds that the chosen device waits for a first request, and for its answer."""
+
 
 @record(frozen=True, slots=True)
 class Wishes:
@@ -84,6 +87,9 @@ class AutoExecutable(PoolExecutable):
     def wait_until_settled(self) -> None:
         """Returns when the chosen device is loaded, or cannot be."""
         if self._settled is not None:
+            # Whoever waits needs no first answer before.
+            self.pool.has_entered.open()
+            self.pool.has_answered.open()
             self._settled.result()
 
 
@@ -126,7 +132,12 @@ class _Loader:
         return [first, *(member for member in map(self._try_load, names) if member is not None)]
 
     def settle_meanwhile(self, *, measures: bool) -> None:
-        """As `settle`, while requests run; where the choice fails the devices that serve stay, with a warning."""
+        """As `settle`, while requests run; where the choice fails the devices that serve stay, with a warning.
+
+        The first request comes first: what is loaded beside it would take processors from it.
+        """
+        if self.pool.has_entered.wait(_UNASKED_SECONDS):
+            self.pool.has_answered.wait(_FIRST_SECONDS)
         try:
             self.settle(measures=measures)
         except HeteroError as error:

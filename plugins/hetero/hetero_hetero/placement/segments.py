@@ -101,7 +101,9 @@ def estimate_work(network: Network, node: Node) -> float:
     if node.op_type in _RECURRENT and constants:
         # Each step multiplies by all weights.
         steps = _size((_find_shape(network, node.inputs[0]) or (1,))[0])
-        return 2.0 * steps * sum(prod(size for size in constant.type.shape or () if isinstance(size, int)) for constant in constants)
+        return (
+            2.0 * steps * sum(prod(size for size in constant.type.shape or () if isinstance(size, int)) for constant in constants)
+        )
     if node.domain == "ai.onnx.ml":
         # A visit of a tree's node waits for memory; a row visits few of them, each as dear as many operations of a product.
         rows = _size((_find_shape(network, node.inputs[0]) or (1,))[0]) if node.inputs else 1

@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
+from hetero_core.composing.readiness import is_ready, warm_up
 from hetero_core.contract import RunContext
 from hetero_core.core import Core
 from hetero_core.errors import HeteroError
@@ -22,11 +23,8 @@ from hetero_core.network.types import HOST, TensorType, ValueSpec
 from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_hetero.parts import cut_part
 
-READY_METRIC = "KERNELS_READY"
-"""The end of the name of a metric by which a device says that it has compiled what it begins to run without."""
 _LEAST_RUNS = 5
 _MOST_RUNS = 50
-_POLL_SECONDS = 0.005
 _WAKE_SECONDS = 0.03
 """Of runs before a timing, in which threads wake up and caches fill."""
 _TRANSFER_BYTES = (4_096, 4_194_304)
@@ -77,10 +75,10 @@ class Stopwatch:
         loaded = self._core.load_network(part, device, config)
         try:
             run = _prepare_run(loaded, self.values)
-            _warm_up(loaded, run, seconds)
+            warm_up(loaded, run, seconds)
             memories = dict.fromkeys(spec.memory for spec in (*loaded.outputs, *loaded.inputs))
             memory = next((one for one in memories if one != HOST), HOST)
-            return {"seconds": median(_repeat(run, min(seconds, 0.1))), "memory": memory, "is_ready": _is_ready(loaded)}
+            return {"seconds": median(_repeat(run, min(seconds, 0.1))), "memory": memory, "is_ready": is_ready(loaded)}
         finally:
             loaded.close()
 
@@ -94,14 +92,14 @@ class Stopwatch:
         loaded = self._core.load_network(replace(self._network, affinity=dict(pins)), device, config)
         try:
             run = _prepare_run(loaded, self.values)
-            _warm_up(loaded, run, seconds)
+            warm_up(loaded, run, seconds)
             time = partial(_time_overlapping, Rounds(loaded, self.values)) if overlaps else partial(_time_alone, run)
         except BaseException:
             loaded.close()
             raise
         self._plans[key] = loaded, time
         plan = loaded.get_metric("HETERO_PLAN")
-        return {"seconds": time(0.05), "is_ready": _is_ready(loaded), "parts": len(plan.stages)}
+        return {"seconds": time(0.05), "is_ready": is_ready(loaded), "parts": len(plan.stages)}
 
     def time_plan(self, key: str, seconds: float) -> Answer:
         """Returns the median seconds of one run of a loaded plan; the first ones, in which threads wake up, do not count."""
@@ -179,25 +177,6 @@ def _time_overlapping(rounds: Rounds, seconds: float) -> float:
     """Returns the time of one of the runs that overlap, from a stretch of about `seconds`."""
     alone = rounds.run(1)
     return rounds.run(min(max(int(seconds / max(alone, 1e-9)), _LEAST_RUNS), _MOST_RUNS))
-
-
-def _warm_up(loaded: ExecutableNetwork, run: Callable[[], object], seconds: float) -> None:
-    """Runs until the devices have their compiled kernels, at most for `seconds`."""
-    deadline = perf_counter() + seconds
-    run()
-    while not _is_ready(loaded) and perf_counter() < deadline:
-        sleep(_POLL_SECONDS)
-        run()
-    run()
-
-
-def _is_ready(loaded: ExecutableNetwork) -> bool:
-    """Says whether all devices of a loaded network run what they will go on to run."""
-    stages = getattr(loaded.executable, "stages", ())
-    if stages:
-        return all(_is_ready(stage) for stage in stages)
-    names = [name for name in loaded.get_metric("SUPPORTED_METRICS") if name.endswith(READY_METRIC)]
-    return all(loaded.get_metric(name) for name in names)
 
 
 def _repeat(run: Callable[[], object], seconds: float) -> list[float]:
