@@ -167,7 +167,8 @@ def bench_auto(core: Core, rounds: int, model: str) -> None:
     )
     least = min(seconds[NATIVE], seconds[ENGINE])
     figures = ", ".join(f"{name} {value * 1e3:.2f} ms" for name, value in seconds.items())
-    say(f"steady state of {model}: {figures}; against the best", f"{seconds[auto] / least:.3f}", "about 1")
+    chosen = ",".join(loaded.get_metric("EXECUTION_DEVICES"))
+    say(f"steady state of {model}, on {chosen}: {figures}; against the best", f"{seconds[auto] / least:.3f}", "about 1")
 
 
 def bench_batch(core: Core, rounds: int, _: str) -> None:

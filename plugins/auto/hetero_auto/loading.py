@@ -44,7 +44,8 @@ class MemberSource:
     @property
     def processors(self) -> int:
         """The number of processors of those that are shared."""
-        return max(self.config[THREADS_KEY] * self.config[STREAMS_KEY] // self.sharers, 1) if self.shared else 0
+        processors: int = self.config[THREADS_KEY] * self.config[STREAMS_KEY]
+        return max(processors // self.sharers, 1) if self.shared else 0
 
     def count_processors(self, loaded: ExecutableNetwork) -> int:
         """Returns how many of the shared processors a run takes; 0 for a device that shares none."""

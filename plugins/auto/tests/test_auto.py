@@ -204,6 +204,24 @@ def test_run_that_is_under_way_on_the_quick_device_ends_there(core: Core, add_de
     assert (quick.closed, quick.runs, chosen.runs) == (1, [4], [1])
 
 
+def test_chosen_device_is_loaded_after_the_first_answer(
+    core: Core, add_device: Any, network: Network, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hetero_auto.startup._UNASKED_SECONDS", LIMIT)
+    monkeypatch.setattr("hetero_auto.startup._FIRST_SECONDS", LIMIT)
+    chosen, quick = add_device("CHOSEN"), add_device("QUICK")
+    quick.gate.clear()
+    loaded = core.load_network(network, "AUTO:CHOSEN,QUICK")
+    request = loaded.create_infer_request()
+    request.start_async(feed(4))
+    assert quick.entered.acquire(timeout=LIMIT)
+    assert not chosen.load_entered.is_set()
+    quick.gate.set()
+    assert request.wait(LIMIT)
+    assert chosen.load_entered.wait(LIMIT)
+    assert request.get_tensor("y").tolist() == [12]
+
+
 def test_chosen_device_that_fails_to_load_leaves_the_quick_one(
     core: Core, add_device: Any, network: Network, feed: Feed, caplog: pytest.LogCaptureFixture
 ) -> None:
