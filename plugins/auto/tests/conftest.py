@@ -40,6 +40,7 @@ class ScriptedDevice(PlainDevice):
         self.capabilities = ("FP32",)
         self.streams = 4
         self.memory: int | None = None
+        self.compiles_until = 0
         self.work: Callable[[], None] = lambda: None
         self.lock = threading.Lock()
 
@@ -86,6 +87,9 @@ class ScriptedExecutable(PlainExecutable):
         if is_broken or float(inputs[0].flat[0]) == device.poison:
             raise OSError("the driver fell over")
         return super().run(inputs, context)
+
+    def metrics(self) -> Mapping[str, Any]:
+        return {**super().metrics(), "SCRIPT_KERNELS_READY": lambda: len(self._device.runs) >= self._device.compiles_until}
 
     def close(self) -> None:
         self._device.closed += 1

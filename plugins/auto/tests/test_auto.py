@@ -298,6 +298,24 @@ def test_fastest_device_is_chosen_by_measurement(
     assert loaded.infer(feed(1))["y"].tolist() == [3]
 
 
+def test_device_is_timed_with_the_kernels_that_it_goes_on_with(
+    core: Core, add_device: Any, network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    first, second = add_device("A"), add_device("B")
+    first.compiles_until = 10
+
+    def work(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr("hetero_auto.choosing.perf_counter", lambda: now)
+    first.work = lambda: work(9e-3 if len(first.runs) <= first.compiles_until else 1e-3)
+    second.work = lambda: work(2e-3)
+    loaded = core.load_network(network, "AUTO:A,B", {**AT_ONCE, "AUTO_MEASURE": "YES"})
+    assert loaded.get_metric("EXECUTION_DEVICES") == ("A",)
+
+
 def test_all_devices_work_with_cumulative_throughput(core: Core, add_device: Any, network: Network, feed: Feed) -> None:
     first, second = add_device("A"), add_device("B")
     loaded = core.load_network(network, "AUTO:A,B", {"PERFORMANCE_HINT": "CUMULATIVE_THROUGHPUT", "SCHEDULE_POLICY": "ROUND_ROBIN"})
