@@ -2,6 +2,5 @@
 
 `device` has the hooks, for which a plugin says what its engine accepts, gets wrong, and how it compiles; they stand on `probing` (asks the
 engine about nodes), `stamping` (opsets that it knows), `known_errors` (tables of what it gets wrong), `inspection` (what is known of a
-node's inputs), `installation` (whether it is there) `arrays` (where arrays lie) and `output_memory` (memory of results,
-used again). Nothing here knows an engine.
+node's inputs), `installation` (whether it is there) and `arrays` (where arrays lie). Nothing here knows an engine.
 """

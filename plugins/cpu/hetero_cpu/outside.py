@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_core.engines.output_memory import OutputMemory
 from hetero_cpu.open.sizes import value_of
+from hetero_cpu.output_memory import OutputMemory
 from hetero_cpu.plan import NOTHING_OUTSIDE, Block, Derived, Foreign, Outside, Plan
 from hetero_cpu.recipe import NO_HALO, Array, Recipe
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
+from hetero_cpu.output_memory import OutputMemory
 
 from hetero_core import Core
-from hetero_core.engines.output_memory import OutputMemory
 
 # Large enough not to be copied: 128 KiB.
 ROWS, COLUMNS = 128, 256

@@ -13,7 +13,6 @@ import numpy as np
 from hetero_core.contract import Executable, RunContext
 from hetero_core.dtypes import numpy_dtype, onnx_of_dtype
 from hetero_core.engines.arrays import SMALL, Place, count_bytes, find_place
-from hetero_core.engines.output_memory import OutputMemory
 from hetero_core.errors import ClosedError
 from hetero_core.executed import ExecutedNode
 from hetero_core.network.graph import Network, Node
@@ -32,19 +31,17 @@ _PLAIN = frozenset(
 class Bindings:
     """The bindings of a request, kept for its next run: the places of the inputs and then of the outputs; None for those not bound."""
 
-    __slots__ = ("bound", "loaded", "memories", "places")
+    __slots__ = ("bound", "loaded", "places")
 
     def __init__(self) -> None:
         self.bound: Any = None
         # What is bound holds the session, which reads memory of this.
         self.loaded: Loaded | None = None
         self.places: list[Place | None] = []
-        # Of results that the caller has not preset: used again when nobody holds them any more.
-        self.memories: list[OutputMemory] = []
 
 
 class OrtExecutable(Executable):
-    """One session, shared by threads. Results are the caller's own: their memory is used again when nobody holds them any more."""
+    """One session, shared by threads: runs share nothing, so results are the caller's own."""
 
     def __init__(self, engine: Engine, network: Network, stamped: Network, settings: Settings, loaded: Loaded) -> None:
         self.inputs = network.inputs
@@ -72,11 +69,8 @@ class OrtExecutable(Executable):
         if context.profile is not None:
             return self._run_profiled(inputs, context.profile)
         presets = context.outputs
-        if self._is_fixed and not self._makes_little:
-            if presets is None and self._is_plain:
-                presets = self._take_memory(context.state)
-            if presets is not None and all(preset is not None for preset in presets):
-                return self._run_again(inputs, presets, context.state)
+        if presets is not None and self._is_fixed and not self._makes_little and all(preset is not None for preset in presets):
+            return self._run_again(inputs, presets, context.state)
         loaded = self._require_loaded()  # held: the session reads memory of it
         return self._run_session(loaded.session, inputs, presets)
 
@@ -86,15 +80,6 @@ class OrtExecutable(Executable):
         if loaded is None:
             raise ClosedError("the network was closed on ORT while a run of it began; load it again")
         return loaded
-
-    def _take_memory(self, bindings: Any) -> list[np.ndarray[Any, Any]]:
-        """Returns arrays for all outputs: what the engine makes by itself is copied out of new memory, whose pages cost more than that."""
-        if not bindings.memories:
-            bindings.memories = [
-                OutputMemory(spec.shape, numpy_dtype(str(spec.dtype)), _count(spec))  # type: ignore[arg-type]  # all sizes are numbers
-                for spec in self.outputs
-            ]
-        return [memory.take()[0] for memory in bindings.memories]
 
     def _run_again(self, inputs: tuple[Any, ...], presets: Any, bindings: Any) -> tuple[Any, ...]:
         """Runs into the caller's arrays; what lies where it lay in the last run is bound already."""

@@ -379,18 +379,3 @@ def test_large_constant_that_nothing_reads_is_left_out(core: Core) -> None:
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(5000, np.float32), "unread"))
     loaded = core.load_network(model, "ORT")
     assert loaded.infer({"x": np.array([1, -2], np.float32)})["y"].tolist() == [-1, 2]
-
-
-def test_memory_of_results_is_used_again_when_nobody_holds_them(core: Core, read: Read) -> None:
-    request = core.load_network(read("g (float[64, 256] x) => (float[64, 256] y) { y = Neg(x) }"), "ORT").create_infer_request()
-
-    def run(value: int) -> np.ndarray[Any, Any]:
-        result: np.ndarray[Any, Any] = request.infer({"x": np.full((64, 256), value, np.float32)})["y"]
-        return result
-
-    held = [run(value) for value in range(4)]
-    views = [run(value)[3:5] for value in range(4, 8)]
-    addresses = {run(value).ctypes.data for value in range(20)}
-    assert [np.unique(result).tolist() for result in held] == [[-value] for value in range(4)]
-    assert [np.unique(view).tolist() for view in views] == [[-value] for value in range(4, 8)]
-    assert len(addresses) <= 2

@@ -11,7 +11,6 @@ import ctypes
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from threading import get_ident, main_thread
 from types import MethodType
 from typing import Any
@@ -22,7 +21,6 @@ from hetero_core.contract import Executable, RunContext
 from hetero_core.devices.threads import STREAMS_KEY
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.engines.arrays import SMALL, Place, count_bytes, find_place
-from hetero_core.engines.output_memory import OutputMemory
 from hetero_core.errors import ClosedError, InferenceError, LoadError
 from hetero_core.executed import ExecutedNode
 from hetero_core.network.graph import Network, Node
@@ -49,8 +47,7 @@ _SET_BEFORE: dict[int, Any] = {}
 class Lane:
     """One of the engine's requests, with views of its own memory for small arrays: index of the input or output, and its view.
 
-    `places` says of each larger array, by index and whether it is an output, where the one lay that the engine was told of last;
-    `memories` has the memory of larger outputs.
+    `places` says of each larger array, by index and whether it is an output, where the one lay that the engine was told of last.
     """
 
     request: Any
@@ -58,7 +55,6 @@ class Lane:
     inputs: tuple[tuple[int, np.ndarray[Any, Any]], ...]
     outputs: tuple[tuple[int, np.ndarray[Any, Any]], ...]
     places: dict[tuple[int, bool], Place | None]
-    memories: dict[int, OutputMemory]
 
     @classmethod
     def open(cls, module: Any, request: Any, inputs: Sequence[tuple[int, int]], outputs: Sequence[tuple[int, int]]) -> Lane:
@@ -70,17 +66,7 @@ class Lane:
             tuple((index, request.get_input_tensor(port).data) for index, port in inputs),
             tuple((index, request.get_output_tensor(port).data) for index, port in outputs),
             {},
-            {},
         )
-
-    def take_memory(self, index: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        """Returns an array for an output, in memory that is used again when nobody holds it any more; new pages cost more than a copy."""
-        if dtype.isbuiltin != 1:
-            return np.empty(shape, dtype)
-        memory = self.memories.get(index)
-        if memory is None:
-            memory = self.memories[index] = OutputMemory(shape, dtype, prod(shape) * dtype.itemsize)
-        return memory.take()[0]
 
 
 class OpenvinoExecutable(Executable):
@@ -183,7 +169,7 @@ class OpenvinoExecutable(Executable):
                 request.set_input_tensor(port, self._share(shared[-1], spec, inputs[index].shape))
         for index, port, spec, shape in self._bound_outputs:
             if results[index] is None or results[index].shape != shape:
-                results[index] = lane.take_memory(index, shape, self._dtypes[index])
+                results[index] = np.empty(shape, self._dtypes[index])
             if self._is_new_place(lane, (index, True), results[index], spec):
                 shared.append(self._carry(results[index], spec))
                 request.set_output_tensor(port, self._share(shared[-1], spec, shape))

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-ALIGNMENT = 64
-"""Bytes; a cache line, and the widest vector."""
-_Array = np.ndarray[Any, Any]
+from hetero_cpu.arena import ALIGNMENT
+from hetero_cpu.recipe import Array
 
 # Callers hold the last result while the next one is made.
 _MOST_KEPT = 2
@@ -26,17 +25,14 @@ class OutputMemory:
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int) -> None:
         self._shape, self._dtype, self._nbytes = shape, dtype, nbytes
         # Memory, its address, and the array that was handed out; the last one comes last.
-        self._kept: list[tuple[memoryview, int, weakref.ref[_Array]]] = []
+        self._kept: list[tuple[memoryview, int, weakref.ref[Array]]] = []
 
-    def take(self) -> tuple[_Array, int]:
+    def take(self) -> tuple[Array, int]:
         """Returns an array in C order and its address, a multiple of the alignment; contents undefined."""
-        if not self._nbytes:
-            empty: _Array = np.empty(self._shape, self._dtype)
-            return empty, empty.ctypes.data
         free = next((place for place, (_, _, lent) in enumerate(self._kept) if lent() is None), None)
         memory, address = _allocate(self._nbytes) if free is None else self._kept.pop(free)[:2]
         # Every view of it holds this very array: NumPy's chain of bases ends with the one whose memory is no array's.
-        lent: _Array = np.frombuffer(memory, self._dtype)
+        lent: Array = np.frombuffer(memory, self._dtype)
         self._kept.append((memory, address, weakref.ref(lent)))
         del self._kept[:-_MOST_KEPT]
         return lent.reshape(self._shape), address
