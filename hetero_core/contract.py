@@ -249,6 +249,14 @@ class Executable:
         """
         return {}
 
+    takes_tensors = False
+    """Whether runs take a DeviceTensor of any memory for each input, and leave outputs in those of `context.tensors`; for devices that are
+    made of others, by `hetero_core.composing.tensors`."""
+
+    def find_part(self, name: str) -> Any:
+        """Returns, of a device made of devices, the loaded part in whose memory an input is read or an output made; else None."""
+        return None
+
     settable_keys: tuple[str, ...] = ()
     """The configuration keys that `set_config` takes."""
 

@@ -16,7 +16,7 @@ from hetero_core.devices.device import Device
 from hetero_core.devices.extensions import check_extension, list_takers, takes_extensions
 from hetero_core.devices.installed import find_core_version
 from hetero_core.devices.isolation import find_for_call, resolve_call
-from hetero_core.devices.names import parse_device_name, split_device_list
+from hetero_core.devices.names import parse_device_name
 from hetero_core.devices.registry import Registry
 from hetero_core.devices.status import DeviceStatus, describe_device
 from hetero_core.errors import ClosedError, ConfigValueError
@@ -134,12 +134,11 @@ class Core:
 
     def get_versions(self, device: str) -> dict[str, str]:
         """Returns distribution and version by device name: of the device, and of every device in its arguments."""
-        parsed = parse_device_name(device)
-        provenance = self._registry.announcement(parsed.name).provenance
-        versions = {parsed.name: f"{provenance.distribution} {provenance.version}".strip()}
-        for part in split_device_list(parsed.arguments) if parsed.arguments else ():
-            versions.update(self.get_versions(part))
-        return versions
+        return self._registry.find_versions(device)
+
+    def find_kind(self, device: str) -> str:
+        """Returns the `kind` that a device's package states, "" for none; creates no device. Raises: DeviceNotFoundError."""
+        return self._registry.find_kind(parse_device_name(device).name)
 
     def register_plugin(self, name: str, plugin: object) -> None:
         """Makes a module or an object known as a device, under one or more names. Raises: DeviceNameError; PluginError for one in use."""
@@ -357,7 +356,7 @@ class Core:
             keys=entry.keys(parsed),
             run=bind_run(entry, parsed, executable),
             to_host=lambda array: entry.call("to_host", parsed, array=array),
-            from_host=lambda array, spec: entry.call("from_host", parsed, array=array, spec=spec),
+            from_host=lambda array, spec, target=None: entry.call("from_host", parsed, array=array, spec=spec, target=target),
             export=lambda: entry.call("export_network", parsed, executable=executable),
             executor=self._executors.open_executor(str(parsed), config, depth=executable.pipeline_depth),
             is_from_cache=is_from_cache,

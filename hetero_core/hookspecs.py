@@ -22,7 +22,7 @@ from hetero_core.network.types import ValueSpec
 if TYPE_CHECKING:
     from hetero_core.core import Core
 
-API = (1, 0)
+API = (1, 1)
 """The version of this file. A plugin that states `requires_api = (major, minor)` needs this major and at least this minor."""
 
 PROJECT = "hetero_core"
@@ -113,8 +113,12 @@ def to_host(device: DeviceName, array: Array) -> Array:
 
 
 @hookspec(firstresult=True)
-def from_host(device: DeviceName, array: Array, spec: ValueSpec) -> Array:
-    """Returns a NumPy array as an array in the device's memory. Only for devices whose memory is not the host's."""
+def from_host(device: DeviceName, array: Array, spec: ValueSpec, target: Array | None) -> Array:
+    """Returns a NumPy array as an array in the device's memory. Only for devices whose memory is not the host's.
+
+    `target`, where it is not None, is what an earlier call has returned for this spec and an array of this shape, and nobody reads it any
+    more: a device that can fills it, and returns it.
+    """
 
 
 @hookspec(firstresult=True)

@@ -83,7 +83,7 @@ def _write_package(name: PluginName, kind: str) -> str:
     end = text.index('"""', begin)
     text = f"{text[:begin]}{name.device}: {KINDS[kind]}. This file stays light: it is imported when the device is first needed.{text[end:]}"
     if kind == "engine":
-        text = text.replace("imports NumPy and the kernels toolkit", "imports the engine")
+        text = text.replace("imports NumPy and the kernels toolkit", "imports the engine").replace('"interpreter"', '"engine"')
     return _rename(text, name)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from hetero_core.composing.properties import find_unavailable
@@ -52,31 +53,32 @@ class Composer:
     @hookimpl
     def metrics(self, device: DeviceName) -> Mapping[str, Any]:
         """A composer is no physical device: it has no ids, and its architecture is that of its children."""
-        children = self.usable_children(device)
+        # Asking which of them can be used creates them: only for a metric that is theirs.
+        usable = cache(lambda: self.usable_children(device))
         return {
             "AVAILABLE_DEVICES": (),
             "FULL_DEVICE_NAME": self.title,
             "OPTIMIZATION_CAPABILITIES": ("EXPORT_IMPORT",),
-            "RANGE_FOR_ASYNC_INFER_REQUESTS": lambda: (1, self._count_requests(children), 1),
+            "RANGE_FOR_ASYNC_INFER_REQUESTS": lambda: (1, self._count_requests(usable()), 1),
             "RANGE_FOR_STREAMS": lambda: (
                 1,
-                max((self._core.get_metric(child, "RANGE_FOR_STREAMS")[1] for child in children), default=1),
+                max((self._core.get_metric(child, "RANGE_FOR_STREAMS")[1] for child in usable()), default=1),
             ),
             "HOLDS_INTERPRETER_LOCK": lambda: (
-                bool(children) and all(self._core.get_metric(c, "HOLDS_INTERPRETER_LOCK") for c in children)
+                bool(usable()) and all(self._core.get_metric(c, "HOLDS_INTERPRETER_LOCK") for c in usable())
             ),
             "VALUE_DEVIATIONS": lambda: tuple(
-                sorted({word for child in children for word in self._core.get_metric(child, "VALUE_DEVIATIONS")})
+                sorted({word for child in usable() for word in self._core.get_metric(child, "VALUE_DEVIATIONS")})
             ),
             "DEVICE_TYPE": lambda: (
-                " ".join(sorted({word for child in children for word in self._core.get_metric(child, "DEVICE_TYPE").split(" ")}))
+                " ".join(sorted({word for child in usable() for word in self._core.get_metric(child, "DEVICE_TYPE").split(" ")}))
                 or "integrated"
             ),
             "MAX_BATCH_SIZE": lambda: min(
-                (size for child in children if (size := self._core.get_metric(child, "MAX_BATCH_SIZE"))), default=0
+                (size for child in usable() if (size := self._core.get_metric(child, "MAX_BATCH_SIZE"))), default=0
             ),
             "DEVICE_ARCHITECTURE": lambda: (
-                " ".join(self._core.get_metric(child, "DEVICE_ARCHITECTURE") for child in children) or device.name
+                " ".join(self._core.get_metric(child, "DEVICE_ARCHITECTURE") for child in usable()) or device.name
             ),
         }
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from hetero_core.composing.tensors import fill_tensors, fit_tensors
 from hetero_core.contract import Array, Done, RunContext
 from hetero_core.errors import ClosedError, HeteroError, PluginError, RequestCancelledError
 from hetero_core.runtime.executable import ExecutableNetwork
@@ -17,8 +18,8 @@ from hetero_core.runtime.run import end_once
 
 def run_child(child: ExecutableNetwork, inputs: tuple[Array, ...], context: RunContext) -> tuple[Any, ...]:
     """Returns the outputs of a child's run on this thread, in host memory. Raises: what the child raises; PluginError."""
-    outputs = child.run_host(inputs, context)
-    return outputs if context.token.is_set else child.check_outputs(outputs, context)
+    outputs = child.run_host(fit_tensors(child, inputs, context.profile), context)
+    return outputs if context.token.is_set else fill_tensors(child.check_outputs(outputs, context), context, child)
 
 
 def start_child(child: ExecutableNetwork, inputs: tuple[Array, ...], context: RunContext, done: Done) -> None:
@@ -32,7 +33,7 @@ def start_child(child: ExecutableNetwork, inputs: tuple[Array, ...], context: Ru
             done(None, _blame(child, error))
             return
         try:
-            checked = () if context.token.is_set else child.check_outputs(outputs, context)
+            checked = () if context.token.is_set else fill_tensors(child.check_outputs(outputs, context), context, child)
         except BaseException as wrong:  # noqa: BLE001  # whoever waits is told
             done(None, wrong)
             return
@@ -40,7 +41,7 @@ def start_child(child: ExecutableNetwork, inputs: tuple[Array, ...], context: Ru
 
     start = child.start
     if start is not None:
-        start(inputs, context, end)
+        start(fit_tensors(child, inputs, context.profile), context, end)
         return
 
     submit_run(child.submit, lambda: run_child(child, inputs, context), done, device=child.device)
@@ -92,7 +93,9 @@ def _tell(child: ExecutableNetwork, done: Done, outputs: tuple[Any, ...] | None,
 def describe_part(context: RunContext, child: ExecutableNetwork, index: int, state: object) -> RunContext:
     """Returns the context of a child's run within one of its composer; its times go into the composer's profile, by its index."""
     profile = None if context.profile is None else context.profile.of_part(str(child.device), index)
-    return RunContext(state, outputs=context.outputs, profile=profile, token=context.token, limits=context.limits)
+    part = RunContext(state, outputs=context.outputs, profile=profile, token=context.token, limits=context.limits)
+    part.tensors = context.tensors
+    return part
 
 
 def _blame(child: ExecutableNetwork, error: BaseException) -> BaseException:

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from hetero_core.core import Core
+from hetero_core.devices.host_memory import TOTAL_MEMORY, read_host_memory
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
+
+
+def computes_on_host(core: Core, child: str) -> bool:
+    """Says whether a device computes on the processors of this machine: it states the machine's memory as its own."""
+    if TOTAL_MEMORY not in core.get_metric(child, "SUPPORTED_METRICS"):
+        return False
+    return int(core.get_metric(child, TOTAL_MEMORY)) == (read_host_memory() or (0, 0))[0]
 
 
 def share_processors(

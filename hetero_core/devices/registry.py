@@ -20,7 +20,7 @@ from hetero_core.devices.common_config import CommonConfig
 from hetero_core.devices.device import Device
 from hetero_core.devices.hooks import check_hooks
 from hetero_core.devices.installed import list_entry_points
-from hetero_core.devices.names import parse_device_name
+from hetero_core.devices.names import parse_device_name, split_device_list
 from hetero_core.devices.patience import ask_within, describe_hanging
 from hetero_core.devices.provenance import Provenance, describe_object, read_identity
 from hetero_core.errors import (
@@ -106,6 +106,24 @@ class Registry:
             both = " and ".join(f"{claim.provenance.distribution} {claim.provenance.version}" for claim in claims)
             raise PluginError(f"device '{name}' is claimed by {both}; uninstall all but one of them")
         return claims[0]
+
+    def find_versions(self, device: str) -> dict[str, str]:
+        """Returns distribution and version by device name: of the device, and of every device in its arguments."""
+        parsed = parse_device_name(device)
+        provenance = self.announcement(parsed.name).provenance
+        versions = {parsed.name: f"{provenance.distribution} {provenance.version}".strip()}
+        for part in split_device_list(parsed.arguments) if parsed.arguments else ():
+            versions.update(self.find_versions(part))
+        return versions
+
+    def find_kind(self, name: str) -> str:
+        """Returns what the package of a device states as its `kind`, "" where it states none; imports the package, and creates nothing.
+
+        Raises: DeviceNotFoundError; DeviceUnavailableError for a package that cannot be imported.
+        """
+        announcement = self.announcement(name)
+        plugin = announcement.plugin if announcement.entry_point is None else _load_entry_point(announcement)
+        return str(getattr(plugin, "kind", ""))
 
     def device(self, name: str) -> Device:
         """Returns the device of a name, created on the first call.

@@ -9,7 +9,6 @@ from hetero_core.contract import Array, ConfigKey, DeviceName, Payload, RunConte
 from hetero_core.devices.provenance import Provenance
 from hetero_core.network.border import EMPTY_BORDER, Border
 from hetero_core.network.declarations import NO_DECLARATIONS, Declarations
-from hetero_core.network.types import ValueSpec
 from hetero_core.records import record
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ class Binding:
     keys: Mapping[str, ConfigKey]
     run: RunFunction
     to_host: Callable[[Array], Array]
-    from_host: Callable[[Array, ValueSpec], Array]
+    from_host: Callable[..., Array]
     export: Callable[[], Payload]
     executor: Submitting
     is_from_cache: bool = False

@@ -1,7 +1,9 @@
 """DeviceTensor: an array in the memory of a device, given to requests as input and set as output, so that values stay where they are.
 
 A value goes like this: `write` copies it to the device once -> each run that is given the tensor reads it there -> an output that was set
-to a tensor stays in the device's memory -> the tensor is the input of the next network there, or `read` copies it to the host.
+to a tensor stays in the device's memory -> the tensor is the input of the next network there, or `read` copies it to the host. A device
+that is made of others takes tensors of any memory: the part that has this memory reads and makes the array there, any other one by way of
+the host.
 """
 
 from __future__ import annotations
@@ -21,30 +23,41 @@ if TYPE_CHECKING:
 
 
 class DeviceTensor:
-    """A tensor in the memory of a device. `array` is the device's own; of an output it is valid until the next run of its request."""
+    """A tensor in the memory of a device. `array` is the device's own; of an output it is valid until the next run of its request.
+
+    `place` is the memory as all plugins know it: two that name theirs alike do not understand each other's arrays.
+    """
 
     def __init__(self, network: ExecutableNetwork, spec: ValueSpec) -> None:
         assert spec.dtype is not None, "only tensors lie in the memory of a device"
         self.memory = spec.memory
+        self.place = name_place(network, spec)
+        self.device = str(network.device)
         self.dtype = numpy_dtype(spec.dtype)
         self.array: Any = None
+        # Whether the array was made by `put`: that of a run may be a constant of the network.
+        self._is_own = False
         self._spec = spec
         self._to_host, self._from_host = network.to_host, network.from_host
 
     @classmethod
     def create(cls, network: ExecutableNetwork, name: str, value: Any = None) -> DeviceTensor:
-        """Returns a tensor for an input or output of a loaded network, with `value` written to it.
+        """Returns a tensor for an input or output of a loaded network, with `value` written to it; of a device that is made of others, in
+        the memory of the part that reads or makes it.
 
         Raises: InputNameError for a name that the network does not have, or whose values lie in the host's memory; as `write`.
         """
         from hetero_core.runtime.door import find_spec
 
-        spec, _ = find_spec(name, network.all_inputs, network.all_outputs, network=network.name)
+        part = network
+        while (inner := part.executable.find_part(name)) is not None:
+            part = inner
+        spec, _ = find_spec(name, part.all_inputs, part.all_outputs, network=network.name)
         if spec.memory == HOST or not isinstance(spec.type, TensorType) or spec.dtype is None:
             raise InputNameError(
                 f"'{name}' of {network.where} lies in the host's memory; give arrays of NumPy, which are shared and not copied"
             )
-        tensor = cls(network, spec)
+        tensor = cls(part, spec)
         if value is not None:
             tensor.write(value)
         return tensor
@@ -60,11 +73,24 @@ class DeviceTensor:
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
     def write(self, value: Any) -> None:
-        """Copies a value of the host to the device. Raises: InputTypeError, InputShapeError."""
+        """Copies a value of the host to the device, into the array of an earlier `write` where the device can fill it.
+
+        Raises: InputTypeError, InputShapeError.
+        """
         from hetero_core.runtime.door import convert_value
 
         host = ValueSpec(self._spec.name, self._spec.type, HOST)
-        self.array = self._from_host(convert_value(value, host, network="its tensor"), self._spec)
+        self.put(convert_value(value, host, network="its tensor"))
+
+    def put(self, array: np.ndarray[Any, Any]) -> Any:
+        """Copies an array of its element type to the device; returns the device's array."""
+        target = self.array if self._is_own and self.shape == array.shape else None
+        self.array, self._is_own = self._from_host(array, self._spec, target), True
+        return self.array
+
+    def keep(self, array: Any) -> None:
+        """Takes an array that a run has made in its memory."""
+        self.array, self._is_own = array, False
 
     def read(self) -> np.ndarray[Any, Any]:
         """Returns a copy on the host. Raises: InputNameError before anything was written."""
@@ -83,13 +109,18 @@ class DeviceTensor:
         return self
 
 
-def check_preset(value: Any, spec: ValueSpec, *, network: str) -> Any:
+def name_place(network: ExecutableNetwork, spec: ValueSpec) -> str:
+    """Returns the memory of a value as all plugins know it."""
+    return spec.memory if spec.memory == HOST else f"{network.provenance.distribution}/{spec.memory}"
+
+
+def check_preset(value: Any, spec: ValueSpec, *, network: str, takes_tensors: bool) -> Any:
     """Returns the array or tensor that an output is to be written to. Raises: InputNameError, InputTypeError, InputShapeError."""
     from hetero_core.runtime.door import convert_value
 
     where = f"output '{spec.name}' of network '{network}'"
     if isinstance(value, DeviceTensor):
-        return value.require_memory(spec, where)
+        return value if takes_tensors and spec.dtype is not None else value.require_memory(spec, where)
     if not (isinstance(value, np.ndarray) and value.flags.writeable and value.flags.c_contiguous):
         raise InputNameError(f"{where}: expected a writable C-contiguous NumPy array to fill")
     convert_value(value, spec, network=network)

@@ -23,7 +23,12 @@ _MEMORIES = {2: "cuda", 10: "rocm", 12: "ext"}
 
 
 def order_inputs(
-    inputs: Mapping[str, Any], specs: Sequence[ValueSpec], *, network: str, border: Border = EMPTY_BORDER
+    inputs: Mapping[str, Any],
+    specs: Sequence[ValueSpec],
+    *,
+    network: str,
+    border: Border = EMPTY_BORDER,
+    takes_tensors: bool = False,
 ) -> tuple[Any, ...]:
     """Returns the values in the order of the specs, each checked and as the device wants it; defaults for those that are left out.
 
@@ -45,7 +50,7 @@ def order_inputs(
     ordered = tuple(
         border.defaults[spec.name].array
         if spec.name not in inputs and spec.name in border.defaults
-        else convert_value(inputs.get(spec.name), spec, network=network, sizes=sizes)
+        else convert_value(inputs.get(spec.name), spec, network=network, sizes=sizes, takes_tensors=takes_tensors)
         for spec in specs
     )
     if border.bounds:
@@ -99,16 +104,26 @@ def _check_bounds(sizes: Mapping[str, tuple[int, str]], bounds: Mapping[str, tup
             raise InputShapeError(f"{where}: '{name}' is {size}, and its bounds are {lowest} to {highest}")
 
 
-def convert_value(value: Any, spec: ValueSpec, *, network: str, sizes: dict[str, tuple[int, str]] | None = None) -> Any:
+def convert_value(
+    value: Any,
+    spec: ValueSpec,
+    *,
+    network: str,
+    sizes: dict[str, tuple[int, str]] | None = None,
+    takes_tensors: bool = False,
+) -> Any:
     """Returns one value checked against its spec. `sizes` collects the named dimensions, so that they agree between inputs.
 
-    An array that lies in the device's own memory already stays there; it is for the device to take it as it is.
+    An array that lies in the device's own memory already stays there; it is for the device to take it as it is. `takes_tensors` says that
+    the device takes tensors of any memory.
     """
     where = f"input '{spec.name}' of network '{network}'"
     if isinstance(value, DeviceTensor):
         tensor_type = spec.type
+        if not (takes_tensors and isinstance(tensor_type, TensorType)):
+            value.require_memory(spec, where)
         assert isinstance(tensor_type, TensorType), "what lies in the memory of a device is a tensor"
-        return _check_in_place(value.require_memory(spec, where), tensor_type, where, {} if sizes is None else sizes)
+        return _check_in_place(value, tensor_type, where, {} if sizes is None else sizes)
     if spec.memory != HOST and isinstance(spec.type, TensorType) and _find_memory(value) == spec.memory:
         return _check_in_place(value, spec.type, where, {} if sizes is None else sizes)
     return _convert(value, spec.type, where, {} if sizes is None else sizes)

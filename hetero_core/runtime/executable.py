@@ -70,6 +70,7 @@ class ExecutableNetwork:
         self.device = binding.device
         self.config = binding.config
         self.executable = executable
+        self.takes_tensors = executable.takes_tensors
         self.run: RunFunction = binding.run
         self.submit = binding.executor.submit
         self.to_host = binding.to_host
@@ -160,7 +161,9 @@ class ExecutableNetwork:
             plain = self._replacements.order(inputs, len(self.inputs))
         if plain is None and not is_by_name(inputs):
             return self.order_inputs(name_inputs(inputs, self.inputs, network=self.name))
-        return order_inputs(inputs, self.inputs, network=self.name, border=self.border) if plain is None else plain
+        if plain is not None:
+            return plain
+        return order_inputs(inputs, self.inputs, network=self.name, border=self.border, takes_tensors=self.takes_tensors)
 
     def create_limits(self) -> RunLimits | None:
         """Returns the limits of one run, None where neither MEMORY_LIMIT nor DEADLINE is set."""

@@ -229,9 +229,9 @@ class InferRequest:
         network = self._network
         spec, is_input = find_spec(name, (*network.inputs, *network.replaceable), network.outputs, network=network.name)
         if is_input:
-            self._inputs[name] = convert_value(value, spec, network=network.name)
+            self._inputs[name] = convert_value(value, spec, network=network.name, takes_tensors=network.takes_tensors)
             return
-        self._presets[name] = check_preset(value, spec, network=network.name)
+        self._presets[name] = check_preset(value, spec, network=network.name, takes_tensors=network.takes_tensors)
         self._ordered_presets = OrderedPresets(self._presets, network.all_outputs)
 
     def get_tensor(self, name: str) -> Any:

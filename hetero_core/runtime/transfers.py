@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.profile import Profile
-from hetero_core.runtime.device_tensor import DeviceTensor
+from hetero_core.runtime.device_tensor import DeviceTensor, name_place
 
 if TYPE_CHECKING:
     from hetero_core.runtime.executable import ExecutableNetwork
@@ -39,7 +39,7 @@ def bring_in(network: ExecutableNetwork, inputs: tuple[Any, ...], profile: Profi
 
     return tuple(
         value.array
-        if isinstance(value, DeviceTensor)
+        if isinstance(value, DeviceTensor) and not network.takes_tensors
         else value
         if spec.memory == HOST or value is None or spec.name in network.resident
         else place(value, spec)
@@ -52,7 +52,10 @@ def take_home(network: ExecutableNetwork, outputs: Any, profile: Profile | None,
     if not isinstance(outputs, tuple):
         return outputs
     if tensors:
-        outputs = tuple(_keep(tensors[index], value) if index in tensors else value for index, value in enumerate(outputs))
+        outputs = tuple(
+            _keep(network, tensors[index], value, spec) if index in tensors else value
+            for index, (value, spec) in enumerate(zip(outputs, network.all_outputs, strict=False))
+        )
     return tuple(
         value
         if spec.memory == HOST or value is None or spec.name in network.resident or isinstance(value, DeviceTensor)
@@ -61,7 +64,9 @@ def take_home(network: ExecutableNetwork, outputs: Any, profile: Profile | None,
     )
 
 
-def _keep(tensor: DeviceTensor, value: Any) -> DeviceTensor:
-    """Returns the caller's tensor with what the device has made."""
-    tensor.array = value
+def _keep(network: ExecutableNetwork, tensor: DeviceTensor, value: Any, spec: ValueSpec) -> Any:
+    """Returns the caller's tensor with what the device has made; what it has made where the tensor lies elsewhere."""
+    if value is tensor or name_place(network, spec) != tensor.place:
+        return value
+    tensor.keep(value)
     return tensor

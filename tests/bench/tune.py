@@ -1,4 +1,4 @@
-"""Prints the table of placement by measurement: what `hetero tune` chooses for twelve models of different kinds, and what it gains.
+"""Prints the table of placement by measurement: what `hetero tune` chooses for models of different kinds, and what it gains.
 
     python tests/bench/tune.py [MODEL ...] [--devices OPENVINO,ORT,CPU] [--budget 60] [--verify 5] [--json FILE]
 
@@ -111,6 +111,69 @@ def forest_model(rows: int = 256, *, convolutions: int = 0) -> onnx.ModelProto:
     return model
 
 
+def add_recurrence(writer: NetworkWriter, x: str, inputs: int, hidden: int) -> str:
+    """Adds an LSTM on (steps, 1, inputs); returns (steps, 1, hidden)."""
+    w = writer.draw_weight(1, 4 * hidden, inputs, deviation=inputs**-0.5)
+    r = writer.draw_weight(1, 4 * hidden, hidden, deviation=hidden**-0.5)
+    y, *_ = writer.add_node("LSTM", x, w, r, count=3, hidden_size=hidden)
+    return str(writer.add_node("Squeeze", y, writer.add_numbers(1)))
+
+
+def add_tower(writer: NetworkWriter, x: str, blocks: int, channels: int = 64) -> str:
+    """Adds convolutions behind a first one that makes the channels of an image."""
+    weight = writer.draw_weight(channels, 3, 3, 3, deviation=(2 / 27) ** 0.5)
+    x = str(writer.add_node("Relu", writer.add_node("Conv", x, weight, pads=[1] * 4, strides=[2, 2])))
+    for _ in range(blocks):
+        x = add_convolution(writer, x, channels)
+    return x
+
+
+def speech_model(steps: int = 100, hidden: int = 128) -> onnx.ModelProto:
+    """Returns convolutions over a spectrogram, and LSTMs over its frames, as recognizers of speech have them."""
+    writer = NetworkWriter("speech")
+    x = add_tower(writer, writer.add_input("x", (1, 3, 2 * steps, 80)), 6)
+    frames = writer.add_reshape(writer.add_node("Transpose", x, perm=[2, 0, 1, 3]), (steps, 1, 64 * 40))
+    x = writer.add_linear(frames, 64 * 40, hidden)
+    for _ in range(2):
+        x = add_recurrence(writer, x, hidden, hidden)
+    writer.add_output(writer.add_linear(x, hidden, 32), (steps, 1, 32))
+    return writer.build_model()
+
+
+def two_towers_model(steps: int = 100, hidden: int = 128) -> onnx.ModelProto:
+    """Returns an image's convolutions and a text's LSTMs, which know nothing of each other until their features are joined."""
+    writer = NetworkWriter("two_towers")
+    image = add_tower(writer, writer.add_input("image", (1, 3, 112, 112)), 5)
+    features = writer.add_node("Flatten", writer.add_node("GlobalAveragePool", image))
+    x = writer.add_input("text", (steps, 1, hidden))
+    for _ in range(2):
+        x = add_recurrence(writer, x, hidden, hidden)
+    last = writer.add_node("ReduceMean", x, axes=[0], keepdims=0)
+    joined = writer.add_node("Concat", features, last, axis=1)
+    writer.add_output(writer.add_linear(joined, 64 + hidden, 10), (1, 10))
+    return writer.build_model()
+
+
+def detector_model(size: int = 128, anchors: int = 3, most: int = 100) -> onnx.ModelProto:
+    """Returns convolutions that tell boxes and scores, and the suppression of boxes that overlap, as detectors end."""
+    writer = NetworkWriter("detector")
+    cells = (size // 2) ** 2
+    x = add_tower(writer, writer.add_input("x", (1, 3, size, size)), 5)
+    parts = []
+    for width, op_type in ((4, "Sigmoid"), (1, "Sigmoid")):
+        y = writer.add_node("Conv", x, writer.draw_weight(anchors * width, 64, 1, 1, deviation=0.05))
+        rows = writer.add_reshape(writer.add_node("Transpose", y, perm=[0, 2, 3, 1]), (1, cells * anchors, width))
+        parts.append(writer.add_node(op_type, rows))
+    scores = writer.add_node("Transpose", parts[1], perm=[0, 2, 1])
+    limits = [
+        writer.add_constant(np.array([value], kind)) for value, kind in ((most, np.int64), (0.5, np.float32), (0.5, np.float32))
+    ]
+    chosen = writer.add_node("NonMaxSuppression", parts[0], scores, *limits)
+    rows = writer.add_node("Gather", chosen, writer.add_index(2), axis=1)
+    writer.add_output(writer.add_node("Gather", parts[0], rows, axis=1), (1, "found", 4))
+    return writer.build_model()
+
+
 def named(name: str) -> Callable[[], onnx.ModelProto]:
     """Returns what makes a model of the speed benchmarks."""
     from speed.models import make_model
@@ -127,6 +190,9 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "int8_float": lambda: int8_model(8, 8),
     "trees_behind_rows": forest_model,
     "trees_behind_images": lambda: forest_model(convolutions=6),
+    "speech": speech_model,
+    "two_towers": two_towers_model,
+    "detector": detector_model,
 }
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from hetero_core.hookspecs import hookimpl
 
 requires_api = (1, 0)
+kind = "composer"
 
 
 @hookimpl

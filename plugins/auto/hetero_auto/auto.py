@@ -6,17 +6,18 @@ compiles behind it, and leaves when that is ready. Nothing of a request is lost,
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from hetero_auto.choosing import find_precision, list_installed, prefer_precision
+from hetero_auto.candidates import Candidates, ChildConfigs
+from hetero_auto.choosing import find_precision, list_installed
 from hetero_auto.loading import MemberSource, export_members, import_members
 from hetero_auto.multi import POLICY, POLICY_KEY, PROPERTIES
 from hetero_auto.startup import AutoExecutable, Wishes
 from hetero_core.composing.composer import Composer
-from hetero_core.composing.properties import PROPERTIES_KEY, configure_children, find_unavailable
+from hetero_core.composing.properties import PROPERTIES_KEY
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Payload, QueryResult, freeze_mapping
 from hetero_core.core import Core
 from hetero_core.devices.names import ListedDevice, parse_device_name
@@ -26,13 +27,13 @@ from hetero_core.errors import DeviceUnavailableError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
 
-logger = logging.getLogger(__name__)
-
 PRIORITIES_KEY = "MULTI_DEVICE_PRIORITIES"
 MEASURE_KEY = "AUTO_MEASURE"
 STARTUP_KEY = "ENABLE_STARTUP_FALLBACK"
 RUNTIME_KEY = "ENABLE_RUNTIME_FALLBACK"
 CUMULATIVE = "CUMULATIVE_THROUGHPUT"
+HINTS = ("INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT")
+"""Keys of several devices that AUTO takes without a list, too, and hands to those that know them."""
 
 
 class AutoDevice(Composer):
@@ -81,34 +82,48 @@ class AutoDevice(Composer):
         listed = tuple(entry for entry in entries if not entry.is_excluded)
         if listed:
             return tuple(entry for entry in listed if entry.device not in excluded)
-        installed = (ListedDevice(parse_device_name(name)) for name in list_installed(self._core, {}, itself=device.name))
+        installed = (ListedDevice(parse_device_name(name)) for name in list_installed(self._core, itself=device.name))
         return tuple(entry for entry in installed if entry.device not in excluded)
+
+    def _is_listed(self, device: DeviceName) -> bool:
+        """Says whether the list names devices; else they are all that are installed, and are created one by one."""
+        return any(not entry.is_excluded for entry in super().list_entries(device))
+
+    @hookimpl
+    def config_keys(self, device: DeviceName) -> Mapping[str, ConfigKey]:
+        """As of every composer; without a list those of its own, and the hints: whoever knows other keys is created later, if at all."""
+        if self._is_listed(device):
+            return super().config_keys(device)
+        return {**self.own_keys, **{name: ConfigKey(str, None, "Handed to the devices that have this key.") for name in HINTS}}
 
     @hookimpl
     def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
         """The answer of the first device that takes the whole network, else of the one that takes most of it."""
-        return self._rank(device, network, config)[1]
+        return self._explain(device, self._find_candidates(device, network, config)[0])
 
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
         """Loads the network on the device that serves first; the chosen one is loaded meanwhile."""
-        names, result, source = self._rank(device, network, config)
-        require_all_supported(device, network, result)
+        candidates, source = self._find_candidates(device, network, config)
         is_cumulative = config[HINT_KEY] == CUMULATIVE
+        starts_early = config[STARTUP_KEY] and not is_cumulative
+        quick = candidates.find_quick(self.load_seconds) if starts_early else next(iter(candidates), None)
+        if quick is None:
+            require_all_supported(device, network, self._explain(device, candidates))
         if is_cumulative:
             # Every device has as many streams as its part of the processors.
-            processors = config[THREADS_KEY] * config[STREAMS_KEY]
-            streams = max(1, processors // len(names))
+            processors, sharers = config[THREADS_KEY] * config[STREAMS_KEY], len(list(candidates))
+            streams = max(1, processors // sharers)
             whole = freeze_mapping({**config, THREADS_KEY: max(1, processors // streams), STREAMS_KEY: streams})
-            source = replace(source, config=whole, sharers=len(names))
+            source = replace(source, config=whole, sharers=sharers)
         wishes = Wishes(
             measure=config[MEASURE_KEY],
-            starts_early=config[STARTUP_KEY],
+            quick=quick if starts_early else None,
             falls_back=config[RUNTIME_KEY],
             is_cumulative=is_cumulative,
             policy=config[POLICY_KEY],
         )
-        return AutoExecutable.load(source, names, wishes, self.load_seconds)
+        return AutoExecutable.load(source, candidates, wishes, self.load_seconds)
 
     @hookimpl
     def export_network(self, executable: AutoExecutable) -> Payload:
@@ -120,33 +135,33 @@ class AutoDevice(Composer):
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
         """Imports the network on the device that was chosen when it was exported."""
-        children = self.usable_children(device)
-        configs = configure_children(self._core, device, children, config)
-        inputs, outputs, members = import_members(self._core, payload, config, configs, owner=device.name)
+        configs = ChildConfigs(self._core, device, self.list_children(device), config)
+        inputs, outputs, members, _ = import_members(self._core, payload, config, configs, owner=device.name)
         return AutoExecutable.of_members(str(device), inputs, outputs, members)
 
-    def _rank(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> tuple[list[str], QueryResult, MemberSource]:
-        """Returns the devices that take the whole network in order of preference, the query's answer, and where members come from."""
-        children = self.require_children(device)
-        unavailable = find_unavailable(self._core, children)
-        for child, reason in unavailable.items():
-            logger.warning("%s goes on without %s: %s", device, child, reason)
-        usable = [child for child in children if child not in unavailable]
-        if not usable:
-            reasons = "; ".join(f"{child}: {reason}" for child, reason in unavailable.items())
-            raise DeviceUnavailableError(f"device {device} is not available: no device of its list is: {reasons}")
-        configs = configure_children(self._core, device, children, config, unavailable=unavailable)
-        order = prefer_precision(self._core, usable, find_precision(network))
-        answers = {child: self._core.query_network(network, child, configs[child]) for child in order}
-        whole = [child for child in order if not answers[child].refused]
-        best = answers[whole[0] if whole else max(order, key=lambda child: len(answers[child].supported))]
-        result = QueryResult(freeze_mapping(dict.fromkeys(best.supported, str(device))), self._explain(best, answers))
-        entries = tuple(entry for entry in self.list_entries(device) if str(entry.device) in usable)
-        return whole, result, MemberSource(self._core, str(device), network, entries, config, configs, sharers=1)
+    def _find_candidates(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> tuple[Candidates, MemberSource]:
+        """Returns the devices that take the whole network, and where members come from. Raises: as `configure_children`, for a list."""
+        configs = ChildConfigs(self._core, device, self.require_children(device), config)
+        is_listed = self._is_listed(device)
+        for child in configs if is_listed else ():
+            with suppress(DeviceUnavailableError):
+                configs[child]
+        candidates = Candidates(self._core, network, configs, find_precision(network), title=str(device) if is_listed else "")
+        return candidates, MemberSource(self._core, str(device), network, self.list_entries(device), config, configs, sharers=1)
 
-    def _explain(self, best: QueryResult, answers: Mapping[str, QueryResult]) -> Mapping[str, str]:
-        """Returns refused node -> the reasons of all devices that refuse it."""
-        return freeze_mapping(
-            (name, "; ".join(f"{child}: {answer.refused[name]}" for child, answer in answers.items() if name in answer.refused))
-            for name in best.refused
-        )
+    def _explain(self, device: DeviceName, candidates: Candidates) -> QueryResult:
+        """Returns the answer of the first candidate, else of the device that takes most, with the reasons of all that were asked.
+
+        Raises: DeviceUnavailableError where no device works.
+        """
+        name = next(iter(candidates), None)
+        answers = {child: candidates.answers[child] for child in candidates.names if child in candidates.answers}
+        if not answers:
+            reasons = "; ".join(f"{child}: {reason}" for child, reason in candidates.unavailable.items())
+            raise DeviceUnavailableError(f"device {device} is not available: no device of its list is: {reasons}")
+        best = answers[max(answers, key=lambda child: len(answers[child].supported)) if name is None else name]
+        refused = {
+            node: "; ".join(f"{child}: {answer.refused[node]}" for child, answer in answers.items() if node in answer.refused)
+            for node in best.refused
+        }
+        return QueryResult(freeze_mapping(dict.fromkeys(best.supported, str(device))), freeze_mapping(refused))

@@ -1,10 +1,11 @@
-"""The order in which AUTO prefers devices: by what each takes of the network, by the network's precision, and by measurement."""
+"""The order in which AUTO prefers devices: by their kind, by the network's precision, and by measurement."""
 
 from __future__ import annotations
 
 import logging
 import platform
 from collections.abc import Sequence
+from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hetero_auto.members import Member
+from hetero_core.composing.readiness import warm_up
 from hetero_core.core import Core
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import HeteroError
@@ -22,29 +24,49 @@ logger = logging.getLogger(__name__)
 
 ROUNDS = 7
 SECONDS = 2.0
-"""Number of timed runs of each device, and seconds for all of them together, apart from the first run of each."""
+"""Number of timed runs of each device, and seconds for all of them together, apart from the first runs of each."""
+WARM_SECONDS = 10.0
+"""Seconds that a device has at most to compile the kernels that it goes on with, before it is timed."""
 
 _PRECISIONS = {"float32": "FP32", "float64": "FP64", "float16": "FP16", "bfloat16": "BF16"}
+_RANKS = {"accelerator": 0, "engine": 0, "processor": 1, "interpreter": 2}
+"""The kinds that a device's package may state; "composer" is for devices that are made of others or need a list."""
 
 
-def list_installed(core: Core, unavailable: dict[str, str], *, itself: str) -> tuple[str, ...]:
-    """Returns the devices that are installed, work, and are not made of others, for AUTO without a list.
+def list_installed(core: Core, *, itself: str) -> tuple[str, ...]:
+    """Returns the devices that are installed and not made of others, for AUTO without a list; some may not work.
 
     Accelerators and engines come first, then devices on the host's processor, then those that hold the interpreter's lock; by name.
-    The reasons of those that do not work are added to `unavailable`.
+    A device is created only where its package does not state its kind.
     """
-    ranks: dict[str, tuple[bool, bool, str]] = {}
+    ranks: dict[str, tuple[int, str]] = {}
     for name in core.device_names:
-        if name == itself:
-            continue
         try:
-            if any(key.is_arguments for key in core.config_keys(name).values()):
-                continue
-            is_host = core.get_metric(name, "DEVICE_ARCHITECTURE") == platform.machine()
-            ranks[name] = (core.get_metric(name, "HOLDS_INTERPRETER_LOCK"), is_host, name)
+            rank = None if name == itself else _rank(core, name)
         except HeteroError as error:
-            unavailable[name] = " ".join(str(error).split())
+            logger.debug("AUTO goes without %s: %s", name, error)
+            continue
+        if rank is not None:
+            ranks[name] = rank, name
     return tuple(sorted(ranks, key=lambda name: ranks[name]))
+
+
+def _rank(core: Core, name: str) -> int | None:
+    """Returns the place of a device's kind; None for one that is made of others. Raises: DeviceUnavailableError."""
+    kind = core.find_kind(name)
+    if kind in _RANKS or kind == "composer":
+        return _RANKS.get(kind)
+    if any(key.is_arguments for key in core.config_keys(name).values()):
+        return None
+    if core.get_metric(name, "HOLDS_INTERPRETER_LOCK"):
+        return _RANKS["interpreter"]
+    return _RANKS["processor" if core.get_metric(name, "DEVICE_ARCHITECTURE") == platform.machine() else "engine"]
+
+
+def holds_lock(core: Core, name: str) -> bool:
+    """Says whether a device holds the interpreter's lock while it computes; creates it only where its package does not tell."""
+    kind = core.find_kind(name)
+    return kind == "interpreter" if kind in _RANKS else bool(core.get_metric(name, "HOLDS_INTERPRETER_LOCK"))
 
 
 def find_precision(network: Network) -> str:
@@ -62,18 +84,14 @@ def find_precision(network: Network) -> str:
     return _PRECISIONS[max(nbytes, key=lambda dtype: nbytes[dtype])] if nbytes else "FP32"
 
 
-def prefer_precision(core: Core, names: Sequence[str], precision: str) -> list[str]:
-    """Returns the devices in their order, those before the others that compute in this precision by their own account.
+def lacks_precision(core: Core, name: str, precision: str) -> bool:
+    """Says whether a device computes in other precisions than this by its own account.
 
-    A device that names no precision at all, as one made of others, is taken to do so.
+    One that names no precision at all, as one made of others, is taken to compute in it.
     """
-
-    def lacks(name: str) -> bool:
-        capabilities = core.get_metric(name, "OPTIMIZATION_CAPABILITIES")
-        own = [capability for capability in capabilities if capability in {"INT8", *_PRECISIONS.values()}]
-        return bool(own) and precision not in own
-
-    return sorted(names, key=lacks)
+    capabilities = core.get_metric(name, "OPTIMIZATION_CAPABILITIES")
+    own = [capability for capability in capabilities if capability in {"INT8", *_PRECISIONS.values()}]
+    return bool(own) and precision not in own
 
 
 def measure_members(members: Sequence[Member], title: str) -> list[Member]:
@@ -84,7 +102,7 @@ def measure_members(members: Sequence[Member], title: str) -> list[Member]:
     seconds: dict[Member, list[float]] = {}
     for member in members:
         try:
-            _time_run(member)
+            warm_up(member.loaded, partial(_time_run, member), WARM_SECONDS)
         except HeteroError as error:
             logger.warning("%s cannot measure %s: %s", title, member.name, error)
         else:

@@ -1,7 +1,7 @@
 """PoolExecutable: a network loaded on several devices, each request on one of them.
 
 A request that is started goes to its device without a thread of ours; one whose caller waits runs on the caller's thread. Inputs and
-outputs are the host's, whatever memory a device has.
+outputs are the host's, whatever memory a device has; a tensor of the caller stays where the device that runs the request has its memory.
 """
 
 from __future__ import annotations
@@ -25,12 +25,18 @@ class PoolExecutable(Executable):
     """Hands each request to a member of the pool. `source` is None where the members came from a blob: no other one can be loaded."""
 
     source: MemberSource | None = None
+    takes_tensors = True
 
     def __init__(self, inputs: tuple[ValueSpec, ...], outputs: tuple[ValueSpec, ...], pool: Pool) -> None:
         self.inputs = inputs
         self.outputs = outputs
         self.pool = pool
-        self.pipeline_depth = max(sum(member.slots for member in pool.members), 1)
+        self.pipeline_depth = pool.count_runs()
+
+    def find_part(self, name: str) -> Any:
+        """Returns the first member."""
+        members = self.pool.members
+        return members[0].loaded if members else None
 
     def create_state(self) -> RequestState:
         """Returns working memory in which each member's is made when it is needed."""
@@ -69,7 +75,7 @@ class PoolExecutable(Executable):
             "EXECUTION_DEVICES": tuple(
                 dict.fromkeys(name for member in members for name in member.loaded.get_metric("EXECUTION_DEVICES"))
             ),
-            "OPTIMAL_NUMBER_OF_INFER_REQUESTS": max(sum(member.slots for member in members), 1),
+            "OPTIMAL_NUMBER_OF_INFER_REQUESTS": self.pool.count_runs(),
             "REQUESTS_OF_DEVICES": dict(self.pool.served),
             "REFERENCE_NODES": tuple(dict.fromkeys(name for one in members for name in one.loaded.get_metric("REFERENCE_NODES"))),
         }

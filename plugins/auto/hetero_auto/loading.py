@@ -9,11 +9,12 @@ from typing import Any
 from hetero_auto.members import Member
 from hetero_core.composing.blobs import export_part, import_part, spec_of_json, spec_to_json
 from hetero_core.composing.properties import MEASURING_KEY
-from hetero_core.composing.threads import share_processors
+from hetero_core.composing.threads import computes_on_host, share_processors
 from hetero_core.contract import Payload
 from hetero_core.core import Core
 from hetero_core.devices.config import LIMIT_KEYS
 from hetero_core.devices.names import ListedDevice
+from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.errors import BlobDamagedError
 from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec
@@ -27,7 +28,8 @@ REQUESTS_METRIC = "OPTIMAL_NUMBER_OF_INFER_REQUESTS"
 class MemberSource:
     """The arguments from which members are loaded: the network, the list, the configuration of the whole and of each device.
 
-    `sharers` is how many devices work at the same time, each with its part of the processors.
+    `sharers` is how many devices work at the same time, each with its part of the processors; those in `shared` count as one, and work in
+    turns on the same part.
     """
 
     core: Core
@@ -37,18 +39,33 @@ class MemberSource:
     config: Mapping[str, Any]
     configs: Mapping[str, Mapping[str, Any]]
     sharers: int
+    shared: frozenset[str] = frozenset()
+
+    @property
+    def processors(self) -> int:
+        """The number of processors of those that are shared."""
+        processors: int = self.config[THREADS_KEY] * self.config[STREAMS_KEY]
+        return max(processors // self.sharers, 1) if self.shared else 0
+
+    def count_processors(self, loaded: ExecutableNetwork) -> int:
+        """Returns how many of the shared processors a run takes; 0 for a device that shares none."""
+        if str(loaded.device) not in self.shared:
+            return 0
+        return min(max(loaded.config[THREADS_KEY] // loaded.config[STREAMS_KEY], 1), self.processors)
 
     def load(self, name: str) -> Member:
         """Returns the member of one device of the list. Raises: what the device raises, with a note."""
         index = next(place for place, entry in enumerate(self.entries) if str(entry.device) == name)
         entry, own = self.entries[index], self.configs[name]
-        threads = share_processors(self.core, name, self.config, own, sharers=self.sharers, requests=entry.count)
+        requests = self.processors if name in self.shared else entry.count
+        threads = share_processors(self.core, name, self.config, own, sharers=self.sharers, requests=requests)
         try:
             loaded = self.core.load_network(self.network, name, {**own, **threads})
         except Exception as error:
             error.add_note(f"while {self.owner} loaded network '{self.network.name}' on {name}")
             raise
-        return Member(loaded, entry.count or int(loaded.get_metric(REQUESTS_METRIC)), index)
+        slots = entry.count or int(loaded.get_metric(REQUESTS_METRIC))
+        return Member(loaded, slots, index, processors=self.count_processors(loaded))
 
     def load_all(self, names: Sequence[str]) -> list[Member]:
         """Returns a member for each device; where one fails, those before it are closed."""
@@ -63,13 +80,27 @@ class MemberSource:
         return members
 
 
+def find_shared(core: Core, entries: Sequence[ListedDevice]) -> frozenset[str]:
+    """Returns the devices without a count that compute on the host's processors, where there are several: there they take turns.
+
+    What they compute side by side takes as long as one after the other, so the faster one of them is not to wait for the others.
+    """
+    on_host = [str(entry.device) for entry in entries if entry.count is None and computes_on_host(core, str(entry.device))]
+    return frozenset(on_host if len(on_host) > 1 else ())
+
+
 def export_members(
     members: Sequence[Member], inputs: tuple[ValueSpec, ...], outputs: tuple[ValueSpec, ...], network: Network | None
 ) -> Payload:
     """Returns the payload of members: an index in JSON, and for each of them the blob of its own device."""
     sections: dict[str, Any] = {}
     rows = [
-        {**export_part(member.loaded, network, f"device/{place}", sections), "slots": member.slots, "index": member.index}
+        {
+            **export_part(member.loaded, network, f"device/{place}", sections),
+            "slots": member.slots,
+            "index": member.index,
+            "shares": bool(member.processors),
+        }
         for place, member in enumerate(members)
     ]
     fields = {
@@ -82,8 +113,10 @@ def export_members(
 
 def import_members(
     core: Core, payload: Payload, config: Mapping[str, Any], configs: Mapping[str, Mapping[str, Any]], *, owner: str
-) -> tuple[tuple[ValueSpec, ...], tuple[ValueSpec, ...], list[Member]]:
-    """Returns inputs, outputs and the members of a payload. Raises: BlobDamagedError, BlobMismatchError, what a device raises."""
+) -> tuple[tuple[ValueSpec, ...], tuple[ValueSpec, ...], list[Member], int]:
+    """Returns inputs, outputs, the members of a payload, and how many processors those share that share some.
+
+    Raises: BlobDamagedError, BlobMismatchError, what a device raises."""
     try:
         fields = json.loads(bytes(payload.sections["index"]))
         inputs, outputs = (tuple(spec_of_json(spec) for spec in fields[side]) for side in ("inputs", "outputs"))
@@ -94,15 +127,21 @@ def import_members(
         raise BlobDamagedError(f"the blob of {owner} has an index that cannot be read: {type(error).__name__}: {error}") from error
     steered = {name: config[name] for name in LIMIT_KEYS if config[name] is not None} | {MEASURING_KEY: config[MEASURING_KEY]}
     members: list[Member] = []
+    sharing = sum(bool(row.get("shares")) for row, *_ in rows)
+    sharers = len(rows) - max(sharing - 1, 0)
+    processors = max(config[THREADS_KEY] * config[STREAMS_KEY] // sharers, 1)
     try:
         for place, (row, device, slots, index) in enumerate(rows):
-            threads = share_processors(core, device, config, configs[device], sharers=len(rows), requests=slots)
+            shares = sharing > 1 and bool(row.get("shares"))
+            requests = processors if shares else slots
+            threads = share_processors(core, device, config, configs[device], sharers=sharers, requests=requests)
             loaded, _ = import_part(core, row, f"device/{place}", payload.sections, {**threads, **steered}, owner=owner)
-            members.append(Member(loaded, slots, index))
+            own = min(max(threads[THREADS_KEY] // threads[STREAMS_KEY], 1), processors) if shares else 0
+            members.append(Member(loaded, threads[STREAMS_KEY] if shares else slots, index, processors=own))
     except BaseException:
         close_all(member.loaded for member in members)
         raise
-    return inputs, outputs, members
+    return inputs, outputs, members, processors
 
 
 def close_all(networks: Any) -> None:

@@ -8,13 +8,20 @@ from typing import Any
 from hetero_core.contract import RunContext
 from hetero_core.runtime.executable import ExecutableNetwork
 
+TRIAL = 64
+"""Requests after which MEASURED tries a device again that has run none of them: it may have become faster, as with kernels that are
+compiled meanwhile. A device that is n times as slow as the fastest is tried n times as seldom, so that trials take a 64th of the time."""
+
 
 class Member:
     """A network loaded on one device, and how many requests at once it is given."""
 
-    def __init__(self, loaded: ExecutableNetwork, slots: int, index: int) -> None:
-        """`index` is the number of the device in the composer's list, for profiles."""
+    def __init__(self, loaded: ExecutableNetwork, slots: int, index: int, *, processors: int = 0) -> None:
+        """`index` is the number of the device in the composer's list, for profiles; `processors` is how many of those that the members
+        share a run on it takes, 0 where it shares none.
+        """
         self.loaded = loaded
+        self.processors = processors
         self.name = str(loaded.device)
         self.slots = slots
         self.index = index
@@ -25,12 +32,21 @@ class Member:
         self.is_closed = False
         self.seconds = 0.0
         """The seconds that a run takes, the latest ones counting most; 0 before the first."""
+        self.passed = 0
+        """The number of requests that others were given since its last one."""
+        self._is_stale = False
+
+    def grant(self) -> None:
+        """Notes that it is given a request."""
+        self.busy += 1
+        self._is_stale = self.passed >= TRIAL
+        self.passed = 0
 
     def note(self, seconds: float, *, succeeded: bool) -> None:
         """Takes the time of a run into account."""
         if succeeded:
             self.strikes = 0
-            self.seconds = seconds if self.seconds == 0 else 0.8 * self.seconds + 0.2 * seconds
+            self.seconds = seconds if self.seconds == 0 or self._is_stale else 0.8 * self.seconds + 0.2 * seconds
 
 
 class Home:
@@ -135,6 +151,11 @@ def choose_soonest(free: Sequence[Member], able: Sequence[Member], place: int) -
 
     One that has not run yet counts as the fastest. A member without a free place ends one run after `place` others.
     """
+
+    least = min(member.seconds for member in able)
+    overdue = [one for one in free if one.passed >= TRIAL and one.passed * least >= TRIAL * one.seconds]
+    if overdue:
+        return overdue[0]
 
     def estimate(member: Member) -> float:
         waits = 0.0 if member in free else member.seconds * (place + 1) / member.slots

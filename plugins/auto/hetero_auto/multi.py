@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from hetero_auto.executable import PoolExecutable
-from hetero_auto.loading import MemberSource, export_members, import_members
+from hetero_auto.loading import MemberSource, export_members, find_shared, import_members
 from hetero_auto.members import POLICIES
 from hetero_auto.pool import Pool
 from hetero_core.composing.composer import Composer
@@ -69,7 +69,7 @@ class MultiDevice(Composer):
         """Loads the network on each device."""
         source = self._describe_source(device, network, config)
         pool = Pool(str(device), POLICIES[config[POLICY_KEY]]())
-        pool.set_members(source.load_all([str(entry.device) for entry in source.entries]))
+        pool.set_members(source.load_all([str(entry.device) for entry in source.entries]), processors=source.processors)
         return MultiExecutable(pool, source, self)
 
     @hookimpl
@@ -82,15 +82,18 @@ class MultiDevice(Composer):
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
         """Imports the network on each device of the blob."""
         configs = configure_children(self._core, device, self.require_children(device), config)
-        inputs, outputs, members = import_members(self._core, payload, config, configs, owner=device.name)
+        inputs, outputs, members, processors = import_members(self._core, payload, config, configs, owner=device.name)
         pool = Pool(str(device), POLICIES[config[POLICY_KEY]]())
-        pool.set_members(members)
+        pool.set_members(members, processors=processors)
         return PoolExecutable(inputs, outputs, pool)
 
     def _describe_source(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> MemberSource:
         children = self.require_children(device)
         configs = configure_children(self._core, device, children, config)
-        return MemberSource(self._core, str(device), network, self.list_entries(device), config, configs, sharers=len(children))
+        entries = self.list_entries(device)
+        shared = find_shared(self._core, entries)
+        sharers = len(children) - max(len(shared) - 1, 0)
+        return MemberSource(self._core, str(device), network, entries, config, configs, sharers=sharers, shared=shared)
 
     def change_members(self, source: MemberSource, pool: Pool, text: str) -> MemberSource:
         """Puts the devices of another list in the place of those of the pool; those in both stay loaded. Returns the new source."""
@@ -106,7 +109,8 @@ class MultiDevice(Composer):
             member = member_of_device[str(entry.device)]
             member.index = index
             member.slots = entry.count or member.slots
-        pool.set_members([member_of_device[name] for name in listed])
+            member.processors = new.count_processors(member.loaded)
+        pool.set_members([member_of_device[name] for name in listed], processors=new.processors)
         return replace(new, owner=source.owner)
 
 

@@ -15,6 +15,7 @@ from time import perf_counter
 
 from hetero_auto.members import Member, Policy, Ticket
 from hetero_core.errors import ClosedError, DeadlineExceededError, MemoryLimitError, RequestCancelledError
+from hetero_core.runtime.run import Latch
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ class Pool:
         """`title` is the device's name, for messages. `replace_failed(member)` is asked for one more member, on the thread of the
         request that has failed on all there are."""
         self._title = title
+        self._processors = 0
         self._choose = choose
         self._replace_failed = replace_failed
         self._lock = threading.Lock()
@@ -39,15 +41,29 @@ class Pool:
         self._here = _Here()
         self._is_closed = False
         self.served: dict[str, int] = {}
+        self.has_entered, self.has_answered = Latch(), Latch()
+        """Open when the first request has come, and when the first one has ended."""
 
     @property
     def members(self) -> tuple[Member, ...]:
         """The members that get requests, in order of priority."""
         return self._members
 
-    def set_members(self, members: Sequence[Member]) -> None:
-        """Puts these in the place of those there are; one that goes ends what it runs and is closed then."""
+    def count_runs(self) -> int:
+        """Returns how many requests the members run at once."""
+        apart = sum(member.slots for member in self._members if not member.processors)
+        sharing = [member for member in self._members if member.processors]
+        if not sharing:
+            return max(apart, 1)
+        fitting = self._processors // min(member.processors for member in sharing)
+        return max(apart + min(sum(member.slots for member in sharing), fitting), 1)
+
+    def set_members(self, members: Sequence[Member], *, processors: int = 0) -> None:
+        """Puts these in the place of those there are; one that goes ends what it runs and is closed then. `processors` is how many those
+        have together that share some.
+        """
         with self._lock:
+            self._processors = processors
             gone = [member for member in self._members if member not in members]
             self._members = tuple(members)
             for member in members:
@@ -66,6 +82,8 @@ class Pool:
             if self._is_closed:
                 raise ClosedError(f"{self._title}: the network is closed; load it again")
             self._waiting.append(ticket)
+        if not self.has_entered.is_open:
+            self.has_entered.open()
         self._advance()
 
     def leave(self, ticket: Ticket, error: BaseException | None) -> bool:
@@ -83,11 +101,15 @@ class Pool:
             added = None if others else self._replace_failed(member)
             is_final = not others and added is None
         goes_on = self._end(ticket, member, succeeded=error is None, again=not is_final)
+        if not goes_on and not self.has_answered.is_open:
+            self.has_answered.open()
         self._advance()
         return goes_on
 
     def close(self) -> None:
         """Takes nothing more and closes the members; those in a run are closed after it."""
+        self.has_entered.open()
+        self.has_answered.open()
         with self._lock:
             self._is_closed = True
             members, self._members = self._members, ()
@@ -157,7 +179,9 @@ class Pool:
                 member = self._find_member(ticket, place)
                 if member is not None:
                     del self._waiting[place]
-                    member.busy += 1
+                    for other in self._members:
+                        other.passed += 1
+                    member.grant()
                     ticket.member, ticket.granted = member, perf_counter()
                     return ticket
                 if self._members and all(one in ticket.failed for one in self._members):
@@ -177,7 +201,12 @@ class Pool:
         home = ticket.home
         if home is not None and home.member in able:
             able = [home.member]
-        free = [member for member in able if member.busy < member.slots and (ticket.failed or not member.suspicions)]
+        left = self._processors - sum(one.busy * one.processors for one in self._members)
+        free = [
+            member
+            for member in able
+            if member.busy < member.slots and member.processors <= left and (ticket.failed or not member.suspicions)
+        ]
         member = self._choose(free, able, place) if free else None
         if home is not None and member is not None:
             home.member = member

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from itertools import chain, takewhile
 from time import perf_counter
 
+from hetero_auto.candidates import Candidates
 from hetero_auto.choosing import measure_members
 from hetero_auto.executable import PoolExecutable
 from hetero_auto.loading import MemberSource
@@ -23,13 +25,16 @@ from hetero_core.runtime.executors import Executor
 
 logger = logging.getLogger(__name__)
 
+_UNASKED_SECONDS, _FIRST_SECONDS = 0.2, 5.0
+"""Seconds that the chosen device waits for a first request, and for its answer."""
+
 
 @record(frozen=True, slots=True)
 class Wishes:
-    """The user's settings for AUTO's choice; each field is a configuration key."""
+    """The user's settings for AUTO's choice: configuration keys, and the device that serves until another one is chosen, None for none."""
 
     measure: bool
-    starts_early: bool
+    quick: str | None
     falls_back: bool
     is_cumulative: bool
     policy: str
@@ -55,34 +60,36 @@ class AutoExecutable(PoolExecutable):
         return AutoExecutable(inputs, outputs, pool)
 
     @staticmethod
-    def load(source: MemberSource, names: Sequence[str], wishes: Wishes, seconds_of_device: dict[str, float]) -> AutoExecutable:
-        """Returns the executable, ready for its first request; `names` are the devices in order of preference.
+    def load(source: MemberSource, candidates: Candidates, wishes: Wishes, seconds_of_device: dict[str, float]) -> AutoExecutable:
+        """Returns the executable, ready for its first request.
 
         Raises: what the last device raises where none can load the network.
         """
-        loader = _Loader(source, names, seconds_of_device)
+        loader = _Loader(source, candidates, seconds_of_device)
         pool = Pool(source.owner, POLICIES[wishes.policy](), loader.replace_failed if wishes.falls_back else lambda _: None)
         loader.pool = pool
-        is_open = len(names) > 1 and not wishes.is_cumulative
         if wishes.is_cumulative:
             pool.set_members(loader.load_all())
-        elif is_open and wishes.starts_early:
-            pool.set_members([loader.load_first(loader.order_by_speed())])
-        elif is_open and wishes.measure:
+        elif wishes.quick is not None:
+            others = (name for name in candidates if name != wishes.quick)
+            pool.set_members([loader.load_first(chain([wishes.quick], others))])
+        elif wishes.measure:
             loader.settle(measures=True)
         else:
-            pool.set_members([loader.load_first(names)])
+            pool.set_members([loader.load_first(candidates)])
         executable = AutoExecutable(source.network.inputs, source.network.outputs, pool, source)
-        chosen = pool.members[0].name
-        if is_open and wishes.starts_early and (wishes.measure or chosen != names[0]):
+        if wishes.quick is not None and (wishes.measure or pool.members[0].name != candidates.names[0]):
             # Held by what runs on it: the Core waits for the threads of executors that somebody holds.
             loader.executor = source.core.create_executor(source.owner, workers=1)
-            executable._settled = loader.executor.submit(lambda: loader.settle(measures=wishes.measure))
+            executable._settled = loader.executor.submit(lambda: loader.settle_meanwhile(measures=wishes.measure))
         return executable
 
     def wait_until_settled(self) -> None:
         """Returns when the chosen device is loaded, or cannot be."""
         if self._settled is not None:
+            # Whoever waits needs no first answer before.
+            self.pool.has_entered.open()
+            self.pool.has_answered.open()
             self._settled.result()
 
 
@@ -92,39 +99,50 @@ class _Loader:
     pool: Pool
     executor: Executor | None = None
 
-    def __init__(self, source: MemberSource, names: Sequence[str], seconds_of_device: dict[str, float]) -> None:
+    def __init__(self, source: MemberSource, candidates: Candidates, seconds_of_device: dict[str, float]) -> None:
         self._source = source
-        self._names = tuple(names)
+        self._candidates = candidates
         self._seconds = seconds_of_device
         self._lock = threading.RLock()
         self._used: set[str] = set()
 
-    def order_by_speed(self) -> list[str]:
-        """Returns the devices with the one first that loads fastest: by earlier loads of this Core, else the last of the list."""
-        fallback = list(reversed(self._names))
-        known = [name for name in self._names if name in self._seconds]
-        if len(known) < len(self._names):
-            fastest = next((name for name in fallback if not self._holds_lock(name)), fallback[0])
-        else:
-            fastest = min(known, key=lambda name: self._seconds[name])
-        return [fastest, *(name for name in self._names if name != fastest)]
-
-    def load_first(self, names: Sequence[str]) -> Member:
+    def load_first(self, names: Iterable[str]) -> Member:
         """Returns a member on the first of these devices that can load the network; each that cannot is named in a warning.
 
         Raises: what the last one raises.
         """
-        for name in names[:-1]:
-            member = self._try_load(name)
-            if member is not None:
-                return member
-        return self._load(names[-1])
+        remaining = iter(names)
+        name = next(remaining)
+        while True:
+            try:
+                return self._load(name)
+            except ClosedError:
+                raise
+            except HeteroError as error:
+                following = next(remaining, None)
+                if following is None:
+                    raise
+                self._warn(name, error)
+                name = following
 
     def load_all(self) -> list[Member]:
         """Returns a member for each device; those that fail are named in warnings. Raises: as `load_first`, where all fail."""
-        first = self.load_first(self._names)
-        rest = self._names[self._names.index(first.name) + 1 :]
-        return [first, *(member for member in map(self._try_load, rest) if member is not None)]
+        names = iter(self._candidates)
+        first = self.load_first(names)
+        return [first, *(member for member in map(self._try_load, names) if member is not None)]
+
+    def settle_meanwhile(self, *, measures: bool) -> None:
+        """As `settle`, while requests run; where the choice fails the devices that serve stay, with a warning.
+
+        The first request comes first: what is loaded beside it would take processors from it.
+        """
+        if self.pool.has_entered.wait(_UNASKED_SECONDS):
+            self.pool.has_answered.wait(_FIRST_SECONDS)
+        try:
+            self.settle(measures=measures)
+        except HeteroError as error:
+            serving = ", ".join(member.name for member in self.pool.members)
+            logger.warning("%s stays on %s, as its choice of a device failed: %s", self._source.owner, serving, error)
 
     def settle(self, *, measures: bool) -> None:
         """Loads the chosen device and lets it take the place of those that serve meanwhile; where none can, those stay."""
@@ -145,12 +163,13 @@ class _Loader:
             others = [member for member in self.pool.members if member is not failed]
             if others:
                 return others[0]
-            names = [name for name in self._names if name not in self._used]
-            if not names:
+            names = (name for name in self._candidates if name not in self._used)
+            following = next(names, None)
+            if following is None:
                 return None
             logger.warning("%s: %s failed in a run; the next device is loaded", self._source.owner, failed.name)
             try:
-                member = self.load_first(names)
+                member = self.load_first(chain([following], names))
             except HeteroError as error:
                 logger.warning("%s: no other device can load the network: %s", self._source.owner, error)
                 return None
@@ -158,17 +177,18 @@ class _Loader:
             return member
 
     def _choose_preferred(self) -> Member | None:
-        names = self._names[: self._names.index(self.pool.members[0].name)]
+        serving = self.pool.members[0].name
+        names = takewhile(lambda name: name != serving, self._candidates)
         return next((member for member in map(self._try_load, names) if member is not None), None)
 
     def _choose_measured(self) -> Member:
         serving = {member.name: member for member in self.pool.members}
-        loaded = (serving[name] if name in serving else self._try_load(name) for name in self._names)
+        loaded = (serving[name] if name in serving else self._try_load(name) for name in self._candidates)
         members = [member for member in loaded if member is not None]
         if not members:
             # All have failed, each with a warning: the error of the last one again.
-            return self._load(self._names[-1])
-        order = measure_members(members, self._source.owner)
+            return self._load(list(self._candidates)[-1])
+        order = measure_members(members, self._source.owner) if len(members) > 1 else members
         for member in members:
             if member is not order[0] and member.name not in serving:
                 self._used.discard(member.name)
@@ -182,8 +202,11 @@ class _Loader:
         except ClosedError:
             raise
         except HeteroError as error:
-            logger.warning("%s goes on without %s, which failed to load the network: %s", self._source.owner, name, error)
+            self._warn(name, error)
             return None
+
+    def _warn(self, name: str, error: HeteroError) -> None:
+        logger.warning("%s goes on without %s, which failed to load the network: %s", self._source.owner, name, error)
 
     def _load(self, name: str) -> Member:
         self._used.add(name)
@@ -191,6 +214,3 @@ class _Loader:
         member = self._source.load(name)
         self._seconds[name] = perf_counter() - began
         return member
-
-    def _holds_lock(self, name: str) -> bool:
-        return bool(self._source.core.get_metric(name, "HOLDS_INTERPRETER_LOCK"))

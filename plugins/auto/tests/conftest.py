@@ -39,12 +39,15 @@ class ScriptedDevice(PlainDevice):
         self.refused: tuple[str, ...] = ()
         self.capabilities = ("FP32",)
         self.streams = 4
+        self.memory: int | None = None
+        self.compiles_until = 0
         self.work: Callable[[], None] = lambda: None
         self.lock = threading.Lock()
 
     @hookimpl
     def metrics(self) -> Mapping[str, Any]:
-        return {"OPTIMIZATION_CAPABILITIES": self.capabilities, "RANGE_FOR_ASYNC_INFER_REQUESTS": (1, self.streams, 1)}
+        stated = {} if self.memory is None else {"DEVICE_TOTAL_MEM_SIZE": self.memory}
+        return {"OPTIMIZATION_CAPABILITIES": self.capabilities, "RANGE_FOR_ASYNC_INFER_REQUESTS": (1, self.streams, 1), **stated}
 
     @hookimpl
     def config_keys(self) -> Mapping[str, ConfigKey]:
@@ -84,6 +87,9 @@ class ScriptedExecutable(PlainExecutable):
         if is_broken or float(inputs[0].flat[0]) == device.poison:
             raise OSError("the driver fell over")
         return super().run(inputs, context)
+
+    def metrics(self) -> Mapping[str, Any]:
+        return {**super().metrics(), "SCRIPT_KERNELS_READY": lambda: len(self._device.runs) >= self._device.compiles_until}
 
     def close(self) -> None:
         self._device.closed += 1

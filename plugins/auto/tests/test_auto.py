@@ -15,6 +15,7 @@ from hetero_auto.choosing import find_precision
 
 from hetero_core import Core, Network, hookimpl
 from hetero_core.errors import (
+    ConfigKeyError,
     DeviceNameError,
     DeviceUnavailableError,
     InferenceError,
@@ -22,6 +23,7 @@ from hetero_core.errors import (
     UnsupportedNodesError,
 )
 from hetero_core.runtime.queue import AsyncInferQueue
+from hetero_core.testing.plain_device import PlainDevice
 
 LIMIT = 60
 Feed = Callable[[float], dict[str, Any]]
@@ -88,13 +90,59 @@ def test_auto_without_a_list_takes_all_installed_devices_but_excluded_ones(
     assert core.load_network(network, device, AT_ONCE).get_metric("EXECUTION_DEVICES") == (expected,)
 
 
+class Package:
+    """A package that states the kind of its device, and counts how often that is created; without a device it cannot work here."""
+
+    def __init__(self, kind: str, device: object = None) -> None:
+        self.kind, self.device, self.created = kind, device, 0
+
+    @hookimpl
+    def create_device(self) -> object:
+        self.created += 1
+        if self.device is None:
+            raise DeviceUnavailableError("no driver")
+        return self.device
+
+
+def test_auto_without_a_list_creates_devices_until_one_takes_the_network(core: Core, network: Network, feed: Feed) -> None:
+    for name in core.device_names:
+        if name not in ("AUTO", "HETERO"):
+            core.unregister_plugin(name)
+    broken, first = Package("accelerator"), Package("engine", PlainDevice())
+    second, host, slow = (
+        Package("engine", PlainDevice()),
+        Package("processor", PlainDevice()),
+        Package("interpreter", PlainDevice()),
+    )
+    packages = {"ENGINE2": second, "CARD": broken, "SLOW": slow, "HOST": host, "ENGINE1": first}
+    for name, package in packages.items():
+        core.register_plugin(name, package)
+    assert core.load_network(network, config=AT_ONCE).infer(feed(1))["y"].tolist() == [3]
+    assert {name: package.created for name, package in packages.items() if package.created} == {"CARD": 1, "ENGINE1": 1}
+    loaded = core.load_network(network)
+    loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
+    assert loaded.get_metric("EXECUTION_DEVICES") == ("ENGINE1",)
+    assert (host.created, second.created, slow.created) == (1, 0, 0)
+    excluded = core.load_network(network, "AUTO:-ENGINE1,-CARD", AT_ONCE)
+    assert excluded.get_metric("EXECUTION_DEVICES") == ("ENGINE2",)
+    with pytest.raises(ConfigKeyError, match="SCRIPT_LEVEL"):
+        core.load_network(network, "AUTO", {"SCRIPT_LEVEL": 3})
+
+
+def test_hint_of_several_devices_reaches_those_that_have_it_without_a_list(core: Core, network: Network) -> None:
+    loaded = core.load_network(network, "AUTO:-GPU", {**AT_ONCE, "INFERENCE_PRECISION_HINT": "f32"})
+    assert loaded.get_config("INFERENCE_PRECISION_HINT") == "f32"
+
+
 def test_unavailable_device_of_the_list_is_left_out_with_a_warning(
     core: Core, add_device: Any, network: Network, feed: Feed, caplog: pytest.LogCaptureFixture
 ) -> None:
     core.register_plugin("NONE", NoDevice())
     add_device("A")
     with caplog.at_level(logging.WARNING):
-        assert core.load_network(network, "AUTO:NONE,A").infer(feed(1))["y"].tolist() == [3]
+        loaded = core.load_network(network, "AUTO:NONE,A")
+        assert loaded.infer(feed(1))["y"].tolist() == [3]
+        loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
     assert "AUTO:NONE,A goes on without NONE" in caplog.text
     assert "no driver" in caplog.text
     with pytest.raises(DeviceUnavailableError, match="no device of its list is: NONE: .*no driver"):
@@ -154,6 +202,24 @@ def test_run_that_is_under_way_on_the_quick_device_ends_there(core: Core, add_de
     assert request.wait(LIMIT)
     assert request.get_tensor("y").tolist() == [12]
     assert (quick.closed, quick.runs, chosen.runs) == (1, [4], [1])
+
+
+def test_chosen_device_is_loaded_after_the_first_answer(
+    core: Core, add_device: Any, network: Network, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hetero_auto.startup._UNASKED_SECONDS", LIMIT)
+    monkeypatch.setattr("hetero_auto.startup._FIRST_SECONDS", LIMIT)
+    chosen, quick = add_device("CHOSEN"), add_device("QUICK")
+    quick.gate.clear()
+    loaded = core.load_network(network, "AUTO:CHOSEN,QUICK")
+    request = loaded.create_infer_request()
+    request.start_async(feed(4))
+    assert quick.entered.acquire(timeout=LIMIT)
+    assert not chosen.load_entered.is_set()
+    quick.gate.set()
+    assert request.wait(LIMIT)
+    assert chosen.load_entered.wait(LIMIT)
+    assert request.get_tensor("y").tolist() == [12]
 
 
 def test_chosen_device_that_fails_to_load_leaves_the_quick_one(
@@ -230,6 +296,24 @@ def test_fastest_device_is_chosen_by_measurement(
     loaded.executable.wait_until_settled()  # type: ignore[attr-defined]  # AUTO's own
     assert loaded.get_metric("EXECUTION_DEVICES") == ("B",)
     assert loaded.infer(feed(1))["y"].tolist() == [3]
+
+
+def test_device_is_timed_with_the_kernels_that_it_goes_on_with(
+    core: Core, add_device: Any, network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    first, second = add_device("A"), add_device("B")
+    first.compiles_until = 10
+
+    def work(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr("hetero_auto.choosing.perf_counter", lambda: now)
+    first.work = lambda: work(9e-3 if len(first.runs) <= first.compiles_until else 1e-3)
+    second.work = lambda: work(2e-3)
+    loaded = core.load_network(network, "AUTO:A,B", {**AT_ONCE, "AUTO_MEASURE": "YES"})
+    assert loaded.get_metric("EXECUTION_DEVICES") == ("A",)
 
 
 def test_all_devices_work_with_cumulative_throughput(core: Core, add_device: Any, network: Network, feed: Feed) -> None:

@@ -25,7 +25,12 @@ class _Request:
 
 
 class BatchExecutable(Executable):
-    """Gathers requests, runs them as one batch of the child, and gives each its part of the outputs."""
+    """Gathers requests, runs them as one batch of the child, and gives each its part of the outputs.
+
+    A request with tensors in the memory of a device is a batch of its own.
+    """
+
+    takes_tensors = True
 
     def __init__(
         self,
@@ -46,6 +51,10 @@ class BatchExecutable(Executable):
         self.pipeline_depth = size * self.slots
         self._runner = _Runner(child, axes)
         self.gatherer = Gatherer(self._runner.begin, size=size, slots=self.slots, seconds=seconds, title=str(child.device))
+
+    def find_part(self, name: str) -> ExecutableNetwork:
+        """Returns the network of the device."""
+        return self.child
 
     def create_state(self) -> object:
         """Returns what counts the request among those that may come."""
@@ -75,7 +84,7 @@ class BatchExecutable(Executable):
 
     def start(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
         """Puts a request among those that are gathered."""
-        rows, key = _describe(inputs, self.axes.inputs)
+        rows, key = (1, None) if context.tensors else _describe(inputs, self.axes.inputs)
         self.gatherer.add(Ticket(inputs, context, done, rows=max(rows, 1), key=key), alone=key is None)
 
     def metrics(self) -> Mapping[str, Any]:
@@ -144,6 +153,7 @@ class _Runner:
         parts = [None if one.context.profile is None else one.context.profile.of_part(str(child.device), 0) for one in batch]
         token = batch[0].context.token if len(batch) == 1 else None
         context = RunContext(state, profile=profile, token=token, limits=child.create_limits())
+        context.tensors = batch[0].context.tensors
         rows = sum(ticket.rows for ticket in batch)
 
         def end(outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:

@@ -6,7 +6,8 @@ import os
 
 from hetero_core.hookspecs import hookimpl
 
-requires_api = (1, 0)
+requires_api = (1, 1)
+kind = "accelerator"
 
 
 @hookimpl

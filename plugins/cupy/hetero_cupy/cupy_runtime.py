@@ -119,9 +119,14 @@ class CupyCard:
             if not isinstance(array, np.ndarray):
                 return self._adopt(array)
             result = self.xp.empty(array.shape, array.dtype)
-            if array.nbytes:
-                self._copies.write(np.ascontiguousarray(array), int(result.data.ptr), current=self.xp.cuda.get_current_stream())
+            self.fill(result, array)
         return result
+
+    def fill(self, target: Any, array: np.ndarray[Any, Any]) -> None:
+        """Copies an array into one of its size."""
+        if array.nbytes:
+            with self.xp.cuda.Device(self._index):
+                self._copies.write(np.ascontiguousarray(array), int(target.data.ptr), current=self.xp.cuda.get_current_stream())
 
     def _adopt(self, array: Any) -> Any:
         adopted = self.xp.from_dlpack(array)

@@ -238,12 +238,17 @@ class GpuDevice:
         return array if array is None else self._card(device).to_host(array)
 
     @hookimpl
-    def from_host(self, device: DeviceName, array: Any, spec: ValueSpec) -> Any:
-        """Returns a copy on the card; an array that lies there already is taken as it is."""
+    def from_host(self, device: DeviceName, array: Any, spec: ValueSpec, target: Any) -> Any:
+        """Returns a copy on the card, in `target` where there is one; an array that lies there already is taken as it is."""
         card = self._card(device)
         if isinstance(array, list):
-            return [self.from_host(device, element, spec) for element in array]
-        return array if array is None or card.owns(array) else card.from_host(array)
+            return [self.from_host(device, element, spec, None) for element in array]
+        if array is None or card.owns(array):
+            return array
+        if target is None:
+            return card.from_host(array)
+        card.fill(target, array)
+        return target
 
     @hookimpl
     def close_device(self) -> bool:

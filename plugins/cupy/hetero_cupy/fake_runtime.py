@@ -160,6 +160,12 @@ class FakeCard:
         self.copies.append(("from_host", array.nbytes))
         return FakeArray(self._home, np.array(array))
 
+    def fill(self, target: FakeArray, array: np.ndarray[Any, Any]) -> None:
+        """Copies into it."""
+        self._refuse_while_recording("write")
+        self.copies.append(("from_host", array.nbytes))
+        self._home.unwrap(target)[...] = array
+
     def _refuse_while_recording(self, what: str) -> None:
         # A stream is recorded in CuPy's relaxed mode: what other threads do meanwhile is none of it.
         if getattr(self._own, "is_recording", False):

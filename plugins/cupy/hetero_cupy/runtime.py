@@ -72,6 +72,9 @@ class Card(Protocol):
     def from_host(self, array: HostArray) -> Array:
         """Returns a copy on the card, complete for whatever `use` and `to_host` see later; the host's array may be changed at once."""
 
+    def fill(self, target: Array, array: HostArray) -> None:
+        """Copies an array into one of its size on the card; as complete as `from_host`."""
+
     def owns(self, value: Any) -> bool:
         """Says whether a value is an array in this card's memory."""
 

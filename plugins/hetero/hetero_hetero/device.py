@@ -29,6 +29,8 @@ from hetero_hetero.placement.choice import (
     DISTRIBUTION_KEY,
     INPUTS_KEY,
     MEMORY_KEY,
+    OBJECTIVE_KEY,
+    OBJECTIVES,
     PIPELINE,
     PLACEMENT_KEY,
     PLACEMENTS,
@@ -86,6 +88,13 @@ OWN_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
             choices=PLACEMENTS,
         ),
         BUDGET_KEY: ConfigKey(float, 30.0, "The seconds that MEASURED may measure, where no earlier measurement is kept.", least=0),
+        OBJECTIVE_KEY: ConfigKey(
+            str,
+            OBJECTIVES[0],
+            "Whether MEASURED seeks the least time of one run, or the least time for each of several requests that overlap.",
+            choices=OBJECTIVES,
+            added_later=True,
+        ),
         INPUTS_KEY: ConfigKey(str, "", "An .npz file with the inputs for the runs of MEASURED; empty: they are drawn."),
         MEMORY_KEY: ConfigKey(
             dict, None, 'What devices may hold, {"GPU.0": "8GB"}: the network is cut into a pipeline of parts that fit.'

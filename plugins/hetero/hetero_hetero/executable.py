@@ -21,6 +21,7 @@ from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.plan import Plan
 from hetero_core.profile import Profile
+from hetero_core.runtime.device_tensor import DeviceTensor
 from hetero_core.runtime.door import fits_shape
 from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_core.runtime.transfers import move_value
@@ -28,6 +29,7 @@ from hetero_hetero.executed import list_steps
 from hetero_hetero.routing import Transfer, find_dead_slots, find_homes, plan_route
 from hetero_hetero.schedule import Flow, plan_schedule
 from hetero_hetero.shares import find_lane
+from hetero_hetero.tensors import enter_tensors, leave_tensors, select_tensors
 
 Submit = Callable[[Callable[[], None]], object]
 
@@ -54,6 +56,8 @@ class _Readers:
 
 class HeteroExecutable(Executable):
     """The stages of a plan, loaded. `constants` are the outputs of the network that no stage makes."""
+
+    takes_tensors = True
 
     def __init__(
         self,
@@ -113,6 +117,14 @@ class HeteroExecutable(Executable):
         self._plan_route()
         return {name: stage for name, (stage, _) in homes.items()}
 
+    def find_part(self, name: str) -> ExecutableNetwork | None:
+        """Returns the first stage that reads an input, or makes an output, in a memory of its own or of a device in it."""
+        for stage in self.stages:
+            specs = [spec for spec in (*stage.all_inputs, *stage.all_outputs) if spec.name == name]
+            if any(spec.memory != HOST or stage.takes_tensors for spec in specs):
+                return stage
+        return None
+
     def loaded_parts(self) -> tuple[tuple[ExecutableNetwork, Network | None], ...]:
         """Returns each stage with the network that it runs; None where it came from its device's own blob."""
         return self._loaded
@@ -142,7 +154,14 @@ class HeteroExecutable(Executable):
                 self._run_step(index, slots, context)
                 for slot in dead:
                     slots[slot] = None
-        return tuple([slots[slot] for slot in self._route.outputs])
+        return self._take_outputs(slots, context)
+
+    def _take_outputs(self, slots: list[Any], context: RunContext) -> tuple[Any, ...]:
+        """Returns the outputs by position, those for which the caller has set a tensor in it."""
+        if not context.tensors:
+            return tuple([slots[slot] for slot in self._route.outputs])
+        names = [spec.name for spec in self.outputs]
+        return leave_tensors(slots, self._route.outputs, names, context.tensors, context.profile)
 
     def _fill_slots(self, inputs: tuple[Any, ...], context: RunContext) -> list[Any]:
         """Returns the slots of a run with its inputs and constants in place, also where they are needed elsewhere."""
@@ -150,6 +169,9 @@ class HeteroExecutable(Executable):
         slots = self._empty.copy()
         for slot, value in zip(route.inputs, inputs, strict=True):
             slots[slot] = value
+        if context.tensors or DeviceTensor in map(type, inputs):
+            names = [spec.name for spec in self.inputs]
+            enter_tensors(slots, route, names, self.stages, context.tensors, context.profile)
         if route.first_transfers:
             _move(route.first_transfers, slots, context.profile)
         return slots
@@ -177,7 +199,7 @@ class HeteroExecutable(Executable):
 
     def _run_step(self, index: int, slots: list[Any], context: RunContext) -> None:
         """Runs one stage: takes its inputs out of the slots, keeps its outputs, moves them where they are needed elsewhere."""
-        inner = self._open_step(index, context)
+        inner = self._open_step(index, slots, context)
         try:
             results = self.stages[index].run(tuple([slots[slot] for slot in self._route.steps[index].inputs]), inner)
             self._end_step(index, results, slots, inner)
@@ -185,11 +207,14 @@ class HeteroExecutable(Executable):
             self._note_step(index, error)
             raise
 
-    def _open_step(self, index: int, context: RunContext) -> RunContext:
+    def _open_step(self, index: int, slots: Sequence[Any], context: RunContext) -> RunContext:
         """Returns the context of a stage's run within that of the whole."""
         states: Any = context.state
         profile = None if context.profile is None else context.profile.of_part(str(self.stages[index].device), index)
-        return RunContext(states[index], profile=profile, token=context.token, limits=context.limits)
+        inner = RunContext(states[index], profile=profile, token=context.token, limits=context.limits)
+        if context.tensors and self.stages[index].takes_tensors:
+            inner.tensors = select_tensors(slots, self._route.steps[index])
+        return inner
 
     def _end_step(self, index: int, results: Any, slots: list[Any], inner: RunContext) -> None:
         """Keeps the outputs of a stage, and moves them where they are needed elsewhere."""
@@ -218,7 +243,7 @@ class HeteroExecutable(Executable):
             raise PluginError(f"device {self.stages[index].device} returned {found}; expected a tuple of {len(wanted)} outputs")
         for position, value in enumerate(results):
             host_type = wanted[position]
-            if host_type is not None and not _is_plainly(value, *host_type):
+            if host_type is not None and not _is_plainly(value, *host_type) and not isinstance(value, DeviceTensor):
                 value = _check_tensor(value, host_type[0], self.stages[index], position)
             slots[targets[position]] = value
         watch = self.stages[index].shape_watch
@@ -281,7 +306,14 @@ def _check_tensor(value: Any, dtype: np.dtype[Any], stage: ExecutableNetwork, po
 
 def _move(transfers: Sequence[Transfer], slots: list[Any], profile: Profile | None) -> None:
     for transfer in transfers:
-        value = slots[transfer.source]
+        value, target = slots[transfer.source], slots[transfer.target]
+        if target is not None:
+            # A tensor of the caller, or the array of one.
+            if type(target) is not DeviceTensor:
+                continue
+            if target.place == transfer.places[0]:
+                target.keep(value)
+                continue
         slots[transfer.target] = move_value(value, transfer.move, profile, transfer.value, transfer.origin, transfer.readers)
 
 

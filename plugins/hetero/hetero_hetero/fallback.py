@@ -123,6 +123,10 @@ class GuardedExecutable(Executable):
         self.inputs, self.outputs = self._own.inputs, self._own.outputs
         self.pipeline_depth, self.settable_keys = self._own.pipeline_depth, self._own.settable_keys
 
+    def find_part(self, name: str) -> Any:
+        """Returns the part of the stage's own executable, where it has parts."""
+        return self._own.find_part(name)
+
     def create_state(self) -> _State:
         """Returns working memory; on the stage's own device as long as that serves."""
         return _State(None if self._serving is not None else self._own.create_state())
@@ -344,7 +348,9 @@ def _state_of(context: RunContext) -> _State:
 
 
 def _with_state(context: RunContext, state: object) -> RunContext:
-    return RunContext(state, outputs=context.outputs, profile=context.profile, token=context.token, limits=context.limits)
+    inner = RunContext(state, outputs=context.outputs, profile=context.profile, token=context.token, limits=context.limits)
+    inner.tensors = context.tensors
+    return inner
 
 
 def _describe(error: Exception) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from hetero_core.errors import PluginError
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.records import record
+from hetero_core.runtime.device_tensor import name_place
 from hetero_core.runtime.executable import ExecutableNetwork
 
 Copy = Callable[[Any], Any]
@@ -21,12 +22,16 @@ Copy = Callable[[Any], Any]
 
 @record(frozen=True, slots=True)
 class Transfer:
-    """One copy between two memories: from the device `origin` to the devices `readers`; HOST stands for the caller of the network."""
+    """One copy between two memories: from the device `origin` to the devices `readers`; HOST stands for the caller of the network.
+
+    `places` are both memories as all plugins know them.
+    """
 
     value: str
     source: int
     target: int
     move: Copy
+    places: tuple[str, str]
     origin: str = HOST
     readers: tuple[str, ...] = ()
 
@@ -75,7 +80,9 @@ class _Slots:
         if slot is None:
             slot = self.numbers[spec.name, memory] = len(self.numbers)
             move = _join_moves(spec, None if home == HOST else to_host, None if memory == HOST else from_host)
-            self.transfers.setdefault(stage, []).append(Transfer(spec.name, self.numbers[spec.name, home], slot, move))
+            self.transfers.setdefault(stage, []).append(
+                Transfer(spec.name, self.numbers[spec.name, home], slot, move, (home, memory))
+            )
         return slot
 
 
@@ -99,8 +106,8 @@ def plan_route(
     fixed = tuple((slots.make(name, HOST, None, None), array) for name, array in constants.items())
     read, written = [], []
     for index, stage in enumerate(stages):
-        read.append(tuple(slots.find(spec, _name_memory(stage, spec), stage.from_host) for spec in stage.inputs))
-        written.append(tuple(slots.make(spec.name, _name_memory(stage, spec), index, stage.to_host) for spec in stage.outputs))
+        read.append(tuple(slots.find(spec, name_place(stage, spec), stage.from_host) for spec in stage.inputs))
+        written.append(tuple(slots.make(spec.name, name_place(stage, spec), index, stage.to_host) for spec in stage.outputs))
     results = tuple(slots.find(spec, _name_outer(spec, [(stage, stage.outputs) for stage in stages]), None) for spec in outputs)
     _name_ends(slots.transfers, [str(stage.device) for stage in stages], read, results)
     steps = tuple(
@@ -114,17 +121,12 @@ def plan_route(
     return Route(first, tuple(slots.transfers.get(None, ())), steps, results, fixed, tuple(readers))
 
 
-def _name_memory(stage: ExecutableNetwork, spec: ValueSpec) -> str:
-    """Returns the memory of a value as all plugins know it: two that name theirs alike do not understand each other's arrays."""
-    return spec.memory if spec.memory == HOST else f"{stage.provenance.distribution}/{spec.memory}"
-
-
 def _name_outer(spec: ValueSpec, sides: Sequence[tuple[ExecutableNetwork, Sequence[ValueSpec]]]) -> str:
     """Returns the memory of an input or output of the whole, which is the host's or that of the stage that has it."""
     if spec.memory == HOST:
         return HOST
     holders = (stage for stage, specs in sides if any((own.name, own.memory) == (spec.name, spec.memory) for own in specs))
-    return _name_memory(next(holders), spec)
+    return name_place(next(holders), spec)
 
 
 def _find_mover(spec: ValueSpec, stages: Sequence[ExecutableNetwork]) -> Copy | None:
@@ -141,7 +143,7 @@ def find_homes(stages: Sequence[ExecutableNetwork], output_of_input: Mapping[str
 
     An output that gives several inputs is left to the host.
     """
-    memory_of_output = {spec.name: _name_memory(stage, spec) for stage in stages for spec in stage.outputs if spec.memory != HOST}
+    memory_of_output = {spec.name: name_place(stage, spec) for stage in stages for spec in stage.outputs if spec.memory != HOST}
     given = Counter(output_of_input.values())
     homes = {}
     for name, output in output_of_input.items():
@@ -150,7 +152,7 @@ def find_homes(stages: Sequence[ExecutableNetwork], output_of_input: Mapping[str
             (stage, spec.memory)
             for stage in stages
             for spec in stage.inputs
-            if spec.name == name and _name_memory(stage, spec) == memory
+            if spec.name == name and name_place(stage, spec) == memory
         ]
         if memory is not None and readers and given[output] == 1:
             homes[name] = readers[0]

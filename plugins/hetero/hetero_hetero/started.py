@@ -81,14 +81,21 @@ class StartingExecutable(HeteroExecutable):
             self._begin_stage(index, slots, context, partial(_end, partial(release, index), end))
 
         def tell(error: BaseException | None) -> None:
-            outputs = None if error is not None else tuple([slots[slot] for slot in self._route.outputs])
-            done(outputs, error)
+            if error is not None:
+                done(None, error)
+                return
+            try:
+                outputs = self._take_outputs(slots, context)
+            except BaseException as failure:  # noqa: BLE001  # told to whoever waits, as an error of the run
+                done(None, failure)
+                return
+            done(outputs, None)
 
         StartedFlow(self._schedule, begin, context.token, tell).go_on()
 
     def _begin_stage(self, index: int, slots: list[Any], context: RunContext, end: End) -> None:
         """Hands a stage to its device, or to a thread that computes it; `end` is called once its outputs are where they are needed."""
-        stage, inner = self.stages[index], self._open_step(index, context)
+        stage, inner = self.stages[index], self._open_step(index, slots, context)
         values = tuple([slots[slot] for slot in self._route.steps[index].inputs])
 
         def finish(results: tuple[Any, ...] | None, error: BaseException | None) -> None:

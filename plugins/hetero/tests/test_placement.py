@@ -108,6 +108,17 @@ def test_second_core_measures_nothing_until_it_is_asked_to(core: Core, read: Rea
         assert not measure(other, network, HETERO_MIN_SUBGRAPH_SIZE=2, HETERO_PLACEMENT_BUDGET=0)[0].is_kept
 
 
+def test_overlapping_requests_are_measured_apart_from_single_ones(core: Core, read: Read) -> None:
+    register(core, PRODUCTS=SlowDevice("Relu"), SIGNS=SlowDevice("MatMul"))
+    network = read(CHAIN)
+    asked = {"HETERO_PLACEMENT_OBJECTIVE": "THROUGHPUT", "NUM_STREAMS": 2, "HETERO_PLACEMENT_BUDGET": 2}
+    placement, _ = measure(core, network, **asked)
+    assert [(candidate.title, candidate.error) for candidate in placement.candidates][:2] == [("PRODUCTS", ""), ("SIGNS", "")]
+    assert all(candidate.rounds for candidate in placement.candidates[:2])
+    assert measure(core, network, **asked)[0].is_kept
+    assert not measure(core, network, HETERO_PLACEMENT_BUDGET=0)[0].is_kept
+
+
 def test_pins_of_the_network_hold(core: Core, read: Read) -> None:
     register(core, PRODUCTS=SlowDevice("Relu"), SIGNS=SlowDevice("MatMul"))
     network = read(CHAIN).with_affinity({"m1": "SIGNS"})

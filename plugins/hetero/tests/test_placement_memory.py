@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import onnx.parser
 import pytest
 from hetero_hetero.placement.memory import read_limits
 
-from hetero_core import Core, ExecutableNetwork, Network
+from hetero_core import Core, ExecutableNetwork, Network, hookimpl
 from hetero_core.errors import ConfigValueError, DeviceMemoryError
 from hetero_core.plan import Plan
 from hetero_core.testing.plain_device import PlainDevice
@@ -54,6 +54,24 @@ def test_devices_are_filled_in_their_order(plain: Core) -> None:
         ("TWO", 512, 32, 64, 1_000_000),
     ]
     assert plan.pins == {}
+
+
+def test_device_that_is_not_named_holds_what_its_metric_says(core: Core) -> None:
+    class SmallDevice(PlainDevice):
+        @hookimpl
+        def metrics(self) -> Mapping[str, object]:
+            return {"DEVICE_TOTAL_MEM_SIZE": 700}
+
+    core.register_plugin("ONE", SmallDevice())
+    core.register_plugin("TWO", PlainDevice())
+    for asked in ({"HETERO_MEMORY": {}}, {"HETERO_MEMORY": {"TWO": "1MB"}}):
+        plan = core.query_network(read_chain(core), "HETERO:ONE,TWO", asked).plan
+        assert plan is not None
+        held = plan.memory[0]
+        assert (held.device, held.weights, held.limit) == ("ONE", 512, 700)
+    raised = core.query_network(read_chain(core), "HETERO:ONE,TWO", {"HETERO_MEMORY": {"ONE": "2KB"}}).plan
+    assert raised is not None
+    assert set(raised.device_of_node.values()) == {"ONE"}
 
 
 def test_network_that_the_first_device_holds_stays_there(plain: Core) -> None:

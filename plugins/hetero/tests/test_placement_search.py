@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -48,10 +49,11 @@ def find_least(costs: CostTable, seconds: float) -> float:
     return seconds
 
 
-def test_regret_on_small_graphs_is_at_most_five_percent() -> None:
+@pytest.mark.parametrize(("is_pipeline", "graphs"), [(False, GRAPHS), (True, 60)])
+def test_regret_on_small_graphs_is_at_most_five_percent(is_pipeline: bool, graphs: int) -> None:
     regrets = {}
-    for seed in range(GRAPHS):
-        costs = draw_costs(seed)
+    for seed in range(graphs):
+        costs = replace(draw_costs(seed), is_pipeline=is_pipeline)
         proposed = propose_placements(costs, count=1)[0].seconds
         regrets[seed] = proposed / find_least(costs, proposed) - 1
     assert {seed: regret for seed, regret in regrets.items() if regret > 0.05} == {}
@@ -73,6 +75,17 @@ def test_chain_goes_where_each_segment_is_fast_unless_moving_costs_more() -> Non
     assert best.seconds == 10 + 1 + 10
     dear = CostTable(("A", "B"), seconds, flows, {("A", "B"): Transfer(0.0, 1.0), ("B", "A"): Transfer(0.0, 1.0)})
     assert propose_placements(dear, count=1)[0].seconds == pytest.approx(60)
+
+
+def test_overlapping_requests_are_as_fast_as_the_fullest_lane() -> None:
+    # Four equal segments in a chain: one request gains nothing by a second device, overlapping ones do.
+    table = CostTable(("A", "B"), ({"A": 1.0, "B": 1.0},) * 4, tuple((index, (index + 1,), 0) for index in range(3)), overhead=0.1)
+    assert propose_placements(table, count=1)[0].seconds == pytest.approx(4.1)
+    best = propose_placements(replace(table, is_pipeline=True), count=1)[0]
+    assert best.seconds == pytest.approx(2.1)
+    assert sorted(best.placement) == ["A", "A", "B", "B"]
+    one_lane = replace(table, is_pipeline=True, lanes={"A": "interpreter", "B": "interpreter"})
+    assert propose_placements(one_lane, count=1)[0].seconds == pytest.approx(4.1)
 
 
 def test_segment_without_any_device_gives_no_proposal() -> None:

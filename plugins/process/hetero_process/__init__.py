@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from hetero_core.core import Core
 
 
+kind = "composer"
+
+
 @hookimpl
 def create_device(core: Core, name: str) -> object:
     """Returns the device; a process starts with the first question about what stands behind the colon.

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from hetero_core.core import Core
     from hetero_ray.data import predict
 
+kind = "composer"
 __all__ = ["create_device", "predict"]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from hetero_core.hookspecs import hookimpl
 
 requires_api = (1, 0)
+kind = "interpreter"
 
 
 @hookimpl

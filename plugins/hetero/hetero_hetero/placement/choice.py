@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from hetero_core.contract import freeze_mapping
+from hetero_core.devices.threads import STREAMS_KEY
 from hetero_core.errors import ConfigValueError
 from hetero_core.plan import HeldMemory, Placement
 from hetero_core.records import record
@@ -18,12 +19,14 @@ logger = logging.getLogger(__name__)
 PLACEMENT_KEY = "HETERO_PLACEMENT"
 BUDGET_KEY = "HETERO_PLACEMENT_BUDGET"
 INPUTS_KEY = "HETERO_PLACEMENT_INPUTS"
+OBJECTIVE_KEY = "HETERO_PLACEMENT_OBJECTIVE"
 MEMORY_KEY = "HETERO_MEMORY"
 DISTRIBUTION_KEY = "MODEL_DISTRIBUTION_POLICY"
 PIPELINE = "PIPELINE_PARALLEL"
-PLACING_KEYS = (PLACEMENT_KEY, BUDGET_KEY, INPUTS_KEY, MEMORY_KEY, DISTRIBUTION_KEY)
+PLACING_KEYS = (PLACEMENT_KEY, BUDGET_KEY, INPUTS_KEY, OBJECTIVE_KEY, MEMORY_KEY, DISTRIBUTION_KEY)
 """Keys of placement, which the splits that are measured and the branches of an If do not get."""
 PLACEMENTS = ("PRIORITY", "MEASURED", "MEASURED_ANEW")
+OBJECTIVES = ("LATENCY", "THROUGHPUT")
 
 
 @record(frozen=True, slots=True)
@@ -73,12 +76,14 @@ def _find_placement(task: SplitTask, config: Mapping[str, Any]) -> Placement:
     from hetero_hetero.placement.kept import identify_task, read_placement, write_placement
     from hetero_hetero.placement.measured import place_by_measurement
 
-    key = identify_task(task)
+    # As many requests at once as the loaded network is to serve; of one at a time the time is what counts.
+    streams = config[STREAMS_KEY] if config[OBJECTIVE_KEY] == OBJECTIVES[1] else 0
+    key = identify_task(task, streams=streams)
     kept = None if config[PLACEMENT_KEY] == PLACEMENTS[2] else read_placement(key, task)
     if kept is not None:
         logger.info("the placement of network '%s' was measured before", task.network.name)
         return kept
-    placement = place_by_measurement(task, find_inputs(task.network, config[INPUTS_KEY]), config[BUDGET_KEY])
+    placement = place_by_measurement(task, find_inputs(task.network, config[INPUTS_KEY]), config[BUDGET_KEY], streams=streams)
     if placement.chosen is not None and placement.candidates[placement.chosen].rounds:
         write_placement(key, placement)
     return placement

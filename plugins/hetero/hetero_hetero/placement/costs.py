@@ -75,8 +75,10 @@ def build_costs(
     twins: Sequence[int],
     found: Measurements,
     flows: Sequence[tuple[int, tuple[int, ...], int]],
+    *,
+    is_pipeline: bool,
 ) -> Costs:
-    """Returns the table of all segments that some device takes.
+    """Returns the table of all segments that some device takes; `is_pipeline` says that requests overlap.
 
     What a whole run took goes before the sum of its segments, as engines fuse across their borders: each device's segments are scaled
     by the quotient. Segments that were not measured share what the measured ones leave of the whole, by their estimated work.
@@ -110,6 +112,7 @@ def build_costs(
         found.list_transfers(tuple(task.configs)),
         _OVERHEAD,
         {device: find_lane(task.core, device) for device in task.configs},
+        is_pipeline,
     )
     return Costs(table, rows, len(segments))
 

@@ -27,8 +27,8 @@ _FOLDER = "placements"
 _FORMAT = 1
 
 
-def identify_task(task: SplitTask) -> str:
-    """Returns the digest of a task: equal for loads whose measurements would be the same."""
+def identify_task(task: SplitTask, *, streams: int) -> str:
+    """Returns the digest of a task: equal for loads whose measurements would be the same. `streams` is 0 where requests come one by one."""
     core = task.core
     identity = {
         "format": _FORMAT,
@@ -36,6 +36,7 @@ def identify_task(task: SplitTask) -> str:
         "network": task.network.fingerprint,
         "pins": dict(task.network.affinity),
         "own": task.own_config,
+        "streams": streams,
         "processors": count_processors(),
         "devices": [
             {

@@ -1,4 +1,5 @@
-"""The estimated time of one run of a placement: costs as data, and the schedule by which HETERO would run the parts.
+"""The estimated time of a placement, of one run or of each of many that overlap: costs as data, and the schedule by which HETERO would run
+the parts.
 
 Pure functions on numbers; imports no onnx and runs nothing.
 """
@@ -30,7 +31,7 @@ class CostTable:
     `devices` stand in order of priority. `seconds` has for each segment device -> seconds; a device that is not there does not take
     the segment. `flows` are the values between segments: (maker, readers, bytes). `transfers` maps pairs of devices to the cost; a pair
     that is not there shares a memory. `overhead` is what one part costs besides its segments. `lanes` maps a device to what runs one
-    part at a time, the device itself where it is not there.
+    part at a time, the device itself where it is not there. With `is_pipeline` requests overlap, and the lane with the most to do counts.
     """
 
     devices: tuple[str, ...]
@@ -39,6 +40,7 @@ class CostTable:
     transfers: Mapping[tuple[str, str], Transfer] = field(default_factory=dict)
     overhead: float = 0.0
     lanes: Mapping[str, str] = field(default_factory=dict)
+    is_pipeline: bool = False
 
 
 class Estimator:
@@ -58,7 +60,10 @@ class Estimator:
         return [tuple(before) for before in sources]
 
     def find_seconds(self, placement: Sequence[str]) -> float:
-        """Returns the makespan of a placement, a device for each segment; infinite where a device does not take its segment."""
+        """Returns the makespan of a placement, a device for each segment, or the time of its fullest lane.
+
+        It is infinite where a device does not take its segment.
+        """
         key = tuple(placement)
         seconds = self._known.get(key)
         if seconds is None:
@@ -85,6 +90,8 @@ class Estimator:
                 move = costs.transfers.get((placement[maker], device))
                 durations[source] += 0.0 if move is None else move.seconds + move.seconds_per_byte * nbytes
         lanes = [costs.lanes.get(str(part.device), str(part.device)) for part in parts]
+        if costs.is_pipeline:
+            return max(sum(time for time, own in zip(durations, lanes, strict=True) if own == lane) for lane in lanes)
         return schedule_parts(durations, before, lanes)
 
 

@@ -60,12 +60,14 @@ class _Candidate:
         return median(self.times) if self.times else self.first
 
 
-def place_by_measurement(task: SplitTask, inputs: Mapping[str, Any], budget: float) -> Placement:
+def place_by_measurement(task: SplitTask, inputs: Mapping[str, Any], budget: float, *, streams: int = 0) -> Placement:
     """Returns the placement of a network that its measurements give within about `budget` seconds.
+
+    `streams` is how many runs of each device are to overlap, 0 where the time of one run alone counts.
 
     The network's pins are kept. Raises: what the devices' queries raise; never for a device that fails to load or run.
     """
-    search = _Search(task, budget)
+    search = _Search(task, budget, streams)
     search.shapes = {name: array.shape for name, array in inputs.items()}
     settings = {device: list_settings(task.core, device) for device in task.configs}
     with Bench(task.core, without_pins(task.network), inputs, settings) as bench:
@@ -88,9 +90,9 @@ def pins_of_segments(task: SplitTask, segments: Sequence[Sequence[str]], devices
 class _Search:
     bench: Bench
 
-    def __init__(self, task: SplitTask, budget: float) -> None:
+    def __init__(self, task: SplitTask, budget: float, streams: int) -> None:
         self.began = perf_counter()
-        self.task, self.budget = task, budget
+        self.task, self.budget, self.streams = task, budget, streams
         network = task.network
         traits = _list_takers(task)
         self.segments = cut_segments(network, task.units, traits)
@@ -155,7 +157,16 @@ class _Search:
     def _load(self, candidate: _Candidate) -> None:
         logger.info("loading candidate %s", candidate.title)
         warm = min(max(self.left / 3, 0.5), _LONGEST_WARM_UP)
-        command = {"do": "load_plan", "key": candidate.key, "device": self.task.itself, "config": self.task.own_config}
+        config = self.task.own_config
+        if self.streams:
+            config = {**config, THREADS_KEY: config[THREADS_KEY] * self.streams, STREAMS_KEY: self.streams}
+        command = {
+            "do": "load_plan",
+            "key": candidate.key,
+            "device": self.task.itself,
+            "config": config,
+            "overlaps": bool(self.streams),
+        }
         answer = self.bench.ask(candidate.key, {**command, "pins": self._pin(candidate.devices), "seconds": warm}, self._limit())
         candidate.error, candidate.first = answer.get("error", ""), answer.get("seconds")
         candidate.parts = answer.get("parts", 0)
@@ -207,7 +218,8 @@ class _Search:
 
     def _propose(self) -> None:
         """Loads the candidates with the least estimated time that are not loaded yet."""
-        costs = build_costs(self.task, self.segments, self.takers, self.twins, self.found, self._list_flows())
+        flows, is_pipeline = self._list_flows(), bool(self.streams)
+        costs = build_costs(self.task, self.segments, self.takers, self.twins, self.found, flows, is_pipeline=is_pipeline)
         known = {candidate.devices for candidate in self.candidates}
         proposals = [one for one in propose_placements(costs.table, count=_PROPOSALS + len(known)) if one.placement]
         for proposal in proposals:

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from hetero_core.core import Core
+from hetero_core.devices.host_memory import TOTAL_MEMORY
 from hetero_core.devices.names import parse_device_name
 from hetero_core.errors import ConfigValueError, DeviceMemoryError, enumerate_choices, suggest
 from hetero_core.network.graph import Network
@@ -76,10 +78,19 @@ def read_limits(texts: Mapping[str, object], devices: Sequence[str]) -> dict[str
     return limits
 
 
+def read_capacities(core: Core, devices: Sequence[str]) -> dict[str, int]:
+    """Returns device -> the bytes of its memory, for those that state them."""
+    capacities = {}
+    for device in devices:
+        if TOTAL_MEMORY in core.get_metric(device, "SUPPORTED_METRICS"):
+            capacities[device] = int(core.get_metric(device, TOTAL_MEMORY))
+    return capacities
+
+
 def place_by_memory(
     task: SplitTask, limits: Mapping[str, int], *, is_balanced: bool
 ) -> tuple[dict[str, str], tuple[HeldMemory, ...]]:
-    """Returns node -> device, and what each device will hold; a device that is not in `limits` has none.
+    """Returns node -> device, and what each device will hold; a device that is not in `limits` has as much as it states, if anything.
 
     `is_balanced` divides the bytes over all devices of the list; else each is filled before the next one.
 
@@ -95,6 +106,8 @@ def place_by_memory(
 class _Planner:
     def __init__(self, task: SplitTask, limits: Mapping[str, int]) -> None:
         self.task, self.network, self.limits = task, task.network, limits
+        # What a device states bounds its part; only the limits of the user weigh the parts against each other.
+        self.ceilings = {**read_capacities(task.core, tuple(task.configs)), **limits}
         self.may_end = [width < FORBIDDEN for width in measure_widths(self.network, task.units)]
         if self.may_end:
             self.may_end[-1] = True
@@ -128,8 +141,9 @@ class _Planner:
         """Returns the ends of parts that use at most a share of each device's limit, each as long as it can be."""
         start, ends = 0, []
         for device in devices:
-            limit = self.limits.get(device, unlimited)
-            start = self._extend(start, device, None if limit is None else limit * share)
+            limit, ceiling = self.limits.get(device, unlimited), self.ceilings.get(device)
+            rooms = [room for room in (None if limit is None else limit * share, ceiling) if room is not None]
+            start = self._extend(start, device, min(rooms, default=None))
             ends.append(start)
         return ends if start == len(self.network.nodes) else None
 
@@ -178,7 +192,7 @@ class _Planner:
         for device, end in zip(devices, ends, strict=True):
             part = self._measure(start, end)
             if end > start:
-                held.append(HeldMemory(device, part.weights, part.border, part.peak, self.limits.get(device)))
+                held.append(HeldMemory(device, part.weights, part.border, part.peak, self.ceilings.get(device)))
             device_of_node |= {node.name: device for node in self.network.nodes[start:end]}
             start = end
         return device_of_node, tuple(held)
@@ -189,13 +203,13 @@ class _Planner:
         start = 0
         rows = []
         for device in devices:
-            limit = self.limits.get(device)
+            limit = self.ceilings.get(device)
             end = self._extend(start, device, limit)
             used = self._measure(start, end).total
             rows.append(f"{device} takes {end - start} nodes, {used} of {'unlimited' if limit is None else limit} bytes")
             start = end
         node = self.network.nodes[start] if start < len(self.network.nodes) else self.network.nodes[-1]
-        free = sum(self.limits.get(device, 0) for device in devices)
+        free = sum(self.ceilings.get(device, 0) for device in devices)
         return DeviceMemoryError(
             f"network '{self.network.name}' does not fit: it needs {whole.total} bytes (constants {whole.weights}, inputs and outputs "
             f"{whole.border}, inner values {whole.peak}); {'; '.join(rows)}; no device is left for node {node.label}. Raise "

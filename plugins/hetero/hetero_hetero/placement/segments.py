@@ -26,6 +26,8 @@ FORBIDDEN = 1_000_000
 _OPEN_SIZE = 16
 """What an open dimension counts in estimates of work."""
 _PRODUCTS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul", "QLinearConv", "QLinearMatMul", "MatMulInteger", "ConvInteger"))
+_RECURRENT = frozenset(("LSTM", "GRU", "RNN", "Scan", "Loop"))
+_SEARCHING = frozenset(("NonMaxSuppression", "TopK", "Unique", "NonZero", "RoiAlign", "GridSample"))
 _SMALL_CONSTANT = 64
 """Elements; such a constant is an axis, a shape or a scale, whose values shape what is compiled."""
 
@@ -96,6 +98,12 @@ def estimate_work(network: Network, node: Node) -> float:
             return 2.0 * made * max(weight / channels, 1.0)
         inner = _find_shape(network, node.inputs[0])
         return 2.0 * made * (_size(inner[-1]) if inner else _OPEN_SIZE)
+    if node.op_type in _RECURRENT and constants:
+        # Each step multiplies by all weights.
+        steps = _size((_find_shape(network, node.inputs[0]) or (1,))[0])
+        return (
+            2.0 * steps * sum(prod(size for size in constant.type.shape or () if isinstance(size, int)) for constant in constants)
+        )
     if node.domain == "ai.onnx.ml":
         # A visit of a tree's node waits for memory; a row visits few of them, each as dear as many operations of a product.
         rows = _size((_find_shape(network, node.inputs[0]) or (1,))[0]) if node.inputs else 1
@@ -174,6 +182,10 @@ def _kind_of(node: Node, trait: object) -> tuple[object, str]:
     """Returns the devices that take a node and the kind of its work, at which engines are differently good."""
     if node.domain == "ai.onnx.ml":
         return trait, "ml"
+    if node.op_type in _RECURRENT:
+        return trait, "steps"
+    if node.op_type in _SEARCHING:
+        return trait, "search"
     is_quantized = "Integer" in node.op_type or "Quantize" in node.op_type or "QLinear" in node.op_type
     return trait, "quantized" if is_quantized else ""
 

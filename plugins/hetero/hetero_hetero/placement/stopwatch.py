@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import median
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
+from hetero_core.composing.readiness import is_ready, warm_up
 from hetero_core.contract import RunContext
 from hetero_core.core import Core
 from hetero_core.errors import HeteroError
@@ -21,11 +23,8 @@ from hetero_core.network.types import HOST, TensorType, ValueSpec
 from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_hetero.parts import cut_part
 
-READY_METRIC = "KERNELS_READY"
-"""The end of the name of a metric by which a device says that it has compiled what it begins to run without."""
 _LEAST_RUNS = 5
 _MOST_RUNS = 50
-_POLL_SECONDS = 0.005
 _WAKE_SECONDS = 0.03
 """Of runs before a timing, in which threads wake up and caches fill."""
 _TRANSFER_BYTES = (4_096, 4_194_304)
@@ -40,7 +39,7 @@ class Stopwatch:
         self._core = core
         self._network = network
         self.values = dict(values)
-        self._plans: dict[str, tuple[ExecutableNetwork, Callable[[], object]]] = {}
+        self._plans: dict[str, tuple[ExecutableNetwork, Callable[[float], float]]] = {}
 
     def answer(self, command: Mapping[str, Any]) -> Answer:
         """Returns what a command comes to: {"do": its name, and its arguments}; {"error": text} where the device fails."""
@@ -76,31 +75,37 @@ class Stopwatch:
         loaded = self._core.load_network(part, device, config)
         try:
             run = _prepare_run(loaded, self.values)
-            _warm_up(loaded, run, seconds)
+            warm_up(loaded, run, seconds)
             memories = dict.fromkeys(spec.memory for spec in (*loaded.outputs, *loaded.inputs))
             memory = next((one for one in memories if one != HOST), HOST)
-            return {"seconds": median(_repeat(run, min(seconds, 0.1))), "memory": memory, "is_ready": _is_ready(loaded)}
+            return {"seconds": median(_repeat(run, min(seconds, 0.1))), "memory": memory, "is_ready": is_ready(loaded)}
         finally:
             loaded.close()
 
-    def load_plan(self, key: str, device: str, config: Mapping[str, Any], pins: Mapping[str, str], seconds: float) -> Answer:
-        """Loads the network with pins and runs it until its devices have compiled what they will run."""
+    def load_plan(
+        self, key: str, device: str, config: Mapping[str, Any], pins: Mapping[str, str], seconds: float, overlaps: bool
+    ) -> Answer:
+        """Loads the network with pins and runs it until its devices have compiled what they will run.
+
+        Where it `overlaps`, the time of a run is that of each of as many requests as the loaded network works on at once.
+        """
         loaded = self._core.load_network(replace(self._network, affinity=dict(pins)), device, config)
         try:
             run = _prepare_run(loaded, self.values)
-            _warm_up(loaded, run, seconds)
+            warm_up(loaded, run, seconds)
+            time = partial(_time_overlapping, Rounds(loaded, self.values)) if overlaps else partial(_time_alone, run)
         except BaseException:
             loaded.close()
             raise
-        self._plans[key] = loaded, run
+        self._plans[key] = loaded, time
         plan = loaded.get_metric("HETERO_PLAN")
-        return {"seconds": median(_repeat(run, 0.05)), "is_ready": _is_ready(loaded), "parts": len(plan.stages)}
+        return {"seconds": time(0.05), "is_ready": is_ready(loaded), "parts": len(plan.stages)}
 
     def time_plan(self, key: str, seconds: float) -> Answer:
         """Returns the median seconds of one run of a loaded plan; the first ones, in which threads wake up, do not count."""
-        _, run = self._plans[key]
-        _repeat(run, _WAKE_SECONDS)
-        return {"seconds": median(_repeat(run, seconds))}
+        _, time = self._plans[key]
+        time(_WAKE_SECONDS)
+        return {"seconds": time(seconds)}
 
     def time_transfers(self, device: str, config: Mapping[str, Any], node: str) -> Answer:
         """Returns the memory of a device and the cost of a value on its way there and back: seconds, and seconds per byte."""
@@ -142,23 +147,36 @@ def _prepare_run(loaded: ExecutableNetwork, values: Mapping[str, Any]) -> Callab
     return lambda: loaded.to_host(run(inputs, context)[away])
 
 
-def _warm_up(loaded: ExecutableNetwork, run: Callable[[], object], seconds: float) -> None:
-    """Runs until the devices have their compiled kernels, at most for `seconds`."""
-    deadline = perf_counter() + seconds
-    run()
-    while not _is_ready(loaded) and perf_counter() < deadline:
-        sleep(_POLL_SECONDS)
-        run()
-    run()
+def _time_alone(run: Callable[[], object], seconds: float) -> float:
+    """Returns the median time of runs one after the other."""
+    return median(_repeat(run, seconds))
 
 
-def _is_ready(loaded: ExecutableNetwork) -> bool:
-    """Says whether all devices of a loaded network run what they will go on to run."""
-    stages = getattr(loaded.executable, "stages", ())
-    if stages:
-        return all(_is_ready(stage) for stage in stages)
-    names = [name for name in loaded.get_metric("SUPPORTED_METRICS") if name.endswith(READY_METRIC)]
-    return all(loaded.get_metric(name) for name in names)
+class Rounds:
+    """Rounds of requests on a loaded network: as many as it works on at once, each begun again when it has ended."""
+
+    def __init__(self, loaded: ExecutableNetwork, values: Mapping[str, Any]) -> None:
+        self._inputs = {spec.name: values[spec.name] for spec in loaded.inputs}
+        self._requests = [
+            loaded.create_infer_request() for _ in range(max(int(loaded.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS")), 1))
+        ]
+
+    def run(self, count: int) -> float:
+        """Returns the seconds for each of `count` runs of every request."""
+        began = perf_counter()
+        for _ in range(count):
+            for request in self._requests:
+                request.wait()
+                request.start_async(self._inputs)
+        for request in self._requests:
+            request.wait()
+        return (perf_counter() - began) / (count * len(self._requests))
+
+
+def _time_overlapping(rounds: Rounds, seconds: float) -> float:
+    """Returns the time of one of the runs that overlap, from a stretch of about `seconds`."""
+    alone = rounds.run(1)
+    return rounds.run(min(max(int(seconds / max(alone, 1e-9)), _LEAST_RUNS), _MOST_RUNS))
 
 
 def _repeat(run: Callable[[], object], seconds: float) -> list[float]:
