@@ -38,3 +38,15 @@ def find_col2im_error(node: Node, graph: Graph) -> str | None:
     # No case: a block whose size comes with the run, and does not fit the input, ends the process.
     is_known = all(name in graph.initializers for name in node.inputs[1:3])
     return None if is_known else "OpenVINO may end the process on Col2Im whose sizes come with the run"
+
+
+def find_prelu_error(node: Node, graph: Graph) -> str | None:
+    """Returns why a PRelu is refused, or None."""
+    # No case: PRelu-6 of float[2,3,4,5] with slopes of [3] fails at load, as slopes do that fit no axis.
+    shape, slopes = find_shape(node, graph), find_shape(node, graph, 1)
+    if shape is None or slopes is None:
+        return None
+    fits = len(slopes) <= len(shape) and all(
+        slope in (1, size) for slope, size in zip(reversed(slopes), reversed(shape), strict=False)
+    )
+    return None if fits else "OpenVINO may end the process on PRelu whose slopes do not broadcast to its input"

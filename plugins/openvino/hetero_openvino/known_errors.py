@@ -17,7 +17,13 @@ from hetero_core.network.types import TensorType
 from hetero_openvino.arithmetic import find_arithmetic_error
 from hetero_openvino.channels import find_channel_error
 from hetero_openvino.emptiness import find_empty_product
-from hetero_openvino.fatal_nodes import find_col2im_error, find_gather_nd_error, find_global_lp_pool_error, find_unique_error
+from hetero_openvino.fatal_nodes import (
+    find_col2im_error,
+    find_gather_nd_error,
+    find_global_lp_pool_error,
+    find_prelu_error,
+    find_unique_error,
+)
 from hetero_openvino.sequences import find_shared_turn
 from hetero_openvino.strides import find_stride_error
 
@@ -347,6 +353,7 @@ _CHECKS: dict[str, Check] = {
     "MaxPool": _check_max_pool,
     # No case: without a seed the standard has one made up for each run
     "Multinomial": refuse("OpenVINO draws the same numbers of Multinomial in every run"),
+    "PRelu": find_prelu_error,
     "QLinearConv": _check_quantized_convolution,
     "QuantizeLinear": refuse(_HALVES),
     "RNN": _check_recurrent,
