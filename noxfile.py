@@ -4,7 +4,9 @@ nox -s core                 the core's own tests
 nox -s "plugin(cpu)"        the tests of one plugin, with TEMPLATE and HETERO beside it
 nox -s "plugin(ray)"        RAY on a cluster of three nodes on this machine; downloads Ray, takes minutes, and is not a default session
 nox -s process              PROCESS:CPU against the whole conformance kit; minutes
-nox -s kit                  CPU, TEMPLATE and a split against the whole conformance kit, of which `flow` samples the last two; minutes
+nox -s kit                  CPU, TEMPLATE and a split against the whole conformance kit, of which `flow` samples the last two;
+                            200 tokens of a decoder on ten splits, of which `core` takes 60 on three; onnx's whole models on the
+                            kernels, of which `core` takes two; minutes
 nox -s flow                 everything together: models, splits, command line, packaging
 nox -s browser              the page of a plan in Chromium; skipped where chromium and chromedriver are not installed
 nox -s engines              one network over OpenVINO, ONNX Runtime and CPU, with all of ONNX's cases; the steps in front of a network
@@ -271,10 +273,11 @@ def process(session: nox.Session) -> None:
 
 @nox.session
 def kit(session: nox.Session) -> None:
-    """Runs all operators of the kit on TEMPLATE and a split, too; the default session samples them."""
+    """Runs all operators of the kit on TEMPLATE and a split, long generations and whole models; the default sessions sample them."""
     install_workspace(session, list(COMPANIONS))
     run = {**isolate(session), "WHOLE_KIT": "1"}
-    session.run("pytest", "-n", "2", "tests/flow/test_conformance.py", *session.posargs, env=run)
+    tests = ("tests/flow/test_conformance.py", "tests/core/test_generation.py", "tests/core/test_kernels_cases.py")
+    session.run("pytest", "-n", "2", *tests, *session.posargs, env=run)
 
 
 @nox.session

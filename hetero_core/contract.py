@@ -17,9 +17,11 @@ from hetero_core.errors import BlobError, ClosedError
 from hetero_core.executed import ExecutedNode
 from hetero_core.limits import RunLimits
 from hetero_core.network.types import ValueSpec, ValueType
-from hetero_core.plan import Plan
 from hetero_core.profile import Profile
 from hetero_core.records import record
+
+if TYPE_CHECKING:
+    from hetero_core.plan import Plan
 
 logger = logging.getLogger(__name__)
 Array = Any
@@ -50,7 +52,8 @@ class ConfigKey:
     `type` is bool, int, float, str, tuple (of texts, written with commas) or dict (of what JSON can hold, written as a JSON object).
     `default` None means "not set". `runtime` keys only steer running, so an import may change them; all others shape what was compiled.
     The key marked `is_arguments`, a text, is another way to give what stands behind the colon of a device string. A number may have a
-    `least` value, and `words` that may stand in its place.
+    `least` value, and `words` that may stand in its place. A key that is `added_later` came after blobs were made without it: those were
+    compiled as its default says.
     """
 
     type: type
@@ -61,6 +64,7 @@ class ConfigKey:
     is_arguments: bool = False
     least: float | None = None
     words: tuple[str, ...] = ()
+    added_later: bool = False
 
 
 @record(frozen=True, slots=True)

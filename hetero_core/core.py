@@ -102,7 +102,7 @@ class Core:
         if not isinstance(model, Network):
             return self._read(model, holds_weights=False)  # nobody else has this network
         if self._extensions and any(value not in model.types for node in model.nodes for value in node.writes):
-            from hetero_core.network.shapes import infer_types  # imports onnx
+            from hetero_core.network.inference import infer_types  # imports onnx
 
             return infer_types(model, infer_custom_types=self._infer_custom_types)
         return model

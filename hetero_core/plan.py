@@ -84,7 +84,7 @@ class PlacementCandidate:
 
 @record(frozen=True, slots=True)
 class Placement:
-    """What a measured placement stands on. `chosen` is the index of a candidate, None where priority decides because none was timed.
+    """The measurements behind a placement. `chosen` is the index of a candidate, None where priority decides because none was timed.
 
     `transfers` are (source, target, seconds for each value, seconds for each byte) of devices that do not share a memory. `seconds` is
     what the search took; `is_complete` says whether it came to its end, `is_kept` whether an earlier process made it.

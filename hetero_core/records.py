@@ -44,7 +44,7 @@ else:
 
 @_dataclass(init=False, repr=False, eq=False, match_args=False)
 class _Sample:
-    """What `dataclasses` marks a field and a class with; its marks have no public names."""
+    """The marks of `dataclasses` on a field and a class, which have no public names."""
 
     field: int
 

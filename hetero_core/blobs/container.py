@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import json
 import mmap
 import os
@@ -32,7 +33,7 @@ from typing import IO, Any
 
 from hetero_core.blobs.digests import digest_sections
 from hetero_core.contract import Payload
-from hetero_core.errors import BlobDamagedError, BlobMismatchError
+from hetero_core.errors import BlobDamagedError, BlobError, BlobMismatchError
 from hetero_core.plain_files import open_plain
 from hetero_core.records import record
 
@@ -62,15 +63,39 @@ class BlobHeader:
 
 
 def write_blob(header: BlobHeader, payload: Payload, stream: IO[bytes]) -> None:
-    """Writes one container. The stream need not be seekable."""
+    """Writes one container. The stream need not be seekable, and may take less than it is given.
+
+    Raises: BlobError for a stream of text, or one that takes nothing; OSError, ValueError of the stream.
+    """
+    _require_binary(stream)
     views = {name: memoryview(section).cast("B") for name, section in payload.sections.items()}
     prefix, total = _lay_out(header, views, payload)
     position = 0
     for piece in _iterate_pieces(prefix, views):
         position += len(piece)
-        stream.write(piece)
+        _write_whole(stream, piece)
     assert position + _DIGEST_SIZE == total
-    stream.write(hashlib.sha256(prefix).digest())
+    _write_whole(stream, hashlib.sha256(prefix).digest())
+
+
+def _require_binary(stream: object) -> None:
+    if isinstance(stream, io.TextIOBase):
+        raise BlobError(f"cannot write a blob to {_name_stream(stream)}: it takes text; open it for bytes, as with mode 'wb'")
+
+
+def _write_whole(stream: IO[bytes], piece: bytes | memoryview) -> None:
+    """Writes all of a piece; a raw stream, such as an unbuffered pipe, may take a part of it at a time."""
+    rest = memoryview(piece)
+    while rest.nbytes:
+        # Of a raw stream None says that nothing was written; other streams take everything, and some return nothing.
+        count = stream.write(rest)
+        if not isinstance(stream, io.RawIOBase):
+            return
+        if not count:
+            raise BlobError(
+                f"cannot write a blob to {_name_stream(stream)}: it takes no more bytes; use one that waits until it can"
+            )
+        rest = rest[count:]
 
 
 def _lay_out(header: BlobHeader, views: Mapping[str, memoryview], payload: Payload) -> tuple[bytes, int]:
@@ -164,7 +189,7 @@ def _open_view(source: Any) -> tuple[str, memoryview]:
     if isinstance(source, bytes | bytearray | memoryview):
         return "the blob", memoryview(source).cast("B")
     if hasattr(source, "read"):
-        return f"the stream {getattr(source, 'name', '')}".strip(), memoryview(_read_container(source))
+        return _name_stream(source), memoryview(_read_container(source))
     path = os.fspath(source)
     try:
         descriptor = open_plain(path)
@@ -175,6 +200,10 @@ def _open_view(source: Any) -> tuple[str, memoryview]:
     except (OSError, ValueError) as error:  # ValueError for a name with a zero byte
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise BlobDamagedError(f"cannot read the blob '{path}': {reason}") from error
+
+
+def _name_stream(stream: Any) -> str:
+    return f"the stream {getattr(stream, 'name', '')}".strip()
 
 
 def _read_container(stream: IO[bytes]) -> bytearray:
@@ -190,7 +219,15 @@ def _read_bytes(stream: IO[bytes], count: int) -> bytearray:
     """Returns so many bytes, or all there are; a stream may give fewer at a time. Memory is for what is there, not for what is said."""
     content = bytearray()
     while len(content) < count:
-        piece = stream.read(min(count - len(content), _PIECE_SIZE))
+        try:
+            piece = stream.read(min(count - len(content), _PIECE_SIZE))
+        except (OSError, ValueError) as error:  # ValueError for a closed stream
+            raise BlobDamagedError(f"cannot read the blob from {_name_stream(stream)}: {error}") from error
+        if not isinstance(piece, bytes | bytearray | memoryview):
+            raise BlobDamagedError(
+                f"cannot read the blob from {_name_stream(stream)}: expected bytes, got {type(piece).__name__}; open it for bytes, as "
+                "with mode 'rb', and so that it waits for them"
+            )
         if not piece:
             break
         content += piece

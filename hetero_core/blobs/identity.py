@@ -45,6 +45,7 @@ def merge_imported_config(
     device = DeviceName(device.name, device.id, device.arguments or arguments)
     keys = entry.keys(device)
     stored = {name: value for name, value in convert_stored(header.config, keys, device=str(device)).items() if name != "DEVICE_ID"}
+    stored = {name: key.default for name, key in keys.items() if key.added_later} | stored
     missing = sorted(name for name, key in keys.items() if not key.runtime and name not in stored)
     if missing:
         raise BlobMismatchError(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import stat
 import sys
 from contextlib import suppress
@@ -75,7 +74,7 @@ def write_private_file(path: Path, content: bytes) -> None:
 
     Raises: OSError.
     """
-    partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}.partial")
+    partial = path.with_name(f"{path.name}.{os.urandom(8).hex()}.partial")
     descriptor = open_unlinked(str(partial), os.O_WRONLY | os.O_CREAT | os.O_EXCL, folder=None, title=str(partial))
     try:
         with os.fdopen(descriptor, "wb") as file:

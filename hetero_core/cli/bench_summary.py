@@ -26,9 +26,9 @@ def _summarize_device(bench: Bench, position: int, device: str) -> dict[str, Any
     row: dict[str, Any] = {"device": device, "error": bench.errors.get(position), "runs": 0}
     if not rounds:
         return row
-    latencies = sorted(latency for one in rounds for latency in one["latencies"])
-    seconds = sum(one["seconds"] for one in rounds)
-    peaks = [one["peak_bytes"] for one in rounds if one["peak_bytes"] is not None]
+    latencies = sorted(latency for timing in rounds for latency in timing["latencies"])
+    seconds = sum(timing["seconds"] for timing in rounds)
+    peaks = [timing["peak_bytes"] for timing in rounds if timing["peak_bytes"] is not None]
     return {
         **row,
         "config": rounds[0]["config"],
@@ -37,9 +37,9 @@ def _summarize_device(bench: Bench, position: int, device: str) -> dict[str, Any
         "requests": rounds[0]["requests"],
         "runs": len(latencies),
         "seconds": seconds,
-        "read_seconds": median(one["read_seconds"] for one in rounds),
-        "load_seconds": median(one["load_seconds"] for one in rounds),
-        "first_seconds": median(one["first_seconds"] for one in rounds),
+        "read_seconds": median(timing["read_seconds"] for timing in rounds),
+        "load_seconds": median(timing["load_seconds"] for timing in rounds),
+        "first_seconds": median(timing["first_seconds"] for timing in rounds),
         "min_seconds": latencies[0],
         "median_seconds": median(latencies),
         "p90_seconds": find_percentile(latencies, 90),
@@ -48,7 +48,7 @@ def _summarize_device(bench: Bench, position: int, device: str) -> dict[str, Any
         "per_second": len(latencies) / seconds,
         "peak_bytes": max(peaks) if peaks else None,
         "difference": _compare(bench, position),
-        "rounds": [_describe_round(one) for one in rounds],
+        "rounds": [_describe_round(timing) for timing in rounds],
     }
 
 
@@ -79,7 +79,7 @@ def _compare(bench: Bench, position: int) -> dict[str, Any] | None:
     for name in ("max_absolute_difference", "max_relative_difference"):
         known = [row[name] for row in rows if row[name] is not None]
         # NaN is the largest of all, and `max` would lose it.
-        fields[name] = next((one for one in known if math.isnan(one)), max(known, default=None))
+        fields[name] = next((number for number in known if math.isnan(number)), max(known, default=None))
     return {**fields, "mismatches": [row["mismatch"] for row in rows if row["mismatch"] is not None]}
 
 
@@ -95,12 +95,12 @@ def format_rows(rows: Sequence[Mapping[str, Any]]) -> str:
         table.append([row["device"], *_format_cells(row), *difference, *reason])
     lines = [format_table(header, table)]
     for row in rows:
-        found = row.get("difference")
-        if found is not None and found["mismatches"]:
+        comparison = row.get("difference")
+        if comparison is not None and comparison["mismatches"]:
             lines.append(
-                f"{row['device']} differs from {rows[found['position']]['device']} by more than its element types explain:"
+                f"{row['device']} differs from {rows[comparison['position']]['device']} by more than its element types explain:"
             )
-            lines += [f"  {mismatch}" for mismatch in found["mismatches"]]
+            lines += [f"  {mismatch}" for mismatch in comparison["mismatches"]]
     return "\n".join(lines)
 
 
@@ -136,10 +136,10 @@ def _shorten_reason(error: Mapping[str, Any] | None) -> str:
 
 def find_common_error(rows: Sequence[Mapping[str, Any]]) -> HeteroError | None:
     """Returns the error where every device failed, and all with the same words; it is then one of the call, not of a device."""
-    found = [row["error"] for row in rows if row["error"] is not None]
-    if len(found) < len(rows) or len({(error["type"], error["message"]) for error in found}) > 1:
+    errors = [row["error"] for row in rows if row["error"] is not None]
+    if len(errors) < len(rows) or len({(error["type"], error["message"]) for error in errors}) > 1:
         return None
-    return rebuild_error(found[0])
+    return rebuild_error(errors[0])
 
 
 def rebuild_error(fields: Mapping[str, Any]) -> HeteroError | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hetero_core.cli.outputs import iterate_tensors
-from hetero_core.cli.tables import format_table
+from hetero_core.cli.tables import format_number, format_table
 
 
 def compare_outputs(
@@ -51,8 +51,8 @@ def format_comparison(rows: list[dict[str, Any]], device: str) -> str:
     table = [
         (
             row["name"],
-            _show(row["max_absolute_difference"]),
-            _show(row["max_relative_difference"]),
+            format_number(row["max_absolute_difference"]),
+            format_number(row["max_relative_difference"]),
             "same" if row["mismatch"] is None else "DIFFERS",
         )
         for row in rows
@@ -60,7 +60,3 @@ def format_comparison(rows: list[dict[str, Any]], device: str) -> str:
     title = f"compared with {device}:"
     mismatches = [f"  {row['mismatch']}" for row in rows if row["mismatch"] is not None]
     return "\n".join([title, format_table(("OUTPUT", "LARGEST DIFFERENCE", "RELATIVE", "RESULT"), table, indent="  "), *mismatches])
-
-
-def _show(number: float | None) -> str:
-    return "-" if number is None else f"{number:.3g}"

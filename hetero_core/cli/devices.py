@@ -59,7 +59,7 @@ def _format_rows(statuses: tuple[DeviceStatus, ...]) -> str:
     rows = [
         (
             status.name,
-            " ".join(one for one in status.ids if one) or "-",
+            " ".join(device_id for device_id in status.ids if device_id) or "-",
             f"{status.distribution} {status.version}".strip(),
             f"CANNOT BE USED: {_join_lines(status.reason)}" if status.reason else status.full_name,
         )
@@ -75,7 +75,7 @@ def _join_lines(text: str) -> str:
 def _describe_device(core: Core, status: DeviceStatus) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "name": status.name,
-        "ids": [one for one in status.ids if one],
+        "ids": [device_id for device_id in status.ids if device_id],
         "distribution": status.distribution,
         "version": status.version,
         "full_name": status.full_name or None,
@@ -142,7 +142,7 @@ def _answer_metric(core: Core, statuses: tuple[DeviceStatus, ...], metric: str) 
         if status.reason:
             rows.append({"name": status.name, "reason": status.reason})
             continue
-        for name in [f"{status.name}.{one}" for one in status.ids] if len(status.ids) > 1 else [status.name]:
+        for name in [f"{status.name}.{device_id}" for device_id in status.ids] if len(status.ids) > 1 else [status.name]:
             try:
                 rows.append({"name": name, "value": to_json(core.get_metric(name, metric))})
             except MetricNotFoundError as error:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hetero_core.cli.tables import format_table
+from hetero_core.cli.tables import format_number, format_table
 
 if TYPE_CHECKING:
     from hetero_core.debugging.divergence import Divergence, ValueDifference
@@ -64,7 +64,14 @@ def advise_on_plan(options: argparse.Namespace, plain: str | None) -> list[str]:
 
 def _format_rows(differences: Sequence[ValueDifference]) -> str:
     rows = [
-        (each.value, each.node, each.operator, _show(each.absolute), _show(each.relative), "DIFFERS" if each.mismatch else "same")
+        (
+            each.value,
+            each.node,
+            each.operator,
+            format_number(each.absolute),
+            format_number(each.relative),
+            "DIFFERS" if each.mismatch else "same",
+        )
         for each in differences
     ]
     return format_table(("VALUE", "NODE", "OPERATOR", "LARGEST DIFFERENCE", "RELATIVE", "RESULT"), rows, indent="  ")
@@ -101,7 +108,3 @@ def _conclude(divergence: Divergence, devices: Sequence[str]) -> list[str]:
     if apart:
         return [*lines, f"  given the same inputs, the node alone differs, too: {apart[0].mismatch}"]
     return [*lines, f"  given the inputs of {devices[0]}, the node alone agrees: it passes on smaller differences of its inputs"]
-
-
-def _show(number: float | None) -> str:
-    return "-" if number is None else f"{number:.3g}"

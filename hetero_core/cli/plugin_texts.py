@@ -53,7 +53,7 @@ class PluginName:
 
     @property
     def prefix(self) -> str:
-        """What the names of its classes begin with."""
+        """The word that the names of its classes begin with."""
         return "".join(part.capitalize() for part in self.device.split("_"))
 
 

@@ -14,6 +14,11 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, indent
     )
 
 
+def format_number(number: float | None) -> str:
+    """Returns three digits of a number, or a dash where there is none."""
+    return "-" if number is None else f"{number:.3g}"
+
+
 def format_seconds(seconds: float) -> str:
     """Returns a time in milliseconds, with microseconds behind the point."""
     return f"{seconds * 1000:.3f} ms"

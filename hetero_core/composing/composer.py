@@ -29,7 +29,7 @@ class Composer:
     example: str
     """A device string with a list, for error messages."""
     purpose: str
-    """What the devices of a list are for, in the same messages: "split over"."""
+    """The purpose of a list's devices, in the same messages: "split over"."""
     takes_counts = False
     takes_exclusions = False
 

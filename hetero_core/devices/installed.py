@@ -1,4 +1,4 @@
-"""What is installed: entry points and versions, read from the folders of the search path.
+"""Installed packages: entry points and versions, read from the folders of the search path.
 
 importlib-metadata knows every way in which a distribution can be installed, and takes 10 ms to import and ask. What pip leaves is plain:
 a folder `<name>-<version>.dist-info` in a folder of the search path, one for each name. That is read here; where anything is not

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
-from uuid import NAMESPACE_DNS, uuid5
 
 from hetero_core.contract import ConfigKey, DeviceName, freeze_mapping
 from hetero_core.devices.host_memory import FREE_MEMORY, TOTAL_MEMORY
@@ -106,6 +105,8 @@ def collect_metrics(
 
 def _make_uuid(device: DeviceName, metrics: Mapping[str, Any]) -> str:
     """Returns the identifier of a device that has none by itself: of its name, id, list and architecture."""
+    from uuid import NAMESPACE_DNS, uuid5  # only this metric needs it
+
     ids, architecture = metrics["AVAILABLE_DEVICES"](), metrics["DEVICE_ARCHITECTURE"]()
     number = device.id or (ids[0] if ids else "")
     return uuid5(NAMESPACE_DNS, f"{DeviceName(device.name, number, device.arguments)} {architecture}").hex

@@ -13,7 +13,6 @@ from hetero_core.contract import DeviceName, QueryResult, freeze_mapping
 from hetero_core.devices.blame import read_mapping
 from hetero_core.errors import PluginError, UnsupportedNodesError
 from hetero_core.network.graph import Network, Node
-from hetero_core.plan import Plan
 
 Refuse = Callable[[Node, Network], str | None]
 """Returns why the device cannot run a node of a transformed network, or None when it can."""
@@ -73,8 +72,8 @@ def check_query_result(result: Any, network: Network, *, blame: str) -> QueryRes
             raise PluginError(
                 f"{blame} returned {text_of_name[wrong]!r} for '{wrong}' as {field} from query_network; expected a text"
             )
-    if result.plan is not None and not isinstance(result.plan, Plan):
-        raise PluginError(f"{blame} returned {type(result.plan).__name__} as the plan from query_network; expected a Plan or None")
+    if result.plan is not None:
+        _require_plan(result.plan, blame)
     for problem, names in (
         ("both takes and refuses", [name for name in result.supported if name in result.refused]),
         (
@@ -88,3 +87,10 @@ def check_query_result(result: Any, network: Network, *, blame: str) -> QueryRes
             shown = ", ".join(f"'{name}'" for name in names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
             raise PluginError(f"{blame} {problem} {shown} in query_network for network '{network.name}'")
     return result
+
+
+def _require_plan(plan: object, blame: str) -> None:
+    from hetero_core.plan import Plan  # devices that split no network answer without one
+
+    if not isinstance(plan, Plan):
+        raise PluginError(f"{blame} returned {type(plan).__name__} as the plan from query_network; expected a Plan or None")

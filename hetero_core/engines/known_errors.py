@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from hetero_core.engines.inspection import find_shape, has_input
 from hetero_core.network.graph import Graph, Node, iterate_graphs
 
 Check = Callable[[Node, Graph], str | None]
@@ -38,3 +39,13 @@ def refuse(reason: str) -> Check:
 def refuse_unless(attribute: str, usual: object, reason: str) -> Check:
     """A check that refuses a node whose attribute has another value than the usual one."""
     return lambda node, graph: reason if node.attributes.get(attribute, usual) != usual else None
+
+
+def refuse_empty_axes(node: Node, graph: Graph) -> str | None:
+    """A check that refuses a Squeeze whose list of axes may be empty: the standard drops none, ONNX Runtime and OpenVINO all of size 1."""
+    if has_input(node, 1):
+        shape = find_shape(node, graph, 1)
+        may_be_empty = shape is None or (len(shape) == 1 and (not isinstance(shape[0], int) or shape[0] == 0))
+    else:
+        may_be_empty = len(node.attributes.get("axes", (0,))) == 0
+    return "the engine takes an empty list of axes for all axes of size 1, and here the list may be empty" if may_be_empty else None

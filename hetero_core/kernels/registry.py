@@ -15,7 +15,6 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import cache, cached_property
-from pkgutil import iter_modules
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -180,6 +179,8 @@ def _read_signature(function: Callable[..., Any]) -> tuple[dict[str, Any], tuple
 @cache
 def read_table() -> Mapping[tuple[str, str, int], Kernel]:
     """Returns the whole table, sorted by domain, operator and version; imports all kernel modules on the first call."""
+    from pkgutil import iter_modules  # few networks need the whole table
+
     for module in iter_modules(operators.__path__):
         importlib.import_module(f"{operators.__name__}.{module.name}")
     return {key: declared.kernel for key, declared in sorted(_TABLE.items())}
@@ -230,6 +231,9 @@ def find_refusal(
     )
 
 
+_PLAIN_SIZES = (int, str, type(None))
+
+
 def find_refusals(
     graph: Graph,
     *,
@@ -246,12 +250,28 @@ def find_refusals(
         return type_of(value) if value_type is None and type_of is not None else value_type
 
     refusals: dict[str, str] = {}
+    accepted: set[tuple[object, ...]] = set()
     for node in graph.nodes:
         input_types = [type_of_value(value) if value else None for value in node.inputs]
+        kind = None
+        if not node.attributes and not node.domain and all(map(_has_plain_sizes, input_types)):
+            # All that a node without attributes is asked for; long networks have few of these.
+            ends = tuple(map(bool, node.inputs)), tuple(map(bool, node.outputs))
+            kind = (node.op_type, node.since_version, ends, *input_types)
+            if kind in accepted:
+                continue
         reason = find_refusal(node, input_types, extensions=extensions, dtypes=dtypes, type_of=type_of_value)
         if reason is not None:
             refusals[node.name] = reason
+        elif kind is not None:
+            accepted.add(kind)
     return refusals
+
+
+def _has_plain_sizes(value_type: ValueType | None) -> bool:
+    """Says whether a type can be compared with others: a size that stands for a class of sizes would become one of them."""
+    shape = value_type.shape if isinstance(value_type, TensorType) else None
+    return shape is None or all(type(size) in _PLAIN_SIZES for size in shape)
 
 
 def _explain_missing(node: Node) -> str:

@@ -116,6 +116,8 @@ def resolve_pads(
     rank = len(sizes)
     if auto_pad == "NOTSET":
         flat = pads or (0,) * (2 * rank)
+        if len(flat) != 2 * rank:
+            raise ValueError(f"pads {list(flat)} of a window over {rank} axes: expected {2 * rank} of them")
         return tuple((flat[axis], flat[axis + rank]) for axis in range(rank))
     if auto_pad == "VALID":
         return ((0, 0),) * rank

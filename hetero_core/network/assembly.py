@@ -168,10 +168,11 @@ class GraphReader:
     def _add_node(self, draft: Draft, proto: onnx.NodeProto, name: str, scope: Scope) -> None:
         domain, op_type = normal_domain(proto.domain), proto.op_type
         owner = f"node '{name}' ({op_type})"
-        metadata = {entry.key: entry.value for entry in proto.metadata_props}
-        opset = read_opset_note(metadata, owner) or scope.opset(domain, owner)
-        pin = _read_pin(metadata, owner, scope)
-        attributes = self._read_attributes(proto, owner, scope.pinned(pin))
+        entries = proto.metadata_props
+        metadata = {entry.key: entry.value for entry in entries} if entries else EMPTY
+        opset = (read_opset_note(metadata, owner) if metadata else 0) or scope.opset(domain, owner)
+        pin = _read_pin(metadata, owner, scope) if metadata else scope.pin
+        attributes = self._read_attributes(proto, owner, scope.pinned(pin)) if proto.attribute else {}
         captures: dict[str, None] = {}
         for value in attributes.values():
             if isinstance(value, Graph):
@@ -179,14 +180,14 @@ class GraphReader:
         node = Node(
             name,
             op_type,
-            tuple(scope.value(value) for value in proto.input),
-            tuple(scope.value(value) for value in proto.output),
+            scope.values_named(proto.input),
+            scope.values_named(proto.output),
             domain,
             opset,
             self._since_version(op_type, domain, opset),
             MappingProxyType(attributes) if attributes else EMPTY,
             tuple(captures),
-            read_origins_note(metadata, owner),
+            read_origins_note(metadata, owner) if metadata else (),
             metadata.get(ORIGINAL_NAME_KEY, None if proto.name == name else proto.name),
         )
         check_arity(node)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.errors import InvalidNetworkError
-from hetero_core.network.tensors import read_tensor, write_tensor
+from hetero_core.network.tensors import decode_text, read_tensor, write_tensor
 from hetero_core.network.type_protos import read_type, write_type
 from hetero_core.network.types import MapType, OptionalType, SequenceType, TensorType
 from hetero_core.network.weights import WeightSource
@@ -45,10 +45,10 @@ _TYPES = (TensorType, SequenceType, OptionalType, MapType)
 _PLAIN: dict[int, Callable[[onnx.AttributeProto], Any]] = {
     FLOAT: lambda proto: proto.f,
     INT: lambda proto: proto.i,
-    STRING: lambda proto: _decode_text(proto.s),
+    STRING: lambda proto: decode_text(proto.s),
     FLOATS: lambda proto: tuple(proto.floats),
     INTS: lambda proto: tuple(proto.ints),
-    STRINGS: lambda proto: tuple(_decode_text(text) for text in proto.strings),
+    STRINGS: lambda proto: tuple(decode_text(text) for text in proto.strings),
 }
 
 
@@ -98,13 +98,6 @@ def _read_type_attribute(proto: onnx.TypeProto, where: str) -> Any:
             f"{where} is a type that says nothing; expected a tensor, sequence, optional or map type. State one."
         )
     return value_type
-
-
-def _decode_text(text: bytes) -> str | bytes:
-    try:
-        return text.decode("utf-8")
-    except UnicodeDecodeError:
-        return text
 
 
 def write_attribute(value: Any, proto: onnx.AttributeProto) -> bool:

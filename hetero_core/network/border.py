@@ -5,7 +5,6 @@ A part that is cut out of a network has a border of its own, which says nothing 
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -221,12 +220,16 @@ def _constant_to_json(constant: Initializer) -> list[Any]:
         raise InvalidNetworkError(
             "a state or a default that holds strings cannot be written into a blob; ONNX gives strings no bytes. Make it a required input."
         )
+    import base64  # few borders hold constants
+
     raw = bytes_of_array(constant.array)
     # Most states begin at zeros, of which the shape is enough.
     return [constant.dtype, list(constant.shape), base64.b64encode(raw.tobytes()).decode() if raw.any() else ""]
 
 
 def _constant_of_json(row: Any) -> Initializer:
+    import base64  # as above
+
     import numpy as np
 
     dtype, shape, encoded = row

@@ -142,7 +142,7 @@ def warn_of_contradictions(network: Network) -> None:
 
 @record(frozen=False, slots=True, eq=False)
 class _Comparison:
-    """What the comparison of two networks, graph by graph, has shown; `names_of_inputs` are those of sizes of the inputs."""
+    """The result of comparing two networks graph by graph; `names_of_inputs` are those of sizes of the inputs."""
 
     names_of_inputs: frozenset[str]
     contradictions: list[Contradiction]

@@ -15,6 +15,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from hetero_core.cyclic_garbage import pause_cycle_collection
 from hetero_core.errors import InvalidNetworkError, NetworkNotFoundError, NetworkReadError
 from hetero_core.limits import ReadBudget, ReadLimits
 from hetero_core.network.assembly import GraphReader
@@ -23,9 +24,9 @@ from hetero_core.network.declarations import NO_DECLARATIONS, Declarations
 from hetero_core.network.file_spans import hold_file
 from hetero_core.network.graph import EMPTY, Graph, Network
 from hetero_core.network.hints import compare_declarations, forget_shapes, warn_of_contradictions
+from hetero_core.network.inference import CustomTypes, infer_types
 from hetero_core.network.installed_onnx import find_model_class
 from hetero_core.network.opsets import read_opsets
-from hetero_core.network.shapes import CustomTypes, infer_types
 from hetero_core.network.small_messages import parse_small_model
 from hetero_core.network.soundness import check_text, find_contradiction
 from hetero_core.network.splitting import NO_PAYLOADS, BytesInMemory, BytesOfFile, ByteSource, Payload, split_model
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     import onnx
 
 
+@pause_cycle_collection()
 def read_network(
     source: str | os.PathLike[str] | bytes | bytearray | memoryview | onnx.ModelProto,
     *,
@@ -48,7 +50,7 @@ def read_network(
     """Returns the network of an ONNX file, of its bytes, or of a ModelProto, with the types of all values as far as they are known.
 
     `base` is the folder of external weights; that of the file where `source` is one. `infer_custom_types` gives the output types of
-    a node that onnx does not know (`shapes.CustomTypes`). A ModelProto is not kept: what is done to it later changes nothing.
+    a node that onnx does not know (`inference.CustomTypes`). A ModelProto is not kept: what is done to it later changes nothing.
     External weights are mapped when they are first used; all else is in memory when this returns. Without `holds_weights` large
     weights of a file are read when they are used, and are renewable: the file stays open, and must not be changed. `limits` are those
     of `ReadLimits()` where none are given.

@@ -23,7 +23,7 @@ _RELEASE, _DOMAINS = "release", "domains"
 
 @record(frozen=True, slots=True)
 class Schema:
-    """What an operator demands of its nodes, from one version on.
+    """The demands of an operator on its nodes, from one version on.
 
     `inputs` and `outputs` are the least and the most of them; `needed` says of each formal input whether it may not be absent; `kinds`
     are those of the attributes (`attributes.KIND_NAMES`), `required` the attributes without a default.

@@ -49,6 +49,10 @@ class Scope:
     taken: set[str] = field(default_factory=set)
     depth: int = 0
 
+    def values_named(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Returns the names of values in the network."""
+        return tuple(names) if self.values is None else tuple([self.value(name) for name in names])
+
     def value(self, name: str) -> str:
         """Returns the name of a value in the network; inside a call a name of its own, which no other value has."""
         if self.values is None or not name:

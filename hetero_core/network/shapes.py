@@ -1,4 +1,4 @@
-"""Types of all values: what the model declares, what onnx infers, and what the author of a custom operator says, merged.
+"""Types by onnx, of networks that `plain_types` does not know: its inference, and the rules and authors of custom operators, merged.
 
 Rules: onnx sees a skeleton without large weights and, at first, without the declared types, so that a wrong declaration is found;
 nodes of another opset than the model's are inferred by their own. Nothing that is known is ever lost.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -20,14 +20,13 @@ from hetero_core.network.ceil_windows import write_ceil_as_pads
 from hetero_core.network.contrib_types import infer_contrib, knows_contrib
 from hetero_core.network.encoding import GraphWriter, opsets_of_nodes, write_model
 from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
-from hetero_core.network.growth import bound_type_bytes, find_growth
-from hetero_core.network.hints import forget_body_shapes, restore_body_shapes, state_hints, without_hints
+from hetero_core.network.growth import find_growth
+from hetero_core.network.inference import CustomTypes, rebuild_graph
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.known_values import compute_known_value
 from hetero_core.network.merging import merge_types, unite_types
 from hetero_core.network.notes import no_notes
 from hetero_core.network.opsets import since_version
-from hetero_core.network.plain_types import infer_plainly
 from hetero_core.network.ranks import infer_ranks
 from hetero_core.network.signatures import infer_by_signature
 from hetero_core.network.soundness import check_ranks
@@ -41,37 +40,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CustomTypes = Callable[[Node, tuple[ValueType | None, ...]], Sequence[ValueType] | None]
-"""Takes a node that onnx does not know and the types of its inputs (None: unknown or absent); returns those of its outputs."""
-
 LARGEST_READ_CONSTANT = 1024
 """Bytes up to which onnx sees a constant's values: shapes, axes and the like are small."""
 _MOST_ROUNDS = 8
 
 
-def infer_types(network: Network, *, infer_custom_types: CustomTypes | None = None, budget: ReadBudget | None = None) -> Network:
-    """Returns the network with all types completed as far as they can be inferred, bodies included.
+def infer_with_onnx(network: Network, infer_custom_types: CustomTypes | None, budget: ReadBudget | None) -> Network:
+    """Returns the network with all types that onnx, the rules of ONNX Runtime's operators and the author of custom ones tell.
 
-    Nodes are shared with `network`, except those whose bodies learnt a type. Cost: linear, some 20 us per node, 3 where onnx need not be
-    asked (`plain_types`). `budget` is what the reading of the network has left; None for a network that was read before.
-
-    Raises: InvalidNetworkError when a type in `network.types` contradicts what its producer gives; ExtensionError when
-    `infer_custom_types` returns more types than the node has outputs; ReadLimitError.
+    Raises: as `inference.infer_types`.
     """
-    if budget is not None:
-        budget.require_memory(bound_type_bytes(network), "its types, each at most as large as the largest that is declared,")
-    # What bodies declare, and hints, are no proof of anything outside: they are put back afterwards.
-    inferred = _infer_types(forget_body_shapes(without_hints(network)), infer_custom_types, budget)
-    restored = restore_body_shapes(inferred, network)
-    return state_hints(restored, network.declarations) if network.declarations.are_stated else restored
-
-
-def _infer_types(network: Network, infer_custom_types: CustomTypes | None, budget: ReadBudget | None) -> Network:
-    plain = infer_plainly(network)
-    if plain is not None:
-        typed = _rebuild(network, network.nodes, network.types if plain == network.types else plain)
-        assert isinstance(typed, Network)
-        return typed
     inference = _Inference(infer_custom_types, {**opsets_of_nodes(network.nodes), **network.opsets}, budget=budget)
     # What follows from types alone, of which then follows that shapes may be followed.
     network = inference.run_onnx(network, lambda _: False, follows_shapes=False)
@@ -176,7 +154,7 @@ class _Inference:
         self._compare(graph, types, new_types)
         nodes = self._absorb_bodies(graph, proto)
         self.learnt |= learnt
-        return _rebuild(graph, nodes, types if learnt else graph.types)
+        return rebuild_graph(graph, nodes, types if learnt else graph.types)
 
     def _merge(self, graph: Graph, types: dict[str, ValueType], name: str, inferred: ValueType) -> bool:
         """Merges one type into `types`; says whether something new came with it."""
@@ -253,7 +231,7 @@ class _Inference:
                     learnt = True
                     self.fresh.add(name)
         self.learnt |= learnt
-        return _rebuild(graph, tuple(nodes), types if learnt else graph.types)
+        return rebuild_graph(graph, tuple(nodes), types if learnt else graph.types)
 
     def _infer_node(
         self,
@@ -379,18 +357,3 @@ def _with_bodies(node: Node, bodies: Mapping[str, Graph]) -> Node:
     if all(node.attributes[key] is body for key, body in bodies.items()):
         return node
     return replace(node, attributes=MappingProxyType({**node.attributes, **bodies}))
-
-
-def _rebuild(graph: Graph, nodes: tuple[Node, ...], types: Mapping[str, ValueType]) -> Graph:
-    """Returns the graph with these nodes and types, and with the types of its border brought up to date."""
-    if types is graph.types and all(new is old for new, old in zip(nodes, graph.nodes, strict=True)):
-        return graph
-    if types is graph.types:
-        return replace(graph, nodes=nodes)
-    return replace(
-        graph,
-        inputs=tuple(replace(spec, type=types.get(spec.name, spec.type)) for spec in graph.inputs),
-        outputs=tuple(replace(spec, type=types.get(spec.name, spec.type)) for spec in graph.outputs),
-        nodes=nodes,
-        types=MappingProxyType(dict(types)),
-    )

@@ -75,6 +75,11 @@ def _check_counts(node: Node) -> None:
 
 def check_single_assignment(graph: Graph) -> None:
     """Refuses a value with two sources in one scope."""
+    values = (
+        [spec.name for spec in graph.inputs] + list(graph.initializers) + [value for node in graph.nodes for value in node.writes]
+    )
+    if len(set(values)) == len(values):
+        return
     source_of_value: dict[str, str] = {}
     for spec in graph.inputs:
         _claim(source_of_value, spec.name, f"input '{spec.name}'")

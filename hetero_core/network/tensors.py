@@ -51,7 +51,7 @@ def read_tensor(proto: onnx.TensorProto, weights: WeightSource, owner: str, *, r
         drop_pages = load_bytes.drop_pages if isinstance(load_bytes, MappedSpan) else None
         return Initializer(dtype, shape, lambda: array_of_bytes(load_bytes(), dtype, shape), drop_pages=drop_pages)
     if dtype == "string":
-        strings = tuple(_decode_string(text) for text in proto.string_data)
+        strings = tuple(decode_text(text) for text in proto.string_data)
         _check_length(len(strings), count, "strings", owner)
         return Initializer(dtype, shape, lambda: _array_of_strings(strings, shape))
     if proto.HasField("raw_data"):
@@ -132,7 +132,8 @@ def _read_typed_fields(proto: onnx.TensorProto, dtype: str, shape: tuple[int, ..
     return array
 
 
-def _decode_string(text: bytes) -> str | bytes:
+def decode_text(text: bytes) -> str | bytes:
+    """Returns a text of a model, or its bytes where they are not UTF-8."""
     try:
         return text.decode("utf-8")
     except UnicodeDecodeError:

@@ -26,9 +26,9 @@ def sort_topologically(nodes: Sequence[Node]) -> tuple[Node, ...]:
     Raises: InvalidNetworkError that names the nodes of one cycle.
     """
     producer = {value: index for index, node in enumerate(nodes) for value in node.writes}
-    predecessors = [{producer[value] for value in node.reads if value in producer} for node in nodes]
-    if all(not before or max(before) < index for index, before in enumerate(predecessors)):
+    if all(producer.get(value, -1) < index for index, node in enumerate(nodes) for value in node.reads):
         return tuple(nodes)
+    predecessors = [{producer[value] for value in node.reads if value in producer} for node in nodes]
     successors: list[list[int]] = [[] for _ in nodes]
     for index, before in enumerate(predecessors):
         for source in before:

@@ -39,7 +39,7 @@ class RemoteDevice(Generic[AnyCarrier]):
     title: str
     """The full name of the plugin's own: "PROCESS: a device in a process of its own"."""
     where: str
-    """What follows the full name of the device behind the colon: "in a process of its own"."""
+    """The words after the full name of the device behind the colon: "in a process of its own"."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -92,7 +92,7 @@ class RemoteDevice(Generic[AnyCarrier]):
 
     @hookimpl
     def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
-        """What the device behind the colon takes."""
+        """Returns the nodes that the device behind the colon takes."""
         carrier = self._find_carrier(device, config)
         return query_remote(carrier, network, self._select(carrier, config), str(device))
 

@@ -53,7 +53,7 @@ class Session(Protocol):
 
 
 class Carrier(Protocol):
-    """What carries operations to a host, and arrays.
+    """A connection that carries operations and arrays to a host.
 
     `memory` is where it takes and leaves arrays of numbers: HOST, or a memory of its own, which it then brings to_host and from_host for.
     """
@@ -83,7 +83,7 @@ class Carrier(Protocol):
 
 @record(frozen=True, slots=True)
 class Description:
-    """What a host tells of its device once: keys, names of metrics, and whether it exports."""
+    """The facts that a host tells of its device once: keys, names of metrics, and whether it exports."""
 
     keys: Mapping[str, ConfigKey]
     metrics: tuple[str, ...]

@@ -57,7 +57,7 @@ class Succession(Generic[AnyLink]):
     @property
     @abstractmethod
     def place(self) -> str:
-        """Where the device is, as messages name it: "in another process"."""
+        """The place of the device, as messages name it: "in another process"."""
 
     @abstractmethod
     def start(self) -> AnyLink:

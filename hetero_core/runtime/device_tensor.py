@@ -16,6 +16,7 @@ from hetero_core.errors import InputNameError, InputTypeError
 from hetero_core.network.types import HOST, TensorType, ValueSpec
 
 if TYPE_CHECKING:
+    from hetero_core.contract import RunContext
     from hetero_core.runtime.executable import ExecutableNetwork
 
 
@@ -82,9 +83,6 @@ class DeviceTensor:
         return self
 
 
-Presets = Sequence[np.ndarray[Any, Any] | None]
-
-
 def check_preset(value: Any, spec: ValueSpec, *, network: str) -> Any:
     """Returns the array or tensor that an output is to be written to. Raises: InputNameError, InputTypeError, InputShapeError."""
     from hetero_core.runtime.door import convert_value
@@ -98,9 +96,35 @@ def check_preset(value: Any, spec: ValueSpec, *, network: str) -> Any:
     return value
 
 
-def order_presets(presets: Mapping[str, Any], outputs: Sequence[ValueSpec]) -> tuple[list[Any], dict[int, DeviceTensor]]:
-    """Returns the caller's arrays by position, for the device, and the tensors, whose values stay in its memory."""
-    ordered = [presets.get(spec.name) for spec in outputs]
-    tensors = {index: value for index, value in enumerate(ordered) if isinstance(value, DeviceTensor)}
-    arrays = [None if index in tensors else value for index, value in enumerate(ordered)]
-    return arrays if any(value is not None for value in arrays) else [], tensors
+class OrderedPresets:
+    """The presets of a request by position: the caller's arrays, for the device, and the tensors, whose values stay in its memory."""
+
+    def __init__(self, presets: Mapping[str, Any], outputs: Sequence[ValueSpec]) -> None:
+        ordered = [presets.get(spec.name) for spec in outputs]
+        self._tensors = {index: value for index, value in enumerate(ordered) if isinstance(value, DeviceTensor)}
+        arrays = [None if index in self._tensors else value for index, value in enumerate(ordered)]
+        self._arrays = arrays if any(value is not None for value in arrays) else []
+        self._clash = next(
+            (
+                f"outputs '{outputs[other].name}' and '{outputs[index].name}' would be written to the same memory, and one of them lost; "
+                "set an array or tensor of its own for each"
+                for index, value in enumerate(ordered)
+                for other in range(index)
+                if _share_memory(value, ordered[other])
+            ),
+            None,
+        )
+
+    def enter(self, context: RunContext) -> None:
+        """Puts the presets into the context of a run. Raises: InputNameError where two of them share memory."""
+        if self._clash is not None:
+            raise InputNameError(self._clash)
+        if self._arrays:
+            context.outputs = self._arrays.copy()
+        if self._tensors:
+            context.tensors = self._tensors
+
+
+def _share_memory(value: Any, other: Any) -> bool:
+    is_in_memory = isinstance(value, np.ndarray) and isinstance(other, np.ndarray)
+    return np.may_share_memory(value, other) if is_in_memory else value is other and value is not None

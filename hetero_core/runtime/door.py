@@ -308,7 +308,7 @@ def find_spec(name: str, inputs: Sequence[ValueSpec], outputs: Sequence[ValueSpe
                 return spec, is_input
     names = [spec.name for spec in (*inputs, *outputs)]
     raise InputNameError(
-        f"network '{network}' has no input or output '{name}'{suggest(name, names) or ';'} it has {enumerate_choices(names)}"
+        f"network '{network}' has no input or output '{name}'{suggest(str(name), names) or ';'} it has {enumerate_choices(names)}"
     )
 
 

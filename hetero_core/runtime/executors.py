@@ -11,21 +11,23 @@ import atexit
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hetero_core.devices.threads import EXCLUSIVE_KEY, PRIORITY_KEY, STREAMS_KEY
 from hetero_core.errors import ClosedError
 from hetero_core.runtime.forks import FORK_ADVICE, count_forks
 from hetero_core.runtime.ranked_tasks import RANKS, RankedTasks, Turns
 
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
 EXIT_SECONDS = 10.0
 """Seconds that the interpreter's exit waits for runs in flight, in all."""
 
-_Tasks = SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] | RankedTasks
+_Tasks: TypeAlias = "SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] | RankedTasks"
 
 
 class ExecutorManager:
@@ -130,6 +132,8 @@ class Executor:
         """
         if self._forks != count_forks():
             raise ClosedError(f"cannot start a request on {self._name}: its Core cannot be used here: {FORK_ADVICE}")
+        from concurrent.futures import Future  # runs that are not awaited need none
+
         future: Future[Any] = Future()
         with self._lock:
             if self._is_closed:

@@ -34,9 +34,12 @@ def make_header(network: ExecutableNetwork, provenance: Provenance, payload_vers
 
 
 def write_exported(name: str, header: BlobHeader, payload: Payload, target: str | os.PathLike[str] | IO[bytes]) -> None:
-    """Writes a blob; a file appears complete or not at all. Raises: BlobError when the file cannot be written."""
+    """Writes a blob; a file appears complete or not at all. Raises: BlobError when it cannot be written."""
     if hasattr(target, "write"):
-        write_blob(header, payload, target)  # type: ignore[arg-type]  # hasattr does not narrow the union
+        try:
+            write_blob(header, payload, target)  # type: ignore[arg-type]  # hasattr does not narrow the union
+        except OSError as error:
+            raise BlobError(f"cannot write the exported network '{name}' to the stream: {error}") from error
         return
     try:
         with replace_file(target) as stream:

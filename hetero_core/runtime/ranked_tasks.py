@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from concurrent.futures import Future
 from itertools import count
 from queue import PriorityQueue
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 RANKS = {"HIGH": 0, "MEDIUM": 1, "LOW": 2}
 """MODEL_PRIORITY -> rank; a lower one goes first."""
@@ -50,7 +52,7 @@ class RankedTask:
 
 
 class Submitting(Protocol):
-    """What a loaded network needs of an executor."""
+    """The methods of an executor that a loaded network calls."""
 
     def submit(self, task: Callable[[], Any]) -> Future[Any]:
         """Returns the future of a task."""

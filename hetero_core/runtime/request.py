@@ -16,7 +16,7 @@ from hetero_core.contract import RunContext
 from hetero_core.devices.watch import LONGEST_WAIT
 from hetero_core.errors import HeteroError, InputNameError, RequestBusyError, RequestCancelledError
 from hetero_core.profile import NodeTime, Profile
-from hetero_core.runtime.device_tensor import DeviceTensor, check_preset, order_presets
+from hetero_core.runtime.device_tensor import OrderedPresets, check_preset
 from hetero_core.runtime.door import convert_value, count_copied_bytes, fill_presets, find_spec
 from hetero_core.runtime.forks import FORKS, keep_in_child
 from hetero_core.runtime.late_runs import describe_late_run, start_thread, start_timer
@@ -41,8 +41,7 @@ class InferRequest:
         self._lock = threading.Lock()
         self._inputs: dict[str, Any] = {}
         self._presets: dict[str, Any] = {}
-        self._ordered_presets: list[Any] = []
-        self._tensors: dict[int, DeviceTensor] = {}
+        self._ordered_presets: OrderedPresets | None = None
         self._outputs: tuple[Any, ...] | None = None  # by position
         self._callback: Callback | None = None
         self.states = RequestStates(network, require_idle=hold_weakly(self._require_idle))
@@ -233,7 +232,7 @@ class InferRequest:
             self._inputs[name] = convert_value(value, spec, network=network.name)
             return
         self._presets[name] = check_preset(value, spec, network=network.name)
-        self._ordered_presets, self._tensors = order_presets(self._presets, network.all_outputs)
+        self._ordered_presets = OrderedPresets(self._presets, network.all_outputs)
 
     def get_tensor(self, name: str) -> Any:
         """Returns the input that was given or the output of the last run. Raises: InputNameError when there is none."""
@@ -287,10 +286,8 @@ class InferRequest:
             given = inputs if is_all else {**given, **name_inputs(inputs, network.inputs, network=network.name)}
         ordered = network.order_inputs(given)
         context = RunContext(self._state)
-        if self._ordered_presets:
-            context.outputs = self._ordered_presets.copy()
-        if self._tensors:
-            context.tensors = self._tensors
+        if self._ordered_presets is not None:
+            self._ordered_presets.enter(context)
         if network.measures:
             context.profile = Profile(str(network.device))
             named = name_inputs(given, network.inputs, network=network.name)

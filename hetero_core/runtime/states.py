@@ -145,7 +145,7 @@ class RequestStates(Mapping[str, RequestState]):
                 )
         self._tied_out = frozenset(state.position_out for state in self._states.values())
         self.copied_bytes = 0
-        """What the last run copied of states."""
+        """Bytes of state that the last run copied."""
 
     def reset(self) -> None:
         """Lets the next run read all initial values again. Raises: RequestBusyError."""

@@ -91,6 +91,9 @@ class _Folder:
         if weight.dtype not in _FOLDED_DTYPES:
             return None
         bias = conv.inputs[2] if len(conv.inputs) > 2 else ""
+        if not weight.shape or (bias and self._constants[bias].shape != weight.shape[:1]):
+            # The run refuses it.
+            return None
         outputs = weight.shape[0]
         if affine.scale.size not in (1, outputs) or affine.shift.size not in (1, outputs):
             return None

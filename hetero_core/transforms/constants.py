@@ -79,13 +79,13 @@ def _is_kept(node: Node, network: Network) -> bool:
 
 def _evaluate_node(node: Node, network: Network, constants: Mapping[str, Initializer], evaluate: Evaluate) -> dict[str, Any] | None:
     if node.op_type in ("Shape", "Size") and not node.domain and len(node.inputs) == 1 and node.inputs[0] not in constants:
-        inputs: tuple[Any, ...] | None = _stand_in(network.type_of(node.inputs[0]))
-    elif all(not name or name in constants for name in node.inputs):
-        inputs = tuple(constants[name].array if name else None for name in node.inputs)
-    else:
-        inputs = None
-    results = None if inputs is None else evaluate(node, inputs)
-    if results is None or inputs is None:
+        sizes = _read_sizes(node, network.type_of(node.inputs[0]))
+        return None if sizes is None else {node.outputs[0]: sizes}
+    if not all(not name or name in constants for name in node.inputs):
+        return None
+    inputs = tuple(constants[name].array if name else None for name in node.inputs)
+    results = evaluate(node, inputs)
+    if results is None:
         return None
     array_of_name = {name: array for name, array in zip(node.outputs, results, strict=False) if name}
     # Sequences and absent optionals are no constants; a kernel that returned less than it was asked for is for the device to report.
@@ -114,8 +114,8 @@ def _keep_result(node: Node, value: str, array: Any, constants: Mapping[str, Ini
     return Initializer(initializer.dtype, initializer.shape, load, is_renewable=True, array=array)
 
 
-def _stand_in(value_type: Any) -> tuple[Any, ...] | None:
-    """Returns an array without elements in memory that has the shape of a value, None where the shape is not known."""
+def _read_sizes(node: Node, value_type: Any) -> Any:
+    """Returns what a Shape or a Size makes of a value by its type, None where the shape is not known."""
     import numpy as np  # only networks with shape arithmetic need it here
 
     if not isinstance(value_type, TensorType) or value_type.shape is None:
@@ -123,7 +123,9 @@ def _stand_in(value_type: Any) -> tuple[Any, ...] | None:
     sizes = [size for size in value_type.shape if isinstance(size, int)]
     if len(sizes) != len(value_type.shape) or prod(sizes) > _MOST_ELEMENTS:
         return None
-    return (np.broadcast_to(np.zeros((), np.bool_), sizes),)
+    if node.op_type == "Size":
+        return np.array(prod(sizes), np.int64)
+    return np.array(sizes[node.attributes.get("start", 0) : node.attributes.get("end")], np.int64)
 
 
 def drop_unread(network: Network) -> Network:

@@ -9,7 +9,8 @@ from types import MappingProxyType
 from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
 from hetero_core.network.graph import Network
 from hetero_core.network.hints import drop_hints, forget_shapes
-from hetero_core.network.shapes import LARGEST_READ_CONSTANT, infer_types
+from hetero_core.network.inference import infer_types
+from hetero_core.network.shapes import LARGEST_READ_CONSTANT
 from hetero_core.network.types import ValueSpec
 
 

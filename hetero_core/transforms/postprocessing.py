@@ -10,8 +10,8 @@ from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
 from hetero_core.network.border import OutputInfo, dtype_of_precision
 from hetero_core.network.graph import EMPTY, Network
 from hetero_core.network.hints import drop_hints, drop_shape
+from hetero_core.network.inference import infer_types
 from hetero_core.network.renaming import FreshNames, rename_values
-from hetero_core.network.shapes import infer_types
 from hetero_core.network.types import TensorType, ValueSpec, has_known_element
 from hetero_core.transforms.chains import DEFAULT_OPSET, Chain
 from hetero_core.transforms.conversions import check_conversion

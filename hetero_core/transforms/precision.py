@@ -13,9 +13,9 @@ from hetero_core.dtypes import FLOAT_DTYPES, numpy_dtype, onnx_of_dtype
 from hetero_core.errors import InvalidNetworkError
 from hetero_core.network.border import dtype_of_precision, precision_of_dtype
 from hetero_core.network.graph import EMPTY, Graph, Network, Node
+from hetero_core.network.inference import infer_types
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames, rename_values
-from hetero_core.network.shapes import infer_types
 from hetero_core.network.types import MapType, TensorType, ValueSpec, ValueType
 from hetero_core.transforms.chains import Chain
 

@@ -16,8 +16,8 @@ from hetero_core.dtypes import FLOAT_DTYPES, numpy_dtype
 from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
 from hetero_core.network.border import InputInfo, dtype_of_precision, precision_of_dtype
 from hetero_core.network.graph import Network
+from hetero_core.network.inference import infer_types
 from hetero_core.network.renaming import FreshNames, rename_values
-from hetero_core.network.shapes import infer_types
 from hetero_core.network.types import Dimension, TensorType, ValueSpec
 from hetero_core.transforms.chains import DEFAULT_OPSET, Chain
 from hetero_core.transforms.conversions import check_conversion

@@ -17,9 +17,10 @@ from hetero_core.network.encoding import GraphWriter, write_model
 from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
 from hetero_core.network.growth import find_growth
 from hetero_core.network.hints import compare_declarations, drop_hints, forget_shapes
+from hetero_core.network.inference import infer_types
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.notes import no_notes
-from hetero_core.network.shapes import SkeletonWeights, infer_types
+from hetero_core.network.shapes import SkeletonWeights
 from hetero_core.network.types import Dimension, MapType, TensorType, ValueSpec, ValueType
 from hetero_core.transforms.windows import find_misfit
 

@@ -99,6 +99,8 @@ def eliminate_nodes(network: Network, is_copy: Callable[[Node], bool]) -> Networ
 
     A node stays where its output is an output of the network, or is read by a body, whose names are not touched.
     """
+    if not any(map(is_copy, network.nodes)):
+        return network
     kept = {spec.name for spec in network.outputs} | {value for node in network.nodes for value in node.captures}
     renamed: dict[str, str] = {}
     nodes: list[Node] = []

@@ -23,7 +23,7 @@ _OPSET = 14
 
 @record(frozen=True, slots=True)
 class _Scalar:
-    """What a node does: times or plus a number. `rank` is that of the constant, which may widen the result."""
+    """The arithmetic of a node: times or plus a number. `rank` is that of the constant, which may widen the result."""
 
     source: str
     is_factor: bool

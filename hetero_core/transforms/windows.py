@@ -55,6 +55,8 @@ def _compare_windows(node: Node, network: Network, data: Sequence[Dimension]) ->
     count = len(kernel)
     pads = node.attributes.get("pads", (0,) * 2 * count)
     dilations = node.attributes.get("dilations", (1,) * count)
+    if len(pads) != 2 * count or len(dilations) != count:
+        return f"it has {len(pads)} pads and {len(dilations)} dilations for a window over {count} axes"
     for axis, (size, window) in enumerate(zip(data[2:], kernel, strict=True)):
         if not isinstance(size, int) or not isinstance(window, int):
             continue
@@ -74,6 +76,8 @@ def _compare_counts(node: Node, network: Network, data: Sequence[Dimension]) -> 
     target = [int(size) for size in constant.array.reshape(-1)]
     if not keeps_zero:
         target = [sizes[axis] if size == 0 and axis < len(sizes) else size for axis, size in enumerate(target)]
+    if keeps_zero and -1 in target and 0 in target:
+        return f"its shape {target} has both -1 and 0, which leaves the size of -1 open where allowzero is 1"
     fixed = prod(size for size in target if size != -1)
     if prod(sizes) == fixed or (-1 in target and fixed and prod(sizes) % fixed == 0):
         return None

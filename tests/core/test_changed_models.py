@@ -95,3 +95,65 @@ def test_what_cannot_be_computed_is_refused_in_words(
             {name: np.ones(shape, np.float32) for name, shape in feeds.items()}
         )
     assert not isinstance(refusal.value, InternalError)
+
+
+@pytest.mark.parametrize("device", ["CPU", "TEMPLATE"])
+@pytest.mark.parametrize("where", ["int64[3] t", "<int64[3] t = {3, -1, 0}>"])
+def test_a_size_that_allowzero_leaves_open_is_refused(core: Core, device: str, where: str) -> None:
+    inputs, initializers = (f", {where}", "") if where[0] == "i" else ("", where)
+    model = parse(f"g (float[0, 3, 4] x{inputs}) => (float[a, b, c] y) {initializers} {{ y = Reshape <allowzero = 1> (x, t) }}", 14)
+    feeds = {"x": np.zeros((0, 3, 4), np.float32), **({"t": np.array([3, -1, 0])} if inputs else {})}
+    with pytest.raises(HeteroError, match="has both -1 and 0"):
+        core.load_network(model, device).infer(feeds)
+
+
+@pytest.mark.parametrize("axes", ["", ", a"])
+def test_an_empty_list_of_axes_drops_none_of_an_open_size(core: Core, axes: str) -> None:
+    model = parse(
+        f"g (float[1, n] x) => (float[b, c] y) <int64[0] a = {{}}> {{ v = Neg (x) s = Squeeze (v{axes}) y = Relu (s) }}", 13
+    )
+    del model.graph.output[0].type.tensor_type.shape.dim[:]
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    network = core.load_network(model, "CPU")
+    for size in (2, 3, 5, 2):
+        assert network.infer({"x": np.ones((1, size), np.float32)})["y"].shape == ((1, size) if axes else (size,))
+
+
+def test_a_constant_that_does_not_fit_is_an_error_of_the_run(core: Core) -> None:
+    text = """g (float[2,9,4,8] x, float[2,3,6,8] k) => (float[a,b,c,d] y) {
+    t = Transpose <perm = [0, 1, 3, 2]> (x) p = MatMul (x, t)
+    m = Shape <start = -2, end = -1> (x) n = Shape <start = -2, end = -1> (k) s = Concat <axis = 0> (m, n) w = ConstantOfShape (s)
+    u = Add (p, w) y = Softmax (u) }"""
+    feeds = {"x": np.ones((2, 9, 4, 8), np.float32), "k": np.ones((2, 3, 6, 8), np.float32)}
+    with pytest.raises(HeteroError) as caught:
+        infer(core, parse(text, 23), **feeds)
+    assert not isinstance(caught.value, InternalError)
+
+
+@pytest.mark.parametrize(("filters", "bias"), [("float[2,1,1,1]", "float[3]"), ("float", "float[2]")])
+def test_weights_that_do_not_fit_are_not_folded(core: Core, filters: str, bias: str) -> None:
+    text = f"""g (float[1,1,3,3] x, {filters} w, {bias} b, float[2] s) => (float[a,c,d,e] y) {{
+    v = Conv (x, w, b) y = BatchNormalization (v, s, s, s, s) }}"""
+    model = parse(text, 9)
+    for spec in list(model.graph.input)[1:]:
+        shape = [size.dim_value for size in spec.type.tensor_type.shape.dim]
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(shape, np.float32), spec.name))
+    del model.graph.input[1:]
+    with pytest.raises(HeteroError) as caught:
+        infer(core, model, x=np.ones((1, 1, 3, 3), np.float32))
+    assert not isinstance(caught.value, InternalError)
+
+
+def test_shape_of_what_is_larger_than_memory_is_computed(core: Core) -> None:
+    text = """g (float[1099511627776, 4] x, float[2] z) => (int64[2] y, float[2] u) {
+    s = Shape <start = -2, end = 9> (x) y = Neg (s) u = Neg (z) }"""
+    assert core.load_network(parse(text, 15), "CPU") is not None
+
+
+@pytest.mark.parametrize("device", ["CPU", "TEMPLATE"])
+def test_pads_of_a_wrong_number_are_refused(core: Core, device: str) -> None:
+    model = parse("g (float[1,1,4,4] x, float[1,1,2,2] w) => (float[a,b,c,d] y) { y = Conv <pads = [1, 1, 1]> (x, w) }", 11)
+    feeds = {"x": np.ones((1, 1, 4, 4), np.float32), "w": np.ones((1, 1, 2, 2), np.float32)}
+    with pytest.raises(HeteroError, match="3 pads|pads") as caught:
+        core.load_network(model, device).infer(feeds)
+    assert not isinstance(caught.value, InternalError)

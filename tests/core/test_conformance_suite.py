@@ -53,8 +53,8 @@ def run_pytest(folder: Path, *arguments: str, text: str = "") -> tuple[int, str]
 
 def test_device_that_passes_is_two_lines(tmp_path: Path) -> None:
     text = "class TestMine(DeviceConformance):\n    device, plugin = 'MINE', PlainDevice()\n"
-    code, output = run_pytest(tmp_path, "--hetero-check", "perf_counts.*", "--hetero-check", "operators.test_abs*", text=text)
-    assert (code, "5 passed" in output) == (0, True), output
+    code, output = run_pytest(tmp_path, "--hetero-check", "perf_counts.*", text=text)
+    assert (code, "4 passed" in output) == (0, True), output
 
 
 def test_failure_has_the_name_of_the_check_and_its_reason(tmp_path: Path) -> None:

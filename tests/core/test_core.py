@@ -254,6 +254,7 @@ def test_device_that_was_made_for_a_name_is_closed_when_name_and_networks_are_go
     assert factory.closed == ["MINE"], "and not once more"
 
 
+@pytest.mark.usefixtures("small_heap")
 def test_names_that_come_and_go_leave_nothing_behind(core: Core, read: Callable[..., Network]) -> None:
     factory = Factory()
     for _ in range(20):

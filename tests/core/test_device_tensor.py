@@ -105,3 +105,31 @@ def test_tensor_of_another_memory_or_shape_and_names_of_the_host_are_refused(loa
         tensor.write(np.zeros(3, np.float32))
     with pytest.raises(InputNameError, match="the tensor for 'y' has no value yet"):
         DeviceTensor.create(here, "y").read()
+
+
+@pytest.mark.parametrize("device", ["TEMPLATE", "CPU"])
+def test_run_whose_outputs_would_share_memory_is_refused_until_they_are_apart(
+    load: Callable[[str], ExecutableNetwork], device: str
+) -> None:
+    request, array, other = load(device).create_infer_request(), np.zeros(7, np.float32), np.zeros(4, np.float32)
+    request.set_tensor("y", array[:4])
+    request.set_tensor("z", array[3:])
+    with pytest.raises(InputNameError, match="outputs 'y' and 'z' would be written to the same memory"):
+        request.infer({"x": X, "w": W})
+    with pytest.raises(InputNameError, match="set an array or tensor of its own for each"):
+        request.start_async({"x": X, "w": W})
+    assert not array.any()
+    request.set_tensor("z", other)
+    request.infer({"x": X, "w": W})
+    assert (array[:4].tolist(), other.tolist()) == ((X * W).tolist(), (-X).tolist())
+
+
+def test_tensor_of_two_outputs_is_refused(load: Callable[[str], ExecutableNetwork]) -> None:
+    loaded = load("CARD")
+    request, tensor = loaded.create_infer_request(), DeviceTensor.create(loaded, "y")
+    for name in ("y", "z"):
+        request.set_tensor(name, tensor)
+    with pytest.raises(InputNameError, match="outputs 'y' and 'z' would be written to the same memory"):
+        request.infer({"x": X, "w": W})
+    with pytest.raises(InputNameError, match="has no input or output '0'; it has"):
+        request.set_tensor(0, tensor)  # type: ignore[arg-type]  # what is tested

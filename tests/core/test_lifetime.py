@@ -38,6 +38,7 @@ def make_all(device: str) -> dict[str, Any]:
     return {"core": core, "network": network, "request": request, "queue": queue}
 
 
+@pytest.mark.usefixtures("small_heap")
 @pytest.mark.parametrize("order", list(itertools.permutations(KINDS)), ids="-".join)
 @pytest.mark.parametrize("device", ["CPU", "HETERO:TEMPLATE,CPU"])
 def test_objects_go_in_every_order_and_nothing_stays(order: tuple[str, ...], device: str) -> None:
@@ -51,6 +52,7 @@ def test_objects_go_in_every_order_and_nothing_stays(order: tuple[str, ...], dev
     assert [kind for kind, one in watched.items() if one() is not None] == []
 
 
+@pytest.mark.usefixtures("small_heap")
 @pytest.mark.parametrize("order", list(itertools.permutations(("core", "network", "request", "plugin"))), ids="-".join)
 @pytest.mark.parametrize(("device", "expected"), [("FLIGHT", 6), ("HETERO:FLIGHT,CPU", 9)])
 def test_objects_go_in_every_order_with_a_run_in_flight_which_ends_well(

@@ -10,8 +10,8 @@ import pytest
 from hetero_core.errors import ExtensionError, InvalidNetworkError, NetworkDeclarationWarning
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.hints import without_hints
+from hetero_core.network.inference import CustomTypes, infer_types
 from hetero_core.network.reader import read_network
-from hetero_core.network.shapes import CustomTypes, infer_types
 from hetero_core.network.types import SequenceType, TensorType, ValueSpec, ValueType
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import resource
@@ -13,6 +14,8 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 RESIDENT = 2 << 30
 """Bytes that a child may have in memory."""
@@ -85,7 +88,7 @@ def _work(work: Callable[[Any], Any], arguments: Sequence[Any], stream: int) -> 
                 result = work(argument)
             except BaseException:  # noqa: BLE001  # that is what is looked for
                 result = {"foreign": traceback.format_exc(limit=-12)}
-            content = pickle.dumps(result)
+            content = _pack(result)
             os.write(stream, _HEAD.pack(len(content)))
             view = memoryview(content)
             while view:
@@ -94,6 +97,27 @@ def _work(work: Callable[[Any], Any], arguments: Sequence[Any], stream: int) -> 
                 break
     finally:
         os._exit(0)
+
+
+class _Packer(pickle.Pickler):
+    """Takes texts of more than 32 dimensions, which NumPy does not."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, np.ndarray) and value.dtype == object and value.ndim > 32:
+            return _shape_texts, (value.reshape(-1).tolist(), value.shape)
+        return NotImplemented
+
+
+def _shape_texts(texts: list[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    array = np.empty(len(texts), object)
+    array[:] = texts
+    return array.reshape(shape)
+
+
+def _pack(result: Any) -> bytes:
+    stream = io.BytesIO()
+    _Packer(stream).dump(result)
+    return stream.getvalue()
 
 
 def _follow(child: int, stream: Any, expected: int) -> tuple[list[Any], str]:

@@ -31,6 +31,7 @@ LAYERS = (
     "errors",
     "dtypes",
     "records",
+    "cyclic_garbage",
     "files",
     "plain_files",
     "limits",

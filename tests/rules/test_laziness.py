@@ -90,3 +90,18 @@ def test_messages_that_were_loaded_without_onnx_are_those_of_onnx(model: Path) -
         f"onnx.checker.check_model(onnx.load({str(model)!r}))\n"
         f"assert isinstance(early.FromString(open({str(model)!r}, 'rb').read()).graph.node[0], onnx.NodeProto)"
     )
+
+
+def test_first_answer_of_a_small_model_loads_nothing_that_it_does_not_use(model: Path) -> None:
+    loaded = list_loaded(
+        "import numpy as np\nfrom hetero_core import Core\nwith Core() as core:\n"
+        f"    network = core.load_network({str(model)!r}, 'CPU', {{'CPU_KERNELS': 'NUMPY'}})\n"
+        "    assert network.infer({'x': np.array([-1, 2], np.float32)})['y'].tolist() == [0, -2]"
+    )
+    assert {name.partition(".")[0] for name in find_plugins(loaded)} == {"hetero_cpu"}
+    assert find_heavy(loaded) == []
+    unused = {"asyncio", "base64", "concurrent", "llvmlite", "multiprocessing", "pkgutil", "random", "socket", "subprocess", "uuid"}
+    assert sorted(unused & {name.partition(".")[0] for name in loaded}) == []
+    outside = ("hetero_core.remote", "hetero_core.frontends", "hetero_core.network.contrib", "hetero_core.network.shapes")
+    assert sorted(name for name in loaded if name.startswith((*outside, "hetero_core.plan", "hetero_cpu.open.making"))) == []
+    assert sorted(name for name in loaded if name.startswith("hetero_cpu.jit.steps")) == []

@@ -12,8 +12,8 @@ import numpy as np
 
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
 from hetero_core.kernels.operators.activations import sigmoid_of
+from hetero_core.kernels.operators.linear import mat_mul
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, widen
-from hetero_core.kernels.products import multiply
 from hetero_core.kernels.registry import BOOL, FLOATS, INT64, NUMBERS, kernel
 from hetero_core.kernels.sizes import product
 
@@ -88,11 +88,11 @@ def attention(
     bias = _bias(xp, attn_mask, allowed, keys, q.dtype)
     repeats = q.shape[1] // present_key.shape[1]
     root = sqrt(1 / sqrt(q.shape[3]) if scale is None else scale)
-    products = _multiply(xp, _scale(q, root), xp.swapaxes(_scale(_repeat_heads(xp, present_key, repeats), root), 2, 3))
+    products = mat_mul(xp, _scale(q, root), xp.swapaxes(_scale(_repeat_heads(xp, present_key, repeats), root), 2, 3))
     capped = narrow(softcap * xp.tanh(widen(products) / softcap), q.dtype) if softcap else products
     biased = narrow(widen(capped) + widen(bias), q.dtype)
     weights = _attend(xp, biased, bias, softmax_precision)
-    y = _multiply(xp, weights, _repeat_heads(xp, present_value, repeats))
+    y = mat_mul(xp, weights, _repeat_heads(xp, present_value, repeats))
     if is_packed:
         y = xp.swapaxes(y, 1, 2).reshape((y.shape[0], queries, -1))
     return y, present_key, present_value, (products, capped, biased, weights)[qk_matmul_output_mode]
@@ -112,10 +112,6 @@ def _repeat_heads(xp: Namespace, x: Array, repeats: int) -> Array:
 def _scale(x: Array, factor: float) -> Array:
     """Returns x times the factor, both in the type of x."""
     return x * x.dtype.type(factor)
-
-
-def _multiply(xp: Namespace, a: Array, b: Array) -> Array:
-    return narrow(multiply(xp, widen(a), widen(b)), a.dtype)
 
 
 def _allow_positions(

@@ -36,6 +36,8 @@ def reshape_by_attribute(xp: Namespace, x: Array, *, shape: Sizes) -> Array:
 def _reshape(x: Array, wanted: Sizes, *, keeps_zero: bool) -> Array:
     sizes = [x.shape[axis] if size == 0 and not keeps_zero else size for axis, size in enumerate(wanted)]
     if -1 in sizes and 0 in sizes:
+        if keeps_zero:
+            raise ValueError(f"shape {list(wanted)} has both -1 and 0, which leaves the size of -1 open where allowzero is 1")
         # NumPy cannot infer a size beside an empty one; ONNX gives it what the other sizes leave.
         others = prod(size for size in sizes if size != -1)
         sizes[sizes.index(-1)] = x.size // others if others else 0

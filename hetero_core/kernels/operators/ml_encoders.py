@@ -19,7 +19,7 @@ _NAN = object()
 
 @record(frozen=True, slots=True)
 class Lookup:
-    """What stands for each key and for a key that is not there, and the NumPy type of the results."""
+    """The value for each key and for a key that is not there, and the NumPy type of the results."""
 
     value_of_key: Mapping[Any, Any]
     default: Any

@@ -45,7 +45,7 @@ class Leaves:
 
 @record(frozen=True, slots=True)
 class Forest:
-    """What runs: arrays of the device. `depth` is the longest way in steps; `weights` has a row for each leaf, row 0 has none."""
+    """The forest as arrays of the device. `depth` is the longest way in steps; `weights` has a row for each leaf, row 0 has none."""
 
     roots: Array
     depth: int

@@ -178,6 +178,11 @@ def _run_directions(
     return tuple(narrow(part, x.dtype) for part in (y, *last))
 
 
+def _sum_biases(b: Array | None) -> Callable[[int], Array]:
+    """Returns what gives a direction's bias: that of the input plus that of the state, 0 where there is none."""
+    return lambda index: 0 if b is None else sum(_split_columns(widen(b[index]), 2))
+
+
 def _split_columns(x: Array, count: int) -> list[Array]:
     size = x.shape[-1] // count
     return [x[..., index * size : (index + 1) * size] for index in range(count)]
@@ -208,16 +213,13 @@ def rnn(
     """Returns Y and Y_h of H = f(X W^T + H R^T + Wb + Rb). Source: ONNX RNN-22."""
     functions = choose_activations(xp, activations, activation_alpha, activation_beta, clip)
 
-    def bias_of(index: int) -> Array:
-        return 0 if b is None else sum(_split_columns(widen(b[index]), 2))
-
     def step_of(index: int) -> CellStep:
         recurrence, activate = widen(r[index]).T, functions[index]
         return lambda projected, states: (activate(projected + multiply(xp, states[0], recurrence)),)
 
     return _run_directions(
         xp, x, w, r, sequence_lens=sequence_lens, initials=(initial_h,), direction=direction, layout=layout,
-        bias_of=bias_of, step_of=step_of,
+        bias_of=_sum_biases(b), step_of=step_of,
     )  # fmt: skip
 
 
@@ -308,9 +310,6 @@ def lstm(
     names = _name_activations(activations, ("Sigmoid", "Tanh", "Tanh"), w.shape[0])
     functions = choose_activations(xp, names, activation_alpha, activation_beta, None)
 
-    def bias_of(index: int) -> Array:
-        return 0 if b is None else sum(_split_columns(widen(b[index]), 2))
-
     def step_of(index: int) -> CellStep:
         recurrence = widen(r[index]).T
         peep_i, peep_o, peep_f = (0, 0, 0) if p is None else _split_columns(widen(p[index]), 3)
@@ -331,5 +330,5 @@ def lstm(
 
     return _run_directions(
         xp, x, w, r, sequence_lens=sequence_lens, initials=(initial_h, initial_c), direction=direction, layout=layout,
-        bias_of=bias_of, step_of=step_of,
+        bias_of=_sum_biases(b), step_of=step_of,
     )  # fmt: skip

@@ -24,7 +24,7 @@ class Member:
         """Requests that have failed here and that another member is to try: until one has, no new request comes here."""
         self.is_closed = False
         self.seconds = 0.0
-        """What a run takes, the latest ones counting most; 0 before the first."""
+        """The seconds that a run takes, the latest ones counting most; 0 before the first."""
 
     def note(self, seconds: float, *, succeeded: bool) -> None:
         """Takes the time of a run into account."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult, RunContext
+from hetero_core.cyclic_garbage import pause_cycle_collection
 from hetero_core.devices.host_memory import describe_host_memory
 from hetero_core.devices.query import query_by_transform, require_all_supported
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
@@ -95,6 +96,7 @@ class CpuDevice:
         """Compiles the network into bound kernels."""
         return self._load(device, network, config)
 
+    @pause_cycle_collection()
     def _load(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> CpuExecutable:
         require_all_supported(device, network, self.query_network(device, network))
         threads = config[THREADS_KEY]

@@ -56,7 +56,7 @@ class CpuExecutable(TellingExecutable):
         `verifies` says which plans are verified in their first run: AUTO those with machine code, YES all, NO none. With
         `checks_plans` a plan is also checked as a whole before it runs, and where it is wrong the network goes node by node.
         """
-        self._kernels, self._workers, self._verifies, self._checks_plans = kernels, workers, verifies, checks_plans
+        self._kernels, self.workers, self._verifies, self._checks_plans = kernels, workers, verifies, checks_plans
         self._teams = None if kernels == NUMPY or workers == 1 else open_teams(workers, streams)
         self._orders = 0
         self.network = network
@@ -68,7 +68,7 @@ class CpuExecutable(TellingExecutable):
         # Apart, so that what only NumPy's plans read goes when machine code takes over.
         signature = read_static_signature(self._transformed)
         releases = signature is not None
-        self._weights, self._native_weights = PackedWeights(releases=releases), PackedWeights(releases=releases)
+        self._weights, self.native_weights = PackedWeights(releases=releases), PackedWeights(releases=releases)
         self._lock = threading.Lock()
         self._has_run, self._is_warm = threading.Event(), False
         self._plans: OrderedDict[Signature, PlanInUse] = OrderedDict()
@@ -160,7 +160,7 @@ class CpuExecutable(TellingExecutable):
         return {
             "CPU_PLANS": lambda: (self._plan_count, MOST_PLANS),
             "CPU_ARENA_BYTES": lambda: max((value_of(plan.arena_bytes) for plan in self._list_plans()), default=0),
-            "CPU_WEIGHT_BYTES": lambda: self._weights.nbytes + self._native_weights.nbytes,
+            "CPU_WEIGHT_BYTES": lambda: self._weights.nbytes + self.native_weights.nbytes,
             "CPU_CONSTANT_BYTES": lambda: count_constant_bytes(self._list_plans()),
             "CPU_KERNELS_READY": lambda: self._orders == 0,
             "CPU_NATIVE_STEPS": lambda: max((plan.native_count for plan in self._list_plans()), default=0),
@@ -174,19 +174,9 @@ class CpuExecutable(TellingExecutable):
         return [found.plan for found in (*self._plans.copy().values(), *self._open_plans.plans)]
 
     @property
-    def workers(self) -> int:
-        """The threads that a run with machine code may have."""
-        return self._workers
-
-    @property
     def transformed(self) -> Network:
         """The network after the passes that do not ask for sizes."""
         return self._transformed
-
-    @property
-    def native_weights(self) -> PackedWeights:
-        """The weights in the layouts that machine code reads."""
-        return self._native_weights
 
     def find_native_plan(self) -> tuple[Signature, Plan, str] | None:
         """Returns a plan of machine code alone, with its input shapes and its name: made for the last sizes where a class has them."""
@@ -202,7 +192,7 @@ class CpuExecutable(TellingExecutable):
         if entry.plan.foreign_count or not entry.plan.kernels:
             return None
         load_kernels(entry, JIT)
-        self._native_weights.pack_all(self._workers)
+        self.native_weights.pack_all(self.workers)
         return last, entry.plan, entry.name
 
     def _find_plan(self, signature: Signature) -> PlanInUse:
@@ -220,14 +210,18 @@ class CpuExecutable(TellingExecutable):
         if entry is not None:
             return entry
         special = join_network(special)
-        plan, is_awaited = self._build_plan(special)
+        is_interim = self._open_plans.is_ordered
+        plan, is_awaited = self._build_plan(special, is_interim=is_interim)
         entry = self._enter(plan, special)
         self._let_go(special)
-        if not is_awaited and not self._open_plans.is_ordered:
+        if not is_awaited and not is_interim:
             warn_where_numpy_computes(plan)
         entry.is_refuted |= self._checks_plans and is_faulty(plan, self.network.name)
         with self._lock:
             self._plan_count += 1
+            if is_interim and not self._open_plans.is_ordered:
+                # The class took over meanwhile: what is kept for one set of sizes would hide it from the next run.
+                return entry
             found = self._plans.setdefault(signature, entry)
             while len(self._plans) > MOST_PLANS:
                 self._plans.popitem(last=False)
@@ -240,7 +234,7 @@ class CpuExecutable(TellingExecutable):
         if self._kernels == NUMPY or not self._open_plans.is_wanted(signature):
             return None
         # NumPy answers before anything is made for machine code.
-        is_later = self._kernels == AUTO and not has_interpreters(self._workers)
+        is_later = self._kernels == AUTO and not has_interpreters(self.workers)
         opened = None if is_later else self._plan_class(special, signature)
         if opened is None and not is_later:
             self._open_plans.note_failure()
@@ -249,8 +243,7 @@ class CpuExecutable(TellingExecutable):
                 self._plan_count, self._last_open = self._plan_count + 1, signature
                 self._open_plans.add(opened)
             return opened
-        else:
-            self._open_plans.is_ordered = True
+        elif self._open_plans.claim_order():
             self._order_plan(
                 lambda executable: executable._plan_class(special, signature) if opened is None else opened,
                 lambda executable, plan, error: executable._take_over_class(plan, special, signature, error),
@@ -261,8 +254,8 @@ class CpuExecutable(TellingExecutable):
         """Returns the plan of a class of sizes, nothing of it compiled; None where there is none."""
         from hetero_cpu.open.making import make_open_plan
 
-        weights, extensions = self._native_weights, self._extensions
-        made = make_open_plan(self._transformed, signature, special, weights=weights, extensions=extensions, workers=self._workers)
+        weights, extensions = self.native_weights, self._extensions
+        made = make_open_plan(self._transformed, signature, special, weights=weights, extensions=extensions, workers=self.workers)
         if made is None:
             return None
         warn_where_numpy_computes(made.plan)
@@ -274,7 +267,7 @@ class CpuExecutable(TellingExecutable):
     ) -> None:
         with self._lock:
             self._orders -= 1
-            self._open_plans.is_ordered = False
+            self._open_plans.end_order()
             if error is not None or opened is None:
                 self._open_plans.note_failure()
             else:
@@ -315,7 +308,7 @@ class CpuExecutable(TellingExecutable):
 
         with self._lock:
             self._orders += 1
-        order_kernels(prepare, finish, is_wanted=is_wanted, begin=self._has_run, workers=self._workers)
+        order_kernels(prepare, finish, is_wanted=is_wanted, begin=self._has_run, workers=self.workers)
 
     def _enter(self, plan: Plan, special: Network, *, kind: str = "") -> PlanInUse:
         """Returns the plan of a network for runs, to be verified where that is asked for and nobody has."""
@@ -323,7 +316,7 @@ class CpuExecutable(TellingExecutable):
         if plan.kernels and self._verifies != NO:
             from hetero_cpu.jit.verified_plans import is_verified, name_plan
 
-            name = name_plan(special, self._workers) + kind
+            name = name_plan(special, self.workers) + kind
             if is_verified(name):
                 return PlanInUse(plan, is_refuted=self._verifier.has_refuted, name=name)
         needs_check = bool(name) or self._verifies == YES
@@ -335,32 +328,32 @@ class CpuExecutable(TellingExecutable):
             for constant in (*self._transformed.initializers.values(), *special.initializers.values()):
                 constant.release()
 
-    def _build_plan(self, special: Network) -> tuple[Plan, bool]:
-        """Returns the plan to run, and whether one of machine code takes over when its kernels are compiled."""
+    def _build_plan(self, special: Network, *, is_interim: bool) -> tuple[Plan, bool]:
+        """Returns the plan to run, NumPy's until a class takes over where `is_interim`, and whether one of machine code takes its place."""
         if self._kernels == NUMPY:
             return build_plan(special, self._weights, self._extensions), False
-        if self._open_plans.is_ordered:
+        if is_interim:
             return build_plan(special, self._weights, self._extensions, is_interim=True), False
         from hetero_cpu.jit.compiler import COMPILER
         from hetero_cpu.jit.interpreter import list_interpreters
 
         # All plans of machine code need the interpreters: where they are not stored, none is made before NumPy's has answered.
-        if self._kernels == JIT or COMPILER.load_stored(list_interpreters(self._workers)):
+        if self._kernels == JIT or COMPILER.load_stored(list_interpreters(self.workers)):
             native = self._build_native_plan(special)
             if self._kernels == JIT:
                 try:
-                    for kernel in (*native.kernels, *list_interpreters(self._workers)):
+                    for kernel in (*native.kernels, *list_interpreters(self.workers)):
                         COMPILER.compile(kernel)
                 finally:
                     COMPILER.rest()
             if self._kernels == JIT or COMPILER.load_stored(native.kernels):
-                self._native_weights.pack_all(self._workers)
+                self.native_weights.pack_all(self.workers)
                 return native, False
         return build_plan(special, self._weights, self._extensions, is_interim=True), True
 
     def _build_native_plan(self, special: Network) -> Plan:
         """Returns the plan of machine code, nothing of it compiled or packed."""
-        return build_plan(special, self._native_weights, self._extensions, provider=JIT, workers=self._workers)
+        return build_plan(special, self.native_weights, self._extensions, provider=JIT, workers=self.workers)
 
     def _order(self, special: Network, signature: Signature) -> None:
         """Has the plan of machine code made and its kernels compiled; it takes over when they are."""
@@ -379,7 +372,7 @@ class CpuExecutable(TellingExecutable):
                 if native is not None:
                     native.is_refuted |= self._checks_plans and is_faulty(native.plan, self.network.name)
                     warn_where_numpy_computes(native.plan)
-                self._native_weights.pack_all(1)
+                self.native_weights.pack_all(1)
         finally:
             with self._lock:
                 self._orders -= 1

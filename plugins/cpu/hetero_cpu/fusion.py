@@ -53,6 +53,10 @@ class Group:
         put(self, "members", members)
         put(self, "reads", tuple(dict.fromkeys([value for member in members for value in member.reads if value not in inner])))
 
+    def count_readers(self, value: str) -> int:
+        """Returns how many nodes of the group read one of its `reads`."""
+        return sum([value in node.reads for node in self.members]) if self.epilogue else 1
+
     def name_profile(self) -> Node:
         """Returns a node that stands for the group in a profile: its name joins those of the nodes of the model."""
         origins = tuple(dict.fromkeys(origin for node in self.members for origin in node.origins))
@@ -65,11 +69,14 @@ def form_groups(graph: Graph, types: Mapping[str, TensorType], constants: Mappin
     made: dict[str, int] = {}
     for node in graph.nodes:
         joined = _join(node, groups, made, graph, types, constants)
-        for value in joined.outputs:
-            if value:
-                made[value] = len(groups)
+        if _is_anchored(joined):
+            made.update(dict.fromkeys(filter(None, joined.outputs), len(groups)))
         groups.append(joined)
     return tuple(group for group in groups if group is not None)
+
+
+def _is_anchored(group: Group) -> bool:
+    return group.node.op_type in ANCHORS and not group.node.domain
 
 
 def _join(
@@ -81,10 +88,9 @@ def _join(
     constants: Mapping[str, object],
 ) -> Group:
     # Of a sum of two products the later one takes the addition: the other is there by then.
-    for value in sorted(dict.fromkeys(node.inputs), key=lambda name: -made.get(name, -1)):
-        position = made.get(value)
-        group = None if position is None else groups[position]
-        if position is None or group is None or group.node.op_type not in ANCHORS or group.node.domain:
+    for position, value in sorted({(made[value], value) for value in node.inputs if value in made}, reverse=True):
+        group = groups[position]
+        if group is None:
             continue
         if value in graph.names_of_outputs or len(graph.index_of_consumers.get(value, ())) != 1:
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from threading import Event
+from threading import Event, Lock
 from typing import TYPE_CHECKING
 
 from hetero_core.network.graph import Network
@@ -25,15 +25,27 @@ _MOST_FAILURES = 3
 
 
 class OpenPlans:
-    """Used under the lock of the network that has them, but for `make`."""
+    """Used under the lock of the network that has them; orders are claimed and ended without it."""
 
-    __slots__ = ("_failures", "_inputs", "is_ordered", "plans")
+    __slots__ = ("_failures", "_inputs", "_order", "plans")
 
     def __init__(self, network: Network) -> None:
         self.plans: list[OpenPlanInUse] = []
         self._failures, self._inputs = 0, network.inputs
-        self.is_ordered = False
+        self._order = Lock()
+
+    @property
+    def is_ordered(self) -> bool:
         """Whether kernels of a class are being compiled."""
+        return self._order.locked()
+
+    def claim_order(self) -> bool:
+        """Says whether the caller may have the kernels of a class compiled: True for one thread until `end_order`."""
+        return self._order.acquire(blocking=False)
+
+    def end_order(self) -> None:
+        """Lets the next class be ordered."""
+        self._order.release()
 
     def find(self, signature: Signature) -> OpenPlanInUse | None:
         """Returns the plan of a class that input shapes belong to, the newest one where there are several."""

@@ -137,7 +137,7 @@ class _Builder:
         else:
             self._add_recipe(group, choice)
         for value in group.reads:
-            count = sum(value in node.reads for node in group.members)
+            count = group.count_readers(value)
             self.readers_left[value] -= count
             self.memory.note_reads(value, count)
             if self.readers_left[value] == 0 and value in self.constants:
@@ -287,7 +287,7 @@ class _Builder:
         if root is None or self.places[root].inner_bytes != self.prototypes[value].nbytes:  # type: ignore[union-attr]  # roots are blocks
             return False
         # Of what a foreign step has read, a view may have been passed on by name.
-        read_here = {name: sum(name in node.reads for node in group.members) for name in group.reads}
+        read_here = {name: group.count_readers(name) for name in group.reads if self._find_root(name) == root}
         return not self.memory.is_read_later(root, read_here)
 
     def _find_root(self, value: str) -> str | None:
@@ -363,11 +363,11 @@ class _Builder:
             if self.halos.get(root, NO_HALO) != NO_HALO:
                 first = spans[root][0] - 1
                 clears[first] = (*clears.get(first, ()), root)
+        for index in sorted({*scratch_of_step, *clears}):
+            offset = scratch_of_step.get(index, 0)
+            self.steps[index] = replace(self.steps[index], scratch_offset=offset, clears=clears.get(index, ()))
         return Plan(
-            tuple(
-                replace(step, scratch_offset=scratch_of_step.get(index, 0), clears=clears.get(index, ()))
-                for index, step in enumerate(self.steps)
-            ),
+            tuple(self.steps),
             {value: place for value, place in self.places.items() if value in used},
             {**dict(zip(roots, offsets, strict=False)), **own_offsets},
             {name: array for name, array in self.constants.items() if name in self.prototypes or name in self.network.initializers},

@@ -130,6 +130,10 @@ class Site:
         shape: tuple[int, ...] = self.prototypes[value].shape
         return shape
 
+    def output_shape(self) -> tuple[int, ...]:
+        """Returns the sizes of the group's first output by its type, whose sizes are all known where machine code is made."""
+        return tuple(size for size in self.types[self.group.outputs[0]].shape or () if isinstance(size, int))
+
     def is_float32(self, *values: str) -> bool:
         """Says whether these values are in the plan and float32."""
         return all(value in self.prototypes and self.prototypes[value].dtype == np.float32 for value in values)

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from hetero_core.limits import FOLDED_FLOOR
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.shapes import infer_types
+from hetero_core.network.inference import infer_types
 from hetero_core.network.types import TensorType
 from hetero_core.transforms.constants import Evaluate, fold_constants
 
@@ -76,5 +76,6 @@ def read_static_type(network: Network, value: str) -> TensorType | None:
     if not isinstance(found, TensorType) or found.shape is None or found.dtype in (None, "string"):
         return None
     # NumPy bounds the sizes other than 0 also of an array without elements.
-    spread = TensorType(found.dtype, tuple(size for size in found.shape if size != 0)).nbytes
-    return found if spread is not None and spread <= _LARGEST_VALUE else None
+    spread = TensorType(found.dtype, tuple(size for size in found.shape if size != 0)) if 0 in found.shape else found
+    nbytes = spread.nbytes
+    return found if nbytes is not None and nbytes <= _LARGEST_VALUE else None

@@ -110,7 +110,11 @@ def plan_activation(site: Site) -> Choice | None:
 
 
 def _is_worth_widening(site: Site, value: str, shape: tuple[int, ...]) -> bool:
-    return value in site.constants and 1 < site.constants[value].size < prod(shape) <= _MOST_WIDENED // 4
+    if value not in site.constants or not 1 < site.constants[value].size < prod(shape) <= _MOST_WIDENED // 4:
+        return False
+    own = site.constants[value].shape
+    # Sizes that do not fit are the operator's to refuse, when it runs.
+    return len(own) <= len(shape) and all(size in (1, whole) for size, whole in zip(own[::-1], shape[::-1], strict=False))
 
 
 def _widen(site: Site, value: str, shape: tuple[int, ...]) -> Array:

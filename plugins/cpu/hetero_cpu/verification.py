@@ -61,7 +61,7 @@ class Verifier:
         self.plans = 0
         """The plans that were found right."""
         self.seconds = 0.0
-        """What verifying took, in all, beside the runs of the plans."""
+        """The seconds that verifying took, in all, beside the runs of the plans."""
         self.has_refuted = False
         """Whether a plan gave a wrong answer."""
 

@@ -6,6 +6,7 @@ Exporters write them as Div or Mul by a number, Add, and Softmax over the last a
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import isfinite
 from types import MappingProxyType
 
@@ -14,6 +15,7 @@ from hetero_core.network.types import TensorType, ValueType
 from hetero_core.transforms.rewrite import fuse_pairs
 from hetero_cupy.conversions import STORAGE
 from hetero_cupy.operators import DOMAIN
+from hetero_cupy.value_types import find_type
 
 _RANK = 4
 _ARITHMETIC = 7
@@ -23,8 +25,7 @@ _ARITHMETIC = 7
 def fuse_scores(network: Network) -> Network:
     """Returns the network with a mask that is added to scores, and then a number that scales them, in their Softmax."""
 
-    def type_of(value: str) -> ValueType | None:
-        return network.initializers[value].type if value in network.initializers else network.type_of(value)
+    type_of = partial(find_type, network)
 
     def fuse_mask(first: Node, second: Node) -> Node | None:
         if not _is_plain(first, "Add") or not _is_softmax(second) or len(second.inputs) != 1:

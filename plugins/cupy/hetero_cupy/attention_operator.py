@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.dtypes import dtype_of_numpy
 from hetero_core.kernels.precision import Array, narrow, widen
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType
@@ -23,6 +22,7 @@ from hetero_cupy.conversions import STORAGE
 from hetero_cupy.kernel_texts import THREADS
 from hetero_cupy.operators import DOMAIN
 from hetero_cupy.runtime import Card, Launch
+from hetero_cupy.value_types import find_type, name_dtype
 
 _MOST_BLOCKS = 1 << 16
 _PLAIN: Mapping[str, tuple[Any, ...]] = {
@@ -65,7 +65,7 @@ def _is_formula(node: Node) -> bool:
 
 
 def _find_type(network: Network, value: str) -> TensorType | None:
-    value_type = network.initializers[value].type if value in network.initializers else network.type_of(value)
+    value_type = find_type(network, value)
     return value_type if isinstance(value_type, TensorType) and value_type.shape is not None else None
 
 
@@ -133,7 +133,7 @@ class AttentionOperator:
             raise ValueError(f"q has the shape {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}: these do not fit")
         factor = np.float32(1 / sqrt(size) if scale is None else scale)
         shape = (batch, queries, heads * value_size) if q.ndim == 3 else (batch, heads, queries, value_size)
-        form = AttentionForm(_name(q), size, value_size, "" if mask is None else _name(mask), bool(is_causal))
+        form = AttentionForm(name_dtype(q), size, value_size, "" if mask is None else name_dtype(mask), bool(is_causal))
         launch = self._compile(form)
         if launch is None:
             return self._compute(many, few, mask, factor=factor, is_causal=form.is_causal, dtype=q.dtype).reshape(shape)
@@ -206,9 +206,3 @@ def _spread(mask: Array, sizes: tuple[int, int, int, int]) -> _Heads:
         0 if size == 1 else step // mask.dtype.itemsize for size, step in zip(mask.shape, mask.strides, strict=True)
     ]
     return _Heads(mask, sizes, tuple(steps))
-
-
-def _name(x: Array) -> str:
-    name = dtype_of_numpy(x.dtype)
-    assert name is not None
-    return name

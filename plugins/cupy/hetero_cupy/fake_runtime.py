@@ -80,7 +80,7 @@ class FakeCard:
         self._own = threading.local()
         self._roots: set[int] = set()
         self.allocations = 0
-        """How many arrays got memory of their own so far."""
+        """The number of arrays that got memory of their own so far."""
         self._home = Home(self.memory, self._allocate)
         self.xp = FakeNamespace(self._home)
 

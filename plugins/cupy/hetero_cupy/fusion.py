@@ -11,6 +11,7 @@ import math
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -21,6 +22,7 @@ from hetero_core.records import record
 from hetero_core.transforms.rewrite import fuse_pairs
 from hetero_cupy.conversions import CONVERSIONS, ROUNDING, SMALL, STORAGE, write_load, write_store
 from hetero_cupy.runtime import Card
+from hetero_cupy.value_types import find_type
 
 FUSED = ("hetero.gpu", "Fused")
 """Domain and operator of a fused node; no model can bring one, since it has no kernel and no schema."""
@@ -93,8 +95,7 @@ class KernelText:
 def fuse_elementwise(network: Network) -> Network:
     """Returns the network with fused nodes; a value that is read twice, leaves the network or is broadcast later stays a value."""
 
-    def type_of(value: str) -> ValueType | None:
-        return network.initializers[value].type if value in network.initializers else network.type_of(value)
+    type_of = partial(find_type, network)
 
     def fuse(first: Node, second: Node) -> Node | None:
         trees = _plant(first, type_of), _plant(second, type_of)

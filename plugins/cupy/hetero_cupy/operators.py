@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.dtypes import dtype_of_numpy
 from hetero_core.kernels.operators.convolution import convolve
 from hetero_core.kernels.operators.normalization import layer_normalization
 from hetero_core.kernels.operators.softmax import softmax_of
@@ -34,6 +33,7 @@ from hetero_cupy.kernel_texts import (
     write_softmax,
 )
 from hetero_cupy.runtime import Card, Convolutions, Launch
+from hetero_cupy.value_types import find_type, name_dtype
 
 DOMAIN = "hetero.gpu"
 """The domain of nodes that this plugin makes; no model can bring one that runs, since it has no schema."""
@@ -48,7 +48,7 @@ def take_operators(network: Network) -> Network:
     """Returns the network with the nodes in the plugin's domain for which the card has an operator of its own."""
 
     def type_of(value: str) -> TensorType | None:
-        value_type = network.initializers[value].type if value in network.initializers else network.type_of(value)
+        value_type = find_type(network, value)
         return (
             value_type
             if isinstance(value_type, TensorType) and value_type.dtype in _ELEMENTS and value_type.shape is not None
@@ -186,7 +186,7 @@ class CardOperators:
         """Returns (images, group, channels / group * taps, positions)."""
         images, channels = x.shape[:2]
         shape = (images, group, channels // group * prod(windows.kernel), prod(windows.outputs))
-        launch = self._compile(write_columns(_name(x), _describe(windows)))
+        launch = self._compile(write_columns(name_dtype(x), _describe(windows)))
         if launch is not None:
             columns = self._xp.empty(shape, dtype=x.dtype)
             _launch_each(launch, (self._lay_out(x), columns), columns.size, channels, windows)
@@ -198,7 +198,7 @@ class CardOperators:
         return taps.reshape(shape)
 
     def _convolve_depthwise(self, x: Array, w: Array, windows: Windows) -> Array:
-        launch = self._compile(write_depthwise(_name(x), _describe(windows)))
+        launch = self._compile(write_depthwise(name_dtype(x), _describe(windows)))
         if launch is None:
             return narrow(convolve(self._xp, widen(x), widen(w), windows, x.shape[1]), x.dtype)
         y = self._xp.empty((*x.shape[:2], *windows.outputs), dtype=x.dtype)
@@ -212,7 +212,7 @@ class CardOperators:
         """
         if not x.size:
             return x
-        launch = self._compile(write_softmax(_name(x), None if mask is None else _name(mask)))
+        launch = self._compile(write_softmax(name_dtype(x), None if mask is None else name_dtype(mask)))
         if launch is None:
             scores = widen(x) if scale == 1 else narrow(widen(x) * scale, widen(x).dtype)
             return narrow(softmax_of(self._xp, scores if mask is None else scores + widen(mask), -1), x.dtype)
@@ -234,7 +234,7 @@ class CardOperators:
     ) -> Array:
         """Returns x normalized over the last axis. Source: ONNX LayerNormalization-17."""
         fits = scale.dtype == bias.dtype and scale.shape == bias.shape == x.shape[-1:]
-        launch = self._compile(write_layer_normalization(_name(x), _name(scale))) if x.size and fits else None
+        launch = self._compile(write_layer_normalization(name_dtype(x), name_dtype(scale))) if x.size and fits else None
         if launch is None:
             return layer_normalization(self._xp, x, scale, bias, axis=axis, epsilon=epsilon, stash_type=stash_type)[0]
         y = self._xp.empty(x.shape, dtype=x.dtype)
@@ -251,12 +251,6 @@ class CardOperators:
         if text.name not in self._compiled:
             self._compiled[text.name] = self._card.compile_kernel(text.name, text.source)
         return self._compiled[text.name]
-
-
-def _name(x: Array) -> str:
-    name = dtype_of_numpy(x.dtype)
-    assert name is not None
-    return name
 
 
 def _describe(windows: Windows) -> Geometry:

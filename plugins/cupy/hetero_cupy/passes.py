@@ -111,6 +111,9 @@ def bound_clips(network: Network) -> Network:
     def find(node: Node) -> Replacement | None:
         if node.op_type != "Clip" or node.domain or node.since_version < 11:
             return None
+        data = network.type_of(node.inputs[0])
+        if not isinstance(data, TensorType) or data.dtype not in ("float32", *LOWERED.values()):
+            return None
         bounds = [network.initializers.get(name) for name in node.inputs[1:] if name]
         floats = [bound for bound in bounds if bound is not None and bound.dtype in ("float32", *LOWERED.values())]
         if len(floats) != len(node.inputs[1:]) or not all(np.isfinite(bound.array.astype(np.float32)).all() for bound in floats):

@@ -18,6 +18,7 @@ from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType
 from hetero_core.transforms.constants import drop_unread
+from hetero_cupy.value_types import find_type
 
 PRODUCTS = frozenset({"Attention", "Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
 """Sums of products: they read 16 bits and make 16 bits, the sum is float32."""
@@ -113,7 +114,7 @@ class _Lowering:
         )
 
     def _is_float32(self, name: str) -> bool:
-        value_type = self._network.initializers[name].type if name in self._network.initializers else self._network.type_of(name)
+        value_type = find_type(self._network, name)
         return isinstance(value_type, TensorType) and value_type.dtype == "float32"
 
     def _makes_small(self, node: Node, floats: list[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -23,6 +24,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "f16": {"INFERENCE_PRECISION_HINT": "f16", "GPU_FUSION": True, "GPU_GRAPHS": True},
     "bf16": {"INFERENCE_PRECISION_HINT": "bf16", "GPU_FUSION": True, "GPU_GRAPHS": True},
 }
+# Config -> one of so many cases is tried with it; WHOLE_KIT in the environment makes it each.
+SPARSE = 1 if os.environ.get("WHOLE_KIT") else 8
 # Differences over the largest value of an output: some roundings of 2^-11, or of 2^-8.
 BOUNDS = {"tf32": 5e-3, "f16": 5e-3, "bf16": 4e-2}
 
@@ -78,8 +81,10 @@ def count_tensors(value: Any) -> int:
     return sum(count_tensors(element) for element in value) if isinstance(value, list | tuple) else int(value is not None)
 
 
-@pytest.mark.parametrize("config", CONFIGS.values(), ids=list(CONFIGS))
-def test_what_is_claimed_is_right_and_every_copy_is_counted(cases: list[BackendCase], config: dict[str, Any]) -> None:
+@pytest.mark.parametrize("name", CONFIGS)
+def test_what_is_claimed_is_right_and_every_copy_is_counted(cases: list[BackendCase], name: str) -> None:
+    config, every = CONFIGS[name], 1 if name == "plain" else SPARSE
+    cases = cases[list(CONFIGS).index(name) % every :: every]
     runtime = FakeRuntime()
     card = runtime.cards()[0]
     wrong, refused, passed, still = {}, 0, 0, 0
@@ -109,8 +114,9 @@ def test_what_is_claimed_is_right_and_every_copy_is_counted(cases: list[BackendC
                 passed += 1
                 still += loaded.executable.traffic.snapshot() == (0, 0, 0, 0)
     assert wrong == {}
-    # More is good news: write the new numbers.
-    assert passed >= 1752
-    assert passed + refused == 2018
+    assert passed + refused == len(cases)
+    # A sample has about its share. More is good news: write the new numbers.
+    share = 1.0 if every == 1 else 0.9 / every
+    assert passed >= 1752 * share
     # Networks that crossed nowhere but at their border.
-    assert still >= 1400
+    assert still >= 1400 * share

@@ -67,7 +67,10 @@ OWN_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
         ),
         SMALLEST_KEY: ConfigKey(int, 1, "Subgraphs of fewer nodes are folded into a neighbour whose device takes them.", least=1),
         UNITS_KEY: ConfigKey(
-            bool, True, "Whether quantized units stay whole, and shape arithmetic goes to its reader; NO: by priority alone."
+            bool,
+            True,
+            "Whether quantized units stay whole, and shape arithmetic goes to its reader; NO: by priority alone.",
+            added_later=True,
         ),
         DOT_KEY: ConfigKey(
             bool,

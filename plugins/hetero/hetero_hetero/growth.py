@@ -1,4 +1,4 @@
-"""How one subgraph grows from its root: which adjacent nodes it takes, in which order, and how a conflict is found cheaply.
+"""The growth of one subgraph from its root: which adjacent nodes it takes, in which order, and how a conflict is found cheaply.
 
 A node conflicts with a subgraph when a path between it and a member leaves the nodes that may be taken. Such a node is rejected
 for good: no larger subgraph could take it, and it never lies between two members. So one test per adjacent node is enough and
@@ -17,7 +17,7 @@ MOST_LANDMARKS = 1024
 
 
 class Growth:
-    """What growing on one device needs: the free nodes, their neighbours, and marks that every growth reuses.
+    """The tables for growing on one device: the free nodes, their neighbours, and marks that every growth reuses.
 
     A test looks for a conflict twice. First among the landmarks, outside nodes spread over the order: does a member reach one that
     reaches the node? Then by a search between the slots of the members and of the node, which continues where the last one ended.

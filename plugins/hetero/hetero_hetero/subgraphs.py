@@ -6,12 +6,11 @@ come out the same on every run.
 
 from __future__ import annotations
 
-import gc
 import heapq
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Sequence
 from graphlib import CycleError, TopologicalSorter
 
+from hetero_core.cyclic_garbage import pause_cycle_collection
 from hetero_core.errors import AffinityError, ConfigValueError, enumerate_choices, suggest
 from hetero_core.records import record
 from hetero_hetero.digraph import Digraph, OneOf, build_digraph
@@ -62,7 +61,7 @@ def select_subgraphs(
             f"there is no policy '{policy}' of subgraph selection{suggest(str(policy), POLICIES) or ';'} "
             f"expected one of {enumerate_choices(POLICIES)}"
         )
-    with _pause_cycle_collection():
+    with pause_cycle_collection():
         graph = build_digraph(predecessors, device_of_node, priorities)
         parts = [sorted(part) if len(part) > 1 else part for part in POLICIES[policy](graph)]
         if policy == "LITERAL":
@@ -98,21 +97,6 @@ def _show_part(graph: Digraph, part: Sequence[int], names: OneOf[str] | None) ->
     shown = [str(number) if names is None else names[number] for number in numbers[:_MOST_NODES_SHOWN]]
     more = [f"and {len(numbers) - len(shown)} more"] if len(numbers) > len(shown) else []
     return f"{{{', '.join([*shown, *more])}}} on {graph.priorities[graph.device_of_position[part[0]]]}"
-
-
-@contextmanager
-def _pause_cycle_collection() -> Iterator[None]:
-    """Keeps Python from searching for cyclic garbage: selection makes none, and its many small lists set off search after search.
-
-    At 100,000 nodes the searches took a third of LEVELS' time.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def order_parts(graph: Digraph, parts: Sequence[Sequence[int]]) -> list[int]:

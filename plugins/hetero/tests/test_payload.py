@@ -5,13 +5,15 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hetero_core import Core, Network, Payload
 from hetero_core.blobs.container import read_blob, write_blob
-from hetero_core.errors import BlobError
+from hetero_core.errors import BlobError, BlobMismatchError
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -47,3 +49,28 @@ def test_forged_plan_is_refused(core: Core, read: Callable[..., Network], change
     write_blob(header, Payload({**payload.sections, "index": json.dumps(index).encode()}, payload.version), forged)
     with pytest.raises(BlobError, match="index that cannot be read"):
         core.import_network(forged.getvalue(), "HETERO")
+
+
+def export_without_units_key(core: Core, network: Network) -> bytes:
+    """Returns a blob as the device wrote it before it had the key HETERO_KEEP_UNITS."""
+    stream = io.BytesIO()
+    core.load_network(network, "HETERO:CPU,TEMPLATE").export_network(stream)
+    header, payload = read_blob(stream.getvalue())
+    config = {name: value for name, value in header.config.items() if name != "HETERO_KEEP_UNITS"}
+    older = io.BytesIO()
+    write_blob(replace(header, config=config), Payload(payload.sections, payload.version), older)
+    return older.getvalue()
+
+
+def test_blob_without_the_key_of_units_is_imported_with_its_default(core: Core, read: Callable[..., Network]) -> None:
+    network = read("g (float[4] x) => (float[4] y) { a = Relu(x) y = Neg(a) }").with_affinity({"op:Neg": "TEMPLATE"})
+    blob = export_without_units_key(core, network)
+    imported = core.import_network(blob, "HETERO")
+    assert imported.get_config("HETERO_KEEP_UNITS") is True
+    np.testing.assert_array_equal(imported.infer({"x": np.array([-1, 2, -3, 4], np.float32)})["y"], [-0.0, -2, -0.0, -4])
+
+
+def test_blob_without_the_key_of_units_contradicts_another_value_than_its_default(core: Core, read: Callable[..., Network]) -> None:
+    blob = export_without_units_key(core, read("g (float[4] x) => (float[4] y) { y = Relu(x) }"))
+    with pytest.raises(BlobMismatchError, match="HETERO_KEEP_UNITS is False in the call and True in the blob"):
+        core.import_network(blob, "HETERO", {"HETERO_KEEP_UNITS": "NO"})

@@ -6,27 +6,30 @@ passes that case.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from hetero_core.network.graph import Network, Node
+from hetero_core.engines.inspection import find_shape
+from hetero_core.engines.known_errors import Check, find_error, refuse_empty_axes
+from hetero_core.network.graph import Graph, Node
 from hetero_core.network.types import TensorType
 from hetero_onnxruntime.division import find_fatal_division
 
 
-def find_known_error(node: Node, network: Network) -> str | None:
-    """Returns what the engine gets wrong about a node, in words, or None."""
+def find_known_error(node: Node, graph: Graph) -> str | None:
+    """Returns what the engine gets wrong about a node, or about one in its bodies, in words, or None."""
+    return find_error(node, graph, _check_node) or find_fatal_division(node, graph)
+
+
+def _check_node(node: Node, graph: Graph) -> str | None:
     check = _CHECKS.get((node.domain, node.op_type))
-    reason = None if check is None else check(node, network)
-    return find_fatal_division(node, network) if reason is None else reason
+    return None if check is None else check(node, graph)
 
 
-def _check_attention(node: Node, network: Network) -> str | None:
+def _check_attention(node: Node, graph: Graph) -> str | None:
     # ONNX Runtime 1.31: attention_4d_with_past_and_present_qk_matmul_bias_4d_mask_causal.
     if len(node.outputs) > 3 and node.outputs[3] and node.attributes.get("is_causal", 0):
         return "ONNX Runtime returns the lowest float where the standard has -inf in the scores of causal attention"
     # ONNX Runtime 1.31: attention_4d_diff_heads_mask4d_padded_kv; the standard pads such a mask with -inf.
     if len(node.inputs) > 3 and node.inputs[3] and not (len(node.inputs) > 4 and node.inputs[4]):
-        keys, mask = network.type_of(node.inputs[1]), network.type_of(node.inputs[3])
+        keys, mask = graph.type_of(node.inputs[1]), graph.type_of(node.inputs[3])
         if _find_size(keys, -2) != _find_size(mask, -1) or _find_size(mask, -1) is None:
             return "ONNX Runtime fails at run time on a mask that is shorter than the keys, and its size here is not known to be theirs"
     return None
@@ -39,7 +42,7 @@ def _find_size(found: object, axis: int) -> object:
     return found.shape[axis]
 
 
-def _check_cast(node: Node, network: Network) -> str | None:
+def _check_cast(node: Node, graph: Graph) -> str | None:
     # ONNX Runtime 1.32, no case: the standard has 0 and 1.
     is_known = node.attributes.get("saturate", 1) in (0, 1)
     return (
@@ -49,24 +52,24 @@ def _check_cast(node: Node, network: Network) -> str | None:
     )
 
 
-def _check_conv_integer(node: Node, network: Network) -> str | None:
+def _check_conv_integer(node: Node, graph: Graph) -> str | None:
     # ONNX Runtime 1.32: convinteger_with_padding; padded or not, a zero point of the filter has to be one number.
     if len(node.inputs) < 4 or not node.inputs[3]:
         return None
-    points = network.type_of(node.inputs[3])
+    points = graph.type_of(node.inputs[3])
     if isinstance(points, TensorType) and points.shape in ((), (1,)):
         return None
     return "ONNX Runtime fails at run time on ConvInteger with a zero point for each channel of the filter, or of an unknown number"
 
 
-def _check_max_unpool(node: Node, network: Network) -> str | None:
+def _check_max_unpool(node: Node, graph: Graph) -> str | None:
     # ONNX Runtime 1.31: maxunpool_export_with_output_shape; indices count in the input's shape, not in output_shape's.
     return "ONNX Runtime places values wrongly when output_shape is given" if len(node.inputs) > 2 and node.inputs[2] else None
 
 
-def _check_reduce_max(node: Node, network: Network) -> str | None:
+def _check_reduce_max(node: Node, graph: Graph) -> str | None:
     # ONNX Runtime 1.31: reduce_max_empty_set_bool.
-    input_type = network.type_of(node.inputs[0])
+    input_type = graph.type_of(node.inputs[0])
     is_bool = isinstance(input_type, TensorType) and input_type.dtype == "bool"
     return (
         f"ONNX Runtime fails at run time on {node.op_type} of an empty bool tensor"
@@ -83,7 +86,7 @@ def _may_be_empty(found: object) -> bool:
     )
 
 
-def _check_resize(node: Node, network: Network) -> str | None:
+def _check_resize(node: Node, graph: Graph) -> str | None:
     # ONNX Runtime 1.31: resize_downsample_scales_linear_align_corners, _cubic_; it rounds the size before it scales.
     is_scaled = len(node.inputs) > 2 and bool(node.inputs[2])
     if node.attributes.get("coordinate_transformation_mode") != "align_corners" or not is_scaled:
@@ -91,48 +94,65 @@ def _check_resize(node: Node, network: Network) -> str | None:
     return "ONNX Runtime scales by the rounded size under align_corners, the standard by the scales that are given"
 
 
-def _check_dequantized(node: Node, network: Network) -> str | None:
+def _check_dequantized(node: Node, graph: Graph) -> str | None:
     # ONNX Runtime 1.32, no case: it moves a Transpose through the pair, and makes a QuantizeLinear of int32.
-    source = network.type_of(node.inputs[0])
-    is_int32 = getattr(source, "dtype", None) == "int32" and node.inputs[0] not in network.initializers
-    if not is_int32 or len(node.inputs) < 3 or not node.inputs[2] or all(other.op_type != "Transpose" for other in network.nodes):
+    source = graph.type_of(node.inputs[0])
+    is_int32 = getattr(source, "dtype", None) == "int32" and node.inputs[0] not in graph.initializers
+    if not is_int32 or len(node.inputs) < 3 or not node.inputs[2] or all(other.op_type != "Transpose" for other in graph.nodes):
         return None
     return "ONNX Runtime fails to load a DequantizeLinear of int32 with a zero point in a network that has a Transpose"
 
 
-def _check_dropout(node: Node, network: Network) -> str | None:
+def _check_dropout(node: Node, graph: Graph) -> str | None:
     # ONNX Runtime 1.31: training_dropout; the standard leaves the mask free, and its cases come from NumPy's generator.
     if len(node.inputs) < 3 or not node.inputs[2]:
         return None
-    training = network.initializers.get(node.inputs[2])
+    training = graph.initializers.get(node.inputs[2])
     return (
         None if training is not None and not training.array.any() else "a Dropout that trains draws other numbers than ONNX's cases"
     )
 
 
-def _check_non_zero(node: Node, network: Network) -> str | None:
+def _check_non_zero(node: Node, graph: Graph) -> str | None:
     # ONNX Runtime 1.32, no case: the standard has no coordinates for the element of a scalar.
-    source = network.type_of(node.inputs[0])
+    source = graph.type_of(node.inputs[0])
     is_scalar = isinstance(source, TensorType) and source.shape == ()
     return "ONNX Runtime gives the element of a scalar one coordinate in NonZero" if is_scalar else None
 
 
-def _check_log_sum_exp(node: Node, network: Network) -> str | None:
+def _check_log_sum_exp(node: Node, graph: Graph) -> str | None:
     # ONNX Runtime 1.32, no case: the exponentials are cut to integers before they are added.
-    source = network.type_of(node.inputs[0])
+    source = graph.type_of(node.inputs[0])
     if not isinstance(source, TensorType) or source.dtype not in ("int32", "int64"):
         return None
     return f"ONNX Runtime adds exponentials that are cut to integers in ReduceLogSumExp of {source.dtype}"
 
 
-def _check_shared_caches(node: Node, network: Network) -> str | None:
+def _check_drawn(node: Node, graph: Graph) -> str | None:
+    # ONNX Runtime 1.32, no case: assertions of the C++ library end the process.
+    if node.op_type.startswith("RandomNormal"):
+        spread = float(node.attributes.get("scale", 1.0))
+        return None if spread > 0 else f"ONNX Runtime ends the process on a {node.op_type} whose scale is {spread}"
+    low, high = (float(node.attributes.get(name, default)) for name, default in (("low", 0.0), ("high", 1.0)))
+    return None if low <= high else f"ONNX Runtime ends the process on a {node.op_type} from {low} to {high}"
+
+
+def _check_position(node: Node, graph: Graph) -> str | None:
+    # ONNX Runtime 1.32, no case: SIGSEGV for an int64[0].
+    places = {"SequenceAt": 1, "SequenceErase": 1, "SequenceInsert": 2}
+    shape = find_shape(node, graph, places[node.op_type])
+    is_number = shape is None or all(size == 1 for size in shape)
+    return None if is_number else f"ONNX Runtime may end the process on a {node.op_type} whose position is not one number"
+
+
+def _check_shared_caches(node: Node, graph: Graph) -> str | None:
     # ONNX Runtime 1.32: the outputs have to be bound to the memory of inputs, or hold what lay in their own before.
     if node.op_type == "SparseAttention" or node.attributes.get("past_present_share_buffer", 0):
         return f"ONNX Runtime's {node.op_type} writes its caches into its inputs, and inputs are never written here"
     return None
 
 
-_CHECKS: dict[tuple[str, str], Callable[[Node, Network], str | None]] = {
+_CHECKS: dict[tuple[str, str], Check] = {
     ("", "Attention"): _check_attention,
     ("", "Cast"): _check_cast,
     ("", "CastLike"): _check_cast,
@@ -144,7 +164,11 @@ _CHECKS: dict[tuple[str, str], Callable[[Node, Network], str | None]] = {
     ("", "ReduceLogSumExp"): _check_log_sum_exp,
     ("", "ReduceMax"): _check_reduce_max,
     ("", "ReduceMin"): _check_reduce_max,
+    **{("", name): _check_drawn for name in ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")},
     ("", "Resize"): _check_resize,
+    # ONNX Runtime 1.32, no case; the reference implementation of the standard drops no axis.
+    **{("", name): _check_position for name in ("SequenceAt", "SequenceErase", "SequenceInsert")},
+    ("", "Squeeze"): refuse_empty_axes,
     **{
         ("com.microsoft", name): _check_shared_caches
         for name in ("Attention", "DecoderMaskedMultiHeadAttention", "QAttention", "SparseAttention")

@@ -80,3 +80,34 @@ def test_withdrawn_operator_runs_in_the_last_opset_that_has_it(core: Core) -> No
     x = np.arange(6, dtype=np.float32).reshape(1, 1, 2, 3)
     loaded = core.load_network(onnx.parser.parse_model(text), "ORT")
     np.testing.assert_array_equal(loaded.infer({"x": x})["y"], x.repeat(2, axis=2).repeat(2, axis=3))
+
+
+@pytest.mark.parametrize(
+    ("node", "reason"),
+    [
+        ("RandomUniform <shape = [2], low = 1.0, high = 0.0> ()", "from 1.0 to 0.0"),
+        ("RandomUniformLike <low = 3.0> (x)", "from 3.0 to 1.0"),
+        ("RandomNormal <shape = [2], scale = 0.0> ()", "whose scale is 0.0"),
+        ("RandomNormalLike <scale = -1.0> (x)", "whose scale is -1.0"),
+    ],
+)
+def test_draws_that_end_the_process_are_refused(core: Core, node: str, reason: str) -> None:
+    text = """<ir_version: 8, opset_import: ["": 15]> g (float[2] x, bool c) => (float[2] y, float[2] z) { y = NODE
+    z = If (c) <then_branch: graph = t () => (float[2] u) { u = NODE }, else_branch: graph = e () => (float[2] v) { v = Neg (x) }> }"""
+    network = core.read_network(onnx.parser.parse_model(text.replace("NODE", node)))
+    refused = core.query_network(network, "ORT").refused
+    assert [reason in each for each in refused.values()] == [True, True]
+
+
+def test_other_draws_are_taken(core: Core) -> None:
+    text = """<ir_version: 8, opset_import: ["": 15]> g (float[2] x) => (float[2] y, float[2] z) {
+    y = RandomUniformLike <low = 1.0, high = 1.0> (x) z = RandomNormalLike (x) }"""
+    assert not core.query_network(core.read_network(onnx.parser.parse_model(text)), "ORT").refused
+
+
+@pytest.mark.parametrize(("size", "is_refused"), [("[0]", True), ("[n]", True), ("[1]", False), ("", False)])
+def test_position_in_a_sequence_is_one_number(core: Core, size: str, is_refused: bool) -> None:
+    text = f"""<ir_version: 8, opset_import: ["": 15]> g (float[2] x, int64{size} p) => (float[2] y) {{
+    s = SequenceConstruct (x, x) y = SequenceAt (s, p) }}"""
+    refused = core.query_network(core.read_network(onnx.parser.parse_model(text)), "ORT").refused
+    assert ["position is not one number" in each for each in refused.values()] == [True] * is_refused

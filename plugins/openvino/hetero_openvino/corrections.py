@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from hetero_openvino.groups import part_channels_by_gather
+
 
 def correct_model(model: Any) -> None:
     """Replaces, in the engine's model, the operations that it computes wrongly."""
@@ -153,6 +155,11 @@ def _reduce_before_einsum(opset: Any, operation: Any) -> None:
         _replace(operation, opset.einsum(operands, ",".join(labels) + arrow + result), sums)
 
 
+def _correct_concat(opset: Any, operation: Any) -> None:
+    part_channels_by_gather(opset, operation)
+    _gather_channel(opset, operation)
+
+
 def _gather_channel(opset: Any, operation: Any) -> None:
     """One channel that Concat, Expand or Tile repeats is repeated by a Gather, whose channels are first.
 
@@ -232,7 +239,7 @@ _REDUCTIONS: Mapping[str, str] = MappingProxyType(
 
 _CORRECTIONS: dict[str, Callable[[Any, Any], None]] = {
     "Broadcast": _gather_channel,
-    "Concat": _gather_channel,
+    "Concat": _correct_concat,
     "Einsum": _reduce_before_einsum,
     "NonMaxSuppression": _keep_overlaps_at_threshold,
     "PRelu": _keep_slopes_last,

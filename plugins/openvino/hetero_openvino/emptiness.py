@@ -1,4 +1,4 @@
-"""Products over an axis of length 0: the engine fails at them, or returns what it has not written.
+"""What has no elements: products over an axis of length 0, at which the engine fails or returns what it has not written; constants.
 
 OpenVINO 2026.4, where a bias is added to the product. Lengths that are known are refused by the query; of open ones the inputs say in
 each run how long they are.
@@ -19,6 +19,14 @@ Place = tuple[int, int]
 def find_empty_product(node: Node, graph: Graph) -> str | None:
     """Returns why a product over an axis of length 0 is refused, or None."""
     return "OpenVINO is wrong about products over an axis of length 0" if _find_length(node, graph) == 0 else None
+
+
+def find_empty_constant(node: Node, graph: Graph) -> str | None:
+    """Returns why a node that reads a constant of no elements is refused, or None."""
+    # No case: the Size of int8[3,1,0] is 1.
+    constants = [graph.initializers[name] for name in node.reads if name in graph.initializers]
+    is_lost = any(0 in constant.shape and constant.shape != (0,) for constant in constants)
+    return "OpenVINO forgets the shape of a constant of no elements" if is_lost else None
 
 
 def list_multiplied_axes(network: Network) -> Iterable[Place]:

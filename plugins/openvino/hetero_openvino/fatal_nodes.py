@@ -50,3 +50,15 @@ def find_prelu_error(node: Node, graph: Graph) -> str | None:
         slope in (1, size) for slope, size in zip(reversed(slopes), reversed(shape), strict=False)
     )
     return None if fits else "OpenVINO may end the process on PRelu whose slopes do not broadcast to its input"
+
+
+def find_top_k_error(node: Node, graph: Graph) -> str | None:
+    """Returns why a TopK is refused, or None."""
+    # No case: the 4 largest of the 2 rows of a constant float16[2,1,1,2]; in the standard k is at most the size of the axis.
+    shape, count = find_shape(node, graph), node.attributes.get("k")
+    if len(node.inputs) > 1 and node.inputs[1] in graph.initializers:
+        count = int(graph.initializers[node.inputs[1]].array.reshape(-1)[0])
+    axis = node.attributes.get("axis", -1)
+    if count is None or not shape or not -len(shape) <= axis < len(shape) or not isinstance(shape[axis], int):
+        return None
+    return f"OpenVINO may end the process on TopK of {count} elements of {shape[axis]}" if count > shape[axis] else None

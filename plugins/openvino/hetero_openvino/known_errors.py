@@ -10,20 +10,22 @@ from __future__ import annotations
 from math import ceil
 
 from hetero_core.engines.inspection import dtype_of_input, find_shape, has_input
-from hetero_core.engines.known_errors import Check, find_error, refuse
+from hetero_core.engines.known_errors import Check, find_error, refuse, refuse_empty_axes
 from hetero_core.network.contrib_types import MICROSOFT
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.types import TensorType
 from hetero_openvino.arithmetic import find_arithmetic_error
 from hetero_openvino.channels import find_channel_error
-from hetero_openvino.emptiness import find_empty_product
+from hetero_openvino.emptiness import find_empty_constant, find_empty_product
 from hetero_openvino.fatal_nodes import (
     find_col2im_error,
     find_gather_nd_error,
     find_global_lp_pool_error,
     find_prelu_error,
+    find_top_k_error,
     find_unique_error,
 )
+from hetero_openvino.groups import find_group_error
 from hetero_openvino.sequences import find_shared_turn
 from hetero_openvino.strides import find_stride_error
 
@@ -56,7 +58,7 @@ def _check_node(node: Node, graph: Graph, takes_quantized: bool) -> str | None:
     if node.domain:
         return None
     check = _CHECKS.get(node.op_type)
-    found = None if check is None else check(node, graph)
+    found = find_empty_constant(node, graph) if check is None else check(node, graph) or find_empty_constant(node, graph)
     return found or find_arithmetic_error(node, graph) or find_channel_error(node, graph)
 
 
@@ -116,6 +118,9 @@ def _check_average_pool(node: Node, graph: Graph) -> str | None:
     rank = len(kernel)
     strides, dilations = (node.attributes.get(name, (1,) * rank) for name in ("strides", "dilations"))
     pads = node.attributes.get("pads", (0,) * (2 * rank))
+    if shape is not None and len(shape) != rank + 2:
+        # What else is wrong with it the engine says.
+        return None
     for axis in range(rank):
         size = None if shape is None else shape[axis + 2]
         reach = (kernel[axis] - 1) * dilations[axis] + 1
@@ -336,6 +341,7 @@ _CHECKS: dict[str, Check] = {
     "CastLike": _check_cast,
     "Col2Im": find_col2im_error,
     "Compress": _check_compress,
+    "Concat": find_group_error,
     "Conv": find_stride_error,
     "DFT": _check_dft,
     "Expand": _check_expand,
@@ -367,12 +373,15 @@ _CHECKS: dict[str, Check] = {
     **dict.fromkeys(("Shrink", "ThresholdedRelu"), refuse("OpenVINO multiplies by 0 what it drops, so that infinities become NaN")),
     "Softmax": _check_softmax,
     "SpaceToDepth": _check_space_to_depth,
+    "Squeeze": refuse_empty_axes,
     "Tile": _check_tile,
+    "TopK": find_top_k_error,
     "Unique": find_unique_error,
 }
 
 _CHECKS_OF_BODIES: dict[str, Check] = {
-    **dict.fromkeys(("Concat", "Expand", "Tile"), _check_channel),
+    "Concat": lambda node, graph: _check_channel(node, graph) or find_group_error(node, graph, in_body=True),
+    **dict.fromkeys(("Expand", "Tile"), _check_channel),
     "Einsum": _check_reshaped,
     "NonMaxSuppression": refuse("OpenVINO drops boxes whose overlap equals the threshold"),
     "PRelu": refuse("OpenVINO takes slopes of one dimension for those of the channels"),

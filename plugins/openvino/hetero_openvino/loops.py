@@ -35,4 +35,4 @@ def find_endless_loops(graph: Graph, known: Set[str] = frozenset(), owner: str =
 
 def _may_be_long(node: Node, graph: Graph) -> bool:
     count = graph.initializers.get(node.inputs[0])
-    return count is None or int(count.array.reshape(-1)[0]) > MOST_ITERATIONS
+    return count is None or count.array.size != 1 or int(count.array.reshape(-1)[0]) > MOST_ITERATIONS

@@ -213,7 +213,10 @@ def _count(node: Node, network: Network, operands: list[Bound | None]) -> Bound 
 
 def _fill(node: Node, network: Network, operands: list[Bound | None]) -> Bound | None:
     value = node.attributes.get("value")
-    return Bound(0, 0) if value is None else _bound_array(value)
+    if value is None:
+        return Bound(0, 0)
+    # An attribute of another kind is for the engine to refuse.
+    return _bound_array(value) if hasattr(value, "dtype") else None
 
 
 def _accumulate(node: Node, network: Network, operands: list[Bound | None]) -> Bound | None:

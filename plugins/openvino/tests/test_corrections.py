@@ -207,3 +207,68 @@ def test_error_of_the_engine_names_the_inputs_and_its_node(core: Core, read: Rea
     with pytest.raises(InferenceError, match=r"cannot compute network 'g' of x\[0, 2, 6, 6\]: .*MaxPool node with name"):
         loaded.infer({"x": draw(0, 2, 6, 6)})
     assert loaded.infer({"x": draw(1, 2, 6, 6)})["y"].shape == (1, 2, 5, 5)
+
+
+SPLIT = "a, b, c = Split <axis = 1, num_outputs = 3> (x)"
+SLICES = "a = Slice (x, i0, i1, i1) b = Slice (x, i1, i2, i1) c = Slice (x, m1, i3, i1)"
+
+
+@pytest.mark.parametrize("parting", [SPLIT, SLICES])
+@pytest.mark.parametrize("sizes", ["1,3,9,6", "n,k,h,w"])
+@pytest.mark.parametrize(
+    ("joined", "axis", "last"),
+    [("bac", 1, ""), ("ab", 1, ""), ("abc", 2, ""), ("bbb", 3, ""), ("abca", 1, ""), ("bac", 1, "Identity")],
+)
+def test_convolutions_of_channels_keep_their_order(
+    core: Core, read: Read, parting: str, sizes: str, joined: str, axis: int, last: str
+) -> None:
+    if parting is SLICES and sizes != "1,3,9,6":
+        sizes = "n,3,h,w"
+    filters = {name: draw(2, 1, 3, 3) + index for index, name in enumerate("abc")}
+    nodes = " ".join(f"{name}v = Conv <pads = [1, 1, 1, 1]> ({name}, {name}w)" for name in "abc")
+    if last:
+        nodes += " " + " ".join(f"{name}u = {last} ({name}v)" for name in "abc")
+    values = ", ".join(name + ("u" if last else "v") for name in joined)
+    weights = ", ".join(f"float[2,1,3,3] {name}w" for name in "abc")
+    numbers = ", ".join(f"int64[1] i{index} = {{{index}}}" for index in range(4))
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 18]> g (float[{sizes}] x, {weights}) => (float[q,r,s,t] y)
+        <{numbers}, int64[1] m1 = {{-1}}> {{ {parting} {nodes} y = Concat <axis = {axis}> ({values}) }}"""
+    )
+    del model.graph.input[1:]
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(value, f"{name}w") for name, value in filters.items())
+    x = draw(1, 3, 9, 6)
+    windows = np.lib.stride_tricks.sliding_window_view(
+        np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1))), (3, 3), (2, 3)
+    )
+    each = {name: np.einsum("nhwij,oij->nohw", windows[:, "abc".index(name)], filters[name][:, 0]) for name in "abc"}
+    expected = np.concatenate([each[name] for name in joined], axis=axis)
+    np.testing.assert_allclose(run(core, core.read_network(model), x=x), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("other", ["w", "x", "q, w"])
+@pytest.mark.parametrize("axis", [1, 2])
+def test_convolution_of_a_part_beside_a_constant(core: Core, read: Read, other: str, axis: int) -> None:
+    filters = "2,2,1,1" if axis == 1 else "4,4,1,1"
+    network = read(
+        f"""g (float[1,4,4,3] x) => (float[a,b,c,d] y) <float[{filters}] f = {{{", ".join(["1"] * (4 if axis == 1 else 16))}}},
+        float[1,4,4,3] w = {{{", ".join(str(index) for index in range(48))}}}>
+        {{ p, q = Split <axis = {axis}, num_outputs = 2> (x) v = Conv (q, f) y = Concat <axis = {axis}> (v, {other}) }}""",
+        18,
+    )
+    x = draw(1, 4, 4, 3)
+    half = np.split(x, 2, axis)[1]
+    summed = half.astype(np.float64).sum(1, keepdims=True).repeat(2 if axis == 1 else 4, 1)
+    values = {"x": x, "q": half, "w": np.arange(48.0).reshape(x.shape)}
+    expected = np.concatenate([summed, *(values[name] for name in other.split(", "))], axis)
+    np.testing.assert_allclose(run(core, network, x=x), expected, atol=1e-5)
+
+
+def test_convolutions_of_parts_that_come_with_the_run_are_refused(core: Core, read: Read) -> None:
+    network = read(
+        """g (float[1,2,9,6] x, int64[2] s) => (float[1,2,9,6] y) <float[1,1,1,1] w = {2}>
+        { a, b = Split <axis = 1> (x, s) c = Conv (a, w) d = Conv (b, w) y = Concat <axis = 1> (d, c) }""",
+        18,
+    )
+    (refusal,) = core.query_network(network, "OPENVINO").refused.values()
+    assert "makes one convolution with groups" in refusal

@@ -12,6 +12,11 @@ pytest.importorskip("openvino", reason="needs the engine: pip install 'hetero-op
 
 Read = Callable[..., Network]
 
+# A number of iterations that is none.
+LOOP = """g () => (float[n, 2] y) <int64[0] s = {}, bool c = {1}>
+{ y = Loop (s, c) <body: graph = b (int64 i, bool k) => (bool o, float[2] z)
+  { o = Identity (k) z = Constant <value_floats = [1.0, 2.0]> () }> }"""
+
 
 @pytest.mark.parametrize(
     ("opset", "text", "reason"),
@@ -22,6 +27,16 @@ Read = Callable[..., Network]
         (2, "g (float[2, 0] x) => (float[2, 0] y) { y = GlobalLpPool (x) }", "GlobalLpPool of no elements"),
         (18, "g (float[1, 9, 4] x, int64[2] s, int64[2] b) => (float[1, 1, 5, 5] y) { y = Col2Im (x, s, b) }", "come with the run"),
         (11, "g (float x) => (float y) { y = Softmax (x) }", "Softmax-11"),
+        (
+            1,
+            "g (float16[2, 1] x) => (float16[4, 1] y, int64[4, 1] i) { y, i = TopK <axis = 0, k = 4> (x) }",
+            "TopK of 4 elements of 2",
+        ),
+        (
+            11,
+            "g (float[2, 3] x) => (float[2, 4] y, int64[2, 4] i) <int64[1] k = {4}> { y, i = TopK (x, k) }",
+            "TopK of 4 elements of 3",
+        ),
     ],
 )
 def test_node_that_the_engine_does_not_survive_is_refused(core: Core, read: Read, opset: int, text: str, reason: str) -> None:
@@ -38,3 +53,19 @@ def test_node_that_the_engine_does_not_survive_is_refused(core: Core, read: Read
 )
 def test_node_beside_it_is_taken(core: Core, read: Read, text: str) -> None:
     assert not core.query_network(read(text, 13), "OPENVINO").refused
+
+
+@pytest.mark.parametrize("device", ["ORT", "OPENVINO"])
+@pytest.mark.parametrize(
+    ("opset", "text", "is_refused"),
+    [
+        (13, "g (float[1, 3] x) => (float[1, 3] y) <int64[0] a = {}> { y = Squeeze (x, a) }", True),
+        (13, "g (float[1, 3] x, int64[n] a) => (float[m, k] y) { y = Squeeze (x, a) }", True),
+        (13, "g (float[1, 3] x, int64[1] a) => (float[3] y) { y = Squeeze (x, a) }", False),
+        (13, "g (float[1, 3] x) => (float[3] y) { y = Squeeze (x) }", False),
+        (11, "g (float[1, 3] x) => (float[3] y) { y = Squeeze <axes = [0]> (x) }", False),
+    ],
+)
+def test_axes_that_may_be_none_are_refused(core: Core, read: Read, device: str, opset: int, text: str, is_refused: bool) -> None:
+    refused = core.query_network(read(text, opset), device).refused
+    assert ["an empty list of axes" in reason for reason in refused.values()] == [True] * is_refused

@@ -1,13 +1,25 @@
-"""RAY: devices on the nodes of a Ray cluster."""
+"""RAY: devices on the nodes of a Ray cluster; and a network over a data set, on Ray Data."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hetero_core.hookspecs import hookimpl
 
 if TYPE_CHECKING:
     from hetero_core.core import Core
+    from hetero_ray.data import predict
+
+__all__ = ["create_device", "predict"]
+
+
+def __getattr__(name: str) -> Any:
+    """Returns `predict`, whose file is imported with its first use."""
+    if name == "predict":
+        from hetero_ray.data import predict
+
+        return predict
+    raise AttributeError(f"module {__name__} has no attribute {name!r}")
 
 
 @hookimpl

@@ -13,6 +13,8 @@ import pytest
 
 from hetero_core import Core
 
+# A node on a busy machine takes longer than the half minute that Ray waits for it.
+os.environ.setdefault("RAY_raylet_start_wait_time_s", "240")
 ray = pytest.importorskip("ray")
 
 _STORE = 96 << 20

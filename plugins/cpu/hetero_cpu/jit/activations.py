@@ -12,12 +12,13 @@ from hetero_cpu.activations import read_clip
 from hetero_cpu.jit.arithmetic import EMITTERS, Activation
 from hetero_cpu.recipe import Array
 
-_PLAIN = frozenset(
+PLAIN = frozenset(
     {
         "Abs", "Ceil", "Erf", "Exp", "Floor", "HardSwish", "Log", "Mish", "Neg", "Reciprocal", "Relu", "Round", "Sigmoid",
         "Sign", "Softplus", "Softsign", "Sqrt", "Tanh",
     }
 )  # fmt: skip
+"""The functions that have neither numbers nor attributes."""
 # Attributes that are numbers of the activation, in the order in which its function takes them. Source: the operators' pages of ONNX.
 _NUMBERS: Mapping[str, Mapping[str, float]] = {
     "Celu": {"alpha": 1.0},
@@ -89,7 +90,7 @@ POWERS = frozenset({-2.0, -1.0, 1.0, 2.0, 3.0, 4.0})
 """Exponents that are made of products."""
 
 _READERS: Mapping[str, Callable[[Node, Mapping[str, Array]], Activation | None]] = {
-    **dict.fromkeys(sorted(_PLAIN), _read_plain),
+    **dict.fromkeys(sorted(PLAIN), _read_plain),
     **dict.fromkeys(_NUMBERS, _read_numbers),
     "Clip": _read_clip,
     "Gelu": _read_gelu,

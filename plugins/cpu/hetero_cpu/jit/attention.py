@@ -46,7 +46,7 @@ _UNROLLED = 2
 
 @record(frozen=True, slots=True)
 class AttentionShape:
-    """What is compiled in: vectors of queries in a block, queries of the last one (0: a number of the call), and the keys of a tile.
+    """The numbers compiled in: vectors of queries in a block, queries of the last one (0: a number of the call), and the keys of a tile.
 
     `mask`: none, a "number" for each key, or "vectors" for each query and key.
     """
@@ -132,7 +132,7 @@ def _emit(name: str, width: int, shape: AttentionShape) -> Code:
 
 
 class _Emitter:
-    """What the blocks of one kernel share."""
+    """The values that the blocks of one kernel share."""
 
     def __init__(self, code: Code, numbers: dict[str, Number], shape: AttentionShape, scratch: Number) -> None:
         self._code, self._p, self._shape, self._panel = code, numbers, shape, scratch

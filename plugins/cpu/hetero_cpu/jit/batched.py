@@ -29,7 +29,7 @@ _TILES = {16: ((7, (14, 11), 2), (2, (6,), 4), (1, (1,), 8)), 8: ((4, (6,), 2), 
 
 @record(frozen=True, slots=True)
 class BatchedShape:
-    """What is compiled in: rows of a tile, vectors of a block and of the last one, and which operands are turned."""
+    """The facts that are compiled in: rows of a tile, vectors of a block and of the last one, and which operands are turned."""
 
     rows: int
     vectors: int

@@ -14,7 +14,7 @@ from hetero_core.network.graph import Graph, Node
 from hetero_core.network.types import TensorType
 from hetero_core.records import record
 from hetero_cpu.fusion import Extra, Group
-from hetero_cpu.jit.activations import OPERATORS, read_activation
+from hetero_cpu.jit.activations import OPERATORS, PLAIN, read_activation
 from hetero_cpu.jit.elementwise import Instruction
 from hetero_cpu.jit.native import Array
 from hetero_cpu.weights import PackedWeights
@@ -27,6 +27,9 @@ _MOST_NODES, _MOST_OPERANDS = 24, 8
 
 ELEMENTWISE = OPERATORS | frozenset(_BINARY) | {"BatchNormalization"}
 """The operators that may be part of an expression."""
+
+# Whether a node of these without attributes can be read depends on its version and the number of its inputs alone.
+_ALIKE = PLAIN | frozenset(_BINARY) - {"PRelu"}
 
 
 @record(frozen=False, slots=True, eq=False)
@@ -105,79 +108,124 @@ class ExpressionReader:
         return len(self.operands) - 1
 
 
+@record(frozen=False, slots=True, eq=False)
+class _Chain:
+    """What may become a part of a group: nodes in order, the values that come in and those that come out.
+
+    A chain that grows takes over the list of nodes of the chain before it, so that joining costs the same for each node.
+    """
+
+    group: Group
+    """The group that the chain is, as long as it is one alone."""
+    nodes: list[Node]
+    reads: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def close(self) -> Group:
+        """Returns the chain as a group: its epilogue holds the nodes after the first one."""
+        first, *others = self.nodes
+        return Group(first, tuple([Extra(node) for node in others])) if len(self.nodes) > len(self.group.members) else self.group
+
+
 def join_chains(
     groups: Sequence[Group], graph: Graph, types: Mapping[str, TensorType], constants: Mapping[str, Array]
 ) -> tuple[Group, ...]:
     """Returns the groups with those joined that are one expression; the order stays one in which they can run.
 
-    A joined group stands where its last node stood. Its epilogue holds the nodes after the first one.
+    A joined group stands where its last node stood.
     """
-    found: list[Group | None] = []
-    made: dict[str, int] = {}
-    weights = PackedWeights()
+    chains: list[_Chain | None] = []
+    position_of_value: dict[str, int] = {}
+    is_link = _LinkTest(types, constants)
     for group in groups:
-        joined = group
-        if _is_link(group, types, constants, weights):
-            joined = _join(group, found, made, graph, types)
-        for value in joined.outputs:
+        chain = _Chain(group, list(group.members), group.reads, group.outputs)
+        if is_link(group):
+            chain = _join(chain, chains, position_of_value, graph, types)
+        for value in chain.outputs:
             if value:
-                made[value] = len(found)
-        found.append(joined)
-    return tuple(group for group in found if group is not None)
+                position_of_value[value] = len(chains)
+        chains.append(chain)
+    return tuple([chain.close() for chain in chains if chain is not None])
 
 
-def _join(group: Group, found: list[Group | None], made: Mapping[str, int], graph: Graph, types: Mapping[str, TensorType]) -> Group:
-    """Returns the group with the chains before it that only it reads; they leave `found`."""
-    wanted = types[group.outputs[0]]
+def _join(
+    chain: _Chain, chains: list[_Chain | None], position_of_value: Mapping[str, int], graph: Graph, types: Mapping[str, TensorType]
+) -> _Chain:
+    """Returns the chain with those before it that only it reads; they leave `chains`."""
+    result_type = types[chain.outputs[0]]
     positions: list[int] = []
-    members = [group]
-    pending = list(group.reads)
+    operands: list[str] = []
+    members = [chain]
+    count = len(chain.nodes)
+    pending = list(chain.reads)
     while pending:
         value = pending.pop(0)
-        position = made.get(value)
-        maker = None if position is None else found[position]
+        position = position_of_value.get(value)
+        maker = None if position is None else chains[position]
         # What begins with an operator of expressions is one as a whole.
-        if position is None or maker is None or position in positions or maker.node.op_type not in ELEMENTWISE:
+        if position is None or maker is None or position in positions or maker.nodes[0].op_type not in ELEMENTWISE:
             continue
-        if value in graph.names_of_outputs or types.get(value) != wanted or not _is_read_inside(value, members, graph):
+        if count + len(maker.nodes) > _MOST_NODES or types.get(value) != result_type or value in graph.names_of_outputs:
             continue
-        merged = [maker, *members]
-        if sum(len(member.members) for member in merged) > _MOST_NODES or _count_operands(merged) > _MOST_OPERANDS:
+        if not _is_read_inside(value, members, graph) or len(read := _list_operands([maker, *members])) > _MOST_OPERANDS:
             continue
-        members = merged
+        operands, members = read, [maker, *members]
+        count += len(maker.nodes)
         positions.append(position)
         # What was refused before may now be read inside alone.
-        pending = list(dict.fromkeys(value for member in members for value in member.reads))
+        pending = list(dict.fromkeys([value for member in members for value in member.reads]))
     if not positions:
-        return group
-    makers = [maker for position in sorted(positions) if (maker := found[position]) is not None]
+        return chain
+    makers = [maker for position in sorted(positions) if (maker := chains[position]) is not None]
     for position in positions:
-        found[position] = None
-    first, *others = (*makers, group)
-    return Group(first.node, (*first.epilogue, *[Extra(node) for member in others for node in member.members]))
+        chains[position] = None
+    joined = makers[0]
+    # Several makers may stand in another order than the one in which they were met.
+    operands = operands if len(makers) == 1 else _list_operands([*makers, chain])
+    for member in (*makers[1:], chain):
+        joined.nodes.extend(member.nodes)
+    joined.reads, joined.outputs = tuple(operands), chain.outputs[:1]
+    return joined
 
 
-def _is_read_inside(value: str, members: Sequence[Group], graph: Graph) -> bool:
-    """Says whether no other nodes than those of groups, of which one reads it, read a value."""
+def _is_read_inside(value: str, members: Sequence[_Chain], graph: Graph) -> bool:
+    """Says whether no other nodes than those of chains, of which one reads it, read a value."""
     readers = graph.index_of_consumers.get(value, ())
     if len(readers) == 1:
         return True
-    inside = {id(node) for member in members for node in member.members}
+    inside = {id(node) for member in members for node in member.nodes}
     return all(id(graph.nodes[index]) in inside for index in readers)
 
 
-def _is_link(group: Group, types: Mapping[str, TensorType], constants: Mapping[str, Array], weights: PackedWeights) -> bool:
-    """Says whether a group is one node that an expression may hold."""
-    node = group.node
-    if group.epilogue or node.op_type not in ELEMENTWISE or node.domain or len(node.writes) != 1 or node.bodies:
-        return False
-    values = (*node.reads, *node.writes)
-    if any(value not in types or types[value].dtype != "float32" for value in values):
-        return False
-    ranks = {value: len(types[value].shape or ()) for value in values}
-    return ExpressionReader(constants, weights, ranks).read_node(node)
+def _list_operands(chains: Sequence[_Chain]) -> list[str]:
+    """Returns the values that come into chains, each once, in order; what one of them makes on its way nothing else reads."""
+    outputs = {value for chain in chains for value in chain.outputs}
+    return [value for value in dict.fromkeys([value for chain in chains for value in chain.reads]) if value not in outputs]
 
 
-def _count_operands(groups: Sequence[Group]) -> int:
-    # What a group makes on its way nothing else reads.
-    return len({value for group in groups for value in group.reads}.difference(*(group.outputs for group in groups)))
+class _LinkTest:
+    """Says whether a group is one node that an expression may hold; nodes that differ in nothing that matters are read once."""
+
+    def __init__(self, types: Mapping[str, TensorType], constants: Mapping[str, Array]) -> None:
+        self._types, self._constants, self._weights = types, constants, PackedWeights()
+        self._verdicts: dict[tuple[str, int, int], bool] = {}
+
+    def __call__(self, group: Group) -> bool:
+        node = group.node
+        if group.epilogue or node.op_type not in ELEMENTWISE or node.domain or len(node.writes) != 1 or node.bodies:
+            return False
+        types = self._types
+        for value in (*node.reads, *node.writes):
+            if value not in types or types[value].dtype != "float32":
+                return False
+        if node.attributes or node.op_type not in _ALIKE:
+            return self._read(node)
+        kind = (node.op_type, node.since_version, len(node.inputs))
+        verdict = self._verdicts.get(kind)
+        if verdict is None:
+            verdict = self._verdicts[kind] = self._read(node)
+        return verdict
+
+    def _read(self, node: Node) -> bool:
+        ranks = {value: len(self._types[value].shape or ()) for value in (*node.reads, *node.writes)}
+        return ExpressionReader(self._constants, self._weights, ranks).read_node(node)

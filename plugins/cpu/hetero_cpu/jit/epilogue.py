@@ -1,4 +1,4 @@
-"""What follows a product, as its kernel computes it: a bias, one tensor that is added, functions of each element."""
+"""The end of a product, as its kernel computes it: a bias, one tensor that is added, functions of each element."""
 
 from __future__ import annotations
 

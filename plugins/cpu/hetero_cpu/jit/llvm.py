@@ -1,4 +1,4 @@
-"""What kernels are emitted with: the names of `llvmlite.ir`, and the types of kernels. llvmlite is imported when one is first used.
+"""The names with which kernels are emitted: those of `llvmlite.ir`, and the types of kernels. llvmlite is imported when one is first used.
 
 A process whose kernels are all stored plans and runs without it.
 """

@@ -14,7 +14,7 @@ _REACHES = {
 
 
 class PixelPointers:
-    """Where the pixels of a tile are, at most 15 at one stride; `begin` has to be called before the others."""
+    """The addresses of a tile's pixels, at most 15 at one stride; `begin` has to be called before the others."""
 
     def __init__(self, code: Code, stride: Number, pixels: int) -> None:
         self._code, self._stride, self._pixels = code, stride, pixels

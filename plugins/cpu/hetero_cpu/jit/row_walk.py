@@ -1,4 +1,4 @@
-"""How kernels walk over rows: a chunk is a range of rows in three nested axes, along each of which every array has a stride of its own."""
+"""Kernels walk over rows: a chunk is a range of rows in three nested axes, along each of which every array has a stride of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hetero_cpu.jit.terms import Number
 PARAMETERS = ("middle", "inner", "rows", "rows_of_chunk", "length", "last")
 """Sizes of the second and the third axis of rows, rows in all and of one chunk, elements of a row and of the very last one."""
 ARRAY_PARAMETERS = ("address", "outer_bytes", "middle_bytes", "inner_bytes")
-"""What follows for each array: its address, and its strides in bytes along the three axes of rows. A kernel's own numbers come last."""
+"""The numbers of each array: its address, and its strides in bytes along the three axes of rows. A kernel's own numbers come last."""
 
 RESULT_PARAMETERS = (*PARAMETERS, "y", "y_outer", "y_middle", "y_inner")
 """The first numbers of a row: the result is the first array."""

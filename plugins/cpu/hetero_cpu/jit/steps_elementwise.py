@@ -27,7 +27,7 @@ def plan_native_expression(site: Site) -> Recipe | None:
     if not all(reader.read_node(node) for node in site.group.members):
         return None
     arrays = [site.prototypes[operand] if isinstance(operand, str) else operand for operand in reader.operands]
-    shape = _read_shape(site)
+    shape = site.output_shape()
     # NumPy 2 broadcasts shapes of up to 32 dimensions. A Sum of thousands would be code of megabytes.
     if len(shape) > 32 or len(arrays) > _MOST_OPERANDS:
         return None
@@ -58,11 +58,6 @@ def plan_native_expression(site: Site) -> Recipe | None:
         if value in full and site.is_channels_last(value) == is_last and not _is_shared(site, value, values)
     )
     return Recipe(values, bind, is_channels_last=is_last, overwrites=overwrites, kernels=(kernel,))
-
-
-def _read_shape(site: Site) -> tuple[int, ...]:
-    sizes = site.types[site.group.outputs[0]].shape or ()
-    return tuple(size for size in sizes if isinstance(size, int))
 
 
 def _is_shared(site: Site, value: str, values: Sequence[str]) -> bool:

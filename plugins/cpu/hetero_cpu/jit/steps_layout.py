@@ -1,4 +1,4 @@
-"""What moves elements, by machine code: Transpose, Reshape of what lies otherwise, Expand."""
+"""Steps that move elements by machine code: Transpose, Reshape of what lies otherwise, Expand."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def plan_native_reshape(site: Site) -> Recipe | None:
     """Returns the copy into C order of what has no view in the new shape; None where there is a view."""
     if site.group.epilogue:
         return None
-    value, shape = site.node.inputs[0], _read_shape(site)
+    value, shape = site.node.inputs[0], site.output_shape()
     prototype = site.prototypes[value]
     if prototype.size != prod(shape) or np.may_share_memory(prototype.reshape(shape), prototype):
         return None
@@ -47,7 +47,7 @@ def plan_native_reshape(site: Site) -> Recipe | None:
 @native_step("Expand")
 def plan_native_expand(site: Site) -> Recipe | None:
     """Returns the copy of an array into every place that it is broadcast to."""
-    value, shape = site.node.inputs[0], _read_shape(site)
+    value, shape = site.node.inputs[0], site.output_shape()
     # NumPy 2 broadcasts shapes of up to 32 dimensions.
     if site.group.epilogue or len(shape) > 32 or broadcast_shapes(site.shape(value), shape) != shape:
         return None
@@ -65,8 +65,3 @@ def _plan_copy(site: Site, value: str, turn: Callable[[Array], Array], shape: tu
         return [copy.bind(writes[0].reshape(shape), turn(reads[0]))]
 
     return Recipe((value,), bind, kernels=(copy.kernel,))
-
-
-def _read_shape(site: Site) -> tuple[int, ...]:
-    sizes = site.types[site.group.outputs[0]].shape or ()
-    return tuple(size for size in sizes if isinstance(size, int))

@@ -18,7 +18,7 @@ Shape = tuple[Any, ...]
 
 
 class Memory:
-    """What arrays lie in: those of different memories never overlap."""
+    """A memory that arrays lie in: arrays of different memories never overlap."""
 
     __slots__ = ("name",)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Sequence
 from time import perf_counter
@@ -14,7 +15,7 @@ from hetero_cpu.arena import ALIGNMENT
 from hetero_cpu.calls import BoundStep, CurrentRun, bind_action, join_steps, list_calls, note_node
 from hetero_cpu.instance import allocate_arena, bind_foreign, make_silence, own_value
 from hetero_cpu.open.arrays import OpenArray
-from hetero_cpu.open.plan import OpenPlan, Products
+from hetero_cpu.open.plan import OpenPlan, OpenStep, Products
 from hetero_cpu.signature import Signature
 
 if TYPE_CHECKING:
@@ -23,6 +24,20 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 _MOST_KEPT = 2
+
+
+class Rebound:
+    """A function of a step: the list of calls holds this, and binding to other sizes gives it other arrays and numbers."""
+
+    __slots__ = ("action", "call")
+
+    def __init__(self, action: Any) -> None:
+        """`action`: as the plan has it, with symbols."""
+        self.action, self.call = action, action
+
+    def __call__(self) -> None:
+        """Calls it for the sizes that it was bound to last."""
+        self.call()
 
 
 class OpenInstance:
@@ -41,6 +56,21 @@ class OpenInstance:
         self._outputs_kept: dict[str, list[tuple[Array, int, weakref.ref[Any]]]] = {}
         self._late: tuple[Array, ...] = ()
         self._tables: list[Array] = []
+        self._roots_of_inputs = frozenset(plan.plan.outside.inputs)
+        self._inside, self._arrays = plan.list_inside()
+        self._rebound: list[Rebound] = []
+        # What is not worth a look between them is not known for all sizes.
+        self._steps = tuple(BoundStep(step.node, self._list_actions(step)) for step in plan.steps)
+        self._strides = join_steps(self._steps)
+        self._calls = list_calls(self._strides, self._current, self._program)
+
+    def _list_actions(self, step: OpenStep) -> tuple[Any, ...]:
+        """Returns what a step calls, whatever the sizes."""
+        if step.foreign is not None:
+            return (bind_foreign(step.foreign, step.writes, self._arrays, self._current),)
+        actions = [action if isinstance(action, range) else Rebound(action) for action in step.actions]
+        self._rebound += [action for action in actions if isinstance(action, Rebound)]
+        return tuple(actions)
 
     def run(self, products: Products, inputs: Sequence[Any], context: RunContext, team: Team | None = None) -> tuple[Any, ...]:
         """Returns the outputs in arrays of their own, or in those that the context brings, as `Instance.run` does."""
@@ -103,43 +133,25 @@ class OpenInstance:
             self._program.numbers[plan.rows_of_base[""]] += begin
             self._tables = plan.bind_tables(products, self._program.numbers)
         self._bases = dict.fromkeys(plan.plan.outside.roots, 0)
-        self._laid = plan.read_laid(products)
+        laid = plan.read_laid(products)
         made: dict[int, Array] = {}
 
         def find(array: OpenArray) -> Array:
             index = plan.index_of_array[id(array)]
             if index not in made:
-                address, shape, strides = self._laid[index]
+                address, shape, strides = laid[index]
                 base = plan.base_of_array[index]
                 assert base == "", "a function is bound to memory that lies outside"
                 made[index] = np.ndarray(shape, array.dtype, self._memory.data, address, strides)
             return made[index]
 
-        outside = set(plan.plan.outside.roots) | set(plan.plan.outside.outputs)
-        names = [*plan.inputs, *plan.plan.outputs]
-        for step in plan.steps:
-            if step.foreign is not None:
-                names += [*step.foreign.reads, *step.writes]
-        self._arrays: dict[str, Array] = {}
-        for name in dict.fromkeys(names):
-            array = plan.arrays.get(name)
-            if isinstance(array, OpenArray) and name not in outside:
-                self._arrays[name] = find(array)
-            elif array is not None and name not in outside:
-                self._arrays[name] = array
-        self._roots_of_inputs = frozenset(plan.plan.outside.inputs)
-        self._shapes = {value: self._laid[plan.index_of_array[id(plan.arrays[value])]][1] for value in plan.plan.outside.outputs}
+        for name, open_array in self._inside.items():
+            self._arrays[name] = find(open_array)
         self._late = plan.compute_late(products)
-        actions = plan.bind_actions(products, find)
-        # What is not worth a look between them is not known for all sizes.
-        self._steps = tuple(
-            BoundStep(step.node, tuple(own))
-            if step.foreign is None
-            else BoundStep(step.node, (bind_foreign(step.foreign, step.writes, self._arrays, self._current),))
-            for step, own in zip(plan.steps, actions, strict=True)
-        )
-        self._strides = join_steps(self._steps)
-        self._calls = list_calls(self._strides, self._current, self._program)
+        actions = plan.bind_actions(products, [step.action for step in self._rebound], find)
+        for step, action in zip(self._rebound, actions, strict=True):
+            step.call = action
+        self._shapes = {value: (laid[index][1], math.prod(laid[index][1])) for value, index in plan.index_of_output.items()}
         self._products = products
 
     def _move(self, addresses: dict[str, int]) -> None:
@@ -151,9 +163,8 @@ class OpenInstance:
 
     def _take(self, value: str) -> tuple[Array, int]:
         """Returns an array for an output, in memory that nobody holds any more where there is some, and its address."""
-        shape = self._shapes[value]
+        shape, count = self._shapes[value]
         dtype = self._plan.arrays[value].dtype
-        count = int(np.prod(shape, dtype=np.int64))
         kept = self._outputs_kept.setdefault(value, [])
         need = count * dtype.itemsize
         fits = [index for index, (memory, _, lent) in enumerate(kept) if lent() is None and need <= memory.nbytes]

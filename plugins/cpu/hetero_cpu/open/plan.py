@@ -113,6 +113,7 @@ class OpenPlan:
         )
         self._table_numbers = self._evaluator.tabulate(own_terms)
         self.index_of_array = {id(array): index for index, array in enumerate(self._laid)}
+        self.index_of_output = {value: self.index_of_array[id(self.arrays[value])] for value in self.plan.outside.outputs}
         self._find_rows(terms[0], bases)
         self._number_of_base = {number: name for name, base in bases.items() for (number,) in base.terms}
         self.base_of_array = [self.find_base(array) for array in self._laid]
@@ -195,18 +196,26 @@ class OpenPlan:
 
     def read_laid(self, products: Products) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
         """Returns of each open array that is touched by name its address without the base, its shape and its strides."""
-        numbers = iter(self._table_laid.evaluate(products).astype(np.int64).tolist())
-        laid = []
+        numbers = self._table_laid.evaluate(products).astype(np.int64).tolist()
+        laid, begin = [], 0
         for array in self._laid:
-            address = next(numbers)
-            shape = tuple(next(numbers) for _ in array.shape)
-            laid.append((address, shape, tuple(next(numbers) for _ in array.strides)))
+            middle = begin + 1 + len(array.shape)
+            end = middle + len(array.strides)
+            laid.append((numbers[begin], tuple(numbers[begin + 1 : middle]), tuple(numbers[middle:end])))
+            begin = end
         return laid
 
-    def bind_actions(self, products: Products, find: Callable[[OpenArray], Array]) -> list[list[Any]]:
-        """Returns the actions of each step with arrays and numbers for these sizes."""
+    def list_inside(self) -> tuple[dict[str, OpenArray], dict[str, Array]]:
+        """Returns the arrays in the arena that a run touches by name, and the constants."""
+        outside = {*self.plan.outside.roots, *self.plan.outside.outputs}
+        arrays = {name: self.arrays[name] for name in _list_touched(self) if name in self.arrays and name not in outside}
+        inside = {name: array for name, array in arrays.items() if isinstance(array, OpenArray)}
+        return inside, {name: array for name, array in arrays.items() if name not in inside}
+
+    def bind_actions(self, products: Products, actions: Sequence[Any], find: Callable[[OpenArray], Array]) -> list[Any]:
+        """Returns with arrays and numbers for these sizes: the functions of all steps, in order."""
         numbers = iter(self._extra.evaluate(products).astype(np.int64).tolist())
-        return [[self.bind_action(action, find, lambda _: next(numbers)) for action in step.actions] for step in self.steps]
+        return [self.bind_action(action, find, lambda _: next(numbers)) for action in actions]
 
     def bind_action(self, action: Any, find: Callable[[OpenArray], Array], fix: Callable[[Any], int]) -> Any:
         """Returns an action, a part of one or an argument with its arrays and numbers."""
@@ -278,13 +287,18 @@ def _bind_halo(plan: Plan, value: str, base: Any) -> Any:
     return bind_clear(block.padded_shape, block.halo, lay_open((block.nbytes,), np.uint8, address=base + plan.offsets[value]))
 
 
-def _list_laid(plan: OpenPlan) -> list[OpenArray]:
-    """Returns the open arrays that somebody touches by name: inputs, outputs, those of functions and of the toolkit's nodes."""
+def _list_touched(plan: OpenPlan) -> list[str]:
+    """Returns the values whose arrays somebody touches by name: inputs, outputs, those of the toolkit's nodes."""
     names = [*plan.inputs, *plan.plan.outputs]
     for step in plan.steps:
         if step.foreign is not None:
             names += [*step.foreign.reads, *step.writes]
-    arrays = [plan.arrays[name] for name in dict.fromkeys(names) if isinstance(plan.arrays.get(name), OpenArray)]
+    return list(dict.fromkeys(names))
+
+
+def _list_laid(plan: OpenPlan) -> list[OpenArray]:
+    """Returns the open arrays that somebody touches by name: inputs, outputs, those of functions and of the toolkit's nodes."""
+    arrays = [plan.arrays[name] for name in _list_touched(plan) if isinstance(plan.arrays.get(name), OpenArray)]
     for step in plan.steps:
         for action in step.actions:
             arrays += _list_arrays(action)

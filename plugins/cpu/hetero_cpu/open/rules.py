@@ -1,4 +1,4 @@
-"""What ONNX says of the shape of a result, one rule for each operator, for sizes that are symbols or plain."""
+"""The shape of a result by ONNX's text: one rule for each operator, for sizes that are symbols or plain."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class UnknownError(Exception):
 
 
 class Values(Protocol):
-    """What rules ask of values that are known already."""
+    """The questions of rules about values that are known already."""
 
     def read(self, value: str) -> Any:
         """Returns the elements of a small integer value; None for another one."""
@@ -150,7 +150,7 @@ def _reshape(node: Node, found: Values) -> Sequence[Shape]:
         others = prod(size for axis, size in enumerate(sizes) if axis != holes[0])
         whole = prod(shape)
         sizes[holes[0]] = whole // others if not is_open(others) or others > 0 else 0
-    if len(holes) > 1 or not prod(sizes) == prod(shape):
+    if len(holes) > 1 or (allows_zero and holes and 0 in wanted) or not prod(sizes) == prod(shape):
         raise UnknownError(node.op_type)
     return [tuple(sizes)]
 
@@ -164,7 +164,7 @@ def _flatten(node: Node, found: Values) -> Sequence[Shape]:
 
 def _squeeze(node: Node, found: Values) -> Sequence[Shape]:
     shape, axes = found.find_shape(node.inputs[0]), _read_numbers(node, found, 1, "axes")
-    gone = {int(axis) % len(shape) for axis in axes} if axes else {axis for axis, size in enumerate(shape) if size == 1}
+    gone = {axis for axis, size in enumerate(shape) if size == 1} if axes is None else {int(axis) % len(shape) for axis in axes}
     return [tuple(size for axis, size in enumerate(shape) if axis not in gone)]
 
 

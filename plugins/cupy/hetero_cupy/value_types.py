@@ -1,0 +1,20 @@
+"""Types of values of a network, constants included, and the ONNX names of arrays' element types."""
+
+from __future__ import annotations
+
+from hetero_core.dtypes import dtype_of_numpy
+from hetero_core.kernels.precision import Array
+from hetero_core.network.graph import Network
+from hetero_core.network.types import ValueType
+
+
+def find_type(network: Network, value: str) -> ValueType | None:
+    """Returns the type of a constant or of another value; None where nothing is known of it."""
+    return network.initializers[value].type if value in network.initializers else network.type_of(value)
+
+
+def name_dtype(x: Array) -> str:
+    """Returns ONNX's name of the element type of an array that a kernel got, whose type the query has checked."""
+    name = dtype_of_numpy(x.dtype)
+    assert name is not None
+    return name
