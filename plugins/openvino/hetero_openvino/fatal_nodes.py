@@ -40,6 +40,18 @@ def find_col2im_error(node: Node, graph: Graph) -> str | None:
     return None if is_known else "OpenVINO may end the process on Col2Im whose sizes come with the run"
 
 
+def find_prelu_error(node: Node, graph: Graph) -> str | None:
+    """Returns why a PRelu is refused, or None."""
+    # No case: PRelu-6 of float[2,3,4,5] with slopes of [3] fails at load, as slopes do that fit no axis.
+    shape, slopes = find_shape(node, graph), find_shape(node, graph, 1)
+    if shape is None or slopes is None:
+        return None
+    fits = len(slopes) <= len(shape) and all(
+        slope in (1, size) for slope, size in zip(reversed(slopes), reversed(shape), strict=False)
+    )
+    return None if fits else "OpenVINO may end the process on PRelu whose slopes do not broadcast to its input"
+
+
 def find_top_k_error(node: Node, graph: Graph) -> str | None:
     """Returns why a TopK is refused, or None."""
     # No case: the 4 largest of the 2 rows of a constant float16[2,1,1,2]; in the standard k is at most the size of the axis.

@@ -22,6 +22,7 @@ from hetero_openvino.fatal_nodes import (
     find_col2im_error,
     find_gather_nd_error,
     find_global_lp_pool_error,
+    find_prelu_error,
     find_top_k_error,
     find_unique_error,
 )
@@ -338,6 +339,7 @@ _CHECKS: dict[str, Check] = {
     "MaxPool": _check_max_pool,
     # No case: without a seed the standard has one made up for each run
     "Multinomial": refuse("OpenVINO draws the same numbers of Multinomial in every run"),
+    "PRelu": find_prelu_error,
     "QLinearConv": _check_quantized_convolution,
     "QuantizeLinear": refuse(_HALVES),
     "RNN": _check_recurrent,

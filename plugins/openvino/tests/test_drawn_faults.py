@@ -26,6 +26,13 @@ def test_slopes_of_one_dimension_belong_to_the_last_axis(core: Core, read: Read,
     assert describe_mismatch(outputs["y"], np.where(x < 0, x * slopes, x)) is None
 
 
+@pytest.mark.parametrize(("slopes", "opset"), [("3", 6), ("7", 6), ("4", 7)])
+def test_slopes_that_do_not_broadcast_are_refused_in_query(core: Core, read: Read, slopes: str, opset: int) -> None:
+    network = read(f"g (float[2,3,4,5] x, float[{slopes}] s) => (float[2,3,4,5] y) {{ y = PRelu(x, s) }}", opset)
+    (reason,) = core.query_network(network, "OPENVINO").refused.values()
+    assert "OpenVINO may end the process on PRelu whose slopes do not broadcast to its input" in str(reason)
+
+
 def test_product_with_dequantized_weights_is_computed_in_float32(core: Core) -> None:
     generator = np.random.default_rng(0)
     weights = generator.integers(-128, 127, (63, 32)).astype(np.int8)
