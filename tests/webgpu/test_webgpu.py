@@ -9,13 +9,15 @@ from collections.abc import Iterator
 import numpy as np
 import onnx.parser
 import pytest
+from numpy.lib.stride_tricks import sliding_window_view
 
 from hetero_core import Core
 from hetero_core.conformance.suite import DeviceConformance
 
-DIVIDED = """<ir_version: 8, opset_import: ["": 17]>
+HEAD = '<ir_version: 8, opset_import: ["": 17]>'
+DIVIDED = f"""{HEAD}
 g (float[N, 8] x, float[8, 16] w, int64[4] i) => (float[N, 4] y)
-{ a = MatMul (x, w) b = Relu (a) c = Gather <axis = 1> (b, i) y = Tanh (c) }"""
+{{ a = MatMul (x, w) b = Relu (a) c = Gather <axis = 1> (b, i) y = Tanh (c) }}"""
 
 
 @pytest.fixture
@@ -38,6 +40,27 @@ def test_plan_over_the_library_and_the_processor_is_right(core: Core, rows: int)
     assert loaded.get_metric("EXECUTION_DEVICES") == ("ORT.WEBGPU", "CPU")
     expected = np.tanh(np.maximum(x.astype(np.float64) @ w, 0)[:, indices])
     np.testing.assert_allclose(loaded.infer({"x": x, "w": w, "i": indices})["y"], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("channels", "groups", "filters"), [(33, 1, 32), (24, 4, 136), (6, 1, 8)])
+def test_convolution_whose_channels_are_no_multiple_of_four_is_right(core: Core, channels: int, groups: int, filters: int) -> None:
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((1, channels, 7, 5), np.float32)
+    w = generator.standard_normal((filters, channels // groups, 3, 3), np.float32)
+    text = f"""g (float[1, {channels}, 7, 5] x, float[{filters}, {channels // groups}, 3, 3] w) => (float[1, {filters}, 5, 3] y)
+    {{ y = Conv <group = {groups}> (x, w) }}"""
+    y = core.load_network(onnx.parser.parse_model(HEAD + text), "ORT.WEBGPU").infer({"x": x, "w": w})["y"]
+    windows = sliding_window_view(x.astype(np.float64), (3, 3), axis=(2, 3)).reshape(1, groups, -1, 5, 3, 3, 3)
+    expected = np.einsum("ngchwij,gocij->ngohw", windows, w.reshape(groups, -1, channels // groups, 3, 3)).reshape(y.shape)
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("step", "is_refused"), [(1, False), (-1, True)])
+def test_slice_that_goes_backwards_is_refused(core: Core, step: int, is_refused: bool) -> None:
+    text = f"""g (float[8] x) => (float[k] y) <int64[1] s = {{{1 if step > 0 else 6}}}, int64[1] e = {{{5 if step > 0 else -8}}},
+    int64[1] a = {{0}}, int64[1] t = {{{step}}}> {{ y = Slice (x, s, e, a, t) }}"""
+    refused = core.query_network(core.read_network(onnx.parser.parse_model(HEAD + text)), "ORT.WEBGPU").refused
+    assert ["where a step of a Slice is negative" in reason for reason in refused.values()] == [True] * is_refused
 
 
 def test_provider_that_finds_no_hardware_is_listed_with_the_reason_and_said_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:

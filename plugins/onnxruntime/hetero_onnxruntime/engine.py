@@ -40,6 +40,12 @@ WEBGPU_PROVIDER = "WebGpuExecutionProvider"
 _WEBGPU_TURN = threading.RLock()
 """Sessions of the provider 0.4 share one context of the process, and fail where two run at the same time."""
 _NO_TURN = nullcontext()
+_OPTIONS = {WEBGPU_PROVIDER: {"preferredLayout": "NCHW"}}
+"""Options of providers that come in libraries.
+
+With channels last, its default, the provider 0.4 computes convolutions wrongly: of 33 channels into 32, of 24 into 136 in 4 groups. And it
+fails to load a Conv before a Greater, whose result it does not transpose.
+"""
 _WRONG_REWRITES = ("DoubleQDQPairsRemover", "WeightBiasQuantization")
 """Rewrites of ONNX Runtime 1.32 that change a result.
 
@@ -177,7 +183,7 @@ def make_options(module: Any, provider: str, *, spins: bool = False) -> Any:
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         devices = find_devices(module, provider)
         if devices:
-            options.add_provider_for_devices(devices[:1], {})
+            options.add_provider_for_devices(devices[:1], _OPTIONS.get(provider, {}))
         else:
             options.add_provider(provider, {})
     return options

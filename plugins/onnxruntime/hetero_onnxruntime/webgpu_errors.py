@@ -5,7 +5,7 @@ Found with onnxruntime-ep-webgpu 0.4.0 on SwiftShader, by cases of ONNX's own ba
 
 from __future__ import annotations
 
-from hetero_core.engines.inspection import find_shape
+from hetero_core.engines.inspection import find_shape, has_input
 from hetero_core.engines.known_errors import Check, refuse, refuse_unless
 from hetero_core.network.graph import Graph, Node
 
@@ -16,15 +16,15 @@ def check_webgpu(node: Node, graph: Graph) -> str | None:
     return None if check is None else check(node, graph)
 
 
-def _check_convolution(node: Node, graph: Graph) -> str | None:
-    # No case: 24 channels of input, 136 of output, 4 groups. Four channels are computed at once, also where they belong to two groups.
-    groups, shape = node.attributes.get("group", 1), find_shape(node, graph, 1)
-    if groups == 1:
+def _check_slice(node: Node, graph: Graph) -> str | None:
+    # No case: float[8] from 1 to -9 in steps of -1.
+    if not has_input(node, 4):
         return None
-    channels = None if shape is None else shape[0]
-    if isinstance(channels, int) and (channels % 4 or channels // groups < 4 or channels // groups % 4 == 0):
-        return None
-    return "WebGPU's provider mixes the groups of a Conv that has no multiple of four channels of output in each"
+    steps = graph.initializers.get(node.inputs[4])
+    is_forward = steps is not None and bool((steps.array > 0).all())
+    return (
+        None if is_forward else "WebGPU's provider takes the wrong elements where a step of a Slice is negative, as one may be here"
+    )
 
 
 def _check_extreme(node: Node, graph: Graph) -> str | None:
@@ -38,7 +38,6 @@ _LOGARITHM = "WebGPU's provider has -88 for the logarithm of 0"
 _CHECKS: dict[str, Check] = {
     # batchnorm_example_training_mode
     "BatchNormalization": refuse_unless("training_mode", 0, "WebGPU's provider fails in a run at a BatchNormalization that trains"),
-    "Conv": _check_convolution,
     # reduce_log_sum_empty_set_expanded
     "Log": refuse(_LOGARITHM),
     # reduce_log_sum_empty_set
@@ -49,4 +48,5 @@ _CHECKS: dict[str, Check] = {
     "ReduceMin": _check_extreme,
     # resize_downsample_scales_cubic_antialias
     "Resize": refuse_unless("antialias", 0, "WebGPU's provider fails in a run at a Resize with antialias"),
+    "Slice": _check_slice,
 }
