@@ -51,7 +51,8 @@ class MemberSource:
         """Returns how many of the shared processors a run takes; 0 for a device that shares none."""
         if str(loaded.device) not in self.shared:
             return 0
-        return min(max(loaded.config[THREADS_KEY] // loaded.config[STREAMS_KEY], 1), self.processors)
+        threads: int = loaded.config[THREADS_KEY] // loaded.config[STREAMS_KEY]
+        return min(max(threads, 1), self.processors)
 
     def load(self, name: str) -> Member:
         """Returns the member of one device of the list. Raises: what the device raises, with a note."""
