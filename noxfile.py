@@ -218,6 +218,13 @@ def soundness(session: nox.Session) -> None:
 
 
 @nox.session
+def nested(session: nox.Session) -> None:
+    """Runs the conformance kit on HETERO, MULTI, AUTO and BATCH within one another; takes some ten minutes."""
+    install_workspace(session, [*COMPANIONS, "auto", "batch"])
+    session.run("python", "tests/bench/check_nested.py", *session.posargs)
+
+
+@nox.session
 def shapes(session: nox.Session) -> None:
     """Checks resnet50 for batches 1 to 8 and an encoder for lengths 1 to 512; takes some ten minutes."""
     install_workspace(session, list(COMPANIONS))

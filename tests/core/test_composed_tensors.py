@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import onnx.parser
 import pytest
 from hetero_cupy.device import GpuDevice
 from hetero_cupy.fake_runtime import FakeCard, FakeRuntime
+from hetero_template.device import TemplateDevice, TemplateExecutable
 
-from hetero_core import Core, DeviceTensor
+from hetero_core import Core, DeviceTensor, hookimpl
+from hetero_core.contract import DeviceName, Executable, RunContext
 from hetero_core.errors import InputNameError, InputTypeError
+from hetero_core.kernels.program import compile_program
+from hetero_core.network.graph import Network
 from hetero_core.runtime.executable import ExecutableNetwork
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]>'
@@ -170,3 +175,24 @@ def test_tensor_for_a_value_that_lies_on_the_host_is_refused(load: Load) -> None
     texts = onnx.parser.parse_model(f"{HEADER} g (string[4] x) => (string[4] y) {{ y = Identity (x) }}")
     with pytest.raises(InputTypeError, match="expected string, got float32"):
         load("HETERO:TEMPLATE,CPU", texts).infer({"x": DeviceTensor.create(loaded, "x", X)})
+
+
+class LosingExecutable(TemplateExecutable):
+    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        raise RuntimeError("the card is lost")
+
+
+class LosingDevice(TemplateDevice):
+    @hookimpl
+    def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
+        return LosingExecutable(network, compile_program(network), memory="losing:0")
+
+
+@pytest.mark.parametrize("is_started", [False, True])
+def test_tensors_of_a_device_that_fails_in_a_run_are_read_and_filled_by_the_next_one(core: Core, is_started: bool) -> None:
+    core.register_plugin("LOSING", LosingDevice("LOSING"))
+    loaded = core.load_network(PAIR, "HETERO:LOSING,CPU", {"HETERO_FALLBACK": "NEXT", "PERF_COUNT": True})
+    for _ in range(2):
+        _, y, z, _ = run_with_tensors(loaded, is_started=is_started)
+        assert (y.memory, y.read().tolist(), z.read().tolist()) == ("losing:0", (X * W).tolist(), (-X).tolist())
+    assert loaded.get_metric("EXECUTION_DEVICES") == ("CPU",)

@@ -51,8 +51,8 @@ class MemberSource:
         """Returns how many of the shared processors a run takes; 0 for a device that shares none."""
         if str(loaded.device) not in self.shared:
             return 0
-        processors: int = loaded.config[THREADS_KEY] // loaded.config[STREAMS_KEY]
-        return min(max(processors, 1), self.processors)
+        threads: int = loaded.config[THREADS_KEY] // loaded.config[STREAMS_KEY]
+        return min(max(threads, 1), self.processors)
 
     def load(self, name: str) -> Member:
         """Returns the member of one device of the list. Raises: what the device raises, with a note."""

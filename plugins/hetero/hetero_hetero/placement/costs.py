@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hetero_core.composing.threads import computes_on_host
+from hetero_core.core import Core
 from hetero_core.network.types import HOST
 from hetero_core.records import record
 from hetero_hetero.affinity import SplitTask
@@ -111,10 +113,17 @@ def build_costs(
         ),
         found.list_transfers(tuple(task.configs)),
         _OVERHEAD,
-        {device: find_lane(task.core, device) for device in task.configs},
+        {device: _find_lane(task.core, device, is_pipeline=is_pipeline) for device in task.configs},
         is_pipeline,
     )
     return Costs(table, rows, len(segments))
+
+
+def _find_lane(core: Core, device: str, *, is_pipeline: bool) -> str:
+    """Returns what runs one part of a request at a time. Where requests overlap, what devices compute on the host's processors adds up:
+    none of them is idle while another one works.
+    """
+    return "processors" if is_pipeline and computes_on_host(core, device) else find_lane(core, device)
 
 
 def _find_rate(
