@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_core.conformance.check import CheckContext, CheckFailed, Skip, check, require, require_error
+from hetero_core.conformance.check import CheckContext, CheckFailed, Skip, check, require, require_equal, require_error
 from hetero_core.conformance.refusals import load_claimed
 from hetero_core.conformance.samples import make_sample, read_text
 from hetero_core.errors import ClosedError, HeteroError
@@ -29,11 +29,11 @@ FREE_SECONDS = 10.0
 
 
 MISFITS = {
-    "Add": ("(float[I,J] a, float[K,L] b) => (float[M,N] y) { y = Add (a, b) }", ((2, 2), (3, 3))),
-    "Mul": ("(float[I,J] a, float[K,L] b) => (float[M,N] y) { y = Mul (a, b) }", ((2, 2), (3, 3))),
-    "MatMul": ("(float[I,J] a, float[K,L] b) => (float[M,N] y) { y = MatMul (a, b) }", ((2, 3), (2, 3))),
+    "Add": (((2, 2), (3, 3)), 2),
+    "Mul": (((2, 2), (3, 3)), 1),
+    "MatMul": (((2, 3), (2, 3)), 2),
 }
-"""Operator -> network with sizes that no device can know before a run, and shapes that do not fit together."""
+"""Operator of two inputs -> shapes that do not fit together, and what each element is for two of (2, 2) that hold ones."""
 
 
 class _Warnings(logging.Handler):
@@ -100,8 +100,9 @@ def run_that_fails_ends(context: CheckContext) -> None:
 def run_that_raises_ends(context: CheckContext) -> None:
     """An asynchronous run whose inputs do not fit together ends with an error, and the next run of the request with its result."""
     claimed_count = 0
-    for operator, (text, shapes) in MISFITS.items():
-        network = read_text(context, text, name=operator)
+    for operator, (shapes, expected) in MISFITS.items():
+        # No device can know before the run that sizes of different names do not fit together.
+        network = read_text(context, f"(float[I,J] a, float[K,L] b) => (float[M,N] y) {{ y = {operator} (a, b) }}", name=operator)
         if context.core.query_network(network, context.device).refused:
             continue
         claimed_count += 1
@@ -111,6 +112,8 @@ def run_that_raises_ends(context: CheckContext) -> None:
                 what = f"{operator} of shapes {' and '.join(map(str, shapes))}, run {turn + 1}"
                 require_error(HeteroError, _start_and_wait, what, request, [np.ones(shape, np.float32) for shape in shapes])
             _start_and_wait(request, [np.ones((2, 2), np.float32)] * 2)
+            found = request.get_tensor("y").tolist()
+            require_equal(found, [[expected] * 2] * 2, f"{operator} of ones, in the run after one that failed")
     if claimed_count == 0:
         raise Skip(f"the device takes none of {', '.join(MISFITS)} in the networks of this check")
 

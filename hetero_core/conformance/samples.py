@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.conformance.check import CheckContext, Skip, require, require_equal, require_same
+from hetero_core.conformance.check import CheckContext, CheckFailed, Skip, require, require_equal
 from hetero_core.contract import QueryResult
 from hetero_core.network.graph import Network
 from hetero_core.records import record
+from hetero_core.testing.compare import describe_mismatch
 
 Arrays = dict[str, Any]
 Formula = Callable[..., Any]
@@ -126,15 +127,12 @@ class Sample:
         expected = self.expect(inputs)
         require_equal(list(outputs), list(expected), f"{what}, the names of the outputs")
         for name, value in expected.items():
-            others = [other for other in expected if other != name and _is_same(outputs[name], expected[other])]
-            mixed = f" ('{name}' holds what is expected of '{others[0]}': overwritten, or exchanged)" if others else ""
-            require_same(outputs[name], value, f"{what}{mixed}, output '{name}'", rtol=self.rtol)
-
-
-def _is_same(found: Any, expected: Any) -> bool:
-    from hetero_core.testing.compare import describe_mismatch  # as check.require_same
-
-    return describe_mismatch(found, expected) is None
+            mismatch = describe_mismatch(outputs[name], value, rtol=self.rtol, name=f"{what}, output '{name}'")
+            if mismatch is None:
+                continue
+            others = [other for other in expected if describe_mismatch(outputs[name], expected[other], rtol=self.rtol) is None]
+            mixed = f"; '{name}' holds what is expected of '{others[0]}': overwritten, or exchanged" if others else ""
+            raise CheckFailed(f"{mismatch}{mixed}")
 
 
 def read_text(context: CheckContext, text: str, *, name: str = "sample") -> Network:

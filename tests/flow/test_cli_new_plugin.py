@@ -13,7 +13,15 @@ from hetero_core.cli.plugin_texts import KINDS
 from hetero_core.conformance.catalogue import choose_checks
 from hetero_core.conformance.runner import make_target, run_checks
 
-CHECKS = ("load.*", "requests.*", "start.*", "exporting.*")
+CHECKS = (
+    "load.*",
+    "requests.*",
+    "start.*",
+    "exporting.*",
+    "operators.test_abs",
+    "operators.test_softmax_axis_0",
+    "operators.test_constant",
+)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -18,15 +18,32 @@ from onnx.reference.op_run import RuntimeContextError
 from hetero_core.contract import DeviceName, Executable, RunContext
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.engines.device import EngineDevice
-from hetero_core.engines.known_errors import find_error, refuse
+from hetero_core.engines.known_errors import Check, find_error, refuse, refuse_unless
 from hetero_core.engines.probing import NodeProber, list_element_types
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Graph, Network, Node
 from hetero_core.network.types import TensorType
 from hetero_core.network.writer import network_to_proto
 
-WRONG = {name: refuse("the evaluator seeds all of NumPy") for name in ("RandomNormal", "RandomUniform")}
-"""What the engine is known to compute wrongly: a check for each operator, asked within bodies, too."""
+
+def refuse_before(version: int, reason: str) -> Check:
+    """A check that refuses the versions of an operator before this one."""
+    return lambda node, graph: reason if node.since_version < version else None
+
+
+WRONG: Mapping[str, Check] = {
+    "BatchNormalization": refuse_before(14, "the evaluator mixes in the mean of the batch"),
+    "ConvTranspose": refuse_unless("group", 1, "the evaluator cannot divide its channels into groups"),
+    "Hardmax": refuse_before(13, "the evaluator takes the last axis"),
+    "LogSoftmax": refuse_before(13, "the evaluator takes the last axis"),
+    "Loop": refuse("the evaluator gives scan outputs an axis too many"),
+    "MaxPool": lambda node, graph: "the evaluator reads past one axis" if len(node.attributes["kernel_shape"]) == 1 else None,
+    "RandomNormal": refuse("the evaluator seeds all of NumPy"),
+    "RandomUniform": refuse("the evaluator seeds all of NumPy"),
+    "Scan": refuse("the evaluator loses the type of a state"),
+    "Softmax": refuse_before(13, "the evaluator takes the last axis"),
+}
+"""What the engine is known to compute wrongly: a check for each operator, asked within bodies, too. The kit finds what belongs here."""
 
 
 class TemplateDevice(EngineDevice):
@@ -86,6 +103,10 @@ class TemplateExecutable(Executable):
 
     def __init__(self, network: Network, evaluator: ReferenceEvaluator) -> None:
         self.network, self.inputs, self.outputs, self._evaluator = network, network.inputs, network.outputs, evaluator
+
+    def metrics(self) -> Mapping[str, Any]:
+        """Tells that onnx's evaluator computes all of it. Leave this out: an engine of your own has nothing of the kind to tell."""
+        return {"REFERENCE_NODES": tuple(node.name for node in self.network.nodes)}
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs by position, as arrays of the caller's own: the evaluator may return an input as it is."""
