@@ -75,7 +75,7 @@ class TorchExecutable(Executable):
     def _compute(self, values: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         if context.profile is not None or context.limits is not None or not self._is_planned:
             return self._run_stepwise(values, context)
-        signature = tuple(tuple(value.shape) for value in values)
+        signature = tuple([value.shape for value in values])
         plan = self._plans.get(signature)
         if plan is None:
             if len(self._plans) >= _MOST_PLANS:

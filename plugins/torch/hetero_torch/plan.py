@@ -6,7 +6,7 @@ depends on the elements of inputs, and the shapes that follow from such elements
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from hetero_core.errors import RequestCancelledError
 from hetero_core.kernels.execution import ABSENT, Program, Step
 from hetero_core.network.graph import Node
 from hetero_core.records import record
+from hetero_torch.attention_calls import join_attention
 from hetero_torch.shortcuts import Call, join_linear, shorten_call
 
 _SHAPES = frozenset({"Shape", "Size"})
@@ -97,17 +98,21 @@ def make_plan(program: Program, inputs: tuple[Any, ...], is_cancelled: Callable[
     for slot, value in zip(program.input_slots, inputs, strict=True):
         values[slot] = value
     calls: list[Call] = []
+    shapes: dict[int, tuple[int, ...]] = {}
+    _note_shapes(shapes, program.input_slots, values)
     with np.errstate(all="ignore"):
         for step in program.steps:
             if is_cancelled():
                 raise RequestCancelledError(f"cancelled before node {step.node.label}")
             call = _run_step(step, values, fixed, is_shaped=shaped.issuperset({*step.sources, *step.targets} - {ABSENT}))
+            _note_shapes(shapes, call.targets, values)
             if not all(slot in fixed or slot == ABSENT for slot in step.targets):
                 calls.append(call)
             elif calls:
                 calls[-1] = replace(calls[-1], releases=(*calls[-1].releases, *call.releases))
     kept = [value if slot in fixed else None for slot, value in enumerate(values)]
-    calls = join_linear(calls, kept, frozenset(program.output_slots))
+    outputs = frozenset(program.output_slots)
+    calls = join_attention(join_linear(calls, kept, outputs), kept, outputs, shapes)
     read = {slot for call in calls for slot in call.sources} | set(program.output_slots)
     start = tuple(value if slot in read else None for slot, value in enumerate(kept))
     results = tuple(values[slot] for slot in program.output_slots)
@@ -120,6 +125,10 @@ def make_plan(program: Program, inputs: tuple[Any, ...], is_cancelled: Callable[
         tuple(index for index, result in enumerate(results) if find_memory([result]) & memory),
     )
     return plan if shaped.issuperset(program.output_slots) else None, own_results(results, memory)
+
+
+def _note_shapes(shapes: dict[int, tuple[int, ...]], slots: Iterable[int], values: Sequence[Any]) -> None:
+    shapes.update((slot, tuple(values[slot].shape)) for slot in slots if isinstance(values[slot], Tensor))
 
 
 def _run_step(step: Step, values: list[Any], fixed: frozenset[int], *, is_shaped: bool) -> Call:
