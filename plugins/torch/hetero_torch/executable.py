@@ -16,7 +16,7 @@ from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_torch.arrays import to_array, to_tensor
 from hetero_torch.plan import Plan, can_plan, find_constants, make_plan, own_results
-from hetero_torch.program import compile_torch, find_host_inputs
+from hetero_torch.program import compile_torch, find_host_inputs, wait_for_steps
 
 _MOST_PLANS = 16
 """Signatures of inputs whose plans are kept; further ones run the program step by step."""
@@ -89,7 +89,8 @@ class TorchExecutable(Executable):
         return plan.run(values, context.cancelled)
 
     def _run_stepwise(self, values: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        results = self._program.run(values, profile=context.profile, is_cancelled=context.cancelled, limits=context.limits)
+        program = self._program if context.profile is None else wait_for_steps(self._program, self._place)
+        results = program.run(values, profile=context.profile, is_cancelled=context.cancelled, limits=context.limits)
         return own_results(results, self._constants)
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:
