@@ -87,6 +87,21 @@ def can_plan(program: Program) -> bool:
     return not any(step.bodies for step in program.steps)
 
 
+def fold_program(program: Program) -> Program:
+    """Returns the program with what follows from constants alone computed, once for all plans: cast or dequantized weights are large."""
+    values = list(program.values)
+    known = {slot for slot, value in enumerate(values) if value is not None}
+    steps: list[Step] = []
+    with np.errstate(all="ignore"):
+        for step in program.steps:
+            if step.node.since_version > 0 and known.issuperset(set(step.sources) - {ABSENT}):
+                _run_step(step, values, frozenset(step.releases), is_shaped=False)
+                known.update(slot for slot in step.targets if slot != ABSENT)
+            else:
+                steps.append(replace(step, releases=tuple(slot for slot in step.releases if slot not in known)))
+    return replace(program, steps=tuple(steps), values=tuple(values))
+
+
 def make_plan(program: Program, inputs: tuple[Any, ...], is_cancelled: Callable[[], bool]) -> tuple[Plan | None, tuple[Any, ...]]:
     """Returns the plan for inputs of these shapes, and the outputs of its first run.
 

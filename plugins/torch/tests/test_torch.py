@@ -133,6 +133,19 @@ def test_attention_of_open_sizes_is_the_formula_in_one_call(load: Load, output: 
     assert {len(plan.calls) for plan in executable._plans.values()} == {count}
 
 
+def test_weights_that_are_dequantized_are_held_once_for_all_signatures(load: Load) -> None:
+    network = load(
+        "g (float[N,2] x) => (float[N,2] y) <int8[2,2] q = {1, 2, 3, 4}, float scale = {0.5}> "
+        "{ w = DequantizeLinear (q, scale) y = MatMul (x, w) }"
+    )
+    for count in (1, 2, 1, 2):
+        x = np.ones((count, 2), np.float32)
+        assert network.infer({"x": x})["y"].tolist() == [[2.0, 3.0]] * count
+    executable: Any = network.executable
+    places = {call_value.data_ptr() for plan in executable._plans.values() for call_value in plan.values if call_value is not None}
+    assert (len(executable._plans), len(places)) == (2, 1)
+
+
 def test_halves_are_summed_in_float32_and_rounded_once(load: Load) -> None:
     network = load("g (float16[N] x) => (float16[1] y) { y = ReduceSum <keepdims = 1> (x) }")
     x = np.full(4096, 0.1, np.float16)
