@@ -5,6 +5,7 @@ from __future__ import annotations
 from hetero_core.hookspecs import hookimpl
 
 requires_api = (1, 0)
+kind = "engine"
 
 
 @hookimpl

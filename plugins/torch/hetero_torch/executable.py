@@ -15,8 +15,8 @@ from hetero_core.kernels.execution import Program
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_torch.arrays import to_array, to_tensor
-from hetero_torch.plan import Plan, can_plan, find_constants, make_plan, own_results
-from hetero_torch.program import compile_torch, find_host_inputs
+from hetero_torch.plan import Plan, can_plan, find_constants, fold_program, make_plan, own_results
+from hetero_torch.program import compile_torch, find_host_inputs, wait_for_steps
 
 _MOST_PLANS = 16
 """Signatures of inputs whose plans are kept; further ones run the program step by step."""
@@ -51,6 +51,7 @@ class TorchExecutable(Executable):
             self._program: Program = compile_torch(transformed, place, extensions, host_inputs)
         self._constants = find_constants(self._program)
         self._is_planned = can_plan(self._program)
+        self._folded: Program | None = None
         self._plans: dict[Signature, Plan] = {}
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
@@ -75,12 +76,15 @@ class TorchExecutable(Executable):
     def _compute(self, values: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         if context.profile is not None or context.limits is not None or not self._is_planned:
             return self._run_stepwise(values, context)
-        signature = tuple(tuple(value.shape) for value in values)
+        signature = tuple([value.shape for value in values])
         plan = self._plans.get(signature)
         if plan is None:
             if len(self._plans) >= _MOST_PLANS:
                 return self._run_stepwise(values, context)
-            plan, results = make_plan(self._program, values, context.cancelled)
+            folded = self._folded
+            if folded is None:
+                folded = self._folded = fold_program(self._program)
+            plan, results = make_plan(folded, values, context.cancelled)
             if plan is None:
                 self._is_planned = False
             else:
@@ -89,7 +93,8 @@ class TorchExecutable(Executable):
         return plan.run(values, context.cancelled)
 
     def _run_stepwise(self, values: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        results = self._program.run(values, profile=context.profile, is_cancelled=context.cancelled, limits=context.limits)
+        program = self._program if context.profile is None else wait_for_steps(self._program, self._place)
+        results = program.run(values, profile=context.profile, is_cancelled=context.cancelled, limits=context.limits)
         return own_results(results, self._constants)
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:
@@ -103,6 +108,7 @@ class TorchExecutable(Executable):
     def close(self) -> None:
         """Lets the plans and what they keep go."""
         self._plans.clear()
+        self._folded = None
 
 
 def _place_value(spec: ValueSpec, memory: str) -> ValueSpec:

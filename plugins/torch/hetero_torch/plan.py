@@ -6,7 +6,7 @@ depends on the elements of inputs, and the shapes that follow from such elements
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from hetero_core.errors import RequestCancelledError
 from hetero_core.kernels.execution import ABSENT, Program, Step
 from hetero_core.network.graph import Node
 from hetero_core.records import record
+from hetero_torch.attention_calls import join_attention
 from hetero_torch.shortcuts import Call, join_linear, shorten_call
 
 _SHAPES = frozenset({"Shape", "Size"})
@@ -86,6 +87,21 @@ def can_plan(program: Program) -> bool:
     return not any(step.bodies for step in program.steps)
 
 
+def fold_program(program: Program) -> Program:
+    """Returns the program with what follows from constants alone computed, once for all plans: cast or dequantized weights are large."""
+    values = list(program.values)
+    known = {slot for slot, value in enumerate(values) if value is not None}
+    steps: list[Step] = []
+    with np.errstate(all="ignore"):
+        for step in program.steps:
+            if step.node.since_version > 0 and known.issuperset(set(step.sources) - {ABSENT}):
+                _run_step(step, values, frozenset(step.releases), is_shaped=False)
+                known.update(slot for slot in step.targets if slot != ABSENT)
+            else:
+                steps.append(replace(step, releases=tuple(slot for slot in step.releases if slot not in known)))
+    return replace(program, steps=tuple(steps), values=tuple(values))
+
+
 def make_plan(program: Program, inputs: tuple[Any, ...], is_cancelled: Callable[[], bool]) -> tuple[Plan | None, tuple[Any, ...]]:
     """Returns the plan for inputs of these shapes, and the outputs of its first run.
 
@@ -97,17 +113,21 @@ def make_plan(program: Program, inputs: tuple[Any, ...], is_cancelled: Callable[
     for slot, value in zip(program.input_slots, inputs, strict=True):
         values[slot] = value
     calls: list[Call] = []
+    shapes: dict[int, tuple[int, ...]] = {}
+    _note_shapes(shapes, program.input_slots, values)
     with np.errstate(all="ignore"):
         for step in program.steps:
             if is_cancelled():
                 raise RequestCancelledError(f"cancelled before node {step.node.label}")
             call = _run_step(step, values, fixed, is_shaped=shaped.issuperset({*step.sources, *step.targets} - {ABSENT}))
+            _note_shapes(shapes, call.targets, values)
             if not all(slot in fixed or slot == ABSENT for slot in step.targets):
                 calls.append(call)
             elif calls:
                 calls[-1] = replace(calls[-1], releases=(*calls[-1].releases, *call.releases))
     kept = [value if slot in fixed else None for slot, value in enumerate(values)]
-    calls = join_linear(calls, kept, frozenset(program.output_slots))
+    outputs = frozenset(program.output_slots)
+    calls = join_attention(join_linear(calls, kept, outputs), kept, outputs, shapes)
     read = {slot for call in calls for slot in call.sources} | set(program.output_slots)
     start = tuple(value if slot in read else None for slot, value in enumerate(kept))
     results = tuple(values[slot] for slot in program.output_slots)
@@ -120,6 +140,10 @@ def make_plan(program: Program, inputs: tuple[Any, ...], is_cancelled: Callable[
         tuple(index for index, result in enumerate(results) if find_memory([result]) & memory),
     )
     return plan if shaped.issuperset(program.output_slots) else None, own_results(results, memory)
+
+
+def _note_shapes(shapes: dict[int, tuple[int, ...]], slots: Iterable[int], values: Sequence[Any]) -> None:
+    shapes.update((slot, tuple(values[slot].shape)) for slot in slots if isinstance(values[slot], Tensor))
 
 
 def _run_step(step: Step, values: list[Any], fixed: frozenset[int], *, is_shaped: bool) -> Call:

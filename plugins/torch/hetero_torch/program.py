@@ -75,6 +75,21 @@ def compile_torch(
     return _bind_program(program, namespace, place, has_halves=_has_halves(network))
 
 
+def wait_for_steps(program: Program, place: torch.device) -> Program:
+    """Returns a program whose steps end when the place is done with them, so that their times are right."""
+    synchronize = torch.get_device_module(place).synchronize
+
+    def wait(function: Callable[..., Any]) -> Callable[..., Any]:
+        def compute(*inputs: Any, **bodies: Any) -> Any:
+            results = function(*inputs, **bodies)
+            synchronize()
+            return results
+
+        return compute
+
+    return replace(program, steps=tuple(replace(step, function=wait(step.function)) for step in program.steps))
+
+
 def find_host_inputs(network: Network) -> frozenset[str]:
     """Returns the inputs that every reader wants on the host, as shapes and axes: they never become tensors."""
     names = {spec.name for spec in network.inputs}

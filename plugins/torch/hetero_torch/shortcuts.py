@@ -100,10 +100,7 @@ def join_linear(calls: Sequence[Call], values: Sequence[Any], outputs: frozenset
 
     `values` are the constants by slot.
     """
-    readers: dict[int, int] = dict.fromkeys(outputs, 1)
-    for call in calls:
-        for slot in call.sources:
-            readers[slot] = readers.get(slot, 0) + 1
+    readers = count_readers(calls, outputs)
     joined: list[Call] = []
     for call in calls:
         product = joined[-1] if joined else None
@@ -113,6 +110,15 @@ def join_linear(calls: Sequence[Call], values: Sequence[Any], outputs: frozenset
         else:
             joined.append(call)
     return joined
+
+
+def count_readers(calls: Sequence[Call], outputs: frozenset[int]) -> Mapping[int, int]:
+    """Returns how often each slot is read, by calls or as an output."""
+    readers: dict[int, int] = dict.fromkeys(outputs, 1)
+    for call in calls:
+        for slot in call.sources:
+            readers[slot] = readers.get(slot, 0) + 1
+    return readers
 
 
 def _find_linear(product: Call, sum_: Call, values: Sequence[Any], readers: Mapping[int, int]) -> Call | None:

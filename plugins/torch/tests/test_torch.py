@@ -112,6 +112,40 @@ def test_product_with_its_bias_is_the_formula_whoever_reads_the_product(load: Lo
             np.testing.assert_allclose(outputs["p"], product, rtol=1e-6)
 
 
+ATTENTION = (
+    "g (float[B,2,Q,4] q, float[B,2,K,4] k, float[B,2,K,3] v) => (float[B,2,Q,3] y@) <float half = {0.5}, float third = {3}> { "
+    "a = Mul (q, half) t = Transpose <perm = [0, 1, 3, 2]> (k) b = Mul (third, t) s = MatMul (a, b) "
+    "p = Softmax <axis = -1> (s) y = MatMul (p, v) }"
+)
+
+
+@pytest.mark.parametrize(("output", "count"), [("", 1), (", float[B,2,Q,K] p", 6), (", float[B,2,Q,4] a", 2)])
+def test_attention_of_open_sizes_is_the_formula_in_one_call(load: Load, output: str, count: int) -> None:
+    network = load(ATTENTION.replace("@", output))
+    random = np.random.default_rng(0)
+    for queries, keys in ((1, 5), (3, 3), (1, 5)):
+        q, k, v = (random.standard_normal((2, 2, *sizes)).astype(np.float32) for sizes in ((queries, 4), (keys, 4), (keys, 3)))
+        scores = np.exp(1.5 * q.astype(np.float64) @ k.astype(np.float64).swapaxes(2, 3))
+        expected = scores / scores.sum(-1, keepdims=True) @ v
+        for _ in range(2):
+            np.testing.assert_allclose(network.infer({"q": q, "k": k, "v": v})["y"], expected, rtol=1e-4, atol=1e-6)
+    executable: Any = network.executable
+    assert {len(plan.calls) for plan in executable._plans.values()} == {count}
+
+
+def test_weights_that_are_dequantized_are_held_once_for_all_signatures(load: Load) -> None:
+    network = load(
+        "g (float[N,2] x) => (float[N,2] y) <int8[2,2] q = {1, 2, 3, 4}, float scale = {0.5}> "
+        "{ w = DequantizeLinear (q, scale) y = MatMul (x, w) }"
+    )
+    for count in (1, 2, 1, 2):
+        x = np.ones((count, 2), np.float32)
+        assert network.infer({"x": x})["y"].tolist() == [[2.0, 3.0]] * count
+    executable: Any = network.executable
+    places = {call_value.data_ptr() for plan in executable._plans.values() for call_value in plan.values if call_value is not None}
+    assert (len(executable._plans), len(places)) == (2, 1)
+
+
 def test_halves_are_summed_in_float32_and_rounded_once(load: Load) -> None:
     network = load("g (float16[N] x) => (float16[1] y) { y = ReduceSum <keepdims = 1> (x) }")
     x = np.full(4096, 0.1, np.float16)
