@@ -11,8 +11,8 @@ from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 
 
 def computes_on_host(core: Core, child: str) -> bool:
-    """Says whether a device computes on the processors of this machine: it states the machine's memory as its own."""
-    if TOTAL_MEMORY not in core.get_metric(child, "SUPPORTED_METRICS"):
+    """Says whether a device computes on the processors of this machine: it is local and states the machine's memory as its own."""
+    if not core.get_metric(child, "IS_LOCAL") or TOTAL_MEMORY not in core.get_metric(child, "SUPPORTED_METRICS"):
         return False
     return int(core.get_metric(child, TOTAL_MEMORY)) == (read_host_memory() or (0, 0))[0]
 

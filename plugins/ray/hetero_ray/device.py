@@ -50,6 +50,8 @@ class RayDevice(RemoteDevice[RayCarrier]):
         return {
             "AVAILABLE_DEVICES": tuple(node.name for node in list_nodes()),
             "DEVICES_OF_NODES": list_devices_of_nodes,
+            # A node may be this machine, but its processors are counted by the cluster.
+            "IS_LOCAL": False,
             "BYTES_PUT": self._traffic.put,
             "BYTES_GOT": self._traffic.got,
         }

@@ -104,3 +104,8 @@ def add(cluster: Any) -> Callable[[str], Any]:
 def core(cluster: Any) -> Iterator[Core]:
     with Core() as opened:
         yield opened
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is tested without a cluster comes first: Ray finds any cluster that runs on the machine."""
+    items.sort(key=lambda item: item.path.name != "test_connection.py")
