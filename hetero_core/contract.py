@@ -50,7 +50,7 @@ class ConfigKey:
     """The declaration of one configuration key.
 
     `type` is bool, int, float, str, tuple (of texts, written with commas) or dict (of what JSON can hold, written as a JSON object).
-    `default` None means "not set". `runtime` keys only steer running, so an import may change them; all others shape what was compiled.
+    `default` None means "not set". Keys with `runtime` affect only runs, so an import may change them; all others affect compilation.
     The key marked `is_arguments`, a text, is another way to give what stands behind the colon of a device string. A number may have a
     `least` value, and `words` that may stand in its place. A key that is `added_later` came after blobs were made without it: those were
     compiled as its default says.
@@ -69,10 +69,10 @@ class ConfigKey:
 
 @record(frozen=True, slots=True)
 class QueryResult:
-    """The answer of a device to a query: which nodes it takes, in the names of the network that was asked about.
+    """The answer of a device to a query: which nodes it takes, by their names in the network of the query.
 
-    `supported` maps each node that it takes to the device (with the id that would be used), `refused` each other node to the reason.
-    Together they name every node once.
+    `supported` maps each node that the device takes to the device (with the id that it would use), `refused` maps every other node to
+    the reason. Together they name every node once.
     """
 
     supported: Mapping[str, str]
@@ -82,12 +82,12 @@ class QueryResult:
 
 @record(frozen=True, slots=True)
 class Payload:
-    """The content of an export: named byte sections, and the version of their meaning.
+    """The content of an export: named sections of bytes, and the version of the plugin's own format.
 
     The core wraps them in the container (identity, versions, digest) and gives the same sections back, memory-mapped, at import.
-    `code` names the sections that are executed in whatever way; they are imported only where the user trusts the blob. Those of them in
-    `spare` the plugin can do without: where the user does not trust the blob, they are left out, and the rest is imported. `digests` are of
-    the sections of an import (`hetero_core.blobs.digests`), for a plugin that keeps something beside a blob; an export leaves them out.
+    `code` names the sections that are executed in any way; they are imported only if the user trusts the blob. `spare` names those
+    sections of code without which the plugin can import, too: for a blob that is not trusted they are left out. `digests` has the
+    digest of each section of an import (`hetero_core.blobs.digests`), for a plugin that caches files beside a blob; an export has none.
     """
 
     sections: Mapping[str, Any]
@@ -105,14 +105,14 @@ class Payload:
             raise BlobError(f"a payload marks '{unknown[0]}' as code and has no such section; it has {sorted(self.sections)}")
 
     def without_spare_code(self) -> Payload:
-        """Returns the payload without the code that the plugin can do without."""
+        """Returns the payload without the sections in `spare`."""
         sections = {name: section for name, section in self.sections.items() if name not in self.spare}
         return replace(self, sections=sections, code=tuple(name for name in self.code if name not in self.spare), spare=())
 
     def read_code(self, name: str) -> Any:
-        """Returns a section that is about to be executed; to be used for every such section.
+        """Returns a section of code; a plugin reads every section that it executes with this method.
 
-        Raises: BlobError for a section that is not there or not marked: a stranger who leaves the mark away was never asked about.
+        Raises: BlobError for a section that is missing or not marked as code: the user was not asked whether to trust it.
         """
         if name not in self.code:
             raise BlobError(
@@ -127,7 +127,7 @@ class Extension:
     """A custom operator given as a Python function.
 
     `function(*inputs, **attributes)` returns one array or a tuple. `infer_types(input_types, attributes)` returns the types of the
-    outputs; without it nothing behind the operator could be cut.
+    outputs; it is required, since a network cannot be split at a value of unknown type.
     """
 
     domain: str
@@ -138,35 +138,35 @@ class Extension:
 
 
 class CancelToken:
-    """A flag that one request sets and that everything running for it may poll."""
+    """The flag that cancels a run: its request sets it, and everything that works for the run may poll it."""
 
     # Of the class until they are set: each run has a token, and next to none is ever set.
     is_set = False
     is_dropped = False
 
     def drop(self) -> None:
-        """Ends every wait of the run for a device that does not end what it has started: its network is closed."""
+        """Cancels the run and ends its waits for devices, because its network is closed; a device may not have ended its part."""
         self.is_set = self.is_dropped = True
         for end in list(self.__dict__.get("_waits", {}).values()):
             end()
 
     def begin_wait(self, key: object, end: Callable[[], None]) -> None:
-        """Has `end` called when the run is dropped, from any thread, also where it has been; until `end_wait` of the same key."""
+        """Registers `end`, which is called from any thread when the run is dropped, or at once if it was; `end_wait` removes it."""
         self.__dict__.setdefault("_waits", {})[key] = end
         if self.is_dropped:
             end()
 
     def end_wait(self, key: object) -> None:
-        """Forgets a wait. Whoever begins one calls it, so that the token does not hold the run that holds it."""
+        """Removes the wait of a key. Every `begin_wait` needs one, so that token and run do not refer to each other for good."""
         self.__dict__["_waits"].pop(key, None)
 
 
 class RunContext:
-    """The part of a run that belongs to one request and not to the executable; never used by two threads at once.
+    """What a run needs of its request, while the executable serves all requests; never used by two threads at once.
 
-    `state` is what `Executable.create_state` returned for this request. `outputs` holds the caller's arrays to fill, None where there
-    is none; a device may fill them or return arrays of its own. `profile` is None unless times are asked for, `limits` unless
-    MEMORY_LIMIT or DEADLINE is set. `tensors` is the core's: the tensors of the caller for outputs that stay in the device's memory.
+    `state` is the value that `Executable.create_state` returned for this request. `outputs` has, for each output, the caller's array to
+    fill or None; a device may fill it or return an array of its own. `profile` is None unless PERF_COUNT is set, `limits` is None unless
+    MEMORY_LIMIT or DEADLINE is set. `tensors` is for the core: the caller's tensors for outputs that stay in the device's memory.
     """
 
     __slots__ = ("limits", "outputs", "profile", "state", "tensors", "token")
@@ -199,27 +199,27 @@ Done = Callable[[tuple[Array, ...] | None, BaseException | None], None]
 class Executable:
     """A loaded network as a device implements it; authors subclass it.
 
-    Set `inputs` and `outputs` (the network's own, in its order, each with the memory it lives in) and implement `run`. An executable is
-    shared by threads: what a run changes lives in the context's state.
+    Set `inputs` and `outputs` (those of the network, in its order, each with the memory in which it lies) and implement `run`. Several
+    threads use an executable at once: everything that a run changes belongs into the state of its context.
     """
 
     inputs: tuple[ValueSpec, ...]
     outputs: tuple[ValueSpec, ...]
 
     start: Callable[[tuple[Array, ...], RunContext, Done], None] | None = None
-    """For devices that work asynchronously: begins a run, returns at once and calls `done` from any thread, exactly once for each run; a
-    second call is ignored with a warning. Inputs and outputs lie in the memories that the specs name. Where it is None, the core runs `run`
-    on a thread of its own."""
+    """For asynchronous devices: begins a run, returns at once, and calls `done` exactly once for each run, from any thread; a second call
+    is ignored with a warning. Inputs and outputs lie in the memories that the specs name. If `start` is None, the core calls `run` on a
+    thread of its own."""
 
     pipeline_depth: int = 1
-    """Number of runs of one stream that may be under way at once: more than 1 where a run passes several devices one after the other, so
-    that the next one can begin on the first of them. The core runs NUM_STREAMS times as many asynchronous requests at once."""
+    """Number of runs of one stream that may be under way at once. It is more than 1 if the next run can begin before the last one has
+    ended, as on several devices in a row. The core runs NUM_STREAMS times as many asynchronous requests at once."""
 
     def run(self, inputs: tuple[Array, ...], context: RunContext) -> tuple[Array, ...]:
         """Returns the outputs by position.
 
-        The inputs are C-contiguous, have the declared types, and are never written. What is returned stays valid until the next run
-        of the same context. An executable with `start` alone need not implement it: the caller then waits for `done`.
+        The inputs are C-contiguous, have the declared types, and must not be written. The outputs stay valid until the next run of the
+        same context. An executable with `start` need not implement `run`: it then starts the run and waits for `done`.
         """
         start = self.start
         if start is None:
@@ -227,25 +227,25 @@ class Executable:
         return _wait_for_start(start, inputs, context, where=f"{type(self).__module__}.{type(self).__qualname__}")
 
     def create_state(self) -> object:
-        """Returns the working memory of one request; None says that runs share nothing, so that results are the caller's own.
+        """Returns the working memory of one request; None means that each run returns new arrays, which belong to the caller.
 
-        A request that ties outputs to inputs has two and takes them in turn: what a run reads was made in the other one. So a device whose
-        results live in its working memory may not return a view of an input, unless that is in the host's memory.
+        A request with states has two working memories and uses them in turn: each run reads what the last run wrote to the other one.
+        So a device whose results lie in its working memory must not return a view of an input, unless that is in the host's memory.
         """
         return None
 
     def create_spare(self, state: object) -> object:
-        """Returns the second working memory of a request that ties outputs to inputs and has this one.
+        """Returns the second working memory of a request with states, whose first one is `state`.
 
-        A device made of devices keeps both on one of them.
+        A device that chooses among other devices creates both on the same one.
         """
         return self.create_state()
 
     def keep_states(self, output_of_input: Mapping[str, str]) -> Mapping[str, Any]:
-        """Is told once, before the first run, which output each of these inputs gets in the next run of a request.
+        """Is called once, before the first run, with each input that is a state and the output that it gets in the next run.
 
-        A device made of devices may then name the memory of a part for both in `inputs` and `outputs`, so that the value stays there. It
-        returns for each such input the part, whose `to_host` and `from_host` the core uses for it.
+        A device made of devices may then name the memory of a part for both in `inputs` and `outputs`, so that the value stays there.
+        For each such input it returns the part, whose `to_host` and `from_host` the core then uses.
         """
         return {}
 
@@ -261,14 +261,14 @@ class Executable:
     """The configuration keys that `set_config` takes."""
 
     def set_config(self, config: Mapping[str, Any]) -> None:
-        """Takes new values of `settable_keys`, converted and checked, while the network is in use; all of them or, with an error, none."""
+        """Sets `settable_keys` while the network is in use; the values are converted and checked. An error leaves all keys as they were."""
 
     def metrics(self) -> Mapping[str, Any]:
         """Returns metrics of this loaded network: value or zero-argument callable by name."""
         return {}
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...] | None:
-        """Returns the steps that a run takes, in order, for `network.get_runtime_model`; None where the device does not tell."""
+        """Returns the steps of a run in order, for `network.get_runtime_model`; None if the device does not report them."""
         return None
 
     def close(self) -> None:
@@ -276,9 +276,9 @@ class Executable:
 
 
 class DeviceHooks:
-    """A base without behaviour for device objects: a type checker compares what their hooks return with the contract.
+    """A base class without behaviour for device objects, so that a type checker compares the results of their hooks with the contract.
 
-    Which arguments a hook may take is checked when the device is made; each takes those that it uses.
+    A hook declares only the arguments that it uses; their names are checked when the device is created.
     """
 
     if TYPE_CHECKING:

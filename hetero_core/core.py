@@ -1,4 +1,4 @@
-"""Core: the user's one door. Reads networks, asks and loads devices, keeps configuration, imports blobs.
+"""Core, the class with which every program starts: it reads networks, queries and loads devices, holds configuration, imports blobs.
 
 Of a device, `device` is its text, `parsed` that text as a DeviceName, `entry` the Device that calls its plugin.
 """
@@ -48,17 +48,17 @@ if TYPE_CHECKING:
 
 
 class Core:
-    """The devices that are installed, in use by one program. A context manager; safe for threads.
+    """The entry point of hetero: gives a program the installed devices. A context manager; safe for threads.
 
     Two Cores share nothing.
     """
 
     def __init__(self, *, device_timeout: float | None = 60.0, read_limits: ReadLimits | None = None) -> None:
-        """`device_timeout`: the seconds that a plugin has to create its device, and to answer a question (configuration keys, a
-        metric) when it is asked for the first time; None waits for ever. What may rightly take long is limited by DEADLINE.
-        `read_limits`: what reading a model may take; those of `ReadLimits()` where none are given.
+        """`device_timeout`: the seconds in which a plugin must create its device and answer its first questions (configuration keys,
+        a metric); None waits for ever. Queries, loads and runs are limited by DEADLINE instead.
+        `read_limits`: how much time and memory reading a model may take; by default `ReadLimits()`.
 
-        Raises: ConfigValueError for a time that is none; PluginError for a broken wrapper.
+        Raises: ConfigValueError for a timeout that is no positive number; PluginError for a broken wrapper.
         """
         if device_timeout is not None and not device_timeout > 0:
             raise ConfigValueError(f"device_timeout: expected seconds above 0, or None for no limit, got {device_timeout!r}")
@@ -111,12 +111,12 @@ class Core:
 
     @property
     def device_names(self) -> tuple[str, ...]:
-        """The names that plugins announce, sorted; loads nothing."""
+        """The names of all installed devices, sorted; no plugin is imported."""
         return self._registry.names()
 
     @property
     def available_devices(self) -> tuple[str, ...]:
-        """The physical devices that work, with their ids where a plugin has several; creates every device.
+        """The devices that work, each with its id if its plugin has several; creates every device.
 
         Plugins that cannot load are left out here; `list_devices` has their reasons.
         """
@@ -128,7 +128,7 @@ class Core:
         )
 
     def list_devices(self) -> tuple[DeviceStatus, ...]:
-        """Returns every announced device in order of name, with the reason where it cannot be used; creates every device."""
+        """Returns every installed device, sorted by name, with the reason if it cannot be used; creates every device."""
         self._require_open()
         return tuple(describe_device(self._registry, name) for name in self.device_names)
 
@@ -141,17 +141,17 @@ class Core:
         return self._registry.find_kind(parse_device_name(device).name)
 
     def register_plugin(self, name: str, plugin: object) -> None:
-        """Makes a module or an object known as a device, under one or more names. Raises: DeviceNameError; PluginError for one in use."""
+        """Registers a module or an object as a device, under one or more names. Raises: DeviceNameError; PluginError for a used name."""
         self._require_open()
         self._registry.register(name, plugin)
 
     def unregister_plugin(self, name: str) -> None:
-        """Forgets a device name; networks that are loaded on it go on. Raises: DeviceNotFoundError; what closing the device raises."""
+        """Removes a device name; networks that are loaded on it work on. Raises: DeviceNotFoundError; errors of closing the device."""
         self._require_open()
         self._registry.unregister(name)
 
     def add_extension(self, extension: Extension, device: str | None = None) -> tuple[str, ...]:
-        """Makes a custom operator known to a device, or to every one that takes some, and its types to networks read from now on.
+        """Adds a custom operator to a device, or to all that take extensions; networks that are read from now on get its types.
 
         Returns the devices. Raises: NotImplementedByDeviceError when the device takes none; ExtensionError when it is incomplete.
         """
@@ -163,7 +163,7 @@ class Core:
         return takers
 
     def takes_extensions(self, device: str) -> bool:
-        """Says whether `add_extension` is for this device; of a list, whether each of its devices takes extensions."""
+        """Says whether `add_extension` works for this device; for a list, whether it does for each of its devices."""
         return takes_extensions(device, self._find)
 
     def _find(self, device: str | DeviceName) -> tuple[DeviceName, Device]:
@@ -191,18 +191,18 @@ class Core:
         return entry.keys(parsed)
 
     def get_config(self, device: str, name: str) -> Any:
-        """Returns the value that a call without own configuration would use. Raises: ConfigKeyError."""
+        """Returns the value of a key for calls that do not give it themselves. Raises: ConfigKeyError."""
         parsed, entry = self._find(device)
         known = entry.find_key(parsed, name)
         return entry.resolve(parsed, None)[1][known]
 
     def resolve_config(self, device: str, config: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """Returns the complete configuration of a call with these values. Raises: as the call would for device, keys and values."""
+        """Returns the complete configuration of a call that gives these values. Raises: the errors of that call for device, keys, values."""
         return resolve_call(device, config, self._registry, self._find)[2]
 
     def set_config(self, config: Mapping[str, Any], device: str | None = None) -> None:
-        """Sets values for later calls on a device or one id of it, or standard keys on all devices. All are checked before one is set;
-        None takes a value back. Raises: ConfigKeyError, ConfigValueError.
+        """Sets values for later calls on a device or one id of it; without a device, standard keys for all devices. None removes a value.
+        All values are checked before the first is set. Raises: ConfigKeyError, ConfigValueError.
         """
         self._require_open()
         if device is None:
@@ -217,8 +217,8 @@ class Core:
     def query_network(self, network: Model, device: str = "AUTO", config: Mapping[str, Any] | None = None) -> QueryResult:
         """Returns which nodes of the network a device takes, and why it refuses the others.
 
-        Raises: errors of reading, device names and configuration; DeadlineExceededError; never for a node that the device does not
-        know.
+        A node that the device does not know is refused, not an error. Raises: errors of reading, device names and configuration;
+        DeadlineExceededError.
         """
         parsed, entry, complete = resolve_call(device, config, self._registry, self._find)
         return call_in_time(
@@ -301,11 +301,11 @@ class Core:
         network: Model | None = None,
         trust: bool = False,
     ) -> ExecutableNetwork:
-        """Returns a network that was exported from the same device, plugin version and configuration; `device` is that of the blob
-        where none is given. A stream is read to the end of the blob.
+        """Loads a network from a blob that the same device and plugin version exported; without `device`, on the device that the blob
+        names. A stream is read to the end of the blob.
 
-        `config` may change keys that only steer running; the others must agree with the blob. Where `network` is given, the blob must
-        have been made from it. Code in a blob is used only with `trust`.
+        `config` may change keys that affect only runs; all others must agree with the blob. If `network` is given, the blob must have
+        been exported from it. Code in the blob is used only with `trust`.
 
         Raises: BlobDamagedError, BlobMismatchError with what differs, UntrustedBlobError, errors of device names and configuration.
         """
@@ -369,7 +369,7 @@ class Core:
         return loaded
 
     def create_executor(self, name: str, *, workers: int) -> Executor:
-        """Returns threads of the Core for a plugin that needs some besides those that requests run on; it ends with its last holder.
+        """Returns a pool of threads for a plugin, apart from the threads of requests; it ends when nobody refers to it any more.
 
         Raises: ClosedError after `close`.
         """
@@ -380,8 +380,8 @@ class Core:
     def close(self) -> None:
         """Ends the threads, then closes the loaded networks and the devices; a second call does nothing.
 
-        Runs that are in flight on the Core's threads end first; those that are queued are cancelled. In a forked child nothing is
-        closed: what the Core holds belongs to the parent.
+        It waits for the runs under way on the Core's threads and cancels those that are queued. In a forked child it closes nothing,
+        since networks and devices belong to the parent.
         """
         if not self._is_closed:
             self._is_closed = True

@@ -115,15 +115,14 @@ class HeldMemory:
 
 @record(frozen=True, slots=True)
 class Plan:
-    """The split of a network: the result of HETERO's query, as plain values, so that views of it need no plugin's code.
+    """The split of a network: the result of HETERO's query. It holds plain values, so that code that shows it needs no plugin.
 
-    `refusals` maps node -> device -> reason, for every device that was asked and said no, also where another one took the node; for
-    those that failed to load it, and those that it left for another one although they take it.
-    `candidates` maps node -> devices that would take it besides the one that has it; empty where only the plan was asked for: a
-    device is asked about what those before it have left. `conflicts` say what keeps subgraphs of one device apart; `unexplained`
-    counts the nodes for which no path was looked for because the network is large. `selection` is the text of every step of the
-    selection of subgraphs, where the query asked for it. `placement` has the measurements that decided which device runs what, where
-    that was asked for; `memory` what each device will hold, where limits of memory decided.
+    `refusals` maps node -> device -> reason for every device that does not run the node: it refused the node, failed to load it, or
+    takes it and lost it to another device. `candidates` maps node -> other devices that would take it; it is empty after a plain query,
+    which asks each device only about nodes that no earlier device took. `conflicts` has the paths that separate subgraphs of one device;
+    `unexplained` counts the nodes of large networks for which no path was searched. `selection` is a text of every step of the selection
+    of subgraphs, if the query asked for it. `placement` has the measurements, if they decided which device runs which node; `memory` has
+    the bytes that each device will hold, if memory decided.
     """
 
     network: str

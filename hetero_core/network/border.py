@@ -68,13 +68,14 @@ def dtype_of_precision(precision: str, where: str) -> str:
 
 @record(frozen=True, slots=True)
 class InputInfo:
-    """An input as its user gives it; what is None stays as it is.
+    """The description of an input as the user has it, so that the network can convert it; fields that are None change nothing.
 
     `precision` ("U8", "FP32", or an ONNX name), `layout` ("NHWC": the order of the axes, one letter each) and `shape` (in that layout)
-    are those of the arrays that will be given. `color` is "BGR->RGB" and the like; `crop` maps axes ("H", "W") to begin and end of the part
-    that is used; `resize` ("nearest", "bilinear", "cubic", "area") brings that to the height and width of the model; `pad` maps axes to the
-    numbers of pixels of `pad_value` before and after it, within the model's sizes; `mean` and `scale` give (x - mean) / scale, one number
-    or one for each channel, `mean` also a whole image in the model's layout. `model_layout` is the model's own order of axes.
+    describe the user's arrays. `color` converts colors ("BGR->RGB"). `crop` maps axes ("H", "W") to begin and end of the part that is
+    used. `resize` ("nearest", "bilinear", "cubic", "area") scales this part to the height and width of the model. `pad` maps axes to the
+    numbers of pixels of value `pad_value` before and after, which are part of the model's size. `mean` and `scale` compute
+    (x - mean) / scale with one number, or one for each channel; `mean` may be an image in the model's layout. `model_layout` is the
+    model's own order of axes.
     """
 
     precision: str | None = None
@@ -93,7 +94,7 @@ class InputInfo:
 
 @record(frozen=True, slots=True)
 class OutputInfo:
-    """An output as its user wants it; what is None stays as it is. `layout` and `model_layout` as for `InputInfo`."""
+    """The description of an output as the user wants it; fields that are None change nothing. `layout`, `model_layout`: see `InputInfo`."""
 
     precision: str | None = None
     layout: str | None = None

@@ -34,12 +34,11 @@ class Node:
 
     `opset` is the version of its domain that its graph or function imports, `since_version` the operator's own version in it (0
     where onnx has no schema for it). `attributes` holds int, float, str (bytes where it is not UTF-8), arrays, ValueTypes, Graphs
-    and tuples of these. `captures` are the outer values that its bodies read. `origins` are the names of the nodes of the model
-    that it stands for: its own name unless a pass made it. Two nodes are the same only if they are the same object.
+    and tuples of these. `captures` are the outer values that its bodies read. `origins` are the names of the model's nodes that it
+    replaces; unless a pass created it, this is its own name. Nodes are compared by identity.
 
-    What follows from these is found once, as passes and planners ask for it again and again. `reads`: all values that the node needs,
-    present inputs, then captures, each once, in order. `writes`: the outputs that have a name. `bodies`: the graph attributes (If,
-    Loop, Scan, ...) by attribute name.
+    Three fields are computed once from the others. `reads`: all values that the node needs, present inputs first, then captures, each
+    once, in order. `writes`: the outputs that have a name. `bodies`: the graph attributes (of If, Loop, Scan, ...) by attribute name.
     """
 
     name: str
@@ -131,9 +130,9 @@ class Graph:
 class Network(Graph):
     """A whole model: the root graph with its opsets, its metadata and its affinity.
 
-    `affinity` maps node names to the device that they are pinned to; it is stored in the ONNX file. `border` is what is said about inputs
-    and outputs beyond their types; a part has none of it. `declarations` are the shapes that its
-    file declares and inference does not confirm.
+    `affinity` maps the names of pinned nodes to their devices; it is stored in the ONNX file. `border` describes inputs and outputs beyond
+    their types (layouts, states, defaults); the parts of a split network have none. `declarations` has the shapes that the file declares
+    and inference does not confirm.
     """
 
     opsets: Mapping[str, int] = field(default_factory=_empty)

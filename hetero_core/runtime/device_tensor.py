@@ -64,12 +64,12 @@ class DeviceTensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of what was written, or of what a run has made."""
+        """The shape of the value that was written last, by `write` or by a run."""
         return tuple(self._require().shape)
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its elements."""
+        """The size of the elements in bytes."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
     def write(self, value: Any) -> None:
@@ -103,7 +103,7 @@ class DeviceTensor:
         return self.array
 
     def require_memory(self, spec: ValueSpec, where: str) -> DeviceTensor:
-        """Returns itself. Raises: InputTypeError where the value of this spec lies in another memory."""
+        """Returns itself, if it lies in the memory of this spec. Raises: InputTypeError."""
         if spec.memory != self.memory:
             raise InputTypeError(f"{where}: expected an array in {spec.memory}, got a tensor in {self.memory}; give tensor.read()")
         return self

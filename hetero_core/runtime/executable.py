@@ -110,7 +110,7 @@ class ExecutableNetwork:
         return measure_start(self._start_run) if self.measures else self._start_run
 
     def create_state(self, beside: object = None) -> object:
-        """Returns working memory of the device for one request, whose other one is `beside`. Raises: as `run_host` does."""
+        """Returns working memory of the device for one request; `beside` is the request's first one. Raises: as `run_host` does."""
         try:
             if beside is None or beside is NO_STATE:
                 return self.executable.create_state()
@@ -187,7 +187,7 @@ class ExecutableNetwork:
         return InferRequest(self)
 
     def run_host(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        """Returns what the device returns for host arrays, by position, brought to the host.
+        """Runs the device on host arrays, by position, and returns its outputs as host arrays.
 
         Raises: InferenceError with the device's own error as its cause; a HeteroError of the device as it is.
         """
@@ -234,7 +234,7 @@ class ExecutableNetwork:
             raise self.blame_device(error) from error.__cause__ if isinstance(error, HeteroError) else error
 
     def run_measured(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        """As `run_host`; records when the device began and when it was done."""
+        """Does the same as `run_host` and records when the device began and when it was done."""
         profile = context.profile
         assert profile is not None, "a network that measures runs with a profile"
         profile.begin_run()
@@ -244,7 +244,7 @@ class ExecutableNetwork:
             profile.end_run()
 
     def blame_device(self, error: BaseException) -> HeteroError:
-        """Returns the error of a run as users meet it: a HeteroError with a note, anything else as an InferenceError with its notes."""
+        """Returns the error to raise for a failed run: a HeteroError with a note added, any other error as an InferenceError."""
         where = f"on {self.device} ({self._binding.provenance})"
         if not isinstance(error, Exception):
             return describe_exit(error, blame=str(self._binding.provenance), where=f"a run of network '{self.name}'")
@@ -255,7 +255,7 @@ class ExecutableNetwork:
         return InferenceError(f"network '{self.name}' failed {where}: {type(error).__name__}: {error}{notes}")
 
     def check_outputs(self, outputs: Any, context: RunContext) -> tuple[Any, ...]:
-        """Returns what a device returned, when it is a tuple of as many values as the network has outputs, of their types.
+        """Returns the outputs of a device after a check that their number and types are those of the network.
 
         Raises: PluginError that names the plugin; MemoryLimitError where a device that does not count has made too much.
         """
@@ -306,7 +306,7 @@ class ExecutableNetwork:
     def get_runtime_model(self, profile: Profile | None = None) -> Network:
         """Returns the executed graph: the steps of its devices in order, with layouts, original names, and the times of a profile.
 
-        Its nodes are of the domain "hetero.executed": it is to be looked at, not to be loaded. Raises: ClosedError, PluginError.
+        Its nodes belong to the domain "hetero.executed", so it can be inspected but not loaded. Raises: ClosedError, PluginError.
         """
         self._require_open()
         return describe_executed(self, profile)
@@ -346,7 +346,7 @@ class ExecutableNetwork:
     def set_config(self, config: Mapping[str, Any]) -> None:
         """Changes DEADLINE, MEMORY_LIMIT, and keys that the device lets a loaded network change, for the runs that begin from then on.
 
-        None takes a limit back. Raises: ConfigKeyError, ConfigValueError, ClosedError.
+        None removes a limit. Raises: ConfigKeyError, ConfigValueError, ClosedError.
         """
         self._require_open()
         settings, own = convert_settings(config, self.executable, self._binding.keys, where=self.where)
@@ -359,8 +359,8 @@ class ExecutableNetwork:
     def close(self) -> None:
         """Releases what the device holds for this network; a second call, and one in a forked child, does nothing.
 
-        Waits for the runs that are under way, and cancels those that take more than 10 seconds. A network whose device is still in a run
-        after that, or in one that was set aside, is left alone, with a warning: it cannot be told to stop.
+        Waits for the runs that are under way, and cancels those that take more than 10 seconds. If the device still computes a run after
+        that, or one that was given up, its memory cannot be released safely: the device stays open, with a warning.
         """
         if not self._is_closed:
             self._is_closed = True

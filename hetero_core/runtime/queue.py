@@ -23,7 +23,7 @@ QueueCallback = Callable[[InferRequest, Any], None]
 class AsyncInferQueue:
     """A pool of requests on a loaded network. Safe for threads; a context manager that waits for all runs.
 
-    `queue[i]` and iteration give the requests, for their tensors and times; run them through the queue.
+    `queue[i]` and iteration give the requests, to read their tensors and times; start runs only through the queue.
     """
 
     def __init__(self, network: ExecutableNetwork, jobs: int = 0) -> None:
@@ -45,7 +45,7 @@ class AsyncInferQueue:
     def start_async(self, inputs: Any = None, userdata: Any = None) -> None:
         """Starts a run on an idle request, waiting until there is one; `userdata` is handed to the callback.
 
-        Within a callback it never waits: where no other request is idle it takes the callback's own.
+        Within a callback it never waits: if no other request is idle, it uses the request of the callback.
 
         Raises: InputNameError, InputShapeError, InputTypeError; RequestBusyError within a callback that has restarted its request.
         """
@@ -69,7 +69,7 @@ class AsyncInferQueue:
     def set_callback(self, callback: QueueCallback | None) -> None:
         """Sets the function that is called with the request and its userdata after each run that succeeded.
 
-        A failed run is not called back: `wait_all` raises it, with a note of its userdata; so it does with an error of the callback.
+        It is not called for a failed run; `wait_all` raises the error with the run's userdata in a note, and also an error of the callback itself.
 
         Raises: RequestBusyError while a request runs.
         """
@@ -82,9 +82,9 @@ class AsyncInferQueue:
             self._callback = callback
 
     def wait_all(self) -> None:
-        """Waits until all requests are idle, restarts from callbacks included.
+        """Waits until all requests are idle, including runs that callbacks start.
 
-        Raises: the error that came first since the last call, after all have ended; RequestBusyError within a callback of the queue.
+        Raises: the first error since the last call, after all runs have ended; RequestBusyError within a callback of the queue.
         """
         self._network.require_process()
         if self._here.index is not None:

@@ -69,7 +69,7 @@ class InferRequest:
         return run.outputs
 
     def infer_in_time(self, inputs: Any) -> Run:
-        """Returns the ended run of a network with DEADLINE, whose device works on a thread that can be left. Raises: as `infer` does."""
+        """Runs a network with DEADLINE on a thread that can be given up, and returns the ended run. Raises: as `infer` does."""
         run = self._begin(inputs)
         try:
             self._start_work(run)
@@ -149,7 +149,7 @@ class InferRequest:
             self._conclude(run, *self._collect(run, () if outputs is None else outputs))
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits until the request is idle, restarts from its callback included; True when it is, False after `timeout` seconds.
+        """Waits until the request is idle and its callback starts no further run; returns False if `timeout` seconds pass before that.
 
         Raises: the error of the last run that `start_async` started, or of its callback; ClosedError in a forked child.
         """
@@ -221,7 +221,7 @@ class InferRequest:
         self._callback = callback
 
     def set_tensor(self, name: str, value: Any) -> None:
-        """Gives an input for the next runs, or an array or a DeviceTensor that an output is written to.
+        """Sets an input for the next runs, or the array or DeviceTensor to which an output is written.
 
         Raises: InputNameError, InputTypeError, InputShapeError, RequestBusyError.
         """
@@ -235,7 +235,7 @@ class InferRequest:
         self._ordered_presets = OrderedPresets(self._presets, network.all_outputs)
 
     def get_tensor(self, name: str) -> Any:
-        """Returns the input that was given or the output of the last run. Raises: InputNameError when there is none."""
+        """Returns the input that was set, or the output of the last run. Raises: InputNameError when there is none."""
         self._require_idle("get a tensor")
         network = self._network
         _, is_input = find_spec(name, (*network.inputs, *network.replaceable), network.outputs, network=network.name)

@@ -44,14 +44,14 @@ class EditableNetwork(Network):
         return edit(reshape_network(self, shapes))
 
     def with_batch(self, size: int | str | range | None) -> EditableNetwork:
-        """Returns this network for another batch size: that of axis N of each input whose layout is known, else of the first axis.
+        """Returns this network for another batch size: the size of axis N of each input whose layout is known, else of the first axis.
 
         Raises: InvalidNetworkError as `with_shapes`, and where inputs have different batch sizes now.
         """
         return edit(rebatch_network(self, size))
 
     def with_inputs(self, inputs: Mapping[str, InputInfo]) -> EditableNetwork:
-        """Returns this network taking its inputs as they are described; what has to be done with them becomes nodes of it.
+        """Returns this network for inputs as they are described; the conversions to the model's own inputs become nodes.
 
         Raises: InvalidNetworkError for what is unknown or does not fit together.
         """
@@ -64,7 +64,7 @@ class EditableNetwork(Network):
         add: Sequence[str] = (),
         only: Sequence[str] | None = None,
     ) -> EditableNetwork:
-        """Returns this network with other outputs: converted, inner values added, or just those of `only` and what they need.
+        """Returns this network with other outputs: converted ones, inner values that `add` names, or only the outputs in `only`.
 
         Raises: InvalidNetworkError for unknown names, values without element type, and conversions that would lose values.
         """
@@ -78,7 +78,7 @@ class EditableNetwork(Network):
         return edit(free_constants(self, names))
 
     def with_state(self, ties: Mapping[str, str], *, initial: Mapping[str, Any] | None = None) -> EditableNetwork:
-        """Returns this network with outputs tied to inputs: what {output: input} names is kept by each request from run to run.
+        """Returns this network with states: by {output: input}, each request keeps an output and gives it to the input in the next run.
 
         The first run reads `initial` (input: array), zeros where it says nothing.
 
@@ -87,7 +87,7 @@ class EditableNetwork(Network):
         return edit(tie_states(self, ties, {} if initial is None else initial))
 
     def with_precision(self, source: str, target: str) -> EditableNetwork:
-        """Returns this network computing in `target` ("FP32") what is `source` ("FP16") in it; inputs and outputs stay as they are.
+        """Returns this network with values of `source` ("FP16") computed in `target` ("FP32"); its inputs and outputs keep their types.
 
         Raises: InvalidNetworkError for precisions that are no floats, and for nodes that name the type in a way that is not known.
         """
