@@ -197,7 +197,7 @@ class Core:
         return entry.resolve(parsed, None)[1][known]
 
     def resolve_config(self, device: str, config: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """Returns the complete configuration of a call that gives these values. Raises: the errors of that call for device, keys, values."""
+        """Returns the complete configuration of a call that gives these values. Raises: its errors for device, keys and values."""
         return resolve_call(device, config, self._registry, self._find)[2]
 
     def set_config(self, config: Mapping[str, Any], device: str | None = None) -> None:
