@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 from hetero_core.conformance.check import CheckContext, CheckFailed, check, require, require_equal
 from hetero_core.conformance.contract_requests import WAIT_SECONDS
-from hetero_core.conformance.samples import Sample, make_mixed, make_sample, make_samples
+from hetero_core.conformance.samples import Arrays, Sample, make_mixed, make_sample, make_samples
 from hetero_core.conformance.threads import THREADS, run_in_threads
-from hetero_core.errors import DeviceNotFoundError, PluginError
+from hetero_core.errors import DeviceNotFoundError, HeteroError, PluginError
 from hetero_core.runtime.queue import AsyncInferQueue
 
 if TYPE_CHECKING:
     from hetero_core.core import Core
-    from hetero_core.runtime.executable import ExecutableNetwork
 
 ROUNDS = 100
 
@@ -70,18 +69,19 @@ def threads_query_and_load_at_once(context: CheckContext) -> None:
                 sample = samples[(index + turn) % len(samples)]
                 inputs = sample.draw(context.seed + index)
                 what = f"thread {index}, load {turn}, while others load"
-                with _load_at_once(core, sample, context.device, what) as loaded:
-                    sample.require_right(loaded.infer(inputs), inputs, what)
+                sample.require_right(_load_and_run(core, sample, inputs, context.device, what), inputs, what)
                 answer = core.query_network(mixed, context.device)
                 require_equal(dict(answer.refused), dict(expected.refused), f"thread {index}, what is refused")
 
         run_in_threads(run)
 
 
-def _load_at_once(core: Core, sample: Sample, device: str, what: str) -> ExecutableNetwork:
+def _load_and_run(core: Core, sample: Sample, inputs: Arrays, device: str, what: str) -> Arrays:
     try:
-        return core.load_network(sample.network, device)
-    except PluginError as error:
+        with core.load_network(sample.network, device) as loaded:
+            return loaded.infer(inputs)
+    except HeteroError as error:
+        # The same networks load and run one after the other.
         raise CheckFailed(f"{what}: a race in load, it got the network of another load or none: {error}") from error
 
 
