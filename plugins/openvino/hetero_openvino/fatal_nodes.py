@@ -62,3 +62,13 @@ def find_top_k_error(node: Node, graph: Graph) -> str | None:
     if count is None or not shape or not -len(shape) <= axis < len(shape) or not isinstance(shape[axis], int):
         return None
     return f"OpenVINO may end the process on TopK of {count} elements of {shape[axis]}" if count > shape[axis] else None
+
+
+def find_window_error(node: Node, graph: Graph) -> str | None:
+    """Returns why a pooling is refused, or None."""
+    # No case: AveragePool-22 of a kernel of [2, 2] with ceil_mode and an empty list of dilations ends the process.
+    shape, rank = find_shape(node, graph), len(node.attributes["kernel_shape"])
+    fits = all(len(node.attributes.get(name, (1,) * rank)) == rank for name in ("strides", "dilations"))
+    if fits and len(node.attributes.get("pads", (0,) * (2 * rank))) == 2 * rank and (shape is None or len(shape) == rank + 2):
+        return None
+    return f"strides, dilations, pads and the input of {node.op_type} have other numbers of dimensions than its kernel, {rank}"

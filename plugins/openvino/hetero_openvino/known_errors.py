@@ -25,6 +25,7 @@ from hetero_openvino.fatal_nodes import (
     find_prelu_error,
     find_top_k_error,
     find_unique_error,
+    find_window_error,
 )
 from hetero_openvino.groups import find_group_error
 from hetero_openvino.sequences import find_shared_turn
@@ -113,15 +114,15 @@ def _check_compress(node: Node, graph: Graph) -> str | None:
 
 def _check_average_pool(node: Node, graph: Graph) -> str | None:
     # No case: 8 elements, kernel 3, stride 2, pads of 1 on both sides.
-    if not node.attributes.get("ceil_mode", 0) or not node.attributes.get("count_include_pad", 0):
+    if not node.attributes.get("ceil_mode", 0):
         return None
+    error = find_window_error(node, graph)
+    if error is not None or not node.attributes.get("count_include_pad", 0):
+        return error
     shape, kernel = find_shape(node, graph), node.attributes["kernel_shape"]
     rank = len(kernel)
     strides, dilations = (node.attributes.get(name, (1,) * rank) for name in ("strides", "dilations"))
     pads = node.attributes.get("pads", (0,) * (2 * rank))
-    if shape is not None and len(shape) != rank + 2:
-        # What else is wrong with it the engine says.
-        return None
     for axis in range(rank):
         size = None if shape is None else shape[axis + 2]
         reach = (kernel[axis] - 1) * dilations[axis] + 1
@@ -212,13 +213,14 @@ def _check_max_pool(node: Node, graph: Graph) -> str | None:
     # maxpool_2d_ceil_output_size_reduce_by_one
     if not node.attributes.get("ceil_mode", 0):
         return None
+    error = find_window_error(node, graph)
+    if error is not None:
+        return error
     shape, kernel = find_shape(node, graph), node.attributes["kernel_shape"]
     rank = len(kernel)
     strides = node.attributes.get("strides", (1,) * rank)
     dilations = node.attributes.get("dilations", (1,) * rank)
     pads = node.attributes.get("pads", (0,) * (2 * rank))
-    if (len(strides), len(dilations), len(pads)) != (rank, rank, 2 * rank) or (shape is not None and len(shape) != rank + 2):
-        return f"strides, dilations, pads and the input of MaxPool have other numbers of dimensions than its kernel, {rank}"
     for axis in range(rank):
         size = None if shape is None else shape[axis + 2]
         if isinstance(size, int):
@@ -228,6 +230,11 @@ def _check_max_pool(node: Node, graph: Graph) -> str | None:
                 continue
         return "OpenVINO counts a window that begins behind the end of the input, under ceil_mode"
     return None
+
+
+def _check_zeros(node: Node, graph: Graph) -> str | None:
+    zeros = [name for name in ("alpha", "beta", "gamma") if node.attributes.get(name) == 0]
+    return f"OpenVINO takes the default of {node.op_type} where {zeros[0]} is 0" if zeros else None
 
 
 def _check_quantized_convolution(node: Node, graph: Graph) -> str | None:
@@ -336,6 +343,7 @@ _CHECKS: dict[str, Check] = {
     # No case: values of 1e-3 along an axis of 3 are off by 0.1.
     "LpNormalization": refuse("OpenVINO adds to the norm that LpNormalization divides by"),
     "LSTM": _check_recurrent,
+    "LpPool": find_window_error,
     "MaxPool": _check_max_pool,
     # No case: without a seed the standard has one made up for each run
     "Multinomial": refuse("OpenVINO draws the same numbers of Multinomial in every run"),
@@ -352,6 +360,8 @@ _CHECKS: dict[str, Check] = {
     "Round": _check_round,
     **dict.fromkeys(("Shrink", "ThresholdedRelu"), refuse("OpenVINO multiplies by 0 what it drops, so that infinities become NaN")),
     "Softmax": _check_softmax,
+    # No case: an alpha of 0.
+    **dict.fromkeys(("HardSigmoid", "Selu"), _check_zeros),
     "SpaceToDepth": _check_space_to_depth,
     "Squeeze": refuse_empty_axes,
     "Tile": _check_tile,

@@ -27,6 +27,18 @@ LOOP = """g () => (float[n, 2] y) <int64[0] s = {}, bool c = {1}>
         (2, "g (float[2, 0] x) => (float[2, 0] y) { y = GlobalLpPool (x) }", "GlobalLpPool of no elements"),
         (18, "g (float[1, 9, 4] x, int64[2] s, int64[2] b) => (float[1, 1, 5, 5] y) { y = Col2Im (x, s, b) }", "come with the run"),
         (11, "g (float x) => (float y) { y = Softmax (x) }", "Softmax-11"),
+        *(
+            (
+                22,
+                f"g (float[1, 1, 4, 4] x) => (y) {{ y = {name} <ceil_mode = 1, dilations: ints = [], kernel_shape = [2, 2]> (x) }}",
+                name,
+            )
+            for name in ("AveragePool", "LpPool", "MaxPool")
+        ),
+        *(
+            (6, f"g (float[3] x) => (float[3] y) {{ y = {name} <{zero}: float = 0> (x) }}", f"default of {name} where {zero} is 0")
+            for name, zero in (("HardSigmoid", "alpha"), ("HardSigmoid", "beta"), ("Selu", "alpha"), ("Selu", "gamma"))
+        ),
         (
             1,
             "g (float16[2, 1] x) => (float16[4, 1] y, int64[4, 1] i) { y, i = TopK <axis = 0, k = 4> (x) }",
@@ -49,6 +61,8 @@ def test_node_that_the_engine_does_not_survive_is_refused(core: Core, read: Read
     [
         "g (uint8[5, 3] x, int64[5, 2, 1] i) => (uint8[5, 2, 3] y) { y = GatherND (x, i) }",
         "g (float[2, 1, 2] x) => (float[a, b, c] y) { y = Unique <axis = -1> (x) }",
+        "g (float[1, 1, 4, 4] x) => (y) { y = LpPool <kernel_shape = [2, 2]> (x) }",
+        "g (float[3] x) => (float[3] y) { y = Selu <alpha: float = 0.5> (x) }",
     ],
 )
 def test_node_beside_it_is_taken(core: Core, read: Read, text: str) -> None:
