@@ -17,14 +17,14 @@ from hetero_core.devices.extensions import check_extension, list_takers, takes_e
 from hetero_core.devices.installed import find_core_version
 from hetero_core.devices.isolation import find_for_call, resolve_call
 from hetero_core.devices.names import parse_device_name
+from hetero_core.devices.operator_types import OperatorTypes
 from hetero_core.devices.registry import Registry
 from hetero_core.devices.status import DeviceStatus, describe_device
 from hetero_core.errors import ClosedError, ConfigValueError
 from hetero_core.foreign_errors import own_errors
 from hetero_core.limits import ReadLimits
-from hetero_core.network.graph import Network, Node
+from hetero_core.network.graph import Network
 from hetero_core.network.hints import without_hints
-from hetero_core.network.types import ValueType
 from hetero_core.runtime.binding import Binding
 from hetero_core.runtime.declared_shapes import check_declarations
 from hetero_core.runtime.executable import ExecutableNetwork
@@ -66,6 +66,7 @@ class Core:
         self._read_limits = read_limits
         self._executors = ExecutorManager()
         self._extensions: dict[tuple[str, str], Extension] = {}
+        self._operator_types = OperatorTypes(self._extensions, self._registry.operator_types)
         # A network that nobody holds any more needs no closing by us.
         self._loaded: WeakSet[ExecutableNetwork] = WeakSet()
         self._is_closed = False
@@ -89,22 +90,20 @@ class Core:
         return read_network(
             model,
             base=base,
-            infer_custom_types=self._infer_custom_types,
+            infer_custom_types=self._operator_types.infer,
             holds_weights=holds_weights,
             limits=self._read_limits,
         )
 
-    def _infer_custom_types(self, node: Node, input_types: tuple[ValueType | None, ...]) -> tuple[ValueType, ...] | None:
-        extension = self._extensions.get((node.domain, node.op_type))
-        return None if extension is None else extension.infer_types(input_types, node.attributes)
-
     def _as_network(self, model: Model) -> Network:
         if not isinstance(model, Network):
             return self._read(model, holds_weights=False)  # nobody else has this network
-        if self._extensions and any(value not in model.types for node in model.nodes for value in node.writes):
+        if self._operator_types.knows_some and any(
+            value not in model.types for node in model.nodes if node.since_version == 0 or node.bodies for value in node.writes
+        ):
             from hetero_core.network.inference import infer_types  # imports onnx
 
-            return infer_types(model, infer_custom_types=self._infer_custom_types)
+            return infer_types(model, infer_custom_types=self._operator_types.infer)
         return model
 
     # Devices

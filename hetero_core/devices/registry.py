@@ -21,6 +21,7 @@ from hetero_core.devices.device import Device
 from hetero_core.devices.hooks import check_hooks
 from hetero_core.devices.installed import list_entry_points
 from hetero_core.devices.names import parse_device_name, split_device_list
+from hetero_core.devices.operator_types import OPERATOR_TYPES_GROUP
 from hetero_core.devices.patience import ask_within, describe_hanging
 from hetero_core.devices.provenance import Provenance, describe_object, read_identity
 from hetero_core.errors import (
@@ -78,13 +79,14 @@ class Registry:
         self._lock_of_name: dict[str, threading.Lock] = {}
         self._hanging: dict[str, Announcement] = {}
         self._is_closed = False
-        entry_points = list_entry_points((DEVICES_GROUP, WRAPPERS_GROUP))  # one walk over what is installed
+        entry_points = list_entry_points((DEVICES_GROUP, WRAPPERS_GROUP, OPERATOR_TYPES_GROUP))  # one walk over what is installed
         self._announced = _read_announcements(each for each in entry_points if each.group == DEVICES_GROUP)
         self._devices: dict[str, Device] = {}
         self._retired: list[_Retired] = []
         # By name and plugin: objects that are devices themselves belong to whoever registered them, and may come back.
         self._lent: dict[tuple[str, int], Device] = {}
         self.wrappers = _load_wrappers(each for each in entry_points if each.group == WRAPPERS_GROUP)
+        self.operator_types = [each for each in entry_points if each.group == OPERATOR_TYPES_GROUP]
         self.common = CommonConfig()
 
     def names(self) -> tuple[str, ...]:

@@ -97,7 +97,7 @@ class OrtDevice(EngineDevice):
 
     def compile(self, device: DeviceName, network: Network, stamped: Network, config: Mapping[str, Any]) -> Executable:
         """Makes a session on the provider that was asked for."""
-        settings = Settings.of_config(self._provider(device), config)
+        settings = Settings.of_config(self._provider(device), config, network)
         return OrtExecutable(self._engine, network, stamped, settings, build_session(self._engine, stamped, settings))
 
     def store(self, executable: OrtExecutable) -> Mapping[str, Any]:
@@ -110,7 +110,7 @@ class OrtDevice(EngineDevice):
         self, device: DeviceName, network: Network, stored: Mapping[str, memoryview], config: Mapping[str, Any]
     ) -> Executable:
         """Makes a session of the optimized model, whose weights stay in the memory of the blob."""
-        settings = Settings.of_config(self._provider(device), config)
+        settings = Settings.of_config(self._provider(device), config, network)
         loaded = restore_session(self._engine, stored, settings)
         return OrtExecutable(self._engine, network, self.stamp(network), settings, loaded)
 

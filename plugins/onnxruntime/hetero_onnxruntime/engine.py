@@ -168,9 +168,14 @@ def find_fault(module: Any, provider: str, dtype: str = "float32") -> str | None
     return None if result.tolist() == [2.0, 2.0] else f"it computes 1 + 1 = {result.tolist()}"
 
 
-def make_options(module: Any, provider: str, *, spins: bool = False) -> Any:
-    """Returns session options for one provider without any other behind it, quiet; `spins` lets threads wait busily inside an operator."""
+def make_options(module: Any, provider: str, *, spins: bool = False, libraries: Sequence[str] = ()) -> Any:
+    """Returns session options for one provider without any other behind it, quiet; `spins` lets threads wait busily inside an operator.
+
+    `libraries` are paths of libraries of custom operators.
+    """
     options = module.SessionOptions()
+    for path in libraries:
+        options.register_custom_ops_library(path)
     options.log_severity_level = 4
     # Spinning threads take the processor away from the other engines of the process. An entry that is set twice prints a warning.
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spins else "0")

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from functools import cache
 
 from hetero_core.engines.probing import NodeProber, list_element_types
+from hetero_core.network.contrib_types import knows_contrib
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.writer import network_to_bytes
+from hetero_onnxruntime.custom_operators import LIBRARY_VARIABLE, find_libraries
 from hetero_onnxruntime.engine import CPU_PROVIDER, NO_DEVICES, Engine, make_options, open_session
 
 _ELSEWHERE = "assigned to the default CPU EP"
@@ -39,10 +41,10 @@ class Prober:
 
     def _ask_one(self, network: Network) -> str:
         """Returns the reason why the network's one node is refused, an empty text where it is not."""
-        options = make_options(self._engine.module, self._provider)
-        options.graph_optimization_level = self._engine.module.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.intra_op_num_threads = 1
         try:
+            options = make_options(self._engine.module, self._provider, libraries=find_libraries(network.nodes))
+            options.graph_optimization_level = self._engine.module.GraphOptimizationLevel.ORT_DISABLE_ALL
+            options.intra_op_num_threads = 1
             open_session(self._engine.module, network_to_bytes(network), options, self._provider)
         except Exception as error:  # noqa: BLE001  # whatever the engine raises is its answer
             return self._word_reason(network.nodes[0], network, error)
@@ -76,13 +78,23 @@ def shorten_message(text: str) -> str:
 def _refuse_type(value: str, network: Network) -> str | None:
     value_type = network.type_of(value)
     if value_type is None:
-        return f"the type of '{value}' is not known"
+        return f"the type of '{value}' is not known{_find_cure(value, network)}"
     dtypes = list_element_types(value_type)
     if None in dtypes:
         return f"the element type of '{value}' is not known"
     if value not in network.initializers and (packed := sorted(set(map(str, dtypes)) & _PACKED)):
         return f"'{value}' is {packed[0]}, which ONNX Runtime packs; only constants of such types are handed to it"
     return None
+
+
+def _find_cure(value: str, network: Network) -> str:
+    index = network.index_of_producer.get(value)
+    if index is None or network.nodes[index].since_version or knows_contrib(network.nodes[index]):
+        return ""
+    return (
+        f": neither ONNX Runtime nor a library that it was given has {network.nodes[index].operator} for these inputs; name a library "
+        f"that has it in the environment variable {LIBRARY_VARIABLE}, or declare the type in the model"
+    )
 
 
 @cache

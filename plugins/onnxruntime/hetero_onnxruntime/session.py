@@ -19,6 +19,7 @@ from hetero_core.network.types import TensorType, ValueType
 from hetero_core.network.writer import network_to_bytes, network_to_skeleton
 from hetero_core.transforms.constants import limit_folding
 from hetero_core.transforms.folding import measure_folding
+from hetero_onnxruntime.custom_operators import find_libraries
 from hetero_onnxruntime.engine import CPU_PROVIDER, Engine, make_options, open_session
 from hetero_onnxruntime.probing import shorten_message
 
@@ -51,18 +52,20 @@ _CARRIERS = {
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a session. `threads` 0 leaves their number to the engine."""
+    """The settings of a session. `threads` 0 leaves their number to the engine; `libraries` are those of custom operators."""
 
     provider: str
     level: str
     spins: bool
     threads: int
+    libraries: tuple[str, ...] = ()
 
     @classmethod
-    def of_config(cls, provider: str, config: Mapping[str, Any]) -> Settings:
-        """Returns the settings of a complete configuration."""
+    def of_config(cls, provider: str, config: Mapping[str, Any], network: Network) -> Settings:
+        """Returns the settings of a complete configuration for a network."""
         threads = config.get("INFERENCE_NUM_THREADS")
-        return cls(provider, config[OPTIMIZATION_KEY], config[SPINNING_KEY], 0 if threads is None else threads)
+        libraries = find_libraries(network.nodes)
+        return cls(provider, config[OPTIMIZATION_KEY], config[SPINNING_KEY], 0 if threads is None else threads, libraries)
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ def build_session(
 
 def make_session_options(engine: Engine, settings: Settings, entries: Mapping[str, str] = EMPTY, **more: Any) -> Any:
     """Returns the options of a session with these settings; `entries` are texts that the engine knows, `more` attributes."""
-    options = make_options(engine.module, settings.provider, spins=settings.spins)
+    options = make_options(engine.module, settings.provider, spins=settings.spins, libraries=settings.libraries)
     options.graph_optimization_level = getattr(engine.module.GraphOptimizationLevel, LEVELS[settings.level])
     options.intra_op_num_threads = settings.threads
     options.inter_op_num_threads = 1

@@ -30,7 +30,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> OrtDevice:
     """A device whose engine says that it has a second provider; what is asked of that one, the CPU provider answers."""
     engine = Engine(onnxruntime, {"onnxruntime": onnxruntime.__version__})
     monkeypatch.setitem(vars(engine), "_fault_of_provider", {SECOND: None})
-    monkeypatch.setattr(probing, "make_options", lambda module, provider: make_options(module, CPU_PROVIDER))
+    monkeypatch.setattr(probing, "make_options", lambda module, provider, **more: make_options(module, CPU_PROVIDER, **more))
     monkeypatch.setattr(probing, "open_session", lambda module, model, options, provider: _open(module, model, options))
     return OrtDevice("ORT", engine)
 

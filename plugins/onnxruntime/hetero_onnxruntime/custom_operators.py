@@ -1,0 +1,106 @@
+"""Libraries of custom operators, which a session of ONNX Runtime loads: those of the user, and the package onnxruntime-extensions.
+
+A library is given to sessions of networks that have an operator which neither onnx nor the engine knows, and to no others. The engine
+itself says what types such an operator makes: of a session of one node.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from hetero_core.errors import DeviceUnavailableError
+from hetero_core.network.contrib_types import knows_contrib
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.types import TensorType, ValueSpec, ValueType
+from hetero_core.network.writer import network_to_bytes
+
+LIBRARY_VARIABLE = "ORT_CUSTOM_OPS_LIBRARY"
+"""Environment variable with paths of libraries, separated as those of PATH are."""
+_PACKAGE = "onnxruntime_extensions"
+_DOMAINS_OF_PACKAGE = frozenset({"ai.onnx.contrib", "com.microsoft.extensions"})
+_DTYPES = {"float": "float32", "double": "float64"}
+"""The engine's names of element types where they differ from ours."""
+
+
+def find_libraries(nodes: Iterable[Node]) -> tuple[str, ...]:
+    """Returns the paths of the libraries that a session of these nodes needs; none where onnx or the engine knows each operator.
+
+    Raises: DeviceUnavailableError for a path that is no file.
+    """
+    domains = {node.domain for node in _walk(nodes) if not node.since_version and not knows_contrib(node)}
+    if not domains:
+        return ()
+    files = [path for path in os.environ.get(LIBRARY_VARIABLE, "").split(os.pathsep) if path]
+    for path in files:
+        if not os.path.isfile(path):
+            raise DeviceUnavailableError(
+                f"{LIBRARY_VARIABLE} names '{path}', which is no file; give the path of a library of operators"
+            )
+    if domains & _DOMAINS_OF_PACKAGE and find_spec(_PACKAGE) is not None:
+        files.append(str(import_module(_PACKAGE).get_library_path()))
+    return tuple(dict.fromkeys(map(os.path.abspath, files)))
+
+
+def infer_types(node: Node, input_types: tuple[ValueType | None, ...]) -> tuple[ValueType, ...] | None:
+    """Returns the element types of what a custom operator makes, ranks unknown; None where no library has it for these inputs.
+
+    Raises: DeviceUnavailableError for a path that is no file, or no library of operators.
+    """
+    libraries = find_libraries([node])
+    present = [(value, kind) for value, kind in zip(node.inputs, input_types, strict=True) if value]
+    if not libraries or node.bodies or not all(isinstance(kind, TensorType) and kind.dtype for _, kind in present):
+        return None
+    specs = {value: ValueSpec(value, kind) for value, kind in present if kind is not None}
+    alone = Network(
+        "types",
+        tuple(specs.values()),
+        tuple(ValueSpec(value, TensorType(None)) for value in node.outputs if value),
+        (replace(node, name="types"),),
+        {},
+        opsets={"": 17, node.domain: node.opset},
+    )
+    types = _ask(network_to_bytes(alone), libraries)
+    if types is None:
+        return None
+    answers = iter(types)
+    return tuple(next(answers) if value else TensorType(None) for value in node.outputs)
+
+
+@cache
+def _ask(model: bytes, libraries: tuple[str, ...]) -> tuple[TensorType, ...] | None:
+    import onnxruntime  # the engine, which is large
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    for path in libraries:
+        try:
+            options.register_custom_ops_library(path)
+        except Exception as error:
+            raise DeviceUnavailableError(
+                f"ONNX Runtime {onnxruntime.__version__} takes no operators from '{path}', which {LIBRARY_VARIABLE} or an installed "
+                f"package names: {' '.join(str(error).split())}"
+            ) from error
+    try:
+        outputs = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"]).get_outputs()
+    except Exception:  # noqa: BLE001  # whatever the engine raises: the query of the device words its refusal
+        return None
+    return tuple(_read_type(output) for output in outputs)
+
+
+def _read_type(output: Any) -> TensorType:
+    name = output.type.removeprefix("tensor(").removesuffix(")")
+    return TensorType(_DTYPES.get(name, name))
+
+
+def _walk(nodes: Iterable[Node]) -> Iterator[Node]:
+    for node in nodes:
+        yield node
+        for body in node.bodies.values():
+            yield from _walk(body.nodes)
