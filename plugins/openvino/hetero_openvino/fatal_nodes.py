@@ -67,6 +67,8 @@ def find_top_k_error(node: Node, graph: Graph) -> str | None:
 def find_window_error(node: Node, graph: Graph) -> str | None:
     """Returns why a pooling is refused, or None."""
     # No case: AveragePool-22 of a kernel of [2, 2] with ceil_mode and an empty list of dilations ends the process.
+    if "kernel_shape" not in node.attributes:  # it may be missing in the first version of LpPool
+        return f"{node.op_type} has no kernel_shape"
     shape, rank = find_shape(node, graph), len(node.attributes["kernel_shape"])
     fits = all(len(node.attributes.get(name, (1,) * rank)) == rank for name in ("strides", "dilations"))
     if fits and len(node.attributes.get("pads", (0,) * (2 * rank))) == 2 * rank and (shape is None or len(shape) == rank + 2):

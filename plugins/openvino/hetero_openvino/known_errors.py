@@ -27,6 +27,7 @@ from hetero_openvino.fatal_nodes import (
     find_unique_error,
     find_window_error,
 )
+from hetero_openvino.flags import find_flag_error
 from hetero_openvino.groups import find_group_error
 from hetero_openvino.sequences import find_shared_turn
 from hetero_openvino.strides import find_stride_error
@@ -61,7 +62,7 @@ def _check_node(node: Node, graph: Graph, takes_quantized: bool) -> str | None:
         return None
     check = _CHECKS.get(node.op_type)
     found = find_empty_constant(node, graph) if check is None else check(node, graph) or find_empty_constant(node, graph)
-    return found or find_arithmetic_error(node, graph) or find_channel_error(node, graph)
+    return found or find_flag_error(node, graph) or find_arithmetic_error(node, graph) or find_channel_error(node, graph)
 
 
 def _check_pair_behind_pair(node: Node, graph: Graph) -> str | None:

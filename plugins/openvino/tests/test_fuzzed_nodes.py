@@ -35,6 +35,9 @@ LOOP = """g () => (float[n, 2] y) <int64[0] s = {}, bool c = {1}>
             )
             for name in ("AveragePool", "LpPool", "MaxPool")
         ),
+        (1, "g (float[1, 1, 4] x) => (y) { y = LpPool <strides = [1]> (x) }", "kernel_shape"),
+        (22, "g (float[3, 4] x) => (int64[1, 4] y) { y = ArgMin <select_last_index = 4> (x) }", "select_last_index of 4"),
+        (19, "g (float[1, 4, 2] x) => (float[1, 4, 2] y) { y = DFT <axis = 1, inverse = 16> (x) }", "inverse of 16"),
         *(
             (6, f"g (float[3] x) => (float[3] y) {{ y = {name} <{zero}: float = 0> (x) }}", f"default of {name} where {zero} is 0")
             for name, zero in (("HardSigmoid", "alpha"), ("HardSigmoid", "beta"), ("Selu", "alpha"), ("Selu", "gamma"))
