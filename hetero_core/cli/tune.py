@@ -75,16 +75,15 @@ def answer_tune(options: argparse.Namespace) -> Answer:
 
 
 def _measure(core: Core, network: Network, options: argparse.Namespace) -> Plan | None:
-    import numpy as np  # not needed to parse the command line
-
-    from hetero_core.cli.inputs import collect_inputs
+    from hetero_core.cli.inputs import collect_inputs  # imports NumPy, which parsing does not need
+    from hetero_core.cli.outputs import save_outputs
 
     shapes = read_shapes(options.shape)
     inputs = collect_inputs(options.input, network.inputs, network=network.name, shapes=shapes, seed=options.seed)
     watcher = _LastMessage()
     with tempfile.TemporaryDirectory(prefix="hetero-tune-") as folder, watcher, follow(options)(watcher.describe):
         path = Path(folder) / "inputs.npz"
-        np.savez(path, **inputs)
+        save_outputs(inputs, str(path))
         asked = {_KEY: "MEASURED_ANEW" if options.again else "MEASURED", _BUDGET: options.budget, _INPUTS: str(path)}
         return core.query_network(network, options.device, {**read_config(options), **asked}).plan
 

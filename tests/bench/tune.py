@@ -174,6 +174,30 @@ def detector_model(size: int = 128, anchors: int = 3, most: int = 100) -> onnx.M
     return writer.build_model()
 
 
+def text_model(rows: int = 64, words: int = 20, vocabulary: int = 2000) -> onnx.ModelProto:
+    """Returns texts as words: small letters, weighted counts of known words, and a net on them, as classifiers of texts have it."""
+    writer = NetworkWriter("text")
+    x = writer.add_input("words", (rows, words), onnx.TensorProto.STRING)
+    flat = writer.add_node("Reshape", x, writer.add_numbers(rows * words))
+    small = writer.add_node("StringNormalizer", flat, case_change_action="LOWER", is_case_sensitive=1)
+    counts = writer.add_node(
+        "TfIdfVectorizer",
+        writer.add_node("Reshape", small, writer.add_numbers(rows, words)),
+        mode="TFIDF",
+        min_gram_length=1,
+        max_gram_length=1,
+        max_skip_count=0,
+        ngram_counts=[0],
+        ngram_indexes=list(range(vocabulary)),
+        pool_strings=[f"word{index}" for index in range(vocabulary)],
+        weights=np.random.default_rng(vocabulary).random(vocabulary).astype(np.float32).tolist(),
+    )
+    for inputs, outputs in ((vocabulary, 512), (512, 512)):
+        counts = writer.add_node("Relu", writer.add_linear(counts, inputs, outputs))
+    writer.add_output(writer.add_linear(counts, 512, 20), (rows, 20))
+    return writer.build_model()
+
+
 def named(name: str) -> Callable[[], onnx.ModelProto]:
     """Returns what makes a model of the speed benchmarks."""
     from speed.models import make_model
@@ -193,6 +217,7 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "speech": speech_model,
     "two_towers": two_towers_model,
     "detector": detector_model,
+    "text": text_model,
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx.parser
 import pytest
@@ -41,6 +42,21 @@ def test_tables_are_printed_and_the_result_is_kept(model: str, tmp_path: Path, c
     pinned = json.loads(capsys.readouterr().out)["plan"]["device_of_node"]
     chosen = placement["candidates"][placement["chosen"]]["devices"]
     assert [pinned[segment["nodes"][0]] for segment in placement["segments"]] == chosen
+
+
+def test_network_that_reads_texts_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = tmp_path / "texts.onnx"
+    text = """<ir_version: 8, opset_import: ["": 17]> texts (string[n] x) => (float[n] y) {
+        small = StringNormalizer <case_change_action = "LOWER"> (x) n = Cast <to = 1> (small) y = Abs (n) }"""
+    onnx.save(onnx.parser.parse_model(text), path)
+    np.savez(tmp_path / "texts.npz", x=np.array(["1", "-2E1"]))
+    command = ["tune", str(path), "-d", "HETERO:TEMPLATE,CPU", "-i", str(tmp_path / "texts.npz"), "--budget", "20", "--json"]
+    assert main(command) == 0
+    placement = json.loads(capsys.readouterr().out)["placement"]
+    assert sum(candidate["seconds"] is not None for candidate in placement["candidates"]) >= 2
 
 
 def test_device_that_splits_nothing_is_refused(model: str, capsys: pytest.CaptureFixture[str]) -> None:

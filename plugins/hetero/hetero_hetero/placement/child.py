@@ -88,7 +88,7 @@ def write_task(folder: Path, network: Network, inputs: Mapping[str, Any]) -> Non
 
 
 def write_values(folder: Path, values: Mapping[str, Any]) -> None:
-    """Writes tensors, each to a file of its own; element types that NumPy does not know travel as plain bytes beside their name."""
+    """Writes tensors, each to a file of its own: texts as JSON, all others as plain bytes, with the element type beside their name."""
     import numpy as np  # not needed to start a child
 
     from hetero_core.dtypes import dtype_of_numpy
@@ -96,8 +96,12 @@ def write_values(folder: Path, values: Mapping[str, Any]) -> None:
     path = folder / _TYPES
     rows = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     for name, array in values.items():
-        np.ascontiguousarray(array).reshape(-1).view(np.uint8).tofile(folder / f"{VALUES}{len(rows)}")
-        rows.append([name, dtype_of_numpy(array.dtype), list(array.shape)])
+        dtype, target = dtype_of_numpy(array.dtype), folder / f"{VALUES}{len(rows)}"
+        if dtype == "string":
+            target.write_text(json.dumps(array.reshape(-1).tolist()), encoding="utf-8")
+        else:
+            np.ascontiguousarray(array).reshape(-1).view(np.uint8).tofile(target)
+        rows.append([name, dtype, list(array.shape)])
     path.write_text(json.dumps(rows), encoding="utf-8")
 
 
@@ -107,11 +111,13 @@ def read_values(folder: Path) -> dict[str, Any]:
 
     from hetero_core.dtypes import numpy_dtype
 
+    def read(path: Path, dtype: str) -> Any:
+        if dtype == "string":
+            return np.array(json.loads(path.read_text(encoding="utf-8")), object)
+        return np.fromfile(path, np.uint8).view(numpy_dtype(dtype))
+
     rows = json.loads((folder / _TYPES).read_text(encoding="utf-8"))
-    return {
-        name: np.fromfile(folder / f"{VALUES}{index}", np.uint8).view(numpy_dtype(dtype)).reshape(shape)
-        for index, (name, dtype, shape) in enumerate(rows)
-    }
+    return {name: read(folder / f"{VALUES}{index}", dtype).reshape(shape) for index, (name, dtype, shape) in enumerate(rows)}
 
 
 def _map(path: Path) -> Any:

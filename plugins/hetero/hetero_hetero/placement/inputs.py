@@ -16,7 +16,8 @@ from hetero_hetero.placement.choice import INPUTS_KEY
 
 
 def find_inputs(network: Network, path: str) -> dict[str, np.ndarray[Any, Any]]:
-    """Returns an array for each input: that of the .npz file at `path`, else drawn; floats are normal, other numbers 0 or 1.
+    """Returns an array for each input: that of the .npz file at `path`, else drawn; floats are normal, other numbers 0 or 1,
+    texts single letters.
 
     Raises: ConfigValueError for a file that cannot be read, and for an input that is not in it and cannot be drawn.
     """
@@ -36,13 +37,15 @@ def _read(path: str) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _fit(array: np.ndarray[Any, Any], spec: ValueSpec) -> np.ndarray[Any, Any]:
+    if array.dtype.kind == "U":
+        return array.astype(object)
     # Element types that NumPy does not know come back as plain bytes.
     return array.view(numpy_dtype(spec.dtype)) if array.dtype.kind == "V" and spec.dtype is not None else array
 
 
 def _draw(spec: ValueSpec, index: int) -> np.ndarray[Any, Any]:
     shape = tuple(size for size in spec.shape or () if isinstance(size, int))
-    is_drawable = spec.dtype is not None and bits_of_dtype(spec.dtype) is not None
+    is_drawable = spec.dtype == "string" or (spec.dtype is not None and bits_of_dtype(spec.dtype) is not None)
     if not is_drawable or spec.shape is None or len(shape) != len(spec.shape):
         raise ConfigValueError(
             f"HETERO_PLACEMENT=MEASURED runs the network, and input {spec} cannot be drawn: give arrays in an .npz file with "
@@ -50,6 +53,8 @@ def _draw(spec: ValueSpec, index: int) -> np.ndarray[Any, Any]:
         )
     generator = np.random.default_rng((0, index))
     assert spec.dtype is not None
+    if spec.dtype == "string":
+        return np.array(generator.choice(["a", "b", "c"], shape), object)
     if spec.dtype in FLOAT_DTYPES:
         return generator.standard_normal(shape, np.float32).astype(numpy_dtype(spec.dtype))
     return generator.integers(0, 256 if spec.dtype == "uint8" else 2, shape).astype(numpy_dtype(spec.dtype))
