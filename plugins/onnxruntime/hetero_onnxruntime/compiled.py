@@ -16,7 +16,7 @@ from hetero_core.dtypes import dtype_of_onnx
 from hetero_core.network.arrays import array_of_bytes
 from hetero_core.network.graph import Network
 from hetero_core.network.initializers import Initializer
-from hetero_onnxruntime.engine import Engine, open_session
+from hetero_onnxruntime.engine import Engine, find_turn, open_session
 from hetero_onnxruntime.session import Loaded, Settings, build_session, make_session_options, refer
 
 MODEL, _WEIGHTS = "model", "weights"
@@ -26,7 +26,7 @@ _SMALLEST_OUTSIDE = 1024
 
 def store_session(engine: Engine, stamped: Network, settings: Settings) -> Mapping[str, bytes]:
     """Returns the optimized model and its weights; costs a load."""
-    with tempfile.TemporaryDirectory(prefix="hetero-ort-") as folder:
+    with find_turn(settings.provider), tempfile.TemporaryDirectory(prefix="hetero-ort-") as folder:
         path = os.path.join(folder, MODEL)
         entries = {
             "session.optimized_model_external_initializers_file_name": _WEIGHTS,

@@ -38,7 +38,8 @@ DISTRIBUTIONS = (
 CPU_PROVIDER = "CPUExecutionProvider"
 WEBGPU_PROVIDER = "WebGpuExecutionProvider"
 _WEBGPU_TURN = threading.RLock()
-"""Sessions of the provider 0.4 share one context of the process, and fail where two run at the same time."""
+"""Sessions of the provider 0.4 share one context of the process: two that run at once fail, and now and then the process ends where one is
+made, run or let go while another one is."""
 _NO_TURN = nullcontext()
 _OPTIONS = {WEBGPU_PROVIDER: {"preferredLayout": "NCHW"}}
 """Options of providers that come in libraries.
@@ -90,11 +91,6 @@ class Engine:
         others = sorted({*offered, *registered} - {CPU_PROVIDER, *faults})
         return {**faults, **{name: find_fault(self.module, name) for name in others}}
 
-    @staticmethod
-    def find_turn(provider: str) -> AbstractContextManager[Any]:
-        """Returns what a run is wrapped in: a lock for a provider whose sessions cannot run at the same time."""
-        return _WEBGPU_TURN if provider == WEBGPU_PROVIDER else _NO_TURN
-
     @cache  # noqa: B019  # one engine per provider and Core
     def find_fault_of_halves(self, provider: str) -> str | None:
         """Returns why a provider that came in a library fails to run float16; None where it runs it, or was compiled in."""
@@ -116,6 +112,11 @@ class Engine:
 
         newest = int(onnx.IR_VERSION)
         return next((version for version in range(newest, 0, -1) if _accepts(self.module, {"": 13}, version)), 1)
+
+
+def find_turn(provider: str) -> AbstractContextManager[Any]:
+    """Returns the lock of a provider whose sessions must take turns, and what does nothing for any other."""
+    return _WEBGPU_TURN if provider == WEBGPU_PROVIDER else _NO_TURN
 
 
 def make_id(provider: str) -> str:
@@ -159,10 +160,12 @@ def describe_rivalry(distributions: Mapping[str, str]) -> str:
 def find_fault(module: Any, provider: str, dtype: str = "float32") -> str | None:
     """Returns why a session on this provider alone cannot add two numbers; None when it can."""
     try:
-        session = module.InferenceSession(
-            _probe_model({"": 13}, 8, dtype), make_options(module, provider), providers=_providers(provider), enable_fallback=0
-        )
-        (result,) = session.run(None, {"x": np.ones(2, dtype)})
+        with find_turn(provider):
+            session = module.InferenceSession(
+                _probe_model({"": 13}, 8, dtype), make_options(module, provider), providers=_providers(provider), enable_fallback=0
+            )
+            (result,) = session.run(None, {"x": np.ones(2, dtype)})
+            del session
     except Exception as error:  # noqa: BLE001  # engine and drivers may raise anything; the text is the answer
         return f"{type(error).__name__}: {error}"
     return None if result.tolist() == [2.0, 2.0] else f"it computes 1 + 1 = {result.tolist()}"
@@ -201,7 +204,7 @@ def _providers(provider: str) -> list[str] | None:
 
 def open_session(module: Any, model: bytes, options: Any, provider: str, *, disabled: Sequence[str] = ()) -> Any:
     """Returns a session; `disabled` are rewrites that it leaves out beside those that are wrong. Raises: what the engine raises."""
-    with warnings.catch_warnings():
+    with find_turn(provider), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return module.InferenceSession(
             model, options, providers=_providers(provider), disabled_optimizers=[*_WRONG_REWRITES, *disabled], enable_fallback=0

@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import tempfile
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from hetero_core.executed import ExecutedNode
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType, ValueSpec
 from hetero_core.profile import Profile
-from hetero_onnxruntime.engine import Engine
+from hetero_onnxruntime.engine import Engine, find_turn
 from hetero_onnxruntime.executed import list_optimized
 from hetero_onnxruntime.session import Loaded, Settings, build_session
 
@@ -31,19 +32,26 @@ _PLAIN = frozenset(
 class Bindings:
     """The bindings of a request, kept for its next run: the places of the inputs and then of the outputs; None for those not bound."""
 
-    __slots__ = ("bound", "loaded", "places")
+    __slots__ = ("bound", "loaded", "places", "turn")
 
-    def __init__(self) -> None:
+    def __init__(self, turn: AbstractContextManager[Any]) -> None:
+        self.turn = turn
         self.bound: Any = None
         # What is bound holds the session, which reads memory of this.
         self.loaded: Loaded | None = None
         self.places: list[Place | None] = []
+
+    def __del__(self) -> None:
+        """Lets the session go in its turn, where this held it last."""
+        with self.turn:
+            self.bound = self.loaded = None
 
 
 class OrtExecutable(Executable):
     """One session, shared by threads: runs share nothing, so results are the caller's own."""
 
     def __init__(self, engine: Engine, network: Network, stamped: Network, settings: Settings, loaded: Loaded) -> None:
+        self._turn = find_turn(settings.provider)
         self.inputs = network.inputs
         self.outputs = network.outputs
         self.network = network
@@ -53,14 +61,13 @@ class OrtExecutable(Executable):
         self._loaded: Loaded | None = loaded
         self._names = [spec.name for spec in self.inputs]
         self._output_names = [spec.name for spec in self.outputs]
-        self._turn = engine.find_turn(settings.provider)
         self._is_plain = all(_is_plain(spec) for spec in (*self.inputs, *self.outputs))
         self._makes_little = all(0 <= _count(spec) <= SMALL for spec in self.outputs)
         self._is_fixed = all(_count(spec) >= 0 for spec in (*self.inputs, *self.outputs))
 
     def create_state(self) -> Bindings:
         """Returns what keeps the bindings of a request."""
-        return Bindings()
+        return Bindings(self._turn)
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs; the session's threads run without the interpreter's lock."""
@@ -130,7 +137,7 @@ class OrtExecutable(Executable):
 
     def _run_profiled(self, inputs: tuple[Any, ...], profile: Profile) -> tuple[Any, ...]:
         """Runs on a session of its own: the engine hands out the times of a session only once, when its profile ends."""
-        with tempfile.TemporaryDirectory(prefix="hetero-ort-") as folder:
+        with self._turn, tempfile.TemporaryDirectory(prefix="hetero-ort-") as folder:
             session = build_session(
                 self._engine,
                 self.stamped,
@@ -141,6 +148,7 @@ class OrtExecutable(Executable):
             outputs = self._run_session(session, inputs, None)
             with open(session.end_profiling(), encoding="utf-8") as file:
                 events = json.load(file)
+            del session
         for event in events:
             if event.get("cat") == "Node" and str(event.get("name", "")).endswith("_kernel_time"):
                 profile.add(self._find_node(event), event["dur"] * 1e-6)
@@ -163,7 +171,13 @@ class OrtExecutable(Executable):
 
     def close(self) -> None:
         """Lets the session go, and its threads with it, whoever still holds this object."""
-        self._loaded = None
+        with self._turn:
+            self._loaded = None
+
+    def __del__(self) -> None:
+        """Lets the session go in its turn, where nobody has closed the network."""
+        with self._turn:
+            self._loaded = None
 
 
 def _is_plain(spec: ValueSpec) -> bool:

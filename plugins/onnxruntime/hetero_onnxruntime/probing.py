@@ -14,7 +14,7 @@ from hetero_core.network.contrib_types import knows_contrib
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.writer import network_to_bytes
 from hetero_onnxruntime.custom_operators import LIBRARY_VARIABLE, find_libraries
-from hetero_onnxruntime.engine import CPU_PROVIDER, NO_DEVICES, Engine, make_options, open_session
+from hetero_onnxruntime.engine import CPU_PROVIDER, NO_DEVICES, Engine, find_turn, make_options, open_session
 
 _ELSEWHERE = "assigned to the default CPU EP"
 """The engine's words where another provider than its own leaves a node to that one, which its options forbid."""
@@ -45,7 +45,8 @@ class Prober:
             options = make_options(self._engine.module, self._provider, libraries=find_libraries(network.nodes))
             options.graph_optimization_level = self._engine.module.GraphOptimizationLevel.ORT_DISABLE_ALL
             options.intra_op_num_threads = 1
-            open_session(self._engine.module, network_to_bytes(network), options, self._provider)
+            with find_turn(self._provider):  # the session goes in it, too
+                open_session(self._engine.module, network_to_bytes(network), options, self._provider)
         except Exception as error:  # noqa: BLE001  # whatever the engine raises is its answer
             return self._word_reason(network.nodes[0], network, error)
         return ""

@@ -51,8 +51,10 @@ def test_run_of_another_thread_than_the_main_one_is_the_engines(core: Core, read
             loaded.infer(x)
         return int(resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before)
 
+    # One wait or two for each run on a quiet machine. On a busy one the engine's thread is often done before this one waits; a run on the
+    # caller's own thread never waits, but for a lock now and then.
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(count_waits).result() > 100
+        assert pool.submit(count_waits).result() > 25
 
 
 @pytest.mark.parametrize("size", [4, LARGE], ids=["small", "large"])
