@@ -200,9 +200,10 @@ def is_undefined(node: Node, graph: Any) -> bool:
     """Says whether the standard leaves the result of a node open, so that engines make what they like.
 
     That is so where a flag is neither 0 nor 1, where the formula of Celu divides by 0 or an infinity, for a mean of nothing, and for
-    infinite weights of a Conv, which some multiply by the zeros of the padding and others do not.
+    infinite weights of a Conv, which some multiply by the zeros of the padding and others do not, and of an InstanceNormalization, whose
+    mean some subtract before the product and others after it.
     """
-    if node.op_type in ("Conv", "ConvTranspose"):
+    if node.op_type in ("Conv", "ConvTranspose", "InstanceNormalization"):
         weights = [graph.initializers[name].array for name in node.reads if name in graph.initializers]
         if not all(np.isfinite(array).all() for array in weights if array.dtype.kind == "f"):
             return True

@@ -6,6 +6,7 @@ passes that case.
 
 from __future__ import annotations
 
+from hetero_core.dtypes import FLOAT_DTYPES
 from hetero_core.engines.inspection import find_shape
 from hetero_core.engines.known_errors import Check, find_error, refuse_empty_axes
 from hetero_core.network.graph import Graph, Node
@@ -27,6 +28,11 @@ def _check_attention(node: Node, graph: Graph) -> str | None:
     # ONNX Runtime 1.31: attention_4d_with_past_and_present_qk_matmul_bias_4d_mask_causal.
     if len(node.outputs) > 3 and node.outputs[3] and node.attributes.get("is_causal", 0):
         return "ONNX Runtime returns the lowest float where the standard has -inf in the scores of causal attention"
+    # ONNX Runtime 1.32, no case: of a mask of uint8, or of int32 beside the lengths of the caches, it adds something else than the mask.
+    if len(node.inputs) > 3 and node.inputs[3]:
+        dtype = getattr(graph.type_of(node.inputs[3]), "dtype", None)
+        if dtype is None or dtype not in (*FLOAT_DTYPES, "bool"):
+            return f"ONNX Runtime adds a mask of integers wrongly; this one is {dtype or 'of a type that is not known'}"
     # ONNX Runtime 1.31: attention_4d_diff_heads_mask4d_padded_kv; the standard pads such a mask with -inf.
     if len(node.inputs) > 3 and node.inputs[3] and not (len(node.inputs) > 4 and node.inputs[4]):
         keys, mask = graph.type_of(node.inputs[1]), graph.type_of(node.inputs[3])

@@ -111,3 +111,11 @@ def test_position_in_a_sequence_is_one_number(core: Core, size: str, is_refused:
     s = SequenceConstruct (x, x) y = SequenceAt (s, p) }}"""
     refused = core.query_network(core.read_network(onnx.parser.parse_model(text)), "ORT").refused
     assert ["position is not one number" in each for each in refused.values()] == [True] * is_refused
+
+
+@pytest.mark.parametrize(("mask", "is_refused"), [("uint8", True), ("int32", True), ("bool", False), ("float", False)])
+def test_attention_with_a_mask_of_integers_is_refused(core: Core, mask: str, is_refused: bool) -> None:
+    text = f"""<ir_version: 13, opset_import: ["": 25]> g (float[2,3,4,8] q, float[2,3,8,8] k, float[2,3,8,8] v, {mask}[1,8] m, int64[2] n)
+    => (float[2,3,4,8] y) {{ y = Attention <is_causal = 1, left_window_size = 2> (q, k, v, m, "", "", n) }}"""
+    refused = core.query_network(core.read_network(onnx.parser.parse_model(text)), "ORT").refused
+    assert refused.get("Attention_0", "").startswith("ONNX Runtime adds a mask of integers wrongly") == is_refused
