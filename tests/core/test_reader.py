@@ -381,3 +381,10 @@ def test_affinity_of_openvino_is_read_as_a_pin(metadata: dict[str, str], pins: d
     for key, value in metadata.items():
         model.graph.node[0].metadata_props.add(key=key, value=value)
     assert dict(read_network(model).affinity) == pins
+
+
+def test_node_at_which_onnx_looks_beyond_a_list_hides_no_other_types() -> None:
+    # onnx 1.22 takes the value of the empty constant as a number, and raises IndexError.
+    text = """g (double[4,3,2,4,0] x, double[4,3,2,4,0] w, float[3] z) => (s, n) <int64[4,3,2,4,0] step = {}>
+    { s = STFT(x, step, w) n = Neg(z) }"""
+    assert read_network(parse(text, header='<ir_version: 10, opset_import: ["": 17]>')).types["n"] == TensorType("float32", (3,))
