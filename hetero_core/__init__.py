@@ -1,11 +1,11 @@
-"""hetero: one ONNX model over several devices, each device a plugin that pip installs.
+"""hetero runs one ONNX model over several devices; each device is a plugin that pip installs.
 
     core = Core()
     network = core.load_network("model.onnx", "HETERO:GPU,CPU")
     outputs = network.infer({"x": array})
 
-Imports no plugin, no onnx and no driver, and what is named here when it is first used: pytest imports this package in every run on
-a machine that has it.
+Importing it loads no plugin, no onnx and no driver, and each public name is imported on first use: pytest imports this package in every
+run on a machine that has it installed.
 """
 
 from importlib import import_module

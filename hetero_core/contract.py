@@ -1,4 +1,4 @@
-"""The types that hooks exchange: what a plugin receives from the core, and what it gives back.
+"""The types that hooks exchange: what a plugin receives from the core, and what it returns.
 
 A plugin author reads this file and `hookspecs.py`. Imports no array library and no onnx.
 """
@@ -50,10 +50,10 @@ class ConfigKey:
     """The declaration of one configuration key.
 
     `type` is bool, int, float, str, tuple (of texts, written with commas) or dict (of what JSON can hold, written as a JSON object).
-    `default` None means "not set". Keys with `runtime` affect only runs, so an import may change them; all others affect compilation.
-    The key marked `is_arguments`, a text, is another way to give what stands behind the colon of a device string. A number may have a
-    `least` value, and `words` that may stand in its place. A key that is `added_later` came after blobs were made without it: those were
-    compiled as its default says.
+    `default` None means "not set". Keys with `runtime` affect only runs, so an import may change them; all others affect compilation. The
+    key marked `is_arguments` is a text that replaces the arguments behind the colon of a device string. A number may have a `least`
+    value, and `words` that may stand in its place. A key that is `added_later` is missing in older blobs; those count as compiled with
+    its default.
     """
 
     type: type
@@ -71,8 +71,8 @@ class ConfigKey:
 class QueryResult:
     """The answer of a device to a query: which nodes it takes, by their names in the network of the query.
 
-    `supported` maps each node that the device takes to the device (with the id that it would use), `refused` maps every other node to
-    the reason. Together they name every node once.
+    `supported` maps each node that the device takes to the device (with the id that it would use), `refused` maps every other node to the
+    reason. Together they name every node once. `plan` is the split of a device that splits networks, else None.
     """
 
     supported: Mapping[str, str]
@@ -145,24 +145,25 @@ class CancelToken:
     is_dropped = False
 
     def drop(self) -> None:
-        """Cancels the run and ends its waits for devices, because its network is closed; a device may not have ended its part."""
+        """Cancels the run and ends its waits for devices, because its network is closed; a device may still be computing its part."""
         self.is_set = self.is_dropped = True
         for end in list(self.__dict__.get("_waits", {}).values()):
             end()
 
     def begin_wait(self, key: object, end: Callable[[], None]) -> None:
-        """Registers `end`, which is called from any thread when the run is dropped, or at once if it was; `end_wait` removes it."""
+        """Registers `end`, which is called from any thread when the run is dropped, or at once if it already was; `end_wait` removes it."""
         self.__dict__.setdefault("_waits", {})[key] = end
         if self.is_dropped:
             end()
 
     def end_wait(self, key: object) -> None:
-        """Removes the wait of a key. Every `begin_wait` needs one, so that token and run do not refer to each other for good."""
+        """Removes the wait of a key. Every `begin_wait` needs one: without it, token and run keep each other alive in a reference cycle."""
         self.__dict__["_waits"].pop(key, None)
 
 
 class RunContext:
-    """What a run needs of its request, while the executable serves all requests; never used by two threads at once.
+    """The request's side of one run: working memory, output arrays, profile, limits and cancellation. An executable serves all requests;
+    a context belongs to one request and is never used by two threads at once.
 
     `state` is the value that `Executable.create_state` returned for this request. `outputs` has, for each output, the caller's array to
     fill or None; a device may fill it or return an array of its own. `profile` is None unless PERF_COUNT is set, `limits` is None unless
@@ -197,7 +198,7 @@ Done = Callable[[tuple[Array, ...] | None, BaseException | None], None]
 
 
 class Executable:
-    """A loaded network as a device implements it; authors subclass it.
+    """A loaded network as a device implements it; a plugin's author derives from it.
 
     Set `inputs` and `outputs` (those of the network, in its order, each with the memory in which it lies) and implement `run`. Several
     threads use an executable at once: everything that a run changes belongs into the state of its context.
@@ -216,7 +217,7 @@ class Executable:
     ended, as on several devices in a row. The core runs NUM_STREAMS times as many asynchronous requests at once."""
 
     def run(self, inputs: tuple[Array, ...], context: RunContext) -> tuple[Array, ...]:
-        """Returns the outputs by position.
+        """Runs the network and returns its outputs by position.
 
         The inputs are C-contiguous, have the declared types, and must not be written. The outputs stay valid until the next run of the
         same context. An executable with `start` need not implement `run`: it then starts the run and waits for `done`.
@@ -242,19 +243,20 @@ class Executable:
         return self.create_state()
 
     def keep_states(self, output_of_input: Mapping[str, str]) -> Mapping[str, Any]:
-        """Is called once, before the first run, with each input that is a state and the output that it gets in the next run.
+        """Tells the device, once before the first run, which inputs are states: each with the output whose value it gets in the next run.
 
-        A device made of devices may then name the memory of a part for both in `inputs` and `outputs`, so that the value stays there.
+        A device composed of devices may then name the memory of a part for both in `inputs` and `outputs`, so that the value stays there.
         For each such input it returns the part, whose `to_host` and `from_host` the core then uses.
         """
         return {}
 
     takes_tensors = False
-    """Whether runs take a DeviceTensor of any memory for each input, and leave outputs in those of `context.tensors`; for devices that are
-    made of others, by `hetero_core.composing.tensors`."""
+    """Whether runs take a DeviceTensor of any memory for each input, and leave outputs in those of `context.tensors`; for devices that
+    are composed of others, by `hetero_core.composing.tensors`.
+    """
 
     def find_part(self, name: str) -> Any:
-        """Returns, of a device made of devices, the loaded part in whose memory an input is read or an output made; else None."""
+        """Returns the loaded part in whose memory an input is read or an output produced, for a device composed of devices; else None."""
         return None
 
     settable_keys: tuple[str, ...] = ()
@@ -264,7 +266,7 @@ class Executable:
         """Sets `settable_keys` while the network is in use; the values are converted and checked. An error leaves all keys as they were."""
 
     def metrics(self) -> Mapping[str, Any]:
-        """Returns metrics of this loaded network: value or zero-argument callable by name."""
+        """Returns metrics of this loaded network by name; each is a value or a function without arguments."""
         return {}
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...] | None:
@@ -272,7 +274,7 @@ class Executable:
         return None
 
     def close(self) -> None:
-        """Releases what the executable holds; called once."""
+        """Releases everything that the executable holds; called once."""
 
 
 class DeviceHooks:
@@ -317,5 +319,5 @@ def _wait_for_start(start: Callable[..., None], inputs: tuple[Array, ...], conte
 
 
 def freeze_mapping(mapping: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> Mapping[str, Any]:
-    """Returns a read-only copy."""
+    """Returns a read-only copy of a mapping."""
     return MappingProxyType(dict(mapping))

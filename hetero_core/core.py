@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 class Core:
     """The entry point of hetero: gives a program the installed devices. A context manager; safe for threads.
 
-    Two Cores share nothing.
+    Two Cores share no devices, configuration or networks.
     """
 
     def __init__(self, *, device_timeout: float | None = 60.0, read_limits: ReadLimits | None = None) -> None:
@@ -136,7 +136,7 @@ class Core:
         return self._registry.find_versions(device)
 
     def find_kind(self, device: str) -> str:
-        """Returns the `kind` that a device's package states, "" for none; creates no device. Raises: DeviceNotFoundError."""
+        """Returns the `kind` that a device's package declares, "" for none; creates no device. Raises: DeviceNotFoundError."""
         return self._registry.find_kind(parse_device_name(device).name)
 
     def register_plugin(self, name: str, plugin: object) -> None:
@@ -196,7 +196,7 @@ class Core:
         return entry.resolve(parsed, None)[1][known]
 
     def resolve_config(self, device: str, config: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """Returns the complete configuration of a call that gives these values. Raises: its errors for device, keys and values."""
+        """Returns the complete configuration of a call with these values. Raises: DeviceNotFoundError, ConfigKeyError, ConfigValueError."""
         return resolve_call(device, config, self._registry, self._find)[2]
 
     def set_config(self, config: Mapping[str, Any], device: str | None = None) -> None:

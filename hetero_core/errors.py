@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 
 class HeteroError(Exception):
-    """The root of every error that hetero raises on purpose."""
+    """The base class of every error that hetero raises on purpose."""
 
     def __str__(self) -> str:
         # KeyError shows the repr of its argument; a message is for reading.
@@ -18,7 +18,7 @@ class HeteroError(Exception):
 
 
 class NetworkReadError(HeteroError, ValueError):
-    """The bytes are not an ONNX model that can be read."""
+    """The bytes cannot be read as an ONNX model."""
 
 
 class NetworkNotFoundError(NetworkReadError, FileNotFoundError):
@@ -46,7 +46,7 @@ class DeviceUnavailableError(HeteroError, RuntimeError):
 
 
 class DeviceTimeoutError(DeviceUnavailableError, TimeoutError):
-    """A plugin has not answered in time, and may never; the message names it and what it was asked for."""
+    """A plugin has not answered in time, and may never answer; the message names the plugin and the call."""
 
 
 class DeviceCrashedError(HeteroError, RuntimeError):
@@ -101,11 +101,11 @@ class InputNameError(HeteroError, KeyError):
 
 
 class InputShapeError(HeteroError, ValueError):
-    """An array has not the shape that the network takes."""
+    """The shape of an array is not one that the network takes."""
 
 
 class InputTypeError(HeteroError, TypeError):
-    """An array has not the element type that the network takes, or is no array."""
+    """The element type of an array is not the one that the network takes, or the value is no array."""
 
 
 class BlobError(HeteroError, ValueError):
@@ -113,7 +113,7 @@ class BlobError(HeteroError, ValueError):
 
 
 class BlobDamagedError(BlobError):
-    """The bytes are not a blob, or not all of it, or not as they were written."""
+    """The bytes are not a complete, unchanged blob."""
 
 
 class BlobMismatchError(BlobError):
@@ -121,11 +121,11 @@ class BlobMismatchError(BlobError):
 
 
 class UntrustedBlobError(BlobError, PermissionError):
-    """The blob holds code, and nobody has said that it is trusted."""
+    """The blob contains code, and the caller has not said that it is trusted."""
 
 
 class PrivateFolderError(HeteroError, PermissionError):
-    """A folder that is to be private to the user is not, or cannot be made."""
+    """A folder that must be private to the user is open to others, or cannot be created."""
 
 
 class DeadlineExceededError(HeteroError, TimeoutError):
@@ -137,7 +137,7 @@ class MemoryLimitError(HeteroError, MemoryError):
 
 
 class DeviceMemoryError(HeteroError, MemoryError):
-    """A device has not the room that a network, or a run of it, needs; `needed` and `free` are bytes, None where nobody knows."""
+    """A device has too little free memory for a network or a run of it; `needed` and `free` are bytes, None where they are unknown."""
 
     def __init__(self, message: str, *, needed: int | None = None, free: int | None = None) -> None:
         super().__init__(message)
@@ -150,7 +150,7 @@ class InferenceError(HeteroError, RuntimeError):
 
 
 class InternalError(HeteroError, RuntimeError):
-    """Something of hetero's own, or a plugin's, failed in a way that nobody foresaw; names the node and chains the cause. Report it."""
+    """Code of hetero or of a plugin failed in an unforeseen way; the message names the node, and the cause is chained. Report it."""
 
 
 class RequestBusyError(HeteroError, RuntimeError):
@@ -166,11 +166,15 @@ class ClosedError(HeteroError, RuntimeError):
 
 
 class WrongPlanWarning(UserWarning):
-    """A device has found out that it computes a network wrongly in its fast way; it goes on in another one, and says how to report it."""
+    """A device has found that its fast way computes a network wrongly; it continues in another way, and the message says how to report
+    it.
+    """
 
 
 class NetworkDeclarationWarning(UserWarning):
-    """A model declares another shape for a value than is computed; the computed one is used. Said once for each value."""
+    """A model declares another shape for a value than inference computes; the computed one is used. The warning comes once for each
+    value.
+    """
 
 
 def suggest(wrong: str, choices: Iterable[str]) -> str:

@@ -1,11 +1,11 @@
-"""THE contract: every hook, its arguments, its result, its errors; nothing else.
+"""The hooks of hetero: each with its arguments, its result and its errors.
 
-Two levels. A plugin's package has one hook, `create_device`; the object that it returns has the others. An implementation is marked
-with `@hookimpl` and takes only the arguments that it uses. It returns something that is not None: None reads as "not handled", and
-where nobody handles a hook the core answers (an error that says so, or the standard metrics).
+There are two levels. A plugin's package has one hook, `create_device`; the object that it returns has the others. An implementation is
+marked with `@hookimpl` and takes only the arguments that it uses. It must not return None, which is a PluginError. For a hook that a
+device does not implement the core answers itself: with an error that says so, or with the standard metrics.
 
-A wrapper (entry-point group `hetero_core.wrappers`, `@hookimpl(wrapper=True)`) stands around the same hooks of every device, those that
-HETERO calls for its parts included.
+A wrapper (entry-point group `hetero_core.wrappers`, `@hookimpl(wrapper=True)`) runs around the same hooks of every device, including the
+calls that HETERO makes for its parts.
 """
 
 from __future__ import annotations
@@ -34,18 +34,21 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 def create_device(core: Core, name: str) -> object:
     """Returns the device object, ready to work.
 
-    Called once per Core and device name, when the device is first needed; this is the place to import drivers and to run one tiny
-    kernel as a probe. `name` is the name that it is registered under; physical ids live inside the object. `core` is the user's own
-    Core, for plugins that load parts on other devices.
+    Called once per Core and device name, when the device is first needed. Import drivers here, and run one tiny kernel as a probe. `name`
+    is the name that the device is registered under; physical ids live inside the object. `core` is the user's own Core, for plugins that
+    load parts on other devices.
 
-    Raises: DeviceUnavailableError with the cure when the device cannot work here.
+    Raises: DeviceUnavailableError, with the cure, when the device cannot work here.
     """
 
 
 @hookspec(firstresult=True)
 def close_device(device: DeviceName) -> bool:
-    """Frees pools, threads and handles; returns True. Called once: when the Core closes, or, for a name that was unregistered
-    before and a device that `create_device` made, some time after the last network is gone that was loaded on it."""
+    """Frees pools, threads and handles; returns True.
+
+    Called once, when the Core closes. For a name that was unregistered before and a device that `create_device` made, it is called some
+    time after the last network that was loaded on it is gone.
+    """
 
 
 @hookspec(firstresult=True)
@@ -55,22 +58,21 @@ def config_keys(device: DeviceName) -> Mapping[str, ConfigKey]:
 
 @hookspec(firstresult=True)
 def metrics(device: DeviceName) -> Mapping[str, Any]:
-    """Returns metrics of the device with this id: a value, or a function without arguments for what costs time.
+    """Returns metrics of the device with this id: a value, or a function without arguments for values that take time to find.
 
-    They go over the core's standard ones: AVAILABLE_DEVICES (tuple of ids), FULL_DEVICE_NAME, OPTIMIZATION_CAPABILITIES,
-    DEVICE_ARCHITECTURE, CODE_FOLDER (the name of the private folder with compiled code, "" for none),
-    RANGE_FOR_ASYNC_INFER_REQUESTS (lowest, highest, step), RANGE_FOR_STREAMS (lowest, highest; how many runs of a network may be
-    under way at once on the Core's threads), HOLDS_INTERPRETER_LOCK (True: HETERO runs no two such devices at once),
-    VALUE_DEVIATIONS (NAN, INDICES: what its engine computes otherwise than ONNX says).
-    SUPPORTED_METRICS, SUPPORTED_CONFIG_KEYS and IMPORT_EXPORT_SUPPORT are derived by the core.
+    They override the core's standard ones: AVAILABLE_DEVICES (tuple of ids), FULL_DEVICE_NAME, OPTIMIZATION_CAPABILITIES,
+    DEVICE_ARCHITECTURE, CODE_FOLDER (the name of the private folder with compiled code, "" for none), RANGE_FOR_ASYNC_INFER_REQUESTS
+    (lowest, highest, step), RANGE_FOR_STREAMS (lowest, highest; how many runs of a network may be under way at once on the Core's
+    threads), HOLDS_INTERPRETER_LOCK (True: HETERO runs no two such devices at once), VALUE_DEVIATIONS (NAN, INDICES: values that its
+    engine computes otherwise than ONNX says). The core derives SUPPORTED_METRICS, SUPPORTED_CONFIG_KEYS and IMPORT_EXPORT_SUPPORT.
     """
 
 
 @hookspec(firstresult=True)
 def query_network(device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
-    """Returns which nodes the device takes and why it refuses the others, in the names of `network`.
+    """Returns which nodes the device takes and why it refuses the others, by their names in `network`.
 
-    Applies the same passes as `load_network`. Never raises for a node that it does not know.
+    Applies the same passes as `load_network`. Never raises for a node that the device does not know.
     """
 
 
@@ -78,9 +80,9 @@ def query_network(device: DeviceName, network: Network, config: Mapping[str, Any
 def load_network(device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
     """Returns the network compiled for the device.
 
-    `config` is complete, typed and read-only: defaults, overridden by `set_config`, overridden by the call. A run may use
-    `config["INFERENCE_NUM_THREADS"]` processors, an int: the part of one of the `config["NUM_STREAMS"]` runs that may be under way at
-    once. A device that starts its runs by itself keeps to both.
+    `config` is complete, typed and read-only: defaults, overridden by `set_config`, overridden by the call. At most
+    `config["NUM_STREAMS"]` runs are under way at once, and each may use `config["INFERENCE_NUM_THREADS"]` processors, an int. A device
+    that starts its runs by itself must keep to both numbers.
 
     Raises: UnsupportedNodesError for nodes that the query refuses, with the same reasons.
     """
@@ -88,17 +90,18 @@ def load_network(device: DeviceName, network: Network, config: Mapping[str, Any]
 
 @hookspec(firstresult=True)
 def export_network(device: DeviceName, executable: Executable) -> Payload:
-    """Returns what `import_network` needs to build the executable again, as named byte sections.
+    """Returns everything that `import_network` needs to build the executable again, as named byte sections.
 
-    Whatever is executed of them, in whatever way, is named in `Payload.code`.
+    `Payload.code` names each section that the import executes in any way.
     """
 
 
 @hookspec(firstresult=True)
 def import_network(device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
-    """Returns the executable that was exported. The core has checked identity, versions and digest; `payload` is as it was written.
+    """Returns an executable built from an exported payload.
 
-    What is executed is taken with `payload.read_code(name)` and in no other way: of sections with the mark the core has asked.
+    The core has checked identity, versions and digest, and returns the sections exactly as they were exported. Read each section that you
+    execute with `payload.read_code(name)` and in no other way: only about marked sections has the core asked the user for trust.
     """
 
 
@@ -116,11 +119,11 @@ def to_host(device: DeviceName, array: Array) -> Array:
 def from_host(device: DeviceName, array: Array, spec: ValueSpec, target: Array | None) -> Array:
     """Returns a NumPy array as an array in the device's memory. Only for devices whose memory is not the host's.
 
-    `target`, where it is not None, is what an earlier call has returned for this spec and an array of this shape, and nobody reads it any
-    more: a device that can fills it, and returns it.
+    `target`, unless it is None, is an array that an earlier call returned for this spec and this shape, and that nobody reads any more: a
+    device that can fill it does so and returns it.
     """
 
 
 @hookspec(firstresult=True)
 def infer(device: DeviceName, executable: Executable, inputs: tuple[Array, ...], context: RunContext) -> tuple[Array, ...]:
-    """Stands around `executable.run`; for wrappers only. Costs nothing where no wrapper implements it."""
+    """Wraps `executable.run`; for wrappers only. It costs nothing if no wrapper implements it."""

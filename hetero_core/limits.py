@@ -1,9 +1,9 @@
-"""The limits of one run, and of reading one model: bytes, nodes, seconds, and how far it has come when somebody asks.
+"""The limits of reading a model and of a run: bytes, nodes and seconds.
 
-`ReadLimits` hold for every model that is read, unless the caller gives others: a kilobyte of functions can stand for 10^9 nodes. The
-core makes a `RunLimits` for a run with MEMORY_LIMIT or DEADLINE and hands it on as `context.limits`; without these keys there is none, and
-nothing is counted. A device tells it each node that it begins, asks for room before it makes a result whose size is known, and lets
-it hold what it made. Imports no array library.
+`ReadLimits` hold for every model that is read, unless the caller gives others: a kilobyte of functions can stand for 10^9 nodes. For a
+run with MEMORY_LIMIT or DEADLINE the core makes a `RunLimits` and passes it on as `context.limits`; without these keys there is none, and
+nothing is counted. A device reports each node that it begins (`enter`), asks for room before it makes a result of known size (`require`),
+and counts each result that it made (`hold`). Imports no array library.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Weights of 4 bits that are dequantized, reshaped and turned take twelve times th
 
 @record(frozen=True, slots=True)
 class ReadLimits:
-    """The limits of reading one model; `Core(read_limits=ReadLimits(nodes=10**6))` for more.
+    """The limits of reading one model; `Core(read_limits=ReadLimits(nodes=10**6))` allows more.
 
-    `nodes`: how many nodes the calls of model functions may be expanded to; those that stand in the file are not counted. `memory`:
-    bytes that the names, attributes and types of expanded or inferred things may take beside the file, and sparse constants as dense
-    ones. `depth`: how many calls and bodies may stand within each other. `seconds`: of the processor, for each MiB of the model without
+    `nodes`: the number of nodes to which calls of model functions may be expanded; nodes that stand in the file are not counted.
+    `memory`: the bytes that the names, attributes and types of expanded or inferred nodes may take beyond the file, including sparse
+    constants in dense form. `depth`: how many calls and bodies may be nested. `seconds`: processor time for each MiB of the model without
     its large weights.
     """
 
@@ -44,7 +44,7 @@ class ReadLimits:
 
 
 class ReadBudget:
-    """The share of its `ReadLimits` that the reading of one model has taken so far. Belongs to one thread, that of the reading."""
+    """The part of its `ReadLimits` that the reading of one model has used so far. It belongs to the thread that reads."""
 
     __slots__ = ("_began", "_memory", "_nodes", "_seconds", "_title", "_until_clock", "limits")
 
@@ -57,29 +57,29 @@ class ReadBudget:
         self._began = thread_time()
 
     def take_nodes(self, count: int, owner: str) -> None:
-        """Counts nodes that a call is expanded to. Raises: ReadLimitError."""
+        """Counts the nodes to which a call is expanded. Raises: ReadLimitError."""
         self._nodes += count
         if self._nodes > self.limits.nodes:
             raise self._refuse(f"{owner} expands it to {self._nodes} nodes or more", "nodes", self.limits.nodes)
 
     def take_memory(self, nbytes: int, owner: str) -> None:
-        """Counts bytes that stay. Raises: ReadLimitError."""
+        """Counts bytes that stay in use. Raises: ReadLimitError."""
         self._memory += nbytes
         self.require_memory(0, owner)
 
     def require_memory(self, nbytes: int, owner: str) -> None:
-        """Asks for room for bytes that are let go again. Raises: ReadLimitError."""
+        """Checks that there is room for bytes that are freed again soon. Raises: ReadLimitError."""
         needed = self._memory + nbytes
         if needed > self.limits.memory:
             raise self._refuse(f"{owner} may take {needed} bytes beside the file", "memory", self.limits.memory)
 
     def check_depth(self, depth: int, owner: str) -> None:
-        """Raises ReadLimitError where calls and bodies are nested too deep."""
+        """Raises ReadLimitError if calls and bodies are nested too deep."""
         if depth > self.limits.depth:
             raise self._refuse(f"{owner} stands within {depth} calls and bodies", "depth", self.limits.depth)
 
     def check_time(self, owner: str, *, steps: int = 1) -> None:
-        """Raises ReadLimitError where the time is over; the clock is read once in 64 steps."""
+        """Raises ReadLimitError if the time is over; the clock is read once in 64 steps."""
         self._until_clock -= steps
         if self._until_clock > 0:
             return
@@ -99,8 +99,8 @@ class ReadBudget:
 class RunLimits:
     """The limits of one run, shared by the parts of a split network. Safe for threads.
 
-    A value counts from when it was made until nobody has it any more: the memory that it stands in, once, however many views of it
-    there are. `node` is the last one that was begun.
+    A value counts from its creation until its last reference is gone. Memory counts once, however many views of it there are. `node` is
+    the last node that began.
     """
 
     __slots__ = ("_freed", "_held", "_lock", "_nbytes_of_root", "_references", "_where", "memory_limit", "node")
@@ -119,17 +119,17 @@ class RunLimits:
 
     @property
     def held(self) -> int:
-        """The bytes of the values that were made and are still there."""
+        """The bytes of the values that the run made and that are still alive."""
         with self._lock:
             self._forget_freed()
             return self._held
 
     def enter(self, node: str) -> None:
-        """Says that a node begins: its label, as "'conv1' (Conv-22)"."""
+        """Records that a node begins, by its label: "'conv1' (Conv-22)"."""
         self.node = node
 
     def exempt(self, values: Iterable[Any]) -> None:
-        """Counts these as nothing: inputs and constants, whose memory is not the run's, and views of them."""
+        """Excludes values from the count: inputs and constants, whose memory is not the run's, and views of them."""
         if self.memory_limit is None:
             return
         with self._lock:
@@ -140,17 +140,17 @@ class RunLimits:
                         self._note(root, 0)
 
     def require(self, nbytes: int) -> None:
-        """Asks for room before the node that was begun makes a result of this size.
+        """Asks for room before the current node makes a result of this size.
 
-        Raises: MemoryLimitError where it would be more than the limit together with what is held.
+        Raises: MemoryLimitError if this size and the bytes that are held exceed the limit.
         """
         if self.memory_limit is not None and nbytes + self.held > self.memory_limit:
             self._refuse(nbytes, self.held)
 
     def hold(self, values: Iterable[Any]) -> None:
-        """Counts what the node that was begun has made.
+        """Counts the results of the current node.
 
-        Raises: MemoryLimitError where it is more than the limit.
+        Raises: MemoryLimitError if the limit is exceeded.
         """
         if self.memory_limit is None:
             return

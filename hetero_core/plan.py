@@ -1,4 +1,4 @@
-"""The plan of a split: which device runs which nodes, what crosses between them, and why; plain values."""
+"""The plan of a split: which device runs which nodes, which values cross between devices, and why. All are plain values."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class PlanStage:
 
 @record(frozen=True, slots=True)
 class Conflict:
-    """Why a node is not in a larger subgraph of its own device, next to it.
+    """The reason why a node is not in an adjacent, larger subgraph of its own device: a path that would close a cycle.
 
-    `subgraph` is that subgraph's index. `path` names nodes: it begins at the node or at a member, runs outside of both, and ends at
-    a member or at the node; where it passes another subgraph as a whole, two names that follow one another need not share a value.
+    `subgraph` is that subgraph's index. `path` names nodes: it begins at the node or at a member, runs outside of both, and ends at a
+    member or at the node; where it passes another subgraph as a whole, two names that follow one another need not share a value.
     """
 
     node: str
@@ -52,10 +52,10 @@ class Conflict:
 
 @record(frozen=True, slots=True)
 class PlacedSegment:
-    """A run of nodes that placement keeps together, and the measured seconds of one run of it on each device that takes it.
+    """A group of consecutive nodes that placement keeps together, with the measured seconds of one run on each device that takes it.
 
-    `device` is the one chosen, "" where priority decides. `twin` is the index of the first segment that differs in names and weights
-    alone; the times are those of that one. `failures` maps a device that does not run it to the reason.
+    `device` is the chosen one, "" where priority decides. `twin` is the index of the first segment that differs only in names and
+    weights; the times were measured on that segment. `failures` maps each device that does not run the segment to the reason.
     """
 
     nodes: tuple[str, ...]
@@ -67,7 +67,8 @@ class PlacedSegment:
 
 @record(frozen=True, slots=True)
 class PlacementCandidate:
-    """A placement that was timed whole: a device for each segment, its parts, and the seconds of one run, estimated and measured.
+    """A placement of the whole network that was timed: a device for each segment, its parts, and the estimated and measured seconds of
+    one run.
 
     `rounds` counts the turns in which it was timed beside the others; with 0 the seconds are those of its first runs. `error` says why
     there is no measured time, "" where there is one.
@@ -84,10 +85,11 @@ class PlacementCandidate:
 
 @record(frozen=True, slots=True)
 class Placement:
-    """The measurements behind a placement. `chosen` is the index of a candidate, None where priority decides because none was timed.
+    """The measurements behind a placement.
 
-    `transfers` are (source, target, seconds for each value, seconds for each byte) of devices that do not share a memory. `seconds` is
-    what the search took; `is_complete` says whether it came to its end, `is_kept` whether an earlier process made it.
+    `chosen` is the index of a candidate, None where priority decides because none was timed. `transfers` are (source, target, seconds for
+    each value, seconds for each byte) of devices that do not share a memory. `seconds` is the time of the search; `is_complete` says
+    whether it ended before its budget, `is_kept` whether an earlier process measured the placement.
     """
 
     segments: tuple[PlacedSegment, ...]
@@ -101,9 +103,9 @@ class Placement:
 
 @record(frozen=True, slots=True)
 class HeldMemory:
-    """The bytes that a device will hold for a split, estimated before it is loaded, and its limit, None where it has none.
+    """The bytes that a device will hold for a split, estimated before it is loaded, and its limit; None means no limit.
 
-    `border` are inputs and outputs of the network, states among them; `arena` is the most of inner values that is alive at once.
+    `border` counts inputs and outputs of the network, states among them; `arena` is the peak of inner values that are alive at once.
     """
 
     device: str

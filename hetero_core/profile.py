@@ -14,10 +14,10 @@ from hetero_core.records import record
 class NodeTime:
     """The time that one node, or one transfer, took in one run. Times are in seconds, `begin` on the clock of `time.perf_counter`.
 
-    `path` leads to the subgraph: (1, 0) is subgraph 0 of the split network that is subgraph 1, () what belongs to no subgraph;
-    `subgraph` is its first index, 0 where there is none. `thread` is the one that measured, as `threading.get_ident` names it; 0 where
-    the beginning was told. Only a transfer has `nbytes`; one at the border of a subgraph has a `source` and `targets`: devices, or
-    "host" for the caller.
+    `path` leads to the subgraph: (1, 0) is subgraph 0 of the split network that is subgraph 1, () means no subgraph; `subgraph` is its
+    first index, 0 where there is none. `thread` is the thread that measured, as `threading.get_ident` names it; 0 where the device gave
+    `begin` itself. Only a transfer has `nbytes`; a transfer at the border of a subgraph has a `source` and `targets`: devices, or "host"
+    for the caller.
     """
 
     node: str
@@ -35,7 +35,7 @@ class NodeTime:
 
 @record(frozen=True, slots=True)
 class StageTime:
-    """When one subgraph ran in one run, on which device and thread, and the values that it reads and writes. Fields as in NodeTime."""
+    """The time of one subgraph in one run, its device and thread, and the values that it reads and writes. Fields as in NodeTime."""
 
     path: tuple[int, ...]
     device: str
@@ -48,8 +48,9 @@ class StageTime:
 
 @record(frozen=True, slots=True)
 class FallbackTime:
-    """A subgraph that `device` failed at in one run, so that `target` ran it, and why. `seconds` are what loading it there took; the
-    other fields are as in NodeTime."""
+    """A subgraph that ran on `target` because `device` failed to run it, with the reason. `seconds` is the time of loading it on
+    `target`; the other fields are as in NodeTime.
+    """
 
     path: tuple[int, ...]
     device: str
@@ -62,8 +63,8 @@ class FallbackTime:
 class Profile:
     """The times of one run, in the order in which they were recorded; safe for threads.
 
-    A device calls `add` once per node, or per group of nodes that it cannot tell apart. `requested`, `began` and `ended` say when the
-    run was asked for, when the device began and when it was done: seconds of `time.perf_counter`, None before that happened.
+    A device calls `add` once per node, or per group of nodes that it cannot tell apart. `requested`, `began` and `ended` are the times of
+    the request, of the device's begin and of its end: seconds of `time.perf_counter`, None before that happened.
     """
 
     __slots__ = (
@@ -94,7 +95,7 @@ class Profile:
         self.requested = perf_counter()
 
     def add(self, node: Node, seconds: float, *, begin: float | None = None) -> None:
-        """Records that a node took this many seconds, until now unless `begin` says when it began."""
+        """Records that a node took this many seconds; it ended now unless `begin` says when it began."""
         self._append(node.name, node.operator, seconds, begin)
 
     def add_transfer(
@@ -121,7 +122,7 @@ class Profile:
         source: str = "",
         targets: tuple[str, ...] = (),
     ) -> None:
-        """Records a node or a transfer by its name and operator, for a device that has no Node: one in another process."""
+        """Records a node or a transfer by its name and operator; for a device without a Node object, such as one in another process."""
         self._append(name, operator, seconds, begin, nbytes, source, targets)
 
     def _append(
@@ -144,7 +145,7 @@ class Profile:
         return Profile(device, subgraph, self)
 
     def add_shared(self, other: Profile) -> None:
-        """Records as times of this part what another profile holds: those of a run that several requests share."""
+        """Adds the times of another profile to this part; for a run that several requests share."""
         with other._lock:
             entries, stages, fallbacks = list(other._entries), list(other._stages), list(other._fallbacks)
         with self._lock:
@@ -153,14 +154,14 @@ class Profile:
             self._fallbacks += [replace(fallback, path=(*self.path, *fallback.path)) for fallback in fallbacks]
 
     def end_part(self, reads: tuple[str, ...], writes: tuple[str, ...]) -> None:
-        """Records that this part ran from when its profile was made until now, and the values that it reads and writes."""
+        """Records that this part ran from the creation of its profile until now, and the values that it reads and writes."""
         seconds = perf_counter() - self.requested
         stage = StageTime(self.path, self.device, self.requested, seconds, threading.get_ident(), reads, writes)
         with self._lock:
             self._stages.append(stage)
 
     def add_fallback(self, device: str, target: str, reason: str, *, begin: float) -> None:
-        """Records that this part failed on a device and goes on on another one, which was loaded from `begin` until now."""
+        """Records that this part failed on `device` and continues on `target`, which was loaded from `begin` until now."""
         entry = FallbackTime(self.path, device, target, reason, begin, perf_counter() - begin)
         with self._lock:
             self._fallbacks.append(entry)
@@ -199,7 +200,7 @@ class Profile:
 
     @property
     def latency(self) -> float | None:
-        """Seconds from when the run was asked for until it was done, the wait for the device included; None before its end."""
+        """Seconds from the request of the run to its end, the wait for the device included; None before its end."""
         return None if self.ended is None else self.ended - self.requested
 
     @property

@@ -53,10 +53,10 @@ def merge_imported_config(
             "compiled; load the model again and export it"
         )
     call = convert_config(requested or {}, keys, device=str(device))
-    said = {name: call[name] for name in call if name != "DEVICE_ID"}
+    overrides = {name: call[name] for name in call if name != "DEVICE_ID"}
     if device.arguments:
-        said |= {name: device.arguments for name, key in keys.items() if key.is_arguments}
-    for name, value in said.items():
+        overrides |= {name: device.arguments for name, key in keys.items() if key.is_arguments}
+    for name, value in overrides.items():
         if not keys[name].runtime and stored.get(name) != value:
             raise BlobMismatchError(
                 f"cannot import network '{header.network}' on {device}: {name} is {_show(value)} in the call and "
@@ -67,7 +67,7 @@ def merge_imported_config(
     added = {name: key for name, key in keys.items() if key.runtime}
     # How a machine is used, and how much of it, is said here, whatever the blob says of the one that it comes from.
     local = {name: here[name] for name in (*THREAD_KEYS, *LIMIT_KEYS)}
-    config = merge_config(added, stored, said, local, {"DEVICE_ID": resolved.id})
+    config = merge_config(added, stored, overrides, local, {"DEVICE_ID": resolved.id})
     return DeviceName(device.name, resolved.id, device.arguments), config
 
 

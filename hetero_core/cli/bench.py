@@ -74,7 +74,7 @@ def _add_timing_options(parser: Parser) -> None:
         "--requests",
         type=_read_whole(1),
         metavar="N",
-        help="the requests of the queue, for --api async; as many as the device likes",
+        help="the number of requests in the queue, for --api async (what the device recommends)",
     )
     timing.add_argument(
         "--trace", metavar="FILE", help="write a trace of a few more runs with PERF_COUNT, which are not timed, for ui.perfetto.dev"

@@ -35,7 +35,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
         "--rtol",
         type=read_tolerance,
         metavar="R",
-        help="largest difference, as a share of the largest expected value of each array (that of the element type)",
+        help="largest difference that passes, as a share of the largest expected value of each array (default: by element type)",
     )
     parser.add_argument(
         "--runs",

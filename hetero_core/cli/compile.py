@@ -33,7 +33,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     add_device_options(parser, required=False)
     add_shape_option(parser)
     parser.add_argument("-o", "--output", metavar="FILE", help="the file to write; 'hetero run FILE' runs it")
-    parser.add_argument("--inspect", metavar="FILE", help="check such a file and print what it says about itself; loads no device")
+    parser.add_argument("--inspect", metavar="FILE", help="check an exported file and print its header; loads no device")
 
 
 def answer_compile(options: argparse.Namespace) -> Answer:

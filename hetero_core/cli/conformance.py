@@ -23,15 +23,15 @@ SHOWN_FAILURES = 40
 
 def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     """Adds the command."""
-    parser = add_command(subparsers, "conformance", "check that a device does what every device owes", answer_conformance)
+    parser = add_command(subparsers, "conformance", "check that a device keeps the contract of the hooks", answer_conformance)
     parser.add_argument("device", nargs="?", metavar="DEVICE", help="for example CPU, GPU.1 or HETERO:GPU,CPU")
     add_repeated(parser, "--level", metavar="LEVEL", help="only checks of this level; may be repeated (default: all)")
     add_repeated(parser, "--check", metavar="GLOB", help="only checks whose names match, as 'cancel.*'; may be repeated")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="what random inputs and cuts are drawn from (default 0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="the seed of random inputs and cuts (default 0)")
     parser.add_argument(
         "--cases", type=_read_count, metavar="N", help="how many graphs the level graphs draws, from --seed on (default 30)"
     )
-    parser.add_argument("--reference", metavar="DEVICE", help="the device beside it in the level hetero (default TEMPLATE, or CPU)")
+    parser.add_argument("--reference", metavar="DEVICE", help="the other device in the level hetero (default TEMPLATE, or CPU)")
     add_repeated(parser, "-c", "--config", metavar="KEY=VALUE", help="a configuration key of the device; may be repeated")
     parser.add_argument("--html", metavar="FILE", help="write the report, with the support matrix, as an HTML page")
     parser.add_argument("--markdown", metavar="FILE", help="write it as Markdown")

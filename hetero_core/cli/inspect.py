@@ -33,7 +33,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
         "-d",
         "--device",
         metavar="DEVICE",
-        help="ask this device about every operator, and no other; may be repeated (every installed device about the model)",
+        help="ask only this device, about every operator; may be repeated (default: ask every installed device)",
     )
     add_shape_option(parser)
 

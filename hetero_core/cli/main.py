@@ -68,7 +68,7 @@ def _drop_output() -> None:
 def build_parser() -> Parser:
     """Returns the parser of all commands."""
     parser = Parser(prog="hetero", description="Runs ONNX models over several devices.", epilog=_EPILOG, allow_abbrev=False)
-    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="print the version of hetero-core and leave")
+    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="print the version of hetero-core and exit")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in (
         devices,

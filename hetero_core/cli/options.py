@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -82,7 +83,7 @@ def add_pin_options(parser: Parser) -> None:
         metavar="PATTERN=DEVICE",
         help="run these nodes there: a name, a glob, re:EXPRESSION or op:OPERATOR; may be repeated",
     )
-    parser.add_argument("--affinity", metavar="FILE", help="pins from the table [affinity] of a TOML file; --pin goes before them")
+    parser.add_argument("--affinity", metavar="FILE", help="pins from the table [affinity] of a TOML file; --pin overrides them")
 
 
 def add_shape_option(parser: Parser) -> None:
@@ -97,7 +98,7 @@ def add_shape_option(parser: Parser) -> None:
 
 def add_input_options(parser: Parser, title: str = "inputs") -> None:
     """Adds -i, --seed and --shape of the commands that draw what is not given."""
-    inputs = parser.add_argument_group(title, "what is not given is random")
+    inputs = parser.add_argument_group(title, "inputs that are not given are random")
     add_repeated(inputs, "-i", "--input", metavar="NAME=FILE", help="a file as for 'hetero run', or NAME=VALUE; may be repeated")
     inputs.add_argument("--seed", type=read_seed, default=0, metavar="N", help="the seed of random inputs (0)")
     add_repeated(
@@ -140,8 +141,9 @@ def read_pins(options: argparse.Namespace) -> dict[str, str]:
 
 
 def read_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Returns the --shape options, input to shape; "x=" is a scalar. Raises: UsageError."""
-    pairs = [_split_pair(text, "--shape", "NAME=SIZE,SIZE,...", text.rpartition("="), may_be_empty=True) for text in texts]
+    """Returns the --shape options, input or size to shape; "x=" is a scalar, "n=1,m=2" is two. Raises: UsageError."""
+    single = [piece for text in texts for piece in _split_list(text)]
+    pairs = [_split_pair(text, "--shape", "NAME=SIZE,SIZE,...", text.rpartition("="), may_be_empty=True) for text in single]
     shapes = {}
     for name, sizes in _collect_pairs(pairs, "--shape").items():
         pieces = [piece.strip() for piece in sizes.split(",")] if sizes else []
@@ -149,6 +151,12 @@ def read_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
             raise UsageError(f"--shape {name}={sizes}: expected sizes separated by commas, as in {name}=1,3,224,224")
         shapes[name] = tuple(int(piece) for piece in pieces)
     return shapes
+
+
+def _split_list(text: str) -> list[str]:
+    """Returns the options in "n=1,m=2"; a text in which commas stand elsewhere is one option, as a name may hold them."""
+    pieces = re.split(r",(?=[^,=]+=)", text)
+    return pieces if all(re.fullmatch(r"[^,=]+=[\d\s]*(,[\d\s]+)*", piece) for piece in pieces) else [text]
 
 
 def _split_pair(text: str, option: str, form: str, pieces: tuple[str, str, str], *, may_be_empty: bool = False) -> tuple[str, str]:

@@ -197,13 +197,13 @@ $ mypy {name.package}
 | file | what to do |
 |---|---|
 | `{name.package}/device.py` | go through it from top to bottom; each hook says what it is for |
-| `tests/test_conformance.py` | everything that a device owes; add tests of your own beside it |
+| `tests/test_conformance.py` | the checks of the conformance kit; add tests of your own beside it |
 | `docs/operators.md` | `hetero conformance {name.device} --level operators --matrix docs/operators.md` writes it |
 | `.github/workflows/test.yml` | runs the above for each change |
 """
 
 _SUITE = '''\
-"""{name.device} does what every device owes."""
+"""{name.device} keeps the contract of every device."""
 
 from hetero_core.conformance.suite import DeviceConformance
 

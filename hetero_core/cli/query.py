@@ -42,7 +42,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     add_device_options(parser)
     add_shape_option(parser)
     parser.add_argument("--dot", action="store_true", help="print the split in the DOT language of Graphviz")
-    add_repeated(parser, "--explain", metavar="NODE", help="tell why this node is where it is; may be repeated")
+    add_repeated(parser, "--explain", metavar="NODE", help="explain why this node is on its device; may be repeated")
     parser.add_argument(
         "--trace-selection",
         action="store_true",

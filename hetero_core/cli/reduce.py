@@ -30,21 +30,21 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument(
         "--check",
         metavar="COMMAND",
-        help="fails by ending with another code than 0; {} in it is the model's path, which is put at the end where there is no {}",
+        help="a command that exits with another code than 0 if the model fails; {} stands for the model's path, without {} it is appended",
     )
     add_repeated(
         parser,
         "-d",
         "--device",
         metavar="DEVICE",
-        help="given twice in place of --check: it fails where the outputs of the second one are not those of the first one",
+        help="given twice in place of --check: the check fails if the outputs of the second device differ from those of the first",
     )
     add_repeated(parser, "-c", "--config", metavar="KEY=VALUE", help="with -d: a configuration key of the devices that have it")
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="where to write the reduced model")
     parser.add_argument(
         "--record",
         metavar="DEVICE",
-        help="run the model there once; what is cut away leaves its values as constants, not as inputs",
+        help="run the model there once; values of removed nodes become constants, not inputs",
     )
     parser.add_argument(
         "--timeout", type=float, default=600.0, metavar="S", help="seconds after which a check counts as passed (600)"

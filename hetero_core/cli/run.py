@@ -67,13 +67,17 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
         "--save-outputs", metavar="TARGET", help="write the outputs to TARGET.npz, or as .npy files to the folder TARGET"
     )
     outputs.add_argument(
-        "--executed", metavar="FILE", help="write what the devices ran, as a page (.html) or a model (.onnx); times with PERF_COUNT"
+        "--executed",
+        metavar="FILE",
+        help="write the executed graph as a page (.html) or a model (.onnx); with PERF_COUNT it has times",
     )
-    outputs.add_argument("--compare", metavar="DEVICE", help="run the model there as well; exit code 1 if the outputs differ")
+    outputs.add_argument("--compare", metavar="DEVICE", help="run the model on this device, too; exit code 1 if the outputs differ")
     outputs.add_argument(
         "--rtol", type=read_tolerance, metavar="R", help="largest difference, as a share of the largest expected value"
     )
-    outputs.add_argument("--atol", type=read_tolerance, metavar="A", help="largest absolute difference; one of the two has to hold")
+    outputs.add_argument(
+        "--atol", type=read_tolerance, metavar="A", help="largest absolute difference; --rtol or --atol has to hold"
+    )
 
 
 def read_tolerance(text: str) -> float:

@@ -46,7 +46,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("model", metavar="MODEL", help="an .onnx file, or a name as resnet50")
     add_device_options(parser)
     parser.add_argument("--budget", type=float, default=_SECONDS, metavar="S", help=f"the seconds of the search ({_SECONDS:g})")
-    parser.add_argument("--again", action="store_true", help="measure also where an earlier measurement is kept")
+    parser.add_argument("--again", action="store_true", help="measure again, even if an earlier measurement is stored")
     parser.add_argument("--write", metavar="FILE", help="write the placement as pins, for --affinity")
     add_input_options(parser)
 

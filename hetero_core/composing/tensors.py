@@ -25,7 +25,7 @@ def fit_tensors(child: ExecutableNetwork, inputs: tuple[Any, ...], profile: Prof
 
 def read_tensor(tensor: DeviceTensor, profile: Profile | None, name: str, *readers: str) -> Any:
     """Returns a tensor as an array of the host."""
-    return move_value(tensor, lambda one: one.read(), profile, name, tensor.device, readers)
+    return move_value(tensor, lambda source: source.read(), profile, name, tensor.device, readers)
 
 
 def fill_tensors(outputs: tuple[Any, ...], context: RunContext, child: ExecutableNetwork) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
-"""Check: a plain function with a name, a level and what it needs of a device; and how it says that something is wrong.
+"""Checks: plain functions with a name, a level and the capabilities that a device needs for them, and the errors by which they report.
 
-A check takes one CheckContext. It fails with CheckFailed, or any other error; it raises Skip where it does not apply. Checks are kept
-in tuples at the end of the files that define them: there is no registry.
+A check takes one CheckContext. It fails with CheckFailed, or any other error; it raises Skip where it does not apply. Checks are kept in
+tuples at the end of the files that define them: there is no registry.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from hetero_core.core import Core
 
 LEVELS: Mapping[str, str] = {
-    "contract": "what every device owes the core: names, properties, query, load, tensors, requests, lifetime",
-    "choices": "the same under each choice that a configuration key of the device declares",
-    "concurrency": "the same by several threads at once",
+    "contract": "the contract of every device: names, properties, query, load, tensors, requests, lifetime",
+    "choices": "the checks of the contract under each choice that a configuration key of the device declares",
+    "concurrency": "the checks of the contract by several threads at once",
     "export": "blobs and the cache; for devices that export",
     "operators": "every case of ONNX's backend suite: computed right, or refused with the reason",
-    "contrib": "drawn cases of ONNX Runtime's own operators: computed as it does, or refused with the reason",
+    "contrib": "random cases of ONNX Runtime's own operators: computed as ONNX Runtime does, or refused with the reason",
     "models": "whole networks against two independent oracles",
     "hetero": "parts of a split network, beside a reference device",
     "graphs": "random networks against a reference in float64, alone, imported and split",
@@ -42,7 +42,7 @@ CAPABILITIES: Mapping[str, str] = {
 
 
 class CheckFailed(AssertionError):
-    """A check found that the device breaks a promise."""
+    """A check found that the device violates the contract."""
 
 
 class Skip(Exception):  # not an error: the check says that it does not apply
@@ -51,7 +51,7 @@ class Skip(Exception):  # not an error: the check says that it does not apply
 
 @record(frozen=True, slots=True)
 class DeviceFacts:
-    """Facts about a device, known before it is checked: its name without id and list, its ids, own keys and capabilities."""
+    """Facts about a device, known before it is checked: its name without id and arguments, its ids, own keys and capabilities."""
 
     name: str
     ids: tuple[str, ...]
@@ -85,7 +85,7 @@ CheckFunction = Callable[[CheckContext], object]
 class Check:
     """One check. `name` is "subject.claim"; `needs` names CAPABILITIES.
 
-    Checks with `shares_core` get one Core after another's: they set no configuration and register nothing.
+    Checks with `shares_core` use one Core in turn: they set no configuration and register nothing.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Choices: the contract once more under each value that a configuration key of the device declares, subject by subject."""
+"""Choices: the checks of the contract, repeated under each value that a configuration key of the device declares, subject by subject."""
 
 from __future__ import annotations
 

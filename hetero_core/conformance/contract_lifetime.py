@@ -28,14 +28,14 @@ def what_is_left_works_when_others_are_forgotten(context: CheckContext) -> None:
     sample = make_sample(context, "chain")
     inputs = sample.draw(context.seed)
     for order in itertools.permutations(KINDS):
-        held = _make_all(context, sample)
-        opened = held["core"]
+        objects = _make_all(context, sample)
+        opened = objects["core"]
         for kind in order:
-            del held[kind]
+            del objects[kind]
             gc.collect()
             for runner in ("network", "request"):
-                if runner in held:
-                    sample.require_right(held[runner].infer(inputs), inputs, f"the {runner}, after its {kind} was forgotten")
+                if runner in objects:
+                    sample.require_right(objects[runner].infer(inputs), inputs, f"the {runner}, after its {kind} was forgotten")
         opened.close()
 
 
@@ -45,17 +45,17 @@ def closing_in_every_order_is_clear(context: CheckContext) -> None:
     sample = make_sample(context, "chain")
     inputs = sample.draw(context.seed)
     for order in itertools.permutations(("core", "network")):
-        held = _make_all(context, sample)
-        sample.require_right(held["request"].infer(inputs), inputs, "before anything is closed")
+        objects = _make_all(context, sample)
+        sample.require_right(objects["request"].infer(inputs), inputs, "before anything is closed")
         for kind in (*order, *order):
-            held[kind].close()
+            objects[kind].close()
         for what, action in {
-            "a request": lambda held=held: held["request"].infer(inputs),
-            "a network": lambda held=held: held["network"].infer(inputs),
-            "a new request": lambda held=held: held["network"].create_infer_request(),
+            "a request": lambda objects=objects: objects["request"].infer(inputs),
+            "a network": lambda objects=objects: objects["network"].infer(inputs),
+            "a new request": lambda objects=objects: objects["network"].create_infer_request(),
         }.items():
             require_error(ClosedError, action, f"{what} of a network that was closed")
-        require(held["request"].wait(0), "waiting on a request of a closed network does not end")
+        require(objects["request"].wait(0), "waiting on a request of a closed network does not end")
 
 
 @check("contract")
@@ -63,15 +63,15 @@ def results_and_metrics_outlive_everything(context: CheckContext) -> None:
     """Outputs, tensors and metric values are whole after request, network and Core are closed and forgotten."""
     sample = make_sample(context, "fork")
     inputs = sample.draw(context.seed)
-    held = _make_all(context, sample)
-    held["request"].start_async(inputs)
-    require(held["request"].wait(WAIT_SECONDS), "the run did not end")
-    tensors = {name: held["request"].get_tensor(name) for name in ("y", "z")}
-    outputs = held["network"].infer(inputs)
-    full_name = held["core"].get_metric(context.device, "FULL_DEVICE_NAME")
-    held["network"].close()
-    held["core"].close()
-    held.clear()
+    objects = _make_all(context, sample)
+    objects["request"].start_async(inputs)
+    require(objects["request"].wait(WAIT_SECONDS), "the run did not end")
+    tensors = {name: objects["request"].get_tensor(name) for name in ("y", "z")}
+    outputs = objects["network"].infer(inputs)
+    full_name = objects["core"].get_metric(context.device, "FULL_DEVICE_NAME")
+    objects["network"].close()
+    objects["core"].close()
+    objects.clear()
     gc.collect()
     sample.require_right(outputs, inputs, "outputs, after everything was closed")
     sample.require_right(tensors, inputs, "tensors of a request, after everything was closed")

@@ -1,7 +1,7 @@
-"""Contrib: drawn cases of the operators that ONNX Runtime has beside ONNX's own, with ONNX Runtime's own kernels as the oracle.
+"""Contrib: random cases of the operators that ONNX Runtime adds to ONNX's own, with ONNX Runtime's own kernels as the oracle.
 
-A case that the device claims must be computed as ONNX Runtime computes it, integers bit for bit. One that it does not claim must be
-refused by `load_network`, too. Where ONNX Runtime is not installed the checks are skipped.
+A case that the device claims must be computed as ONNX Runtime computes it, integers bit for bit. A case that it does not claim must be
+refused by `load_network`, too. The checks are skipped where ONNX Runtime is not installed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ContribWrong(CheckFailed):
 
 @cache
 def list_contrib_checks() -> tuple[Check, ...]:
-    """Returns the checks, "contrib.QLinearAdd_0"; each draws its case when it runs."""
+    """Returns the checks, named as "contrib.QLinearAdd_0"; each draws its case when it runs."""
     from hetero_core.testing.contrib.draws import DRAWS  # imports the draws of all operators
 
     return tuple(

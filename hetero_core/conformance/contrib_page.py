@@ -26,8 +26,9 @@ LEFT_OUT = ("BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch")
 
 _HEAD = """# Operators of ONNX Runtime's own
 
-ONNX Runtime adds operators to ONNX: in the domain `com.microsoft`, and a few in ONNX's own. Quantizers and optimizers write them. CPU,
-TEMPLATE and GPU compute them by the kernels toolkit, ORT by ONNX Runtime itself; HETERO cuts through them, since their types are inferred.
+This page lists the operators that ONNX Runtime adds to ONNX, in the domain `com.microsoft` and a few in ONNX's own. Quantizers and
+optimizers write them. CPU, TEMPLATE and GPU compute them by the kernels toolkit, ORT by ONNX Runtime itself;
+HETERO cuts through them, since their types are inferred.
 A model need not import `com.microsoft`.
 
 ```sh
@@ -38,9 +39,9 @@ draws {cases} cases of each operator (attributes, shapes, element types, absent 
 kernel: integers, bools and texts bit for bit, floats to the last few bits that another order of additions leaves open. This page is
 generated from the kernels and the draws: `python -m hetero_core.conformance.contrib_page docs/reference/onnxruntime-operators.md`.
 
-How a value flows: the reader gives a node of these domains version 0, since onnx has no schema; `network/contrib_types` infers element
-type and shape behind it; the table of kernels answers the query with the same record that runs the node. What a kernel does not
-implement, an attribute, a value of one, another form of an input, is refused in the query with the reason.
+The reader gives a node of these domains version 0, since onnx has no schema; `network/contrib_types` infers element type and shape of
+its outputs; the table of kernels answers the query with the same record that runs the node. The query refuses attributes, attribute
+values and forms of inputs that a kernel does not implement, with the reason.
 
 Of the {total} names that the CPU provider of ONNX Runtime 1.32 lists in `com.microsoft`, generation of text as one operator aside
 ({left_out}), {right} are right and {lacking} are not there. "Of one value" are
@@ -52,8 +53,9 @@ allows. Element types are written as for [ONNX's operators](ops.md).
 """
 
 _STANDARD = """
-In ONNX's own domain ONNX Runtime keeps these, of which onnx has no schema. All but the first were withdrawn by ONNX; ONNX Runtime runs
-those up to opset 9. `MemcpyFromHost` and `MemcpyToHost`, which it writes into graphs that it has cut itself, return their input.
+ONNX Runtime keeps the following operators in ONNX's own domain, for which onnx has no schema. All but the first were withdrawn by ONNX;
+ONNX Runtime runs those up to opset 9. `MemcpyFromHost` and `MemcpyToHost`, which it writes into graphs that it has cut itself,
+return their input.
 
 | operator | answer | element types | attributes of one value |
 |---|---|---|---|
@@ -61,7 +63,7 @@ those up to opset 9. `MemcpyFromHost` and `MemcpyToHost`, which it writes into g
 
 
 def list_names() -> tuple[str, ...]:
-    """Returns the counted operators of com.microsoft, sorted: those that are drawn and those that are lacking."""
+    """Returns the operators of com.microsoft that the page counts, sorted: those with random cases and those that are missing."""
     return tuple(sorted({name for name in DRAWS if (MICROSOFT, name) in _find_kernels()} | LACKING.keys()))
 
 

@@ -1,7 +1,7 @@
-"""Free values: what can be said of outputs that are drawn, so that the standard gives them no values.
+"""Free values: checks of random outputs, for which the standard gives no values.
 
-The suite draws in Bernoulli, also written out as a function, and in Dropout for training. Facts that hold for every right answer take
-the place of values: shape, element type, the values that there may be, and shares within six standard deviations.
+The suite has random outputs in Bernoulli, also written out as a function, and in Dropout for training. Facts that hold for every right
+answer are checked instead of values: shape, element type, the values that may occur, and shares within six standard deviations.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DEVIATIONS = 6.0
 
 
 def draws_freely(network: Network, feeds: Mapping[str, Any]) -> bool:
-    """Says whether some output of a run with these inputs is drawn."""
+    """Says whether some output of a run with these inputs is random."""
     return any(node.op_type in RANDOM_OPERATORS or _is_dropping(node, network, feeds) for node in network.nodes if not node.domain)
 
 
@@ -40,7 +40,7 @@ def _find_value(name: str, network: Network, feeds: Mapping[str, Any]) -> Any:
 def describe_free_mismatch(
     network: Network, loaded: ExecutableNetwork, feeds: Mapping[str, Any], expected: Sequence[Any]
 ) -> str | None:
-    """Returns which fact about drawn outputs does not hold, or None; runs the network with these inputs, and with its extremes."""
+    """Returns which fact about random outputs does not hold, or None; runs the network with these inputs, and with its extremes."""
     outputs = loaded.infer(feeds)
     for (name, value), reference in zip(outputs.items(), expected, strict=True):
         if value.shape != reference.shape or value.dtype != reference.dtype:

@@ -1,6 +1,7 @@
-"""Graphs: random networks, each by its seed, on the device in several ways; what they must give is computed in float64.
+"""Graphs: random networks, one for each seed, run on the device in several ways and compared with a float64 computation.
 
-Check i of the level draws the graph of seed SEED + i, SEED being that of the run. So `--seed 517 --cases 1` repeats one that failed as 517.
+Check i of the level draws the graph of seed SEED + i, where SEED is that of the run. So `--seed 517 --cases 1` repeats a failure of seed
+517.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""HETERO: parts of a network on the device under test, the rest on a reference device; the answer is that of the whole.
+"""HETERO: a network split over the device under test and a reference device gives the outputs of the whole network.
 
-Pins are given for every node, so that each cut is the one that is meant: a node goes where it is wanted if that device takes it, else
-to the other one. Random choices are drawn from the seed of the run, which every failure names.
+Every node is pinned, so that each check decides where the network is cut: a node runs on the device of its pin if that device takes it,
+else on the other one. Random choices are drawn from the seed of the run, which every failure names.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def name_pair(context: CheckContext) -> tuple[str, str, str]:
 
 
 def assign_nodes(context: CheckContext, network: Network, on_reference: Sequence[str]) -> dict[str, str]:
-    """Returns a device for every node: the reference for these, the one under test for the rest, unless the other one must.
+    """Returns a device for every node: the reference for those in `on_reference`, the device under test for the rest, and the other
+    device for a node that its own refuses.
 
     Raises: Skip where neither device takes a node.
     """
@@ -78,8 +79,8 @@ def assign_nodes(context: CheckContext, network: Network, on_reference: Sequence
 def load_split(context: CheckContext, network: Network, pins: Mapping[str, str]) -> tuple[ExecutableNetwork, Mapping[str, str]]:
     """Returns the network loaded on both devices, and the pins that it was loaded with.
 
-    A device answers about the network that it is asked about. In a part of it less may be known, as the rank of what a Loop stacks: a node
-    that the device under test refuses there goes to the reference. Raises: Skip where none is left; UnsupportedNodesError.
+    In a part of a network less may be known than in the whole, such as the rank of the stacked output of a Loop: a node that the device
+    under test refuses there goes to the reference. Raises: Skip where no node remains; UnsupportedNodesError.
     """
     pair, tested, reference = name_pair(context)
     by_reference = context.core.query_network(network, reference).supported

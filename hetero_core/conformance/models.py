@@ -1,4 +1,4 @@
-"""Models: whole networks on the device, against what two oracles agree on."""
+"""Models: whole networks on the device, compared with outputs on which two oracles agree."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Operators: every case of ONNX's backend suite, one check each.
 
-A case whose nodes the device claims must be computed right. One that it does not claim must be refused by `load_network`, for the
-nodes and reasons that `query_network` gave. A third outcome does not exist.
+A case whose nodes the device claims must be computed right. A case that it does not claim must be refused by `load_network`, for the
+nodes and reasons that `query_network` gave. There is no third outcome.
 
-Expected values are ONNX's own. Where its standard leaves them free, since they are drawn, `free_values` judges them by facts; where
-float32 leaves them open, `undetermined` does.
+Expected values are ONNX's own. Where the standard leaves them free because they are random, `free_values` checks facts about them; where
+float32 does not determine them, `undetermined` does.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ PASSED, REFUSED, WRONG = "passed", "refused", "wrong"
 
 @record(frozen=True, slots=True)
 class CaseOutcome:
-    """The result of a device on a case, with the reason where it is not a pass; `is_native` where only kernels of the device ran.
+    """The result of a device on a case, with the reason where it is not a pass; `is_native` if only kernels of the device ran.
 
-    `is_free` where the values are drawn and only facts about them could be judged. `operators` has each node's operator and the element
-    type that stands for it, with whether the device claims it.
+    `is_free` if the outputs are random, so that only facts about them could be checked. `operators` has each node's operator and the
+    element type that stands for it, with whether the device claims it.
     """
 
     name: str
@@ -81,7 +81,7 @@ def list_cases() -> tuple[BackendCase, ...]:
 
 @cache
 def list_operator_checks() -> tuple[Check, ...]:
-    """Returns one check for each case, "operators.test_abs"; a refusal that is kept is a skip with its reason."""
+    """Returns one check for each case, "operators.test_abs"; a consistent refusal is a skip with its reason."""
     return tuple(Check(f"operators.{case.name}", "operators", partial(check_case, case), shares_core=True) for case in list_cases())
 
 
@@ -137,7 +137,7 @@ def judge_case(case: BackendCase, core: Core, device: str) -> CaseOutcome:
 
 
 def find_mismatch(case: BackendCase, network: Network, loaded: ExecutableNetwork) -> str | None:
-    """Returns where an output leaves what the case expects, or None."""
+    """Returns where an output differs from what the case expects, or None."""
     tolerance = max(case.rtol, LEAST_TOLERANCE, *(value for key, value in ROUNDING.items() if key in case.name), 0.0)
     for inputs, expected in case.runs:
         # Copies: a device that spoils its inputs is told so, and the next case finds them whole.

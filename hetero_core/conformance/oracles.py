@@ -1,7 +1,7 @@
-"""Oracles: the expected outputs of a model, where two sources that know nothing of each other agree.
+"""Oracles: the expected outputs of a model, where two independent sources agree on them.
 
-There are onnx's reference evaluator, ONNX Runtime where it is installed, and for the small models a formula in float64. The evaluator
-is wrong about LRN, and is left out where a model has it.
+The sources are onnx's reference evaluator, ONNX Runtime where it is installed, and for the small models a formula in float64. The
+evaluator computes LRN wrongly, so it is left out for models with LRN.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ AGREEMENT = 1e-4
 
 @cache
 def make_model(name: str) -> onnx.ModelProto:
-    """Returns a small or a light model by name; made once."""
+    """Returns a small or a light model by name; each is built once."""
     return small_model(name) if name in FORMULAS else light_model(name)
 
 
@@ -59,7 +59,7 @@ def _ask_oracles(name: str, seed: int, batch: int | None) -> tuple[dict[str, Any
 
 
 def describe_difference(outputs: Mapping[str, Any], expected: list[Any]) -> str | None:
-    """Returns the first output that leaves the expected one, or None."""
+    """Returns the first output that differs from the expected one, or None."""
     for (name, value), reference in zip(outputs.items(), expected, strict=True):
         if value.shape != reference.shape or value.dtype != reference.dtype:
             return f"output '{name}': expected {reference.dtype}{list(reference.shape)}, got {value.dtype}{list(value.shape)}"

@@ -1,4 +1,4 @@
-"""Oversight of claims: whether onnx's reference evaluator computes while a device under test runs."""
+"""Counts runs of onnx's reference evaluator while a device under test runs: a device that uses it has no native kernels."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ class ReferenceRuns:
 def count_reference_runs() -> Iterator[ReferenceRuns]:
     """Counts the runs of onnx's reference evaluator in this process, in all threads.
 
-    It stands in front of two methods of onnx while it counts: a device's word for what it runs on is not enough to count native
-    kernels by.
+    It wraps two methods of onnx while it counts; a device's own claim does not prove that its kernels are native.
     """
     from onnx.reference import ReferenceEvaluator  # heavy
     from onnx.reference.op_run import OpRun

@@ -19,8 +19,8 @@ from hetero_core.conformance.operators import list_operator_checks
 
 _HEAD = """# Conformance
 
-Every check of the [conformance kit](../how-to/test-your-device.md), by level and in the order in which they run. Choose
-a level, or checks by name:
+This page lists every check of the [conformance kit](../how-to/test-your-device.md), by level and in the order in which they run.
+Run one level, or checks by name:
 
 ```console
 $ hetero conformance CPU --level contract --check 'cancel.*'
@@ -33,9 +33,9 @@ This page is generated from the checks: `python -m hetero_core.conformance.page 
 """
 
 _NEEDS = """
-A check that needs something is skipped where it is not there:
+A check is skipped, with the reason, if the device lacks an ability that the check needs:
 
-| needs | said where it is missing |
+| needs | reason for the skip |
 |---|---|
 """
 

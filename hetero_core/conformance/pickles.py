@@ -1,4 +1,4 @@
-"""Pickles in the sections of a blob, plain or packed: what executes what it names when it is read."""
+"""Pickles in the sections of a blob, plain or packed: reading one executes whatever functions it names."""
 
 from __future__ import annotations
 

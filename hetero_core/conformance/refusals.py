@@ -1,4 +1,4 @@
-"""Refusals: whether what a query refuses is refused by loading, for the same nodes and the same reasons."""
+"""Refusals: checks that loading refuses the same nodes as the query, for the same reasons."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def find_broken_refusal(core: Core, network: Network, device: str, result: QueryResult) -> str | None:
-    """Returns what is wrong with the way a network that the query refuses is refused by loading; None where it is as was said."""
+    """Returns how the refusals of loading differ from those of the query; None where nodes and reasons are the same."""
     try:
         core.load_network(network, device).close()
     except UnsupportedNodesError as error:
@@ -30,14 +30,14 @@ def _compare(result: QueryResult, error: UnsupportedNodesError) -> str | None:
         return f"query_network refuses {sorted(result.refused)}, load_network {sorted(error.refusals)}"
     for name, reason in result.refused.items():
         # A device that is made of others has a reason of each of them.
-        told = error.refusals[name].values()
-        if not told or not all(part in reason for part in told):
-            return f"node '{name}': query_network says {reason!r}, load_network says {' and '.join(map(repr, told))}"
+        reasons = error.refusals[name].values()
+        if not reasons or not all(part in reason for part in reasons):
+            return f"node '{name}': query_network says {reason!r}, load_network says {' and '.join(map(repr, reasons))}"
     return None
 
 
 def load_claimed(core: Core, network: Network, device: str) -> ExecutableNetwork:
-    """Returns a network, loaded, that the query of the device claims whole. Raises: CheckFailed where loading refuses it after all."""
+    """Returns the loaded network, all of whose nodes the query of the device claims. Raises: CheckFailed where loading refuses it."""
     try:
         return core.load_network(network, device)
     except UnsupportedNodesError as error:

@@ -1,7 +1,7 @@
-"""The runner: one check after another, each with a limit of time, each with an outcome that has its reason.
+"""The runner: one check after another, each with a limit of time and an outcome with its reason.
 
-A check runs in a thread of its own. Python cannot stop a thread: a check that hangs is given up and its thread and Core are left
-behind, so that the others still run.
+A check runs in a thread of its own. Python cannot stop a thread: a check that hangs is abandoned with its thread and Core, so that the
+others still run.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class SharedCore:
         return self._core
 
     def abandon(self) -> None:
-        """Leaves the Core to a check that hangs in it; the next one gets a new one."""
+        """Leaves the Core to a check that hangs in it; the next check gets a new one."""
         self._core = None
 
     def __enter__(self) -> SharedCore:

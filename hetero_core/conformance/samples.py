@@ -1,4 +1,4 @@
-"""Samples: the smallest networks that a device takes, with what they compute by a formula in float64.
+"""Samples: the smallest networks that a device takes, with formulas in float64 for their outputs.
 
 A device may take one operator only. So a sample is a form, filled with the first operator and element type that the device claims.
 """
@@ -56,25 +56,25 @@ FORMS: Mapping[str, Form] = {
     "fork": Form(
         "(T[4] x) => (T[4] y, T[4] z) { [first] y = OP (x) [second] z = OP (y) }",
         {"x": (4,)},
-        lambda f, given: {"y": f(given["x"]), "z": f(f(given["x"]))},
+        lambda f, inputs: {"y": f(inputs["x"]), "z": f(f(inputs["x"]))},
         UNARY,
     ),
     "pair": Form(
         "(T[2,2] x, T[2,2] w) => (T[2,2] y) { [only] y = OP (x, w) }",
         {"x": (2, 2), "w": (2, 2)},
-        lambda f, given: {"y": f(given["x"], given["w"])},
+        lambda f, inputs: {"y": f(inputs["x"], inputs["w"])},
         BINARY,
     ),
     "constant": Form(
         "(T[2] x) => (T[2] y, T[2] k) <T[2] k = {5, 6}> { [only] y = OP (x) }",
         {"x": (2,)},
-        lambda f, given: {"y": f(given["x"]), "k": np.array([5, 6])},
+        lambda f, inputs: {"y": f(inputs["x"]), "k": np.array([5, 6])},
         UNARY,
     ),
     "through": Form(
         "(T[2] x, T[2] w) => (T[2] y, T[2] w) { [only] y = OP (x) }",
         {"x": (2,), "w": (2,)},
-        lambda f, given: {"y": f(given["x"]), "w": given["w"]},
+        lambda f, inputs: {"y": f(inputs["x"]), "w": inputs["w"]},
         UNARY,
     ),
     "scalar": Form("(T x) => (T y) { [first] a = OP (x) [second] y = OP (a) }", {"x": ()}, _chain, UNARY),
@@ -82,7 +82,9 @@ FORMS: Mapping[str, Form] = {
 
 
 class DrawnInputs(dict[str, Any]):
-    """Inputs by name, with copies of what was drawn: expectations follow from the copies, also where a device spoils the inputs."""
+    """Random inputs by name, with copies of their values: expected outputs follow from the copies, even if a device writes into the
+    inputs.
+    """
 
     def __init__(self, arrays: Arrays) -> None:
         super().__init__(arrays)

@@ -3,8 +3,8 @@
     class TestMine(DeviceConformance):
         device = "MINE"
 
-Every check is run. One that is known to fail is named in `xfail`, with the reason, and has to fail. There is no other way to leave one
-out: a class that replaces or takes away what runs the checks is an error.
+Every check runs. A check that is known to fail is named in `xfail`, with the reason, and has to fail. There is no other way to leave one
+out: a class that replaces or removes the methods that run the checks is an error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Several threads that begin together, and the first error of any of them."""
+"""Runs a function in several threads that begin together, and raises the first error of any of them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ JOIN_SECONDS = 240.0
 
 
 def run_in_threads(work: Callable[[int], None], count: int = THREADS) -> None:
-    """Runs `work(index)` in so many threads, all let loose at once.
+    """Runs `work(index)` in `count` threads that begin together.
 
-    Raises: what the thread of the lowest index raised; CheckFailed where one does not end.
+    Raises: the error of the thread with the lowest index; CheckFailed where one does not end.
     """
     gate = threading.Barrier(count)
     errors: dict[int, BaseException] = {}

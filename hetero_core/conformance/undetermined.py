@@ -24,7 +24,7 @@ _SMALLEST = float(np.log(np.finfo(np.float32).tiny))
 
 
 def is_undetermined(case: BackendCase, network: Network, core: Core, device: str, *, tolerance: float) -> bool:
-    """Says whether what a device gives for a case is right within what float32 determines of it, though it is not what is expected.
+    """Says whether a device's outputs of a case, though not as expected, are right within what float32 determines of them.
 
     Only for networks whose one output is made by a Softmax; loads the network again, now with the input of the Softmax as an output.
     """
@@ -54,7 +54,7 @@ def _find_softmax(network: Network) -> Node | None:
 
 
 def is_within_rounding(scores: Any, shares: Any, alone: Any, expected: Any, *, tolerance: float) -> bool:
-    """Says whether shares are the Softmax of scores along the last axis, and all shares follow from scores but for their rounding.
+    """Says whether `shares` are the Softmax of `scores` along the last axis, and all shares follow from scores but for their rounding.
 
     scores, shares: float (rows, classes), of one run. alone, expected: float (rows, classes), of another run and of the standard.
     """

@@ -1,8 +1,9 @@
-"""Comparison of two devices: the outputs of a network as it is, every value in order of execution, and the first that differs by too much.
+"""Compares two devices on one network: its outputs, then every value in order of execution, and finds the first that differs too much.
 
 A network whose inner values are all outputs is compiled differently from the network itself: nothing is fused across an output, and no
-memory of an inner value is used again. So the outputs are compared first, with the network untouched; a difference that is gone when inner
-values are outputs is no node's, but that of the plan by which the device runs them together. NumPy is imported when something is compared.
+memory of an inner value is used again. So the outputs of the untouched network are compared first. If their difference disappears once
+inner values are outputs, no single node causes it, but the plan by which the device runs the nodes together. NumPy is imported on the
+first comparison.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ RunNetwork = Callable[[Network, Mapping[str, Any]], Mapping[str, Any]]
 
 @record(frozen=True, slots=True)
 class ValueDifference:
-    """One value on both devices. Differences are None where shapes or kinds differ; `mismatch` says what is wrong, None if nothing."""
+    """The difference of one value between both devices. `absolute` and `relative` are None where shapes or kinds differ; `mismatch`
+    describes a difference that is too large, else it is None.
+    """
 
     value: str
     node: str
@@ -35,12 +38,11 @@ class ValueDifference:
 
 @record(frozen=True, slots=True)
 class Divergence:
-    """All values in order of execution; `first` is the first that differs by too much, `alone` its node by itself.
+    """The result of comparing two devices: the differences of all `values` in order of execution, and the `first` that is too large.
 
-    `outputs` are those of the network as it is, each in the run in which it was first wrong, or differed most.
-
-    `alone` compares the outputs of that node, given on both devices what the reference gave it: where they agree, the node only
-    passes on smaller differences of its inputs.
+    `outputs` are those of the untouched network, each in the run in which it was first wrong, or differed most. `alone` compares the
+    outputs of the node that makes `first`, run by itself on both devices with the reference's inputs: if they agree, the node only passes
+    on smaller differences of its inputs.
     """
 
     values: tuple[ValueDifference, ...]

@@ -296,14 +296,7 @@ class Registry:
 
     def _manage(self, plugin: Any, provenance: Provenance) -> pluggy.PluginManager:
         """Returns a manager that holds this plugin and the wrappers, nothing else."""
-        manager = pluggy.PluginManager(hookspecs.PROJECT)
-        manager.add_hookspecs(hookspecs)
-        check_hooks(plugin, provenance)
-        try:
-            manager.register(plugin)
-            manager.check_pending()
-        except pluggy.PluginValidationError as error:
-            raise PluginError(f"{provenance} does not fit the contract: {error}") from error
+        manager = _register(plugin, provenance)
         for wrapper in self.wrappers:
             manager.register(wrapper)
         return manager
@@ -362,14 +355,7 @@ def _load_wrappers(entry_points: Iterable[Any]) -> list[Any]:
 
 def _check_wrapper(wrapper: Any, blame: str) -> None:
     """Raises PluginError where a wrapper has a hook that does not exist, or one that would answer in a device's place."""
-    manager = pluggy.PluginManager(hookspecs.PROJECT)
-    manager.add_hookspecs(hookspecs)
-    check_hooks(wrapper, blame)
-    try:
-        manager.register(wrapper)
-        manager.check_pending()
-    except pluggy.PluginValidationError as error:
-        raise PluginError(f"{blame} does not fit the contract: {error}; mend or uninstall it") from error
+    manager = _register(wrapper, blame, cure="; mend or uninstall it")
     for caller in manager.get_hookcallers(wrapper) or ():
         if not all(implementation.wrapper for implementation in caller.get_hookimpls()):
             raise PluginError(
@@ -386,3 +372,16 @@ def _check_api(plugin: Any, provenance: Provenance) -> None:
     if required[0] != hookspecs.API[0] or required[1] > hookspecs.API[1]:
         offered, needed = (".".join(map(str, version)) for version in (hookspecs.API, required))
         raise PluginError(f"{provenance} requires the plugin API {needed}; this hetero-core has {offered}")
+
+
+def _register(plugin: Any, blame: Provenance | str, *, cure: str = "") -> pluggy.PluginManager:
+    """Returns a manager that holds this plugin alone. Raises: PluginError where its hooks do not fit the contract."""
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    check_hooks(plugin, blame)
+    try:
+        manager.register(plugin)
+        manager.check_pending()
+    except pluggy.PluginValidationError as error:
+        raise PluginError(f"{blame} does not fit the contract: {error}{cure}") from error
+    return manager

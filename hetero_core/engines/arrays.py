@@ -1,4 +1,4 @@
-"""Arrays at the border of an engine: where they lie, how many bytes they have, and which are too small to be handed over by address."""
+"""Arrays at the border of an engine: their addresses, their sizes in bytes, and which are too small to be passed by address."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Place = tuple[int, tuple[int, ...]]
 
 
 def find_place(array: np.ndarray[Any, Any]) -> Place | None:
-    """Returns where an array lies; None for one that is empty, read-only, not contiguous or of a type that NumPy lacks.
+    """Returns the address and shape of an array; None if it is empty, read-only, not contiguous or of a type that NumPy lacks.
 
-    0.7 us; `ctypes.data` takes 1.5.
+    Takes 0.7 us; `ctypes.data` takes 1.5.
     """
     if not array.flags.carray or not array.size or array.dtype.isbuiltin != 1:
         return None
@@ -30,7 +30,7 @@ def find_place(array: np.ndarray[Any, Any]) -> Place | None:
 
 
 def count_bytes(spec: ValueSpec) -> int | None:
-    """Returns the bytes of a tensor of numbers of one size; None for what has no element type, is text, or has an open size."""
+    """Returns the bytes of a numeric tensor; None for an unknown element type, for strings, and for an open size."""
     if not isinstance(spec.type, TensorType) or spec.dtype in (None, "string") or spec.shape is None:
         return None
     sizes = [size for size in spec.shape if isinstance(size, int)]

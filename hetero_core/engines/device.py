@@ -1,8 +1,9 @@
-"""The hooks of a device that wraps an engine: what is asked is answered by trial, what is loaded was asked, what is exported comes back.
+"""The hooks of a device that wraps an engine: a query tries each node in the engine, and a load compiles exactly the nodes that a query
+takes.
 
-A network is stamped with opsets that the engine knows; nodes with a known error are refused, the engine is asked about the others. A blob
-holds the network, and beside it, where the engine has one, its compiled form: code, used at import where the blob is trusted and engine and
-machine are those that it was made on. In any other case the network is compiled.
+The network is stamped with opsets that the engine knows. Nodes with a known error are refused, and the engine is asked about the others.
+A blob holds the network and, if the engine can store it, its compiled form. The compiled form is code: an import uses it if the blob is
+trusted and engine and machine are those of the export; otherwise the import compiles the network.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ _ENGINE, _MACHINE, _COMPILED = "engine", "machine", "compiled/"
 
 
 class EngineDevice:
-    """One object per Core and registered name. A subclass says `title` and `version` of the engine, and implements what raises here.
+    """The base class of a device that wraps an engine; there is one object per Core and registered name.
 
-    `network` is always the user's own, `stamped` the same with the opsets of `newest_opsets`.
+    A subclass sets `title` and `version` of the engine, and implements the methods that raise NotImplementedError here. Their argument
+    `network` is the user's own network, `stamped` the same network with the opsets of `newest_opsets`.
     """
 
     title: str
@@ -41,30 +43,30 @@ class EngineDevice:
         raise NotImplementedError
 
     def find_known_errors(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Mapping[str, str]:
-        """Returns what the engine is known to get wrong, by the name of the node."""
+        """Returns the nodes that the engine is known to compute wrongly, by name, each with the reason."""
         return {}
 
     def find_refusals(self, device: DeviceName, nodes: Iterable[Node], stamped: Network) -> Mapping[str, str]:
-        """Returns what the engine itself says against nodes, by name; see `NodeProber`."""
+        """Returns the nodes that the engine itself refuses, by name, each with the engine's reason; see `NodeProber`."""
         raise NotImplementedError
 
     def compile(self, device: DeviceName, network: Network, stamped: Network, config: Mapping[str, Any]) -> Executable:
-        """Returns the network compiled, with the attribute `network`. Raises: LoadError in the engine's words."""
+        """Returns the compiled network, which has the attribute `network`. Raises: LoadError with the engine's message."""
         raise NotImplementedError
 
     def store(self, executable: Any) -> Mapping[str, Any]:
-        """Returns the compiled form as sections of bytes; none where the engine has none."""
+        """Returns the compiled form as named sections of bytes; none if the engine cannot store it."""
         return {}
 
     def restore(
         self, device: DeviceName, network: Network, stored: Mapping[str, memoryview], config: Mapping[str, Any]
     ) -> Executable:
-        """Returns what `store` was given. Raises: anything, upon which the network is compiled."""
+        """Returns the compiled network of sections that `store` returned. If it raises any error, the import compiles the network."""
         raise NotImplementedError
 
     @hookimpl
     def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
-        """Refuses what has no common opset and what is known to be wrong, and asks the engine about all other nodes."""
+        """Returns which nodes the engine takes; refuses those without a common opset and those with a known error."""
         stamps = choose_stamps(network, self.newest_opsets(network))
         stamped = apply_stamps(network, stamps, self.newest_ir_version)
         reasons = {**self.find_known_errors(device, network, config), **stamps.refusals}
@@ -77,13 +79,13 @@ class EngineDevice:
 
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
-        """Compiles what the query took; what the query took runs on this device, or this fails."""
+        """Returns the compiled network. Raises: UnsupportedNodesError for nodes that the query refuses; LoadError."""
         require_all_supported(device, network, self.query_network(device, network, config))
         return self.compile(device, network, self.stamp(network), config)
 
     @hookimpl
     def export_network(self, executable: Any) -> Payload:
-        """The network, the engine's version, and the compiled form with the machine that it was made on."""
+        """Returns the network, the engine's version, and the compiled form with a description of this machine."""
         try:
             stored = {_COMPILED + name: section for name, section in self.store(executable).items()}
         except Exception as error:  # noqa: BLE001  # engines may raise anything, and the network is exported all the same
@@ -96,7 +98,9 @@ class EngineDevice:
 
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
-        """Takes the compiled form where it is trusted and fits, else compiles the network."""
+        """Returns the stored compiled form if it is trusted and fits this machine; otherwise compiles the network. Raises:
+        BlobMismatchError for another version of the engine.
+        """
         written = bytes(payload.sections[_ENGINE]).decode()
         if written != self.version:
             raise BlobMismatchError(
@@ -125,7 +129,7 @@ class EngineDevice:
 
 @cache
 def describe_machine() -> str:
-    """Returns what compiled code may depend on: the system, the processor's kind and, on Linux, its model and its instructions."""
+    """Returns a text of what compiled code may depend on: the system, the kind of processor and, on Linux, its model and instructions."""
     lines: set[str] = set()
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:

@@ -1,4 +1,4 @@
-"""Facts about a node's inputs: types, shapes, presence."""
+"""Element types, shapes and presence of a node's inputs."""
 
 from __future__ import annotations
 
@@ -36,3 +36,19 @@ def find_shape(node: Node, graph: Graph, index: int = 0) -> tuple[int | str | No
 def has_input(node: Node, index: int) -> bool:
     """Says whether a node has its input at this position."""
     return len(node.inputs) > index and bool(node.inputs[index])
+
+
+def scales_are_whole(node: Node, graph: Graph) -> bool:
+    """Says whether the scales of a Resize are known and give every axis a whole size, which rounding leaves as it is."""
+    scales, shape = graph.initializers.get(node.inputs[2]), find_shape(node, graph)
+    if scales is None:
+        return False
+    factors = [float(scale) for scale in scales.array]
+    if all(factor.is_integer() for factor in factors):
+        return True
+    if shape is None or len(factors) != len(shape):
+        return False
+    return all(
+        factor.is_integer() or (isinstance(size, int) and (size * factor).is_integer())
+        for size, factor in zip(shape, factors, strict=True)
+    )

@@ -1,4 +1,6 @@
-"""Check that an engine is installed, new enough, and can be imported; the error names what is missing, and the cure."""
+"""Checks that an engine is installed, new enough, and can be imported; the error names the missing package and the command that installs
+it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from hetero_core.errors import DeviceUnavailableError
 
 
 def find_version(distribution: str) -> str | None:
-    """Returns the version of an installed distribution, None where there is none; imports nothing of it."""
+    """Returns the version of an installed distribution, None if it is not installed; imports nothing of it."""
     import importlib_metadata
 
     try:
@@ -19,7 +21,7 @@ def find_version(distribution: str) -> str | None:
 
 
 def require_version(title: str, version: str, oldest: tuple[int, ...], *, distribution: str) -> None:
-    """Raises: DeviceUnavailableError for a version of an engine below the oldest one."""
+    """Checks that the version of an engine is at least `oldest`. Raises: DeviceUnavailableError if it is older."""
     if tuple(int(piece) for piece in version.split(".")[: len(oldest)]) < oldest:
         least = ".".join(map(str, oldest))
         raise DeviceUnavailableError(

@@ -1,11 +1,13 @@
-"""Tables of what an engine computes wrongly, or fails at when it runs: operator -> a check that says why a node is refused, or None.
+"""Tables of operators that an engine computes wrongly, or fails to run: each maps an operator to a check that returns why a node is
+refused, or None.
 
-What an engine refuses by itself needs no entry. A check is asked about a node and the graph around it, within bodies too.
+Nodes that an engine refuses by itself need no entry. A check is asked about a node and the graph around it, also for nodes within bodies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from hetero_core.engines.inspection import find_shape, has_input
 from hetero_core.network.graph import Graph, Node, iterate_graphs
@@ -15,34 +17,38 @@ Check = Callable[[Node, Graph], str | None]
 
 
 def find_error(node: Node, graph: Graph, check: Check, *, check_in_body: Check | None = None) -> str | None:
-    """Returns what a check says of a node, or of the first node in its bodies, which it names; None where all are right.
+    """Returns the reason that a check gives for a node, or for the first node in its bodies, which the text names; None if all are right.
 
-    `check_in_body` is asked in place of `check` about nodes in bodies.
+    `check_in_body` is asked in place of `check` about nodes in bodies. A body does not know the types of what it captures: a node
+    that is refused there is asked about once more with those of `graph`.
     """
     error = check(node, graph)
     if error is not None:
         return error
+    check_inner = check if check_in_body is None else check_in_body
     for outer in node.bodies.values():
         for body in iterate_graphs(outer):
             for inner in body.nodes:
-                error = (check if check_in_body is None else check_in_body)(inner, body)
+                error = check_inner(inner, body)
+                if error is not None:
+                    error = check_inner(inner, replace(body, types={**graph.types, **body.types}))
                 if error is not None:
                     return f"its body holds '{inner.name}' ({inner.op_type}): {error}"
     return None
 
 
 def refuse(reason: str) -> Check:
-    """A check that refuses every node."""
+    """Returns a check that refuses every node."""
     return lambda node, graph: reason
 
 
 def refuse_unless(attribute: str, usual: object, reason: str) -> Check:
-    """A check that refuses a node whose attribute has another value than the usual one."""
+    """Returns a check that refuses a node whose attribute has another value than the usual one."""
     return lambda node, graph: reason if node.attributes.get(attribute, usual) != usual else None
 
 
 def refuse_empty_axes(node: Node, graph: Graph) -> str | None:
-    """A check that refuses a Squeeze whose list of axes may be empty: the standard drops none, ONNX Runtime and OpenVINO all of size 1."""
+    """Refuses a Squeeze whose list of axes may be empty: the standard removes no axis, ONNX Runtime and OpenVINO all axes of size 1."""
     if has_input(node, 1):
         shape = find_shape(node, graph, 1)
         may_be_empty = shape is None or (len(shape) == 1 and (not isinstance(shape[0], int) or shape[0] == 0))

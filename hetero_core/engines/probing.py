@@ -1,7 +1,7 @@
-"""For devices that wrap an engine: asks it about each distinct node once, as a network of that node alone, and keeps the answer.
+"""Asks an engine about each distinct node once, as a network of that node alone, and keeps the answer; for devices that wrap an engine.
 
-An engine's list of operators says nothing about attributes, constants and combinations of types; trying one node says it all. Two
-nodes are alike where operator, opset, attributes, types and small constants are. Imports neither onnx nor NumPy.
+An engine's list of operators says nothing about attributes, constants and combinations of types, so each node is tried. Two nodes are
+alike if their operator, opset, attributes, types and small constants are. Imports neither onnx nor NumPy.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ _UNIQUE = b"node "
 
 
 class NodeProber:
-    """Keeps what `ask` answered about networks of one node each: the reason of a refusal, an empty text where the engine takes the node.
+    """The answers of an engine about networks of one node each, which `ask` returns: the reason of a refusal, "" if the engine takes the
+    node.
 
-    Nodes with a value that cannot be handed over are refused without asking: `find_type_fault` says why not, or returns None.
-    `keeps_weights` hands over constants above `LARGEST_CONSTANT` bytes as constants, for engines that need them so; otherwise they
-    become inputs. Safe for threads.
+    Nodes with a value that cannot be passed to the engine are refused without asking: `find_type_fault` returns the reason, or None. With
+    `keeps_weights`, constants above `LARGEST_CONSTANT` bytes stay constants, for engines that need them so; otherwise they become inputs.
+    Safe for threads.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class NodeProber:
         self._reason_of_signature: dict[bytes, str] = {}
 
     def find_refusals(self, nodes: Iterable[Node], network: Network) -> dict[str, str]:
-        """Returns why the engine does not take nodes of a network, by name; nodes that it takes are not in it."""
+        """Returns the nodes of a network that the engine does not take, by name, each with the reason."""
         names_of_signature: dict[bytes, list[str]] = {}
         reasons: dict[str, str] = {}
         for node in nodes:

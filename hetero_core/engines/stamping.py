@@ -1,8 +1,8 @@
-"""Opset stamps, for devices that wrap an engine: newer opsets than the engine accepts become older ones where no operator changes.
+"""Opset stamps, for devices that wrap an engine: a network of newer opsets is relabelled with older ones where no operator changes.
 
 An operator keeps its version until a newer one replaces it: Relu-14 is the same in opset 14 and in opset 28. Two versions that differ
-in nothing but the element types that they allow mean the same, too: their text, attributes, inputs and outputs are word for word
-alike. A model has one opset per domain, so one stamp must suit all its nodes; a node that no common stamp suits is refused.
+only in the element types that they allow mean the same, too: their text, attributes, inputs and outputs are identical. A model has one
+opset per domain, so one stamp must suit all its nodes; a node that no common stamp suits is refused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Places in one block of memory: values that live at the same time lie apart, others may share. For devices that plan their memory."""
+"""Places values in one block of memory: values that live at the same time lie apart, others may share. For devices that plan their
+memory.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +35,15 @@ def place_blocks(lifetimes: Sequence[Lifetime], *, alignment: int) -> tuple[tupl
     for index in sorted(range(len(lifetimes)), key=lambda position: (-lifetimes[position].nbytes, position)):
         block = lifetimes[index]
         offset = 0
-        for other in placed:
-            held = lifetimes[other]
-            if held.begin > block.end or held.end < block.begin:
+        for neighbour in placed:
+            lifetime = lifetimes[neighbour]
+            if lifetime.begin > block.end or lifetime.end < block.begin:
                 continue
-            if offsets[other] >= offset + block.nbytes:
+            if offsets[neighbour] >= offset + block.nbytes:
                 break
             # No calls in here: this is what is quadratic.
-            if ends[other] > offset:
-                offset = ends[other]
+            if ends[neighbour] > offset:
+                offset = ends[neighbour]
         offsets[index], ends[index] = offset, align_size(offset + block.nbytes, alignment)
         total = max(total, ends[index])
         insort(placed, index, key=lambda position: offsets[position])

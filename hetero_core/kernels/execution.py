@@ -1,6 +1,6 @@
-"""A compiled graph and how it runs: steps over numbered slots, one list of values per run.
+"""A compiled graph and its execution: steps over numbered slots, with one list of values per run.
 
-`program.compile_program` makes it. Kernels of If, Loop, Scan and SequenceMap get their bodies as `BoundBody`.
+`program.compile_program` builds it. Kernels of If, Loop, Scan and SequenceMap get their bodies as `BoundBody`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Memory:
 
 @record(frozen=True, slots=True)
 class Body:
-    """A body in the compiled program: the attribute, its program, and where its captures lie in the outer one."""
+    """A body in the compiled program: its attribute, its own program, and the slots of its captured values in the outer program."""
 
     attribute: str
     program: Program
@@ -60,7 +60,9 @@ class Body:
 
 @record(frozen=True, slots=True)
 class Step:
-    """One call: sources and targets are slots; `releases` are slots whose values nobody reads later; a transfer has a `value`."""
+    """One call of a kernel, or one transfer. `sources` and `targets` are slots, `releases` slots whose values nobody reads later; only a
+    transfer has a `value`.
+    """
 
     node: Node
     function: Callable[..., Any]
@@ -73,7 +75,7 @@ class Step:
 
 @record(frozen=True, slots=True)
 class BoundBody:
-    """A body as a control-flow kernel sees it: call it with the body's inputs, get a tuple of its outputs."""
+    """A body as a control-flow kernel gets it: a call with the body's inputs returns a tuple of its outputs."""
 
     program: Program
     captured: Mapping[str, Array]
@@ -99,9 +101,9 @@ class BoundBody:
 
 @record(frozen=True, slots=True)
 class Program:
-    """A compiled graph. Immutable, so that threads may run it at once; each run has its own values.
+    """A compiled graph. It is immutable, so that several threads may run it at once; each run has its own values.
 
-    `values` is what every run begins with: constants in their slots, None elsewhere.
+    `values` is the list with which every run begins: constants in their slots, None elsewhere.
     """
 
     inputs: tuple[ValueSpec, ...]

@@ -1,7 +1,7 @@
-"""Regular expressions as ONNX has them, those of RE2: time linear in the text, whatever the expression, and no interpreter lock meanwhile.
+"""Regular expressions in the syntax of RE2, which ONNX prescribes: matching takes time linear in the text, without the interpreter lock.
 
-The engine is the package google-re2, an extra. Python's own expressions are another language, and may take a time that doubles with each
-letter, in which no other thread runs.
+The engine is the package google-re2, an extra. Python's own `re` has another syntax, and its time may double with each character, in
+which no other thread runs.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ _EXTRA = "needs google-re2, which is not installed; pip install hetero-core[text
 
 
 def compile_match(pattern: str) -> Callable[[str], bool]:
-    """Returns a function that says whether a whole text matches.
+    """Returns a function that says whether a pattern matches a whole text.
 
-    Raises: ValueError with the reason, for a pattern that is none of RE2's and where google-re2 is not installed.
+    Raises: ValueError with the reason, for a pattern that RE2 refuses and where google-re2 is not installed.
     """
     expression = _compile(pattern, takes_longest=False)
     return lambda text: expression.fullmatch(_encode(text)) is not None
 
 
 def compile_search(pattern: str) -> Callable[[str], list[tuple[int, int]]]:
-    """Returns a function that lists where a pattern matches something in a text, as ranges of its letters, of several the longest.
+    """Returns a function that lists the matches of a pattern in a text as ranges of characters; of several alternatives the longest
+    matches.
 
     Raises: as `compile_match`.
     """

@@ -44,8 +44,8 @@ _BEGIN = 'INDEX = """\\\n'
 
 _HEAD = """# Operators of the kernels toolkit
 
-The operators that CPU, TEMPLATE and GPU run with the kernels toolkit, on NumPy or CuPy. `hetero query` says of a model which of its nodes a
-device refuses, and why:
+This page lists the operators that CPU, TEMPLATE and GPU run with the kernels toolkit, on NumPy or CuPy. For a model, `hetero query` shows
+which nodes a device refuses, and why:
 
 ```console
 $ hetero query model.onnx -d CPU
@@ -53,16 +53,16 @@ $ hetero query model.onnx -d CPU
 
 This page is generated from the table of kernels: `python -m hetero_core.kernels.ops_page docs/reference/ops.md`.
 
-A version is an operator's own: `Softmax-13` serves every opset from 13 on, up to the next version of Softmax. A node is refused, with
-the reason, when its version is not here, when it has an attribute or an attribute value that is not implemented, or another element
-type. Element types are given for each input in order; the last one serves all further inputs. A device may have fewer. An operator of
+Versions are those of the operator: `Softmax-13` serves every opset from 13 on, up to the next version of Softmax. A node is refused, with
+the reason, if its version is not listed, or if it has an attribute, an attribute value or an element type that is not implemented.
+Element types are given for each input in order; the last one serves all further inputs. A device may have fewer. An operator of
 another domain than ONNX's own has the domain before it. [ONNX Runtime's own operators](onnxruntime-operators.md) have a page of their own.
 
-A node is also refused when its attributes together have no single meaning: where ONNX leaves it open and engines differ, as on
-the scores of a classifier that weighs one of two classes, the reason says so. Of ONNX's operators there is no kernel for
+A node is also refused if ONNX leaves the meaning of its attributes open and engines differ, as for the scores of a classifier that
+weighs one of two classes; the reason says so. Of ONNX's operators there is no kernel for
 `Gradient`, which differentiates the graph around it. `ImageDecoder` needs Pillow (`pip install hetero-core[images]`),
-`RegexFullMatch` and `Tokenizer` need RE2 (`pip install hetero-core[text]`). The `clip` of LSTM limits what goes into its gates
-and not what goes into h, as in ONNX Runtime.
+`RegexFullMatch` and `Tokenizer` need RE2 (`pip install hetero-core[text]`). The `clip` of LSTM limits the inputs of its gates
+and not the input of h, as in ONNX Runtime.
 
 | types | element types |
 |---|---|
@@ -102,8 +102,8 @@ def _describe_set(dtypes: Dtypes) -> str:
         if dtypes < group and len(missing) <= 2 < len(dtypes):
             return f"{name} but {', '.join(sorted(missing))}"
     covered = [name for name, group in _GROUPS.items() if group <= dtypes]
-    rest = dtypes - frozenset().union(*(_GROUPS[name] for name in covered[:1]))
-    return ", ".join([*covered[:1], *sorted(rest)])
+    ungrouped = dtypes - frozenset().union(*(_GROUPS[name] for name in covered[:1]))
+    return ", ".join([*covered[:1], *sorted(ungrouped)])
 
 
 def format_index() -> str:

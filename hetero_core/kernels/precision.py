@@ -47,7 +47,7 @@ def widen(x: Array) -> Array:
 
 
 def narrow(x: Array, dtype: Any) -> Array:
-    """Returns the array in `dtype`, the same object when it has it already."""
+    """Returns the array in `dtype`; the same object if it already has that type."""
     return x if x.dtype == dtype else x.astype(dtype)
 
 
@@ -72,7 +72,7 @@ def normalize_axes(axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
 
 
 def compute_halves(function: Callable[..., Any], outputs: tuple[int, ...]) -> Callable[..., Any]:
-    """Returns a kernel that takes float16 for float32 and rounds these of its outputs to it, if any input has that type.
+    """Returns a kernel that computes float16 inputs in float32, and then rounds the outputs at these positions to float16.
 
     ONNX Runtime runs an operator that it has in float32 alone between two Casts; this is the same arithmetic.
     """

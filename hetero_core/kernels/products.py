@@ -1,4 +1,4 @@
-"""Products of matrices whose digits do not depend on the threads of BLAS: long sums are made in pieces, one after the other.
+"""Products of matrices whose digits do not depend on the threads of BLAS: long sums are computed in pieces, one after the other.
 
 OpenBLAS cuts sums of more than 320 float32, or 128 float64, into pieces whose length depends on the number of threads.
 """
@@ -14,14 +14,14 @@ _PIECE_BYTES = 1024
 
 
 def cut_sum(depth: int, itemsize: int) -> list[slice]:
-    """Returns the pieces of sums of `depth` products, of nearly one length; one for sums that BLAS does not cut."""
+    """Returns the slices into which a sum of `depth` products is cut, of nearly equal length; one slice if BLAS does not cut it."""
     pieces = max(1, -(-depth * itemsize // _PIECE_BYTES))
     size = -(-depth // pieces)
     return [slice(begin, min(begin + size, depth)) for begin in range(0, max(depth, 1), max(size, 1))]
 
 
 def multiply(xp: Namespace, a: Array, b: Array) -> Array:
-    """Returns `xp.matmul(a, b)`, a fresh array. NumPy's sums of floats are made in pieces."""
+    """Returns `xp.matmul(a, b)` as a fresh array. With NumPy, sums of floats are computed in pieces."""
     pieces = cut_sum(a.shape[-1], a.dtype.itemsize)
     if xp is not np or len(pieces) == 1 or a.dtype.kind not in "fc":
         return xp.matmul(a, b)

@@ -1,9 +1,9 @@
-"""A graph compiled into bound steps: what an array device loads.
+"""Compiles a graph into bound steps, which an array device loads and runs.
 
-`compile_program` binds once what does not change: constants (converted to the device's memory, or kept on the host where a kernel
-wants them there), attributes, the order, the last use of each value. `Program.run` then only calls kernels. Shape-only arithmetic
-stays on the host; every other change of memory is an explicit transfer step. The bodies of If, Loop, Scan and SequenceMap are
-programs, too.
+`compile_program` does once what is the same in all runs: it converts constants to the device's memory (or keeps them on the host where a
+kernel wants them there), binds attributes, and fixes the order and the last use of each value. `Program.run` then only calls kernels.
+Shape-only arithmetic stays on the host; every other change of memory is an explicit transfer step. The bodies of If, Loop, Scan and
+SequenceMap are programs, too.
 """
 
 from __future__ import annotations

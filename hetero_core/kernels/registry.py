@@ -1,11 +1,11 @@
-"""Kernels and the toolkit's table of them: what a kernel's author declares, and why a node has no kernel.
+"""Declares kernels into tables, and tells why a node has no kernel.
 
-A kernel is one function. Its first parameter is `xp`, the array namespace (NumPy, CuPy or one like them); then come the ONNX inputs
-by position, absent ones as None; ONNX attributes are keyword-only and carry the spec's defaults. It returns one array or a tuple,
-and never writes into its inputs; its result may share their memory. `find_refusal` reads the same record that runs the node, so
-that a claim and its execution cannot drift. The record is the only place that says anything about an operator: a new one is one
-function in one file of `operators/`. Such a file is imported on the first question about one of its operators. A device with kernels of
-its own declares them into a `KernelTable`; its claims follow in the same way. Imports no array library at its head.
+A kernel is one function. Its first parameter is `xp`, the array namespace (NumPy, CuPy or one like them); then come the ONNX inputs by
+position, absent ones as None; ONNX attributes are keyword-only and carry the spec's defaults. It returns one array or a tuple, and never
+writes into its inputs; its result may share their memory. `find_refusal` reads the same record that runs the node, so that a claim and
+its execution cannot drift. The record is the only place that says anything about an operator: a new one is one function in one file of
+`operators/`. Such a file is imported on the first question about one of its operators. A device with kernels of its own declares them
+into a `KernelTable`; its claims follow in the same way. Imports no array library at its head.
 """
 
 from __future__ import annotations
@@ -51,23 +51,22 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @record(frozen=True, slots=True)
 class Declaration:
-    """The author's statement about a kernel; written above the function as `@kernel(op_type, since=..., dtypes=...)`, it registers it.
+    """The declaration of a kernel. `@kernel(op_type, since=..., dtypes=...)` above a function registers it.
 
-    `since` are the since-versions for which the function is right. `dtypes` holds one set per input, the last one serves all further
-    inputs. `host` are positions of inputs that stay in host memory as NumPy arrays; `choices` limits attribute values; `bodies` are
-    attributes that arrive as callables; `outputs` is the largest number of outputs, None for any. A kernel that `reads_shapes` looks at
-    its inputs' shapes only, so it runs on the host wherever they are; one that `runs_on_host` is always called with NumPy, on copies in
-    host memory. `refuse` gives the reason for what the other fields cannot say. One that `counts_outputs` is told in a keyword
-    `output_count` how many outputs are wanted. One that `takes_maps` allows dicts, whose values have the input's dtypes.
-    `prepare(xp, input_types, **attributes)` makes, once for each bound node, what the function gets as `prepared`; the attributes are
-    those of its signature, and a ValueError of it is the reason why the node is refused. `count_bytes(*inputs, **attributes)` says how
-    many bytes a run makes; an operator has it if values or attributes, and not shapes alone, decide (`sizes`). `unread` are attributes,
-    with their defaults, that these versions have and no result depends on; the function is not given them. `without` are attributes of
-    the function that these versions do not have. With `halves`, float16 is taken wherever float32 is: the function gets float32, and the
-    outputs at these positions are rounded to float16. `shared` are attributes, with their
-    defaults, that several operators have in common; the function takes them in its ** parameter. `largest` is how many bytes one tensor
-    of the node may have, its inputs and outputs; a size that is open when the node is claimed is checked when it runs. `table` is where
-    the kernel belongs, None for the toolkit's own.
+    `since` lists the since-versions for which the function is right. `dtypes` holds one set per input; the last one serves all further
+    inputs. `host` lists the positions of inputs that stay in host memory as NumPy arrays. `choices` limits attribute values. `bodies`
+    names attributes that arrive as callables. `outputs` is the largest number of outputs, None for any; with `counts_outputs` the
+    function gets the number of requested outputs as `output_count`. With `reads_shapes` the kernel reads only shapes of its inputs, so it
+    runs on the host wherever they are; with `runs_on_host` it is always called with NumPy, on copies in host memory. `takes_maps` allows
+    dicts, whose values have the input's dtypes. `refuse` returns a reason for refusals that the other fields cannot express.
+    `prepare(xp, input_types, **attributes)` runs once for each bound node; the function gets its result as `prepared`. The attributes are
+    then those of its signature, and a ValueError that it raises is the reason for a refusal. `count_bytes(*inputs, **attributes)` returns
+    how many bytes a run makes; it is needed if values or attributes decide, not shapes alone (`sizes`). `unread` maps attributes that
+    these versions have, but no result depends on, to their defaults; the function does not get them. `without` lists attributes of the
+    function that these versions lack. `shared` maps attributes that several operators have in common to their defaults; the function
+    takes them in its ** parameter. With `halves`, float16 is allowed wherever float32 is: the function gets float32, and the outputs at
+    these positions are rounded to float16. `largest` is the number of bytes that one input or output may have; a size that is open in the
+    query is checked in the run. `table` is the table of the kernel, None for the toolkit's own.
     """
 
     op_type: str
@@ -101,7 +100,7 @@ class Declaration:
         return function
 
     def complete(self, function: Callable[..., Any]) -> Kernel:
-        """Returns the kernel that the function is, with what its signature says."""
+        """Returns the kernel of a function, with the attributes and inputs that its signature declares."""
         attributes, required, limits = _read_signature(function)
         if self.prepare is not None:
             assert required == ("prepared",), f"{self.op_type}: the attributes belong to what prepares them"
@@ -138,7 +137,7 @@ _DECLARED = tuple(declared.name for declared in fields(Declaration))
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Kernel(Declaration):
-    """One function and what it is right for: what its author declared, and what its signature says of attributes and inputs."""
+    """A kernel's function with its declaration, and with the attributes and inputs that its signature declares."""
 
     function: Callable[..., Any]
     attributes: Mapping[str, Any]
@@ -346,12 +345,12 @@ def _refuse_sizes(
 
 
 def explain_size(node: Node, name: str, nbytes: int, largest: int) -> str:
-    """Returns why a kernel does not take a value of so many bytes."""
+    """Returns the reason why a kernel does not take a value of so many bytes."""
     return f"value '{name}' of {node.operator} has {nbytes} bytes; implemented: {largest} at most"
 
 
 def refuse_type(value_type: ValueType, allowed: Dtypes, *, takes_maps: bool = False) -> str | None:
-    """Returns what is wrong with a value of this type ("has dtype string"), None when its elements are allowed or unknown."""
+    """Returns the reason why a value of this type is refused ("has dtype string"); None when its elements are allowed or unknown."""
     if isinstance(value_type, MapType):
         return refuse_type(value_type.value, allowed) if takes_maps else "is a map"
     if isinstance(value_type, TensorType):

@@ -19,7 +19,7 @@ Resolve = Callable[[Array, int], tuple[Array, Array | None]]
 
 
 def count_inside(xp: Namespace, sizes: tuple[int, ...]) -> Resolve:
-    """Returns the resolution that reads zero outside of the tensor."""
+    """Returns a `Resolve` function with which positions outside of the tensor read zero."""
 
     def resolve(positions: Array, axis: int) -> tuple[Array, Array]:
         inside = (positions >= 0) & (positions < sizes[axis])

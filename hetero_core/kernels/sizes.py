@@ -1,10 +1,9 @@
-"""Room for a result before it is made: how many bytes a node is about to make.
+"""Estimates how many bytes a node is about to make, and asks the limits of the run for them before the kernel is called.
 
-An operator whose kernel declares `count_bytes` answers by it: the values of its inputs, its attributes or what it makes on the way
-decide. For any other operator the bytes follow from the shapes of its inputs, by type inference; ONNX's own with a single input make
-as many elements at most, so they are not asked. What is made is counted afterwards. So are the trips of a Loop, each node of a body by
-itself. Sums are Python's integers, which do not overflow. Inputs that do not fit together count nothing: the kernel, called next, says
-what is wrong.
+An operator whose kernel declares `count_bytes` answers by it: values of inputs, attributes or intermediate results decide. For any other
+operator the bytes follow from the shapes of its inputs, by type inference. Operators of ONNX with a single input make at most as many
+elements as they read, so they are not asked. Results are counted after each node, also within each trip of a Loop. Sums are Python's
+integers, which do not overflow. Inputs that do not fit together count nothing: the kernel, called next, reports the error.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def product(sizes: Iterable[Any]) -> int:
 
 
 def broadcast_sizes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the common shape; where shapes do not agree the larger size. NumPy's own function refuses what no array could be."""
+    """Returns the common shape; where shapes do not agree, the larger size. NumPy's own function refuses shapes that are too large."""
     rank = max(map(len, shapes), default=0)
     padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
     return tuple(0 if 0 in sizes else max(sizes) for sizes in zip(*padded, strict=True))
@@ -94,7 +93,7 @@ def _count_bytes(value_type: ValueType | None) -> int:
 
 
 def require_room(limits: RunLimits, node: Node, inputs: Sequence[Any], *, table: KernelTable = TOOLKIT) -> None:
-    """Says that a node begins, and asks for the room of its results. To be called before each node of a run that has limits.
+    """Records that a node begins and asks for the room of its results; called before each node of a run that has limits.
 
     `table` has the kernel that runs the node, whose `count_bytes` is asked.
 

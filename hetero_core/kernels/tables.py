@@ -1,6 +1,6 @@
-"""Tables of kernels: (domain, operator, since-version) -> the kernel. The toolkit has one, and a device with kernels of its own another.
+"""Tables of kernels by domain, operator and since-version. The toolkit has one; a device with kernels of its own has another.
 
-`registry` declares kernels into a table and says why a node has none in it. Imports no array library.
+`registry` declares kernels into a table, and tells why a table has none for a node. Imports no array library.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Key = tuple[str, str, int]
 
 
 class Declared(Protocol):
-    """A declaration with its function, whose kernel is made when it is first asked for."""
+    """A declaration with its function; the kernel is made from both when it is first read."""
 
     @property
     def kernel(self) -> Kernel:
@@ -49,17 +49,17 @@ class KernelTable:
         return None if self._base is None else self._base.find(node)
 
     def read(self) -> Mapping[Key, Kernel]:
-        """Returns every kernel, that of the base where this table has none, sorted by domain, operator and version."""
+        """Returns every kernel, sorted by domain, operator and version; those of the base fill what this table lacks."""
         below = {} if self._base is None else self._base.read()
         return dict(sorted({**below, **{key: declared.kernel for key, declared in self.entries.items()}}.items()))
 
     def explain_missing(self, node: Node) -> str:
-        """Returns why there is no kernel for a node: its version, or its operator, with the near ones."""
+        """Returns why there is no kernel for a node: its version or its operator is missing; names the near ones."""
         name = f"{node.domain}:{node.op_type}" if node.domain else node.op_type
         keys = list(self.read())
         versions = [version for domain, op_type, version in keys if (domain, op_type) == (node.domain, node.op_type)]
         if versions:
-            known = ", ".join(str(version) for version in versions)
-            return f"{name}-{node.since_version} has no kernel; there are kernels for version {known}"
+            listed = ", ".join(str(version) for version in versions)
+            return f"{name}-{node.since_version} has no kernel; there are kernels for version {listed}"
         others = [op_type for domain, op_type, _ in keys if domain == node.domain]
         return f"operator {name} has no kernel{suggest(node.op_type, others)}"

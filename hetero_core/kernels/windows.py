@@ -25,8 +25,8 @@ POOLING: Mapping[str, Any] = {"shared": {**SLIDING, "ceil_mode": 0}, "choices": 
 class Windows:
     """Windows over the spatial axes of one tensor; every tuple has one entry per spatial axis.
 
-    `pads` holds (begin, end); `reach` is what an output of that size touches, counted from the padded begin: it passes the padded
-    end when the last window hangs over (ceil_mode).
+    `pads` holds (begin, end). `reach` is the length that the windows touch, counted from the padded begin; it passes the padded end when
+    the last window hangs over (ceil_mode).
     """
 
     sizes: tuple[int, ...]
@@ -61,7 +61,7 @@ class Windows:
             )
 
     def pad(self, xp: Namespace, x: Array, value: float) -> Array:
-        """Returns x (batch, channels, *sizes) with its border filled, so that every slice fits; x itself when nothing is to do."""
+        """Returns x (batch, channels, *sizes) with its border filled, so that every slice fits; x itself if it needs no border."""
         widths = [(0, 0), (0, 0)]
         for size, (begin, _), reach in zip(self.sizes, self.pads, self.reach, strict=True):
             widths.append((begin, max(reach - begin - size, 0)))
@@ -130,7 +130,7 @@ def resolve_pads(
 
 
 def count_slid(x: Array, kernel: tuple[int, ...], channels: int, **attributes: Any) -> int:
-    """Returns how many elements windows over x (batch, channels, *sizes) make, or how many the padded x has where that is more."""
+    """Returns the number of elements that windows over x (batch, channels, *sizes) make, or that the padded x has if that is more."""
     geometry = {name: value for name, value in attributes.items() if name in POOLING["shared"]}
     windows = lay_windows(tuple(x.shape[2:]), kernel, **geometry)
     padded = prod(size + begin + end for size, (begin, end) in zip(windows.sizes, windows.pads, strict=True))

@@ -7,7 +7,7 @@ does not know are left to the devices. Operators without a schema are their auth
 from __future__ import annotations
 
 from hetero_core.errors import InvalidNetworkError
-from hetero_core.network.attributes import KIND_NAMES, kind_of_value
+from hetero_core.network.attributes import KIND_NAMES, LISTS, kind_of_value
 from hetero_core.network.graph import Node
 from hetero_core.network.schemas import find_schema
 
@@ -34,9 +34,9 @@ def check_arity(node: Node) -> None:
     for name, value in node.attributes.items():
         kind, expected = kind_of_value(value), demands.kinds.get(name)
         # An empty list does not say of what.
-        if expected is not None and kind not in (0, expected):
+        if expected is not None and kind != expected and (kind or expected not in LISTS):
             raise InvalidNetworkError(
-                f"attribute '{name}' of node {node.label} is {KIND_NAMES.get(kind, 'of no kind')}; its operator takes "
+                f"attribute '{name}' of node {node.label} is {KIND_NAMES.get(kind, 'an empty list')}; its operator takes "
                 f"{KIND_NAMES.get(expected, 'another kind')}. Correct it, or export the model again."
             )
     for name in demands.required:

@@ -14,7 +14,7 @@ from hetero_core.errors import AffinityError, InvalidNetworkError
 from hetero_core.limits import ReadBudget
 from hetero_core.network.affinity import AFFINITY_KEY, PLAIN_AFFINITY_KEY
 from hetero_core.network.arity import check_arity
-from hetero_core.network.attributes import GRAPH, read_attribute
+from hetero_core.network.attributes import GRAPH, SPARSE_TENSOR, TENSOR, read_attribute
 from hetero_core.network.declarations import Contradiction
 from hetero_core.network.graph import EMPTY, Graph, Node
 from hetero_core.network.hints import drop_shape
@@ -244,6 +244,11 @@ class GraphReader:
             )
         value = scope.value(proto.output[0])
         attribute = proto.attribute[0]
+        expected = {"value": TENSOR, "sparse_value": SPARSE_TENSOR}.get(attribute.name, attribute.type)
+        if attribute.type not in (expected, 0):  # files of 2017 state no kind
+            raise InvalidNetworkError(
+                f"{owner} has the attribute '{attribute.name}' of another kind than its name says; correct its type."
+            )
         if attribute.name == "sparse_value" and not attribute.ref_attr_name:
             self._add_initializer(
                 draft, value, read_sparse_tensor(attribute.sparse_tensor, self._weights, owner, budget=self._budget)

@@ -34,27 +34,33 @@ def infer_plainly(network: Network) -> dict[str, ValueType] | None:
     types: dict[str, ValueType] = {spec.name: spec.type for spec in network.inputs}
     types.update((name, constant.type) for name, constant in constants.items())
     for node in network.nodes:
-        since, rule = _RULES.get(node.op_type, _NO_RULE)
-        second = _SECOND.get((node.op_type, len(node.outputs)))
-        if node.domain or node.since_version < since or not node.outputs or not node.outputs[0]:
+        inferred = infer_plain_node(node, types, constants)
+        if inferred is None:
             return None
-        if second is None and len(node.outputs) != 1:
+        types.update(inferred)
+    return types if all(says_no_more(known, types.get(name)) for name, known in network.types.items()) else None
+
+
+def infer_plain_node(node: Node, types: Mapping[str, ValueType], constants: Constants) -> dict[str, ValueType] | None:
+    """Returns the types of the outputs of a node whose inputs have these types; None where onnx has to be asked."""
+    since, rule = _RULES.get(node.op_type, _NO_RULE)
+    second = _SECOND.get((node.op_type, len(node.outputs)))
+    if node.domain or node.since_version < since or not node.outputs or not node.outputs[0]:
+        return None
+    if second is None and len(node.outputs) != 1:
+        return None
+    inputs: Inputs = []
+    for value in node.inputs:
+        value_type = types.get(value)
+        if not isinstance(value_type, TensorType) or value_type.dtype is None or value_type.shape is None:
             return None
-        inputs: Inputs = []
-        for value in node.inputs:
-            value_type = types.get(value)
-            if not isinstance(value_type, TensorType) or value_type.dtype is None or value_type.shape is None:
-                return None
-            inputs.append(value_type)
-        inferred = rule(node, inputs, constants)
-        if inferred is None or not _is_complete(inferred.shape):
-            return None
-        types[node.outputs[0]] = inferred
-        if second is not None and node.since_version < second[0]:
-            return None
-        if second is not None and node.outputs[1]:
-            types[node.outputs[1]] = TensorType(second[1], inferred.shape)
-    return types if all(_says_no_more(known, types.get(name)) for name, known in network.types.items()) else None
+        inputs.append(value_type)
+    inferred = rule(node, inputs, constants)
+    if inferred is None or not _is_complete(inferred.shape) or (second is not None and node.since_version < second[0]):
+        return None
+    if second is None or not node.outputs[1]:
+        return {node.outputs[0]: inferred}
+    return {node.outputs[0]: inferred, node.outputs[1]: TensorType(second[1], inferred.shape)}
 
 
 def _is_complete(shape: Shape | None) -> bool:
@@ -63,7 +69,8 @@ def _is_complete(shape: Shape | None) -> bool:
     return all(isinstance(size, str) or (size is not None and 0 <= size < _LARGEST_SIZE) for size in shape)
 
 
-def _says_no_more(declared: ValueType, inferred: ValueType | None) -> bool:
+def says_no_more(declared: ValueType, inferred: ValueType | None) -> bool:
+    """Says whether a declaration agrees with an inferred type and adds nothing to it."""
     return inferred is not None and (declared is inferred or merge_types(declared, inferred) == inferred)
 
 

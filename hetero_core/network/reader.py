@@ -19,6 +19,7 @@ from hetero_core.cyclic_garbage import pause_cycle_collection
 from hetero_core.errors import InvalidNetworkError, NetworkNotFoundError, NetworkReadError
 from hetero_core.limits import ReadBudget, ReadLimits
 from hetero_core.network.assembly import GraphReader
+from hetero_core.network.blocked_channels import BLOCKED_DOMAIN, restore_channels
 from hetero_core.network.border import BORDER_KEY, Border, border_of_json, list_defaults
 from hetero_core.network.declarations import NO_DECLARATIONS, Declarations
 from hetero_core.network.file_spans import hold_file
@@ -183,6 +184,8 @@ def assemble_network(
     opsets = read_opsets(model.opset_import, "the model")
     reader = GraphReader(model, weights, payloads, budget)
     graph, pins = reader.read_root(opsets)
+    if BLOCKED_DOMAIN in opsets:
+        graph = restore_channels(graph, opsets.get("", 1))
     metadata = {entry.key: entry.value for entry in model.metadata_props}
     check_text(*metadata, *metadata.values())
     text = metadata.pop(BORDER_KEY, "{}")

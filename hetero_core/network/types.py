@@ -86,7 +86,7 @@ def has_known_element(value_type: ValueType | None) -> bool:
 
 @record(frozen=True, slots=True)
 class ValueSpec:
-    """A named value at the border of a network or a part: its type and the memory that it lives in."""
+    """The name, type and memory of a value at the border of a network or of a part."""
 
     name: str
     type: ValueType

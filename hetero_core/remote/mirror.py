@@ -14,12 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
+from hetero_core import hookspecs
 from hetero_core.blobs.trust import are_imports_trusted
 from hetero_core.contract import CancelToken, ConfigKey, Executable, Payload, QueryResult, RunContext
 from hetero_core.devices.config import MEMORY_LIMIT_KEY, STANDARD_KEYS
+from hetero_core.devices.installed import find_core_version
 from hetero_core.devices.processors import count_processors
 from hetero_core.devices.threads import unshare_threads
-from hetero_core.errors import DeviceCrashedError
+from hetero_core.errors import DeviceCrashedError, DeviceUnavailableError
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.network.writer import pack_network
@@ -89,21 +91,26 @@ class Description:
     metrics: tuple[str, ...]
     full_name: str
     exports: bool
-    core_version: str
-    api: tuple[int, ...]
     versions: Mapping[str, str]
 
 
-def describe_remote(carrier: Carrier) -> Description:
-    """Asks a host for the description of its device."""
+def describe_remote(carrier: Carrier, where: str) -> Description:
+    """Asks a host for the description of its device; `where` names both in messages.
+
+    Raises: DeviceUnavailableError where the host has another hetero-core, before anything else of the answer is read.
+    """
     fields, _ = call_again(lambda: carrier.call("describe"))
+    theirs, ours = (fields["core"], tuple(fields["api"])), (find_core_version(), hookspecs.API)
+    if theirs != ours:
+        raise DeviceUnavailableError(
+            f"{where} has hetero-core {theirs[0]} with API {theirs[1]}; here it is {ours[0]} with API {ours[1]}; install the same "
+            "version in both environments"
+        )
     keys = {
         name: ConfigKey(_TYPES[kind], default, doc, tuple(choices), runtime, False, least, tuple(words))
         for name, (kind, default, doc, choices, runtime, least, words) in fields["keys"].items()
     }
-    return Description(
-        keys, fields["metrics"], fields["full_name"], fields["exports"], fields["core"], tuple(fields["api"]), fields["versions"]
-    )
+    return Description(keys, fields["metrics"], fields["full_name"], fields["exports"], fields["versions"])
 
 
 def select_config(config: Mapping[str, Any], keys: Mapping[str, ConfigKey]) -> dict[str, Any]:
@@ -184,8 +191,14 @@ class RemoteExecutable(Executable):
             loaded = self.find_number(context.token)
         if state.session is None or state.loaded != loaded:
             state.session, state.loaded = self._carrier.open_session(loaded[1], self.outputs, context.token), loaded
-        outputs: tuple[Any, ...] = state.session.run(inputs, context)
-        return outputs
+        session: Session = state.session
+        try:
+            return session.run(inputs, context)
+        except BaseException:
+            # An interrupt, or a lost answer: what the far end has of this run is not known, and it may still be under way there.
+            state.session = None
+            session.close()
+            raise
 
     def metrics(self) -> Mapping[str, Any]:
         """The metrics of the network at its host, asked for when they are read."""

@@ -9,10 +9,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from hetero_core import hookspecs
 from hetero_core.contract import CancelToken
-from hetero_core.devices.installed import find_core_version
-from hetero_core.errors import DeviceCrashedError, DeviceUnavailableError
+from hetero_core.errors import DeviceCrashedError
 from hetero_core.network.types import ValueSpec
 from hetero_core.remote.mirror import Description, Session, describe_remote
 
@@ -79,13 +77,7 @@ class Succession(Generic[AnyLink]):
         Raises: DeviceUnavailableError where the host has another hetero-core; what the host raises.
         """
         if self._description is None:
-            description = describe_remote(self)
-            if description.core_version != find_core_version() or description.api != hookspecs.API:
-                raise DeviceUnavailableError(
-                    f"device {self._device} {self.place} has hetero-core {description.core_version} with API {description.api}; "
-                    f"here it is {find_core_version()} with API {hookspecs.API}; install the same version in both environments"
-                )
-            self._description = description
+            self._description = describe_remote(self, f"device {self._device} {self.place}")
         return self._description
 
     def find_link(self) -> AnyLink:

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 
 
 class DeviceTensor:
-    """A tensor in the memory of a device. `array` is the device's own; of an output it is valid until the next run of its request.
+    """A tensor in the memory of a device. `array` is the device's own array; that of an output is valid until the next run of its
+    request.
 
-    `place` is the memory as all plugins know it: two that name theirs alike do not understand each other's arrays.
+    `place` identifies the memory across plugins, because two plugins may use one name for memories that do not understand each other's
+    arrays.
     """
 
     def __init__(self, network: ExecutableNetwork, spec: ValueSpec) -> None:
@@ -42,10 +44,10 @@ class DeviceTensor:
 
     @classmethod
     def create(cls, network: ExecutableNetwork, name: str, value: Any = None) -> DeviceTensor:
-        """Returns a tensor for an input or output of a loaded network, with `value` written to it; of a device that is made of others, in
-        the memory of the part that reads or makes it.
+        """Returns a tensor for an input or output of a loaded network, with `value` written to it. On a device composed of devices, it
+        lies in the memory of the part that reads or makes the value.
 
-        Raises: InputNameError for a name that the network does not have, or whose values lie in the host's memory; as `write`.
+        Raises: InputNameError for a name that the network does not have, and for a value in the host's memory; errors of `write`.
         """
         from hetero_core.runtime.door import find_spec
 
@@ -64,7 +66,7 @@ class DeviceTensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the value that was written last, by `write` or by a run."""
+        """The shape of the last value that `write` or a run put here."""
         return tuple(self._require().shape)
 
     @property
@@ -89,7 +91,7 @@ class DeviceTensor:
         return self.array
 
     def keep(self, array: Any) -> None:
-        """Takes an array that a run has made in its memory."""
+        """Stores an array that a run has made in this tensor's memory; copies nothing."""
         self.array, self._is_own = array, False
 
     def read(self) -> np.ndarray[Any, Any]:
@@ -103,7 +105,7 @@ class DeviceTensor:
         return self.array
 
     def require_memory(self, spec: ValueSpec, where: str) -> DeviceTensor:
-        """Returns itself, if it lies in the memory of this spec. Raises: InputTypeError."""
+        """Returns this tensor, after a check that it lies in the memory of this spec. Raises: InputTypeError."""
         if spec.memory != self.memory:
             raise InputTypeError(f"{where}: expected an array in {spec.memory}, got a tensor in {self.memory}; give tensor.read()")
         return self

@@ -234,7 +234,7 @@ class ExecutableNetwork:
             raise self.blame_device(error) from error.__cause__ if isinstance(error, HeteroError) else error
 
     def run_measured(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        """Does the same as `run_host` and records when the device began and when it was done."""
+        """Runs the device as `run_host` does, and records when it began and when it was done."""
         profile = context.profile
         assert profile is not None, "a network that measures runs with a profile"
         profile.begin_run()
@@ -257,7 +257,7 @@ class ExecutableNetwork:
     def check_outputs(self, outputs: Any, context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs of a device after a check that their number and types are those of the network.
 
-        Raises: PluginError that names the plugin; MemoryLimitError where a device that does not count has made too much.
+        Raises: PluginError that names the plugin; MemoryLimitError if the outputs of a device that does not count bytes exceed the limit.
         """
         if type(outputs) is CheckedOutputs:
             return tuple(outputs)
@@ -294,7 +294,7 @@ class ExecutableNetwork:
         write_exported(self.name, *self.pack(), target)
 
     def pack(self) -> tuple[BlobHeader, Payload]:
-        """Returns what an exported blob consists of. Raises: NotImplementedByDeviceError, ClosedError."""
+        """Returns the header and the content of an exported blob. Raises: NotImplementedByDeviceError, ClosedError."""
         from hetero_core.runtime.exported import make_header  # as above
 
         self._require_open()

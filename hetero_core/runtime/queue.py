@@ -69,8 +69,8 @@ class AsyncInferQueue:
     def set_callback(self, callback: QueueCallback | None) -> None:
         """Sets the function that is called with the request and its userdata after each run that succeeded.
 
-        It is not called for a failed run: `wait_all` raises that error, with the run's userdata in a note. It also raises what the function
-        raises.
+        It is not called for a failed run: `wait_all` raises the error of that run, with its userdata in a note. `wait_all` also raises an
+        error of the callback itself.
 
         Raises: RequestBusyError while a request runs.
         """

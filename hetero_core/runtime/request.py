@@ -69,7 +69,7 @@ class InferRequest:
         return run.outputs
 
     def infer_in_time(self, inputs: Any) -> Run:
-        """Runs a network with DEADLINE on a thread that can be given up, and returns the ended run. Raises: as `infer` does."""
+        """Runs a network with DEADLINE on a thread that can be abandoned, and returns the ended run. Raises: as `infer` does."""
         run = self._begin(inputs)
         try:
             self._start_work(run)

@@ -1,7 +1,6 @@
 """The cases of the ONNX backend suite: models with inputs and the outputs that the standard expects.
 
-Everything is made when it is asked for. Nothing is downloaded, nothing is written.
-Imports onnx and NumPy only inside functions.
+Cases are built on demand. Nothing is downloaded, nothing is written to disk. Imports onnx and NumPy only inside functions.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ RANDOM_OPERATORS = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "Rando
 
 
 def iterate_backend_cases(pattern: str = "", *, kinds: Sequence[str] = KINDS) -> Iterator[BackendCase]:
-    """Yields the cases whose name the regular expression `pattern` finds, kind by kind, sorted by name. The first takes 2 s."""
+    """Yields the cases whose name the regular expression `pattern` finds, kind by kind, sorted by name. The first case takes 2 s."""
     search = re.compile(pattern).search
     makers = {"node": _node_case, "real": _light_case}
     for kind in kinds:

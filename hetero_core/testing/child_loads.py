@@ -1,4 +1,4 @@
-"""A load in a process of its own, for tests of the memory that it takes."""
+"""Loads a model in a child process, for tests of the memory that a load takes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ print(json.dumps(answer))
 
 @dataclass(frozen=True)
 class ChildLoad:
-    """The result of a load and a run on float32 ones: outputs as lists, an error's type and text, the most MiB that were resident."""
+    """The result of a load and of one run on float32 ones: the outputs as lists, type and text of an error, and the peak of resident
+    memory in MiB.
+    """
 
     outputs: dict[str, Any]
     error: str

@@ -53,12 +53,11 @@ def max_absolute_difference(actual: Any, expected: Any) -> float:
 
 
 def describe_mismatch(actual: Any, expected: Any, *, rtol: float | None = None, name: str = "output") -> str | None:
-    """Returns a line that says where `actual` first leaves `expected`, or None where they agree.
+    """Returns a line that says where `actual` first differs from `expected`, or None where they agree.
 
-    Two arrays agree when shape and element type are the same and their `max_relative_difference` is at most `rtol`; None takes the
-    tolerance of the expected element type. Integers, bools and strings must be equal whatever `rtol` is. Sequences and maps agree
-    item by item; a list and a tuple are both sequences. `name` stands at the head of the text, with the place inside:
-    "output[1]['key']".
+    Two arrays agree when shape and element type are the same and their `max_relative_difference` is at most `rtol`; None means the
+    tolerance of the expected element type. Integers, bools and strings must be equal whatever `rtol` is. Sequences and maps agree item by
+    item; a list and a tuple are both sequences. `name` stands at the head of the text, with the place inside: "output[1]['key']".
     """
     if expected is None or actual is None:
         return None if expected is actual else f"{name}: expected {_kind(expected)}, got {_kind(actual)}"

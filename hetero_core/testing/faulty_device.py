@@ -1,9 +1,9 @@
-"""A device that fails on purpose, at one place and in one way, so that it can be seen what is made of it.
+"""A device that fails on purpose, at one place and in one way, for tests of what the core does then.
 
     plugin = FaultyPlugin(Fault("infer.raise", nth=3))
     core.register_plugin("FAULTY", plugin)
 
-What hangs is let go by `plugin.release()`; nothing hangs for longer than HANG_SECONDS.
+`plugin.release()` ends every call that hangs; no call hangs for longer than HANG_SECONDS.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ FAULTS: Mapping[str, str] = {
 
 @record(frozen=True, slots=True)
 class Fault:
-    """One entry of FAULTS; it happens at the nth call of its place, counted from 1, and at every later one."""
+    """One entry of FAULTS; it happens at the nth call of its place, counted from 1, and at every later call."""
 
     name: str = "none"
     nth: int = 1
@@ -72,11 +72,11 @@ class Fault:
 
 
 class InjectedError(OSError):
-    """The error of a faulty device; like a driver's, it is no error of hetero."""
+    """The error that a faulty device raises; like a driver's error, it is no HeteroError."""
 
 
 class FaultyPlugin:
-    """A plugin with `create_device`. `entered` is released each time a call begins to hang."""
+    """The plugin of a faulty device. `entered` is released each time a call begins to hang."""
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault
@@ -87,15 +87,15 @@ class FaultyPlugin:
 
     @hookimpl
     def create_device(self, name: str) -> object:
-        """Returns the device, unless that is where it fails."""
+        """Returns the device, unless the fault is here."""
         return None if self.meet("create") == "nothing" else FaultyDevice(self)
 
     def release(self) -> None:
-        """Lets go whatever hangs, now and later."""
+        """Ends all calls that hang; later ones do not hang either."""
         self._free.set()
 
     def meet(self, place: str) -> str:
-        """Returns what is to go wrong at this place now, empty where nothing is; raises and hangs by itself."""
+        """Returns the kind of the fault that this call must show, "" for none; raises the error or hangs itself."""
         with self._lock:
             self._calls[place] = self._calls.get(place, 0) + 1
             is_due = self._calls[place] >= self.fault.nth
@@ -111,39 +111,39 @@ class FaultyPlugin:
 
 
 class FaultyDevice(PlainDevice):
-    """PLAIN with a fault."""
+    """PLAIN with one fault."""
 
     def __init__(self, plugin: FaultyPlugin) -> None:
         self._plugin = plugin
 
     @hookimpl
     def query_network(self, device: DeviceName, network: Network) -> Any:
-        """Answers, or fails."""
+        """Returns PLAIN's answer, unless the fault is here."""
         return _spoil_answer(self._plugin.meet("query"), super().query_network(device, network))
 
     @hookimpl
     def load_network(self, device: DeviceName, network: Network) -> Any:
-        """Loads, or fails."""
+        """Returns a loaded network, unless the fault is here."""
         return _spoil_executable(self._plugin.meet("load"), self.make_executable(network))
 
     @hookimpl
     def export_network(self, executable: PlainExecutable) -> Any:
-        """Exports, or fails."""
+        """Returns PLAIN's payload, unless the fault is here."""
         return None if self._plugin.meet("export") == "nothing" else super().export_network(executable)
 
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload) -> Any:
-        """Imports, or fails."""
+        """Returns a loaded network, unless the fault is here."""
         return _spoil_executable(self._plugin.meet("import"), super().import_network(device, payload))
 
     @hookimpl
     def close_device(self) -> bool:
-        """Closes, or fails."""
+        """Returns True, unless the fault is here."""
         self._plugin.meet("close")
         return True
 
     def make_executable(self, network: Network) -> Executable:
-        """Returns an executable that may fail."""
+        """Returns an executable whose runs may fail."""
         return FaultyExecutable(network, self._plugin)
 
 
@@ -155,7 +155,7 @@ class FaultyExecutable(PlainExecutable):
         self._plugin = plugin
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> Any:
-        """Returns the outputs, or something else."""
+        """Returns the outputs, or wrong ones if the fault is here."""
         what = self._plugin.meet("infer")
         outputs = super().run(inputs, context)
         first, rest = outputs[0], outputs[1:]

@@ -1,6 +1,6 @@
-"""Formulas: what the small models compute, written down in float64 without any engine.
+"""Formulas of the small models: each computes a model's outputs in float64 without any engine.
 
-Each takes the arrays of the model by name, inputs and constants together, and returns the outputs by position.
+A formula takes the arrays of the model by name, inputs and constants together, and returns the outputs by position.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Arrays = Mapping[str, Any]
 
 
 def compute_if(values: Arrays) -> list[Any]:
-    """Source: the text of `models.if_model`."""
+    """Returns the outputs of `models.if_model`. Source: the model's text."""
     product = values["x"] @ values["weight"]
     hidden = np.where(product < 0, 0.1 * product, product)
     chosen = hidden + values["x"] if values["condition"] else np.tanh(hidden * values["scale"])
@@ -22,7 +22,7 @@ def compute_if(values: Arrays) -> list[Any]:
 
 
 def compute_loop(values: Arrays) -> list[Any]:
-    """Source: the text of `models.loop_model`."""
+    """Returns the outputs of `models.loop_model`. Source: the model's text."""
     state, means = values["x"], []
     for _ in range(int(values["trip_count"])):
         state = np.tanh(state @ values["weight"] - values["x"])
@@ -31,7 +31,9 @@ def compute_loop(values: Arrays) -> list[Any]:
 
 
 def compute_lstm(values: Arrays) -> list[Any]:
-    """Source: the text of `models.lstm_model`; ONNX LSTM-14, gates in the order input, output, forget, cell."""
+    """Returns the outputs of `models.lstm_model`. Source: ONNX LSTM-14 and the model's text; gates in the order input, output, forget,
+    cell.
+    """
     x, hidden = values["x"], values["recurrence"].shape[2]
     steps = np.zeros((x.shape[0], 2, x.shape[1], hidden))
     last_h, last_c = values["initial_h"].copy(), values["initial_c"].copy()
@@ -48,7 +50,7 @@ def compute_lstm(values: Arrays) -> list[Any]:
 
 
 def compute_dynamic_batch(values: Arrays) -> list[Any]:
-    """Source: the text of `models.dynamic_batch_model`."""
+    """Returns the outputs of `models.dynamic_batch_model`. Source: the model's text."""
     c1 = _convolve(values["images"], values["conv1_weight"], stride=1) + values["conv1_bias"][:, None, None]
     rows, channels, height, width = c1.shape
     p1 = np.maximum(c1, 0).reshape(rows, channels, height // 2, 2, width // 2, 2).max(axis=(3, 5))
@@ -57,7 +59,7 @@ def compute_dynamic_batch(values: Arrays) -> list[Any]:
 
 
 def compute_residual(values: Arrays) -> list[Any]:
-    """Source: the text of `models.residual_model`."""
+    """Returns the outputs of `models.residual_model`. Source: the model's text."""
     stem = np.maximum(_convolve(values["images"], values["stem_weight"], stride=1), 0)
     narrow = np.maximum(_normalize(_convolve(stem, values["left_weight"], stride=1), values), 0)
     right = _sigmoid(_convolve(stem, values["right_weight"], stride=1))

@@ -1,4 +1,4 @@
-"""Models of some kilobytes whose constants stand for much memory, for tests of what a load takes."""
+"""Models of some kilobytes whose constants take much memory once they are computed, for tests of the memory of a load."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def build_many_constants(count: int) -> tuple[bytes, float]:
-    """Returns a model that adds its input, one number, to `count` different constants of 1 MiB, and its output for 1."""
+    """Returns a model that adds `count` different constants of 1 MiB to its input, one number, and the output for the input 1."""
     import onnx  # heavy
     from onnx import helper, numpy_helper
 

@@ -1,4 +1,4 @@
-"""Writes networks node by node with seeded random weights: what the builders of testing models are made of."""
+"""Writes ONNX models node by node with seeded random weights; the builders of testing models use it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ OPSET = 17
 
 
 class NetworkWriter:
-    """A graph that grows. Every method returns the name of the value that it made; same calls, same model, to the bit."""
+    """A graph to which nodes are added. `add_` methods return the name of the value that they add; the same calls give the same model, to
+    the bit.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -32,7 +34,7 @@ class NetworkWriter:
         return name
 
     def add_output(self, value: str, shape: Sequence[int | str]) -> None:
-        """Makes a float32 value an output."""
+        """Declares a float32 value as an output."""
         import onnx  # only builders need it
 
         self._outputs.append(onnx.helper.make_tensor_value_info(value, 1, list(shape)))
@@ -72,7 +74,7 @@ class NetworkWriter:
         return self.add_constant(np.array(number, np.float32))
 
     def draw_weight(self, *shape: int, deviation: float | None = None, mean: float = 0.0) -> str:
-        """Adds random weights; without a deviation that of He: sqrt(2 / inputs of an output), inputs first for a matrix."""
+        """Adds random weights. The default deviation is He's: sqrt(2 / inputs of an output); a matrix has its inputs first."""
         import numpy as np  # only builders need it
 
         inputs = shape[0] if len(shape) == 2 else math.prod(shape[1:])
@@ -116,6 +118,6 @@ class NetworkWriter:
         return str(self.add_node("Reshape", x, self.add_numbers(*sizes)))
 
     def add_shapes(self, values: Mapping[str, Sequence[int | str]]) -> None:
-        """Makes several values outputs."""
+        """Declares several values as outputs."""
         for value, shape in values.items():
             self.add_output(value, shape)

@@ -10,7 +10,7 @@ VOCABULARY = 1000
 
 
 class Builder:
-    """Collects nodes and random weights of one model."""
+    """Collects nodes and random weights of one model. Methods that add something return the name of the new value."""
 
     def __init__(self, seed: int = 0) -> None:
         self._random = np.random.default_rng(seed)
@@ -19,12 +19,12 @@ class Builder:
         self._count = 0
 
     def weight(self, *shape: int) -> str:
-        """Returns the name of a new matrix or vector."""
+        """Adds a random matrix or vector."""
         scale = 1 / np.sqrt(shape[0]) if len(shape) > 1 else 1
         return self.constant((self._random.standard_normal(shape) * scale).astype(np.float32))
 
     def constant(self, array: object, dtype: type = np.int64) -> str:
-        """Returns the name of a new constant: an array as it is, else numbers of `dtype`."""
+        """Adds a constant: an array as it is, numbers as `dtype`."""
         self._count += 1
         name = f"constant_{self._count}"
         held = array if isinstance(array, np.ndarray) else np.array(array, dtype)
@@ -32,18 +32,18 @@ class Builder:
         return name
 
     def add(self, op_type: str, *inputs: str, name: str = "", **attributes: object) -> str:
-        """Returns the name of the result of a new node."""
+        """Adds a node with one output."""
         self._count += 1
         output = name or f"{op_type}_{self._count}"
         self._nodes.append(helper.make_node(op_type, inputs, [output], name=f"node_{self._count}", **attributes))
         return output
 
     def size(self, value: str, axis: int) -> str:
-        """Returns a size of a value, as a vector of one number."""
+        """Adds nodes that compute one size of a value, as a vector of one number."""
         return self.add("Gather", self.add("Shape", value), self.constant([axis]), axis=0)
 
     def reshape(self, value: str, *parts: str | int) -> str:
-        """Returns a value in a shape that is put together of numbers and computed sizes."""
+        """Adds a Reshape of a value to a shape of constant and computed sizes."""
         sizes = [part if isinstance(part, str) else self.constant([part]) for part in parts]
         return self.add("Reshape", value, self.add("Concat", *sizes, axis=0))
 
@@ -75,7 +75,7 @@ def _rotate(b: Builder, x: str, cos: str, sin: str, depth: int) -> str:
 
 
 def make_decoder(*, layers: int = 6, width: int = 512, heads: int = 8, key_heads: int = 2, longest: int = 1024) -> onnx.ModelProto:
-    """Returns a decoder: tokens and the keys and values of the past in, logits and those with the new ones behind out."""
+    """Returns a decoder. Inputs: tokens, past keys and values. Outputs: logits, and past keys and values with the new ones behind them."""
     b, depth, groups = Builder(), width // heads, heads // key_heads
     batch, steps = b.size("tokens", 0), b.size("tokens", 1)
     past = b.size("past_key_0", 2)
@@ -122,7 +122,7 @@ def make_decoder(*, layers: int = 6, width: int = 512, heads: int = 8, key_heads
 
 
 def make_encoder(*, layers: int = 6, width: int = 256, heads: int = 4, longest: int = 512) -> onnx.ModelProto:
-    """Returns an encoder of tokens and a mask of those that count; batch and length are open."""
+    """Returns an encoder of tokens and of a mask that marks the tokens that count; batch and length are open."""
     b, depth = Builder(), width // heads
     batch, length = b.size("tokens", 0), b.size("tokens", 1)
     positions = b.add("Range", b.constant(0), b.add("Squeeze", length, b.constant([0])), b.constant(1))

@@ -1,7 +1,7 @@
-"""PLAIN: a small device without a fault, on NumPy; the base of devices for tests that have one.
+"""PLAIN: a small correct device on NumPy, from which tests derive devices with one fault.
 
-It runs a handful of operators, exports and imports, records times and ends early when it is cancelled. Unlike the devices that are
-plugins it is a class to derive from: each step is a method.
+It runs a handful of operators, exports and imports, records times and ends early when it is cancelled. Unlike a plugin's device it is a
+class to derive from: each step is a method.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ FLOATS = ("float16", "float32", "float64")
 
 
 class PlainDevice:
-    """A device for tests: registered as an object, so that a test keeps hold of it."""
+    """A device for tests; a test registers the object itself, and so can read it."""
 
     @hookimpl
     def query_network(self, device: DeviceName, network: Network) -> QueryResult:
-        """Takes what `find_refusal` has nothing against."""
+        """Returns that the device takes every node that `find_refusal` does not refuse."""
         return query_by_transform(device, network, lambda same: same, self.find_refusal)
 
     @hookimpl
     def load_network(self, device: DeviceName, network: Network) -> Executable:
-        """Refuses what the query refuses."""
+        """Returns the loaded network. Raises: UnsupportedNodesError for nodes that the query refuses."""
         require_all_supported(device, network, self.query_network(device, network))
         return self.make_executable(network)
 
     @hookimpl
     def export_network(self, executable: PlainExecutable) -> Payload:
-        """The network itself."""
+        """Returns the network itself as the payload."""
         return Payload(pack_network(executable.network))
 
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload) -> Executable:
-        """The exported network, loaded."""
+        """Returns the exported network, loaded."""
         return self.load_network(device, unpack_network(payload.sections))
 
     def find_refusal(self, node: Node, network: Network) -> str | None:
-        """Returns why a node is refused, or None."""
+        """Returns the reason why a node is refused, or None."""
         if find_kernel(node) is None:
             return f"this device has no kernel for {node.operator}"
         types = [network.type_of(name) for name in node.reads]
@@ -74,7 +74,7 @@ class PlainDevice:
 
 
 def find_kernel(node: Node) -> Callable[..., Any] | None:
-    """Returns the function that computes a node."""
+    """Returns the function that computes a node, or None."""
     kernels = [
         kernel
         for (op_type, version), kernel in KERNELS.items()
@@ -84,7 +84,7 @@ def find_kernel(node: Node) -> Callable[..., Any] | None:
 
 
 class PlainExecutable(Executable):
-    """One kernel after another. Runs share nothing but constants."""
+    """A loaded network that runs one kernel after another. Runs share only constants."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
@@ -92,7 +92,7 @@ class PlainExecutable(Executable):
         self._constants = {name: constant.array for name, constant in network.initializers.items()}
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        """Returns the outputs."""
+        """Runs the network and returns its outputs."""
         values = {**self._constants, **{spec.name: value for spec, value in zip(self.inputs, inputs, strict=True)}}
         for node in self.network.nodes:
             if context.cancelled():

@@ -1,7 +1,7 @@
-"""A decoder and an encoder as language models are made of, small and with random weights: for states, for open lengths, for examples.
+"""A small decoder and a small encoder of a language model, with random weights; for tests of states and open lengths, and for examples.
 
 The decoder has GPT-2's order: tokens and positions are embedded; each layer has a norm, causal attention over past and present keys,
-another norm and two products with GELU between. Keys and values of the past are inputs, with those of the present behind them outputs.
+another norm and two products with GELU between. Keys and values of the past are inputs; the outputs append those of the present to them.
 The encoder is the same without past and mask.
 """
 
@@ -133,5 +133,5 @@ def _build(border: str, head: str, layer_text: str, layers: int, seed: int) -> o
 
 
 def ties_of_decoder(layers: int = 2) -> dict[str, str]:
-    """Returns present -> past, as `Network.with_state` takes it."""
+    """Returns the states of the decoder, present -> past, as `Network.with_state` takes them."""
     return {f"present_{kind}_{layer}": f"past_{kind}_{layer}" for layer in range(layers) for kind in ("key", "value")}

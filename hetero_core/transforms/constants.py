@@ -57,19 +57,38 @@ def fold_constants(
     types = dict(network.types)
     nodes: list[Node] = []
     for node in network.nodes:
-        results = None if _is_kept(node, network) or is_kept(node, network) else _evaluate_node(node, network, constants, evaluate)
-        nbytes = 0 if results is None else sum(array.nbytes for array in results.values())
-        if results is None or nbytes > room:
+        results = (
+            None if is_kept(node, network) else fold_node(node, network, constants, evaluate, type_of=network.type_of, room=room)
+        )
+        if results is None:
             nodes.append(node)
             continue
-        room -= nbytes
-        for value, array in results.items():
-            constants[value] = _keep_result(node, value, array, constants, evaluate)
-            types[value] = constants[value].type
+        room -= sum(constant.nbytes for constant in results.values())
+        constants.update(results)
+        types.update((value, constant.type) for value, constant in results.items())
     if len(nodes) == len(network.nodes):
         return network
     folded = replace(network, nodes=tuple(nodes), initializers=MappingProxyType(constants), types=MappingProxyType(types))
     return drop_unread(folded)
+
+
+def fold_node(
+    node: Node,
+    network: Network,
+    constants: Mapping[str, Initializer],
+    evaluate: Evaluate,
+    *,
+    type_of: Callable[[str], Any],
+    room: int,
+) -> dict[str, Initializer] | None:
+    """Returns what a node makes, by name, where it reads nothing but `constants` or the shape of a value that `type_of` knows.
+
+    None where it stays, as `fold_constants` says, or where its results would take more than `room` bytes.
+    """
+    results = None if _is_kept(node, network) else _evaluate_node(node, type_of, constants, evaluate)
+    if results is None or sum(array.nbytes for array in results.values()) > room:
+        return None
+    return {value: _keep_result(node, value, array, constants, evaluate) for value, array in results.items()}
 
 
 def _is_kept(node: Node, network: Network) -> bool:
@@ -77,9 +96,11 @@ def _is_kept(node: Node, network: Network) -> bool:
     return is_random or bool(node.bodies) or not network.names_of_outputs.isdisjoint(node.writes)
 
 
-def _evaluate_node(node: Node, network: Network, constants: Mapping[str, Initializer], evaluate: Evaluate) -> dict[str, Any] | None:
+def _evaluate_node(
+    node: Node, type_of: Callable[[str], Any], constants: Mapping[str, Initializer], evaluate: Evaluate
+) -> dict[str, Any] | None:
     if node.op_type in ("Shape", "Size") and not node.domain and len(node.inputs) == 1 and node.inputs[0] not in constants:
-        sizes = _read_sizes(node, network.type_of(node.inputs[0]))
+        sizes = _read_sizes(node, type_of(node.inputs[0]))
         return None if sizes is None else {node.outputs[0]: sizes}
     if not all(not name or name in constants for name in node.inputs):
         return None

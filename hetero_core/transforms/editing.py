@@ -53,7 +53,7 @@ class EditableNetwork(Network):
     def with_inputs(self, inputs: Mapping[str, InputInfo]) -> EditableNetwork:
         """Returns this network for inputs as they are described; the conversions to the model's own inputs become nodes.
 
-        Raises: InvalidNetworkError for what is unknown or does not fit together.
+        Raises: InvalidNetworkError for unknown names, and for descriptions that do not fit the model's inputs or each other.
         """
         return edit(add_preprocessing(self, inputs))
 
@@ -73,14 +73,14 @@ class EditableNetwork(Network):
     def with_optional_inputs(self, names: Sequence[str]) -> EditableNetwork:
         """Returns this network with constants as inputs that may be left out; the model must list them among its inputs.
 
-        Raises: InvalidNetworkError for other names.
+        Raises: InvalidNetworkError for names that it does not list.
         """
         return edit(free_constants(self, names))
 
     def with_state(self, ties: Mapping[str, str], *, initial: Mapping[str, Any] | None = None) -> EditableNetwork:
-        """Returns this network with states: by {output: input}, each request keeps an output and gives it to the input in the next run.
+        """Returns this network with states, {output: input}: each request keeps an output and passes it to the input in the next run.
 
-        The first run reads `initial` (input: array), zeros where it says nothing.
+        The first run reads `initial` (input: array), and zeros for states without an entry.
 
         Raises: InvalidNetworkError for unknown names, types that differ, and an open size without an initial value.
         """

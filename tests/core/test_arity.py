@@ -46,6 +46,7 @@ def test_node_without_inputs_is_refused(op_type: str) -> None:
         ("y = Transpose <perm = 0>(x)", "attribute 'perm' .* is an integer; its operator takes a list of integers"),
         ("y = LayerNormalization <axis = 2147483648>(x, x)", "has axis 2147483648; expected one from -64 to 64"),
         ("y = GatherND <batch_dims = -4>(x, i)", "has batch_dims -4; expected one from 0 to 64"),
+        ("y = Elu <alpha: floats = []>(x)", "attribute 'alpha' .* is an empty list; its operator takes a float"),
         ('y = Cast <to = "a">(x)', "attribute 'to' .* is a string; its operator takes an integer"),
     ],
 )

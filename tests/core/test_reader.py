@@ -388,3 +388,12 @@ def test_node_at_which_onnx_looks_beyond_a_list_hides_no_other_types() -> None:
     text = """g (double[4,3,2,4,0] x, double[4,3,2,4,0] w, float[3] z) => (s, n) <int64[4,3,2,4,0] step = {}>
     { s = STFT(x, step, w) n = Neg(z) }"""
     assert read_network(parse(text, header='<ir_version: 10, opset_import: ["": 17]>')).types["n"] == TensorType("float32", (3,))
+
+
+@pytest.mark.parametrize("name", ["value", "sparse_value"])
+def test_constant_whose_value_is_of_another_kind_than_its_name_says_is_refused(name: str) -> None:
+    model = parse("g () => (float y) { c = Constant <value = float {2}> () y = Neg(c) }")
+    model.graph.node[0].attribute[0].type = onnx.AttributeProto.INT  # the tensor is still there
+    model.graph.node[0].attribute[0].name = name
+    with pytest.raises(InvalidNetworkError, match=f"has the attribute '{name}' of another kind than its name says"):
+        read_network(model)

@@ -300,18 +300,6 @@ def test_output_without_a_type_is_written_without_one() -> None:
     assert not network_to_proto(network).graph.output[0].HasField("type")
 
 
-def test_empty_list_stays_one_where_the_operator_wants_a_number() -> None:
-    model = onnx.parser.parse_model(
-        '<ir_version: 10, opset_import: ["": 21]> g (float[2] x) => (float[2] y) { y = Softmax <axis = 0>(x) }'
-    )
-    attribute = model.graph.node[0].attribute[0]
-    attribute.ClearField("i")
-    attribute.type = attribute.INTS
-    network = read_network(model)
-    assert network.nodes[0].attributes["axis"] == ()
-    assert unpack_network(pack_network(network)).fingerprint == network.fingerprint
-
-
 @pytest.mark.parametrize("version", ["", "99999999999999999999", "ten", "-1"])
 def test_packed_network_with_another_ir_version_than_a_number_is_refused(version: str) -> None:
     model = onnx.parser.parse_model('<ir_version: 10, opset_import: ["": 21]> g (float[2] x) => (float[2] y) { y = Abs(x) }')

@@ -16,6 +16,7 @@ import pytest
 from hetero_core.cli.answer import UsageError
 from hetero_core.cli.inputs import collect_inputs, fill_inputs
 from hetero_core.cli.main import main
+from hetero_core.cli.options import read_shapes
 from hetero_core.cli.progress import announce
 from hetero_core.network.types import OptionalType, TensorType, ValueSpec
 
@@ -54,16 +55,24 @@ def test_advice_for_an_image_is_an_image() -> None:
         fill_inputs({}, [IMAGE], {}, seed=0)
 
 
-@pytest.mark.parametrize("shapes", [["x=2,5"], ["batch=2", "height=5"], ["mask=2,5"], ["x=2,5", "mask=2,5"]])
+@pytest.mark.parametrize(
+    "shapes", [["x=2,5"], ["batch=2", "height=5"], ["batch=2,height=5"], ["x=2,5,mask=2,5"], ["mask=2,5"], ["x=2,5", "mask=2,5"]]
+)
 def test_size_of_one_input_holds_for_all_of_its_name(shapes: list[str], model: str, capsys: pytest.CaptureFixture[str]) -> None:
     options = [word for shape in shapes for word in ("--shape", shape)]
     assert main(["run", model, "-d", "CPU", "--random", *options, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["outputs"][0]["shape"] == [2, 5]
 
 
+def test_name_with_signs_of_the_option_is_one_name() -> None:
+    texts = ["a,b=1,2", "c=d=3", "e=", "f=1,2,g=3"]
+    assert read_shapes(texts) == {"a,b": (1, 2), "c=d": (3,), "e": (), "f": (1, 2), "g": (3,)}
+
+
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
+        (["batch=2,height=x"], "--shape batch=2,height=x: expected sizes separated by commas"),
         (["x=2,5", "mask=2,4"], "--shape mask=2,4: makes size 'height' 4, and --shape x=2,5 makes it 5; they must agree"),
         (["height=2,5"], "--shape height=2,5: 'height' is one size; expected one number"),
         (["hight=2"], "did you mean 'height'? the inputs are x: float32[batch,height]; mask"),

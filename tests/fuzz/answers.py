@@ -201,12 +201,15 @@ def is_undefined(node: Node, graph: Any) -> bool:
 
     That is so where a flag is neither 0 nor 1, where the formula of Celu divides by 0 or an infinity, for a mean of nothing, and for
     infinite weights of a Conv, which some multiply by the zeros of the padding and others do not, and of an InstanceNormalization, whose
-    mean some subtract before the product and others after it.
+    mean some subtract before the product and others after it. The square root of what a DFT makes of nothing hangs on the sign of its
+    rounding.
     """
     if node.op_type in ("Conv", "ConvTranspose", "InstanceNormalization"):
         weights = [graph.initializers[name].array for name in node.reads if name in graph.initializers]
         if not all(np.isfinite(array).all() for array in weights if array.dtype.kind == "f"):
             return True
+    if node.op_type == "Sqrt" and node.inputs[0] in graph.index_of_producer:
+        return graph.nodes[graph.index_of_producer[node.inputs[0]]].op_type in ("DFT", "STFT")
     if node.op_type == "Celu" and node.attributes.get("alpha", 1.0) in (0.0, np.inf, -np.inf):
         return True
     if node.op_type == "ReduceMean" and 0 in (getattr(graph.type_of(node.inputs[0]), "shape", None) or ()):

@@ -103,8 +103,8 @@ def _count_spread(
             strides or ones, x.shape[2:], output_padding or (0,) * rank, w.shape[2:], dilations or ones, strict=True
         )
     )
-    asked = product((output_shape or (0,))[-rank:])
-    return int(x.shape[0]) * int(w.shape[1]) * group * max(full, asked) * int(x.itemsize)
+    requested = product((output_shape or (0,))[-rank:])
+    return int(x.shape[0]) * int(w.shape[1]) * group * max(full, requested) * int(x.itemsize)
 
 
 @kernel("ConvTranspose", since=(1, 11, 22), dtypes=FLOATS, choices={"auto_pad": AUTO_PADS}, count_bytes=_count_spread)

@@ -93,8 +93,8 @@ def _count_unpooled(
     sizes = [
         (x.shape[2 + axis] - 1) * steps[axis] + kernel_shape[axis] - widths[axis] - widths[axis + rank] for axis in range(rank)
     ]
-    asked = 0 if output_shape is None else product(integers_of(output_shape))
-    return max(product((*x.shape[:2], *sizes)), asked) * int(x.itemsize)
+    requested = 0 if output_shape is None else product(integers_of(output_shape))
+    return max(product((*x.shape[:2], *sizes)), requested) * int(x.itemsize)
 
 
 @kernel("Col2Im", since=(18,), dtypes=(NUMBERS | COMPLEX, INT64, INT64), host=(1, 2), count_bytes=_count_image, shared=_STEPS)

@@ -22,8 +22,8 @@ def _step_all(tensors: tuple[Array, ...], kinds: int, step: Callable[..., tuple[
 
     Raises: ValueError when the inputs are not `kinds` lists of one length.
     """
-    count, rest = divmod(len(tensors), kinds)
-    if rest or not count:
+    count, remainder = divmod(len(tensors), kinds)
+    if remainder or not count:
         raise ValueError(f"{len(tensors)} tensors are given; expected a multiple of {kinds}: tensors, gradients and states")
     results = [step(*tensors[index::count]) for index in range(count)]
     return tuple(value for kind in zip(*results, strict=True) for value in kind)

@@ -69,10 +69,10 @@ class Candidates:
         while True:
             with self._lock:
                 if place == len(self._found):
-                    found = next(self._rest, None)
-                    if found is None:
+                    candidate = next(self._rest, None)
+                    if candidate is None:
                         return
-                    self._found.append(found)
+                    self._found.append(candidate)
                 name = self._found[place]
             yield name
             place += 1

@@ -141,7 +141,7 @@ class RoundRobin:
 
     def __call__(self, free: Sequence[Member], able: Sequence[Member], place: int) -> Member | None:
         """Returns the member."""
-        member = next((one for one in free if one.index > self._last), free[0])
+        member = next((candidate for candidate in free if candidate.index > self._last), free[0])
         self._last = member.index
         return member
 
@@ -153,7 +153,9 @@ def choose_soonest(free: Sequence[Member], able: Sequence[Member], place: int) -
     """
 
     least = min(member.seconds for member in able)
-    overdue = [one for one in free if one.passed >= TRIAL and one.passed * least >= TRIAL * one.seconds]
+    overdue = [
+        candidate for candidate in free if candidate.passed >= TRIAL and candidate.passed * least >= TRIAL * candidate.seconds
+    ]
     if overdue:
         return overdue[0]
 

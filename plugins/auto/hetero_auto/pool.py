@@ -125,24 +125,24 @@ class Pool:
         with self._lock:
             again = again and not self._is_closed
             broken = self._find_broken(ticket) if succeeded else []
-            self._members = tuple(one for one in self._members if one not in broken)
+            self._members = tuple(other for other in self._members if other not in broken)
             member.busy -= 1
-            ended = [one for one in (member, *broken) if one.busy == 0 and one not in self._members and not one.is_closed]
-            for one in ended:
-                one.is_closed = True
+            ended = [other for other in (member, *broken) if other.busy == 0 and other not in self._members and not other.is_closed]
+            for other in ended:
+                other.is_closed = True
             if again:
                 ticket.suspect()
                 # Before all others: it was before them when it came.
                 self._waiting.appendleft(ticket)
             else:
                 ticket.acquit()
-        for one in broken:
+        for closing in broken:
             logger.warning(
                 "%s goes on without %s, which failed %d times in a row where %s did not: %s",
-                self._title, one.name, one.strikes, member.name, ticket.failed[one],
+                self._title, closing.name, closing.strikes, member.name, ticket.failed[closing],
             )  # fmt: skip
-        for one in ended:
-            one.loaded.close()
+        for closing in ended:
+            closing.loaded.close()
         return again
 
     def _find_broken(self, ticket: Ticket) -> list[Member]:
@@ -184,7 +184,7 @@ class Pool:
                     member.grant()
                     ticket.member, ticket.granted = member, perf_counter()
                     return ticket
-                if self._members and all(one in ticket.failed for one in self._members):
+                if self._members and all(member in ticket.failed for member in self._members):
                     # Those that it could have gone to have left meanwhile.
                     del self._waiting[place]
                     ticket.acquit()
@@ -201,11 +201,11 @@ class Pool:
         home = ticket.home
         if home is not None and home.member in able:
             able = [home.member]
-        left = self._processors - sum(one.busy * one.processors for one in self._members)
+        free_processors = self._processors - sum(member.busy * member.processors for member in self._members)
         free = [
             member
             for member in able
-            if member.busy < member.slots and member.processors <= left and (ticket.failed or not member.suspicions)
+            if member.busy < member.slots and member.processors <= free_processors and (ticket.failed or not member.suspicions)
         ]
         member = self._choose(free, able, place) if free else None
         if home is not None and member is not None:

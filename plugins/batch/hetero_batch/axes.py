@@ -65,7 +65,7 @@ def find_input_axis(network: Network, spec: ValueSpec, place: int) -> int | None
     layout = network.border.layouts.get(spec.name)
     if layout is not None:
         return layout.index("N") if "N" in layout else None
-    first = next((one.shape for one in network.inputs if isinstance(one.type, TensorType) and one.shape), None)
+    first = next((spec.shape for spec in network.inputs if isinstance(spec.type, TensorType) and spec.shape), None)
     if first is None or len(first) <= place or not spec.shape:
         return None
     if isinstance(first[place], str):

@@ -88,7 +88,7 @@ class BatchDevice(Composer):
         try:
             fields = json.loads(bytes(payload.sections["index"]))
             inputs, outputs = (tuple(spec_of_json(spec) for spec in fields[side]) for side in ("inputs", "outputs"))
-            axes_in, axes_out = (tuple(None if one is None else int(one) for one in side) for side in fields["axes"])
+            axes_in, axes_out = (tuple(None if axis is None else int(axis) for axis in side) for side in fields["axes"])
             axes = BatchAxes(axes_in, axes_out, {})
             size, row = int(fields["size"]), dict(fields["device"])
             if (len(axes.inputs), len(axes.outputs)) != (len(inputs), len(outputs)) or size < 1 or row["device"] != name:

@@ -150,7 +150,7 @@ class _Runner:
         except IndexError:
             state = child.create_state()
         profile = None if batch[0].context.profile is None else Profile(str(child.device))
-        parts = [None if one.context.profile is None else one.context.profile.of_part(str(child.device), 0) for one in batch]
+        parts = [None if entry.context.profile is None else entry.context.profile.of_part(str(child.device), 0) for entry in batch]
         token = batch[0].context.token if len(batch) == 1 else None
         context = RunContext(state, profile=profile, token=token, limits=child.create_limits())
         context.tensors = batch[0].context.tensors

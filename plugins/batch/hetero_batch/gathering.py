@@ -191,10 +191,10 @@ class Gatherer:
 
 def _watch_time(gatherer: weakref.ref[Gatherer]) -> None:
     while True:
-        held = gatherer()
-        if held is None or not held.wait_for_expiry():
+        owner = gatherer()
+        if owner is None or not owner.wait_for_expiry():
             return
-        del held
+        del owner
 
 
 class _Here(threading.local):

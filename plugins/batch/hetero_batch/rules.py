@@ -156,7 +156,7 @@ def reduce(view: NodeView) -> Axis:
     axis, listed = view.only_first(), view.listed_axes(1)
     if not listed or axis in listed:
         refuse("it reduces the batch axis" if listed and axis in listed else "it reduces all axes, or ones that are not known")
-    return axis if view.node.attributes.get("keepdims", 1) else axis - sum(one < axis for one in listed)
+    return axis if view.node.attributes.get("keepdims", 1) else axis - sum(reduced < axis for reduced in listed)
 
 
 def arg_reduce(view: NodeView) -> Axis:
@@ -219,7 +219,7 @@ def squeeze(view: NodeView) -> Axis:
     axis, listed = view.only_first(), view.listed_axes(1)
     if listed is None or axis in listed:
         refuse("it drops the batch axis, or every axis of size 1")
-    return axis - sum(one < axis for one in listed)
+    return axis - sum(removed < axis for removed in listed)
 
 
 def unsqueeze(view: NodeView) -> Axis:
@@ -228,7 +228,7 @@ def unsqueeze(view: NodeView) -> Axis:
     if listed is None:
         refuse("the axes that it adds are not constants")
     rank = len(view.shape(0)) + len(listed)
-    added = {one % rank for one in listed}
+    added = {position % rank for position in listed}
     return [place for place in range(rank) if place not in added][axis]
 
 
@@ -245,7 +245,7 @@ def reshape(view: NodeView) -> Axis:
         refuse("the shape that it makes is not known to keep the batch axis")
     if not target:
         refuse("it drops the batch axis")
-    rest, known = [one for one in target[1:] if one > 0], [one for one in before[1:] if isinstance(one, int)]
+    rest, known = [size for size in target[1:] if size > 0], [size for size in before[1:] if isinstance(size, int)]
     is_same = len(rest) == len(target) - 1 and len(known) == len(before) - 1 and _product(rest) == _product(known)
     if (target[0] == 0 and not view.node.attributes.get("allowzero", 0)) or target[0] == before[0]:
         return 0

@@ -11,7 +11,7 @@ def describe_shape(view: NodeView) -> Axis:
     if not isinstance(axis, int) or view.node.op_type == "Size":
         return SIZE
     start, end = (int(view.node.attributes.get(name, default)) for name, default in (("start", 0), ("end", rank)))
-    start, end = (max(0, min(one + rank if one < 0 else one, rank)) for one in (start, end))
+    start, end = (max(0, min(bound + rank if bound < 0 else bound, rank)) for bound in (start, end))
     return shape_with_size_at(axis - start) if start <= axis < end else None
 
 
@@ -26,4 +26,4 @@ def takes_size(view: NodeView) -> bool:
         if ends is None or len(places) != 1:
             return True
         places = list(range(length))[places[0] : ends[0] : steps[0]]
-    return size_place(view.axis(0)) in [one % length for one in places]
+    return size_place(view.axis(0)) in [place % length for place in places]

@@ -70,10 +70,10 @@ class NodeView:
         """Returns the integers of an input that is a constant, or of an attribute; None where there is neither."""
         if attribute and attribute in self.node.attributes:
             value = self.node.attributes[attribute]
-            return [int(one) for one in value] if isinstance(value, tuple | list) else [int(value)]
+            return [int(number) for number in value] if isinstance(value, tuple | list) else [int(value)]
         name = self.node.inputs[index] if 0 <= index < len(self.node.inputs) else ""
         if name in self.network.initializers:
-            return [int(one) for one in self.network.initializers[name].array.reshape(-1)]
+            return [int(number) for number in self.network.initializers[name].array.reshape(-1)]
         return None
 
     def require_shared(self, *indices: int) -> None:
@@ -94,4 +94,4 @@ class NodeView:
         """Returns the axes that an input or attribute lists, from 0 on; None where it lists none that are known."""
         listed = self.constant(index, attribute)
         rank = len(self.shape(0))
-        return None if listed is None else [one % rank for one in listed]
+        return None if listed is None else [position % rank for position in listed]

@@ -92,14 +92,17 @@ class CpuExecutable(TellingExecutable):
                 return self._run_frugally(inputs, context)
             found = self._find_plan(tuple([getattr(array, "shape", None) for array in inputs]))
         limits = context.limits
-        if found.is_refuted or (limits is not None and not has_room(limits, found.measure(inputs))):
+        if found is not None and (found.is_refuted or (limits is not None and not has_room(limits, found.measure(inputs)))):
             return self._run_frugally(inputs, context)
         try:
+            if found is None:
+                return self._run_frugally(inputs, context)
             # A run with limits was given neither the time nor the memory of two, unless all are to be verified.
             if found.needs_check and (limits is None or self._verifies == YES):
                 return self._run_twice(found, inputs, context)
             return found.run(inputs, context, self._teams)
         except WrongTypeError as error:
+            assert found is not None, "the toolkit alone raises no such error"
             logger.info("network '%s': %s; it runs without a plan for these shapes", self.network.name, error)
             found.is_refuted = True
         finally:
@@ -195,7 +198,8 @@ class CpuExecutable(TellingExecutable):
         self.native_weights.pack_all(self.workers)
         return last, entry.plan, entry.name
 
-    def _find_plan(self, signature: Signature) -> PlanInUse:
+    def _find_plan(self, signature: Signature) -> PlanInUse | None:
+        """Returns the plan for input shapes; None where they pass while kernels are compiled, and are run without one."""
         with self._lock:
             found = self._plans.get(signature)
             if found is not None:
@@ -205,10 +209,14 @@ class CpuExecutable(TellingExecutable):
             if opened is not None:
                 self._last_open = signature
                 return opened
+            if self._open_plans.is_passing(signature):
+                return None
         special = specialize_network(self._transformed, signature, evaluate_node)
         entry = self._make_open_plan(special, signature)
         if entry is not None:
             return entry
+        if self._open_plans.is_passing(signature):
+            return None
         special = join_network(special)
         is_interim = self._open_plans.is_ordered
         plan, is_awaited = self._build_plan(special, is_interim=is_interim)

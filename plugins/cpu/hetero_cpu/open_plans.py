@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_CLASSES = 16
+_MOST_SEEN = 256
 _MOST_FAILURES = 3
 """Sets of input shapes that none but themselves could share a plan with, after which a network without a class gets none."""
 
@@ -27,12 +28,14 @@ _MOST_FAILURES = 3
 class OpenPlans:
     """Used under the lock of the network that has them; orders are claimed and ended without it."""
 
-    __slots__ = ("_failures", "_inputs", "_order", "plans")
+    __slots__ = ("_failures", "_inputs", "_order", "_seen", "plans")
 
     def __init__(self, network: Network) -> None:
         self.plans: list[OpenPlanInUse] = []
         self._failures, self._inputs = 0, network.inputs
         self._order = Lock()
+        # Sets of sizes that came while kernels were compiled, in order.
+        self._seen: dict[Signature, None] = {}
 
     @property
     def is_ordered(self) -> bool:
@@ -46,6 +49,15 @@ class OpenPlans:
     def end_order(self) -> None:
         """Lets the next class be ordered."""
         self._order.release()
+
+    def is_passing(self, signature: Signature) -> bool:
+        """Says whether input shapes come for the first time while kernels are compiled: a plan of NumPy's would be made for one run."""
+        if not self.is_ordered or signature in self._seen:
+            return False
+        self._seen[signature] = None
+        if len(self._seen) > _MOST_SEEN:
+            del self._seen[next(iter(self._seen))]
+        return True
 
     def find(self, signature: Signature) -> OpenPlanInUse | None:
         """Returns the plan of a class that input shapes belong to, the newest one where there are several."""

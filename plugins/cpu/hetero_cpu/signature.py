@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
 from hetero_core.limits import FOLDED_FLOOR
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.inference import infer_types
-from hetero_core.network.types import TensorType
+from hetero_core.network.types import TensorType, ValueSpec
 from hetero_core.transforms.constants import Evaluate, fold_constants
+from hetero_cpu.plain_specialization import specialize_plainly
 
 Signature = tuple[tuple[int, ...] | None, ...]
 """The shape of each input; None for a sequence or an absent optional."""
@@ -35,6 +37,11 @@ def specialize_network(network: Network, signature: Signature, evaluate: Evaluat
     for spec, shape in zip(network.inputs, signature, strict=True):
         is_open = isinstance(spec.type, TensorType) and shape is not None and spec.type.shape != shape
         inputs.append(replace(spec, type=TensorType(spec.dtype, shape)) if is_open else spec)
+    plain = specialize_plainly(network, inputs, evaluate, is_kept=is_turned_for_products, room=FOLDED_FLOOR)
+    return _specialize_with_onnx(network, inputs, evaluate) if plain is None else plain
+
+
+def _specialize_with_onnx(network: Network, inputs: Sequence[ValueSpec], evaluate: Evaluate) -> Network:
     if all(new is old for new, old in zip(inputs, network.inputs, strict=True)):
         special = network
     else:

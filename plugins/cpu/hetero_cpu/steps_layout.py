@@ -39,6 +39,8 @@ def plan_transpose(site: Site) -> Choice | None:
     """Returns a view where only matrix products read it, which take any order; a copy elsewhere."""
     (value,) = site.node.inputs
     perm = site.node.attributes.get("perm") or tuple(reversed(range(len(site.shape(value)))))
+    if sorted(perm) != list(range(len(site.shape(value)))):
+        return None  # the kernel of the toolkit says what is wrong
     turn: Callable[[Array], Array] = lambda array: array.transpose(perm)  # noqa: E731 - one function for both branches
     if value in site.constants or (site.readers and all(reader in _PRODUCTS for reader in site.readers)):
         return Views(value, (turn,))

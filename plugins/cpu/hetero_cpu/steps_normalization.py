@@ -27,6 +27,8 @@ def plan_batch_norm(site: Site) -> Choice | None:
     if any(parameter is None for parameter in parameters) or len(site.shape(value)) != 4:
         return None
     constants = tuple(parameter for parameter in parameters if parameter is not None)
+    if any(constant.shape != site.shape(value)[1:2] for constant in constants):
+        return None  # the kernel of the toolkit says what is wrong
     epsilon = float(node.attributes.get("epsilon", 1e-5))
 
     def pack(*arrays: Array) -> Array:

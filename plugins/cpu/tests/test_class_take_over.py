@@ -105,6 +105,8 @@ def test_numpys_plan_that_comes_after_the_class_does_not_hide_it(
     network: CpuExecutable, orders: Orders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check(network, 5)
+    check(network, 7)
+    assert network.metrics()["CPU_PLANS"]()[0] == 0, "sizes that come for the first time are run without a plan"
     build_plan = module.build_plan
 
     def build_while_the_class_takes_over(*arguments: Any, **settings: Any) -> Any:

@@ -152,11 +152,11 @@ def _take_branching(task: SplitTask, assignment: Assignment, name: str) -> bool:
 
 def _query(task: SplitTask, assignment: Assignment, names: Iterable[str], device: str) -> dict[str, str | None]:
     """Returns for each node None where the device takes it, and the reason where it does not."""
-    wanted = tuple(names)
-    refused = task.core.query_network(_find_part(task.network, wanted), device, task.configs[device]).refused
+    part_names = tuple(names)
+    refused = task.core.query_network(_find_part(task.network, part_names), device, task.configs[device]).refused
     if not refused:
-        assignment.confirmed.add((device, wanted))
-    return {name: refused.get(name) for name in wanted}
+        assignment.confirmed.add((device, part_names))
+    return {name: refused.get(name) for name in part_names}
 
 
 def _find_part(network: Network, names: tuple[str, ...]) -> Network:
@@ -195,13 +195,13 @@ def _try_moves(task: SplitTask, assignment: Assignment, moves: Sequence[Move]) -
     After every call a node has moved, or was refused by a device, or will never move again: there are no endless rounds.
     """
     for device in task.configs:
-        wanted = [move for move in moves if move.device == device]
-        if not wanted:
+        device_moves = [move for move in moves if move.device == device]
+        if not device_moves:
             continue
         index_of_node = task.network.index_of_node
-        names = sorted({name for move in wanted for name in move.names}, key=index_of_node.__getitem__)
+        names = sorted({name for move in device_moves for name in move.names}, key=index_of_node.__getitem__)
         answer = _query(task, assignment, names, device)
-        for move in wanted:
+        for move in device_moves:
             _finish_move(assignment, move, answer)
 
 

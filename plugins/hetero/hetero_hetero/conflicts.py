@@ -67,19 +67,19 @@ def explain_within(
     numbers = sorted(range(len(subgraphs)), key=lambda number: (-len(subgraphs[number].nodes), number))
     borders = [(number, node) for number in numbers for node in _list_border(split, number)]
     explained: set[tuple[int, int]] = set()
-    found: list[KeptOut] = []
+    kept_outs: list[KeptOut] = []
     for done, (number, node) in enumerate(borders):
         if steps <= 0:
-            return tuple(found), len(borders) - done
+            return tuple(kept_outs), len(borders) - done
         home = split.part_of_position[node]
         if (number, home) in explained:
             continue
         kept_out, entered = _explain_node(split, number, node)
         steps -= entered
         if kept_out is not None:
-            found.append(kept_out)
+            kept_outs.append(kept_out)
             explained.add((home, number))
-    return tuple(found), 0
+    return tuple(kept_outs), 0
 
 
 @dataclass(frozen=True)

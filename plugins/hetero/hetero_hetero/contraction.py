@@ -41,10 +41,10 @@ class ContractedGraph:
         later: list[int] = []
         earlier: list[int] = []
         if last - first >= len(members):
-            found = self._find_descendants(members, inside, last)
-            if found is None:
+            descendants = self._find_descendants(members, inside, last)
+            if descendants is None:
                 return False
-            later = found
+            later = descendants
             earlier = self._find_ancestors(members, inside, first)
         self._reorder(members, earlier, later)
         self._merge(members, inside)
@@ -54,35 +54,35 @@ class ContractedGraph:
         """Returns the outside nodes that members reach up to slot `last`, or None where one of them leads back inside."""
         consumers, standin, slot = self.consumers, self.standin, self.slot
         seen: set[int] = set()
-        found = []
+        descendants = []
         for source in members:
             for target in consumers[source]:
                 node = standin[target]
                 if node not in inside and node not in seen and slot[node] <= last:
                     seen.add(node)
-                    found.append(node)
-        for source in found:  # grows while it is walked
+                    descendants.append(node)
+        for source in descendants:  # grows while it is walked
             for target in consumers[source]:
                 node = standin[target]
                 if node in inside:
                     return None
                 if node not in seen and slot[node] <= last:
                     seen.add(node)
-                    found.append(node)
-        return found
+                    descendants.append(node)
+        return descendants
 
     def _find_ancestors(self, members: Sequence[int], inside: set[int], first: int) -> list[int]:
         """Returns the outside nodes from slot `first` on that reach members."""
         producers, standin, slot = self.producers, self.standin, self.slot
         seen = set(inside)
-        found = list(members)
-        for target in found:  # grows while it is walked
+        reached = list(members)
+        for target in reached:  # grows while it is walked
             for source in producers[target]:
                 node = standin[source]
                 if node not in seen and slot[node] >= first:
                     seen.add(node)
-                    found.append(node)
-        return found[len(members) :]
+                    reached.append(node)
+        return reached[len(members) :]
 
     def _reorder(self, members: Sequence[int], earlier: list[int], later: list[int]) -> None:
         """Puts ancestors, members and descendants, in this order, into the slots that they hold together.

@@ -209,8 +209,8 @@ class HeteroDevice(Composer):
             for branch in cut_branches(task.network, node):
                 loaded.append(self._core.load_network(branch, task.itself, task.own_config))  # noqa: PERF401  # kept one by one, to be closed
         except BaseException:
-            for one in loaded:
-                one.close()
+            for branch_network in loaded:
+                branch_network.close()
             raise
         return BranchExecutable(task.network, plan, *loaded)
 

@@ -237,12 +237,14 @@ class HeteroExecutable(Executable):
 
     def _keep_outputs(self, index: int, results: Any, slots: list[Any]) -> None:
         """Puts the results of a stage into their slots; a device that breaks the contract is named before its values go on."""
-        wanted, targets = self._wanted[index], self._route.steps[index].outputs
-        if not isinstance(results, tuple) or len(results) != len(wanted):
-            found = f"{len(results)} values" if isinstance(results, tuple) else type(results).__name__
-            raise PluginError(f"device {self.stages[index].device} returned {found}; expected a tuple of {len(wanted)} outputs")
+        host_types, targets = self._wanted[index], self._route.steps[index].outputs
+        if not isinstance(results, tuple) or len(results) != len(host_types):
+            description = f"{len(results)} values" if isinstance(results, tuple) else type(results).__name__
+            raise PluginError(
+                f"device {self.stages[index].device} returned {description}; expected a tuple of {len(host_types)} outputs"
+            )
         for position, value in enumerate(results):
-            host_type = wanted[position]
+            host_type = host_types[position]
             if host_type is not None and not _is_plainly(value, *host_type) and not isinstance(value, DeviceTensor):
                 value = _check_tensor(value, host_type[0], self.stages[index], position)
             slots[targets[position]] = value
@@ -290,9 +292,9 @@ def _is_plainly(value: Any, dtype: np.dtype[Any], shape: tuple[int | str | None,
 def _check_tensor(value: Any, dtype: np.dtype[Any], stage: ExecutableNetwork, position: int) -> Any:
     """Returns the value C-contiguous. Raises: PluginError when it is no array of the element type and shape."""
     if not isinstance(value, np.ndarray) or value.dtype != dtype:
-        found = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
+        description = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
         raise PluginError(
-            f"device {stage.device} returned {found} for '{stage.outputs[position].name}'; expected an array of {dtype}"
+            f"device {stage.device} returned {description} for '{stage.outputs[position].name}'; expected an array of {dtype}"
         )
     spec = stage.outputs[position]
     if spec.shape is not None and not fits_shape(value.shape, spec.shape):

@@ -35,8 +35,8 @@ def select_largest_first(graph: Digraph) -> list[list[int]]:
         positions_of_component.setdefault(component, []).append(position)
     # Parts without any edge between them are selected apart: neither rounds nor the credit of one depend on another.
     parts = positions_of_component.values()
-    taken = [subgraph for part in parts if len(part) <= LITERAL_UP_TO for subgraph in select_literally(graph, part)]
-    return taken + select_without_rollback(graph, [part for part in parts if len(part) > LITERAL_UP_TO])
+    small_subgraphs = [subgraph for part in parts if len(part) <= LITERAL_UP_TO for subgraph in select_literally(graph, part)]
+    return small_subgraphs + select_without_rollback(graph, [part for part in parts if len(part) > LITERAL_UP_TO])
 
 
 def select_without_rollback(graph: Digraph, parts: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -22,15 +22,15 @@ def select_literally(graph: Digraph, positions: Sequence[int]) -> list[list[int]
     if len(devices) == 1:
         return [list(positions)]
     units = _read_units(graph, positions)
-    taken = []
+    parts = []
     for device in devices:
         free = sum(1 << bit for bit, position in enumerate(positions) if graph.device_of_position[position] == device)
         while free:
             members = max(_grow_candidates(units, free), key=len)
             _contract(units, members)
             free &= ~_join_bits(members)
-            taken.append([positions[bit] for bit in members])
-    return taken
+            parts.append([positions[bit] for bit in members])
+    return parts
 
 
 def select_uncontracted(graph: Digraph) -> list[list[int]]:

@@ -28,8 +28,9 @@ def propose_unit_moves(network: Network, units: Sequence[Sequence[int]], assignm
     moves = []
     for unit in units:
         names = tuple(network.nodes[index].name for index in unit)
-        held = {assignment.device_of_node[name] for name in names}
-        device = next((one for one in assignment.priorities if _may_hold(assignment, names, one)), None) if len(held) > 1 else None
+        is_divided = len({assignment.device_of_node[name] for name in names}) > 1
+        candidates = assignment.priorities if is_divided else ()
+        device = next((candidate for candidate in candidates if _may_hold(assignment, names, candidate)), None)
         if device is not None:
             reason = f"moved to {device}: it takes all of the quantized unit {', '.join(names)}"
             moves.append(Move(names, device, reason))
@@ -114,9 +115,9 @@ def propose_folds(
         names = tuple(network.nodes[index].name for index in subgraph.nodes)
         if len(names) >= smallest or any(name in assignment.pins for name in names):
             continue
-        around = sorted(neighbours[number], key=lambda one: (-len(subgraphs[one].nodes), one))
-        devices = [str(subgraphs[one].device) for one in around if subgraphs[one].device != subgraph.device]
-        device = next((one for one in devices if _may_hold(assignment, names, one)), None)
+        around = sorted(neighbours[number], key=lambda neighbour: (-len(subgraphs[neighbour].nodes), neighbour))
+        devices = [str(subgraphs[neighbour].device) for neighbour in around if subgraphs[neighbour].device != subgraph.device]
+        device = next((candidate for candidate in devices if _may_hold(assignment, names, candidate)), None)
         if device is not None:
             nodes = "1 node" if len(names) == 1 else f"{len(names)} nodes"
             reason = f"folded to {device}: subgraph of {nodes} is below HETERO_MIN_SUBGRAPH_SIZE={smallest}"

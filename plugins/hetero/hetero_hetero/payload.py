@@ -76,9 +76,10 @@ def import_stages(
         import_part(core, row, f"stage/{index}", sections, {**shares[index], **steered}, owner="HETERO")
         for index, row in enumerate(rows)
     ]
-    loaded = [_with_part(one, f"stage/{index}/{_PART}", sections) for index, one in enumerate(loaded)]
-    held = take_prefix(_CONSTANTS, sections)
-    constants = {name: one.array for name, one in unpack_network(held).initializers.items()} if held else {}
+    loaded = [_with_part(stage, f"stage/{index}/{_PART}", sections) for index, stage in enumerate(loaded)]
+    constant_sections = take_prefix(_CONSTANTS, sections)
+    initializers = unpack_network(constant_sections).initializers if constant_sections else {}
+    constants = {name: initializer.array for name, initializer in initializers.items()}
     return assemble_stages(
         inputs, outputs, plan, loaded, constants, core=core, threads=config[THREADS_KEY], streams=config[STREAMS_KEY]
     )
@@ -102,10 +103,10 @@ def _with_part(loaded: Loaded, prefix: str, sections: Mapping[str, Any]) -> Load
 
 def _hold_constants(constants: Mapping[str, np.ndarray[Any, Any]]) -> Network:
     """Returns a network without nodes whose outputs are the constants; the way that weights are stored serves them, too."""
-    held = {name: Initializer.of_array(array) for name, array in constants.items()}
-    outputs = tuple(ValueSpec(name, constant.type) for name, constant in held.items())
-    types = freeze_mapping((name, constant.type) for name, constant in held.items())
-    return Network(_CONSTANTS, (), outputs, (), freeze_mapping(held), types, freeze_mapping({"": 17}))
+    initializers = {name: Initializer.of_array(array) for name, array in constants.items()}
+    outputs = tuple(ValueSpec(name, constant.type) for name, constant in initializers.items())
+    types = freeze_mapping((name, constant.type) for name, constant in initializers.items())
+    return Network(_CONSTANTS, (), outputs, (), freeze_mapping(initializers), types, freeze_mapping({"": 17}))
 
 
 def _plan_to_json(plan: Plan) -> dict[str, Any]:
@@ -144,7 +145,7 @@ def _plan_of_json(fields: Mapping[str, Any]) -> Plan:
         unexplained=_count(fields["unexplained"]),
     )
     stages = {*range(len(plan.stages)), None}
-    if any(index not in stages for one in plan.boundaries for index in (one.producer, *one.consumers)):
+    if any(index not in stages for boundary in plan.boundaries for index in (boundary.producer, *boundary.consumers)):
         raise ValueError("a boundary value names a stage that the plan does not have")
     return plan
 
@@ -156,7 +157,7 @@ def _boundary_of_json(row: Any) -> Boundary:
         type_of_json(value_type),
         None if nbytes is None else _count(nbytes),
         None if producer is None else _count(producer),
-        tuple(_count(one) for one in consumers),
+        tuple(_count(consumer) for consumer in consumers),
         None if maker is None else _text(maker),
         _texts(readers),
     )

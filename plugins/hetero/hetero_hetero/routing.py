@@ -144,7 +144,7 @@ def find_homes(stages: Sequence[ExecutableNetwork], output_of_input: Mapping[str
     An output that gives several inputs is left to the host.
     """
     memory_of_output = {spec.name: name_place(stage, spec) for stage in stages for spec in stage.outputs if spec.memory != HOST}
-    given = Counter(output_of_input.values())
+    readers_of_output = Counter(output_of_input.values())
     homes = {}
     for name, output in output_of_input.items():
         memory = memory_of_output.get(output)
@@ -154,7 +154,7 @@ def find_homes(stages: Sequence[ExecutableNetwork], output_of_input: Mapping[str
             for spec in stage.inputs
             if spec.name == name and name_place(stage, spec) == memory
         ]
-        if memory is not None and readers and given[output] == 1:
+        if memory is not None and readers and readers_of_output[output] == 1:
             homes[name] = readers[0]
     return homes
 
@@ -169,7 +169,7 @@ def _name_ends(
             readers.setdefault(slot, {})[device] = None
     for maker, planned in transfers.items():
         origin = HOST if maker is None else devices[maker]
-        planned[:] = [replace(one, origin=origin, readers=tuple(readers[one.target])) for one in planned]
+        planned[:] = [replace(transfer, origin=origin, readers=tuple(readers[transfer.target])) for transfer in planned]
 
 
 def _find_predecessors(stage: ExecutableNetwork, slots: _Slots) -> tuple[int, ...]:

@@ -41,8 +41,8 @@ def plan_schedule(
     """
     successors: list[list[int]] = [[] for _ in predecessors]
     for index, before in enumerate(predecessors):
-        for one in before:
-            successors[one].append(index)
+        for predecessor in before:
+            successors[predecessor].append(index)
     beside = find_concurrent_stages(predecessors, lanes)
     is_parallel = sum(sorted(threads[index] for index in beside)[:2]) <= budget if beside else False
     return Schedule(tuple(predecessors), tuple(map(tuple, successors)), tuple(lanes), tuple(threads), budget, is_parallel)

@@ -25,12 +25,12 @@ def configure_stages(
     `configs` maps devices to their own configuration; a number in `core.set_config` for a device is a limit for its stages.
     """
     devices = [device for device, _, _ in borders]
-    given = [configs.get(device, {}).get(THREADS_KEY) for device in devices]
+    own_threads = [configs.get(device, {}).get(THREADS_KEY) for device in devices]
     limits = {device: core.get_config(device, THREADS_KEY) for device in dict.fromkeys(devices)}
-    shares = divide_threads(threads, find_predecessors(borders), [find_lane(core, device) for device in devices], given)
+    shares = divide_threads(threads, find_predecessors(borders), [find_lane(core, device) for device in devices], own_threads)
     return tuple(
         {THREADS_KEY: share if own is not None else min(share, limits[device]), STREAMS_KEY: 1}
-        for device, share, own in zip(devices, shares, given, strict=True)
+        for device, share, own in zip(devices, shares, own_threads, strict=True)
     )
 
 
@@ -50,20 +50,20 @@ def find_predecessors(borders: Sequence[Border]) -> tuple[tuple[int, ...], ...]:
 
 
 def divide_threads(
-    threads: int, predecessors: Sequence[tuple[int, ...]], lanes: Sequence[str], given: Sequence[int | None]
+    threads: int, predecessors: Sequence[tuple[int, ...]], lanes: Sequence[str], own_threads: Sequence[int | None]
 ) -> tuple[int, ...]:
     """Returns the number of threads of each stage, 1 or more; `given` are the numbers that are fixed already."""
     beside = find_concurrent_stages(predecessors, lanes)
     fixed: dict[str, int] = {}
     for index in sorted(beside):
-        own = given[index]
+        own = own_threads[index]
         if own is not None:
             fixed[lanes[index]] = max(own, fixed.get(lanes[index], 0))
     free_lanes = {lanes[index] for index in beside} - fixed.keys()
     share = max(1, (threads - sum(fixed.values())) // max(1, len(free_lanes)))
     shares = []
     for index, lane in enumerate(lanes):
-        own = given[index]
+        own = own_threads[index]
         shares.append(own if own is not None else fixed.get(lane, share) if index in beside else threads)
     return tuple(shares)
 
@@ -75,15 +75,15 @@ def find_concurrent_stages(predecessors: Sequence[tuple[int, ...]], lanes: Seque
     """
     mask_of_lane: dict[str, int] = {}
     ancestors: list[int] = []
-    found = 0
+    overlapping = 0
     for index, before in enumerate(predecessors):
         mask = 0
-        for one in before:
-            mask |= ancestors[one] | (1 << one)
+        for predecessor in before:
+            mask |= ancestors[predecessor] | (1 << predecessor)
         ancestors.append(mask)
         # An earlier stage of another lane that is no ancestor cannot be a descendant either.
         others = ((1 << index) - 1) & ~mask_of_lane.get(lanes[index], 0) & ~mask
         if others:
-            found |= others | (1 << index)
+            overlapping |= others | (1 << index)
         mask_of_lane[lanes[index]] = mask_of_lane.get(lanes[index], 0) | (1 << index)
-    return frozenset(index for index in range(len(predecessors)) if found >> index & 1)
+    return frozenset(index for index in range(len(predecessors)) if overlapping >> index & 1)

@@ -73,8 +73,8 @@ def build_plan(network: Network, assignment: Assignment, cut: Sequence[Stage], d
 def _find_conflicts(network: Network, assignment: Assignment) -> tuple[tuple[Conflict, ...], int]:
     """Returns what keeps subgraphs of one device apart, by node, and the number of nodes that were not looked at."""
     index_of_subgraph = {subgraph: index for index, subgraph in enumerate(assignment.subgraphs)}
-    found, unexplained = explain_within(predecessors_of_nodes(network), assignment.subgraphs, steps=_MOST_STEPS)
-    by_node = sorted((one.node, index_of_subgraph[one.subgraph], one.path) for one in found)
+    kept_outs, unexplained = explain_within(predecessors_of_nodes(network), assignment.subgraphs, steps=_MOST_STEPS)
+    by_node = sorted((kept_out.node, index_of_subgraph[kept_out.subgraph], kept_out.path) for kept_out in kept_outs)
     names = [node.name for node in network.nodes]
     return tuple(Conflict(names[node], index, tuple(names[place] for place in path)) for node, index, path in by_node), unexplained
 

@@ -96,10 +96,10 @@ def trace_selection(
         free = [position for position, rank in enumerate(graph.device_of_position) if rank == device]
         while free:
             walks = _walk_all_roots(units, free)
-            taken = max((walk.candidate for walk in walks), key=len)
-            units.contract(taken)
-            free = [position for position in free if position not in taken]
-            rounds.append(Round(name, tuple(walks), taken, tuple(free)))
+            largest = max((walk.candidate for walk in walks), key=len)
+            units.contract(largest)
+            free = [position for position in free if position not in largest]
+            rounds.append(Round(name, tuple(walks), largest, tuple(free)))
     parts = [list(part.taken) for part in rounds]
     index = graph.index_of_position
     return Trace(

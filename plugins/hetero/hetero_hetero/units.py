@@ -53,8 +53,8 @@ def find_quantized_units(network: Network) -> tuple[tuple[int, ...], ...]:
     QuantizeLinear nodes that alone read the result. A path that leaves a unit leaves it through these and does not return, so
     units can be taken as single nodes, all of them together.
     """
-    found = (_find_unit_around(network, index) for index in range(len(network.nodes)))
-    return tuple(unit for unit in found if unit)
+    units = (_find_unit_around(network, index) for index in range(len(network.nodes)))
+    return tuple(unit for unit in units if unit)
 
 
 def _find_unit_around(network: Network, index: int) -> tuple[int, ...]:
@@ -98,7 +98,7 @@ def _quantizes(network: Network, index: int, value: str) -> bool:
     return (
         _is_quantizer(node, "QuantizeLinear")
         and node.inputs[0] == value
-        and not any(one in network.index_of_producer for one in scales)
+        and not any(scale in network.index_of_producer for scale in scales)
     )
 
 
@@ -108,12 +108,12 @@ def _is_quantizer(node: Node, op_type: str) -> bool:
 
 def find_shape_nodes(network: Network) -> tuple[int, ...]:
     """Returns the positions of the nodes whose results are small and only say how others compute, ascending."""
-    found: set[int] = set()
+    shape_nodes: set[int] = set()
     for index in reversed(range(len(network.nodes))):
         values = network.nodes[index].writes
-        if values and all(_is_shape(network, value) and _only_steers(network, value, found) for value in values):
-            found.add(index)
-    return tuple(sorted(found))
+        if values and all(_is_shape(network, value) and _only_steers(network, value, shape_nodes) for value in values):
+            shape_nodes.add(index)
+    return tuple(sorted(shape_nodes))
 
 
 def _is_shape(network: Network, value: str) -> bool:
@@ -136,4 +136,4 @@ def _only_steers(network: Network, value: str, shape_nodes: set[int]) -> bool:
 def _steers(node: Node, value: str) -> bool:
     """Says whether a node reads the value only where it is told how to compute."""
     host = _HOST_INPUTS.get(node.op_type, ()) if not node.domain else ()
-    return value not in node.captures and all(place in host for place, one in enumerate(node.inputs) if one == value)
+    return value not in node.captures and all(place in host for place, name in enumerate(node.inputs) if name == value)

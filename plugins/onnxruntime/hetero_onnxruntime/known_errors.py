@@ -7,7 +7,7 @@ passes that case.
 from __future__ import annotations
 
 from hetero_core.dtypes import FLOAT_DTYPES
-from hetero_core.engines.inspection import find_shape
+from hetero_core.engines.inspection import find_shape, has_input, scales_are_whole
 from hetero_core.engines.known_errors import Check, find_error, refuse_empty_axes
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.types import TensorType
@@ -94,8 +94,8 @@ def _may_be_empty(found: object) -> bool:
 
 def _check_resize(node: Node, graph: Graph) -> str | None:
     # ONNX Runtime 1.31: resize_downsample_scales_linear_align_corners, _cubic_; it rounds the size before it scales.
-    is_scaled = len(node.inputs) > 2 and bool(node.inputs[2])
-    if node.attributes.get("coordinate_transformation_mode") != "align_corners" or not is_scaled:
+    is_aligned = node.attributes.get("coordinate_transformation_mode") == "align_corners"
+    if not is_aligned or not has_input(node, 2) or scales_are_whole(node, graph):
         return None
     return "ONNX Runtime scales by the rounded size under align_corners, the standard by the scales that are given"
 

@@ -119,3 +119,43 @@ def test_attention_with_a_mask_of_integers_is_refused(core: Core, mask: str, is_
     => (float[2,3,4,8] y) {{ y = Attention <is_causal = 1, left_window_size = 2> (q, k, v, m, "", "", n) }}"""
     refused = core.query_network(core.read_network(onnx.parser.parse_model(text)), "ORT").refused
     assert refused.get("Attention_0", "").startswith("ONNX Runtime adds a mask of integers wrongly") == is_refused
+
+
+ALIGNED = """<ir_version: 8, opset_import: ["": 13]> g (float[1,C,H,W] x) => (float[1,C,A,B] y) <float[4] s = {%s}>
+{ y = Resize <mode = "linear", coordinate_transformation_mode = "align_corners"> (x, , s) }"""
+
+
+@pytest.mark.parametrize("device", ["ORT", "CPU"])
+def test_aligned_corners_with_whole_scales_run_for_open_sizes(core: Core, device: str) -> None:
+    loaded = core.load_network(core.read_network(onnx.parser.parse_model(ALIGNED % "1,1,2,3")), device)
+    for height, width in ((3, 4), (5, 2), (1, 6)):
+        x = np.random.default_rng(height).standard_normal((1, 2, height, width)).astype(np.float32)
+        columns = np.linspace(0, width - 1, 3 * width)
+        wide = np.stack([[np.interp(columns, range(width), row) for row in image] for image in x[0].astype(np.float64)])
+        rows = np.linspace(0, height - 1, 2 * height)
+        expected = np.stack([[np.interp(rows, range(height), column) for column in image.T] for image in wide]).swapaxes(1, 2)
+        np.testing.assert_allclose(loaded.infer({"x": x})["y"][0], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_aligned_corners_with_a_size_that_is_rounded_are_refused(core: Core) -> None:
+    network = core.read_network(onnx.parser.parse_model(ALIGNED % "1,1,1.5,2"))
+    assert "the rounded size" in core.query_network(network, "ORT").refused["Resize_0"]
+    shaped = {height: network.with_inputs({"x": InputInfo(shape=(1, 2, height, 4))}) for height in (3, 4)}
+    assert [height for height, each in shaped.items() if core.query_network(each, "ORT").refused] == [3]
+
+
+def test_squeeze_in_a_body_with_axes_from_outside_runs(core: Core) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[N,1] x, bool b) => (float[M] y) <int64[1] axes = {1}> {
+        y = If (b) <then_branch = t () => (float[P] s) { s = Squeeze (x, axes) },
+                    else_branch = e () => (float[Q] r) { n = Neg (x) r = Squeeze (n, axes) }> }"""
+    loaded = core.load_network(core.read_network(onnx.parser.parse_model(text)), "ORT")
+    x = np.array([[1], [2], [3]], np.float32)
+    assert loaded.infer({"x": x, "b": np.array(True)})["y"].tolist() == [1, 2, 3]
+    assert loaded.infer({"x": x[:1], "b": np.array(False)})["y"].tolist() == [-1]
+
+
+def test_squeeze_in_a_body_with_axes_that_may_be_empty_is_refused(core: Core) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[N,1] x, bool b, int64[K] axes) => (y) {
+        y = If (b) <then_branch = t () => (s) { s = Squeeze (x, axes) }, else_branch = e () => (r) { r = Neg (x) }> }"""
+    refused = core.query_network(core.read_network(onnx.parser.parse_model(text)), "ORT").refused
+    assert "(Squeeze): the engine takes an empty list of axes" in refused["If_0"]

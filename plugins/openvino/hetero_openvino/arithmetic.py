@@ -24,9 +24,10 @@ _LONG = frozenset({"int64", "uint32", "uint64"})
 _WIDE = _LONG | {"int32"}
 _NARROW = ("int16", "uint16")
 _GROWING = frozenset({"Einsum", "Gemm", "MatMul", "Pow", "ReduceProd", "ReduceSumSquare"})
-_IN_FLOAT = frozenset(
+_COMPARING = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+_IN_FLOAT = _COMPARING | frozenset(
     {
-        *("Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Mod", "ReduceL1", "ReduceMax", "ReduceMean"),
+        *("Div", "Mod", "ReduceL1", "ReduceMax", "ReduceMean"),
         *("ReduceMin", "ReduceSum", "Relu", "Resize", "ReverseSequence", "TopK", "Trilu", "Upsample"),
     }
 )
@@ -36,7 +37,7 @@ _SATURATING = _GROWING | {"Add", "Mul", "ReduceMean", "Sub", "Sum"}
 def find_arithmetic_error(node: Node, graph: Graph) -> str | None:
     """Returns what the engine gets wrong about a node of integers, whatever they are, in words, or None."""
     dtype = dtype_of_input(node, graph) or ""
-    is_in_float = node.op_type in _IN_FLOAT and dtype in _WIDE
+    is_in_float = _is_inexact(node, graph)
     for position, value in enumerate(node.inputs):
         # The frontend saturates constants, and an end beyond the end is the end.
         if node.op_type == "Slice" and position > 0:
@@ -110,7 +111,7 @@ def _describe(value: str, bound: Bound) -> str:
 
 def _list_excesses(node: Node, network: Network, bounds: Mapping[str, Bound]) -> Iterable[tuple[str, int]]:
     """Yields the values of a node that may be too large for the engine, and what the engine is exact up to."""
-    is_in_float = node.op_type in _IN_FLOAT and not node.domain and dtype_of_input(node, network) in _WIDE
+    is_in_float = not node.domain and _is_inexact(node, network)
     for value in (*node.inputs, *node.outputs):
         dtype = dtype_of_value(value, network) if value else None
         # Constants have a reason of their own, and those that say where a Slice ends are saturated.
@@ -119,6 +120,17 @@ def _list_excesses(node: Node, network: Network, bounds: Mapping[str, Bound]) ->
         limit = EXACT_FLOAT if is_in_float else LARGEST
         if value in bounds and bounds[value].largest > limit:
             yield value, limit
+
+
+def _is_inexact(node: Node, graph: Graph) -> bool:
+    """Says whether the engine computes a node of integers in float32 and its result is wrong for some of 32 bits.
+
+    A comparison with constants below 2^24 is right: rounding moves no integer onto such a number, nor past it.
+    """
+    if node.op_type not in _IN_FLOAT or dtype_of_input(node, graph) not in _WIDE:
+        return False
+    is_exact = any(value in graph.initializers and not _exceeds(value, graph, EXACT_FLOAT - 2) for value in node.inputs)
+    return not (node.op_type in _COMPARING and is_exact)
 
 
 def _is_limited(spec: ValueSpec, network: Network) -> bool:
@@ -143,10 +155,10 @@ def _is_limited(spec: ValueSpec, network: Network) -> bool:
 def _list_values_in_float(network: Network) -> Iterable[str]:
     """Yields the values that some node, or some node of its bodies, computes in float32 though they are integers."""
     for node in network.nodes:
-        if node.op_type in _IN_FLOAT and dtype_of_input(node, network) in _WIDE:
+        if _is_inexact(node, network):
             yield from node.inputs
         bodies = [body for outer in node.bodies.values() for body in iterate_graphs(outer)]
-        if any(inner.op_type in _IN_FLOAT and dtype_of_input(inner, body) in _WIDE for body in bodies for inner in body.nodes):
+        if any(_is_inexact(inner, body) for body in bodies for inner in body.nodes):
             yield from node.reads
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from hetero_core.engines.inspection import dtype_of_input, find_shape, has_input
+from hetero_core.engines.inspection import dtype_of_input, find_shape, has_input, scales_are_whole
 from hetero_core.engines.known_errors import Check, find_error, refuse, refuse_empty_axes
 from hetero_core.network.contrib_types import MICROSOFT
 from hetero_core.network.graph import Graph, Node
@@ -263,17 +263,7 @@ def _check_resize(node: Node, graph: Graph) -> str | None:
         return "OpenVINO ignores keep_aspect_ratio_policy of Resize"
     if attributes.get("coordinate_transformation_mode") != "align_corners" or not has_input(node, 2):
         return None
-    return None if _scales_are_whole(node, graph) else "OpenVINO scales by the rounded size under align_corners, not by the scales"
-
-
-def _scales_are_whole(node: Node, graph: Graph) -> bool:
-    """Says whether every size times its scale is known and a whole number, which rounding leaves as it is."""
-    scales, shape = graph.initializers.get(node.inputs[2]), find_shape(node, graph)
-    if scales is None or shape is None or len(scales.array) != len(shape):
-        return False
-    return all(
-        isinstance(size, int) and (size * float(scale)).is_integer() for size, scale in zip(shape, scales.array, strict=True)
-    )
+    return None if scales_are_whole(node, graph) else "OpenVINO scales by the rounded size under align_corners, not by the scales"
 
 
 def _check_round(node: Node, graph: Graph) -> str | None:

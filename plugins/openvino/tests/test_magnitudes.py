@@ -163,3 +163,34 @@ def test_casts_in_a_row_are_right_or_refused(core: Core, middle: str) -> None:
                 found = core.load_network(model, "OPENVINO").infer({"x": x})["y"]
                 np.testing.assert_array_equal(found, expected, err_msg=f"{source} -> {middle} -> {target}")
     assert compared > 0
+
+
+@pytest.mark.parametrize("operator", ["Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"])
+@pytest.mark.parametrize("constant", [0, 2**24 - 2, -(2**24) + 1])
+def test_comparison_with_a_constant_that_float32_holds_is_right_for_all_of_32_bits(
+    core: Core, read: Read, operator: str, constant: int
+) -> None:
+    network = read(
+        f"g (int32[N] x) => (bool[N] y, bool[N] z) <int32 k = {{{constant}}}> {{ y = {operator} (x, k) z = {operator} (k, x) }}"
+    )
+    compare = {
+        "Equal": np.equal,
+        "Less": np.less,
+        "LessOrEqual": np.less_equal,
+        "Greater": np.greater,
+        "GreaterOrEqual": np.greater_equal,
+    }[operator]
+    x = np.array([-(2**31), 2**31 - 1, *range(constant - 3, constant + 4), *range(2**24 - 4, 2**24 + 4), 0], np.int32)
+    x = np.concatenate([x, -x[2:]])
+    outputs = core.load_network(network, "OPENVINO").infer({"x": x})
+    np.testing.assert_array_equal(outputs["y"], compare(x, constant))
+    np.testing.assert_array_equal(outputs["z"], compare(constant, x))
+
+
+@pytest.mark.parametrize("constant", [2**24, -(2**24)])
+def test_comparison_with_a_constant_that_others_round_to_looks_at_its_input(core: Core, read: Read, constant: int) -> None:
+    network = read(f"g (int32[N] x) => (bool[N] y) <int32 k = {{{constant}}}> {{ y = Equal (x, k) }}")
+    loaded = core.load_network(network, "OPENVINO")
+    assert loaded.infer({"x": np.array([constant], np.int32)})["y"].tolist() == [True]
+    with pytest.raises(InferenceError, match="in float32, exact up to 16777216"):
+        loaded.infer({"x": np.array([constant + (1 if constant > 0 else -1)], np.int32)})

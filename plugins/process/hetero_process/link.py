@@ -46,7 +46,8 @@ class Link:
     """One child process. Safe for threads."""
 
     def __init__(self, device: str, python: str, memory: int) -> None:
-        self._device = device
+        self._device, self._python = device, python
+        self._has_answered = False
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._lifeline, lifeline = _open_lifeline()
         environment = dict(os.environ)
@@ -122,6 +123,7 @@ class Link:
                 raise DeadlineExceededError(str(self._describe_end(what)))
             raise self._describe_end(what, is_bystander=self._culprit is not None)
         self._free.append(lane)
+        self._has_answered = True
         if self._end:
             self._close_lanes()
         return answer
@@ -187,7 +189,9 @@ class Link:
 
     def _describe_end(self, what: str, *, is_bystander: bool = False) -> DeviceCrashedError:
         kind = HostReplacedError if is_bystander else DeviceCrashedError
-        return kind(f"device {self._device} in process {self._process.pid} {self._end} while it {what}")
+        is_bare = self._python and not self._has_answered
+        hint = f"; '{self._python}' has to have hetero-process and the packages of the device" if is_bare else ""
+        return kind(f"device {self._device} in process {self._process.pid} {self._end} while it {what}{hint}")
 
     def close(self) -> None:
         """Lets the child end, and waits for it; one that hangs is ended."""

@@ -39,6 +39,9 @@ _BREAKING = dedent(
             os._exit(3)
         if how == "HANG":
             threading.Event().wait()
+        if how == "PAUSE":
+            threading.Event().wait(0.5)
+            open(sign + ".over", "w").close()
         if how == "HANG_WITH_LOCK":
             ctypes.PyDLL(None).pause()
         if how == "RAISE":

@@ -18,7 +18,6 @@ import pytest
 
 from hetero_core import Core, Network
 from hetero_core.errors import (
-    ConfigKeyError,
     DeadlineExceededError,
     DeviceCrashedError,
     DeviceNameError,
@@ -89,11 +88,6 @@ def test_part_of_a_split_network(core: Core, read: Callable[[str], Network]) -> 
     split = core.load_network(network, "HETERO:PROCESS:BREAKING,CPU")
     assert len(split.get_metric("HETERO_SUBGRAPHS")) == 3
     np.testing.assert_array_equal(split.infer(GOOD)["y"], [-1.0, -2.0])
-
-
-def test_keys_of_the_device_are_checked_here(core: Core, load: Callable[..., Any]) -> None:
-    with pytest.raises(ConfigKeyError, match="BREAKING_HOW"):
-        load(BREAKING_HOWW="EXIT")
 
 
 def test_process_without_a_device_is_an_error(core: Core, negation: Network) -> None:
@@ -172,6 +166,31 @@ def test_process_that_hangs_is_ended_when_its_run_is_cancelled(load: Callable[..
     require_right(network)
     assert network.get_metric("PID") != pid
     assert not is_alive(pid)
+
+
+def test_run_after_an_interrupt_has_its_own_inputs_and_outputs(load: Callable[..., Any], tmp_path: Path) -> None:
+    request = load(BREAKING_HOW="PAUSE", BREAKING_SIGN=str(tmp_path / "pause")).create_infer_request()
+    over = tmp_path / "pause.over"
+    request.infer({"x": np.arange(4, dtype=np.float32)})
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for length in (6, 2):
+            paused = np.full(length, 13, np.float32)
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with pytest.raises(KeyboardInterrupt):
+                request.infer({"x": paused})
+            assert wait_for(over.exists)
+            over.unlink()
+            for start in (20, 30):
+                x = np.arange(start, start + length, dtype=np.float32)
+                np.testing.assert_array_equal(request.infer({"x": x})["y"], -x)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_deadline_ends_a_process_that_hangs(core: Core, negation: Network) -> None:

@@ -1,4 +1,4 @@
-"""ECHO does what every device owes."""
+"""ECHO keeps the contract of every device."""
 
 import hetero_echo
 

@@ -22,6 +22,8 @@ def plan_native_transpose(site: Site) -> Recipe | Views | None:
     if value in site.constants or site.group.epilogue or (site.readers and all(reader in _PRODUCTS for reader in site.readers)):
         return None
     perm = site.node.attributes.get("perm") or tuple(reversed(range(len(site.shape(value)))))
+    if sorted(perm) != list(range(len(site.shape(value)))):
+        return None  # the kernel of the toolkit says what is wrong
     turned = site.prototypes[value].transpose(perm)
     if turned.flags.c_contiguous or _is_dense_image(turned):
         return Views(value, (lambda array: array.transpose(perm),))

@@ -136,7 +136,10 @@ def _gemm(node: Node, found: Values) -> Sequence[Shape]:
 
 def _transpose(node: Node, found: Values) -> Sequence[Shape]:
     shape = found.find_shape(node.inputs[0])
-    return [tuple(shape[axis] for axis in node.attributes.get("perm") or reversed(range(len(shape))))]
+    order = node.attributes.get("perm") or tuple(reversed(range(len(shape))))
+    if sorted(order) != list(range(len(shape))):
+        raise UnknownError(node.op_type)
+    return [tuple(shape[axis] for axis in order)]
 
 
 def _reshape(node: Node, found: Values) -> Sequence[Shape]:

@@ -33,6 +33,7 @@ class Scope:
     tables: dict[tuple[Any, tuple[Key, ...]], Size] = field(default_factory=dict)
     """Where small arrays begin that are made of numbers when a plan is bound, by the function that makes them and its numbers."""
     _numbers: dict[Atom, int] = field(default_factory=dict)
+    _bases: set[int] = field(default_factory=set)
 
     def open_size(self, name: str, value: int) -> Size | int:
         """Returns the symbol of a size; 0 and 1 are no symbols, since they broadcast or are empty: each is a class of its own."""
@@ -83,6 +84,8 @@ class Scope:
             self.atoms.append(atom)
             self.values.append(value)
             self.bounds.append(bounds)
+            if atom.kind == "base":
+                self._bases.add(number)
         return Size(self, {(number,): 1})
 
     def evaluate_atoms(self, sizes: Mapping[int, int]) -> list[int]:
@@ -100,7 +103,7 @@ class Scope:
 
     def has_base(self, terms: Terms) -> bool:
         """Says whether an address is among the terms."""
-        return any(self.atoms[number].kind == "base" for product in terms for number in product)
+        return not all(map(self._bases.isdisjoint, terms))
 
     def guard(self, terms: Terms, kind: dict[Key, None]) -> None:
         """Writes down that terms are at least zero, zero, or not zero."""
@@ -200,7 +203,12 @@ class Size:
     # Questions.
 
     def __eq__(self, other: object) -> bool:
-        if not _is_whole(other):
+        if type(other) is int and len(self.terms) == 1:
+            # The question that is asked most often: is a size 1?
+            ((product, factor),) = self.terms.items()
+            if len(product) == 1 and self.scope.bounds[product[0]][0] * factor > max(other, 0):
+                return False
+        elif not _is_whole(other):
             return False
         return _is_zero(self.scope, add(self.terms, terms_of(other), -1))
 
@@ -338,13 +346,17 @@ def make_float(left: Size, right: float, combine: Any) -> float:
 
 
 def _is_whole(number: object) -> bool:
-    return isinstance(number, int) or (
-        hasattr(number, "__index__") and hasattr(number, "dtype") and getattr(number, "ndim", 1) == 0
+    return (
+        type(number) in (int, Size)
+        or isinstance(number, int)
+        or (hasattr(number, "__index__") and hasattr(number, "dtype") and getattr(number, "ndim", 1) == 0)
     )
 
 
 def _reduce(scope: Scope, terms: Terms) -> Terms:
     """Returns terms without the atoms that are in all of them and positive: the sign stays."""
+    if () in terms:
+        return terms
     products: Iterable[tuple[int, ...]] = terms.keys()
     shared = set.intersection(*(set(product) for product in products)) if terms else set()
     for number in shared:

@@ -49,6 +49,10 @@ def add(left: Terms, right: Terms, times: int = 1) -> Terms:
 
 def multiply(left: Terms, right: Terms) -> Terms:
     """Returns a product."""
+    for terms, number in ((left, right), (right, left)):
+        if len(number) == 1 and () in number:
+            times = number[()]
+            return {product: factor * times for product, factor in terms.items()} if times else {}
     total: dict[tuple[int, ...], int] = {}
     for product, factor in left.items():
         for other, amount in right.items():
@@ -77,6 +81,8 @@ def take_out(terms: Terms, product: tuple[int, ...]) -> tuple[Terms, bool]:
 
 def bound_terms(bounds: Sequence[tuple[int, int]], terms: Terms) -> tuple[int, int]:
     """Returns limits of a sum: `bounds` of each atom, which is its least value and something from zero on, in which the sum is written."""
+    if all(len(product) < 2 for product in terms):
+        return _bound_sum(bounds, terms)
     shifted: dict[tuple[int, ...], int] = {}
     for product, factor in terms.items():
         parts: dict[tuple[int, ...], int] = {(): factor}
@@ -96,4 +102,16 @@ def bound_terms(bounds: Sequence[tuple[int, int]], terms: Terms) -> tuple[int, i
         for number in product:
             span *= bounds[number][1] - bounds[number][0]
         low, high = low + min(span, 0), high + max(span, 0)
+    return low, high
+
+
+def _bound_sum(bounds: Sequence[tuple[int, int]], terms: Terms) -> tuple[int, int]:
+    """Returns limits of a sum of single atoms."""
+    low = high = 0
+    for product, factor in terms.items():
+        least, most = bounds[product[0]] if product else (1, 1)
+        if factor > 0:
+            low, high = low + factor * least, high + factor * most
+        else:
+            low, high = low + factor * most, high + factor * least
     return low, high

@@ -79,10 +79,10 @@ def _find_placement(task: SplitTask, config: Mapping[str, Any]) -> Placement:
     # As many requests at once as the loaded network is to serve; of one at a time the time is what counts.
     streams = config[STREAMS_KEY] if config[OBJECTIVE_KEY] == OBJECTIVES[1] else 0
     key = identify_task(task, streams=streams)
-    kept = None if config[PLACEMENT_KEY] == PLACEMENTS[2] else read_placement(key, task)
-    if kept is not None:
+    stored = None if config[PLACEMENT_KEY] == PLACEMENTS[2] else read_placement(key, task)
+    if stored is not None:
         logger.info("the placement of network '%s' was measured before", task.network.name)
-        return kept
+        return stored
     placement = place_by_measurement(task, find_inputs(task.network, config[INPUTS_KEY]), config[BUDGET_KEY], streams=streams)
     if placement.chosen is not None and placement.candidates[placement.chosen].rounds:
         write_placement(key, placement)

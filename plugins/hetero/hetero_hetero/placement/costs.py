@@ -75,7 +75,7 @@ def build_costs(
     segments: Sequence[Segment],
     takers: Sequence[Sequence[str]],
     twins: Sequence[int],
-    found: Measurements,
+    measurements: Measurements,
     flows: Sequence[tuple[int, tuple[int, ...], int]],
     *,
     is_pipeline: bool,
@@ -86,32 +86,32 @@ def build_costs(
     by the quotient. Segments that were not measured share what the measured ones leave of the whole, by their estimated work.
     """
     known = [
-        {device: seconds for device, seconds in found.seconds.get(twin, {}).items() if device in takers[index]}
+        {device: seconds for device, seconds in measurements.seconds.get(twin, {}).items() if device in takers[index]}
         for index, twin in enumerate(twins)
     ]
-    guesses = {device: _find_rate(device, segments, known, found.wholes) for device in task.configs}
+    guesses = {device: _find_rate(device, segments, known, measurements.wholes) for device in task.configs}
     rates = [rate for rate in guesses.values() if rate is not None]
     usual = min(rates, default=_GUESS)
     measured: list[dict[str, float]] = []
     for index, segment in enumerate(segments):
-        failed = found.failures.get(twins[index], {})
+        failed = measurements.failures.get(twins[index], {})
         # A device of which nothing is known counts as fast as the best one: the whole is timed before it is chosen.
         rest = {device: usual if rate is None else rate for device, rate in guesses.items()}
         measured.append(
             {device: known[index].get(device, segment.work * rest[device]) for device in takers[index] if device not in failed}
         )
-    scales = {device: _find_scale(device, measured, found.wholes) for device in task.configs}
+    scales = {device: _find_scale(device, measured, measurements.wholes) for device in task.configs}
     rows = tuple(index for index, row in enumerate(measured) if row)
     number = {index: row for row, index in enumerate(rows)}
     table = CostTable(
         tuple(task.configs),
         tuple({device: seconds * scales[device] for device, seconds in measured[index].items()} for index in rows),
         tuple(
-            (number[maker], tuple(number[one] for one in readers if one in number), nbytes)
+            (number[maker], tuple(number[reader] for reader in readers if reader in number), nbytes)
             for maker, readers, nbytes in flows
-            if maker in number and any(one in number for one in readers)
+            if maker in number and any(reader in number for reader in readers)
         ),
-        found.list_transfers(tuple(task.configs)),
+        measurements.list_transfers(tuple(task.configs)),
         _OVERHEAD,
         {device: _find_lane(task.core, device, is_pipeline=is_pipeline) for device in task.configs},
         is_pipeline,

@@ -221,7 +221,7 @@ class _Search:
         flows, is_pipeline = self._list_flows(), bool(self.streams)
         costs = build_costs(self.task, self.segments, self.takers, self.twins, self.found, flows, is_pipeline=is_pipeline)
         known = {candidate.devices for candidate in self.candidates}
-        proposals = [one for one in propose_placements(costs.table, count=_PROPOSALS + len(known)) if one.placement]
+        proposals = [placed for placed in propose_placements(costs.table, count=_PROPOSALS + len(known)) if placed.placement]
         for proposal in proposals:
             devices = costs.spread(proposal.placement)
             for candidate in self.candidates:
@@ -230,8 +230,12 @@ class _Search:
         for candidate in self.candidates:
             candidate.estimate = costs.estimate(candidate.devices) if candidate.estimate is None else candidate.estimate
         # What is estimated to be slower than a basic candidate is not worth its load.
-        bound = min((one.estimate for one in self.candidates if one.estimate is not None and not one.error), default=UNUSABLE)
-        fresh = [one for one in proposals if costs.spread(one.placement) not in known and one.seconds < bound][:_PROPOSALS]
+        bound = min(
+            (placed.estimate for placed in self.candidates if placed.estimate is not None and not placed.error), default=UNUSABLE
+        )
+        fresh = [placed for placed in proposals if costs.spread(placed.placement) not in known and placed.seconds < bound][
+            :_PROPOSALS
+        ]
         if fresh and self.left > 0:
             self.bench.prepare([f"mixed {number}" for number in range(len(fresh))], self._limit())
         for number, proposal in enumerate(fresh):

@@ -188,14 +188,14 @@ class _Planner:
     def describe(self, devices: Sequence[str], ends: Sequence[int]) -> tuple[dict[str, str], tuple[HeldMemory, ...]]:
         """Returns node -> device and what each device that has nodes will hold."""
         device_of_node: dict[str, str] = {}
-        held, start = [], 0
+        memories, start = [], 0
         for device, end in zip(devices, ends, strict=True):
             part = self._measure(start, end)
             if end > start:
-                held.append(HeldMemory(device, part.weights, part.border, part.peak, self.ceilings.get(device)))
+                memories.append(HeldMemory(device, part.weights, part.border, part.peak, self.ceilings.get(device)))
             device_of_node |= {node.name: device for node in self.network.nodes[start:end]}
             start = end
-        return device_of_node, tuple(held)
+        return device_of_node, tuple(memories)
 
     def refuse(self, devices: Sequence[str]) -> DeviceMemoryError:
         """Returns the error for a network that does not fit, with what it needs and where filling the devices in order ends."""

@@ -79,14 +79,14 @@ def _walk(estimator: Estimator, choices: Sequence[Sequence[str]]) -> list[Placem
     beam = [_Beginning((), (), ())]
     for index, devices in enumerate(choices):
         groups: dict[Placement, list[_Beginning]] = {}
-        frontier = [one for one in range(index + 1) if last_reader[one] > index or one == index]
+        frontier = [segment for segment in range(index + 1) if last_reader[segment] > index or segment == index]
         for beginning in beam:
             for device in devices:
                 longer = _append(costs, beginning, index, device, before[index], nbytes)
-                groups.setdefault(tuple(longer.placement[one] for one in frontier), []).append(longer)
-        few = [one for group in groups.values() for one in heapq.nsmallest(_PER_FRONTIER, group, key=lambda one: one.end)]
-        beam = heapq.nsmallest(_BEAM, few, key=lambda one: (one.end, sum(time for _, time in one.free), one.placement))
-    return [one.placement for one in beam]
+                groups.setdefault(tuple(longer.placement[segment] for segment in frontier), []).append(longer)
+        few = [state for group in groups.values() for state in heapq.nsmallest(_PER_FRONTIER, group, key=lambda state: state.end)]
+        beam = heapq.nsmallest(_BEAM, few, key=lambda state: (state.end, sum(time for _, time in state.free), state.placement))
+    return [state.placement for state in beam]
 
 
 def _append(
@@ -101,7 +101,7 @@ def _append(
     placement, lane = beginning.placement, costs.lanes.get(device, device)
     start = dict(beginning.free).get(lane, 0.0)
     duration = costs.seconds[index][device]
-    if not any(placement[one] == device for one in before):
+    if not any(placement[predecessor] == device for predecessor in before):
         duration += costs.overhead
     for maker in before:
         arrival = beginning.ends[maker]

@@ -72,9 +72,12 @@ def cut_segments(
 def describe_segment(network: Network, nodes: Sequence[int], work: float = 0.0) -> Segment:
     """Returns the segment of these nodes with the inner values at its border."""
     inside = set(nodes)
-    made = {value for index in nodes for value in network.nodes[index].writes}
+    inner_values = {value for index in nodes for value in network.nodes[index].writes}
     reads = dict.fromkeys(
-        value for index in nodes for value in network.nodes[index].reads if value in network.index_of_producer and value not in made
+        value
+        for index in nodes
+        for value in network.nodes[index].reads
+        if value in network.index_of_producer and value not in inner_values
     )
     writes = [
         value
@@ -87,7 +90,7 @@ def describe_segment(network: Network, nodes: Sequence[int], work: float = 0.0) 
 
 def estimate_work(network: Network, node: Node) -> float:
     """Returns the operations of a node, roughly: multiplications of products, else the elements that it reads and makes."""
-    made = sum(_count_elements(network, value) for value in node.writes)
+    output_elements = sum(_count_elements(network, value) for value in node.writes)
     constants = [network.initializers[value] for value in node.inputs if value in network.initializers]
     bodies = sum(len(body.nodes) for body in node.bodies.values())
     if node.op_type in _PRODUCTS:
@@ -95,9 +98,9 @@ def estimate_work(network: Network, node: Node) -> float:
         weight = max(sizes, default=0)
         if weight:
             channels = _count_channels(network, node)
-            return 2.0 * made * max(weight / channels, 1.0)
+            return 2.0 * output_elements * max(weight / channels, 1.0)
         inner = _find_shape(network, node.inputs[0])
-        return 2.0 * made * (_size(inner[-1]) if inner else _OPEN_SIZE)
+        return 2.0 * output_elements * (_size(inner[-1]) if inner else _OPEN_SIZE)
     if node.op_type in _RECURRENT and constants:
         # Each step multiplies by all weights.
         steps = _size((_find_shape(network, node.inputs[0]) or (1,))[0])
@@ -107,9 +110,10 @@ def estimate_work(network: Network, node: Node) -> float:
     if node.domain == "ai.onnx.ml":
         # A visit of a tree's node waits for memory; a row visits few of them, each as dear as many operations of a product.
         rows = _size((_find_shape(network, node.inputs[0]) or (1,))[0]) if node.inputs else 1
-        return float(made + rows * max((len(value) for value in node.attributes.values() if isinstance(value, tuple)), default=1))
+        longest = max((len(value) for value in node.attributes.values() if isinstance(value, tuple)), default=1)
+        return float(output_elements + rows * longest)
     read = sum(_count_elements(network, value) for value in node.reads if value not in network.initializers)
-    return float(made + read + 10_000 * bodies)
+    return float(output_elements + read + 10_000 * bodies)
 
 
 def _count_channels(network: Network, node: Node) -> int:

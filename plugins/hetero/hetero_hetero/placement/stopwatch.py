@@ -77,7 +77,7 @@ class Stopwatch:
             run = _prepare_run(loaded, self.values)
             warm_up(loaded, run, seconds)
             memories = dict.fromkeys(spec.memory for spec in (*loaded.outputs, *loaded.inputs))
-            memory = next((one for one in memories if one != HOST), HOST)
+            memory = next((memory_name for memory_name in memories if memory_name != HOST), HOST)
             return {"seconds": median(_repeat(run, min(seconds, 0.1))), "memory": memory, "is_ready": is_ready(loaded)}
         finally:
             loaded.close()

@@ -1,0 +1,243 @@
+"""Operators of `com.microsoft.nchwc`, which ONNX Runtime writes when it saves a network with all optimizations, as operators of ONNX.
+
+Between its ReorderInput and ReorderOutput, channels lie in blocks of 8 or 16, padded with zeros to whole blocks. Every operator there
+computes the same on plain channels with the same padding: filters are put back in order, a ReorderInput pads, and a ReorderOutput
+cuts off. The file does not say how large a block is: where no filter tells, it is that of this processor, as ONNX Runtime takes it.
+
+A node that cannot be restored stays as it is, and devices refuse it by its name.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from hetero_core.network.graph import Graph, Node
+from hetero_core.network.initializers import Initializer
+from hetero_core.network.opsets import since_version
+from hetero_core.network.scopes import make_unique
+from hetero_core.network.types import TensorType
+
+BLOCKED_DOMAIN = "com.microsoft.nchwc"
+_POOLING = ("AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool")
+_OPSET_OF_ATTRIBUTE = {
+    ("AveragePool", "ceil_mode"): 10,
+    ("AveragePool", "dilations"): 19,
+    ("MaxPool", "ceil_mode"): 10,
+    ("MaxPool", "dilations"): 10,
+    ("MaxPool", "storage_order"): 8,
+}
+"""The opsets that brought attributes which are written for every opset, with their defaults before."""
+
+
+def restore_channels(graph: Graph, opset: int) -> Graph:
+    """Returns the graph with ONNX's operators of this opset in place of those of blocked channels, bodies included."""
+    return _restore(graph, opset, _find_block(graph))
+
+
+def _restore(graph: Graph, opset: int, block: int) -> Graph:
+    restoration = _Restoration(graph, opset, block)
+    for node in graph.nodes:
+        restoration.add(node)
+    return replace(
+        graph,
+        nodes=tuple(restoration.nodes),
+        initializers=MappingProxyType(restoration.initializers),
+        types=MappingProxyType({**graph.types, **{name: each.type for name, each in restoration.initializers.items()}}),
+    )
+
+
+class _Restoration:
+    """The nodes and constants of one graph as they are rewritten, in order."""
+
+    def __init__(self, graph: Graph, opset: int, block: int) -> None:
+        self.nodes: list[Node] = []
+        self.initializers: dict[str, Initializer] = dict(graph.initializers)
+        self._graph, self._opset, self._block = graph, opset, block
+        self._names = {*graph.types, *graph.initializers, *(name for node in graph.nodes for name in (node.name, *node.writes))}
+
+    def add(self, node: Node) -> None:
+        """Adds what a node becomes."""
+        if node.bodies:
+            bodies = {key: _restore(body, self._opset, self._block) for key, body in node.bodies.items()}
+            node = replace(node, attributes=MappingProxyType({**node.attributes, **bodies}))
+        rule = self._rules().get(node.op_type) if node.domain == BLOCKED_DOMAIN else None
+        if rule is None or not rule(node):
+            self.nodes.append(node)
+
+    def _rules(self) -> Mapping[str, Callable[[Node], bool]]:
+        return {
+            "Conv": self._add_convolution,
+            "ReorderInput": self._add_padding,
+            "ReorderOutput": self._add_cut,
+            "Upsample": self._add_resize,
+            **dict.fromkeys(_POOLING, self._add_pooling),
+        }
+
+    def _add_convolution(self, node: Node) -> bool:
+        weights = self._graph.initializers.get(node.inputs[1])
+        if weights is None or len(weights.shape) != 4:
+            return False
+        order, block = _order_filter(weights, node, self._block), self._block
+        self.initializers[node.inputs[1]] = Initializer(weights.dtype, weights.shape, lambda: order(weights.array, block))
+        is_plain = len(node.inputs) < 4 and "activation" not in node.attributes
+        if is_plain:
+            self._add(node, "Conv", node.inputs, node.outputs)
+        else:
+            self.nodes.append(replace(node, op_type="FusedConv", domain="com.microsoft", since_version=0))
+        return True
+
+    def _add_pooling(self, node: Node) -> bool:
+        attributes = {
+            name: value
+            for name, value in node.attributes.items()
+            if self._opset >= _OPSET_OF_ATTRIBUTE.get((node.op_type, name), self._opset)
+        }
+        self._add(node, node.op_type, node.inputs, node.outputs, attributes)
+        return True
+
+    def _add_padding(self, node: Node) -> bool:
+        is_last = bool(node.attributes.get("channels_last", 0))
+        found = self._graph.type_of(node.inputs[0])
+        shape = found.shape if isinstance(found, TensorType) else None
+        channels = shape[3 if is_last else 1] if shape is not None and len(shape) == 4 else None
+        if self._opset < 11 and not isinstance(channels, int):
+            return False
+        inputs = (self._insert(node, "Transpose", node.inputs, {"perm": (0, 3, 1, 2)}),) if is_last else node.inputs
+        if not isinstance(channels, int):
+            self._add(node, "Pad", (*inputs, self._count_missing(node, inputs)), node.outputs, {})
+            return True
+        pads = (0, 0, 0, 0, 0, -channels % self._block, 0, 0)
+        if not any(pads):
+            self._add(node, "Identity", inputs, node.outputs, {})
+        elif self._opset < 11:
+            self._add(node, "Pad", inputs, node.outputs, {"pads": pads})
+        else:
+            self._add(node, "Pad", (*inputs, self._add_constant("pads", np.array(pads))), node.outputs, {})
+        return True
+
+    def _count_missing(self, node: Node, inputs: tuple[str, ...]) -> str:
+        """Adds what computes the pads of a value whose channels are not known here; returns their name."""
+        block, axis = self._add_constant("block", np.array([self._block])), self._add_constant("axis", np.array([1]))
+        before, after = self._add_constant("before", np.zeros(5, np.int64)), self._add_constant("after", np.zeros(2, np.int64))
+        channels = self._insert(node, "Gather", (self._insert(node, "Shape", inputs, {}), axis), {"axis": 0})
+        missing = self._insert(node, "Mod", (self._insert(node, "Neg", (channels,), {}), block), {})
+        return self._insert(node, "Concat", (before, missing, after), {"axis": 0})
+
+    def _add_cut(self, node: Node) -> bool:
+        channels, is_last = int(node.attributes["channels"]), bool(node.attributes.get("channels_last", 0))
+        op_type, inputs = "Identity", node.inputs
+        attributes: dict[str, tuple[int, ...]] = {}
+        if channels % self._block and self._opset < 10:
+            op_type, attributes = "Slice", {"starts": (0,), "ends": (channels,), "axes": (1,)}
+        elif channels % self._block:
+            bounds = {"starts": [0], "ends": [channels], "axes": [1]}
+            op_type, inputs = "Slice", (*inputs, *(self._add_constant(name, np.array(values)) for name, values in bounds.items()))
+        if is_last:
+            inputs = (self._insert(node, op_type, inputs, attributes),)
+            op_type, attributes = "Transpose", {"perm": (0, 2, 3, 1)}
+        self._add(node, op_type, inputs, node.outputs, attributes)
+        return True
+
+    def _add_resize(self, node: Node) -> bool:
+        if self._opset < 11:
+            return False
+        scales = self._add_constant("scales", np.array(node.attributes["scales"], np.float32))
+        names = {key: value for key, value in node.attributes.items() if key in ("coordinate_transformation_mode", "mode")}
+        attributes = {**names, "nearest_mode": "floor"} if names.get("mode", "nearest") == "nearest" else names
+        roi = self._add_constant("roi", np.zeros(0, np.float32))
+        self._add(
+            node,
+            "Resize",
+            (node.inputs[0], roi, scales),
+            node.outputs,
+            {"coordinate_transformation_mode": "asymmetric", **attributes},
+        )
+        return True
+
+    def _insert(self, node: Node, op_type: str, inputs: tuple[str, ...], attributes: Mapping[str, Any]) -> str:
+        """Adds a step on the way to or from a node's blocked values; returns the name of its value."""
+        name, value = (self._name(f"{each}_{op_type.lower()}") for each in (node.name, node.outputs[0]))
+        self._add(replace(node, name=name, origins=node.origins), op_type, inputs, (value,), attributes)
+        return value
+
+    def _name(self, name: str) -> str:
+        unique = make_unique(name, self._names)
+        self._names.add(unique)
+        return unique
+
+    def _add(
+        self,
+        node: Node,
+        op_type: str,
+        inputs: tuple[str, ...],
+        outputs: tuple[str, ...],
+        attributes: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Adds an operator of ONNX in place of a node, with these attributes or the node's."""
+        self.nodes.append(
+            replace(
+                node,
+                op_type=op_type,
+                inputs=inputs,
+                outputs=outputs,
+                domain="",
+                opset=self._opset,
+                since_version=since_version(op_type, "", self._opset),
+                attributes=node.attributes if attributes is None else MappingProxyType(dict(attributes)),
+            )
+        )
+
+    def _add_constant(self, name: str, array: np.ndarray[Any, Any]) -> str:
+        unique = self._name(f"channels_{name}")
+        self.initializers[unique] = Initializer.of_array(array)
+        return unique
+
+
+def _order_filter(weights: Initializer, node: Node, block: int) -> Callable[[np.ndarray[Any, Any], int], np.ndarray[Any, Any]]:
+    """Returns how a filter is put back in order: blocks of outputs alone where inputs are not blocked, else of both."""
+    group = int(node.attributes.get("group", 1))
+    are_inputs_blocked = weights.shape[1] != 1 if group > 1 else weights.shape[1] >= block
+    return _unblock_both if are_inputs_blocked else _unblock_outputs
+
+
+def _unblock_outputs(array: np.ndarray[Any, Any], block: int) -> np.ndarray[Any, Any]:
+    """(O/b, I, h, w, b) -> (O, I, h, w)."""
+    outputs, inputs, height, width = array.shape
+    blocked = array.reshape(outputs // block, inputs, height, width, block)
+    return np.ascontiguousarray(blocked.transpose(0, 4, 1, 2, 3)).reshape(array.shape)
+
+
+def _unblock_both(array: np.ndarray[Any, Any], block: int) -> np.ndarray[Any, Any]:
+    """(O/b, I/b, h, w, b of I, b of O) -> (O, I, h, w)."""
+    outputs, inputs, height, width = array.shape
+    blocked = array.reshape(outputs // block, inputs // block, height, width, block, block)
+    return np.ascontiguousarray(blocked.transpose(0, 5, 1, 4, 2, 3)).reshape(array.shape)
+
+
+def _find_block(graph: Graph) -> int:
+    """Returns the number of channels in a block: 8 where a filter has an odd number of eights, else this processor's."""
+    outputs = [shape[0] for shape in _iterate_filters(graph)]
+    return 8 if any(count % 16 for count in outputs) else _block_of_processor()
+
+
+def _iterate_filters(graph: Graph) -> Iterator[tuple[int, ...]]:
+    for node in graph.nodes:
+        if node.domain == BLOCKED_DOMAIN and node.op_type == "Conv" and node.inputs[1] in graph.initializers:
+            yield graph.initializers[node.inputs[1]].shape
+        for body in node.bodies.values():
+            yield from _iterate_filters(body)
+
+
+def _block_of_processor() -> int:
+    """Returns 16 for AVX-512 and 64-bit ARM, else 8. Source: ONNX Runtime 1.32, MlasNchwcGetBlockSize."""
+    if platform.machine().lower() in ("aarch64", "arm64"):
+        return 16
+    flags = Path("/proc/cpuinfo")
+    return 16 if flags.exists() and " avx512f" in flags.read_text(encoding="utf-8", errors="replace") else 8

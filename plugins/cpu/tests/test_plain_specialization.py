@@ -1,0 +1,149 @@
+"""Networks specialized without onnx are those that onnx's inference gives: drawn nodes of every rule, and whole networks."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.helper
+import onnx.shape_inference
+import pytest
+from hetero_cpu import signature as specialization
+from hetero_cpu.foreign import evaluate_node
+from hetero_cpu.passes import transform_network
+from hetero_cpu.plain_specialization import _RULES, specialize_plainly
+
+from hetero_core import Core
+from hetero_core.errors import HeteroError
+from hetero_core.network.graph import Network
+from hetero_core.network.type_protos import read_type
+from hetero_core.testing.open_models import make_decoder, make_detector, make_encoder
+
+DRAWS = 80
+
+
+def draw_node(draw: random.Random, op_type: str, version: int) -> tuple[list[int], dict[str, Any], dict[str, Any], list[str]]:
+    """Returns the shape of x, constants, attributes and the names of the inputs; some of what is drawn is no valid node."""
+    shape = [draw.choice((0, 1, 1, 2, 3, 5)) for _ in range(draw.randint(0, 4))]
+    if op_type == "Slice":
+        count = draw.randint(0, 3)
+        ends = [draw.choice((-9, -6, -3, -1, 0, 1, 2, 4, 2**62)) for _ in range(count)]
+        numbers = {"s": [draw.randint(-7, 7) for _ in range(count)], "e": ends}
+        if draw.random() < 0.8:
+            numbers["a"] = [draw.randint(-4, 4) for _ in range(count)]
+            if draw.random() < 0.8:
+                numbers["t"] = [draw.choice((-2, -1, 1, 1, 2, 3)) for _ in range(count)]
+        return shape, {name: np.array(values, np.int64) for name, values in numbers.items()}, {}, ["x", *numbers]
+    if op_type == "Expand":
+        target = [draw.choice((size, size, 1, 2)) for size in shape[draw.randint(0, 1) :]]
+        return shape, {"s": np.array([*[draw.randint(1, 3)] * draw.randint(0, 2), *target], np.int64)}, {}, ["x", "s"]
+    if op_type == "Resize":
+        sizes = [draw.choice((size, size * 2, 7)) for size in shape][: draw.choice((4, 4, 3))]
+        attributes = {"axes": [0]} if draw.random() < 0.1 else {}
+        # In version 11 roi and scales may be without elements, and not absent.
+        without = {"f": np.zeros(0, np.float32)} if version == 11 else {}
+        absent = "f" if version == 11 else ""
+        return shape, {"s": np.array(sizes, np.int64), **without}, attributes, ["x", absent, absent, "s"]
+    if op_type == "RMSNormalization":
+        axis = draw.randint(-3, 3)
+        weight = shape[axis:] if draw.random() < 0.8 else [draw.choice((1, 2))]
+        return shape, {"w": np.ones(weight, np.float32)}, {"axis": axis}, ["x", "w"]
+    return shape, {}, {}, ["x"]
+
+
+def make_network(op_type: str, version: int, drawn: tuple[list[int], dict[str, Any], dict[str, Any], list[str]]) -> onnx.ModelProto:
+    shape, constants, attributes, inputs = drawn
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node(op_type, inputs, ["r"], **attributes), onnx.helper.make_node("Identity", ["r"], ["y"])],
+        "g",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [f"d{axis}" for axis in range(len(shape))])],
+        [onnx.ValueInfoProto(name="y")],
+        [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", version)], ir_version=10)
+
+
+def ask_onnx(model: onnx.ModelProto, shape: list[int]) -> Any:
+    """Returns what onnx infers for x of this shape, None where it is an error."""
+    model.graph.input[0].CopyFrom(onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape))
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+    except onnx.shape_inference.InferenceError:
+        return None
+    types = {info.name: info.type for info in (*inferred.graph.value_info, *inferred.graph.output)}
+    return read_type(types["r"], "r") if "r" in types else None
+
+
+def by_rules(network: Network, signature: Any) -> Network | None:
+    """Returns what the rules give; None where they give up."""
+    answers: list[Network | None] = []
+
+    def note(*arguments: Any, **named: Any) -> Network | None:
+        answers.append(specialize_plainly(*arguments, **named))
+        return answers[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(specialization, "specialize_plainly", note)
+        specialization.specialize_network(network, signature, evaluate_node)
+    return answers[0]
+
+
+def by_onnx(network: Network, signature: Any) -> Network:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(specialization, "specialize_plainly", lambda *_, **__: None)
+        return specialization.specialize_network(network, signature, evaluate_node)
+
+
+@pytest.mark.parametrize(("op_type", "version"), sorted(_RULES))
+def test_types_of_drawn_nodes_are_those_that_onnx_infers(op_type: str, version: int) -> None:
+    draw = random.Random(f"{op_type} {version}")
+    answered = 0
+    with Core() as core:
+        for _ in range(DRAWS):
+            drawn = draw_node(draw, op_type, version)
+            model = make_network(op_type, version, drawn)
+            try:
+                network = core.read_network(model)
+            except HeteroError:
+                continue
+            try:
+                special = by_rules(network, (tuple(drawn[0]),))
+            except HeteroError:
+                special = None
+            if special is None:
+                continue
+            expected = ask_onnx(model, drawn[0])
+            assert expected is not None, (drawn, "onnx calls it an error")
+            if None not in (getattr(expected, "shape", None) or (None,)):
+                assert special.type_of("r") == expected, drawn
+                answered += 1
+    assert answered > DRAWS // 10
+
+
+@pytest.mark.parametrize(
+    ("make", "shapes"),
+    [
+        (make_decoder, {"tokens": (1, 17)}),
+        (make_encoder, {"tokens": (3, 29), "mask": (3, 29)}),
+        (make_detector, {"image": (1, 3, 97, 130)}),
+    ],
+    ids=["decoder", "encoder", "detector"],
+)
+def test_whole_network_is_what_onnx_makes_of_it(make: Any, shapes: dict[str, tuple[int, ...]]) -> None:
+    with Core() as core:
+        network = transform_network(core.read_network(make()))
+    pasts = {spec.name: (1, spec.shape[1], 5, spec.shape[3]) for spec in network.inputs if spec.name not in shapes and spec.shape}
+    signature = tuple({**shapes, **pasts}[spec.name] for spec in network.inputs)
+    ours, theirs = by_rules(network, signature), by_onnx(network, signature)
+    assert ours is not None
+    assert [node.name for node in ours.nodes] == [node.name for node in theirs.nodes]
+    assert {name: ours.type_of(name) for node in theirs.nodes for name in (*node.reads, *node.writes)} == {
+        name: theirs.type_of(name) for node in theirs.nodes for name in (*node.reads, *node.writes)
+    }
+    assert ours.outputs == theirs.outputs
+    assert ours.initializers.keys() == theirs.initializers.keys()
+    for name, constant in ours.initializers.items():
+        assert constant.shape == theirs.initializers[name].shape
+        assert constant.dtype == theirs.initializers[name].dtype

@@ -1,0 +1,36 @@
+"""What the process of a device lacks, or has otherwise, is named before anything is loaded there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hetero_core import Core, Network
+from hetero_core.errors import ConfigKeyError, DeviceCrashedError, DeviceUnavailableError
+from hetero_core.remote.mirror import describe_remote
+
+
+def test_python_without_our_packages_is_named_with_what_it_needs(core: Core, negation: Network, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E "$@"\n')
+    python.chmod(0o755)
+    with pytest.raises(DeviceCrashedError, match=f"exited with status 1 .*; '{python}' has to have hetero-process"):
+        core.load_network(negation, "PROCESS:BREAKING", {"PROCESS_PYTHON": str(python)})
+
+
+def test_host_with_another_core_is_named_before_its_keys_are_read() -> None:
+    fields = {"core": "0.2.0", "api": [9, 0], "keys": {"NEW": ["a", "form", "of", "its", "own"]}}
+    with pytest.raises(
+        DeviceUnavailableError, match=r"elsewhere has hetero-core 0\.2\.0 with API \(9, 0\); here it is .*; install the same"
+    ):
+        describe_remote(SimpleNamespace(call=lambda operation: (fields, ())), "device X elsewhere")  # type: ignore[arg-type]
+
+
+def test_keys_of_the_device_are_checked_here(core: Core, load: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigKeyError, match="BREAKING_HOW"):
+        load(BREAKING_HOWW="EXIT")
