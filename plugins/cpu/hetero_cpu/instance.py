@@ -53,7 +53,7 @@ class Instance:
         # The array of each input and output; None where it has no place in the arena.
         self._inputs = tuple((value, self._arrays.get(value)) for value in plan.inputs)
         self._outputs = tuple((value, self._arrays.get(value)) for value in plan.outputs)
-        self._outside = OutsideArrays(plan, self._program, self._arrays) if plan.outside.roots else None
+        self._outside = OutsideArrays(plan, self._program, native, self._arrays) if plan.outside.roots else None
         # What a foreign step calls may be the user's function, which is to see the user's own context.
         self._silence = None if plan.foreign_count else make_silence()
 

@@ -2,7 +2,7 @@
 
 ```text
 plan:     value ── find_outside ──> a place at the end of the arena, its own for the whole run; calls are bound to it
-instance: numbers of calls that are addresses in such a place ── OutsidePlaces ──> where they stand in the program
+instance: addresses of arrays in such a place ── OutsidePlaces ──> where they stand among the numbers of the program
 run:      array of the caller ── move ──> the same numbers count on from that array; nothing is copied
 ```
 
@@ -24,6 +24,7 @@ from hetero_cpu.plan import NOTHING_OUTSIDE, Block, Derived, Foreign, Outside, P
 from hetero_cpu.recipe import NO_HALO, Array, Recipe
 
 if TYPE_CHECKING:  # LLVM
+    from hetero_cpu.jit.native import NativeCall
     from hetero_cpu.jit.program import NativeProgram
 
 FEWEST_BYTES = 1 << 16
@@ -80,19 +81,19 @@ class OutsidePlaces:
 
     __slots__ = ("_begins", "_current", "_numbers", "_owners", "_positions", "_rows")
 
-    def __init__(self, program: NativeProgram | None, places: Mapping[str, Array]) -> None:
-        """`places`: the arrays to which the calls of the program are bound, by name; nothing else may lie in their memory."""
+    def __init__(self, program: NativeProgram | None, calls: Sequence[NativeCall], places: Mapping[str, Array]) -> None:
+        """`calls`: those of the program; `places`: the arrays to which they are bound, by name."""
         self._rows = {name: row for row, name in enumerate(places)}
         self._begins = np.array([array.ctypes.data for array in places.values()], np.int64)
         self._current = self._begins
         self._numbers = np.zeros(0, np.int64) if program is None else program.numbers
-        # Counts and strides are far below any address.
-        found = [
-            np.flatnonzero((self._numbers >= begin) & (self._numbers < begin + array.nbytes))
+        positions, arrays = _list_positions(calls)
+        rows = [
+            np.flatnonzero((arrays >= begin) & (arrays < begin + array.nbytes))
             for begin, array in zip(self._begins, places.values(), strict=True)
         ]
-        self._positions = np.concatenate([np.zeros(0, np.int64), *found])
-        self._owners = np.repeat(np.arange(len(found)), [len(positions) for positions in found])
+        self._positions = positions[np.concatenate([np.zeros(0, np.int64), *rows])]
+        self._owners = np.repeat(np.arange(len(rows)), [len(own) for own in rows])
 
     def move(self, addresses: Mapping[str, int]) -> None:
         """Has the program work at these addresses, by the names of the places; and in the places for which none is given."""
@@ -105,18 +106,31 @@ class OutsidePlaces:
         self._current = wanted
 
 
+def _list_positions(calls: Sequence[NativeCall]) -> tuple[Array, Array]:
+    """Returns of all addresses their positions among the numbers of a program, and where their arrays begin."""
+    from hetero_cpu.jit.native import list_addresses  # LLVM
+
+    positions, arrays, begin = [], [], 0
+    for call in calls:
+        for position, address in list_addresses(call):
+            positions.append(begin + position)
+            arrays.append(address.array.ctypes.data)
+        begin += len(call.numbers)
+    return np.array(positions, np.int64), np.array(arrays, np.int64)
+
+
 class OutsideArrays:
     """The arrays outside the arena of an instance: the caller's inputs, and memory for outputs that the caller gets."""
 
     __slots__ = ("_inputs", "_outputs", "_places", "_values")
 
-    def __init__(self, plan: Plan, program: NativeProgram | None, arrays: Mapping[str, Array]) -> None:
-        """`arrays`: those to which the calls of the program are bound, by value."""
+    def __init__(self, plan: Plan, program: NativeProgram | None, calls: Sequence[NativeCall], arrays: Mapping[str, Array]) -> None:
+        """`calls`: those of the program; `arrays`: what they are bound to, by value."""
         outside = plan.outside
         self._inputs = [(plan.inputs.index(value), value, arrays[value]) for value in outside.inputs]
         self._values = plan.outputs
         self._outputs = {value: (root, _open_memory(arrays[value])) for value, root in outside.outputs.items()}
-        self._places = OutsidePlaces(program, {root: arrays[root] for root in outside.roots})
+        self._places = OutsidePlaces(program, calls, {root: arrays[root] for root in outside.roots})
 
     def move(self, inputs: Sequence[Any], presets: Sequence[Array | None] | None) -> dict[str, Array]:
         """Has the program read inputs where they are and write outputs where they stay; returns these arrays by value.

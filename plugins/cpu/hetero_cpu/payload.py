@@ -82,7 +82,7 @@ def _pack(executable: CpuExecutable, signature: Signature, plan: Any, name: str)
     model, outside = pack_model(executable.transformed)
     made = executable.native_weights.list_made()
     constants = {offset: initializer.array for offset, initializer in outside.initializers}
-    areas = {f"{PACKED}/{number}": array for number, (_, array) in enumerate(made)}
+    areas = {f"{PACKED}/{number}": later.get() for number, later in enumerate(made)}
     areas |= {f"{WEIGHTS}/{offset}": array for offset, array in constants.items() if _view_stored(array).nbytes == array.nbytes}
     captured = capture_plan(plan, areas)
     if captured is None:
@@ -90,17 +90,19 @@ def _pack(executable: CpuExecutable, signature: Signature, plan: Any, name: str)
     plan_of_sections, found = captured
     read = {place for _, calls in plan_of_sections.steps for call in calls for _, place in call.addresses}
     unread = {offset: array for offset, array in constants.items() if f"{WEIGHTS}/{offset}" not in read}
-    candidates = _sort_by_sum(unread)
+    offset_of_constant = {id(initializer): offset for offset, initializer in outside.initializers}
     packed, kept = _Section(), _Section()
     moved: dict[str, tuple[str, int]] = {}
     unpacked: dict[int, list[Any]] = {}
-    for number, (purpose, array) in enumerate(made):
+    for number, later in enumerate(made):
         place = f"{PACKED}/{number}"
         if place not in read:
             continue
+        array = later.get()
         moved[place] = (PACKED, packed.add(array))
-        for offset in candidates.get(_sum_bits(array), ()):
-            rule = _find_rule(unread[offset], purpose, array)
+        offset = offset_of_constant.get(id(later.constant))
+        if offset in unread:
+            rule = _find_rule(unread[offset], later.purpose, array)
             if rule is not None:
                 unpacked[offset] = [moved[place][1], array.nbytes, *rule]
     for place, array in found.items():
@@ -126,18 +128,6 @@ def _pack(executable: CpuExecutable, signature: Signature, plan: Any, name: str)
         PACKED: packed.copy_to_memory(),
     }
     return sections, replace(move_places(plan_of_sections, moved), name=name)
-
-
-def _sort_by_sum(constants: Mapping[int, Array]) -> dict[int, list[int]]:
-    offsets: dict[int, list[int]] = {}
-    for offset, array in constants.items():
-        offsets.setdefault(_sum_bits(array), []).append(offset)
-    return offsets
-
-
-def _sum_bits(array: Array) -> int:
-    """Returns a number that is the same when elements change places or zeros are added."""
-    return int(array.reshape(-1).view(np.uint32).sum(dtype=np.uint64)) if array.dtype == np.float32 else -1
 
 
 def _view_stored(array: Array) -> Array:

@@ -74,6 +74,12 @@ class LaterArray:
         self._sources = constants
 
     @property
+    def constant(self) -> Initializer | None:
+        """The constant that the array is made of; None where it is made of several, or of an array that is none."""
+        sources = self._sources
+        return sources[0] if len(sources) == 1 and isinstance(sources[0], Initializer) else None
+
+    @property
     def nbytes(self) -> int:
         """The bytes of the array; 0 before it is made."""
         array = self._array
@@ -151,9 +157,9 @@ class PackedWeights:
             for future in [pool.submit(later.get) for later in arrays]:
                 future.result()
 
-    def list_made(self) -> list[tuple[tuple[object, ...], Array]]:
-        """Returns what is made already, each with its purpose."""
-        return [(later.purpose, later.get()) for later in self._list_arrays() if later.nbytes]
+    def list_made(self) -> list[LaterArray]:
+        """Returns the arrays that are made already."""
+        return [later for later in self._list_arrays() if later.nbytes]
 
     @property
     def nbytes(self) -> int:

@@ -114,9 +114,10 @@ def test_cancelled_run_ends_between_two_nodes(core: Core, read: Read) -> None:
     assert ran == []
 
 
-def test_threads_share_one_executable(core: Core) -> None:
+@pytest.mark.parametrize("kernels", ["NUMPY", "JIT"])
+def test_threads_share_one_executable(core: Core, kernels: str) -> None:
     model = dynamic_batch_model()
-    loaded = core.load_network(model, "CPU")
+    loaded = core.load_network(model, "CPU", {"CPU_KERNELS": kernels})
     (spec,) = loaded.inputs
     draws = [
         np.random.default_rng(seed).standard_normal((seed % 3 + 1, *(spec.shape or ())[1:])).astype(np.float32) for seed in range(8)

@@ -11,6 +11,7 @@ import numpy as np
 import onnx.parser
 import pytest
 from hetero_cpu.output_memory import OutputMemory
+from hetero_cpu.outside import FEWEST_BYTES
 
 from hetero_core import Core
 
@@ -230,3 +231,19 @@ def test_no_more_memory_is_kept_than_two_outputs_need() -> None:
         assert 0 < tracemalloc.get_traced_memory()[0] - before < 3 << 20
     finally:
         tracemalloc.stop()
+
+
+def test_only_addresses_move_also_those_before_their_array() -> None:
+    pytest.importorskip("llvmlite", reason="addresses are those of machine code")
+    from hetero_cpu.jit.native import NativeCall, address_of
+    from hetero_cpu.jit.program import NativeProgram
+    from hetero_cpu.jit.steps_gather import GATHER
+    from hetero_cpu.outside import OutsidePlaces
+
+    x, y, other = (np.zeros(FEWEST_BYTES, np.uint8) for _ in range(3))
+    count = int(x.ctypes.data) + 8  # happens to be an address
+    row = (address_of(x) - 256, count, 3, 4, address_of(y), 1, address_of(other), 0, 0)
+    calls = [NativeCall(GATHER, row, 1, (x, y, other))]
+    program = NativeProgram(calls)
+    OutsidePlaces(program, calls, {"x": x, "y": y}).move({"x": 1 << 40})
+    assert program.numbers.tolist() == [(1 << 40) - 256, count, 3, 4, y.ctypes.data, 1, other.ctypes.data, 0, 0]

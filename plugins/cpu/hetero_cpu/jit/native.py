@@ -1,8 +1,12 @@
-"""Calls of machine code, as a run makes them: which kernel, its numbers, and into how many chunks its work is cut."""
+"""Calls of machine code, as a run makes them: which kernel, its numbers, and into how many chunks its work is cut.
+
+Among its numbers an address is an `Address`, which knows its array, and every other integer is a size, a stride, a count or the bits of a
+float. Arrays that a call reads hold no addresses.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import field
 from typing import Any
 
@@ -11,9 +15,36 @@ import numpy as np
 from hetero_core.records import record
 from hetero_cpu.jit.compiler import Kernel
 from hetero_cpu.open.arrays import OpenArray
+from hetero_cpu.open.sizes import is_open
 from hetero_cpu.weights import LaterArray
 
 Array = np.ndarray[Any, Any]
+
+
+class Address(int):
+    """The address of an array, or of something at a fixed distance from it. Adding or subtracting an integer gives another address in
+    `array`; every other operation gives a plain integer."""
+
+    array: Array
+
+    def __new__(cls, number: int, array: Array) -> Address:
+        """Returns `number` as an address in `array`."""
+        address = int.__new__(cls, number)
+        address.array = array
+        return address
+
+    def __add__(self, distance: int) -> Address:
+        return Address(int.__add__(self, int(distance)), self.array) if _is_number(distance) else NotImplemented
+
+    __radd__ = __add__
+
+    def __sub__(self, distance: int) -> Address:
+        return Address(int.__sub__(self, int(distance)), self.array) if _is_number(distance) else NotImplemented
+
+
+def _is_number(distance: object) -> bool:
+    """Says whether a distance is one integer: no array, and no symbol, which takes an address for a constant."""
+    return isinstance(distance, (int, np.integer)) and not is_open(distance)
 
 
 @record(frozen=True, slots=True)
@@ -32,11 +63,22 @@ class NativeCall:
 
 
 def address_of(array: Array | LaterArray | OpenArray) -> int:
-    """Returns the address of the first element, of an array that is only promised, too: it is made then."""
+    """Returns the address of the first element: an `Address`, or an expression of symbols where the array is open.
+
+    An array that is only promised is made now.
+    """
     if isinstance(array, OpenArray):
         address: int = array.address
         return address
-    return int((array.get() if isinstance(array, LaterArray) else array).ctypes.data)
+    memory = array.get() if isinstance(array, LaterArray) else array
+    return Address(memory.ctypes.data, memory)
+
+
+def list_addresses(call: NativeCall) -> Iterator[tuple[int, Address]]:
+    """Yields the addresses among the numbers of a call, each with its position."""
+    for position, number in enumerate(call.numbers):
+        if isinstance(number, Address):
+            yield position, number
 
 
 def bits_of(number: float) -> int:
