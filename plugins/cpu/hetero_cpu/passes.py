@@ -7,6 +7,7 @@ every node has been accepted. They make nodes that the device takes out of nodes
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING
 
 from hetero_core.network.graph import Network
 from hetero_core.transforms.constants import fold_constants
@@ -14,6 +15,9 @@ from hetero_core.transforms.copies import eliminate_copies, eliminate_dropout
 from hetero_core.transforms.rewrite import run_passes
 from hetero_cpu.foreign import evaluate_node
 from hetero_cpu.signature import is_turned_for_products
+
+if TYPE_CHECKING:
+    from hetero_cpu.open.sizes import Scope
 
 
 class LatePass:
@@ -50,14 +54,15 @@ PASSES = (
     LatePass("scalars", "fold_scalars", "Add Div Mul Sub"),
     LatePass("affine", "fold_affines", "Add BatchNormalization Mul"),
 )
+_ELIMINATE_IDLE = LatePass(
+    "reshapes",
+    "eliminate_idle",
+    "Cast Concat Expand Flatten Identity Max Mean Min Pad Reshape Slice Squeeze Sum Tile Unsqueeze",
+)
 _MERGE_RESHAPES = LatePass("reshapes", "merge_reshapes", "Flatten Reshape Squeeze Unsqueeze")
 # These ask for sizes, so they see the network once for each set of input shapes.
 PASSES_OF_SHAPES = (
-    LatePass(
-        "reshapes",
-        "eliminate_idle",
-        "Cast Concat Expand Flatten Identity Max Mean Min Pad Reshape Slice Squeeze Sum Tile Unsqueeze",
-    ),
+    _ELIMINATE_IDLE,
     _MERGE_RESHAPES,
     LatePass("reshapes", "merge_stacked_transposes", "Transpose"),
     LatePass("attention", "fuse_attention", "Softmax"),
@@ -67,8 +72,8 @@ PASSES_OF_SHAPES = (
 )
 
 
-# One writes shapes as plain numbers, which nothing after it needs where chains of reshapes are views.
-PASSES_OF_OPEN_SHAPES = tuple(apply for apply in PASSES_OF_SHAPES if apply is not _MERGE_RESHAPES)
+# `merge_reshapes` writes shapes as plain numbers, which nothing after it needs where chains of reshapes are views.
+PASSES_OF_OPEN_SHAPES = tuple(apply for apply in PASSES_OF_SHAPES if apply not in (_ELIMINATE_IDLE, _MERGE_RESHAPES))
 
 
 def strip_network(network: Network) -> Network:
@@ -86,6 +91,15 @@ def join_network(network: Network) -> Network:
     return run_passes(network, PASSES_OF_SHAPES)
 
 
-def join_open_network(network: Network) -> Network:
-    """Returns a network whose sizes are symbols, after the passes that ask for them."""
-    return run_passes(network, PASSES_OF_OPEN_SHAPES)
+def join_open_network(network: Network, scope: Scope) -> Network:
+    """Returns a network whose sizes are symbols of `scope`, after the passes that ask for them.
+
+    A reshape that happens to change nothing for the sizes of the example stays: without it the class would be these sizes alone, or all
+    but these.
+    """
+    scope.is_structural = True
+    try:
+        stripped = run_passes(network, (_ELIMINATE_IDLE,))
+    finally:
+        scope.is_structural = False
+    return run_passes(stripped, PASSES_OF_OPEN_SHAPES)

@@ -130,6 +130,16 @@ def test_the_first_sizes_make_the_plan_of_their_class() -> None:
     assert _check(make_encoder(layers=1, width=64), draw, threads=1, count=3) == 1
 
 
+def test_sizes_that_happen_to_be_equal_make_no_class_of_their_own() -> None:
+    # 64 is the width, 16 and 17 are on both sides of a vector of queries.
+    shapes = [(20, 64), (20, 20), (64, 20), (20, 16), (20, 17), (16, 100), (65, 65)]
+
+    def draw(rng: np.random.Generator, place: int) -> Feeds:
+        return {"tokens": rng.integers(0, 1000, shapes[place]), "mask": np.ones(shapes[place], np.int64)}
+
+    assert _check(make_encoder(layers=1, width=64), draw, threads=1, count=len(shapes)) == 1
+
+
 def test_kernels_that_are_compiled_behind_numpy_take_over_for_a_class() -> None:
     assert _check(make_encoder(layers=1, width=64), _draw_encoder, threads=1, count=12, kernels="AUTO") <= 12
 

@@ -20,6 +20,7 @@ from hetero_cpu.jit.panels import emit_turned_panel
 from hetero_cpu.jit.streams import emit_forked_stream, emit_stream
 from hetero_cpu.jit.strided_tile import StridedTile, StridedTiles
 from hetero_cpu.jit.terms import Number
+from hetero_cpu.open.choices import pays
 from hetero_cpu.open.sizes import is_open
 
 PARAMETERS = (
@@ -78,9 +79,14 @@ class AttentionShape:
         )
 
 
-def choose_attention_shape(queries: int, keys: int, value_size: int, mask: str, width: int) -> AttentionShape:
-    """Returns the shape for numbers of queries and keys."""
-    vectors = 1 if queries <= width else 2
+def choose_attention_shape(
+    queries: int, keys: int, value_size: int, mask: str, width: int, *, needs_one_block: bool = False
+) -> AttentionShape:
+    """Returns the shape for numbers of queries and keys.
+
+    Whether an open number of queries is one block is asked where that is needed alone: for all others one kernel serves any number.
+    """
+    vectors = 2 if pays(queries, width + 1) else 1
     rows = vectors * width
     # The last tile of keys overlaps the one before it.
     counts = _KEYS[width, vectors]
@@ -91,7 +97,8 @@ def choose_attention_shape(queries: int, keys: int, value_size: int, mask: str, 
         tile = min(keys, min(counts, key=lambda count: ceil(keys / count) * (count + 1)))
     blocks = -(-queries // rows)
     last_rows = 0 if is_open(queries) else queries - (blocks - 1) * rows
-    return AttentionShape(vectors, queries <= rows, last_rows, tile, ceil(value_size / width), value_size % width != 0, mask)
+    is_one_block = (needs_one_block or not is_open(queries)) and bool(queries <= rows)
+    return AttentionShape(vectors, is_one_block, last_rows, tile, ceil(value_size / width), value_size % width != 0, mask)
 
 
 def make_attention(shape: AttentionShape) -> Kernel:

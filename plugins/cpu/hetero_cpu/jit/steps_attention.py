@@ -53,7 +53,7 @@ def plan_native_attention(site: Site) -> Recipe | None:
         if mask.ndim < 2 or mask.shape[-1] != keys or (keys > 1 and mask.strides[-1] != _FLOAT_BYTES):
             return None
         kind = "number" if broadcast(mask, full_shape).strides[2] == 0 or queries == 1 else "vectors"
-    shape = choose_attention_shape(queries, keys, value_size, kind, find_width())
+    shape = choose_attention_shape(queries, keys, value_size, kind, find_width(), needs_one_block=appends)
     if appends:
         # Where several units read a head, none could say when its keys are there.
         if not shape.is_one_block:

@@ -12,6 +12,7 @@ from hetero_cpu.jit.native import Array, NativeCall, native_step
 from hetero_cpu.jit.row_walk import call_rows
 from hetero_cpu.jit.rows import cut_rows, find_kind
 from hetero_cpu.open.arrays import broadcast_shapes, lay_empty
+from hetero_cpu.open.choices import is_same_shape
 from hetero_cpu.recipe import Recipe, Site
 
 _MOST_OPERANDS = 64
@@ -33,7 +34,7 @@ def plan_native_expression(site: Site) -> Recipe | None:
         return None
     if any(array.dtype != np.float32 for array in arrays) or 0 in shape or broadcast_shapes(*(a.shape for a in arrays)) != shape:
         return None
-    full = [operand for operand in reader.operands if isinstance(operand, str) and site.shape(operand) == shape]
+    full = [operand for operand in reader.operands if isinstance(operand, str) and is_same_shape(site.shape(operand), shape)]
     is_last = any(site.is_channels_last(operand) for operand in full)
     order = (0, 2, 3, 1) if is_last else tuple(range(len(shape)))
     prototype = lay_empty(shape, np.float32, order)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from hetero_cpu.open.sizes import is_open, terms_of
@@ -22,3 +23,8 @@ def pays(number: Any, limit: int) -> bool:
 def is_same(left: Any, right: Any) -> bool:
     """Says whether two numbers are one expression, without asking the example."""
     return terms_of(left) == terms_of(right)
+
+
+def is_same_shape(left: Sequence[Any], right: Sequence[Any]) -> bool:
+    """Says whether two shapes are the same in the whole class, without asking the example."""
+    return len(left) == len(right) and all(map(is_same, left, right))

@@ -33,7 +33,7 @@ def make_open_plan(
     """
     try:
         opened = open_network(network, signature, example)
-        joined, late = expose_late(join_open_network(opened.network))
+        joined, late = expose_late(join_open_network(opened.network, opened.scope))
         plan = build_plan(joined, weights, extensions, provider=JIT, workers=workers, scope=opened.scope)
         made = OpenPlan(plan, opened, late)
     except (NotOpenError, ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
