@@ -33,7 +33,7 @@ class Scope:
     tables: dict[tuple[Any, tuple[Key, ...]], Size] = field(default_factory=dict)
     """Where small arrays begin that are made of numbers when a plan is bound, by the function that makes them and its numbers."""
     is_structural: bool = False
-    """Whether two sizes are equal only where they are one expression: a question that leaves no guard, for passes that may miss something."""
+    """Whether sizes are equal only where they are one expression, which leaves no guard: for passes that may miss something."""
     _numbers: dict[Atom, int] = field(default_factory=dict)
     _bases: set[int] = field(default_factory=set)
 
