@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
 from hetero_core.limits import FOLDED_FLOOR
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.inference import infer_types
-from hetero_core.network.types import TensorType, ValueSpec
+from hetero_core.network.types import TensorType
 from hetero_core.transforms.constants import Evaluate, fold_constants
 from hetero_cpu.plain_specialization import specialize_plainly
 
@@ -37,17 +36,19 @@ def specialize_network(network: Network, signature: Signature, evaluate: Evaluat
     for spec, shape in zip(network.inputs, signature, strict=True):
         is_open = isinstance(spec.type, TensorType) and shape is not None and spec.type.shape != shape
         inputs.append(replace(spec, type=TensorType(spec.dtype, shape)) if is_open else spec)
-    plain = specialize_plainly(network, inputs, evaluate, is_kept=is_turned_for_products, room=FOLDED_FLOOR)
-    return _specialize_with_onnx(network, inputs, evaluate) if plain is None else plain
-
-
-def _specialize_with_onnx(network: Network, inputs: Sequence[ValueSpec], evaluate: Evaluate) -> Network:
     if all(new is old for new, old in zip(inputs, network.inputs, strict=True)):
-        special = network
-    else:
-        types = {**network.types, **{spec.name: spec.type for spec in inputs}}
-        special = infer_types(replace(network, inputs=tuple(inputs), types=MappingProxyType(types)))
-    room = FOLDED_FLOOR
+        # Its types are those of these shapes already.
+        return _fold_shapes(network, evaluate)
+    plain = specialize_plainly(network, inputs, evaluate, is_kept=is_turned_for_products, room=FOLDED_FLOOR)
+    if plain is not None:
+        return plain
+    types = {**network.types, **{spec.name: spec.type for spec in inputs}}
+    return _fold_shapes(infer_types(replace(network, inputs=tuple(inputs), types=MappingProxyType(types))), evaluate)
+
+
+def _fold_shapes(network: Network, evaluate: Evaluate) -> Network:
+    """Returns the network with everything computed that follows from its constants, and the types that follow from that."""
+    special, room = network, FOLDED_FLOOR
     for _ in range(_MOST_ROUNDS):
         # What is large does not hang on the shapes of inputs, and has been folded before; what is kept here stays within one limit.
         folded = fold_constants(special, evaluate, is_kept=is_turned_for_products, room=room)

@@ -140,12 +140,50 @@ def join_chains(
     for group in groups:
         chain = _Chain(group, list(group.members), group.reads, group.outputs)
         if is_link(group):
-            chain = _join(chain, chains, position_of_value, graph, types)
+            chain = _append(chain, chains, position_of_value, graph, types) or _join(chain, chains, position_of_value, graph, types)
         for value in chain.outputs:
             if value:
                 position_of_value[value] = len(chains)
         chains.append(chain)
     return tuple([chain.close() for chain in chains if chain is not None])
+
+
+def _append(
+    chain: _Chain, chains: list[_Chain | None], position_of_value: Mapping[str, int], graph: Graph, types: Mapping[str, TensorType]
+) -> _Chain | None:
+    """Returns what `_join` does, for a chain that only one chain before it could join; None where there may be others.
+
+    Long chains consist of such nodes, each of which costs the same.
+    """
+    makers = [value for value in chain.reads if _find_maker(value, chains, position_of_value) is not None]
+    if len(makers) != 1:
+        return None
+    (value,) = makers
+    maker = _find_maker(value, chains, position_of_value)
+    assert maker is not None
+    if any(_find_maker(read, chains, position_of_value) is not None for read in maker.reads):
+        return None
+    reads = tuple(dict.fromkeys((*maker.reads, *[read for read in chain.reads if read != value])))
+    if (
+        len(maker.nodes) + len(chain.nodes) > _MOST_NODES
+        or len(reads) > _MOST_OPERANDS
+        or types.get(value) != types[chain.outputs[0]]
+        or value in graph.names_of_outputs
+        or not _is_read_inside(value, (chain,), graph)
+    ):
+        return chain
+    chains[position_of_value[value]] = None
+    maker.nodes.extend(chain.nodes)
+    maker.reads, maker.outputs = reads, chain.outputs[:1]
+    return maker
+
+
+def _find_maker(value: str, chains: Sequence[_Chain | None], position_of_value: Mapping[str, int]) -> _Chain | None:
+    """Returns the chain that makes a value, where it is an expression; None otherwise, or where it has been joined to another one."""
+    position = position_of_value.get(value)
+    maker = None if position is None else chains[position]
+    # What begins with an operator of expressions is one as a whole.
+    return maker if maker is not None and maker.nodes[0].op_type in ELEMENTWISE else None
 
 
 def _join(
@@ -160,10 +198,8 @@ def _join(
     pending = list(chain.reads)
     while pending:
         value = pending.pop(0)
-        position = position_of_value.get(value)
-        maker = None if position is None else chains[position]
-        # What begins with an operator of expressions is one as a whole.
-        if position is None or maker is None or position in positions or maker.nodes[0].op_type not in ELEMENTWISE:
+        position, maker = position_of_value.get(value), _find_maker(value, chains, position_of_value)
+        if position is None or maker is None or position in positions:
             continue
         if count + len(maker.nodes) > _MOST_NODES or types.get(value) != result_type or value in graph.names_of_outputs:
             continue
