@@ -196,7 +196,7 @@ def bench_batch(core: Core, rounds: int, _: str) -> None:
         wait_for_kernels(patient, row, 0.3)
         waits = [time_call(lambda request=request: request.infer(row)) for _ in range(5 * rounds)]
         del idle
-        alone = [time_call(lambda request=request: request.infer(row)) for _ in range(5 * rounds)]
+        alone = [time_after(timeout / 1e3, lambda request=request: request.infer(row)) for _ in range(5 * rounds)]
         late = (median(waits) - median(alone)) * 1e3 - timeout
         worst = (max(waits) - median(alone)) * 1e3 - timeout
         say(
@@ -204,6 +204,12 @@ def bench_batch(core: Core, rounds: int, _: str) -> None:
             f"{late:.2f} ms",
             "at most 2",
         )
+
+
+def time_after(pause: float, call: Callable[[], object]) -> float:
+    """Returns the seconds of a call after a pause in seconds: caches and clocks have cooled down as they do while a batch waits."""
+    time.sleep(pause)
+    return time_call(call)
 
 
 def sum_parts(split: Any, inputs: dict[str, Any], rounds: int) -> tuple[float, float]:
