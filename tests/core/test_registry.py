@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -143,7 +144,7 @@ def test_broken_wrapper_is_an_error_at_once(install: Install) -> None:
     ],
 )
 def test_wrapper_that_would_be_ignored_or_answer_itself_is_an_error(install: Install, code: str, complaint: str) -> None:
-    module = f"acme_wrong_{abs(hash(code)) % 1000}"
+    module = f"acme_wrong_{crc32(code.encode())}"
     install("acme-wrong", module, "from hetero_core import hookimpl\n" + code, f"[hetero_core.wrappers]\nwrong = {module}\n")
     with pytest.raises(PluginError, match=rf"(?s)wrapper 'wrong' \(acme-wrong 1.0\) .*{complaint}"):
         Core()
