@@ -37,15 +37,17 @@ class HostReplacedError(DeviceCrashedError):
 
 
 def call_again(call: Callable[[], Result]) -> Result:
-    """Returns what a call returns; makes it once more where its host was ended for the sake of another request."""
-    try:
-        return call()
-    except HostReplacedError:
-        return call()
+    """Returns what a call returns; makes it again as often as its host was ended for the sake of another request."""
+    while True:
+        # Each round ends with a host that somebody else's request has hung; the one after it is another.
+        with suppress(HostReplacedError):
+            return call()
 
 
 class Session(Protocol):
-    """The far end of one request."""
+    """The far end of one request. `copied_bytes`: of inputs and outputs that its last run copied on their way."""
+
+    copied_bytes: int
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs, valid until the next run of this session."""
@@ -58,9 +60,11 @@ class Carrier(Protocol):
     """A connection that carries operations and arrays to a host.
 
     `memory` is where it takes and leaves arrays of numbers: HOST, or a memory of its own, which it then brings to_host and from_host for.
+    `copies_metric` names the metric of a network that counts what its runs have copied; it is empty where sessions count nothing.
     """
 
     memory: str
+    copies_metric: str
 
     def prepare(self) -> int:
         """Returns the number of the host that works, of all that there have been; starts one where there is none.
@@ -151,6 +155,7 @@ class RemoteExecutable(Executable):
         self._load = load
         self._lock = threading.Lock()
         self._loaded: tuple[int, int] = (-1, 0)
+        self._copied_bytes, self._count_lock = 0, threading.Lock()
         fields = call_again(lambda: self._load_now(None))
         self.inputs = tuple(_place(spec, carrier.memory) for spec in fields["inputs"])
         self.outputs = tuple(_place(spec, carrier.memory) for spec in fields["outputs"])
@@ -193,16 +198,21 @@ class RemoteExecutable(Executable):
             state.session, state.loaded = self._carrier.open_session(loaded[1], self.outputs, context.token), loaded
         session: Session = state.session
         try:
-            return session.run(inputs, context)
+            outputs = session.run(inputs, context)
         except BaseException:
             # An interrupt, or a lost answer: what the far end has of this run is not known, and it may still be under way there.
             state.session = None
             session.close()
             raise
+        if session.copied_bytes:
+            with self._count_lock:
+                self._copied_bytes += session.copied_bytes
+        return outputs
 
     def metrics(self) -> Mapping[str, Any]:
-        """The metrics of the network at its host, asked for when they are read."""
-        return {name: self._ask_metric(name) for name in self._metrics}
+        """The metrics of the network at its host, asked for when they are read, and the count of copied bytes."""
+        own = {self._carrier.copies_metric: self._copied_bytes} if self._carrier.copies_metric else {}
+        return {**{name: self._ask_metric(name) for name in self._metrics}, **own}
 
     def _ask_metric(self, name: str) -> Callable[[], Any]:
         return lambda: self._call("network_metric", name)[0]

@@ -42,6 +42,7 @@ class Succession(Generic[AnyLink]):
     """The hosts of one device, of which one works at a time: the half of a `Carrier` that knows nothing of how messages travel."""
 
     memory: str
+    copies_metric: str = ""
 
     def __init__(self, device: str) -> None:
         self._device = device

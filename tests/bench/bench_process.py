@@ -1,15 +1,17 @@
 """Prints what a process costs a run: a network of one node on CPU, on PROCESS:CPU, and a bare round trip over two pipes, in turns.
 
-    python tests/bench/bench_process.py [--rounds 2000] [--elements 262144] [--profile]
+    python tests/bench/bench_process.py [--rounds 2000] [--elements 262144] [--bare] [--shared] [--profile]
 
-`--elements 262144` is 1 MB in and out of the caller's own memory; a copy of it each way is measured beside. `--profile` prints where the
-parent's time goes instead.
+`--elements 262144` is 1 MB in and out of the caller's own memory; a copy of it each way is measured beside. `--bare` measures beside it a
+process of the least that does the same: it waits on a pipe, runs CPU on an array in shared memory and answers; here are a copy into that
+memory and one out of it. `--shared` gives PROCESS an input that lies in shared memory. `--profile` prints where the parent's time goes.
 """
 
 from __future__ import annotations
 
 import argparse
 import cProfile
+import mmap
 import os
 import pstats
 import subprocess
@@ -20,11 +22,27 @@ from time import perf_counter
 
 import numpy as np
 import onnx.parser
+from hetero_process import create_shared_array
 
 from hetero_core import Core
 
 _MODEL = '<ir_version: 8, opset_import: ["": 17]> one (float[N] x) => (float[N] y) { y = Neg (x) }'
 _ECHO = "import os\nwhile os.read(0, 64): os.write(1, b'12345678')"
+_BARE = f"""
+import mmap, os, sys
+import numpy as np, onnx.parser
+from hetero_core import Core
+read, write, file, elements = map(int, sys.argv[1:])
+memory = mmap.mmap(file, 0)
+x, y = (np.ndarray(elements, np.float32, memory, place * 4 * elements) for place in (0, 1))
+model = onnx.parser.parse_model('{_MODEL}'.replace('N]', str(elements) + ']'))
+with Core() as core:
+    request = core.load_network(model, 'CPU').create_infer_request()
+    request.set_tensor('y', y)
+    while os.read(read, 64):
+        request.infer({{'x': x}})
+        os.write(write, b'12345678')
+"""
 _TURN = 20
 """Runs of one subject before the turn of the next."""
 
@@ -34,9 +52,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=2000)
     parser.add_argument("--elements", type=int, default=4)
-    parser.add_argument("--profile", action="store_true")
+    for switch in ("--bare", "--shared", "--profile"):
+        parser.add_argument(switch, action="store_true")
     options = parser.parse_args()
     inputs = {"x": np.ones(options.elements, np.float32)}
+    shared = create_shared_array(options.elements) if options.shared else inputs["x"]
+    shared[...] = 1
     model = onnx.parser.parse_model(_MODEL.replace("N]", f"{options.elements}]"))
     copy = np.empty_like(inputs["x"])
     with Core() as core, subprocess.Popen([sys.executable, "-c", _ECHO], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as echo:
@@ -51,14 +72,36 @@ def main() -> None:
 
         subjects: dict[str, Callable[[], object]] = {
             "CPU": lambda: requests["CPU"].infer(inputs),
-            "PROCESS:CPU": lambda: requests["PROCESS:CPU"].infer(inputs),
+            "PROCESS:CPU": lambda: requests["PROCESS:CPU"].infer({"x": shared}),
             "pipe": cross_pipes,
             "two copies": lambda: (np.copyto(copy, inputs["x"]), np.copyto(copy, inputs["x"])),
         }
+        if options.bare:
+            subjects["bare process"] = open_bare_process(options.elements, inputs["x"])
         if options.profile:
             print_profile(subjects["PROCESS:CPU"], options.rounds)
         else:
             print_times(subjects, options.rounds)
+
+
+def open_bare_process(elements: int, x: np.ndarray) -> Callable[[], object]:
+    """Returns a call of a process that does nothing but what a run needs; it ends with this one."""
+    there, back = os.pipe(), os.pipe()
+    file = os.memfd_create("bench")
+    os.ftruncate(file, 8 * elements)
+    memory = mmap.mmap(file, 0)
+    read, write = (np.ndarray(elements, np.float32, memory, place * 4 * elements) for place in (0, 1))
+    numbers = [str(number) for number in (there[0], back[1], file, elements)]
+    subprocess.Popen([sys.executable, "-c", _BARE, *numbers], pass_fds=(there[0], back[1], file))
+
+    def call() -> np.ndarray:
+        np.copyto(read, x)
+        os.write(there[1], b"12345678")
+        os.read(back[0], 64)
+        return write.copy()
+
+    np.testing.assert_array_equal(call(), -x)
+    return call
 
 
 def print_times(subjects: dict[str, Callable[[], object]], rounds: int) -> None:
@@ -74,6 +117,8 @@ def print_times(subjects: dict[str, Callable[[], object]], rounds: int) -> None:
         print(f"{name:12} {microseconds:7.1f} us")
     beyond = medians["PROCESS:CPU"] - sum(medians[name] for name in ("CPU", "pipe", "two copies"))
     print(f"{'beyond all':12} {beyond:7.1f} us")
+    if "bare process" in medians:
+        print(f"{'beyond bare':12} {medians['PROCESS:CPU'] - medians['bare process']:7.1f} us")
 
 
 def print_profile(call: Callable[[], object], rounds: int) -> None:

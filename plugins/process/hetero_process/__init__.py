@@ -1,16 +1,26 @@
-"""PROCESS: a device in a process of its own."""
+"""PROCESS: a device in a process of its own; and arrays that it reads without a copy."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hetero_core.hookspecs import hookimpl
 
 if TYPE_CHECKING:
     from hetero_core.core import Core
-
+    from hetero_process.shared import create_shared_array
 
 kind = "composer"
+__all__ = ["create_device", "create_shared_array"]
+
+
+def __getattr__(name: str) -> Any:
+    """Returns `create_shared_array`, whose file is imported with its first use."""
+    if name == "create_shared_array":
+        from hetero_process.shared import create_shared_array
+
+        return create_shared_array
+    raise AttributeError(f"module {__name__} has no attribute {name!r}")
 
 
 @hookimpl

@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from time import perf_counter
 from typing import Any
 
 from hetero_core.contract import CancelToken, RunContext
@@ -16,7 +17,7 @@ from hetero_core.remote.failures import restore_failure
 from hetero_core.remote.host import restore_times
 from hetero_core.remote.succession import Succession
 from hetero_core.remote.values import dump_value, load_value
-from hetero_process.channel import CALL, FAILURE, RUN, Message, open_block, take_block
+from hetero_process.channel import CALL, FAILURE, RUN, RUN_HEAD, Message, open_block, take_block
 from hetero_process.link import Link
 from hetero_process.segments import Reader, Writer
 
@@ -25,6 +26,7 @@ class ProcessCarrier(Succession[Link]):
     """Carries operations to a child."""
 
     memory = HOST
+    copies_metric = "PROCESS_COPIED_BYTES"
 
     def __init__(self, device: str, python: str, memory: int) -> None:
         super().__init__(device)
@@ -97,16 +99,21 @@ class ProcessSession:
         self._link = link
         self._head = number.to_bytes(4, "little")
         self._writer, self._reader = Writer(), Reader()
+        self.copied_bytes = 0
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs as views of the child's block. Raises: the child's error; DeviceCrashedError."""
-        text, file = self._writer.place(inputs)
         profile = context.profile
+        began = 0.0 if profile is None else perf_counter()
+        text, file, shared = self._writer.place(inputs)
+        copied = self._writer.copied_bytes
+        if profile is not None:
+            profile.add_transfer("inputs", copied, perf_counter() - began, begin=began, source="host", targets=(profile.device,))
         try:
             answer = self._link.request(
                 RUN,
                 self._head + (b"\0" if profile is None else b"\1") + text,
-                () if file is None else (file,),
+                shared if file is None else (file, *shared),
                 what="ran a network",
                 token=context.token,
             )
@@ -115,10 +122,12 @@ class ProcessSession:
                 os.close(file)
         result = self._carrier.read_answer(answer)
         self._carrier.note_success()
-        end = 4 + int.from_bytes(result[:4], "little")
-        if profile is not None and end > 4:
-            restore_times(profile, load_value(result[4:end]))
-        return self._reader.read(result[end:], answer.files[0] if answer.files else None)
+        timed, copied_there = RUN_HEAD.unpack_from(result)
+        self.copied_bytes = copied + copied_there
+        end = RUN_HEAD.size + timed
+        if profile is not None and timed:
+            restore_times(profile, load_value(result[RUN_HEAD.size : end]))
+        return self._reader.read(result[end:], answer.files)
 
     def close(self) -> None:
         """Lets the child forget the request, some time."""

@@ -25,6 +25,8 @@ CALL, ANSWER, FAILURE, RUN, LANE, CANCEL = range(6)
 _HEADER = struct.Struct("<IBBB")
 CONTROL = struct.Struct("<BII")
 """A message of the control channel: its kind, the lane, and the request on that lane."""
+RUN_HEAD = struct.Struct("<IQ")
+"""Before the answer to a run: the bytes of its times, and how many bytes of outputs were copied."""
 _LARGEST_PACKET = select.PIPE_BUF
 """Bytes that a pipe takes at once, so that they are read at once; a longer text goes as a file."""
 _LARGEST_TEXT = _LARGEST_PACKET - _HEADER.size

@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 from contextlib import suppress
+from time import perf_counter
 
 from hetero_core.contract import CancelToken
 from hetero_core.core import Core
@@ -19,7 +20,7 @@ from hetero_core.network.types import HOST
 from hetero_core.remote.failures import describe_failure
 from hetero_core.remote.host import Host, HostSession
 from hetero_core.remote.values import dump_value, load_value
-from hetero_process.channel import ANSWER, CANCEL, CONTROL, FAILURE, RUN, Channel, Message, open_block, take_block
+from hetero_process.channel import ANSWER, CANCEL, CONTROL, FAILURE, RUN, RUN_HEAD, Channel, Message, open_block, take_block
 from hetero_process.segments import Reader, Writer
 
 
@@ -124,12 +125,17 @@ class Child:
     def _run(self, lane: _Lane, message: Message) -> None:
         number, measures = int.from_bytes(message.text[:4], "little"), bool(message.text[4])
         session = self._sessions[number]
-        inputs = session.reader.read(message.text[5:], message.files[0] if message.files else None)
+        inputs = session.reader.read(message.text[5:], message.files)
         presets = session.writer.views if session.can_preset and session.writer.views else None
         outputs, times = session.session.run(inputs, presets, lane.token, measures=measures)
-        text, file = session.writer.place(outputs)
+        began = perf_counter()
+        text, file, _ = session.writer.place(outputs)
+        copied = session.writer.copied_bytes
+        if measures:
+            device = session.session.network.device
+            times = (*times, ("outputs", "transfer", str(device), perf_counter() - began, began, copied, str(device), ("host",)))
         timed = dump_value(times) if times else b""
-        answer = len(timed).to_bytes(4, "little") + timed + text
+        answer = RUN_HEAD.pack(len(timed), copied) + timed + text
         if file is None:
             lane.channel.send(message.number, ANSWER, answer)
             return

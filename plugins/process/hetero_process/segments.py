@@ -1,8 +1,11 @@
 """Arrays in memory that two processes share. One side writes a block, the other reads it; what stands where is said once.
 
     writer: values ──(one copy each)──> block ══ same pages ══> views: reader
+            shared arrays ════════════════════ same pages ══> views: reader
 
-A block grows by being replaced; views of the old one stay good as long as somebody holds them.
+A block grows by being replaced; views of the old one stay good as long as somebody holds them. An array that lies in a shared block of
+the caller's (shared.py) is not copied: the reader maps that block. When it is gone, the writer says so with the request's next change of
+shapes or shared arrays, and the reader forgets it.
 """
 
 from __future__ import annotations
@@ -11,57 +14,105 @@ import mmap
 import os
 from collections.abc import Sequence
 from typing import Any
+from weakref import ReferenceType, ref
 
 import numpy as np
 
 from hetero_core.dtypes import dtype_of_numpy, numpy_dtype
 from hetero_core.remote.values import dump_value, load_value
+from hetero_process.shared import SharedBlock, find_block
 
 _ALIGNMENT = 64
+_MOST_FILES = 200
+"""Descriptors in one message; the kernel takes 253."""
 Signature = tuple[tuple[Any, tuple[int, ...]] | None, ...]
 
 
 class Writer:
-    """The block that this side writes, for one request."""
+    """The block that this side writes, for one request. `copied_bytes`: of the arrays that the last call of `place` copied."""
 
     def __init__(self) -> None:
         self._block: mmap.mmap | None = None
         self.views: tuple[Any, ...] = ()
+        self.copied_bytes = 0
+        # Of each value that lies in a block of the caller's: the array, and its shape and type then.
+        self._borrowed: tuple[tuple[ReferenceType[Any], tuple[int, ...], Any] | None, ...] = ()
+        # The blocks of callers that the reader has mapped, by number.
+        self._mapped: dict[int, ReferenceType[SharedBlock]] = {}
+        self._count = 0
 
-    def place(self, values: Sequence[Any]) -> tuple[bytes, int | None]:
-        """Copies values into the block. Returns what to tell the reader, empty where all lies as before, and a new block's descriptor.
+    def place(self, values: Sequence[Any]) -> tuple[bytes, int | None, tuple[int, ...]]:
+        """Copies values into the block. Returns what to tell the reader, empty where all lies as before; a new block's descriptor, which is
+        to be sent and closed; and the descriptors of blocks of the caller's, which are to be sent behind it.
 
-        The descriptor is to be sent and closed. An array that lies in the block already, as a preset output, is not copied.
+        An array that lies in the block already, as a preset output, is not copied, nor is one that lies in a shared block of the caller's.
         """
         if self._block is not None and self._fill(values):
-            return b"", None
-        signature = tuple(_describe(value) for value in values)
+            return b"", None, ()
+        borrowed, numbers, files = self._borrow(values)
+        signature = tuple(None if number else _describe(value) for value, number in zip(values, numbers, strict=True))
         offsets, size = _lay_out(signature)
-        file = self._grow(size) if self._block is None or size > len(self._block) else None
+        own = self._grow(size) if self._block is None or size > len(self._block) else None
         assert self._block is not None
         self.views = tuple(
             None if each is None else np.ndarray(each[1], each[0], self._block, offset)
             for each, offset in zip(signature, offsets, strict=True)
         )
-        for value, view in zip(values, self.views, strict=True):
-            if view is not None:
-                view[...] = value
-        places = tuple(
-            (offset, dtype_of_numpy(each[0]), each[1]) if each is not None else (value,)
-            for each, offset, value in zip(signature, offsets, values, strict=True)
-        )
-        return dump_value(places), file
+        self._borrowed = borrowed
+        self._copy(values)
+        places = tuple(map(_name_place, values, signature, offsets, numbers))
+        gone = [number for number, block in self._mapped.items() if block() is None]
+        for number in gone:
+            del self._mapped[number]
+        return dump_value((places, own is not None, list(files), gone)), own, tuple(files.values())
+
+    def _borrow(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], list[int], dict[int, int]]:
+        """Returns of each value what `_borrowed` holds and the number of its block, None and 0 where it lies in no shared block; and the
+        descriptors of blocks that the reader does not have yet, by number."""
+        number_of_block = {id(block): number for number, held in self._mapped.items() if (block := held()) is not None}
+        borrowed: list[Any] = []
+        numbers: list[int] = []
+        files: dict[int, int] = {}
+        for value in values:
+            block = find_block(value) if isinstance(value, np.ndarray) else None
+            if block is None or (id(block) not in number_of_block and len(files) == _MOST_FILES):
+                borrowed.append(None)
+                numbers.append(0)
+                continue
+            if id(block) not in number_of_block:
+                self._count += 1
+                number_of_block[id(block)] = self._count
+                self._mapped[self._count] = ref(block)
+                files[self._count] = block.file
+            borrowed.append((ref(value), value.shape, value.dtype))
+            numbers.append(number_of_block[id(block)])
+        return tuple(borrowed), numbers, files
 
     def _fill(self, values: Sequence[Any]) -> bool:
-        """Copies values to where those before them lie; False, and it is all to be done anew, where one has another type or shape."""
+        """Copies values to where those before them lie; False, and it is all to be done anew, where one has another type or shape, or is
+        another array in a shared block."""
         if len(values) != len(self.views):
             return False
-        for value, view in zip(values, self.views, strict=True):
+        for value, view, borrowed in zip(values, self.views, self._borrowed, strict=True):
+            if borrowed is not None:
+                array, shape, dtype = borrowed
+                if array() is not value or value.shape != shape or value.dtype != dtype:
+                    return False
+                continue
             if view is None or not isinstance(value, np.ndarray) or value.shape != view.shape or value.dtype != view.dtype:
                 return False
-            if value is not view:
-                view[...] = value
+            if value is not view and value.base is not None and find_block(value) is not None:
+                return False
+        self._copy(values)
         return True
+
+    def _copy(self, values: Sequence[Any]) -> None:
+        copied = 0
+        for value, view in zip(values, self.views, strict=True):
+            if view is not None and value is not view:
+                view[...] = value
+                copied += view.nbytes
+        self.copied_bytes = copied
 
     def _grow(self, size: int) -> int:
         room = max(size + size // 4, mmap.PAGESIZE)
@@ -76,25 +127,46 @@ class Reader:
 
     def __init__(self) -> None:
         self._block: mmap.mmap | None = None
+        self._mapped: dict[int, mmap.mmap] = {}
         self._views: tuple[Any, ...] = ()
 
-    def read(self, text: bytes, file: int | None) -> tuple[Any, ...]:
-        """Returns the values that the writer placed; arrays are views. Takes over the descriptor."""
-        if file is not None:
-            try:
-                self._block = mmap.mmap(file, os.fstat(file).st_size)
-            finally:
+    def read(self, text: bytes, files: Sequence[int]) -> tuple[Any, ...]:
+        """Returns the values that the writer placed; arrays are views, those in the caller's blocks read-only. Takes over descriptors."""
+        if not text:
+            return self._views
+        places, is_new, numbers, gone = load_value(text)
+        try:
+            for number, file in zip(([0] if is_new else []) + numbers, files, strict=True):
+                size = os.fstat(file).st_size
+                if number:
+                    self._mapped[number] = mmap.mmap(file, size, prot=mmap.PROT_READ)
+                else:
+                    self._block = mmap.mmap(file, size)
+        finally:
+            for file in files:
                 os.close(file)
-        if text:
-            self._views = tuple(self._find(place) for place in load_value(text))
+        self._views = tuple(self._find(place) for place in places)
+        for number in gone:
+            del self._mapped[number]
         return self._views
 
     def _find(self, place: tuple[Any, ...]) -> Any:
         if len(place) == 1:
             return place[0]
-        assert self._block is not None
-        offset, dtype, shape = place
-        return np.ndarray(shape, numpy_dtype(dtype), self._block, offset)
+        number, offset, dtype, shape = place
+        return np.ndarray(shape, numpy_dtype(dtype), self._mapped[number] if number else self._block, offset)
+
+
+def _name_place(value: Any, description: tuple[Any, tuple[int, ...]] | None, offset: int, number: int) -> tuple[Any, ...]:
+    """Returns what tells the reader where a value is: the number of its block, 0 for this side's own, its offset, type and shape; or the
+    value itself."""
+    if number:
+        block = find_block(value)
+        assert block is not None
+        return number, int(value.ctypes.data) - block.address, dtype_of_numpy(value.dtype), value.shape
+    if description is None:
+        return (value,)
+    return 0, offset, dtype_of_numpy(description[0]), description[1]
 
 
 def _describe(value: Any) -> tuple[Any, tuple[int, ...]] | None:

@@ -317,7 +317,8 @@ def test_times_of_nodes_come_back(core: Core, read: Callable[[str], Network]) ->
     network = core.load_network(read("g (float[n] x) => (float[n] y) { y = Exp (x) }"), "PROCESS:CPU", {"PERF_COUNT": "YES"})
     request = network.create_infer_request()
     request.infer(GOOD)
-    (entry,) = request.perf_counts
+    to_child, entry, from_child = request.perf_counts
+    assert [copied.operator for copied in (to_child, from_child)] == ["transfer", "transfer"]
     assert (entry.operator, entry.device) == ("Exp-13", "PROCESS:CPU")
     assert 0 < entry.seconds < 60
 

@@ -68,6 +68,8 @@ class RayCarrier(Succession[RayLink]):
 class RaySession:
     """A request: references go to the actor, references come back."""
 
+    copied_bytes = 0
+
     def __init__(self, carrier: RayCarrier, session: int, network: int, link: RayLink) -> None:
         self._carrier = carrier
         self._session = session
