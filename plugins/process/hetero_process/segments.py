@@ -96,7 +96,7 @@ class Writer:
         for value, view, borrowed in zip(values, self.views, self._borrowed, strict=True):
             if borrowed is not None:
                 array, shape, dtype = borrowed
-                if array() is not value or value.shape != shape or value.dtype != dtype:
+                if value is None or array() is not value or value.shape != shape or value.dtype != dtype:
                     return False
                 continue
             if view is None or not isinstance(value, np.ndarray) or value.shape != view.shape or value.dtype != view.dtype:
