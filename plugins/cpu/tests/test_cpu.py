@@ -46,14 +46,15 @@ def test_attribute_that_the_operator_does_not_have_is_refused_not_ignored(core: 
     assert "consumed_inputs" in core.query_network(core.read_network(model), "CPU").refused["Relu_0"]
 
 
-def test_blob_gives_the_same_numbers_in_another_core(core: Core, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kernels", ["NUMPY", "JIT"])
+def test_blob_gives_the_same_numbers_in_another_core(core: Core, tmp_path: Path, kernels: str) -> None:
     for model in (dynamic_batch_model(), lstm_model()):
         inputs = light_inputs(model)
-        loaded = core.load_network(model, "CPU")
+        loaded = core.load_network(model, "CPU", {"CPU_KERNELS": kernels})
         expected = loaded.infer(inputs)
         loaded.export_network(tmp_path / "c.blob")
         with Core() as other:
-            imported = other.import_network(tmp_path / "c.blob", "CPU")
+            imported = other.import_network(tmp_path / "c.blob", "CPU", {"CPU_KERNELS": kernels})
             assert (imported.inputs, imported.outputs, imported.name) == (loaded.inputs, loaded.outputs, loaded.name)
             for name, value in imported.infer(inputs).items():
                 np.testing.assert_array_equal(value, expected[name])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -36,7 +36,7 @@ class Writer:
         self.views: tuple[Any, ...] = ()
         self.copied_bytes = 0
         # Of each value that lies in a block of the caller's: the array, and its shape and type then.
-        self._borrowed: tuple[tuple[ReferenceType[Any], tuple[int, ...], Any] | None, ...] = ()
+        self._borrowed: tuple[tuple[Callable[[], Any], tuple[int, ...], Any] | None, ...] = ()
         # The blocks of callers that the reader has mapped, by number.
         self._mapped: dict[int, ReferenceType[SharedBlock]] = {}
         self._count = 0
@@ -96,7 +96,7 @@ class Writer:
         for value, view, borrowed in zip(values, self.views, self._borrowed, strict=True):
             if borrowed is not None:
                 array, shape, dtype = borrowed
-                if value is None or array() is not value or value.shape != shape or value.dtype != dtype:
+                if array() is not value or value.shape != shape or value.dtype != dtype:
                     return False
                 continue
             if view is None or not isinstance(value, np.ndarray) or value.shape != view.shape or value.dtype != view.dtype:
