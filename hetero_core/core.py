@@ -12,6 +12,7 @@ from weakref import WeakSet
 
 from hetero_core.blobs.configured import open_cache
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
+from hetero_core.devices.cures import offer_cure
 from hetero_core.devices.device import Device
 from hetero_core.devices.extensions import check_extension, list_takers, takes_extensions
 from hetero_core.devices.installed import find_core_version
@@ -263,9 +264,10 @@ class Core:
             )
 
         cache = open_cache(complete)
-        if cache is None:
-            return bind(entry.load_network(parsed, bare_network(read), complete))
-        return self._load_cached(cache, entry, parsed, read, complete, bind)
+        with offer_cure(self, read, parsed):
+            if cache is None:
+                return bind(entry.load_network(parsed, bare_network(read), complete))
+            return self._load_cached(cache, entry, parsed, read, complete, bind)
 
     def _load_cached(
         self, cache: NetworkCache, entry: Device, parsed: DeviceName, network: Network, config: Mapping[str, Any], bind: Bind

@@ -78,14 +78,17 @@ class MetricNotFoundError(HeteroError, KeyError):
 
 
 class UnsupportedNodesError(HeteroError, NotImplementedError):
-    """No device takes some nodes. `refusals` maps each of them to the reason of each device."""
+    """No device takes some nodes. `refusals` maps each of them to the reason of each device; `cure` is a sentence on what to do, which
+    names device strings that take the network where there are some.
+    """
 
-    def __init__(self, message: str, refusals: dict[str, dict[str, str]]) -> None:
+    def __init__(self, message: str, refusals: dict[str, dict[str, str]], cure: str = "") -> None:
         super().__init__(message)
         self.refusals = refusals
+        self.cure = cure
 
     def __str__(self) -> str:
-        return str(self.args[0])
+        return f"{self.args[0]}\n{self.cure}" if self.cure else str(self.args[0])
 
 
 class LoadError(HeteroError, RuntimeError):

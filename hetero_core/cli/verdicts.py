@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.options import is_splitting
+from hetero_core.devices.cures import describe_untaken, name_distribution
 from hetero_core.errors import HeteroError
 
 if TYPE_CHECKING:
@@ -15,15 +16,6 @@ if TYPE_CHECKING:
     from hetero_core.network.graph import Network
 
 _SPLITTER = "HETERO"
-_DISTRIBUTION_OF_DEVICE = {
-    "CPU": "hetero-cpu",
-    "HETERO": "hetero-hetero",
-    "OPENVINO": "'hetero-openvino[engine]'",
-    "ORT": "'hetero-onnxruntime[engine]'",
-}
-"""The packages that pip installs, for devices that run anywhere."""
-
-_KNOWN_DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview.training", "com.microsoft")
 
 
 def ask_installed_devices(core: Core, network: Network, step: Step) -> list[dict[str, Any]]:
@@ -74,10 +66,13 @@ def advise(core: Core, network: Network, rows: Sequence[Mapping[str, Any]]) -> l
         return [{"device": device, "text": f"{device} runs the model whole"} for device in whole]
     devices, remaining = _cover(usable)
     if remaining:
-        return [_advise_on_operator(core, network, names) for names in _group_by_operator(network, remaining)]
+        groups = _group_by_operator(network, remaining)
+        return [
+            {"device": None, "nodes": list(names), "text": describe_untaken(core.device_names, network, names)} for names in groups
+        ]
     text = f"HETERO:{','.join(devices)} runs the model in parts"
     if _SPLITTER not in core.device_names:
-        text += f", after: pip install {_DISTRIBUTION_OF_DEVICE[_SPLITTER]}"
+        text += f", after: pip install {name_distribution(_SPLITTER)}"
     return [{"device": f"HETERO:{','.join(devices)}", "text": text}]
 
 
@@ -101,24 +96,6 @@ def _group_by_operator(network: Network, names: Sequence[str]) -> list[list[str]
     for name in names:
         groups.setdefault(network.node(name).operator, []).append(name)
     return list(groups.values())
-
-
-def _advise_on_operator(core: Core, network: Network, names: Sequence[str]) -> dict[str, Any]:
-    node = network.node(names[0])
-    missing = {
-        name: package for name, package in _DISTRIBUTION_OF_DEVICE.items() if name not in core.device_names and name != _SPLITTER
-    }
-    if node.domain not in _KNOWN_DOMAINS:
-        cure = "it is a custom operator: make it known with Core.add_extension"
-    elif missing:
-        cure = f"another device may: pip install {' '.join(missing.values())}"
-    else:
-        cure = "'hetero query' shows every reason"
-    return {
-        "device": None,
-        "nodes": list(names),
-        "text": f"no device takes '{names[0]}' ({node.operator}), {len(names)} of {len(network.nodes)} nodes; {cure}",
-    }
 
 
 def format_verdicts(rows: Sequence[Mapping[str, Any]], advice: Sequence[Mapping[str, Any]], nodes: int) -> str:

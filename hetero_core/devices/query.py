@@ -14,6 +14,8 @@ from hetero_core.devices.blame import read_mapping
 from hetero_core.errors import PluginError, UnsupportedNodesError
 from hetero_core.network.graph import Network, Node
 
+GENERAL_CURE = "Add a device that takes them to a HETERO list, as in 'HETERO:GPU,CPU', or give the operator as an extension."
+"""What helps where no installed device is known to take the nodes."""
 Refuse = Callable[[Node, Network], str | None]
 """Returns why the device cannot run a node of a transformed network, or None when it can."""
 
@@ -46,7 +48,9 @@ def require_all_supported(device: DeviceName, network: Network, result: QueryRes
     if not result.refused:
         return
     refusals = {name: {str(device): reason} for name, reason in result.refused.items()}
-    raise UnsupportedNodesError(describe_refusals(network, refusals, f"cannot load network '{network.name}' on {device}"), refusals)
+    raise UnsupportedNodesError(
+        describe_refusals(network, refusals, f"cannot load network '{network.name}' on {device}"), refusals, GENERAL_CURE
+    )
 
 
 def describe_refusals(network: Network, refusals: Mapping[str, Mapping[str, str]], headline: str) -> str:
@@ -54,7 +58,6 @@ def describe_refusals(network: Network, refusals: Mapping[str, Mapping[str, str]
     lines = [f"{headline}: {len(refusals)} of {len(network.nodes)} nodes are refused"]
     for name, reason_of_device in refusals.items():
         lines += [f"  node {network.node(name).label}, {device}: {reason}" for device, reason in reason_of_device.items()]
-    lines.append("Add a device that takes them to a HETERO list, as in 'HETERO:GPU,CPU', or give the operator as an extension.")
     return "\n".join(lines)
 
 

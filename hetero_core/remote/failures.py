@@ -6,12 +6,14 @@ import builtins
 from typing import Any
 
 from hetero_core import errors
+from hetero_core.devices.query import GENERAL_CURE
 from hetero_core.errors import HeteroError, InferenceError, UnsupportedNodesError
 
 
 def describe_failure(error: BaseException) -> dict[str, Any]:
     """Returns an error as plain values: the name of its type, its message, its notes, and what refused which node."""
-    message = error.args[0] if isinstance(error, KeyError) and error.args else str(error)
+    # The cure of nodes that are refused is for whoever loads the network, in the process of the caller.
+    message = error.args[0] if isinstance(error, (KeyError, UnsupportedNodesError)) and error.args else str(error)
     return {
         "type": type(error).__name__,
         "message": str(message),
@@ -30,7 +32,7 @@ def restore_failure(fields: dict[str, Any], where: str) -> Exception:
     kind = getattr(errors, name, None) or getattr(builtins, name, None)
     error: Exception
     if name == "UnsupportedNodesError":
-        error = UnsupportedNodesError(message, fields["refusals"] or {})
+        error = UnsupportedNodesError(message, fields["refusals"] or {}, GENERAL_CURE)
     elif (
         isinstance(kind, type) and issubclass(kind, HeteroError | RuntimeError | ValueError | TypeError | LookupError | MemoryError)
     ) or (isinstance(kind, type) and issubclass(kind, ArithmeticError | NotImplementedError | AssertionError)):

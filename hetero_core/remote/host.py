@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hetero_core import hookspecs
 from hetero_core.contract import CancelToken, RunContext
 from hetero_core.devices.config import STANDARD_KEYS
+from hetero_core.devices.cures import without_cures
 from hetero_core.devices.installed import find_core_version
 from hetero_core.errors import InferenceError
 from hetero_core.profile import NodeTime, Profile
@@ -83,7 +84,8 @@ class Host:
         return dict(answer.supported), dict(answer.refused)
 
     def _load(self, bulk: Bulk, config: dict[str, Any]) -> dict[str, Any]:
-        return self._keep(self._core.load_network(_unpack(bulk), self._device, config))
+        with without_cures():
+            return self._keep(self._core.load_network(_unpack(bulk), self._device, config))
 
     def _import(self, bulk: Bulk, config: dict[str, Any], trust: bool) -> dict[str, Any]:
         return self._keep(self._core.import_network(bytes(bulk[0]), self._device, config, trust=trust))

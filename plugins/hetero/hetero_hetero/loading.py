@@ -10,7 +10,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from hetero_core.devices.query import describe_refusals
+from hetero_core.devices.query import GENERAL_CURE, describe_refusals
 from hetero_core.devices.threads import THREADS_KEY
 from hetero_core.errors import HeteroError, InternalError, LoadError, UnsupportedNodesError
 from hetero_core.network.graph import Network
@@ -76,7 +76,7 @@ def require_complete(task: SplitTask, assignment: Assignment) -> None:
         known = assignment.refusals
         refusals = {name: known[name] for name in assignment.refused}
         headline = f"cannot load network '{task.network.name}' on {task.itself}"
-        raise UnsupportedNodesError(describe_refusals(task.network, refusals, headline), refusals)
+        raise UnsupportedNodesError(describe_refusals(task.network, refusals, headline), refusals, GENERAL_CURE)
 
 
 def _configure_stages(task: SplitTask, stages: Sequence[Stage]) -> tuple[dict[str, int], ...]:
