@@ -9,17 +9,22 @@ from hetero_core.hookspecs import hookimpl
 if TYPE_CHECKING:
     from hetero_core.core import Core
     from hetero_ray.data import predict
+    from hetero_ray.following import FollowedCluster
 
 kind = "composer"
-__all__ = ["create_device", "predict"]
+__all__ = ["FollowedCluster", "create_device", "predict"]
 
 
 def __getattr__(name: str) -> Any:
-    """Returns `predict`, whose file is imported with its first use."""
+    """Returns `predict` or `FollowedCluster`, whose files are imported with their first use."""
     if name == "predict":
         from hetero_ray.data import predict
 
         return predict
+    if name == "FollowedCluster":
+        from hetero_ray.following import FollowedCluster
+
+        return FollowedCluster
     raise AttributeError(f"module {__name__} has no attribute {name!r}")
 
 

@@ -1,4 +1,4 @@
-"""RAY:CPU against the conformance kit; operators are those of the device behind the colon, and are not tried again."""
+"""RAY:CPU against the conformance kit; of the operators, which are those of the device behind the colon, one of twenty is tried."""
 
 from __future__ import annotations
 
@@ -7,9 +7,17 @@ from typing import Any
 import pytest
 
 from hetero_core.cli.main import main
+from hetero_core.conformance.catalogue import choose_checks
+from hetero_core.conformance.runner import FAILED, make_target, run_checks
 
 
 @pytest.mark.parametrize("level", ["contract", "concurrency", "export", "models"])
 def test_device_does_what_every_device_owes(cluster: Any, level: str, capsys: pytest.CaptureFixture[str]) -> None:
     status = main(["conformance", "RAY:CPU", "--level", level])
     assert status == 0, capsys.readouterr().out
+
+
+def test_operators_are_those_of_the_device_behind_the_colon(cluster: Any) -> None:
+    outcomes = list(run_checks(choose_checks(("operators",), ())[::20], make_target("RAY:CPU")))
+    assert [f"{outcome.check.name}: {outcome.reason}" for outcome in outcomes if outcome.status == FAILED] == []
+    assert len(outcomes) > 90

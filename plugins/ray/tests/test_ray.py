@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
 from typing import Any
 
 import numpy as np
 import onnx.parser
 import pytest
+from hetero_ray import FollowedCluster
 
 from hetero_core import Core, ExecutableNetwork, Network
 from hetero_core.errors import DeviceCrashedError, DeviceNotFoundError, RequestCancelledError, UnsupportedNodesError
@@ -128,6 +130,16 @@ def test_times_of_nodes_come_back(core: Core, mixed: Network) -> None:
     assert {"MatMul-13", "Softmax-13", "transfer"} <= operators
 
 
+def wait_until(holds: Callable[[], bool]) -> bool:
+    """Says whether a condition comes to hold within two minutes; a busy machine takes some seconds to start a node's processes."""
+    clock, end = threading.Event(), monotonic() + 120
+    while not holds():
+        if monotonic() > end:
+            return False
+        clock.wait(0.05)
+    return True
+
+
 class Load:
     """Requests of several threads without an end, until it is told to end."""
 
@@ -188,6 +200,25 @@ def test_no_request_is_lost_with_a_node_and_a_new_node_is_used(
     finally:
         load.end()
     assert network.get_metric("REQUESTS_OF_DEVICES")["RAY.Y:CPU"] > 0
+
+
+def test_followed_cluster_uses_nodes_that_join_and_drops_those_that_go(
+    core: Core, mixed: Network, cluster: Any, extra: Callable[[str], Any]
+) -> None:
+    network = core.load_network(mixed, "MULTI:RAY.a:CPU,RAY.b:CPU")
+    load = Load(network, 6)
+    try:
+        with FollowedCluster(network, interval=0.2) as followed:
+            assert set(followed.devices) >= {"RAY.A:CPU", "RAY.B:CPU", "RAY.C:CPU"}
+            joined = extra("w")
+            assert wait_until(lambda: "RAY.W:CPU" in followed.devices)
+            assert wait_until(lambda: network.get_metric("REQUESTS_OF_DEVICES").get("RAY.W:CPU", 0) > 0)
+            cluster.remove_node(joined, allow_graceful=False)
+            assert wait_until(lambda: "RAY.W:CPU" not in followed.devices)
+            assert network.get_metric("EXECUTION_DEVICES") == followed.devices
+            load.await_more(60)
+    finally:
+        load.end()
 
 
 def test_split_names_the_node_that_was_lost_and_loads_its_part_elsewhere(
