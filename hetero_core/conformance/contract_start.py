@@ -112,8 +112,8 @@ def run_that_raises_ends(context: CheckContext) -> None:
                 what = f"{operator} of shapes {' and '.join(map(str, shapes))}, run {turn + 1}"
                 require_error(HeteroError, _start_and_wait, what, request, [np.ones(shape, np.float32) for shape in shapes])
             _start_and_wait(request, [np.ones((2, 2), np.float32)] * 2)
-            found = request.get_tensor("y").tolist()
-            require_equal(found, [[expected] * 2] * 2, f"{operator} of ones, in the run after one that failed")
+            answer = request.get_tensor("y").tolist()
+            require_equal(answer, [[expected] * 2] * 2, f"{operator} of ones, in the run after one that failed")
     if claimed_count == 0:
         raise Skip(f"the device takes none of {', '.join(MISFITS)} in the networks of this check")
 

@@ -104,8 +104,8 @@ class _Restoration:
 
     def _add_padding(self, node: Node) -> bool:
         is_last = bool(node.attributes.get("channels_last", 0))
-        found = self._graph.type_of(node.inputs[0])
-        shape = found.shape if isinstance(found, TensorType) else None
+        source_type = self._graph.type_of(node.inputs[0])
+        shape = source_type.shape if isinstance(source_type, TensorType) else None
         channels = shape[3 if is_last else 1] if shape is not None and len(shape) == 4 else None
         if self._opset < 11 and not isinstance(channels, int):
             return False

@@ -87,13 +87,13 @@ def list_calls(steps: Iterable[BoundStep], current: CurrentRun, program: Any) ->
     for step in steps:
         if step.is_little and 0 < unwatched < _MOST_JOINED:
             unwatched += 1
-            made: list[Call] = []
+            joined: list[Call] = []
         else:
             unwatched = int(step.is_little)
-            made = [partial(current.stop_before, step.node)]
-        made += [bind_action(action, current, program) for action in step.actions]
-        calls += made
-        nodes += [step.node] * len(made)
+            joined = [partial(current.stop_before, step.node)]
+        joined += [bind_action(action, current, program) for action in step.actions]
+        calls += joined
+        nodes += [step.node] * len(joined)
     return CallList(tuple(calls), tuple(nodes))
 
 

@@ -86,25 +86,25 @@ class CpuExecutable(TellingExecutable):
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs; a cancelled run ends between two steps."""
-        found = self._only_plan
-        if found is None:
+        in_use = self._only_plan
+        if in_use is None:
             if self._verifier.has_refuted:
                 return self._run_frugally(inputs, context)
-            found = self._find_plan(tuple([getattr(array, "shape", None) for array in inputs]))
+            in_use = self._find_plan(tuple([getattr(array, "shape", None) for array in inputs]))
         limits = context.limits
-        if found is not None and (found.is_refuted or (limits is not None and not has_room(limits, found.measure(inputs)))):
+        if in_use is not None and (in_use.is_refuted or (limits is not None and not has_room(limits, in_use.measure(inputs)))):
             return self._run_frugally(inputs, context)
         try:
-            if found is None:
+            if in_use is None:
                 return self._run_frugally(inputs, context)
             # A run with limits was given neither the time nor the memory of two, unless all are to be verified.
-            if found.needs_check and (limits is None or self._verifies == YES):
-                return self._run_twice(found, inputs, context)
-            return found.run(inputs, context, self._teams)
+            if in_use.needs_check and (limits is None or self._verifies == YES):
+                return self._run_twice(in_use, inputs, context)
+            return in_use.run(inputs, context, self._teams)
         except WrongTypeError as error:
-            assert found is not None, "the toolkit alone raises no such error"
+            assert in_use is not None, "the toolkit alone raises no such error"
             logger.info("network '%s': %s; it runs without a plan for these shapes", self.network.name, error)
-            found.is_refuted = True
+            in_use.is_refuted = True
         finally:
             if not self._is_warm:
                 self._is_warm = True
@@ -135,16 +135,16 @@ class CpuExecutable(TellingExecutable):
     def _refute_all(self) -> None:
         """Keeps all plans from being used again, also those that are still to come: where one is wrong, so may be others."""
         with self._lock:
-            for found in self._plans.values():
-                found.is_refuted = True
-                found.free.clear()
+            for in_use in self._plans.values():
+                in_use.is_refuted = True
+                in_use.free.clear()
             self._open_plans.refute()
 
     @property
     def calls_blas(self) -> bool:
         """True if a run without limits may call NumPy's BLAS, and also where it depends on the shapes of the inputs."""
-        found = self._only_plan
-        return found is None or found.needs_check or found.is_refuted or found.plan.calls_blas
+        in_use = self._only_plan
+        return in_use is None or in_use.needs_check or in_use.is_refuted or in_use.plan.calls_blas
 
     def _run_frugally(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Runs node by node, where a value is freed when it is read for the last time; names the node for which there is no room."""
@@ -174,7 +174,7 @@ class CpuExecutable(TellingExecutable):
         }
 
     def _list_plans(self) -> list[Plan]:
-        return [found.plan for found in (*self._plans.copy().values(), *self._open_plans.plans)]
+        return [in_use.plan for in_use in (*self._plans.copy().values(), *self._open_plans.plans)]
 
     @property
     def transformed(self) -> Network:
@@ -201,10 +201,10 @@ class CpuExecutable(TellingExecutable):
     def _find_plan(self, signature: Signature) -> PlanInUse | None:
         """Returns the plan for input shapes; None where they pass while kernels are compiled, and are run without one."""
         with self._lock:
-            found = self._plans.get(signature)
-            if found is not None:
+            in_use = self._plans.get(signature)
+            if in_use is not None:
                 self._plans.move_to_end(signature)
-                return found
+                return in_use
             opened = self._open_plans.find(signature)
             if opened is not None:
                 self._last_open = signature
@@ -230,12 +230,12 @@ class CpuExecutable(TellingExecutable):
             if is_interim and not self._open_plans.is_ordered:
                 # The class took over meanwhile: what is kept for one set of sizes would hide it from the next run.
                 return entry
-            found = self._plans.setdefault(signature, entry)
+            in_use = self._plans.setdefault(signature, entry)
             while len(self._plans) > MOST_PLANS:
                 self._plans.popitem(last=False)
-        if is_awaited and found.plan is plan:
+        if is_awaited and in_use.plan is plan:
             self._order(special, signature)
-        return found
+        return in_use
 
     def _make_open_plan(self, special: Network, signature: Signature) -> PlanInUse | None:
         """Returns a new plan of a class of sizes; None where there is none, or where its kernels are being compiled."""
@@ -263,12 +263,14 @@ class CpuExecutable(TellingExecutable):
         from hetero_cpu.open.making import make_open_plan
 
         weights, extensions = self.native_weights, self._extensions
-        made = make_open_plan(self._transformed, signature, special, weights=weights, extensions=extensions, workers=self.workers)
-        if made is None:
+        class_plan = make_open_plan(
+            self._transformed, signature, special, weights=weights, extensions=extensions, workers=self.workers
+        )
+        if class_plan is None:
             return None
-        warn_where_numpy_computes(made.plan)
-        enter = partial(self._enter, made.plan, special, kind="_open")
-        return make_plan_in_use(self.network, made, signature, enter, checks_plan=self._checks_plans)
+        warn_where_numpy_computes(class_plan.plan)
+        enter = partial(self._enter, class_plan.plan, special, kind="_open")
+        return make_plan_in_use(self.network, class_plan, signature, enter, checks_plan=self._checks_plans)
 
     def _take_over_class(
         self, opened: OpenPlanInUse | None, special: Network, signature: Signature, error: BaseException | None

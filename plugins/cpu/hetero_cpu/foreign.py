@@ -44,8 +44,10 @@ def evaluate_node(node: Node, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None
     constants = {name: Initializer.of_array(np.asarray(array)) for name, array in zip(node.inputs, inputs, strict=True) if name}
     limits = RunLimits(node.label, memory_limit=sum(constant.nbytes for constant in constants.values()) + LARGEST_GROWTH)
     try:
-        found = compile_node(node, {name: constant.type for name, constant in constants.items()}, constants).run((), limits=limits)
+        results = compile_node(node, {name: constant.type for name, constant in constants.items()}, constants).run(
+            (), limits=limits
+        )
     except (HeteroError, ArithmeticError, LookupError, TypeError, ValueError):
         return None
-    made = dict(zip(node.writes, found, strict=True))
-    return tuple(made.get(name) for name in node.outputs)
+    array_of_value = dict(zip(node.writes, results, strict=True))
+    return tuple(array_of_value.get(name) for name in node.outputs)

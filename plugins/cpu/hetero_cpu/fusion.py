@@ -66,11 +66,11 @@ class Group:
 def form_groups(graph: Graph, types: Mapping[str, TensorType], constants: Mapping[str, object]) -> tuple[Group, ...]:
     """Returns the nodes of a graph as groups, in an order in which they can run."""
     groups: list[Group | None] = []
-    made: dict[str, int] = {}
+    index_of_value: dict[str, int] = {}
     for node in graph.nodes:
-        joined = _join(node, groups, made, graph, types, constants)
+        joined = _join(node, groups, index_of_value, graph, types, constants)
         if _is_anchored(joined):
-            made.update(dict.fromkeys(filter(None, joined.outputs), len(groups)))
+            index_of_value.update(dict.fromkeys(filter(None, joined.outputs), len(groups)))
         groups.append(joined)
     return tuple(group for group in groups if group is not None)
 

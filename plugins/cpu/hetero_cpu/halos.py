@@ -48,10 +48,10 @@ class HaloTable:
             return None
         halo = NO_HALO
         for index in network.index_of_consumers.get(value, ()):
-            wanted = self._ask(network.nodes[index], value)
-            if wanted is None:
+            read_halo = self._ask(network.nodes[index], value)
+            if read_halo is None:
                 return None
-            halo = halo.widen(wanted)
+            halo = halo.widen(read_halo)
         return halo
 
     def _ask(self, node: Node, value: str) -> Halo | None:

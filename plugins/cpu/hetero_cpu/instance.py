@@ -87,11 +87,11 @@ class Instance:
         current = self._current
         current.token, current.limits, current.team = context.token, context.limits, team
         try:
-            made = _NOTHING if self._outside is None else self._outside.move(inputs, context.outputs)
+            outside = _NOTHING if self._outside is None else self._outside.move(inputs, context.outputs)
             for (value, place), array in zip(self._inputs, inputs, strict=True):
                 if place is None:
                     current.passed[value] = array
-                elif value not in made:
+                elif value not in outside:
                     place[...] = array
             # ONNX lets infinities and NaN arise in silence. The state belongs to the thread, so requests do not disturb each other.
             if self._silence is not None and context.profile is None and context.limits is None:
@@ -99,7 +99,7 @@ class Instance:
             else:
                 with np.errstate(all="ignore"):
                     self._run_calls(context.profile, context.limits)
-            return self._take_out(made, context.outputs)
+            return self._take_out(outside, context.outputs)
         finally:
             current.team = None
             current.passed.clear()
@@ -123,22 +123,22 @@ class Instance:
                 profile.add(step.node, perf_counter() - began)
 
     def _take_out(self, made: Mapping[str, Array], presets: Sequence[Array | None] | None) -> tuple[Any, ...]:
-        taken: list[Any] = []
+        outputs: list[Any] = []
         for index, (value, place) in enumerate(self._outputs):
             if place is None:
-                taken.append(own_value(self._current.passed[value], self._memory))
+                outputs.append(own_value(self._current.passed[value], self._memory))
                 continue
             if value in made:
-                taken.append(made[value])
+                outputs.append(made[value])
                 continue
             preset = None if presets is None else presets[index]
             if preset is None or preset.shape != place.shape or preset.dtype != place.dtype:
                 # C order, whatever the order in the arena.
-                taken.append(place.copy())
+                outputs.append(place.copy())
             else:
                 preset[...] = place
-                taken.append(preset)
-        return tuple(taken)
+                outputs.append(preset)
+        return tuple(outputs)
 
 
 def make_silence() -> Context:
@@ -153,12 +153,12 @@ def bind_foreign(work: Foreign, writes: Sequence[str], arrays: dict[str, Array],
     passed = current.passed
 
     def call() -> None:
-        found = work.program.run(
+        results = work.program.run(
             tuple(arrays[value] if value in arrays else passed[value] for value in work.reads),
             is_cancelled=current.is_cancelled,
             limits=current.limits,
         )
-        for value, place, result in zip(writes, work.placed, found, strict=True):
+        for value, place, result in zip(writes, work.placed, results, strict=True):
             if place is None:
                 passed[value] = result
             else:

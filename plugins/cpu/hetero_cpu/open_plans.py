@@ -124,17 +124,19 @@ def order_kernels(
     from hetero_cpu.jit.background import BACKGROUND
     from hetero_cpu.jit.interpreter import list_interpreters
 
-    made: list[PlanInUse] = []
+    prepared: list[PlanInUse] = []
 
     def list_kernels() -> Iterator[Kernel]:
         # Whoever compiles holds nothing but the plan.
         plan = prepare()
         if plan is not None:
-            made.append(plan)
+            prepared.append(plan)
             yield from plan.plan.kernels
             yield from list_interpreters(workers)
 
-    BACKGROUND.order(list_kernels(), lambda error: take_over(made[0] if made else None, error), is_wanted=is_wanted, begin=begin)
+    BACKGROUND.order(
+        list_kernels(), lambda error: take_over(prepared[0] if prepared else None, error), is_wanted=is_wanted, begin=begin
+    )
 
 
 def warn_of_error(error: BaseException | None, network: str) -> None:

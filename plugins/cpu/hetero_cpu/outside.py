@@ -99,11 +99,11 @@ class OutsidePlaces:
         """Has the program work at these addresses, by the names of the places; and in the places for which none is given."""
         if not self._rows:
             return
-        wanted = self._begins.copy()
+        begins = self._begins.copy()
         for name, address in addresses.items():
-            wanted[self._rows[name]] = address
-        self._numbers[self._positions] += (wanted - self._current)[self._owners]
-        self._current = wanted
+            begins[self._rows[name]] = address
+        self._numbers[self._positions] += (begins - self._current)[self._owners]
+        self._current = begins
 
 
 def _list_positions(calls: Sequence[NativeCall]) -> tuple[Array, Array]:

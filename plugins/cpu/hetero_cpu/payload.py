@@ -80,21 +80,21 @@ def _pack(executable: CpuExecutable, signature: Signature, plan: Any, name: str)
     from hetero_cpu.jit.stored_plans import move_places
 
     model, outside = pack_model(executable.transformed)
-    made = executable.native_weights.list_made()
+    later_arrays = executable.native_weights.list_made()
     constants = {offset: initializer.array for offset, initializer in outside.initializers}
-    areas = {f"{PACKED}/{number}": later.get() for number, later in enumerate(made)}
+    areas = {f"{PACKED}/{number}": later.get() for number, later in enumerate(later_arrays)}
     areas |= {f"{WEIGHTS}/{offset}": array for offset, array in constants.items() if _view_stored(array).nbytes == array.nbytes}
     captured = capture_plan(plan, areas)
     if captured is None:
         return None
-    plan_of_sections, found = captured
+    plan_of_sections, small_arrays = captured
     read = {place for _, calls in plan_of_sections.steps for call in calls for _, place in call.addresses}
     unread = {offset: array for offset, array in constants.items() if f"{WEIGHTS}/{offset}" not in read}
     offset_of_constant = {id(initializer): offset for offset, initializer in outside.initializers}
-    packed, kept = _Section(), _Section()
+    packed, weights = _Section(), _Section()
     moved: dict[str, tuple[str, int]] = {}
     unpacked: dict[int, list[Any]] = {}
-    for number, later in enumerate(made):
+    for number, later in enumerate(later_arrays):
         place = f"{PACKED}/{number}"
         if place not in read:
             continue
@@ -105,12 +105,12 @@ def _pack(executable: CpuExecutable, signature: Signature, plan: Any, name: str)
             rule = _find_rule(unread[offset], later.purpose, array)
             if rule is not None:
                 unpacked[offset] = [moved[place][1], array.nbytes, *rule]
-    for place, array in found.items():
+    for place, array in small_arrays.items():
         moved[place] = (PACKED, packed.add(array))
     rows = []
     for offset, array in constants.items():
         if offset not in unpacked:
-            begin = kept.add(_view_stored(array))
+            begin = weights.add(_view_stored(array))
             moved[f"{WEIGHTS}/{offset}"] = (WEIGHTS, begin)
             rows.append([offset, begin, _view_stored(array).nbytes])
     index = {
@@ -124,7 +124,7 @@ def _pack(executable: CpuExecutable, signature: Signature, plan: Any, name: str)
     sections = {
         INDEX: memoryview(json.dumps(index, separators=(",", ":")).encode()),
         MODEL: memoryview(model),
-        WEIGHTS: kept.copy_to_memory(),
+        WEIGHTS: weights.copy_to_memory(),
         PACKED: packed.copy_to_memory(),
     }
     return sections, replace(move_places(plan_of_sections, moved), name=name)
@@ -209,8 +209,8 @@ def _restore_weights(index: Mapping[str, Any], weights: Array, packed: Array) ->
     for offset, begin, nbytes in index["kept"]:
         _cut(memory, offset, nbytes)[...] = _cut(weights, begin, nbytes)
     for offset, begin, nbytes, shape, is_turned, columns in index["unpacked"]:
-        found = _unpack(_cut(packed, begin, nbytes).view(np.float32), tuple(shape), is_turned, columns)
-        _cut(memory, offset, 4 * prod(shape)).view(np.float32).reshape(shape)[...] = found
+        constant = _unpack(_cut(packed, begin, nbytes).view(np.float32), tuple(shape), is_turned, columns)
+        _cut(memory, offset, 4 * prod(shape)).view(np.float32).reshape(shape)[...] = constant
     return memory
 
 

@@ -257,10 +257,10 @@ class _Builder:
     def _find_overwritten(self, group: Group, recipe: Recipe) -> str | None:
         """Returns the value whose memory the output takes, None where the output gets its own."""
         (output,) = group.outputs[:1]
-        wanted = self.types[output]
+        output_type = self.types[output]
         for position in recipe.overwrites:
             value = recipe.reads[position]
-            if value in self.constants or self.types.get(value) != wanted or self._is_read_in_place(value):
+            if value in self.constants or self.types.get(value) != output_type or self._is_read_in_place(value):
                 continue
             if is_channels_last(self.prototypes[value]) != recipe.is_channels_last and self.prototypes[value].ndim == 4:
                 continue

@@ -80,10 +80,12 @@ def is_turned_for_products(node: Node, network: Network) -> bool:
 
 def read_static_type(network: Network, value: str) -> TensorType | None:
     """Returns the type of a value whose every size is known and whose elements are numbers; None otherwise."""
-    found = network.type_of(value)
-    if not isinstance(found, TensorType) or found.shape is None or found.dtype in (None, "string"):
+    value_type = network.type_of(value)
+    if not isinstance(value_type, TensorType) or value_type.shape is None or value_type.dtype in (None, "string"):
         return None
     # NumPy bounds the sizes other than 0 also of an array without elements.
-    spread = TensorType(found.dtype, tuple(size for size in found.shape if size != 0)) if 0 in found.shape else found
+    spread = (
+        TensorType(value_type.dtype, tuple(size for size in value_type.shape if size != 0)) if 0 in value_type.shape else value_type
+    )
     nbytes = spread.nbytes
-    return found if nbytes is not None and nbytes <= _LARGEST_VALUE else None
+    return value_type if nbytes is not None and nbytes <= _LARGEST_VALUE else None

@@ -105,10 +105,10 @@ def is_plain_attention(site: Site) -> bool:
 def join_caches(site: Site) -> tuple[Array, Array]:
     """Returns arrays that lie as all keys and values do: the given ones, or where there are caches both in one. Raises: ValueError."""
     names = site.node.inputs
-    given = site.prototypes[names[1]], site.prototypes[names[2]]
+    fresh_arrays = site.prototypes[names[1]], site.prototypes[names[2]]
     if not site.has_input(4):
-        return given
-    k, v = (_join_shapes(site.shape(past), fresh.shape) for past, fresh in zip(names[4:6], given, strict=True))
+        return fresh_arrays
+    k, v = (_join_shapes(site.shape(past), fresh.shape) for past, fresh in zip(names[4:6], fresh_arrays, strict=True))
     return lay_empty(k, np.float32), lay_empty(v, np.float32)
 
 

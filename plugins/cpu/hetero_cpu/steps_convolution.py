@@ -66,8 +66,8 @@ def _plan_pointwise(convolution: Convolution) -> Recipe:
         if group == 1:
             return [*calls, partial(np.matmul, rows, weight[0], result)]
         split = (rows.reshape(-1, group, channels // group), result.reshape(-1, group, outputs // group))
-        left, made = (array.transpose(1, 0, 2) for array in split)
-        return [*calls, partial(np.matmul, left, weight, made)]
+        left, products = (array.transpose(1, 0, 2) for array in split)
+        return [*calls, partial(np.matmul, left, weight, products)]
 
     return convolution.make_recipe(bind, [] if is_direct else [pixels])
 
@@ -115,7 +115,7 @@ def _plan_depthwise(convolution: Convolution) -> Recipe:
         _, down, right, deep = padded.strides
         # Beside other channels in a Concat rows are no runs: they are made elsewhere and copied.
         is_dense = y.flags.c_contiguous
-        made = (y if is_dense else spare[0]).reshape(height, -1)
+        product = (y if is_dense else spare[0]).reshape(height, -1)
         other = spare[1].reshape(height, -1)
         for index, own in enumerate(columns):
             firsts = [taps[j][0] for j in own]
@@ -125,10 +125,10 @@ def _plan_depthwise(convolution: Convolution) -> Recipe:
                 (height, windows.kernel[0], len(own), width * channels),
                 (down * windows.strides[0], down * windows.dilations[0], right * step, deep),
             )
-            target = made if index == 0 else other
+            target = product if index == 0 else other
             calls.append(partial(np.einsum, "hkln,kln->hn", view, weight[:, own], out=target))
             if index:
-                calls.append(partial(np.add, made, other, made))
+                calls.append(partial(np.add, product, other, product))
         if not is_dense:
             calls.append(partial(np.copyto, y, spare[0].reshape(y.shape)))
         return [(calls, slice(None))]
@@ -162,8 +162,8 @@ def _plan_columns(convolution: Convolution) -> Recipe:
                 target = columns[:, :, :, i, j].transpose(1, 2, 0, 3)
                 image: Image = x.reshape(*x.shape[:2], group, own)
                 calls += bind_shifted_copy(target, image, offsets, (windows.strides[0], windows.strides[1]))
-            made = y[begin : begin + count].reshape(-1, group, outputs // group).transpose(1, 0, 2)
-            calls.append(partial(np.matmul, columns.reshape(group, count * width, -1), weight, made))
+            product = y[begin : begin + count].reshape(-1, group, outputs // group).transpose(1, 0, 2)
+            calls.append(partial(np.matmul, columns.reshape(group, count * width, -1), weight, product))
             parts.append((calls, slice(begin, begin + count)))
         return parts
 
@@ -200,8 +200,8 @@ def _plan_plain_columns(convolution: Convolution) -> Recipe:
             count = min(rows, height - begin)
             columns = buffer.reshape(-1)[: depth * count * width].reshape(channels, *windows.kernel, count, width)
             calls.append(partial(np.copyto, columns, view[:, :, :, begin : begin + count]))
-            made = y[begin : begin + count].reshape(-1, outputs)
-            calls.append(partial(np.matmul, columns.reshape(depth, -1).T, weight, made))
+            product = y[begin : begin + count].reshape(-1, outputs)
+            calls.append(partial(np.matmul, columns.reshape(depth, -1).T, weight, product))
             parts.append((calls, slice(begin, begin + count)))
             calls = []
         return parts
@@ -235,13 +235,13 @@ def _plan_rows(convolution: Convolution) -> Recipe:
             for j in range(right):
                 offsets = (phase - windows.pads[0][0], convolution.offsets(0, j, 0)[1])
                 calls += bind_shifted_copy(buffer[index, :, :, j], x, offsets, (stride, windows.strides[1]))
-        made = y.reshape(-1, outputs)
+        product = y.reshape(-1, outputs)
         for i, (first, phase) in enumerate(taps):
             left = buffer[phases.index(phase), first : first + height].reshape(height * width, right * channels)
             if i == 0:
-                calls.append(partial(np.matmul, left, weight[i], made))
+                calls.append(partial(np.matmul, left, weight[i], product))
                 continue
-            calls += [partial(np.matmul, left, weight[i], spare), partial(np.add, made, spare, made)]
+            calls += [partial(np.matmul, left, weight[i], spare), partial(np.add, product, spare, product)]
         return [(calls, slice(None))]
 
     return convolution.make_image_recipe(

@@ -100,9 +100,9 @@ def plan_activation(site: Site) -> Choice | None:
         strip = _STRIP if node.op_type not in ("Relu", "Clip") else size
         calls: list[Call] = []
         for begin in range(0, size, strip):
-            made = y[begin : begin + strip]
-            part = unite(x[begin : begin + strip], made)
-            calls += BINDERS[node.op_type](node, site.constants, part, made, spare[: part.size] if needs_spare else made)
+            result = y[begin : begin + strip]
+            part = unite(x[begin : begin + strip], result)
+            calls += BINDERS[node.op_type](node, site.constants, part, result, spare[: part.size] if needs_spare else result)
         return calls
 
     scratch = size * 4 if needs_spare else 0

@@ -41,9 +41,9 @@ def plan_mat_mul(site: Site) -> Choice | None:
 
 def _bind_product(a: Array, b: Array, y: Array, *, is_one: bool) -> Call:
     if is_one and a.ndim > 2:
-        rows, made = a.reshape(-1, a.shape[-1]), y.reshape(-1, y.shape[-1])
-        if np.may_share_memory(rows, a) and np.may_share_memory(made, y):
-            return bind_product(rows, b, made)
+        rows, product = a.reshape(-1, a.shape[-1]), y.reshape(-1, y.shape[-1])
+        if np.may_share_memory(rows, a) and np.may_share_memory(product, y):
+            return bind_product(rows, b, product)
     return bind_product(a, b, y)
 
 

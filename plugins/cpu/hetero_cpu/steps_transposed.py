@@ -43,14 +43,14 @@ def plan_side_by_side(site: Site) -> Choice | None:
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Call]:
         pixels, blocks, *spare = cut_scratch(scratch, shapes)
         x, y = reads[0].transpose(0, 2, 3, 1), writes[0].transpose(0, 2, 3, 1)
-        made = blocks.reshape(batch * height * width, -1)
+        product = blocks.reshape(batch * height * width, -1)
         rows = pixels.reshape(-1, channels)
-        calls: list[Call] = [partial(np.copyto, pixels, x), partial(np.matmul, rows[:, pieces[0]], packed[pieces[0]], made)]
+        calls: list[Call] = [partial(np.copyto, pixels, x), partial(np.matmul, rows[:, pieces[0]], packed[pieces[0]], product)]
         for piece in pieces[1:]:
-            part = spare[0].reshape(made.shape)
-            calls += [partial(np.matmul, rows[:, piece], packed[piece], part), partial(np.add, made, part, made)]
+            part = spare[0].reshape(product.shape)
+            calls += [partial(np.matmul, rows[:, piece], packed[piece], part), partial(np.add, product, part, product)]
         if bias is not None:
-            calls.append(partial(np.add, made.reshape(-1, outputs), bias, made.reshape(-1, outputs)))
+            calls.append(partial(np.add, product.reshape(-1, outputs), bias, product.reshape(-1, outputs)))
         split = blocks.reshape(batch, height, width, down, right, outputs).transpose(0, 1, 3, 2, 4, 5)
         return [*calls, partial(np.copyto, y.reshape(batch, height, down, width, right, outputs), split)]
 

@@ -70,15 +70,15 @@ class StoredExecutable(Executable):
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs; a cancelled run ends between two steps."""
-        limits, found = context.limits, self._found
+        limits, stored = context.limits, self._found
         is_small = (
-            limits is not None and limits.memory_limit is not None and limits.held + found.plan.arena_bytes > limits.memory_limit
+            limits is not None and limits.memory_limit is not None and limits.held + stored.plan.arena_bytes > limits.memory_limit
         )
         if is_small or tuple(getattr(array, "shape", None) for array in inputs) != self._signature:
             return self._open().run(inputs, context)
-        if found.is_refuted or (found.needs_check and (limits is None or self._verifies == YES)):
+        if stored.is_refuted or (stored.needs_check and (limits is None or self._verifies == YES)):
             return self._run_with_toolkit(inputs, context)
-        return found.run(inputs, context, self._teams)
+        return stored.run(inputs, context, self._teams)
 
     def _run_with_toolkit(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Runs node by node; before the plan was found wrong also with it, so as to compare."""
@@ -95,16 +95,16 @@ class StoredExecutable(Executable):
                 end_limit(self._workers)
 
     def _run_twice(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        found = self._found
-        verdict = self._verifier.run(inputs, context, lambda: found.run(inputs, context, self._teams), self._open_program())
+        stored = self._found
+        verdict = self._verifier.run(inputs, context, lambda: stored.run(inputs, context, self._teams), self._open_program())
         if verdict.fault:
-            found.is_refuted = True
-            found.free.clear()
+            stored.is_refuted = True
+            stored.free.clear()
             self._verifier.warn(verdict.fault)
             if verdict.error is not None:
                 raise verdict.error
             return verdict.outputs
-        found.needs_check = False
+        stored.needs_check = False
         if verdict.is_lasting:
             from hetero_cpu.jit.verified_plans import note_verified
 
@@ -194,10 +194,10 @@ def find_plan(payload: Payload, workers: int) -> StoredPlan | None:
 
 def _align(section: Any) -> np.ndarray[Any, Any]:
     """Returns a section as bytes that begin at a cache line: the section itself where it was mapped, else a copy."""
-    found = np.frombuffer(section, np.uint8)
-    if found.ctypes.data % _ALIGNMENT == 0:
-        return found
-    memory = np.empty(len(found) + _ALIGNMENT, np.uint8)
+    array = np.frombuffer(section, np.uint8)
+    if array.ctypes.data % _ALIGNMENT == 0:
+        return array
+    memory = np.empty(len(array) + _ALIGNMENT, np.uint8)
     begin = -memory.ctypes.data % _ALIGNMENT
-    memory[begin : begin + len(found)] = found
-    return memory[begin : begin + len(found)]
+    memory[begin : begin + len(array)] = array
+    return memory[begin : begin + len(array)]

@@ -54,11 +54,11 @@ class LaterArray:
         with self._lock:
             if self._array is None:
                 # NumPy makes scalars of arrays without dimensions.
-                made = np.asarray(
+                packed = np.asarray(
                     self._make(*(source.array if isinstance(source, Initializer) else source for source in self._sources))
                 )
-                made.flags.writeable = False
-                self._array = made
+                packed.flags.writeable = False
+                self._array = packed
                 constants = tuple(source for source in self._sources if isinstance(source, Initializer))
                 for constant in constants:
                     # Another plan may want the array, but rarely what was packed already.
@@ -131,11 +131,11 @@ class PackedWeights:
             self._unshared.append(ref(unshared))
             return unshared
         key = (*map(id, sources), *purpose)
-        found = self._arrays.get(key)
+        later = self._arrays.get(key)
         return (
             self._arrays.setdefault(key, LaterArray(sources, make, releases=self._releases, purpose=purpose))
-            if found is None
-            else found
+            if later is None
+            else later
         )
 
     def _find_owner(self, array: Array) -> Array | Initializer:

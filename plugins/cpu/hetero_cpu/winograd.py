@@ -56,8 +56,8 @@ def transform_kernels(w: Array, kernel: Array, moved: Array) -> None:
         block = w[first : first + _BLOCK_OUTPUTS, begin : begin + _BLOCK_CHANNELS]
         taps = np.empty((9, *block.shape[:2]))
         taps[...] = block.reshape(*block.shape[:2], 9).transpose(2, 0, 1)
-        made = np.matmul(both, taps.reshape(9, -1)).reshape(positions, *block.shape[:2])
-        moved[:, begin : begin + _BLOCK_CHANNELS, first : first + _BLOCK_OUTPUTS] = made.transpose(0, 2, 1)
+        transformed = np.matmul(both, taps.reshape(9, -1)).reshape(positions, *block.shape[:2])
+        moved[:, begin : begin + _BLOCK_CHANNELS, first : first + _BLOCK_OUTPUTS] = transformed.transpose(0, 2, 1)
 
 
 def choose_winograd(windows: Windows, *, channels: int, outputs: int, group: int, width: int) -> int:

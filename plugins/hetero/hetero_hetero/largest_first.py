@@ -42,7 +42,7 @@ def select_largest_first(graph: Digraph) -> list[list[int]]:
 def select_without_rollback(graph: Digraph, parts: Sequence[Sequence[int]]) -> list[list[int]]:
     """Returns the subgraphs of some parts of the graph, none of which has an edge to the rest, with one test for each node."""
     contracted = ContractedGraph(graph.producers, graph.consumers)
-    taken: list[list[int]] = []
+    subgraphs: list[list[int]] = []
     for device in range(len(graph.priorities)):
         nodes_of_part = [[position for position in part if graph.device_of_position[position] == device] for part in parts]
         if not any(nodes_of_part):
@@ -54,8 +54,8 @@ def select_without_rollback(graph: Digraph, parts: Sequence[Sequence[int]]) -> l
         growth = Growth(contracted, is_free)
         for nodes in nodes_of_part:
             if nodes:
-                taken += _Candidates(growth, nodes).take_all()
-    return taken
+                subgraphs += _Candidates(growth, nodes).take_all()
+    return subgraphs
 
 
 class _Candidates:
@@ -78,7 +78,7 @@ class _Candidates:
 
     def take_all(self) -> list[list[int]]:
         """Returns subgraphs until no node of the device is left."""
-        taken = []
+        subgraphs = []
         while self._grow_candidates():
             size, root = heapq.heappop(self.largest)
             members = self.members_of_root.get(root)
@@ -86,12 +86,12 @@ class _Candidates:
                 continue  # removed since it was listed
             if self.growth.graph.contract(members):
                 self._take(members)
-                taken.append(members)
+                subgraphs.append(members)
             else:
                 # What was taken meanwhile stands between its members now.
                 self._remove(root)
                 heapq.heappush(self.undecided, root)
-        return taken
+        return subgraphs
 
     def _grow_candidates(self) -> bool:
         """Grows from the undecided roots, in topological order, within the credit. Returns whether there is any candidate."""

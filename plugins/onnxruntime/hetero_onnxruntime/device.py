@@ -76,11 +76,11 @@ class OrtDevice(EngineDevice):
         """Returns what the engine or its provider gets wrong, by the name of the node."""
         provider = self._provider(device)
         halves = self._engine.find_fault_of_halves(provider)
-        found = (
+        error_of_node = (
             (node, find_known_error(node, network) or find_provider_error(node, network, provider, halves))
             for node in network.nodes
         )
-        errors = {node.name: error for node, error in found if error is not None}
+        errors = {node.name: error for node, error in error_of_node if error is not None}
         passed = [spec.name for spec in network.outputs if spec.name not in network.index_of_producer]
         if passed and provider != CPU_PROVIDER:
             # ONNX Runtime 1.24 with OpenVINO: "Duplicate definition of name". A part that HETERO cuts has no such outputs.

@@ -50,7 +50,7 @@ def find_devices(module: ModuleType, provider: str) -> list[Any]:
 
 def _list_libraries() -> dict[str, Callable[[], tuple[str, tuple[str, ...]]]]:
     """Returns, by title, what gives a library's path and the names of its providers where they are known."""
-    packages = sorted(found.name for found in pkgutil.iter_modules() if found.name.startswith(_PREFIX))
+    packages = sorted(module.name for module in pkgutil.iter_modules() if module.name.startswith(_PREFIX))
     files = [path for path in os.environ.get(LIBRARY_VARIABLE, "").split(os.pathsep) if path]
     return {
         **{name.removeprefix(_PREFIX): partial(_read_package, name) for name in packages},

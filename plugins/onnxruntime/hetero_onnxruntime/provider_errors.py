@@ -130,11 +130,11 @@ def _check_softmax(node: Node, graph: Graph) -> str | None:
     # Before version 13 the input is flattened to two dimensions.
     if node.since_version >= 13:
         return None
-    found, axis = graph.type_of(node.inputs[0]), node.attributes.get("axis", 1)
+    source_type, axis = graph.type_of(node.inputs[0]), node.attributes.get("axis", 1)
     if (
-        isinstance(found, TensorType)
-        and found.shape is not None
-        and all(size == 1 for size in found.shape[axis % len(found.shape) + 1 :])
+        isinstance(source_type, TensorType)
+        and source_type.shape is not None
+        and all(size == 1 for size in source_type.shape[axis % len(source_type.shape) + 1 :])
     ):
         return None
     return f"OpenVINO's provider computes {node.op_type}-{node.since_version} along one axis; the standard flattens all from that axis on"

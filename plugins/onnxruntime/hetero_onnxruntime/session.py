@@ -90,10 +90,10 @@ def build_session(
         if sum(folded.values()) > limit_folding(network):
             # The engine has a limit for each result, 1 GiB, and none for all of them; what it does not fold it computes in each run.
             options.add_session_config_entry(_FOLDED_KEY, str(limit_folding(network) // len(folded)))
-        model, kept = _write_model(engine, network, options)
+        model, arrays = _write_model(engine, network, options)
         disabled = _list_wrong_moves(network)
         disabled += ["MatmulTransposeFusion"] if _may_turn_halves(network) else []
-        return Loaded(open_session(engine.module, model, options, settings.provider, disabled=disabled), kept)
+        return Loaded(open_session(engine.module, model, options, settings.provider, disabled=disabled), arrays)
 
     try:
         loaded = open_network(network)

@@ -91,20 +91,20 @@ class OpenvinoExecutable(Executable):
         inner = [(index, port, spec) for index, (port, spec) in enumerate(read) if port is not None]
         self._small_inputs = tuple((index, port) for index, port, spec in inner if _is_small(compiled.inputs[port], spec))
         self._bound_inputs = tuple(each for each in inner if each[:2] not in self._small_inputs)
-        made = [
+        lanes = [
             (index, port, spec, None if spec.dtype in PACKED else _find_static_shape(compiled.outputs[port]))
             for index, (port, spec) in enumerate(zip(ports.outputs, self.outputs, strict=True))
             if port is not None
         ]
-        self._small_outputs = tuple((index, port) for index, port, spec, _ in made if _is_small(compiled.outputs[port], spec))
+        self._small_outputs = tuple((index, port) for index, port, spec, _ in lanes if _is_small(compiled.outputs[port], spec))
         self._bound_outputs = tuple(
             (index, port, spec, shape)
-            for index, port, spec, shape in made
+            for index, port, spec, shape in lanes
             if shape is not None and (index, port) not in self._small_outputs
         )
         small = [self.inputs[index] for index, _ in self._small_inputs] + [self.outputs[index] for index, _ in self._small_outputs]
         self._copied_bytes = sum(count_bytes(spec) or 0 for spec in small)
-        self._taken_outputs = tuple((index, port) for index, port, _, shape in made if shape is None)
+        self._taken_outputs = tuple((index, port) for index, port, _, shape in lanes if shape is None)
         # The engine gives a thread that asks one stream for good: of several, two threads may be given the same.
         self._has_one_stream = streams == 1
         is_all_copied = compiled is not None and not self._bound_inputs and not self._bound_outputs and not ports.passed
@@ -246,15 +246,15 @@ class OpenvinoExecutable(Executable):
 
     def _nodes_of_layer(self) -> dict[str, tuple[Node, ...]]:
         """Returns the network's nodes in each of the engine's layers; its own, as changes of layout, have none."""
-        compiled, found = self.compiled, dict[str, tuple[Node, ...]]()
+        compiled, nodes_of_name = self.compiled, dict[str, tuple[Node, ...]]()
         if compiled is None:
-            return found
+            return nodes_of_name
         for layer in compiled.get_runtime_model().get_ordered_ops():
             info = layer.get_rt_info()
             names = info["originalLayersNames"].value.split(",") if "originalLayersNames" in info else []
             indices = {index for name in names if (index := self._find_node(name)) is not None}
-            found[layer.get_friendly_name()] = tuple(self.network.nodes[index] for index in sorted(indices))
-        return found
+            nodes_of_name[layer.get_friendly_name()] = tuple(self.network.nodes[index] for index in sorted(indices))
+        return nodes_of_name
 
     def _find_node(self, name: str) -> int | None:
         """Returns the index of the node that an operation of the engine comes from.

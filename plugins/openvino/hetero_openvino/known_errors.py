@@ -61,8 +61,8 @@ def _check_node(node: Node, graph: Graph, takes_quantized: bool) -> str | None:
     if node.domain:
         return None
     check = _CHECKS.get(node.op_type)
-    found = find_empty_constant(node, graph) if check is None else check(node, graph) or find_empty_constant(node, graph)
-    return found or find_flag_error(node, graph) or find_arithmetic_error(node, graph) or find_channel_error(node, graph)
+    reason = find_empty_constant(node, graph) if check is None else check(node, graph) or find_empty_constant(node, graph)
+    return reason or find_flag_error(node, graph) or find_arithmetic_error(node, graph) or find_channel_error(node, graph)
 
 
 def _check_pair_behind_pair(node: Node, graph: Graph) -> str | None:
@@ -86,8 +86,8 @@ def _check_attention(node: Node, graph: Graph) -> str | None:
 
 def _check_cast(node: Node, graph: Graph) -> str | None:
     # cast_FLOAT_to_FLOAT8E4M3FN, cast_FLOAT_to_FLOAT4E2M1, cast_e8m0_FLOAT_to_FLOAT8E8M0
-    found = graph.type_of(node.outputs[0])
-    source, target = dtype_of_input(node, graph), getattr(found, "dtype", None)
+    result_type = graph.type_of(node.outputs[0])
+    source, target = dtype_of_input(node, graph), getattr(result_type, "dtype", None)
     if source == target:
         return None
     if 0 in (find_shape(node, graph) or ()):

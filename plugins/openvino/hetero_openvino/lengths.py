@@ -56,7 +56,12 @@ def _find_length(node: Node, network: Network) -> int | None:
         return None
     if all(value in network.initializers for value in node.inputs if value):
         return None
-    found = network.type_of(node.outputs[0])
-    if not isinstance(found, TensorType) or found.dtype not in ("int32", "int64") or found.shape is None or len(found.shape) != 1:
+    result_type = network.type_of(node.outputs[0])
+    if (
+        not isinstance(result_type, TensorType)
+        or result_type.dtype not in ("int32", "int64")
+        or result_type.shape is None
+        or len(result_type.shape) != 1
+    ):
         return None
-    return found.shape[0] if isinstance(found.shape[0], int) and found.shape[0] > 0 else None
+    return result_type.shape[0] if isinstance(result_type.shape[0], int) and result_type.shape[0] > 0 else None

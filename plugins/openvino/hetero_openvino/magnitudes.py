@@ -94,8 +94,8 @@ def _fit(dtype: str) -> Bound | None:
 
 
 def _bound_output(node: Node, position: int, network: Network, bounds: Mapping[str, Bound]) -> Bound | None:
-    found = network.type_of(node.outputs[position])
-    dtype = found.dtype if isinstance(found, TensorType) else None
+    result_type = network.type_of(node.outputs[position])
+    dtype = result_type.dtype if isinstance(result_type, TensorType) else None
     computed = bound_exactly(node, position, network, bounds)
     default = _fit(dtype or "")
     if computed is None:
@@ -221,10 +221,10 @@ def _fill(node: Node, network: Network, operands: list[Bound | None]) -> Bound |
 
 def _accumulate(node: Node, network: Network, operands: list[Bound | None]) -> Bound | None:
     """A sum along axes: at most as many elements as the input has."""
-    bound, found = operands[0], network.type_of(node.inputs[0])
+    bound, source_type = operands[0], network.type_of(node.inputs[0])
     if bound is None:
         return None
-    shape = found.shape if isinstance(found, TensorType) else None
+    shape = source_type.shape if isinstance(source_type, TensorType) else None
     sizes = [_UNKNOWN_COUNT] if shape is None else [size if isinstance(size, int) else _UNKNOWN_COUNT for size in shape]
     count = max(1, prod(sizes))
     return Bound(min(bound.low * count, bound.low), max(bound.high * count, bound.high), bound.is_size)
@@ -236,8 +236,8 @@ def _run_through(node: Node, network: Network, operands: list[Bound | None]) -> 
 
 
 def _cast(node: Node, network: Network, operands: list[Bound | None]) -> Bound | None:
-    bound, found = operands[0], network.type_of(node.outputs[0])
-    dtype = found.dtype if isinstance(found, TensorType) else None
+    bound, result_type = operands[0], network.type_of(node.outputs[0])
+    dtype = result_type.dtype if isinstance(result_type, TensorType) else None
     if bound is None or dtype is None:
         return None
     if dtype in _COARSE:

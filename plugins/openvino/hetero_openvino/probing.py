@@ -89,9 +89,9 @@ class Prober:
         for spec, result in zip(network.outputs, results, strict=True):
             if result is None:
                 return f"OpenVINO {self._engine.version} loses its output '{spec.name}'"
-            found, wanted = result.get_element_type().get_type_name(), TYPE_NAMES.get(str(spec.dtype))
-            if found != wanted:
-                return f"OpenVINO {self._engine.version} makes '{spec.name}' {found}; the model says {wanted}"
+            made_type, declared_type = result.get_element_type().get_type_name(), TYPE_NAMES.get(str(spec.dtype))
+            if made_type != declared_type:
+                return f"OpenVINO {self._engine.version} makes '{spec.name}' {made_type}; the model says {declared_type}"
         return ""
 
 

@@ -125,11 +125,11 @@ def make_plan(program: Program, inputs: tuple[Any, ...], is_cancelled: Callable[
                 calls.append(call)
             elif calls:
                 calls[-1] = replace(calls[-1], releases=(*calls[-1].releases, *call.releases))
-    kept = [value if slot in fixed else None for slot, value in enumerate(values)]
+    fixed_values = [value if slot in fixed else None for slot, value in enumerate(values)]
     outputs = frozenset(program.output_slots)
-    calls = join_attention(join_linear(calls, kept, outputs), kept, outputs, shapes)
+    calls = join_attention(join_linear(calls, fixed_values, outputs), fixed_values, outputs, shapes)
     read = {slot for call in calls for slot in call.sources} | set(program.output_slots)
-    start = tuple(value if slot in read else None for slot, value in enumerate(kept))
+    start = tuple(value if slot in read else None for slot, value in enumerate(fixed_values))
     results = tuple(values[slot] for slot in program.output_slots)
     memory = find_memory(start)
     plan = Plan(

@@ -47,10 +47,10 @@ def _read_plain(node: Node, constants: Mapping[str, Array]) -> Activation | None
 
 
 def _read_numbers(node: Node, constants: Mapping[str, Array]) -> Activation | None:
-    wanted = _NUMBERS[node.op_type]
-    if len(node.inputs) != 1 or not set(node.attributes) <= set(wanted):
+    defaults = _NUMBERS[node.op_type]
+    if len(node.inputs) != 1 or not set(node.attributes) <= set(defaults):
         return None
-    return Activation(node.op_type, tuple(_single(node.attributes.get(name, default)) for name, default in wanted.items()))
+    return Activation(node.op_type, tuple(_single(node.attributes.get(name, default)) for name, default in defaults.items()))
 
 
 def _read_clip(node: Node, constants: Mapping[str, Array]) -> Activation | None:

@@ -64,8 +64,8 @@ def _swish(code: Code, x: Floats, alpha: float = 1.0) -> Floats:
 
 
 def _hard_sigmoid(code: Code, x: Floats, alpha: float, beta: float) -> Floats:
-    found = code.multiply_add(x, code.constant(alpha, x.width), code.constant(beta, x.width))
-    return found.at_least(0.0).at_most(1.0)
+    line = code.multiply_add(x, code.constant(alpha, x.width), code.constant(beta, x.width))
+    return line.at_least(0.0).at_most(1.0)
 
 
 def _hard_swish(code: Code, x: Floats) -> Floats:

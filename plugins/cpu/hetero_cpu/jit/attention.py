@@ -166,11 +166,11 @@ class _Emitter:
         for source in (f"past_{key}", f"new_{key}"):
             row_bytes = p[f"{source}_row_bytes"]
             with code.loop(0, p[f"{source}_rows"]) as row:
-                offset, found = row * row_bytes, places[source] + row * p[f"{source}_step"]
+                offset, source_row = row * row_bytes, places[source] + row * p[f"{source}_step"]
                 if self._shape.is_far:
-                    emit_forked_stream(code, near + offset, target + offset, found, row_bytes)
+                    emit_forked_stream(code, near + offset, target + offset, source_row, row_bytes)
                 else:
-                    emit_stream(code, target + offset, found, row_bytes)
+                    emit_stream(code, target + offset, source_row, row_bytes)
             end = p[f"{source}_rows"] * row_bytes
             target, near = target + end, near + end
 
@@ -215,9 +215,9 @@ class _Emitter:
             place = self._scores + key * (vectors * vector_bytes)
             for j, edge in enumerate(edges):
                 offset = (position * vectors + j) * vector_bytes
-                found = emit_exponential_of_negative(code, code.load(place, offset) - edge)
-                code.store(place, found, offset)
-                totals[position][j].set(totals[position][j].get() + found)
+                exponentials = emit_exponential_of_negative(code, code.load(place, offset) - edge)
+                code.store(place, exponentials, offset)
+                totals[position][j].set(totals[position][j].get() + exponentials)
 
         even = keys - keys % _UNROLLED
         with code.loop(0, even, _UNROLLED) as key:

@@ -96,9 +96,9 @@ class Code:
 
     def constant(self, value: float, width: int | None = None) -> Floats:
         """Returns a constant vector, or a scalar for width 1; the value is rounded to float32."""
-        wanted = self.width if width is None else width
+        lanes = self.width if width is None else width
         single = ir.Constant(ir.FLOAT, float(np.float32(value)))
-        return Floats(self, single if wanted == 1 else ir.Constant(ir.VectorType(ir.FLOAT, wanted), [single] * wanted))
+        return Floats(self, single if lanes == 1 else ir.Constant(ir.VectorType(ir.FLOAT, lanes), [single] * lanes))
 
     def spread(self, scalar: Floats) -> Floats:
         """Returns a vector of one element, many times."""
@@ -119,9 +119,9 @@ class Code:
     def variable(self, first: Term) -> Variable:
         """Returns a variable with its first value."""
         place = self._entry.alloca(first.value.type)
-        made = Variable(self, type(first), place, first.value.type)
-        made.set(first)
-        return made
+        variable = Variable(self, type(first), place, first.value.type)
+        variable.set(first)
+        return variable
 
     # Memory.
 
@@ -306,10 +306,10 @@ class Code:
 
     def exchange_if(self, address: Number, expected: Number | int, wanted: Number | int) -> Truth:
         """Writes an int64 where the expected one is there, in one step; returns whether it was."""
-        found = self.builder.cmpxchg(
+        exchanged = self.builder.cmpxchg(
             self._point(address, 0), self.number(expected).value, self.number(wanted).value, "seq_cst", "seq_cst"
         )
-        return Truth(self, self.builder.extract_value(found, 1))
+        return Truth(self, self.builder.extract_value(exchanged, 1))
 
     def pause(self) -> None:
         """Tells the processor that the thread waits."""
@@ -323,8 +323,8 @@ class Code:
         return self.builder.inttoptr((address + offset).value, ir.POINTER)
 
     def _declare(self, name: str, result: Any, parameters: list[Any]) -> Any:
-        found = self.module.globals.get(name)
-        return found if found is not None else ir.Function(self.module, ir.FunctionType(result, parameters), name)
+        function = self.module.globals.get(name)
+        return function if function is not None else ir.Function(self.module, ir.FunctionType(result, parameters), name)
 
 
 def _name_kind(kind: Any) -> str:

@@ -70,18 +70,18 @@ def find_width() -> int:
 @cache
 def _describe_processor() -> str:
     """Returns the lines of the first processor that say which it is, and what it and the system can do."""
-    wanted = {"vendor_id", "cpu family", "model", "model name", "stepping", "flags"}
-    found = []
+    fields = {"vendor_id", "cpu family", "model", "model name", "stepping", "flags"}
+    lines = []
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             for line in file:
-                if line.partition(":")[0].strip() in wanted:
-                    found.append(line)
+                if line.partition(":")[0].strip() in fields:
+                    lines.append(line)
                 if not line.strip():
                     break
     except OSError as error:
         logger.info("no machine code is made: the processor is not known: %s", error)
-    return "".join(found)
+    return "".join(lines)
 
 
 class Compiler:

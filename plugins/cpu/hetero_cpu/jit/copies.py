@@ -63,15 +63,15 @@ def plan_copy(y: Array, x: Array, *, workers: int) -> Copy | None:
 def plan_pieces(y: Array, cuts: Sequence[tuple[slice, ...]], sources: Mapping[str, Array], *, workers: int) -> Recipe | None:
     """Returns the recipe that copies each source into its piece of y; None where one of them cannot be copied so."""
     copies = [plan_copy(y[cut], array, workers=workers) for cut, array in zip(cuts, sources.values(), strict=True)]
-    found = [copy for copy in copies if copy is not None]
+    plans = [copy for copy in copies if copy is not None]
     # More axes than rows can have may come of it where the result becomes a piece itself.
-    if len(found) != len(copies) or y.ndim > 4:
+    if len(plans) != len(copies) or y.ndim > 4:
         return None
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        return [copy.bind(writes[0][cut], array) for copy, cut, array in zip(found, cuts, reads, strict=True)]
+        return [copy.bind(writes[0][cut], array) for copy, cut, array in zip(plans, cuts, reads, strict=True)]
 
-    return Recipe(tuple(sources), bind, kernels=tuple(dict.fromkeys(copy.kernel for copy in found)), parts=tuple(cuts))
+    return Recipe(tuple(sources), bind, kernels=tuple(dict.fromkeys(copy.kernel for copy in plans)), parts=tuple(cuts))
 
 
 @record(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def _read_vector(site: Site, value: str, shape: tuple[object, ...], outputs: int
     if constant is None or constant.dtype != np.float32 or constant.ndim > len(shape):
         return None
     sizes = (1,) * (len(shape) - constant.ndim) + constant.shape
-    wanted = tuple(outputs if axis == channel_axis % len(shape) else 1 for axis in range(len(shape)))
-    if sizes == wanted:
+    channel_shape = tuple(outputs if axis == channel_axis % len(shape) else 1 for axis in range(len(shape)))
+    if sizes == channel_shape:
         return constant.reshape(-1)
     return np.full(outputs, constant.reshape(-1)[0], np.float32) if constant.size == 1 else None

@@ -44,10 +44,10 @@ def emit_exponential(code: Code, x: Floats) -> Floats:
     inside = is_low.choose(code.constant(0.0, x.width), x).at_most(high)
     r, n = _reduce(code, inside)
     total = code.multiply_add(r * r, emit_polynomial(code, r, _EXPONENTIAL), r) + 1.0
-    found = code.scale_by_power(total, n)
-    found = is_low.choose(code.constant(0.0, x.width), found)
-    found = (x > high).choose(code.constant(inf, x.width), found)
-    return x.is_nan().choose(x, found)
+    power = code.scale_by_power(total, n)
+    power = is_low.choose(code.constant(0.0, x.width), power)
+    power = (x > high).choose(code.constant(inf, x.width), power)
+    return x.is_nan().choose(x, power)
 
 
 def emit_exponential_of_negative(code: Code, x: Floats) -> Floats:
@@ -74,11 +74,11 @@ def emit_logarithm(code: Code, x: Floats) -> Floats:
     scaled = is_subnormal.choose(x * 2.0**23, x)
     m, n = code.split_exponent(scaled)
     n = is_subnormal.choose(n - 23.0, n)
-    found = _emit_logarithm_parts(code, m - 1.0, n)
-    found = (x < 0.0).choose(code.constant(nan, x.width), found)
-    found = (x <= -0.0).choose((x < 0.0).choose(found, code.constant(-inf, x.width)), found)
-    found = (x >= inf).choose(x, found)
-    return x.is_nan().choose(x, found)
+    logarithm = _emit_logarithm_parts(code, m - 1.0, n)
+    logarithm = (x < 0.0).choose(code.constant(nan, x.width), logarithm)
+    logarithm = (x <= -0.0).choose((x < 0.0).choose(logarithm, code.constant(-inf, x.width)), logarithm)
+    logarithm = (x >= inf).choose(x, logarithm)
+    return x.is_nan().choose(x, logarithm)
 
 
 def emit_softplus(code: Code, x: Floats) -> Floats:

@@ -193,10 +193,10 @@ def _find_outside(name: str) -> int:
 
 def _map_memory(size: int) -> int:
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    found = _open_library().mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
-    if found == _MAPPING_FAILED:
+    address = _open_library().mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
+    if address == _MAPPING_FAILED:
         raise OSError(ctypes.get_errno(), "no memory for machine code")
-    return int(found)
+    return int(address)
 
 
 def _protect(begin: int, size: int, rights: int) -> None:

@@ -61,16 +61,14 @@ def _interleave(vectors: list[Floats]) -> list[Floats]:
         pairs = zip(_interleave(vectors[::2]), _interleave(vectors[1::2]), strict=True)
         return [half for even, odd in pairs for half in _zip(even, odd)]
     width = vectors[0].width
-    made = []
+    interleaved = []
     for v in range(count):
         found = vectors[0]
         for index, vector in enumerate(vectors):
-            wanted = [divmod(v * width + e, count) for e in range(width)]
-            found = found.shuffle(
-                vector, [width + k if g == index else (k if index == 0 else e) for e, (k, g) in enumerate(wanted)]
-            )
-        made.append(found)
-    return made
+            lanes = [divmod(v * width + e, count) for e in range(width)]
+            found = found.shuffle(vector, [width + k if g == index else (k if index == 0 else e) for e, (k, g) in enumerate(lanes)])
+        interleaved.append(found)
+    return interleaved
 
 
 def _zip(first: Floats, second: Floats) -> tuple[Floats, Floats]:

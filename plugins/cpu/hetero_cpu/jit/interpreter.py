@@ -77,9 +77,9 @@ def _emit_chunks(code: Code, row: Number, chunks: Number) -> None:
 
 def _emit_together(name: str, width: int) -> Code:
     code = Code(name, 5, width)
-    table, begin, end, team, wanted = code.parameters
+    table, begin, end, team, helpers = code.parameters
     wake = _emit_wake(code)
-    code.call(wake, team, wanted)
+    code.call(wake, team, helpers)
     # Nobody works for the team between two calls, so that the count stands still here.
     expected = code.variable(code.load_atomically(team + DONE))
     with code.loop(table + begin * _ROW_BYTES, table + end * _ROW_BYTES, _ROW_BYTES) as row:
@@ -94,7 +94,7 @@ def _emit_together(name: str, width: int) -> Code:
                 code.store_atomically(team + CHUNKS, chunks)
                 last = code.load_atomically(team + TICKET)
                 code.store_atomically(team + TICKET, (last // _TICKETS + 1) * _TICKETS + chunks)
-                with code.when(wanted > 0):
+                with code.when(helpers > 0):
                     code.call(wake, team, chunks - 1)
                 others = code.variable(chunks)
                 with code.repeat() as leave_if:
@@ -111,13 +111,13 @@ def _emit_together(name: str, width: int) -> Code:
 
 
 def _emit_wake(outer: Code) -> Code:
-    """A function (team, wanted) that wakes as many helpers, or all that sleep where they are fewer.
+    """A function (team, helpers) that wakes as many helpers, or all that sleep where they are fewer.
 
     To wake one costs about 10 us. The caller wakes one, and everyone who wakes up two more of those who are called.
     """
     code = outer.inner("wake", 2)
-    team, wanted = code.parameters
-    left = code.variable(wanted)
+    team, helpers = code.parameters
+    left = code.variable(helpers)
     with code.repeat() as leave_if:
         parked = code.load_atomically(team + PARKED)
         count = parked.at_most(left.get())

@@ -23,7 +23,7 @@ def __getattr__(name: str) -> Any:
         "VOID": ir.VoidType(),
         "POINTER": ir.PointerType(),
     }
-    found = types[name] if name in types else getattr(ir, name)
+    member = types[name] if name in types else getattr(ir, name)
     # The next one who asks finds it without this function.
-    globals()[name] = found
-    return found
+    globals()[name] = member
+    return member

@@ -45,9 +45,9 @@ def _reduce_row(
     totals = [code.variable(neutral) for _ in range(_UNROLLED)]
 
     def body(offset: Number, position: int, mask: Mask | None) -> None:
-        found = read(offset, mask)
-        found = found if mask is None else mask.choose(found, neutral)
-        totals[position].set(combine(totals[position].get(), found))
+        elements = read(offset, mask)
+        elements = elements if mask is None else mask.choose(elements, neutral)
+        totals[position].set(combine(totals[position].get(), elements))
 
     _visit_vectors(code, length, body)
     a, b, c, d = (total.get() for total in totals)
@@ -71,10 +71,10 @@ def _emit_softmax(name: str, width: int, *, is_logarithm: bool) -> Code:
         )
 
         def raise_and_keep(at: Number, mask: Mask | None) -> Floats:
-            found = emit_exponential_of_negative(code, code.load(x + at, mask=mask) - edge)  # called inside the loop
+            elements = emit_exponential_of_negative(code, code.load(x + at, mask=mask) - edge)  # called inside the loop
             if not is_logarithm:
-                code.store(y + at, found, mask=mask)  # called inside the loop
-            return found
+                code.store(y + at, elements, mask=mask)  # called inside the loop
+            return elements
 
         total = _reduce_row(code, length, raise_and_keep, lambda a, b: a + b, 0.0)
         if is_logarithm:
@@ -131,26 +131,26 @@ def _emit_moments(name: str, width: int, moments: Moments) -> Code:
             mean = code.spread(total / count)
 
         def square(at: Number, mask: Mask | None) -> Floats:
-            found = code.load(x + at, mask=mask) - mean  # called inside the loop
-            return found * found
+            centered = code.load(x + at, mask=mask) - mean  # called inside the loop
+            return centered * centered
 
         variance = _reduce_row(code, length, square, lambda a, b: a + b, 0.0) / count
         factor = code.spread(1.0 / code.call_intrinsic("sqrt", variance + epsilon))
         numbers = [code.spread(code.load_scalar(addresses[2 + index])) if kind == "r" else None for index, kind in enumerate(kinds)]
 
         def write(at: Number, _: int, mask: Mask | None) -> None:
-            found = (code.load(x + at, mask=mask) - mean) * factor  # called inside the loop
+            normalized = (code.load(x + at, mask=mask) - mean) * factor  # called inside the loop
             parts = [
                 number if number is not None else code.load(addresses[2 + index] + at, mask=mask)  # called inside the loop
                 for index, number in enumerate(numbers)  # called inside the loop
             ]
             if moments.scale and moments.shift:
-                found = code.multiply_add(found, parts[0], parts[1])
+                normalized = code.multiply_add(normalized, parts[0], parts[1])
             elif moments.scale:
-                found = found * parts[0]
+                normalized = normalized * parts[0]
             elif moments.shift:
-                found = found + parts[0]
-            code.store(y + at, found, mask=mask)  # called inside the loop
+                normalized = normalized + parts[0]
+            code.store(y + at, normalized, mask=mask)  # called inside the loop
 
         _visit_vectors(code, length, write)
     code.finish()
@@ -180,8 +180,8 @@ def _emit_neighbour_norm(name: str, width: int, before: int, after: int, beta: f
             for distance in range(-before, after + 1):
                 channel = first + distance
                 mask = None if is_inside else code.mask_between(0 - channel, length - channel)  # called inside the loop
-                found = code.load(x + first * FLOAT_BYTES, distance * FLOAT_BYTES, mask=mask)  # called inside the loop
-                sums[distance % 2] = code.multiply_add(found, found, sums[distance % 2])
+                elements = code.load(x + first * FLOAT_BYTES, distance * FLOAT_BYTES, mask=mask)  # called inside the loop
+                sums[distance % 2] = code.multiply_add(elements, elements, sums[distance % 2])
             inner = code.multiply_add(sums[0] + sums[1], factor, bias)
             mask = None if is_inside else code.mask_first(length - first)  # called inside the loop
             middle = code.load(x + first * FLOAT_BYTES, mask=mask)  # called inside the loop
@@ -207,9 +207,9 @@ def _emit_power(code: Code, x: Floats, beta: float) -> Floats:
         return 1.0 / x
     if beta in (0.5, 0.75):
         root = _emit_reciprocal_root(code, x)
-        found = root if beta == 0.5 else root * root * _emit_reciprocal_root(code, root)
+        power = root if beta == 0.5 else root * root * _emit_reciprocal_root(code, root)
         # Of squares that overflow Newton's method would make NaN.
-        return (x >= inf).choose(code.constant(0.0), found)
+        return (x >= inf).choose(code.constant(0.0), power)
     return emit_exponential(code, emit_logarithm(code, x) * -beta)
 
 

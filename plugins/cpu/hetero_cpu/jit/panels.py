@@ -16,8 +16,8 @@ def emit_panel(code: Code, source: Number, step: Number, rows: Number, columns: 
     masks = [code.mask_first(columns - j * code.width) for j in range(vectors)]
     with code.loop(0, rows) as row:
         for j, mask in enumerate(masks):
-            found = code.load(source + row * step, j * vector_bytes, mask=mask)
-            code.store(panel + row * (vectors * vector_bytes), found, j * vector_bytes)
+            elements = code.load(source + row * step, j * vector_bytes, mask=mask)
+            code.store(panel + row * (vectors * vector_bytes), elements, j * vector_bytes)
 
 
 def emit_turned_panel(
@@ -40,15 +40,15 @@ def emit_turned_panel(
 
     def turn(k: Number, j: int, mask_rows: Number | None) -> None:
         left = columns - j * width
-        found = []
+        vectors = []
         for n in range(width):
             begin = source + step * (j * width + n) + k * FLOAT_BYTES
             # A column that is not there is read nowhere.
             count = (left > n).choose(code.number(width) if mask_rows is None else mask_rows, code.number(0))
             vector = code.load(begin, mask=code.mask_first(count))
-            found.append(vector if factor is None else vector * factor)
+            vectors.append(vector if factor is None else vector * factor)
         target = panel + k * row_bytes
-        for position, vector in enumerate(turn_vectors(found)):
+        for position, vector in enumerate(turn_vectors(vectors)):
             place = position * row_bytes + j * width * FLOAT_BYTES
             if mask_rows is None:
                 code.store(target, vector, place)

@@ -18,9 +18,9 @@ class PixelPointers:
 
     def __init__(self, code: Code, stride: Number, pixels: int) -> None:
         self._code, self._stride, self._pixels = code, stride, pixels
-        wanted = sorted({multiple for multiple, factor in (_REACHES[m][1:] for m in range(pixels)) if factor})
+        multiples = sorted({multiple for multiple, factor in (_REACHES[m][1:] for m in range(pixels)) if factor})
         # LLVM would make pointers of its own out of what it knows about them, and add to each of them in every step.
-        self._multiples = {multiple: code.hide(stride * multiple) for multiple in wanted}
+        self._multiples = {multiple: code.hide(stride * multiple) for multiple in multiples}
 
     def begin(self, start: Number) -> None:
         """Sets the address of the first pixel."""

@@ -50,7 +50,7 @@ def make_average_pool(shape: WindowShape) -> Kernel:
 def _emit_windows(at: TileCode, combine: Combine) -> list[list[Floats]]:
     """Returns outputs[row][pixel]: each column of a row's windows is combined once, for all windows that it is in."""
     tile = at.tile
-    found: dict[tuple[int, int], Floats] = {}
+    pixels: dict[tuple[int, int], Floats] = {}
     for x, column in enumerate(tile.list_positions(1)):
         columns: dict[int, Floats] = {}
         for y, row in enumerate(tile.list_positions(0)):
@@ -59,8 +59,8 @@ def _emit_windows(at: TileCode, combine: Combine) -> list[list[Floats]]:
                 columns[r] = combine(columns[r], pixel) if r in columns else pixel
         for t, _ in tile.list_uses(1, column):
             for r, value in columns.items():
-                found[r, t] = combine(found[r, t], value) if (r, t) in found else value
-    return [[found[r, t] for t in range(tile.pixels)] for r in range(tile.rows)]
+                pixels[r, t] = combine(pixels[r, t], value) if (r, t) in pixels else value
+    return [[pixels[r, t] for t in range(tile.pixels)] for r in range(tile.rows)]
 
 
 def make_global_mean() -> Kernel:

@@ -117,8 +117,8 @@ class OpenArray:
     def squeeze(self, axis: Any = None) -> OpenArray:
         """Returns a view without axes of one element."""
         gone = {axis % self.ndim} if axis is not None else {place for place, size in enumerate(self.shape) if size == 1}
-        kept = [place for place in range(self.ndim) if place not in gone]
-        return self._with([self.shape[place] for place in kept], [self.strides[place] for place in kept])
+        remaining = [place for place in range(self.ndim) if place not in gone]
+        return self._with([self.shape[place] for place in remaining], [self.strides[place] for place in remaining])
 
     def reshape(self, *shape: Any) -> OpenArray:
         """Returns the same elements in another shape, a view or, where they do not lie so, an array in memory of its own."""
@@ -199,13 +199,13 @@ def _find_strides(array: OpenArray, sizes: Sequence[Any]) -> list[Any] | None:
         return strides
     done = place = 0
     while done < len(old) and place < len(sizes):
-        whole, wanted, first, begin = old[done][0], sizes[place], done, place
-        while wanted != whole:
-            if wanted < whole:
+        whole, target, first, begin = old[done][0], sizes[place], done, place
+        while target != whole:
+            if target < whole:
                 place += 1
                 if place == len(sizes):
                     return None
-                wanted = wanted * sizes[place]
+                target = target * sizes[place]
             else:
                 done += 1
                 if done == len(old):

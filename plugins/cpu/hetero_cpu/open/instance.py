@@ -80,25 +80,25 @@ class OpenInstance:
         current.token, current.limits, current.team = context.token, context.limits, team
         plan = self._plan.plan
         try:
-            made: dict[str, Array] = {}
+            outside: dict[str, Array] = {}
             addresses: dict[str, int] = {}
             for value, array in zip(self._plan.inputs, (*inputs, *self._late), strict=True):
                 if value in self._roots_of_inputs:
                     whole = array if array.flags.c_contiguous and array.flags.aligned else np.ascontiguousarray(array)
-                    made[value], addresses[value] = whole, whole.ctypes.data
+                    outside[value], addresses[value] = whole, whole.ctypes.data
                 elif value in self._arrays:
                     self._arrays[value][...] = array
                 else:
                     current.passed[value] = array
             for value, root in plan.outside.outputs.items():
-                made[value], addresses[root] = self._take(value)
+                outside[value], addresses[root] = self._take(value)
             self._move(addresses)
             if self._silence is not None and context.profile is None and context.limits is None:
                 self._silence.run(self._calls.run)
             else:
                 with np.errstate(all="ignore"):
                     self._run_calls(context)
-            return self._take_out(made, context.outputs)
+            return self._take_out(outside, context.outputs)
         finally:
             current.team = None
             current.passed.clear()
@@ -134,16 +134,16 @@ class OpenInstance:
             self._tables = plan.bind_tables(products, self._program.numbers)
         self._bases = dict.fromkeys(plan.plan.outside.roots, 0)
         laid = plan.read_laid(products)
-        made: dict[int, Array] = {}
+        array_of_index: dict[int, Array] = {}
 
         def find(array: OpenArray) -> Array:
             index = plan.index_of_array[id(array)]
-            if index not in made:
+            if index not in array_of_index:
                 address, shape, strides = laid[index]
                 base = plan.base_of_array[index]
                 assert base == "", "a function is bound to memory that lies outside"
-                made[index] = np.ndarray(shape, array.dtype, self._memory.data, address, strides)
-            return made[index]
+                array_of_index[index] = np.ndarray(shape, array.dtype, self._memory.data, address, strides)
+            return array_of_index[index]
 
         for name, open_array in self._inside.items():
             self._arrays[name] = find(open_array)
@@ -165,30 +165,30 @@ class OpenInstance:
         """Returns an array for an output, in memory that nobody holds any more where there is some, and its address."""
         shape, count = self._shapes[value]
         dtype = self._plan.arrays[value].dtype
-        kept = self._outputs_kept.setdefault(value, [])
+        memories = self._outputs_kept.setdefault(value, [])
         need = count * dtype.itemsize
-        fits = [index for index, (memory, _, lent) in enumerate(kept) if lent() is None and need <= memory.nbytes]
+        fits = [index for index, (memory, _, lent) in enumerate(memories) if lent() is None and need <= memory.nbytes]
         if fits:
-            memory, address, _ = kept.pop(fits[0])
+            memory, address, _ = memories.pop(fits[0])
         else:
             memory = allocate_arena(need + need // 8 + ALIGNMENT)
             address = int(memory.ctypes.data)
         # Every view of it holds this very array.
         array: Array = np.frombuffer(memory.data, dtype, count)
-        kept.append((memory, address, weakref.ref(array)))
-        del kept[:-_MOST_KEPT]
+        memories.append((memory, address, weakref.ref(array)))
+        del memories[:-_MOST_KEPT]
         return array.reshape(shape), address
 
     def _take_out(self, made: dict[str, Array], presets: Sequence[Array | None] | None) -> tuple[Any, ...]:
-        taken: list[Any] = []
+        outputs: list[Any] = []
         for index, value in enumerate(self._plan.plan.outputs):
             preset = None if presets is None else presets[index]
             place = made.get(value) if value in self._plan.plan.outside.outputs else self._arrays.get(value)
             if place is None:
-                taken.append(own_value(self._current.passed[value], self._memory))
+                outputs.append(own_value(self._current.passed[value], self._memory))
             elif preset is not None and preset.shape == place.shape and preset.dtype == place.dtype:
                 preset[...] = place
-                taken.append(preset)
+                outputs.append(preset)
             else:
-                taken.append(place if value in self._plan.plan.outside.outputs else place.copy())
-        return tuple(taken)
+                outputs.append(place if value in self._plan.plan.outside.outputs else place.copy())
+        return tuple(outputs)

@@ -35,12 +35,12 @@ def make_open_plan(
         opened = open_network(network, signature, example)
         joined, late = expose_late(join_open_network(opened.network, opened.scope))
         plan = build_plan(joined, weights, extensions, provider=JIT, workers=workers, scope=opened.scope)
-        made = OpenPlan(plan, opened, late)
+        open_plan = OpenPlan(plan, opened, late)
     except (NotOpenError, ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
         # A step that asks of its arrays what those with open sizes cannot tell: each set of sizes is planned alone then.
         logger.info("network '%s' is planned for each set of sizes: %s: %s", network.name, type(error).__name__, error)
         return None
-    if made.is_single or made.match(signature) is None:
+    if open_plan.is_single or open_plan.match(signature) is None:
         logger.info("network '%s': what was planned holds for the sizes %s alone", network.name, signature)
         return None
-    return made
+    return open_plan

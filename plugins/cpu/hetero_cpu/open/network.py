@@ -113,12 +113,12 @@ def open_network(network: Network, signature: Signature, example: Network) -> Op
         inputs[spec.name] = tuple(shape)
     if not symbols:
         raise NotOpenError("no size is open")
-    found = infer_open_shapes(network, inputs, example, scope)
-    types = {value: _open_type(known, found.shapes.get(value)) for value, known in example.types.items()}
-    initializers = {name: _find_constant(name, initializer, network, found) for name, initializer in example.initializers.items()}
+    shapes = infer_open_shapes(network, inputs, example, scope)
+    types = {value: _open_type(known, shapes.shapes.get(value)) for value, known in example.types.items()}
+    initializers = {name: _find_constant(name, initializer, network, shapes) for name, initializer in example.initializers.items()}
     specs = tuple(replace(spec, type=TensorType(spec.dtype, inputs[spec.name])) for spec in example.inputs)
     opened = replace(example, inputs=specs, types=MappingProxyType(types), initializers=MappingProxyType(initializers))
-    return OpenNetwork(opened, scope, {number: tuple(places) for number, places in symbols.items()}, found)
+    return OpenNetwork(opened, scope, {number: tuple(places) for number, places in symbols.items()}, shapes)
 
 
 def _open_type(known: Any, shape: Shape | None) -> Any:
@@ -147,27 +147,29 @@ def expose_late(network: Network) -> tuple[Network, tuple[str, ...]]:
     late = tuple(name for name, initializer in network.initializers.items() if type(initializer) is LateConstant)
     specs = tuple(ValueSpec(name, network.initializers[name].type) for name in late)
     types = {**network.types, **{spec.name: spec.type for spec in specs}}
-    kept = {name: initializer for name, initializer in network.initializers.items() if name not in late}
-    exposed = replace(network, inputs=(*network.inputs, *specs), types=MappingProxyType(types), initializers=MappingProxyType(kept))
+    constants = {name: initializer for name, initializer in network.initializers.items() if name not in late}
+    exposed = replace(
+        network, inputs=(*network.inputs, *specs), types=MappingProxyType(types), initializers=MappingProxyType(constants)
+    )
     return exposed, late
 
 
 def compile_late(names: Sequence[str], found: OpenShapes) -> tuple[Program | None, tuple[str, ...]]:
     """Returns what computes late constants, and the values whose elements it reads, which are symbols."""
-    wanted, nodes = set(names), []
+    needed, nodes = set(names), []
     for node in reversed(found.network.nodes):
-        if wanted.isdisjoint(node.writes) or set(node.writes) <= set(found.elements):
+        if needed.isdisjoint(node.writes) or set(node.writes) <= set(found.elements):
             continue
         nodes.append(node)
-        wanted.update(node.reads)
-    reads = sorted(value for value in wanted if value in found.elements)
+        needed.update(node.reads)
+    reads = sorted(value for value in needed if value in found.elements)
     if not nodes:
         return None, tuple(reads)
     if any(node.op_type in ("Shape", "Size") for node in nodes):
         raise NotOpenError("a shape of unknown elements")
     types = found.network.types
     inputs = tuple(ValueSpec(name, TensorType("int64", tuple(found.elements[name].shape))) for name in reads)
-    made = tuple(name for name in names if name not in found.elements)
-    outputs = tuple(ValueSpec(name, types.get(name, TensorType(None, None))) for name in made)
-    constants = {name: found.network.initializers[name] for name in wanted if name in found.network.initializers}
+    computed = tuple(name for name in names if name not in found.elements)
+    outputs = tuple(ValueSpec(name, types.get(name, TensorType(None, None))) for name in computed)
+    constants = {name: found.network.initializers[name] for name in needed if name in found.network.initializers}
     return compile_program(Graph("late", inputs, outputs, tuple(reversed(nodes)), constants, {})), tuple(reads)

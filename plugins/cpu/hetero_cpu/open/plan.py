@@ -236,13 +236,13 @@ class OpenPlan:
     def bind_tables(self, products: Products, numbers: Array) -> list[Array]:
         """Returns the tables for these sizes, and writes into the numbers of calls where they are."""
         values = self._table_numbers.evaluate(products).astype(np.int64).tolist()
-        made, begin = [], 0
+        tables, begin = [], 0
         for (make, count), rows in zip(self._tables, self._rows_of_tables, strict=True):
             table = make(*values[begin : begin + count])
             numbers[rows] += table.ctypes.data
             begin += count
-            made.append(table)
-        return made
+            tables.append(table)
+        return tables
 
     def compute_late(self, products: Products) -> tuple[Array, ...]:
         """Returns the late constants."""
@@ -251,8 +251,8 @@ class OpenPlan:
         for name, array in self._elements.items():
             elements[name] = numbers[begin : begin + array.size].reshape(array.shape)
             begin += array.size
-        made = iter(()) if self.program is None else iter(self.program.run(tuple(elements[name] for name in self._reads)))
-        return tuple(elements[name] if name in elements else next(made) for name in self.late)
+        computed = iter(()) if self.program is None else iter(self.program.run(tuple(elements[name] for name in self._reads)))
+        return tuple(elements[name] if name in elements else next(computed) for name in self.late)
 
 
 def _read_symbol(dimension: Any, values: Mapping[int, int]) -> int | None:

@@ -180,9 +180,9 @@ def _compute(node: Node, found: OpenShapes) -> None:
     except (UnknownError, IndexError, TypeError, ValueError, KeyError, ArithmeticError):
         return
     if elements is not None:
-        made = np.empty(shape, object)
-        made[...] = np.asarray(elements, object).reshape(shape)
-        found.elements[node.outputs[0]] = made
+        filled = np.empty(shape, object)
+        filled[...] = np.asarray(elements, object).reshape(shape)
+        found.elements[node.outputs[0]] = filled
 
 
 def _evaluate(node: Node, found: OpenShapes) -> Any:

@@ -80,8 +80,8 @@ def layer_normalization(
     y, mean, inverse = torch.native_layer_norm(wide, shape, factor if is_plain else None, shift if is_plain else None, epsilon)
     if not is_plain:
         y = y * factor if shift is None else y * factor + shift
-    kept = (*x.shape[:first], *(1,) * len(shape))
-    return y.to(x.dtype), mean.reshape(kept), inverse.reshape(kept)
+    shape_of_statistics = (*x.shape[:first], *(1,) * len(shape))
+    return y.to(x.dtype), mean.reshape(shape_of_statistics), inverse.reshape(shape_of_statistics)
 
 
 @operator("RMSNormalization", dtypes=SINGLE, refuse=_STASH)
