@@ -45,8 +45,10 @@ class NativeProgram:
 
     def bind(self, numbers: np.ndarray[Any, Any], chunks: np.ndarray[Any, Any]) -> None:
         """Has the calls other numbers, and other counts of chunks."""
-        assert not chunks.size or (chunks.min() >= 0 and chunks.max() <= MOST_CHUNKS), "chunks of a call: a planner's mistake"
         self.numbers[:] = numbers
+        if (chunks == self._rows[:, 2]).all():
+            return
+        assert not chunks.size or (chunks.min() >= 0 and chunks.max() <= MOST_CHUNKS), "chunks of a call: a planner's mistake"
         self._rows[:, 2] = chunks
         self._several = [0, *np.cumsum(chunks > 1).tolist()]
 
