@@ -311,6 +311,8 @@ def test_normalization(data: st.DataObject, op_type: str, seed: int) -> None:
     elif op_type == "LayerNormalization":
         axis = data.draw(st.integers(-len(shape) + 1, len(shape) - 1))
         inner = shape[axis:]
+        # A mean that is zero by cancellation has no digits to compare.
+        x += np.float32(3)
         check(
             op_type, 17, [x, draw_array(seed + 1, *inner), draw_array(seed + 2, *inner)], {"axis": axis, "epsilon": 1e-3}, outputs=3
         )

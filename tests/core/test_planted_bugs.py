@@ -189,7 +189,7 @@ FAULTS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "state that threads share": (
         lambda: device_with(Mixing),
         "threading.threads_share_a_loaded_network",
-        "thread 0 of 8 that share the network",
+        "of 8 that share the network, run",
     ),
     "output buffers reused": (
         lambda: device_with(OneBuffer),

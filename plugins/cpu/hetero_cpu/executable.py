@@ -212,8 +212,7 @@ class CpuExecutable(TellingExecutable):
             if self._open_plans.is_passing(signature):
                 return None
         special = specialize_network(self._transformed, signature, evaluate_node)
-        entry = self._make_open_plan(special, signature)
-        if entry is not None:
+        if (entry := self._make_open_plan(special, signature)) is not None:
             return entry
         if self._open_plans.is_passing(signature):
             return None
@@ -262,9 +261,8 @@ class CpuExecutable(TellingExecutable):
         """Returns the plan of a class of sizes, nothing of it compiled; None where there is none."""
         from hetero_cpu.open.making import make_open_plan
 
-        weights, extensions = self.native_weights, self._extensions
         class_plan = make_open_plan(
-            self._transformed, signature, special, weights=weights, extensions=extensions, workers=self.workers
+            self._transformed, signature, special, weights=self.native_weights, extensions=self._extensions, workers=self.workers
         )
         if class_plan is None:
             return None
