@@ -1,9 +1,11 @@
 """Prints the table of placement by measurement: what `hetero tune` chooses for models of different kinds, and what it gains.
 
-    python tests/bench/tune.py [MODEL ...] [--devices OPENVINO,ORT,CPU] [--budget 60] [--verify 5] [--json FILE]
+    python tests/bench/tune.py [MODEL ...] [--devices OPENVINO,ORT,CPU] [--budget 60] [--verify 9] [--json FILE]
 
-After the search the chosen placement and every single device are timed again with `hetero bench`, in turns and in processes of their own,
-so that the gain does not stand on the times by which the placement was chosen. Run it on a quiet machine. Nothing is asserted.
+After the search the chosen placement and the single devices that are close to the fastest are timed again with `hetero bench`, in turns
+and in processes of their own, so that the gain does not stand on the times by which the placement was chosen. The gain is the median over
+the turns of the best single device's time divided by the placement's; half of the turns lie in the range behind it. Run it on a quiet
+machine. Nothing is asserted.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -23,6 +26,9 @@ import onnx
 
 from hetero_core.testing.network_writer import NetworkWriter
 
+_CLOSE = 1.15
+"""Times the fastest single device of the search, up to which another one is timed again."""
+_SECONDS = 0.5
 _CLEARED = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "PYTHONDONTWRITEBYTECODE")
 
 
@@ -234,35 +240,49 @@ def ask(*arguments: str) -> dict[str, Any]:
 
 
 def tune(name: str, devices: str, budget: float, rounds: int, folder: Path) -> dict[str, Any]:
-    """Returns the placement of a model, and the seconds of the chosen one and of each single device in a bench of their own."""
+    """Returns the placement of a model, and the times of the chosen one and of the best single devices in turns of their own."""
     model, pins = str(folder / f"{name}.onnx"), str(folder / "pins.toml")
     onnx.save(MODELS[name](), model)
     split = f"HETERO:{devices}"
     placement = ask("tune", model, "-d", split, "--budget", str(budget), "--write", pins)["placement"]
-    singles = [one["title"] for one in placement["candidates"] if one["seconds"] is not None and one["title"] in devices.split(",")]
-    asked = [piece for device in (split, *singles) for piece in ("-d", device)]
-    rows = ask("bench", model, *asked, "--affinity", pins, "--rounds", str(rounds))["devices"]
-    times = {row["device"]: row["median_seconds"] for row in rows if row["error"] is None}
-    return {"model": name, "placement": placement, "seconds": times}
+    searched = {
+        candidate["title"]: candidate["seconds"]
+        for candidate in placement["candidates"]
+        if candidate["seconds"] is not None and candidate["title"] in devices.split(",")
+    }
+    least = min(searched.values(), default=0.0)
+    close = [device for device, seconds in searched.items() if seconds <= _CLOSE * least]
+    asked = [piece for device in (split, *close) for piece in ("-d", device)]
+    rows = ask("bench", model, *asked, "--affinity", pins, "--rounds", str(rounds), "--seconds", str(_SECONDS))["devices"]
+    turns = {row["device"]: [turn["median_seconds"] for turn in row["rounds"]] for row in rows if row["error"] is None}
+    return {"model": name, "placement": placement, "searched": searched, "turns": turns}
+
+
+def find_gains(turns: dict[str, list[float]], split: str) -> list[float]:
+    """Returns the best single device's time divided by the placement's of each turn, in rising order."""
+    singles = {device: times for device, times in turns.items() if device != split}
+    if not singles:
+        return []
+    best = min(singles, key=lambda device: median(singles[device]))
+    return sorted(single / placed for single, placed in zip(singles[best], turns[split], strict=True))
 
 
 def describe(row: dict[str, Any], devices: str) -> str:
-    """Returns a row of the table in Markdown."""
-    placement, times = row["placement"], row["seconds"]
+    """Returns a row of the table in Markdown; times that were not measured again are those of the search."""
+    placement, turns, split = row["placement"], row["turns"], f"HETERO:{devices}"
     chosen = placement["candidates"][placement["chosen"]]
-    singles = {device: seconds for device, seconds in times.items() if not device.startswith("HETERO")}
-    whole = next(seconds for device, seconds in times.items() if device.startswith("HETERO"))
-    best = min(singles.values(), default=None)
-    gain = "-" if best is None else f"{best / whole:.2f}"
-    cells = [f"{singles[device] * 1e3:.2f}" if device in singles else "refuses" for device in devices.split(",")]
+    seconds = {**row["searched"], **{device: median(times) for device, times in turns.items()}}
+    gains = find_gains(turns, split)
+    gain = f"{median(gains):.2f} ({gains[len(gains) // 4]:.2f} to {gains[-1 - len(gains) // 4]:.2f})" if gains else "-"
+    cells = [f"{seconds[device] * 1e3:.2f}" if device in seconds else "refuses" for device in devices.split(",")]
     distinct = len({segment["twin"] for segment in placement["segments"]})
     return "| " + " | ".join(
         (
             row["model"],
             *cells,
-            f"{whole * 1e3:.2f}",
+            f"{seconds[split] * 1e3:.2f}",
             gain,
-            f"{chosen['title']}, {chosen['parts']} parts",
+            f"{chosen['title']}, {chosen['parts']} part{'s' if chosen['parts'] != 1 else ''}",
             f"{len(placement['segments'])} ({distinct})",
             f"{placement['seconds']:.0f} s{'' if placement['is_complete'] else ', cut short'}",
         )
@@ -275,7 +295,7 @@ def main() -> None:
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"all by default: {', '.join(MODELS)}")
     parser.add_argument("--devices", default="OPENVINO,ORT,CPU")
     parser.add_argument("--budget", type=float, default=60.0)
-    parser.add_argument("--verify", type=int, default=5, metavar="ROUNDS")
+    parser.add_argument("--verify", type=int, default=9, metavar="ROUNDS")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     if unknown := [name for name in arguments.models if name not in MODELS]:

@@ -26,6 +26,7 @@ from hetero_core.runtime.door import fits_shape
 from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_core.runtime.transfers import move_value
 from hetero_hetero.executed import list_steps
+from hetero_hetero.held import count_held_bytes
 from hetero_hetero.routing import Transfer, find_dead_slots, find_homes, plan_route
 from hetero_hetero.schedule import Flow, plan_schedule
 from hetero_hetero.shares import find_lane
@@ -261,6 +262,7 @@ class HeteroExecutable(Executable):
             "HETERO_PLAN": self.plan,
             "HETERO_BOUNDARY_TENSORS": len(inner),
             "HETERO_BOUNDARY_BYTES": sum(boundary.nbytes or 0 for boundary in inner),
+            "HETERO_HELD_BYTES": lambda: count_held_bytes(self.stages),
             "REFERENCE_NODES": tuple(name for stage in self.stages for name in stage.get_metric("REFERENCE_NODES")),
             "EXECUTION_DEVICES": tuple(
                 dict.fromkeys(name for stage in self.stages for name in stage.get_metric("EXECUTION_DEVICES"))

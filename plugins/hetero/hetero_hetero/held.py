@@ -1,0 +1,21 @@
+"""What the parts of a split hold in memory after loading, as far as their devices tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hetero_core.runtime.executable import ExecutableNetwork
+
+_ENDS = ("_WEIGHT_BYTES", "_CONSTANT_BYTES", "_ARENA_BYTES")
+"""Ends of the names of metrics by which a device tells the bytes of its weights, of constants that it reads as they are, and of a run."""
+
+
+def count_held_bytes(stages: Sequence[ExecutableNetwork]) -> dict[str, int]:
+    """Returns device -> the bytes that its parts hold now; a device that tells nothing is not in it."""
+    held: dict[str, int] = {}
+    for stage in stages:
+        names = [name for name in stage.get_metric("SUPPORTED_METRICS") if name.endswith(_ENDS)]
+        if names:
+            device = str(stage.device)
+            held[device] = held.get(device, 0) + sum(int(stage.get_metric(name)) for name in names)
+    return held
