@@ -194,8 +194,9 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     install_workspace(session, PLUGINS, "mypy>=2.4,<2.5")
-    roots = ":".join([".", *(f"plugins/{name}" for name in PLUGINS)])
-    session.run("mypy", "hetero_core", *(f"plugins/{name}/hetero_{name}" for name in PLUGINS), env={"MYPYPATH": roots})
+    roots = ":".join([".", "tests/shared", *(f"plugins/{name}" for name in PLUGINS)])
+    packages = ["hetero_core", *(f"plugins/{name}/hetero_{name}" for name in PLUGINS), "tests/shared/hetero_tests"]
+    session.run("mypy", *packages, env={"MYPYPATH": roots})
     for kind in ("kernels", "asynchronous", "engine"):
         folder = Path(session.create_tmp()) / kind
         shutil.rmtree(folder, ignore_errors=True)

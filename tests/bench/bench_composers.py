@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -30,8 +31,11 @@ from hetero_core import AsyncInferQueue, Core, RunContext
 from hetero_core.contract import Executable
 from hetero_core.network.graph import Network
 from hetero_core.testing.models import light_inputs, light_model
-from hetero_core.testing.network_writer import NetworkWriter
 from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
+
+from hetero_tests.network_writer import NetworkWriter  # the path is set above
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]>'
 SLEEP = 0.020

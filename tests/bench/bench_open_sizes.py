@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
@@ -23,7 +24,10 @@ import numpy as np
 import onnx
 
 from hetero_core import Core
-from hetero_core.testing.open_models import make_decoder, make_detector, make_encoder
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
+
+from hetero_tests.open_models import make_decoder, make_detector, make_encoder  # the path is set above
 
 SCENARIOS = ("decoder", "decoder-768", "prefill", "encoder", "detector")
 PROMPT, TOKENS = 128, 100

@@ -16,6 +16,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from time import process_time
 from typing import Any
 
@@ -23,7 +24,6 @@ from hetero_cpu.foreign import evaluate_node
 from hetero_cpu.jit.call_verifier import verify_calls
 from hetero_cpu.passes import join_network, strip_network, transform_network
 from hetero_cpu.plan import Plan
-from hetero_cpu.plan_audit import audit_plan
 from hetero_cpu.plan_verifier import verify_plan
 from hetero_cpu.planner import build_plan
 from hetero_cpu.providers import JIT, NUMPY
@@ -33,6 +33,10 @@ from hetero_cpu.weights import PackedWeights
 from hetero_core.errors import HeteroError
 from hetero_core.kernels.registry import find_refusals
 from hetero_core.network.reader import read_network
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
+
+from hetero_tests.plan_audit import audit_plan  # the path is set above
 
 # Bytes; the audit copies an arena for each chunk.
 _LARGEST_AUDIT = 1 << 20

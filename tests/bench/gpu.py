@@ -77,7 +77,7 @@ class Clock:
 
 def open_runtime(*, is_dry: bool) -> Any:
     if is_dry:
-        from hetero_cupy.fake_runtime import FakeRuntime
+        from hetero_tests.fake_runtime import FakeRuntime
 
         return FakeRuntime(capability="9.0")
     from hetero_cupy.cupy_runtime import open_cupy

@@ -33,7 +33,7 @@ WANTED = {
 
 def add_checkout() -> None:
     """Puts this checkout on the path, plugins included, so that nothing of it has to be installed."""
-    for folder in (ROOT, *sorted(path for path in (ROOT / "plugins").iterdir() if path.is_dir())):
+    for folder in (ROOT, ROOT / "tests" / "shared", *sorted(path for path in (ROOT / "plugins").iterdir() if path.is_dir())):
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
 

@@ -29,7 +29,8 @@ def set_batch(model: Any, batch: int) -> Any:
 @lru_cache(maxsize=1)
 def make_model(name: str, batch: int) -> Any:
     """Returns a network; the last one is kept, since it is asked for once for each element type."""
-    from hetero_core.testing.larger_models import LARGER_MODELS, larger_model
+    from hetero_tests.larger_models import LARGER_MODELS, larger_model
+
     from hetero_core.testing.models import light_model
 
     if name in LARGER_MODELS:

@@ -24,7 +24,9 @@ from typing import Any
 import numpy as np
 import onnx
 
-from hetero_core.testing.network_writer import NetworkWriter
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
+
+from hetero_tests.network_writer import NetworkWriter  # the path is set above
 
 _CLOSE = 1.15
 """Times the fastest single device of the search, up to which another one is timed again."""

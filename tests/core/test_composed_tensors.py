@@ -9,8 +9,8 @@ import numpy as np
 import onnx.parser
 import pytest
 from hetero_cupy.device import GpuDevice
-from hetero_cupy.fake_runtime import FakeCard, FakeRuntime
 from hetero_template.device import TemplateDevice, TemplateExecutable
+from hetero_tests.fake_runtime import FakeCard, FakeRuntime
 
 from hetero_core import Core, DeviceTensor, hookimpl
 from hetero_core.contract import DeviceName, Executable, RunContext

@@ -10,8 +10,8 @@ from typing import Any
 import onnx.parser
 import pytest
 from hetero_cupy.device import GpuDevice
-from hetero_cupy.fake_runtime import FakeRuntime
 from hetero_template.device import TemplateDevice
+from hetero_tests.fake_runtime import FakeRuntime
 
 from hetero_core import Core, Network, hookimpl
 from hetero_core.devices.host_memory import describe_host_memory, read_host_memory

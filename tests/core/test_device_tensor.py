@@ -8,7 +8,7 @@ import numpy as np
 import onnx.parser
 import pytest
 from hetero_cupy.device import GpuDevice
-from hetero_cupy.fake_runtime import FakeRuntime
+from hetero_tests.fake_runtime import FakeRuntime
 
 from hetero_core import Core, DeviceTensor
 from hetero_core.errors import InputNameError, InputShapeError, InputTypeError

@@ -9,7 +9,7 @@ import onnx
 import onnx.parser
 import pytest
 from hetero_cupy.device import GpuDevice
-from hetero_cupy.fake_runtime import FakeRuntime
+from hetero_tests.fake_runtime import FakeRuntime
 
 from hetero_core import Core, Executable, Network, RunContext
 from hetero_core.errors import ClosedError, PluginError

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_cupy.fake_array import HostAccessError
-from hetero_cupy.fake_runtime import FakeCard
+from hetero_tests.fake_array import HostAccessError
+from hetero_tests.fake_runtime import FakeCard
 
 from hetero_core.errors import RequestCancelledError, UnsupportedNodesError
 from hetero_core.kernels.execution import Program

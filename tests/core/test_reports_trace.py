@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_cupy.fake_runtime import FakeCard
+from hetero_tests.fake_runtime import FakeCard
 
 from hetero_core import Core, Executable, Network, QueryResult, RunContext, ValueSpec, hookimpl
 from hetero_core.network.graph import Node

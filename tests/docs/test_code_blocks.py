@@ -65,7 +65,8 @@ def test_python_blocks_of_page_run(page: Path, tmp_path: Path) -> None:
         [sys.executable, "-W", "error", "-c", RUNNER],
         input=json.dumps([str(page), page.read_text(), blocks]),
         cwd=tmp_path,
-        env={**os.environ, "PYTHONSAFEPATH": "1"},
+        # The page of the GPU device runs on the card of make-believe of a checkout.
+        env={**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": str(ROOT / "tests" / "shared")},
         capture_output=True,
         text=True,
         check=False,

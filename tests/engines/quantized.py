@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+from hetero_tests.larger_models import bert_model, mobilenet_v2_model
 from onnxruntime import quantization
 
 from hetero_core import Core
-from hetero_core.testing.larger_models import bert_model, mobilenet_v2_model
 from hetero_core.testing.models import light_inputs, light_model
 
 MODELS = {

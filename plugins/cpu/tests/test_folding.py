@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
-from hetero_core.testing.child_loads import load_in_child
-from hetero_core.testing.growing_models import build_many_constants
+from hetero_tests.child_loads import load_in_child
+from hetero_tests.growing_models import build_many_constants
 
 
 def test_constants_that_nodes_multiply_are_not_all_made_at_load() -> None:

@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from hetero_tests.open_models import make_decoder, make_encoder
 
 from hetero_core import Core
-from hetero_core.testing.open_models import make_decoder, make_encoder
 
 ort = pytest.importorskip("onnxruntime")
 pytest.importorskip("llvmlite")

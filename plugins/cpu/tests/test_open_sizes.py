@@ -19,10 +19,10 @@ from hetero_cpu.passes import transform_network
 from hetero_cpu.plan_verifier import verify_plan
 from hetero_cpu.signature import specialize_network
 from hetero_cpu.weights import PackedWeights
+from hetero_tests.open_models import make_encoder
 
 from hetero_core.kernels.arena import Lifetime
 from hetero_core.network.reader import read_network
-from hetero_core.testing.open_models import make_encoder
 
 
 def _holds(scope: Scope, values: list[int]) -> bool:

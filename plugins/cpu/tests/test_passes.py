@@ -12,10 +12,10 @@ import pytest
 from hetero_cpu.foreign import evaluate_node
 from hetero_cpu.passes import join_network, transform_network
 from hetero_cpu.signature import read_static_signature, specialize_network
+from hetero_tests.larger_models import bert_model, gpt2_step_model, vit_tiny_model
 
 from hetero_core import Core, Network
 from hetero_core.testing.compare import assert_same
-from hetero_core.testing.larger_models import bert_model, gpt2_step_model, vit_tiny_model
 from hetero_core.testing.models import light_inputs
 
 RELATIVE = 1e-4

@@ -23,12 +23,12 @@ from hetero_cpu.executable import CpuExecutable
 from hetero_cpu.jit.compiler import find_width
 from hetero_cpu.jit.tiling import choose_tiling, pack_columns, unpack_columns
 from hetero_cpu.stored_executable import StoredExecutable
+from hetero_tests.larger_models import bert_model, vit_tiny_model
 
 from hetero_core import Core
 from hetero_core.blobs.container import read_blob, write_blob
 from hetero_core.contract import Payload
 from hetero_core.errors import BlobDamagedError, BlobMismatchError, MemoryLimitError
-from hetero_core.testing.larger_models import bert_model, vit_tiny_model
 from hetero_core.testing.models import dynamic_batch_model, light_inputs, light_model, residual_model
 
 if not find_width():

@@ -14,12 +14,12 @@ from hetero_cpu import signature as specialization
 from hetero_cpu.foreign import evaluate_node
 from hetero_cpu.passes import transform_network
 from hetero_cpu.plain_specialization import _RULES, specialize_plainly
+from hetero_tests.open_models import make_decoder, make_detector, make_encoder
 
 from hetero_core import Core
 from hetero_core.errors import HeteroError
 from hetero_core.network.graph import Network
 from hetero_core.network.type_protos import read_type
-from hetero_core.testing.open_models import make_decoder, make_detector, make_encoder
 
 DRAWS = 80
 

@@ -11,11 +11,11 @@ import numpy as np
 import onnx.parser
 import onnxruntime
 import pytest
+from hetero_tests.larger_models import bert_model, gpt2_step_model, mobilenet_v2_model, u_net_model, vit_tiny_model
 
 from hetero_core import Core, Extension
 from hetero_core.errors import InferenceError, MemoryLimitError
 from hetero_core.testing.compare import assert_same
-from hetero_core.testing.larger_models import bert_model, gpt2_step_model, mobilenet_v2_model, u_net_model, vit_tiny_model
 from hetero_core.testing.models import dynamic_batch_model, light_inputs, light_model
 
 RELATIVE = 1e-4

@@ -12,16 +12,16 @@ import pytest
 from hetero_cpu.foreign import evaluate_node
 from hetero_cpu.passes import join_network, transform_network
 from hetero_cpu.plan import Plan
-from hetero_cpu.plan_audit import audit_plan
 from hetero_cpu.plan_verifier import verify_plan
 from hetero_cpu.planner import build_plan
 from hetero_cpu.providers import JIT, NUMPY
 from hetero_cpu.recipe import Recipe
 from hetero_cpu.signature import read_static_signature, specialize_network
 from hetero_cpu.weights import PackedWeights
+from hetero_tests.larger_models import bert_model, u_net_model
+from hetero_tests.plan_audit import audit_plan
 
 from hetero_core.network.reader import read_network
-from hetero_core.testing.larger_models import bert_model, u_net_model
 from hetero_core.testing.models import light_inputs
 
 OPERATORS = """g (float[2, 16, 9, 9] x, float[2, 24, 6] q) => (float[2, 32, 9, 9] y, float[2, 24, 24] s, float[2, 16, 1, 1] m) {

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import onnx.parser
 import pytest
 from hetero_cupy.device import GpuDevice
-from hetero_cupy.fake_runtime import FakeRuntime
+from hetero_tests.fake_runtime import FakeRuntime
 
 from hetero_core import Core, Network
 

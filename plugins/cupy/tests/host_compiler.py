@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 from hetero_cupy.conversions import CONVERSIONS
-from hetero_cupy.fake_array import FakeArray
-from hetero_cupy.fake_runtime import FakeCard, FakeRuntime
 from hetero_cupy.runtime import Launch
+from hetero_tests.fake_array import FakeArray
+from hetero_tests.fake_runtime import FakeCard, FakeRuntime
 
 COMPILER = shutil.which("g++")
 MISSING = "no C++ compiler: g++ is not installed"

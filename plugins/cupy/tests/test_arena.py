@@ -14,14 +14,14 @@ import pytest
 from hetero_cupy.arena import ALIGNMENT, Arena, ArenaPlan, Tracer, plan_arena
 from hetero_cupy.cupy_arena import make_allocator
 from hetero_cupy.device import GpuDevice
-from hetero_cupy.fake_runtime import FakeRuntime
+from hetero_tests.fake_runtime import FakeRuntime
+from hetero_tests.larger_models import bert_model
 
 from hetero_core import Core, Network, RunContext
 from hetero_core.contract import DeviceName
 from hetero_core.errors import BlobMismatchError, DeviceMemoryError, InferenceError
 from hetero_core.kernels.arena import Lifetime
 from hetero_core.testing.compare import max_relative_difference
-from hetero_core.testing.larger_models import bert_model
 from hetero_core.testing.models import light_model
 
 from . import host_compiler

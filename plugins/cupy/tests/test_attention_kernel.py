@@ -12,12 +12,12 @@ from hetero_cupy.attention_operator import AttentionOperator
 from hetero_cupy.attention_text import AttentionForm, choose_tile, write_attention
 from hetero_cupy.device import GpuDevice
 from hetero_cupy.passes import transform_network
+from hetero_tests.larger_models import bert_model
 
 from hetero_core import Core, Network
 from hetero_core.errors import UnsupportedNodesError
 from hetero_core.testing.backend_cases import iterate_backend_cases
 from hetero_core.testing.compare import describe_mismatch, max_relative_difference
-from hetero_core.testing.larger_models import bert_model
 
 from . import cuda_compiler, host_compiler
 from .host_compiler import HostCompiledCard, HostCompilingRuntime

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from hetero_cupy.device import GpuDevice
-from hetero_cupy.fake_runtime import FakeRuntime
+from hetero_tests.fake_runtime import FakeRuntime
 
 from hetero_core import Core, ExecutableNetwork, Network
 from hetero_core.errors import UnsupportedNodesError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hetero_cupy.device import GpuDevice
-from hetero_cupy.fake_runtime import FakeRuntime
+from hetero_tests.fake_runtime import FakeRuntime
 
 from hetero_core import hookimpl
 from hetero_core.conformance.suite import DeviceConformance

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hetero_cupy.cudnn_convolution import build_graph, find_strides
 from hetero_cupy.device import GpuDevice
-from hetero_cupy.fake_runtime import FakeRuntime
+from hetero_tests.fake_runtime import FakeRuntime
 
 from hetero_core import Core, Network
 from hetero_core.errors import ConfigValueError

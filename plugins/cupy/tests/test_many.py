@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from hetero_cupy.device import GpuDevice
-from hetero_cupy.fake_runtime import FakeRuntime
+from hetero_tests.fake_runtime import FakeRuntime
+from hetero_tests.larger_models import bert_model
 
 from hetero_core import Core
 from hetero_core.errors import DeviceMemoryError
 from hetero_core.testing.compare import max_relative_difference
-from hetero_core.testing.larger_models import bert_model
 
 ALL = {"GPU_FUSION": True, "GPU_GRAPHS": True, "GPU_ATTENTION": True, "GPU_CUBLASLT": True}
 

@@ -15,16 +15,16 @@ import numpy as np
 import onnx
 import pytest
 from hetero_cupy.device import GpuDevice
-from hetero_cupy.fake_runtime import FakeCard, FakeRuntime
 from hetero_cupy.passes import prepare_network
 from hetero_cupy.payload import WEIGHTS
+from hetero_tests.fake_runtime import FakeCard, FakeRuntime
+from hetero_tests.network_writer import NetworkWriter
 
 from hetero_core import Core, DeviceName, Network
 from hetero_core.blobs.container import read_blob
 from hetero_core.contract import Payload
 from hetero_core.errors import BlobDamagedError, BlobMismatchError
 from hetero_core.network.writer import pack_network
-from hetero_core.testing.network_writer import NetworkWriter
 from hetero_core.testing.transformers import encoder_model
 
 HINT = "INFERENCE_PRECISION_HINT"

@@ -9,9 +9,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 from hetero_cupy.device import GpuDevice, find_capabilities
-from hetero_cupy.fake_runtime import FakeRuntime
 from hetero_cupy.passes import transform_network
 from hetero_cupy.precision import NEUTRAL, NORMALIZED, PRODUCTS
+from hetero_tests.fake_runtime import FakeRuntime
 
 from hetero_core import Core, Network
 from hetero_core.errors import ConfigValueError

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_cupy.fake_runtime import FakeRuntime
+from hetero_tests.fake_runtime import FakeRuntime
 
 from hetero_core import Core, Network, RunContext
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 from hetero_hetero.placement.segments import Segment, cut_segments, sign_segment
+from hetero_tests.larger_models import vit_tiny_model
 
 from hetero_core import Core, Network
-from hetero_core.testing.larger_models import vit_tiny_model
 
 Read = Callable[[str], Network]
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
-from hetero_core.testing.child_loads import load_in_child
-from hetero_core.testing.growing_models import build_many_constants
+from hetero_tests.child_loads import load_in_child
+from hetero_tests.growing_models import build_many_constants
 
 pytest.importorskip("onnxruntime", reason="needs the engine: pip install 'hetero-onnxruntime[test]'")
 

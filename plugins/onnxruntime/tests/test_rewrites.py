@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx.parser
 import pytest
+from hetero_tests.child_loads import load_in_child
 
 from hetero_core import Core
-from hetero_core.testing.child_loads import load_in_child
 
 PAIRS = """<ir_version: 8, opset_import: ["": 13]>
 pairs (float[4] x) => (float[4] y) <float s1 = {0.02}, uint8 z1 = {115}, float s2 = {0.05}, uint8 z2 = {0}>

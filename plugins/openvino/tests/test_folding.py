@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from hetero_tests.growing_models import build_many_constants
 
 from hetero_core import Core, Network
-from hetero_core.testing.growing_models import build_many_constants
 
 pytest.importorskip("openvino", reason="needs the engine: pip install 'hetero-openvino[test]'")
 

@@ -5,7 +5,11 @@ A chain is a kind and a length: `convolutions:16`, `elementwise:400`, `mixed:400
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "shared"))
 
 LIGHT = ("densenet121", "inception_v1", "resnet50", "shufflenet", "squeezenet", "vgg19")
 LARGER = ("bert", "gpt2_step", "mobilenet_v2", "u_net", "vit_tiny")
@@ -28,7 +32,8 @@ def check_name(name: str) -> str:
 
 def make_model(name: str, batch: int) -> Any:
     """Returns a model whose first axes are `batch`; same name and batch, same model, to the bit. Raises: ValueError for the name."""
-    from hetero_core.testing.larger_models import larger_model
+    from hetero_tests.larger_models import larger_model
+
     from hetero_core.testing.models import light_model, residual_model
 
     kind, _, length = check_name(name).partition(":")
@@ -69,7 +74,7 @@ def make_chain(kind: str, length: int, batch: int) -> Any:
     `elementwise`: Add, Abs, Mul, Tanh in turns on TINY x TINY elements. `mixed`: MatMul, Tanh, Mul, Abs, so that no chain of
     elementwise operators is longer than three.
     """
-    from hetero_core.testing.network_writer import NetworkWriter
+    from hetero_tests.network_writer import NetworkWriter
 
     writer = NetworkWriter(kind)
     shape = (batch, 32, 56, 56) if kind == "convolutions" else (batch, TINY, TINY)

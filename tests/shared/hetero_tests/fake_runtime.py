@@ -15,10 +15,10 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-
 from hetero_cupy.arena import Places, Ticket
-from hetero_cupy.fake_array import FakeArray, FakeNamespace, Home, HostAccessError
 from hetero_cupy.runtime import CardFacts, Convolutions, Launch
+
+from hetero_tests.fake_array import FakeArray, FakeNamespace, Home, HostAccessError
 
 
 class FakeOutOfMemoryError(MemoryError):

@@ -17,13 +17,13 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-
-from hetero_core.records import record
 from hetero_cpu.byte_runs import Runs, join_all, join_runs
 from hetero_cpu.instance import allocate_arena, bind_halo, lay_arrays
 from hetero_cpu.plan import Foreign, Plan, PlannedStep
 from hetero_cpu.plan_layout import Access, PlanLayout
 from hetero_cpu.recipe import Array, Recipe
+
+from hetero_core.records import record
 
 # No byte is written that equals both; as numbers they are large, and NaN.
 _POISONS = (0x55, 0xFF)

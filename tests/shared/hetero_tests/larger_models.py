@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from hetero_core.errors import enumerate_choices, suggest
-from hetero_core.testing.network_writer import NetworkWriter
+from hetero_tests.network_writer import NetworkWriter
 
 if TYPE_CHECKING:
     import onnx
