@@ -18,6 +18,7 @@ nox -s bench                times beside other engines, an hour or two; -- --sta
 nox -s plans                plans of CPU for the benchmark's networks, ONNX's cases and 2,000 drawn graphs, verified; minutes
 nox -s fuzz                 20,000 mutated models, blobs and cache entries each; -- --seed 7 --cases 100000 --seconds 7200 for more
 nox -s answers              changed models on CPU, TEMPLATE, ORT and OPENVINO beside ONNX Runtime; -- --device CPU --cases 1000
+nox -s hostile              models of at most 1 MB that ask for all memory or time, read and loaded; minutes
 nox -s graphs               20,000 drawn graphs on CPU, 5,000 on each other device, into graphs.json; hours. It goes on where it
                             stopped; -- CPU -c CPU_KERNELS=JIT --seeds 0:500 --record graphs.json for one device
 nox -s endurance            twelve minutes of processes that are killed and devices that fail; -- --minutes 60 --seed 7 for more
@@ -274,6 +275,13 @@ def answers(session: nox.Session) -> None:
     for device in ("CPU", "TEMPLATE", "ORT", "OPENVINO") if "--device" not in session.posargs else ("",):
         arguments = session.posargs if not device else ["--device", device, "--seed", "1", "--cases", "1000", *session.posargs]
         session.run("python", "tests/fuzz/answers.py", "--findings", f"{folder}/findings", *arguments, env=isolate(session))
+
+
+@nox.session
+def hostile(session: nox.Session) -> None:
+    """Reads models that ask for all memory or time, and loads them on four devices; not among the default sessions."""
+    install_workspace(session, [with_extras(name, "test") for name in PLUGINS])
+    session.run("python", "tests/fuzz/hostile.py", *session.posargs, env=isolate(session))
 
 
 @nox.session

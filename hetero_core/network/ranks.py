@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from hetero_core.errors import InvalidNetworkError
 from hetero_core.network.graph import Node
 from hetero_core.network.types import LARGEST_RANK, TensorType, ValueType
 
@@ -14,12 +15,18 @@ InputTypes = Sequence[ValueType | None]
 
 
 def infer_ranks(node: Node, input_types: InputTypes) -> dict[str, ValueType]:
-    """Returns output -> tensor type with rank alone, its sizes open, for the outputs whose rank follows from the types of the inputs."""
+    """Returns output -> tensor type with rank alone, its sizes open, for the outputs whose rank follows from the types of the inputs.
+
+    Raises: InvalidNetworkError for a rank that no array has. Engines follow it: 30 Gathers of a value by itself have 2**30 dimensions.
+    """
     rule = None if node.domain else _RULES.get(node.op_type)
     rank = None if rule is None else rule(node, input_types)
-    return (
-        {} if rank is None or not 0 <= rank <= LARGEST_RANK else {value: TensorType(None, (None,) * rank) for value in node.writes}
-    )
+    if rank is not None and rank > LARGEST_RANK:
+        raise InvalidNetworkError(
+            f"node {node.label} makes an array of {rank} dimensions; an array has at most {LARGEST_RANK}. Correct the shapes, or export "
+            "the model again."
+        )
+    return {} if rank is None or rank < 0 else {value: TensorType(None, (None,) * rank) for value in node.writes}
 
 
 def _rank_of(input_types: InputTypes, index: int) -> int | None:
@@ -65,13 +72,26 @@ def _squeeze(node: Node, input_types: InputTypes) -> int | None:
 
 
 def _unsqueeze(node: Node, input_types: InputTypes) -> int | None:
-    rank, axes = _rank_of(input_types, 0), _length_of(input_types, 1)
+    listed = node.attributes.get("axes")
+    rank, axes = _rank_of(input_types, 0), len(listed) if isinstance(listed, tuple) else _length_of(input_types, 1)
     return None if rank is None or axes is None else rank + axes
+
+
+def _gather(node: Node, input_types: InputTypes) -> int | None:
+    rank, of_indices = _rank_of(input_types, 0), _rank_of(input_types, 1)
+    return None if not rank or of_indices is None else rank + of_indices - 1
+
+
+def _one_hot(node: Node, input_types: InputTypes) -> int | None:
+    rank = _rank_of(input_types, 0)
+    return None if rank is None else rank + 1
 
 
 _RULES: Mapping[str, Callable[[Node, InputTypes], int | None]] = {
     "ConstantOfShape": _follow_list(0),
     "Expand": _expand,
+    "Gather": _gather,
+    "OneHot": _one_hot,
     "Pad": _keep,
     "Reshape": _follow_list(1),
     "Slice": _keep,

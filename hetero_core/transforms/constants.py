@@ -15,6 +15,7 @@ from hetero_core.limits import FOLDED_FLOOR, FOLDED_TIMES
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType
+from hetero_core.transforms.work import READS_OF_A_BYTE, bound_reads
 
 Evaluate = Callable[[Node, tuple[Any, ...]], tuple[Any, ...] | None]
 """Computes a node from the arrays of its inputs, None for an absent one; returns None where it cannot, arrays by position else."""
@@ -85,10 +86,23 @@ def fold_node(
 
     None where it stays, as `fold_constants` says, or where its results would take more than `room` bytes.
     """
-    results = None if _is_kept(node, network) else _evaluate_node(node, type_of, constants, evaluate)
+    if _is_kept(node, network) or _reads_too_much(node, type_of, constants, room):
+        return None
+    results = _evaluate_node(node, type_of, constants, evaluate)
     if results is None or sum(array.nbytes for array in results.values()) > room:
         return None
     return {value: _keep_result(node, value, array, constants, evaluate) for value, array in results.items()}
+
+
+def _reads_too_much(node: Node, type_of: Callable[[str], Any], constants: Mapping[str, Initializer], room: int) -> bool:
+    """Says whether a node would take too long, as a window of 2**40 elements does."""
+    if not all(not name or name in constants for name in node.inputs):
+        return False
+    shapes = [constants[name].shape if name else None for name in node.inputs]
+    output_type = type_of(node.outputs[0]) if node.outputs and node.outputs[0] else None
+    shape = output_type.shape if isinstance(output_type, TensorType) else None
+    made = prod(size for size in shape or () if isinstance(size, int))
+    return bound_reads(node, shapes, made) // READS_OF_A_BYTE > room
 
 
 def _is_kept(node: Node, network: Network) -> bool:

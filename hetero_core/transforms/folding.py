@@ -1,4 +1,4 @@
-"""Bytes that an engine would allocate when it computes ahead what depends on constants alone.
+"""Bytes that an engine would allocate when it computes ahead what depends on constants alone, and how long that takes, counted as bytes.
 
 A kilobyte of nodes can say how to make gigabytes, as 34 Concats of a number with itself. A device whose engine folds constants without a
 limit tells the engine of `limit_folding`, or refuses the nodes that would pass it. `fold_constants` keeps the limit by itself.
@@ -14,6 +14,7 @@ from hetero_core.network.graph import Graph, Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType, ValueType
 from hetero_core.transforms.constants import RANDOM_OPERATORS, limit_folding
+from hetero_core.transforms.work import READS_OF_A_BYTE, bound_reads
 
 _HUGE = 1 << 62
 _COUNTED = frozenset({"ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Resize", "Tile"})
@@ -23,12 +24,15 @@ _JOINING = frozenset({"Concat", "ConcatFromSequence", "SequenceConstruct", "Sequ
 _NUMBERS = ("float32", "int32", "int64")
 _MOST_NUMBERS = 64
 """Elements of a constant that may be a shape, repeats, pads or limits."""
+_LETTERS_OF_NUMBER = 32
+"""Letters of a number that a Cast writes."""
 
 
 def measure_folding(network: Network) -> dict[str, int]:
     """Returns how many bytes each node makes that reads nothing but constants, by its name and in order; nodes of its bodies included.
 
-    Where a shape is not known the bound is rough and not too low: as many elements as a product of all inputs has.
+    Elements that are read many times count, too (`work.READS_OF_A_BYTE`), and texts with their characters. Where a shape is not known the
+    bound is rough and not too low: as many elements as a product of all inputs has.
     """
     nbytes_of_node: dict[str, int] = {}
     _Measurement(nbytes_of_node).read_graph(network, owner="")
@@ -54,12 +58,17 @@ class _Measurement:
         self._nbytes_of_node = nbytes_of_node
         # What a body calls its own may be called the same elsewhere.
         self._elements: dict[str, int] = {} if outer is None else dict(outer._elements)
+        self._letters: dict[str, int] = {} if outer is None else dict(outer._letters)
         self._constants: dict[str, Initializer] = {} if outer is None else dict(outer._constants)
 
     def read_graph(self, graph: Graph, *, owner: str) -> None:
         """Measures the nodes of a graph; those of a body count for its `owner`, the node of the network."""
         self._constants.update(graph.initializers)
         self._elements.update((name, prod(constant.shape)) for name, constant in graph.initializers.items())
+        texts = {name: constant for name, constant in graph.initializers.items() if constant.dtype == "string"}
+        self._letters.update(
+            (name, max(map(len, constant.array.reshape(-1).tolist()), default=0)) for name, constant in texts.items()
+        )
         for node in graph.nodes:
             name = owner or node.name
             for body in node.bodies.values():
@@ -67,10 +76,26 @@ class _Measurement:
             is_random = node.op_type in RANDOM_OPERATORS and not node.domain
             if node.bodies or is_random or any(value not in self._elements for value in node.reads):
                 continue
-            bound = self._bound_elements(node)
+            bound, letters = self._bound_elements(node), self._bound_letters(node)
+            shapes = [self._read_shape(value, graph) for value in node.inputs]
             for value in node.writes:
-                self._elements[value], nbytes = _measure_value(graph.type_of(value), bound)
+                self._elements[value], nbytes = _measure_value(graph.type_of(value), bound, letters)
+                self._letters[value] = letters
+                nbytes = max(nbytes, bound_reads(node, shapes, self._elements[value]) // READS_OF_A_BYTE)
                 self._nbytes_of_node[name] = min(self._nbytes_of_node.get(name, 0) + nbytes, _HUGE)
+
+    def _read_shape(self, value: str, graph: Graph) -> tuple[int, ...] | None:
+        if value in self._constants:
+            return self._constants[value].shape
+        value_type = graph.type_of(value) if value else None
+        shape = value_type.shape if isinstance(value_type, TensorType) else None
+        sizes = tuple(size for size in shape or () if isinstance(size, int))
+        return sizes if shape is not None and len(sizes) == len(shape) else None
+
+    def _bound_letters(self, node: Node) -> int:
+        """Returns how many letters a text that the node makes may have."""
+        letters = [self._letters.get(value, _LETTERS_OF_NUMBER) for value in node.inputs if value]
+        return min(sum(letters) if node.op_type == "StringConcat" else max(letters, default=0), _HUGE)
 
     def _bound_elements(self, node: Node) -> int:
         counts = [max(self._elements[value], 1) for value in node.inputs if value]
@@ -91,11 +116,11 @@ class _Measurement:
         return min(product, _HUGE)
 
 
-def _measure_value(value_type: ValueType | None, bound: int) -> tuple[int, int]:
+def _measure_value(value_type: ValueType | None, bound: int, letters: int) -> tuple[int, int]:
     """Returns the elements and the bytes of a value, at most those of the bound where its shape is not known."""
     dtype = value_type.dtype if isinstance(value_type, TensorType) else None
     shape = value_type.shape if isinstance(value_type, TensorType) else None
     sizes = [size for size in shape or () if isinstance(size, int)]
     count = prod(sizes) if shape is not None and len(sizes) == len(shape) else bound
-    bits = 64 if dtype is None else bits_of_dtype(dtype) or 64
+    bits = 8 * max(letters, 8) if dtype == "string" else 64 if dtype is None else bits_of_dtype(dtype) or 64
     return count, min(ceil(count * bits / 8), _HUGE)

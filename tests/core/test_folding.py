@@ -60,6 +60,28 @@ def test_nodes_beyond_the_limit_are_named_with_what_would_be_made(read: Read) ->
         # int4 takes half a byte of an engine.
         ("g (float[1] x) => (int4[6] y) <float[6] c = {1,2,3,4,5,6}> { d = Neg (c) y = Cast <to = 22> (d) z = Neg (x) }", [24, 3]),
         ("g (float[2] x) => (float[2] y) <float[2] c = {1,2}> { r = RandomUniformLike (c) y = Add (x, r) }", []),
+        # 64 elements that are read count as a byte: 2 x 2 x 100000, and 10**5 x 10**5 of which one sum is made.
+        (
+            "g (float[2,2] x) => (float[2,2] y) { a = Constant <value = float[2,1] {1,2}> () s = Constant <value_ints = [2,100000]> () "
+            "e = Expand (a, s) t = Transpose (e) p = MatMul (e, t) y = Add (p, x) }",
+            [800_000, 800_000, 2 * 2 * 100_000 // 64],
+        ),
+        (
+            "g (float[1] x) => (float[1] y) { a = Constant <value = float[1] {1}> () s = Constant <value_ints = [100000]> () "
+            'e = Expand (a, s) p = Einsum <equation = "i,j->"> (e, e) y = Add (p, x) }',
+            [400_000, 10**10 // 64],
+        ),
+        (
+            "g (float[1] x) => (float[1,1,3,3] y) <float[1,1,3,3] c = {1,2,3,4,5,6,7,8,9}> { "
+            "p = MaxPool <kernel_shape = [1025,1025], pads = [512,512,512,512]> (c) y = Add (p, x) }",
+            [9 * 1025 * 1025 // 64],
+        ),
+        # Texts count with their letters.
+        (
+            "g (string[1] x) => (string[1] y) { a = Constant <value_strings = [\"0123456789\"]> () b = StringConcat (a, a) "
+            "c = StringConcat (b, b) y = StringConcat (c, x) }",
+            [20, 40],
+        ),
         # As many elements as the product of those that are read, where no shape is known.
         ("g (float[2] x) => (int64[L,M] y) <float[3] c = {1,0,2}> { n = NonZero (c) y = Mul (n, n) }", [24, 72]),
     ],
@@ -89,3 +111,15 @@ def test_sizes_are_exact_where_shapes_are_known(read: Read) -> None:
     shape = (3, 5, 7)
     text = "g (float[1] x) => (float[3,5,7] y) <float[1] c = {1}, int64[3] s = {3,5,7}> { e = Expand (c, s) y = Add (e, x) }"
     assert measure_folding(read(text)) == {"Expand_0": 4 * prod(shape)}
+
+
+def test_node_that_would_read_for_hours_is_not_folded(read: Read) -> None:
+    window = "kernel_shape = [1048576,1048576], pads = [524288,524288,524287,524287]"
+    text = "g (float[1] x) => (float[1,1,3,3] y) <float[1,1,3,3] c = {1,2,3,4,5,6,7,8,9}> { "
+    network = read(f"{text} a = Neg (c) b = MaxPool <{window}> (a) y = Add (b, x) }}")
+
+    def evaluate(node: Node, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        assert node.op_type == "Neg"
+        return (-inputs[0],)
+
+    assert [node.op_type for node in fold_constants(network, evaluate).nodes] == ["MaxPool", "Add"]

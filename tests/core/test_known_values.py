@@ -8,6 +8,7 @@ import onnx.parser
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+from hetero_core.errors import InvalidNetworkError
 from hetero_core.network.known_values import compute_known_value
 from hetero_core.network.reader import read_network
 from hetero_core.network.types import TensorType
@@ -106,6 +107,7 @@ def test_branch_knows_the_sizes_around_it() -> None:
 
 
 RANKS = [
+    ("Gather <axis = 1> (x, pair)", {}),
     ("ConstantOfShape(sizes)", {}),
     ("Expand(x, sizes)", {"sizes": [5, 2, 3]}),
     ("Pad(x, pads)", {"pads": [0, 1, 0, 1]}),
@@ -133,6 +135,20 @@ def test_rank_is_known_where_the_sizes_come_with_the_run(operation: str, given: 
     assert isinstance(found, TensorType)
     assert found.shape is not None
     assert len(found.shape) == expected.ndim
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "b = Gather (a, a) c = Gather (b, b) d = Gather (c, c) e = Gather (d, d) f = Gather (e, e) y = Gather (f, f)",
+        "f = Reshape (a, long) b = Unsqueeze (f, pair) y = Unsqueeze (b, pair)",
+        "f = Reshape (a, long) b = Unsqueeze (f, pair) c = Cast <to = 7> (b) y = OneHot (c, depth, a)",
+    ],
+)
+def test_rank_that_no_array_has_is_refused(nodes: str) -> None:
+    model = parse(f"g (int64[2,2] a, int64[62] long, int64[2] pair, int64 depth) => (y) {{ {nodes} }}")
+    with pytest.raises(InvalidNetworkError, match=r"makes an array of 6[56] dimensions; an array has at most 64"):
+        read_network(model)
 
 
 def test_lengths_of_a_split_come_with_the_run_and_its_ranks_do_not() -> None:

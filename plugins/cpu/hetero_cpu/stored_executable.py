@@ -185,10 +185,11 @@ def find_plan(payload: Payload, workers: int) -> StoredPlan | None:
     from hetero_cpu.jit.interpreter import list_interpreters
     from hetero_cpu.jit.stored_plans import make_key, read_plan
 
-    captured = read_plan(make_key(digests, workers))
+    areas = (PACKED, WEIGHTS)
+    captured = read_plan(make_key(digests, workers), areas)
     if captured is None:
         return None
-    plan = restore_plan(captured, {name: _align(payload.sections[name]) for name in (PACKED, WEIGHTS)})
+    plan = restore_plan(captured, {name: _align(payload.sections[name]) for name in areas})
     return StoredPlan(plan, captured.name) if COMPILER.load_stored((*plan.kernels, *list_interpreters(workers))) else None
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -136,6 +138,46 @@ def test_stored_plan_of_another_form_behind_a_right_digest_is_said_and_not_used(
     write_private_file(path, hashlib.sha256(content.encode()).digest() + content.encode())
     assert read_plan("key") is None
     assert f"'{path}' holds no plan" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "fault"),
+    [
+        (["values", "x", 0], 5000, "value 'x' lies at .*, outside of the arena"),
+        (["values", "x", 0], -4, "value 'x' lies at"),
+        (["values", "y", 3], [32], "value 'y' lies at"),
+        (["values", "y", 3], [-128, 4], "value 'y' lies at .*, outside of the arena"),
+        (["values", "y", 1], "O", "value 'y' has elements 'O'"),
+        (["values", "y", 1], "no type", "no type"),
+        (["outputs"], ["z"], "its output 'z' lies nowhere"),
+        (["arena_bytes"], 1e30, "its arena has 1e.30 bytes"),
+        (["steps", 0, 1, 0, 0], [1], r"it calls \[1\]"),
+        (["steps", 0, 1, 0, 1, 1], 1 << 70, "a number for 'kernel_of_the_test' is none of 64 bits"),
+        (["steps", 0, 1, 0, 1, 1], "3", "a number for 'kernel_of_the_test' is none of 64 bits"),
+        (["steps", 0, 1, 0, 2], 0, "in 0 chunks"),
+        (["steps", 0, 1, 0, 3, 0], [7, "arena"], "an address for 'kernel_of_the_test' is none of its numbers"),
+        (["steps", 0, 1, 0, 3, 0], [0, "stack"], "an address for 'kernel_of_the_test' lies in 'stack'"),
+        (["steps", 0, 0, 0], 3, "it has a node 3"),
+    ],
+)
+def test_stored_plan_that_cannot_be_bound_is_said_and_not_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, path: list[Any], value: Any, fault: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    captured = capture(lambda reads, writes, scratch: [NativeCall(KERNEL, (address_of(scratch), 3), 2, (scratch,))])
+    assert captured is not None
+    write_plan("key", captured[0])
+    assert read_plan("key") is not None
+    file = open_private_folder(FOLDER) / "key.json"
+    fields = json.loads(file.read_bytes()[32:])
+    owner = fields
+    for step in path[:-1]:
+        owner = owner[step]
+    owner[path[-1]] = value
+    content = json.dumps(fields).encode()
+    write_private_file(file, hashlib.sha256(content).digest() + content)
+    assert read_plan("key") is None
+    assert re.search(fault, caplog.text)
 
 
 def test_stored_plan_that_others_may_write_is_said_and_not_used(

@@ -19,6 +19,7 @@ from hetero_core.network.types import TensorType, ValueType
 from hetero_core.network.writer import network_to_bytes, network_to_skeleton
 from hetero_core.transforms.constants import limit_folding
 from hetero_core.transforms.folding import measure_folding
+from hetero_core.transforms.work import READING_OPERATORS
 from hetero_onnxruntime.custom_operators import find_libraries
 from hetero_onnxruntime.engine import CPU_PROVIDER, Engine, make_options, open_session
 from hetero_onnxruntime.probing import shorten_message
@@ -87,11 +88,12 @@ def build_session(
     def open_network(network: Network) -> Loaded:
         options = make_session_options(engine, settings, entries, **more)
         folded = measure_folding(network)
+        disabled = _list_wrong_moves(network)
         if sum(folded.values()) > limit_folding(network):
             # The engine has a limit for each result, 1 GiB, and none for all of them; what it does not fold it computes in each run.
             options.add_session_config_entry(_FOLDED_KEY, str(limit_folding(network) // len(folded)))
+            disabled += ["ConstantFolding"] if _folds_without_limit(network, folded) else []
         model, arrays = _write_model(engine, network, options)
-        disabled = _list_wrong_moves(network)
         disabled += ["MatmulTransposeFusion"] if _may_turn_halves(network) else []
         return Loaded(open_session(engine.module, model, options, settings.provider, disabled=disabled), arrays)
 
@@ -108,6 +110,12 @@ def build_session(
             raise _word_failure(engine, network, settings, error) from error
     _require_provider(loaded.session, network, settings.provider)
     return loaded
+
+
+def _folds_without_limit(network: Network, folded: Mapping[str, int]) -> bool:
+    """Says whether the engine's limit of bytes does not hold it back: it counts no letters of texts, and no elements that are read."""
+    exceeding = [network.node(name) for name in folded if folded[name] > limit_folding(network)]
+    return any(node.op_type == "StringConcat" or node.op_type in READING_OPERATORS for node in exceeding)
 
 
 def make_session_options(engine: Engine, settings: Settings, entries: Mapping[str, str] = EMPTY, **more: Any) -> Any:

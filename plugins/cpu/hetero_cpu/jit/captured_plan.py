@@ -23,7 +23,8 @@ from hetero_cpu.recipe import Recipe
 
 Array = np.ndarray[Any, Any]
 
-_ARENA = "arena"
+ARENA = "arena"
+"""The place of what lies in the arena."""
 
 
 @record(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def capture_plan(plan: Plan, areas: Mapping[str, Array]) -> tuple[CapturedPlan, 
     bound = _bind_steps(plan, memory)
     if bound is None:
         return None
-    places = _Places({_ARENA: memory, **areas})
+    places = _Places({ARENA: memory, **areas})
     steps = []
     for step, calls in zip(plan.steps, bound, strict=True):
         captured = [places.capture(call) for call in calls]
@@ -152,7 +153,7 @@ class _Places:
         if index >= 0:
             begin, end, place = self._spans[index]
             # An array without elements may stand at the end of the arena.
-            if first < end or (first == end and place == _ARENA):
+            if first < end or (first == end and place == ARENA):
                 return place, begin
         memory = _find_memory(address.array)
         if memory is None:
@@ -207,7 +208,7 @@ def _bind_calls(
     writes: Sequence[Array],
     arena: Array,
 ) -> list[NativeCall]:
-    begins = {place: address_of(array) for place, array in (*areas.items(), (_ARENA, arena))}
+    begins = {place: address_of(array) for place, array in (*areas.items(), (ARENA, arena))}
     bound = []
     for call in calls:
         numbers = list(call.numbers)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from hetero_core.errors import HeteroError
 from hetero_core.network.graph import Node
 from hetero_cpu.jit.captured_plan import CapturedCall, CapturedPlan, View
 from hetero_cpu.jit.compiler import describe_environment
+from hetero_cpu.jit.plan_form import check_form
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +56,8 @@ def write_plan(key: str, captured: CapturedPlan) -> None:
         logger.warning("cannot keep a plan: %s", error)
 
 
-def read_plan(key: str) -> CapturedPlan | None:
-    """Returns the plan of this name; None where there is none, or only a damaged one.
+def read_plan(key: str, places: Collection[str] = ()) -> CapturedPlan | None:
+    """Returns the plan of this name; None where there is none, or only a damaged one. `places` are those beside the arena.
 
     One that was stored without a name to be noted by has a digest of what is stored.
     """
@@ -74,6 +75,7 @@ def read_plan(key: str) -> CapturedPlan | None:
         return None
     try:
         captured = _of_json(json.loads(content))
+        check_form(captured, places)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         logger.warning("'%s' holds no plan (%s: %s); the network is planned again", path, type(error).__name__, error)
         return None
