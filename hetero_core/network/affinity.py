@@ -61,11 +61,13 @@ def resolve_pins(nodes: Sequence[tuple[str, str]], pins: Mapping[str, str]) -> d
     """Returns node name -> device for `nodes` given as (name, operator type), in the order of the nodes.
 
     Raises: AffinityError for a pattern that matches no node, a device that is no text, an expression that cannot be compiled, and
-    two patterns of one rank that give one node two devices.
+    two patterns of one rank that give one node two devices, and for a pattern that is no text.
     """
     names = {name for name, _ in nodes}
     chosen: dict[str, tuple[int, str, str]] = {}
     for pattern, device in pins.items():
+        if not isinstance(pattern, str):
+            raise AffinityError(f"a pin is the name of a node or a pattern as text; got {pattern!r}")
         if not isinstance(device, str) or not device.strip():
             raise AffinityError(f"pin '{pattern}': expected a device name, got {device!r}")
         rank, matched = _match_pattern(nodes, names, pattern)

@@ -30,7 +30,8 @@ def bound_reads(node: Node, shapes: Sizes, made: int) -> int:
         return 0
     first, second = (shapes[index] if index < len(shapes) else None for index in (0, 1))
     if node.op_type in _WINDOWS:
-        return made * abs(prod(node.attributes.get("kernel_shape", ())))
+        elements: int = prod(node.attributes.get("kernel_shape", ()))
+        return made * abs(elements)
     if node.op_type in _PRODUCTS and first:
         return made * max(first)
     if node.op_type in _CONVOLUTIONS:

@@ -38,6 +38,7 @@ def test_pins_resolve_by_rank(pins: dict[str, str], expected: dict[str, str]) ->
         ({"re:zzz": "GPU"}, "pin 're:zzz' -> GPU matches none of the 4 nodes"),
         ({"re:(": "GPU"}, r"pin 're:\(' is no regular expression"),
         ({"conv1": " "}, "pin 'conv1': expected a device name, got ' '"),
+        ({3: "GPU"}, "a pin is the name of a node or a pattern as text; got 3"),
         ({"conv1": 3}, "pin 'conv1': expected a device name, got 3"),
         (
             {"conv*": "GPU", "re:.*1": "CPU"},
