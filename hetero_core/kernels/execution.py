@@ -158,7 +158,7 @@ class Program:
                     _record_time(profile, step, values, perf_counter() - started)
                 for slot in step.releases:
                     values[slot] = None
-        return tuple(_lay_out(self.memory.xp, values[slot]) for slot in self.output_slots)
+        return tuple(_lay_out(self.memory.xp, values[slot], limits) for slot in self.output_slots)
 
 
 def _run_limited(
@@ -200,7 +200,17 @@ def _record_time(profile: ProfileLike, step: Step, values: list[Any], seconds: f
     profile.add_transfer(step.value, getattr(values[step.targets[0]], "nbytes", 0), seconds)
 
 
-def _lay_out(xp: Namespace, value: Any) -> Any:
-    """Returns an output C-contiguous, as arrays cross borders; copies only what is not."""
+def _lay_out(xp: Namespace, value: Any, limits: RunLimits | None) -> Any:
+    """Returns an output C-contiguous, as arrays cross borders; copies only what is not.
+
+    A copy counts: a body may expand a number in each of 10**6 trips, and the views of it count for nothing.
+    """
     flags = getattr(value, "flags", None)
-    return value if flags is None or flags.c_contiguous else xp.asarray(value, order="C")
+    if flags is None or flags.c_contiguous:
+        return value
+    if limits is None:
+        return xp.asarray(value, order="C")
+    limits.require(value.nbytes)
+    copy = xp.asarray(value, order="C")
+    limits.hold((copy,))
+    return copy

@@ -115,3 +115,14 @@ def test_reduce_of_an_empty_axis_gives_the_neutral_value() -> None:
     )
     results = run_kernels(18, text, np.zeros((2, 0), np.float32))
     assert [result.tolist() for result in results] == [[[0], [0]], [[1], [1]], [[-np.inf], [-np.inf]], [[-np.inf], [-np.inf]]]
+
+
+def test_transposed_convolution_by_a_large_filter_equals_the_product_of_two_polynomials() -> None:
+    # 4096 x 4225 products, which are not all held at once; filters and images are outer products, whose axes go apart.
+    vectors = [draw(size, seed=size) for size in (64, 65, 63, 66)]
+    x, w = np.outer(vectors[0], vectors[2]), np.outer(vectors[1], vectors[3])
+    text = "g (float[1,1,64,63] x, float[1,2,65,66] w) => (y) { y = ConvTranspose (x, w) }"
+    (y,) = run_kernels(11, text, x[None, None], np.stack([w, -2 * w])[None])
+    wide = float64(*vectors)
+    expected = np.outer(np.convolve(wide[0], wide[1]), np.convolve(wide[2], wide[3]))
+    np.testing.assert_allclose(y, np.stack([expected, -2 * expected])[None], atol=1e-5 * np.abs(expected).max())

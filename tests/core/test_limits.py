@@ -147,6 +147,21 @@ def test_state_of_a_loop_counts_once_and_its_scan_outputs_each(core: Core, read:
         collecting.infer({"n": np.array(2**62), "x": x})
 
 
+@pytest.mark.parametrize("device", ["CPU", "TEMPLATE"])
+def test_views_that_a_body_gives_out_count_as_the_copies_that_they_become(
+    core: Core, read: Callable[..., Network], device: str
+) -> None:
+    body = "body = b (float[1] s, float[1] e) => (float[1] t, float[M] u) { t = Add (s, e) u = Expand (t, n) }"
+    border = "(float[1] x, float[N,1] rows, int64[1] n) => (float[1] y, float[N,M] z)"
+    text = f"g {border} {{ y, z = Scan <num_scan_inputs = 1, {body}> (x, rows) }}"
+    network = core.load_network(read(text), device, {"MEMORY_LIMIT": 10 * MIB})
+    inputs = {"x": ONE, "rows": np.ones((100, 1), np.float32), "n": np.array([MIB // 4])}
+    with pytest.raises(MemoryLimitError, match=r"node 'Expand_1' \(Expand-13\) needs 1048576 bytes"):
+        network.infer(inputs)
+    outputs = network.infer({**inputs, "rows": inputs["rows"][:4]})
+    assert outputs["z"][:, -1].tolist() == [2, 3, 4, 5]
+
+
 def test_loop_that_doubles_a_text_ends_in_an_error(core: Core, read: Callable[..., Network]) -> None:
     text = """
     g (int64 n, string[1] x) => (string[1] y) {

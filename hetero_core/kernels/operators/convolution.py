@@ -165,17 +165,27 @@ def _find_cuts(
     return cuts
 
 
+_MOST_PRODUCTS = 1 << 24
+"""Elements of products that are held at once, 64 MiB of float32."""
+
+
 def _spread_filters(
     xp: Namespace, x: Array, w: Array, full: tuple[int, ...], group: int, strides: tuple[int, ...], dilations: tuple[int, ...]
 ) -> Array:
     """Returns (batch, outputs, *full): for each kernel position one strided addition of what the GEMM made."""
     batch, channels = x.shape[:2]
     outputs, taps = w.shape[1], w.shape[2:]
-    filters = xp.swapaxes(w.reshape(group, channels // group, -1), 1, 2)
-    products = multiply(xp, filters, x.reshape(batch, group, channels // group, prod(x.shape[2:])))
-    products = products.reshape((batch, group * outputs, *taps, *x.shape[2:]))
+    columns = x.reshape(batch, group, channels // group, prod(x.shape[2:]))
+    filters = w.reshape(group, channels // group, outputs, prod(taps))
     y = xp.zeros((batch, group * outputs, *full), dtype=x.dtype)
-    spread = Windows(full, taps, strides, dilations, ((0, 0),) * len(taps), x.shape[2:])
-    for position, picked in spread.slices():
-        y[(slice(None), slice(None), *picked)] += products[(slice(None), slice(None), *position)]
+    spread = list(Windows(full, taps, strides, dilations, ((0, 0),) * len(taps), x.shape[2:]).slices())
+    # As many kernel positions at a time as take little memory: all of them may take a million times what they make.
+    count = max(_MOST_PRODUCTS // max(batch * group * outputs * prod(x.shape[2:]), 1), 1)
+    for first in range(0, len(spread), count):
+        part = spread[first : first + count]
+        chosen = filters[..., first : first + count].reshape(group, channels // group, -1)
+        products = multiply(xp, xp.swapaxes(chosen, 1, 2), columns)
+        products = products.reshape((batch, group * outputs, len(part), *x.shape[2:]))
+        for index, (_, picked) in enumerate(part):
+            y[(slice(None), slice(None), *picked)] += products[:, :, index]
     return y
