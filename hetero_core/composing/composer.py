@@ -17,7 +17,7 @@ from hetero_core.contract import ConfigKey, DeviceName, Extension
 from hetero_core.core import Core
 from hetero_core.devices.config import STANDARD_KEYS
 from hetero_core.devices.names import ListedDevice, parse_device_list
-from hetero_core.errors import DeviceNameError, NotImplementedByDeviceError
+from hetero_core.errors import DeviceNameError, DeviceUnavailableError, NotImplementedByDeviceError
 from hetero_core.hookspecs import hookimpl
 
 
@@ -44,8 +44,13 @@ class Composer:
         A child that cannot be used has none; whether that is an error is said when a network is queried or loaded.
         """
         own = dict(self.own_keys)
-        for child in self.usable_children(device):
-            for name, key in self._core.config_keys(child).items():
+        for child in self.list_children(device):
+            # Asked once: where a list stands in a list, each level that asks twice would double the questions of all below.
+            try:
+                keys = self._core.config_keys(child)
+            except DeviceUnavailableError:
+                continue
+            for name, key in keys.items():
                 if name not in own and name not in STANDARD_KEYS:
                     own[name] = replace(key, default=None, doc=f"{key.doc} (of {child})", is_arguments=False)
         return own

@@ -10,7 +10,7 @@ from hetero_core.core import Core
 from hetero_core.devices.config import LIMIT_KEYS, STANDARD_KEYS, STRICT_KEY, convert_config
 from hetero_core.devices.log_level import LOG_KEY
 from hetero_core.devices.names import parse_device_name, split_device_list
-from hetero_core.devices.threads import EXCLUSIVE_KEY, HINT_KEY, PRIORITY_KEY, STREAMS_KEY, THREADS_KEY
+from hetero_core.devices.threads import EXCLUSIVE_KEY, HINT_KEY, PRIORITY_KEY, REQUESTS_KEY, STREAMS_KEY, THREADS_KEY
 from hetero_core.errors import ConfigKeyError, ConfigValueError, DeviceUnavailableError, enumerate_choices, suggest
 
 PROPERTIES_KEY = "DEVICE_PROPERTIES"
@@ -21,6 +21,7 @@ _KEYS_OF_THE_WHOLE = (
     EXCLUSIVE_KEY,
     STREAMS_KEY,
     HINT_KEY,
+    REQUESTS_KEY,
     PRIORITY_KEY,
     LOG_KEY,
     STRICT_KEY,

@@ -8,7 +8,16 @@ from typing import Any
 
 from hetero_core.contract import ConfigKey, freeze_mapping
 from hetero_core.devices.log_level import LEVELS, LOG_KEY
-from hetero_core.devices.threads import AUTO, EXCLUSIVE_KEY, HINT_KEY, PRIORITY_KEY, STREAMS_KEY, THREADS_KEY, THROUGHPUT
+from hetero_core.devices.threads import (
+    AUTO,
+    EXCLUSIVE_KEY,
+    HINT_KEY,
+    PRIORITY_KEY,
+    REQUESTS_KEY,
+    STREAMS_KEY,
+    THREADS_KEY,
+    THROUGHPUT,
+)
 from hetero_core.devices.threads_per_stream import multiply_streams
 from hetero_core.errors import ConfigKeyError, ConfigValueError, PluginError, enumerate_choices, suggest
 
@@ -50,6 +59,13 @@ STANDARD_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
             "LATENCY, and UNDEFINED: one stream with all threads; THROUGHPUT: as many streams as there are threads for.",
             choices=("LATENCY", THROUGHPUT, "UNDEFINED"),
             runtime=True,
+        ),
+        REQUESTS_KEY: ConfigKey(
+            int,
+            0,
+            "How many requests there are at the same time, so that THROUGHPUT makes no more streams than these; 0: not known.",
+            runtime=True,
+            least=0,
         ),
         EXCLUSIVE_KEY: ConfigKey(
             bool, False, "Asynchronous runs of all networks of the device that have this key take turns.", runtime=True

@@ -15,9 +15,10 @@ from hetero_core.errors import ConfigValueError
 THREADS_KEY = "INFERENCE_NUM_THREADS"
 STREAMS_KEY = "NUM_STREAMS"
 HINT_KEY = "PERFORMANCE_HINT"
+REQUESTS_KEY = "PERFORMANCE_HINT_NUM_REQUESTS"
 EXCLUSIVE_KEY = "EXCLUSIVE_ASYNC_REQUESTS"
 PRIORITY_KEY = "MODEL_PRIORITY"
-THREAD_KEYS = (EXCLUSIVE_KEY, THREADS_KEY, STREAMS_KEY, HINT_KEY, PRIORITY_KEY)
+THREAD_KEYS = (EXCLUSIVE_KEY, THREADS_KEY, STREAMS_KEY, HINT_KEY, REQUESTS_KEY, PRIORITY_KEY)
 """They say how a machine is used, not what is compiled: no blob keeps them, no cached network depends on them."""
 
 AUTO = "AUTO"
@@ -48,7 +49,9 @@ def resolve_threads(
         streams = 1
     else:
         lowest, highest = find_range()
-        streams = max(lowest, min(threads, highest))
+        # More streams than requests would leave processors idle.
+        requests = config[REQUESTS_KEY] or threads
+        streams = max(lowest, min(threads, highest, requests))
     return freeze_mapping({**config, THREADS_KEY: threads, STREAMS_KEY: streams})
 
 

@@ -1,10 +1,12 @@
 """Prints what a process costs a run: a network of one node on CPU, on PROCESS:CPU, and a bare round trip over two pipes, in turns.
 
     python tests/bench/bench_process.py [--rounds 2000] [--elements 262144] [--bare] [--shared] [--profile]
+    python tests/bench/bench_process.py --model resnet50 [--rounds 40]
 
 `--elements 262144` is 1 MB in and out of the caller's own memory; a copy of it each way is measured beside. `--bare` measures beside it a
 process of the least that does the same: it waits on a pipe, runs CPU on an array in shared memory and answers; here are a copy into that
 memory and one out of it. `--shared` gives PROCESS an input that lies in shared memory. `--profile` prints where the parent's time goes.
+`--model` prints instead how many requests of a whole network end in a second, as many at once as it works on, and what a process leaves.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ import numpy as np
 import onnx.parser
 from hetero_process import create_shared_array
 
-from hetero_core import Core
+from hetero_core import AsyncInferQueue, Core, ExecutableNetwork
+from hetero_core.testing.models import light_inputs, light_model
 
 _MODEL = '<ir_version: 8, opset_import: ["": 17]> one (float[N] x) => (float[N] y) { y = Neg (x) }'
 _ECHO = "import os\nwhile os.read(0, 64): os.write(1, b'12345678')"
@@ -50,11 +53,16 @@ _TURN = 20
 def main() -> None:
     """Prints medians in microseconds, and what the process costs beyond a pipe and the device."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=2000)
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--model")
     parser.add_argument("--elements", type=int, default=4)
     for switch in ("--bare", "--shared", "--profile"):
         parser.add_argument(switch, action="store_true")
     options = parser.parse_args()
+    if options.model is not None:
+        compare_throughput(options.model, options.rounds or 40)
+        return
+    options.rounds = options.rounds or 2000
     inputs = {"x": np.ones(options.elements, np.float32)}
     shared = create_shared_array(options.elements) if options.shared else inputs["x"]
     shared[...] = 1
@@ -82,6 +90,36 @@ def main() -> None:
             print_profile(subjects["PROCESS:CPU"], options.rounds)
         else:
             print_times(subjects, options.rounds)
+
+
+def compare_throughput(model: str, rounds: int) -> None:
+    """Prints the medians over turns of requests in a second, and the median of the quotients with half of them."""
+    proto = light_model(model)
+    inputs, config = light_inputs(proto), {"PERFORMANCE_HINT": "THROUGHPUT"}
+    with Core() as core:
+        networks = {device: core.load_network(proto, device, config) for device in ("CPU", "PROCESS:CPU")}
+        rates: dict[str, list[float]] = {device: [] for device in networks}
+        for turn in range(-3, rounds):
+            for device in networks if turn % 2 == 0 else reversed(networks):
+                rate = count_requests(networks[device], inputs)
+                # The first turns compile machine code.
+                rates[device] += [rate] if turn >= 0 else []
+    quotients = sorted(process / here for here, process in zip(rates["CPU"], rates["PROCESS:CPU"], strict=True))
+    for device, values in rates.items():
+        print(f"{device:12} {median(values):7.2f} per second, at most {max(values):.2f}")
+    print(f"{'quotient':12} {median(quotients):7.3f}, half of {quotients[rounds // 4]:.3f} to {quotients[-1 - rounds // 4]:.3f}")
+
+
+def count_requests(network: ExecutableNetwork, inputs: dict[str, np.ndarray], count: int = 16) -> float:
+    """Returns requests in a second, with as many at once as the network works on."""
+    with AsyncInferQueue(network) as queue:
+        queue.start_async(inputs)
+        queue.wait_all()
+        begin = perf_counter()
+        for _ in range(count):
+            queue.start_async(inputs)
+        queue.wait_all()
+        return count / (perf_counter() - begin)
 
 
 def open_bare_process(elements: int, x: np.ndarray) -> Callable[[], object]:

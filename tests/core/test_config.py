@@ -76,7 +76,7 @@ def test_unknown_key_lists_near_misses_and_all_keys() -> None:
     assert "no configuration key 'NUM_STREAM', did you mean 'NUM_STREAMS'?" in str(caught.value)
     assert (
         "INFERENCE_NUM_THREADS, ISOLATE, LIMITS, LOG_LEVEL, MEMORY_LIMIT, MODEL_PRIORITY, NUM_STREAMS, OPERATORS, "
-        "PERFORMANCE_HINT, PERF_COUNT, POLICY, RATIO" in str(caught.value)
+        "PERFORMANCE_HINT, PERFORMANCE_HINT_NUM_REQUESTS, PERF_COUNT, POLICY, RATIO" in str(caught.value)
     )
 
 

@@ -22,6 +22,7 @@ PLAIN: Mapping[str, Any] = {
     "INFERENCE_NUM_THREADS": None,
     "NUM_STREAMS": None,
     "PERFORMANCE_HINT": "LATENCY",
+    "PERFORMANCE_HINT_NUM_REQUESTS": 0,
     "EXCLUSIVE_ASYNC_REQUESTS": False,
 }
 
@@ -41,6 +42,11 @@ PLAIN: Mapping[str, Any] = {
         # A device whose runs do not keep processors busy may have more streams than there are.
         ({"NUM_STREAMS": 20}, 64, 8, 20, 1),
         ({"PERFORMANCE_HINT": "THROUGHPUT"}, 64, 8, 8, 1),
+        ({"PERFORMANCE_HINT": "THROUGHPUT", "PERFORMANCE_HINT_NUM_REQUESTS": 2}, 8, 8, 2, 4),
+        ({"PERFORMANCE_HINT": "THROUGHPUT", "PERFORMANCE_HINT_NUM_REQUESTS": 20}, 8, 8, 8, 1),
+        ({"PERFORMANCE_HINT": "LATENCY", "PERFORMANCE_HINT_NUM_REQUESTS": 2}, 8, 8, 1, 8),
+        ({"NUM_STREAMS": "AUTO", "PERFORMANCE_HINT_NUM_REQUESTS": 3}, 8, 8, 3, 2),
+        ({"NUM_STREAMS": 4, "PERFORMANCE_HINT_NUM_REQUESTS": 2}, 8, 8, 4, 2),
         ({"EXCLUSIVE_ASYNC_REQUESTS": True, "PERFORMANCE_HINT": "THROUGHPUT"}, 8, 8, 1, 8),
         ({"EXCLUSIVE_ASYNC_REQUESTS": True, "NUM_STREAMS": "AUTO"}, 8, 8, 1, 8),
         ({"EXCLUSIVE_ASYNC_REQUESTS": True, "NUM_STREAMS": 1}, 8, 8, 1, 8),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -20,6 +19,7 @@ from hetero_hetero.parts import without_pins
 from hetero_hetero.placement.bench import Bench, list_settings
 from hetero_hetero.placement.costs import Measurements, build_costs
 from hetero_hetero.placement.makespan import UNUSABLE, Transfer
+from hetero_hetero.placement.racing import CLOSE, LONGEST_TURN, Candidate, decide, find_best
 from hetero_hetero.placement.search import propose_placements
 from hetero_hetero.placement.segments import cut_segments, sign_segment
 
@@ -34,30 +34,9 @@ _ROUNDS = 5
 _FEWEST_ROUNDS = 2
 _MOST_ROUNDS = 15
 """Of candidates that are close, where seconds are left."""
-_CLOSE = 1.05
 _HOPELESS = 1.5
 """Times the fastest, by which a candidate is not timed again."""
-_GAIN = 0.98
-"""What a mixed placement has to take of the best other one, so that noise alone does not choose it."""
 _LONGEST_WARM_UP = 10.0
-_LONGEST_TURN = 0.2
-
-
-class _Candidate:
-    """A placement on its way: loaded in the process `key`, with a time of each round."""
-
-    def __init__(self, title: str, devices: tuple[str, ...], key: str, *, is_basic: bool) -> None:
-        self.title, self.devices, self.key, self.is_basic = title, devices, key, is_basic
-        self.parts = 0
-        self.estimate: float | None = None
-        self.times: list[float] = []
-        self.first: float | None = None
-        self.error = ""
-
-    @property
-    def seconds(self) -> float | None:
-        """The median of the rounds; before the first of them what loading measured."""
-        return median(self.times) if self.times else self.first
 
 
 def place_by_measurement(task: SplitTask, inputs: Mapping[str, Any], budget: float, *, streams: int = 0) -> Placement:
@@ -104,7 +83,8 @@ class _Search:
         self.twins = list(range(len(self.segments)))
         self.shapes: dict[str, Sequence[int]] = {}
         self.found = Measurements()
-        self.candidates: list[_Candidate] = []
+        self.candidates: list[Candidate] = []
+        self.winner: Candidate | None = None
 
     @property
     def left(self) -> float:
@@ -127,34 +107,36 @@ class _Search:
         was_timed = self._take_turns()
         if len(self.task.configs) == 1 or len(self.segments) == 1:
             self._settle()
+            self.winner = decide(self.candidates, self._time_candidate)
             return was_timed
         has_all = not answer.get("error") and self._measure_segments()
         self._propose()
         was_timed = self._take_turns() and was_timed
         self._settle()
+        self.winner = decide(self.candidates, self._time_candidate)
         return has_all and was_timed
 
     def _limit(self) -> float:
         """The seconds after which a process that does not answer is given up."""
         return max(self.left, 0.0) + 30.0
 
-    def _list_basics(self) -> list[_Candidate]:
+    def _list_basics(self) -> list[Candidate]:
         """Returns priority as it is, and each device with what it takes, before what others take of the rest."""
         candidates = []
         for device in self.task.configs:
             devices = tuple(device if device in takers else next(iter(takers), FREE) for takers in self.takers)
             is_single = all(one == device for one in devices)
             title = device if is_single else f"{device} first"
-            candidates.append(_Candidate(title, devices, device if is_single else title, is_basic=True))
+            candidates.append(Candidate(title, devices, device if is_single else title, is_basic=True))
         if not any(candidate.devices == (candidate.title,) * len(self.segments) for candidate in candidates[:1]):
-            candidates.insert(0, _Candidate("PRIORITY", (FREE,) * len(self.segments), "PRIORITY", is_basic=True))
+            candidates.insert(0, Candidate("PRIORITY", (FREE,) * len(self.segments), "PRIORITY", is_basic=True))
         by_devices = {candidate.devices: candidate for candidate in reversed(candidates)}
         return [candidate for candidate in candidates if by_devices[candidate.devices] is candidate]
 
     def _pin(self, devices: Sequence[str]) -> dict[str, str]:
         return pins_of_segments(self.task, self.names, devices)
 
-    def _load(self, candidate: _Candidate) -> None:
+    def _load(self, candidate: Candidate) -> None:
         logger.info("loading candidate %s", candidate.title)
         warm = min(max(self.left / 3, 0.5), _LONGEST_WARM_UP)
         config = self.task.own_config
@@ -241,7 +223,7 @@ class _Search:
         for number, proposal in enumerate(fresh):
             if self.left < 0:
                 return
-            candidate = _Candidate(f"MIXED {number + 1}", costs.spread(proposal.placement), f"mixed {number}", is_basic=False)
+            candidate = Candidate(f"MIXED {number + 1}", costs.spread(proposal.placement), f"mixed {number}", is_basic=False)
             candidate.estimate = proposal.seconds
             self._load(candidate)
 
@@ -270,17 +252,17 @@ class _Search:
     def _settle(self) -> None:
         """Times those that are close to the fastest again, as long as seconds are left."""
         for turn in range(_ROUNDS, _MOST_ROUNDS):
-            racers = self._list_racers(_CLOSE)
+            racers = self._list_racers(CLOSE)
             if len(racers) < 2 or self.left < 0:
                 return
             self._take_turn(racers, turn)
 
-    def _take_turn(self, racers: Sequence[_Candidate], turn: int) -> None:
-        seconds = min(max(self.left / (2 * _ROUNDS * max(len(racers), 1)), 0.02), _LONGEST_TURN)
+    def _take_turn(self, racers: Sequence[Candidate], turn: int) -> None:
+        seconds = min(max(self.left / (2 * _ROUNDS * max(len(racers), 1)), 0.02), LONGEST_TURN)
         for candidate in racers if turn % 2 == 0 else reversed(racers):
             self._time_candidate(candidate, seconds, turn)
 
-    def _list_racers(self, bound: float) -> list[_Candidate]:
+    def _list_racers(self, bound: float) -> list[Candidate]:
         """Returns the loaded candidates whose best time until now is at most `bound` times the least.
 
         A single device has two rounds in any case: what was measured when it was loaded may be from before its kernels were compiled.
@@ -294,7 +276,7 @@ class _Search:
             if best[candidate] <= bound * least or (candidate.is_basic and len(candidate.times) < _FEWEST_ROUNDS)
         ]
 
-    def _time_candidate(self, candidate: _Candidate, seconds: float, turn: int) -> None:
+    def _time_candidate(self, candidate: Candidate, seconds: float, turn: int) -> None:
         logger.info("round %d: timing %s", turn + 1, candidate.title)
         answer = self.bench.ask(candidate.key, {"do": "time_plan", "key": candidate.key, "seconds": seconds}, self._limit())
         candidate.error = candidate.error or answer.get("error", "")
@@ -303,7 +285,8 @@ class _Search:
 
     def describe(self, *, is_complete: bool) -> Placement:
         """Returns what was found until now."""
-        chosen = self._choose()
+        winner = self.winner or find_best(self.candidates)
+        chosen = None if winner is None else self.candidates.index(winner)
         devices = (FREE,) * len(self.segments) if chosen is None else self.candidates[chosen].devices
         segments = tuple(
             PlacedSegment(
@@ -323,19 +306,6 @@ class _Search:
             perf_counter() - self.began,
             is_complete,
         )
-
-    def _choose(self) -> int | None:
-        """Returns the fastest candidate; a mixed one only where it was timed in turns and is faster than every other by more than noise."""
-        timed = [
-            (one.seconds, index)
-            for index, one in enumerate(self.candidates)
-            if one.seconds is not None and not one.error and (one.times or one.is_basic)
-        ]
-        if not timed:
-            return None
-        basics = [pair for pair in timed if self.candidates[pair[1]].is_basic]
-        best = min(timed)
-        return min(basics)[1] if basics and best[0] > _GAIN * min(basics)[0] else best[1]
 
 
 def _list_takers(task: SplitTask) -> list[tuple[str, ...]]:
