@@ -12,7 +12,7 @@ nox -s browser              the page of a plan in Chromium; skipped where chromi
 nox -s engines              one network over OpenVINO, ONNX Runtime and CPU, with all of ONNX's cases; the steps in front of a network
                             beside theirs, tensors of torch; takes minutes
 nox -s shapes               models for many batches and lengths against ONNX Runtime; minutes
-nox -s models               pipelines of scikit-learn and exports of torch with random weights; downloads both
+nox -s models               pipelines of scikit-learn, trees of lightgbm and xgboost, exports of torch with random weights; downloads them
 nox -s real                 trained models of rapidocr-onnxruntime, silero-vad and magika beside ONNX Runtime, run by run; downloads them
 nox -s bench                times beside other engines, an hour or two; -- --start resnet50 for one mode of bench_models.py alone
 nox -s plans                plans of CPU for the benchmark's networks, ONNX's cases and 2,000 drawn graphs, verified; minutes
@@ -158,8 +158,18 @@ def webgpu(session: nox.Session) -> None:
 @nox.session(venv_backend="virtualenv")  # see engines
 def models(session: nox.Session) -> None:
     """Runs what other tools export; in the other sessions these tests skip."""
-    tools = ("skl2onnx>=1.20,<2", "scikit-learn>=1.9,<1.10", "torch==2.13.0", "onnxscript>=0.7,<0.8")
+    trees = ("onnxmltools>=1.16,<2", "lightgbm>=4.7,<5", "pandas")
+    tools = (
+        "skl2onnx>=1.20,<2",
+        "scikit-learn>=1.9,<1.10",
+        "torch==2.13.0",
+        "onnxscript>=0.7,<0.8",
+        "transformers>=5.23,<6",
+        *trees,
+    )
     install_workspace(session, [with_extras(name, "jit") for name in COMPANIONS], *tools)
+    # Of what it needs, only a library for several GPUs is not there yet.
+    session.install("--no-deps", "xgboost>=3.2,<4")
     session.run("pytest", "tests/models", *session.posargs, env=isolate(session))
 
 
