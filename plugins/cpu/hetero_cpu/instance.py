@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from hetero_cpu.arena import ALIGNMENT
 from hetero_cpu.calls import BoundStep, CurrentRun, bind_action, join_steps, list_calls, note_node
 from hetero_cpu.outside import OutsideArrays
 from hetero_cpu.plan import Block, Derived, Foreign, Plan, PlannedStep
-from hetero_cpu.recipe import Array, Call
+from hetero_cpu.recipe import Array, Call, Recipe
 
 if TYPE_CHECKING:
     from hetero_cpu.jit.native import NativeCall
@@ -26,6 +26,8 @@ _LITTLE_BYTES = 16384
 """What a step may read, write and work in, in all, to be one of those between which nobody looks whether the run was cancelled."""
 
 
+Binder = Callable[[Recipe, list[Array], list[Array], Array], "Sequence[Call | NativeCall]"]
+"""Returns the calls of a recipe on what it reads, what it writes, and bytes to work in."""
 _NOTHING: Mapping[str, Array] = {}
 
 
@@ -45,7 +47,8 @@ class Instance:
         self._arrays = lay_arrays(plan, self._memory)
         self._current = current = CurrentRun()
         native: list[NativeCall] = []
-        self._steps = tuple(self._bind(step, plan, native) for step in plan.steps)
+        bind = _bind_one_by_one if plan.native_count == 0 else _bind_alike()
+        self._steps = tuple([self._bind(step, plan, native, bind) for step in plan.steps])
         # What a run does where nobody wants the times of single steps: as few calls as possible.
         self._strides = join_steps(self._steps)
         self._program = _make_program(native)
@@ -57,14 +60,14 @@ class Instance:
         # What a foreign step calls may be the user's function, which is to see the user's own context.
         self._silence = None if plan.foreign_count else make_silence()
 
-    def _bind(self, step: PlannedStep, plan: Plan, native: list[NativeCall]) -> BoundStep:
+    def _bind(self, step: PlannedStep, plan: Plan, native: list[NativeCall], bind: Binder) -> BoundStep:
         if isinstance(step.work, Foreign):
             return BoundStep(step.node, (bind_foreign(step.work, step.writes, self._arrays, self._current),))
         scratch = self._memory[step.scratch_offset : step.scratch_offset + step.work.scratch]
         reads = [self._arrays[value] for value in step.work.reads]
         writes = [self._arrays[value] for value in step.writes]
         calls: list[Any] = [bind_halo(plan, value, self._memory) for value in step.clears]
-        calls += step.work.bind(reads, writes, scratch)
+        calls += bind(step.work, reads, writes, scratch)
         actions: list[Call | range] = []
         for call in calls:
             if callable(call):
@@ -76,7 +79,7 @@ class Instance:
                 actions[-1] = range(actions[-1].start, place + 1)
             else:
                 actions.append(range(place, place + 1))
-        is_little = sum(array.nbytes for array in (*reads, *writes, scratch)) <= _LITTLE_BYTES
+        is_little = sum([array.nbytes for array in (*reads, *writes, scratch)]) <= _LITTLE_BYTES
         return BoundStep(step.node, tuple(actions), is_little)
 
     def run(self, inputs: Sequence[Any], context: RunContext, team: Team | None = None) -> tuple[Any, ...]:
@@ -139,6 +142,16 @@ class Instance:
                 preset[...] = place
                 outputs.append(preset)
         return tuple(outputs)
+
+
+def _bind_one_by_one(recipe: Recipe, reads: list[Array], writes: list[Array], scratch: Array) -> Sequence[Call | NativeCall]:
+    return recipe.bind(reads, writes, scratch)
+
+
+def _bind_alike() -> Binder:
+    from hetero_cpu.jit.alike_calls import AlikeCalls  # LLVM
+
+    return AlikeCalls().bind
 
 
 def make_silence() -> Context:

@@ -14,6 +14,7 @@ from hetero_core.kernels.arena import Lifetime, place_blocks
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType
 from hetero_core.records import record
+from hetero_cpu.alike import AlikeGroups
 from hetero_cpu.arena import ALIGNMENT, align
 from hetero_cpu.foreign import compile_node
 from hetero_cpu.fusion import Group, form_groups
@@ -88,6 +89,7 @@ class _Builder:
     halos: dict[str, Halo] = field(default_factory=dict)
     steps: list[PlannedStep] = field(default_factory=list)
     memory: Places = field(init=False)
+    alike: AlikeGroups = field(init=False)
     prototypes: dict[str, Array] = field(default_factory=dict)
     first_write: dict[str, int] = field(default_factory=dict)
     last_read: dict[str, int] = field(default_factory=dict)
@@ -98,6 +100,7 @@ class _Builder:
 
     def __post_init__(self) -> None:
         self.memory = Places(self.readers_left)
+        self.alike = AlikeGroups(self.memory.find_root)
         for node in self.network.nodes:
             for value in node.reads:
                 self.readers_left[value] = self.readers_left.get(value, 0) + 1
@@ -127,7 +130,7 @@ class _Builder:
             for node in group.members:
                 self.add_group(Group(node))
             return
-        self._mark_reads(group)
+        self.last_read.update(dict.fromkeys(group.reads, self.now))
         if choice is None:
             self._add_foreign(group.node)
         elif isinstance(choice, Views):
@@ -180,7 +183,8 @@ class _Builder:
             self.workers,
             self.is_interim,
         )
-        return choose_step(site, self.provider)
+        # Of symbols each choice may set conditions on the sizes.
+        return self.alike.choose(site, self.provider) if self.scope is None else choose_step(site, self.provider)
 
     def _find_halo(self, value: str) -> Halo:
         return NO_HALO if self.wanted_halos is None else self.wanted_halos.find(value)
@@ -190,10 +194,6 @@ class _Builder:
             return ()
         consumers = self.network.index_of_consumers
         return tuple(self.network.nodes[index].op_type for value in group.outputs for index in consumers.get(value, ()))
-
-    def _mark_reads(self, group: Group) -> None:
-        for value in group.reads:
-            self.last_read[value] = self.now
 
     def _place(self, value: str, *, is_channels_last: bool, halo: Halo = NO_HALO) -> None:
         value_type = self.types[value]
@@ -271,27 +271,24 @@ class _Builder:
 
     def _is_read_once(self, value: str, recipe: Recipe) -> bool:
         """Says whether a step reads the memory of a value as one operand alone: another one would be read after it was written over."""
-        root = self._find_root(value)
-        return sum(self._find_root(read) == root for read in recipe.reads) == 1
+        root = self.memory.find_root(value)
+        return sum(self.memory.find_root(read) == root for read in recipe.reads) == 1
 
     def _is_read_in_place(self, value: str) -> bool:
         """Says whether a value is in the memory of an input that machine code may read where the caller has it."""
-        root = self._find_root(value)
+        root = self.memory.find_root(value)
         if self.provider == NUMPY or root is None or root not in self.network.index_of_input:
             return False
         return value_of(self.prototypes[root].nbytes) >= FEWEST_BYTES
 
     def _is_dead(self, value: str, group: Group) -> bool:
         """Says whether nothing that shares memory with a value is read after this group, and all of that memory is the value."""
-        root = self._find_root(value)
+        root = self.memory.find_root(value)
         if root is None or self.places[root].inner_bytes != self.prototypes[value].nbytes:  # type: ignore[union-attr]  # roots are blocks
             return False
         # Of what a foreign step has read, a view may have been passed on by name.
-        read_here = {name: group.count_readers(name) for name in group.reads if self._find_root(name) == root}
+        read_here = {name: group.count_readers(name) for name in group.reads if self.memory.find_root(name) == root}
         return not self.memory.is_read_later(root, read_here)
-
-    def _find_root(self, value: str) -> str | None:
-        return self.memory.find_root(value)
 
     def _add_join(self, group: Group, join: Join) -> None:
         (output,) = group.outputs
@@ -314,7 +311,7 @@ class _Builder:
 
     def _find_movable(self, source: str, output: str, cut: Cut) -> str | None:
         """Returns the value whose block becomes a piece of a result, where all steps that are planned already can do with that."""
-        root = self._find_root(source)
+        root = self.memory.find_root(source)
         if root is None or root == output or not self.memory.can_move(root) or self._is_read_in_place(source):
             return None
         blocks = [place for place in (self.places[root], self.places[output]) if isinstance(place, Block)]
@@ -340,7 +337,7 @@ class _Builder:
         used = self._drop_unused_inputs()
         spans: dict[str, tuple[int, int]] = {}
         for value in self.places:
-            root = self._find_root(value)
+            root = self.memory.find_root(value)
             if root is None or value not in used:
                 continue
             begin, last = spans.get(root, (end, 0))
@@ -387,7 +384,7 @@ class _Builder:
             [(step.work, step.writes) for step in self.steps],
             self.places,
             self.prototypes,
-            self._find_root,
+            self.memory.find_root,
         )
 
     def _drop_unused_inputs(self) -> set[str]:

@@ -71,7 +71,7 @@ def address_of(array: Array | LaterArray | OpenArray) -> int:
         address: int = array.address
         return address
     memory = array.get() if isinstance(array, LaterArray) else array
-    return Address(memory.ctypes.data, memory)
+    return Address(memory.__array_interface__["data"][0], memory)
 
 
 def list_addresses(call: NativeCall) -> Iterator[tuple[int, Address]]:

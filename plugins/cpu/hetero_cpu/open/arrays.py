@@ -250,7 +250,7 @@ def lay_in(memory: Any, shape: Sequence[Any], dtype: Any) -> Any:
     kind = np.dtype(dtype)
     if isinstance(memory, OpenArray):
         return lay_open(tuple(shape), kind, address=memory.address, memory=memory.memory)
-    return memory[: prod(shape) * kind.itemsize].view(kind).reshape(shape)
+    return np.ndarray(tuple(shape), kind, memory)
 
 
 def lay_empty(shape: Sequence[Any], dtype: Any, order: Sequence[int] | None = None) -> Any:
