@@ -56,6 +56,10 @@ class Draft:
     node_names: set[str] = field(default_factory=set)
 
 
+NodeText = tuple[str, str, str, tuple[str, ...], tuple[str, ...]]
+"""Of a node as it stands in the file: name, operator, domain, inputs and outputs."""
+
+
 class GraphReader:
     """Reads the graphs of one model. `contradictions` are the declared shapes of constants that hold another one."""
 
@@ -152,43 +156,49 @@ class GraphReader:
         draft.initializers[name] = initializer
 
     def _add_nodes(self, draft: Draft, protos: Sequence[onnx.NodeProto], scope: Scope) -> None:
-        for proto in protos:
-            check_text(proto.op_type, proto.domain, proto.name, *proto.input, *proto.output)
-        for proto, name in zip(protos, name_nodes(protos, scope.path, draft.node_names), strict=True):
+        # A field of a message takes longer to be read than all else that most nodes ask for.
+        texts = [(proto.name, proto.op_type, proto.domain, (*proto.input,), (*proto.output,)) for proto in protos]
+        for name, op_type, domain, inputs, outputs in texts:
+            check_text(op_type, domain, name, *inputs, *outputs)
+        names = name_nodes([text[:2] for text in texts], scope.path, draft.node_names)
+        functions = self._functions
+        for proto, text, name in zip(protos, texts, names, strict=True):
             self._budget.check_time(name)
-            domain = normal_domain(proto.domain)
-            function = self._functions.get((domain, proto.op_type, proto.overload))
+            op_type, domain = text[1], normal_domain(text[2])
+            function = functions.get((domain, op_type, proto.overload)) if functions else None
             if function is not None:
                 self._inline(draft, proto, name, function, scope)
-            elif proto.op_type == "Constant" and not domain:
+            elif op_type == "Constant" and not domain:
                 self._add_constant(draft, proto, name, scope)
             else:
-                self._add_node(draft, proto, name, scope)
+                self._add_node(draft, proto, name, text, scope)
 
-    def _add_node(self, draft: Draft, proto: onnx.NodeProto, name: str, scope: Scope) -> None:
-        domain, op_type = normal_domain(proto.domain), proto.op_type
+    def _add_node(self, draft: Draft, proto: onnx.NodeProto, name: str, text: NodeText, scope: Scope) -> None:
+        own_name, op_type, domain, inputs, outputs = text
+        domain = normal_domain(domain)
         owner = f"node '{name}' ({op_type})"
         entries = proto.metadata_props
         metadata = {entry.key: entry.value for entry in entries} if entries else EMPTY
         opset = (read_opset_note(metadata, owner) if metadata else 0) or scope.opset(domain, owner)
         pin = _read_pin(metadata, owner, scope) if metadata else scope.pin
-        attributes = self._read_attributes(proto, owner, scope.pinned(pin)) if proto.attribute else {}
+        fields = proto.attribute
+        attributes = self._read_attributes(proto, owner, scope.pinned(pin)) if fields else EMPTY
         captures: dict[str, None] = {}
-        for value in attributes.values():
+        for value in attributes.values() if fields else ():
             if isinstance(value, Graph):
                 captures.update(dict.fromkeys(find_free_values(value)))
         node = Node(
             name,
             op_type,
-            scope.values_named(proto.input),
-            scope.values_named(proto.output),
+            scope.values_named(inputs),
+            scope.values_named(outputs),
             domain,
             opset,
             self._since_version(op_type, domain, opset),
-            MappingProxyType(attributes) if attributes else EMPTY,
+            MappingProxyType(dict(attributes)) if attributes else EMPTY,
             tuple(captures),
             read_origins_note(metadata, owner) if metadata else (),
-            metadata.get(ORIGINAL_NAME_KEY, None if proto.name == name else proto.name),
+            metadata.get(ORIGINAL_NAME_KEY, None if own_name == name else own_name),
         )
         check_arity(node)
         draft.nodes.append(_without_absent_ends(node))

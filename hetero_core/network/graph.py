@@ -60,9 +60,11 @@ class Node:
         put = object.__setattr__
         if not self.origins:
             put(self, "origins", (self.name,))
-        put(self, "reads", tuple(dict.fromkeys(filter(None, (*self.inputs, *self.captures)))))
-        put(self, "writes", tuple(filter(None, self.outputs)))
-        bodies = {key: value for key, value in self.attributes.items() if isinstance(value, Graph)}
+        inputs, outputs = self.inputs, self.outputs
+        is_plain = not self.captures and len(inputs) == 1 and inputs[0]
+        put(self, "reads", inputs if is_plain else tuple(dict.fromkeys(filter(None, (*inputs, *self.captures)))))
+        put(self, "writes", tuple(filter(None, outputs)) if "" in outputs else outputs)
+        bodies = {key: value for key, value in self.attributes.items() if isinstance(value, Graph)} if self.attributes else None
         put(self, "bodies", MappingProxyType(bodies) if bodies else EMPTY)
 
     def __repr__(self) -> str:

@@ -31,12 +31,16 @@ def forget_shapes(network: Network) -> Network:
 
 def forget_body_shapes(network: Network) -> Network:
     """Returns the network with the element types alone of the values in its bodies; itself where it has none."""
+    if not any(node.bodies for node in network.nodes):
+        return network
     nodes = tuple(map(_forget_in_bodies, network.nodes))
     return network if all(map(_is_same, nodes, network.nodes)) else replace(network, nodes=nodes)
 
 
 def restore_body_shapes(network: Network, before: Network) -> Network:
     """Returns the network with the types of `before` in its bodies, where nothing that is inferred contradicts them."""
+    if not any(node.bodies for node in network.nodes):
+        return network
     nodes = tuple(
         _with_bodies(node, {key: _restore_in_body(node, body, old.bodies[key]) for key, body in node.bodies.items()})
         for node, old in zip(network.nodes, before.nodes, strict=True)
@@ -61,7 +65,7 @@ def _values_with_declarations(owner: Node, body: Graph) -> frozenset[str]:
 
 
 def _forget_in_bodies(node: Node) -> Node:
-    return _with_bodies(node, {key: _forget_in_body(body) for key, body in node.bodies.items()})
+    return _with_bodies(node, {key: _forget_in_body(body) for key, body in node.bodies.items()}) if node.bodies else node
 
 
 def _forget_in_body(body: Graph) -> Graph:

@@ -92,17 +92,16 @@ def make_unique(name: str, taken: set[str]) -> str:
     return f"{name}_{number}"
 
 
-def name_nodes(protos: Sequence[onnx.NodeProto], path: str, taken: set[str]) -> list[str]:
-    """Returns a unique name for each node and enters it in `taken`; an empty or repeated one becomes <op_type>_<index>."""
-    names: list[str] = [""] * len(protos)
-    for index, proto in enumerate(protos):
-        name = proto.name
+def name_nodes(nodes: Sequence[tuple[str, str]], path: str, taken: set[str]) -> list[str]:
+    """Returns a unique name for each (name, op_type) and enters it in `taken`; an empty or repeated one becomes <op_type>_<index>."""
+    names: list[str] = [""] * len(nodes)
+    for index, (name, _) in enumerate(nodes):
         if name and path + name not in taken:
             names[index] = path + name
             taken.add(path + name)
-    for index, proto in enumerate(protos):
+    for index, (_, op_type) in enumerate(nodes):
         if not names[index]:
-            names[index] = make_unique(f"{path}{proto.op_type}_{index}", taken)
+            names[index] = make_unique(f"{path}{op_type}_{index}", taken)
             taken.add(names[index])
     return names
 

@@ -17,6 +17,13 @@ def check_text(*texts: object) -> None:
 
     Raises: NetworkReadError.
     """
+    try:
+        "".join(texts)  # type: ignore[arg-type]  # which is what is asked
+    except TypeError:
+        _refuse_bytes(texts)
+
+
+def _refuse_bytes(texts: Sequence[object]) -> None:
     for text in texts:
         if not isinstance(text, str):
             raise NetworkReadError(f"a name in the model is not UTF-8: {text!r}; the model is damaged. Export it again.")

@@ -106,8 +106,9 @@ def _reads_too_much(node: Node, type_of: Callable[[str], Any], constants: Mappin
 
 
 def _is_kept(node: Node, network: Network) -> bool:
-    is_random = node.op_type in RANDOM_OPERATORS and not node.domain
-    return is_random or bool(node.bodies) or not network.names_of_outputs.isdisjoint(node.writes)
+    if (node.op_type in RANDOM_OPERATORS and not node.domain) or node.bodies:
+        return True
+    return not network.names_of_outputs.isdisjoint(node.writes)
 
 
 def _evaluate_node(
@@ -116,8 +117,9 @@ def _evaluate_node(
     if node.op_type in ("Shape", "Size") and not node.domain and len(node.inputs) == 1 and node.inputs[0] not in constants:
         sizes = _read_sizes(node, type_of(node.inputs[0]))
         return None if sizes is None else {node.outputs[0]: sizes}
-    if not all(not name or name in constants for name in node.inputs):
-        return None
+    for name in node.inputs:
+        if name and name not in constants:
+            return None
     inputs = tuple(constants[name].array if name else None for name in node.inputs)
     results = evaluate(node, inputs)
     if results is None:

@@ -17,6 +17,8 @@ def eliminate_dropout(network: Network) -> Network:
 
     Versions before 7 had an attribute for training; they are left alone. Source: ONNX Dropout-22.
     """
+    if all(node.op_type != "Dropout" for node in network.nodes):
+        return network
     read = {value for node in network.nodes for value in node.reads} | network.names_of_outputs
 
     def find(node: Node) -> Replacement | None:

@@ -17,6 +17,7 @@ from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.rewrite import fuse_pairs
 
 _DTYPES = ("float32", "float64")
+_OPERATORS = frozenset({"Add", "Div", "Mul", "Sub"})
 _SINCE = 7
 _OPSET = 14
 
@@ -38,13 +39,15 @@ def fold_scalars(network: Network) -> Network:
     constants = dict(network.initializers)
 
     def fuse(first: Node, second: Node) -> Node | None:
-        import numpy as np  # late: only a network with such a chain needs it
-
+        if first.op_type not in _OPERATORS or second.op_type not in _OPERATORS:
+            return None
         factor, other = (_read_scalar(node, network, constants) for node in (first, second))
         if factor is None or other is None or other.source != first.outputs[0] or factor.dtype != other.dtype:
             return None
         if factor.is_factor != other.is_factor:
             return None
+        import numpy as np  # late: only a network with such a chain needs it
+
         number = factor.number * other.number if factor.is_factor else factor.number + other.number
         limits = np.finfo(factor.dtype)
         if not (number == 0 and not factor.is_factor) and not float(limits.tiny) <= abs(number) <= float(limits.max):
@@ -59,7 +62,7 @@ def fold_scalars(network: Network) -> Network:
 
 
 def _read_scalar(node: Node, network: Network, constants: dict[str, Initializer]) -> _Scalar | None:
-    if node.op_type not in ("Mul", "Div", "Add", "Sub") or node.domain or len(node.inputs) != 2 or node.since_version < _SINCE:
+    if node.op_type not in _OPERATORS or node.domain or len(node.inputs) != 2 or node.since_version < _SINCE:
         return None
     orders = [node.inputs] if node.op_type in ("Div", "Sub") else [node.inputs, node.inputs[::-1]]
     for source, name in orders:

@@ -88,8 +88,9 @@ class CpuDevice:
     @hookimpl
     def query_network(self, device: DeviceName, network: Network) -> QueryResult:
         """Takes what the kernels table has."""
-        reasons = find_refusals(strip_network(network), extensions=self._extensions)
-        return query_by_transform(device, network, strip_network, lambda node, _: reasons.get(node.name))
+        stripped = strip_network(network)
+        reasons = find_refusals(stripped, extensions=self._extensions)
+        return query_by_transform(device, network, lambda _: stripped, lambda node, _: reasons.get(node.name))
 
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:

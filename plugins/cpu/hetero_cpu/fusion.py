@@ -59,7 +59,9 @@ class Group:
 
     def name_profile(self) -> Node:
         """Returns a node that stands for the group in a profile: its name joins those of the nodes of the model."""
-        origins = tuple(dict.fromkeys(origin for node in self.members for origin in node.origins))
+        if not self.epilogue and self.node.origins == (self.node.name,):
+            return self.node
+        origins = tuple(dict.fromkeys([origin for node in self.members for origin in node.origins]))
         return self.node if origins == (self.node.name,) else replace(self.node, name="+".join(origins), origins=origins)
 
 

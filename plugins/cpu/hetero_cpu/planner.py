@@ -29,7 +29,7 @@ from hetero_cpu.places import Places
 from hetero_cpu.plan import NOTHING_OUTSIDE, Block, Derived, Foreign, Joined, Outside, Piece, Plan, PlannedStep, keep, take_cut
 from hetero_cpu.providers import NUMPY, choose_step
 from hetero_cpu.recipe import NO_HALO, Array, Choice, Cut, Halo, Join, Recipe, Site, Views, is_channels_last
-from hetero_cpu.signature import read_static_type
+from hetero_cpu.signature import list_static_types
 from hetero_cpu.weights import PackedWeights
 
 # Bytes; smaller ones stay, also for functions that look into them when they are bound.
@@ -50,26 +50,20 @@ def build_plan(
 
     `is_interim`: machine code takes over soon. `scope`: that of the symbols where sizes are some.
     """
-    types = {value: static_type for value in network.types if (static_type := read_static_type(network, value)) is not None}
+    types = list_static_types(network)
     constants = {name: initializer.array for name, initializer in network.initializers.items()}
     weights = weights.serve(network.initializers)
     types.update({name: initializer.type for name, initializer in network.initializers.items() if initializer.dtype != "string"})
     groups = form_groups(network, types, constants)
     if provider != NUMPY:
-        groups = _join_groups(groups, network, types, constants)
+        from hetero_cpu.jit.chains import join_chains  # LLVM
+
+        groups = join_chains(groups, network, types, constants)
     halos = None if provider == NUMPY else make_halo_table(network, types, groups)
     builder = _Builder(network, types, constants, weights, extensions, provider, workers, halos, is_interim, scope)
     for group in groups:
         builder.add_group(group)
     return builder.finish()
-
-
-def _join_groups(
-    groups: tuple[Group, ...], network: Network, types: Mapping[str, TensorType], constants: Mapping[str, Array]
-) -> tuple[Group, ...]:
-    from hetero_cpu.jit.chains import join_chains  # LLVM
-
-    return join_chains(groups, network, types, constants)
 
 
 @record(frozen=False, slots=True, eq=False)
@@ -166,10 +160,7 @@ class _Builder:
         return isinstance(alone, Recipe) and bool(alone.kernels)
 
     def _choose(self, group: Group) -> Choice | None:
-        is_known = all(value in self.prototypes for value in group.reads) and all(
-            value in self.types for value in group.outputs if value
-        )
-        if not is_known or any(self.prototypes[value].size == 0 for value in group.reads) or group.node.bodies:
+        if group.node.bodies or not self._has_places(group):
             return None
         site = Site(
             group,
@@ -186,6 +177,13 @@ class _Builder:
         # Of symbols each choice may set conditions on the sizes.
         return self.alike.choose(site, self.provider) if self.scope is None else choose_step(site, self.provider)
 
+    def _has_places(self, group: Group) -> bool:
+        """Says whether all that a group reads is in the plan and has elements, and what it makes has a place there."""
+        for value in group.reads:
+            if value not in self.prototypes or self.prototypes[value].size == 0:
+                return False
+        return all(value in self.types for value in group.outputs if value)
+
     def _find_halo(self, value: str) -> Halo:
         return NO_HALO if self.wanted_halos is None else self.wanted_halos.find(value)
 
@@ -198,13 +196,14 @@ class _Builder:
     def _place(self, value: str, *, is_channels_last: bool, halo: Halo = NO_HALO) -> None:
         value_type = self.types[value]
         assert value_type.dtype is not None
-        shape = tuple(size for size in value_type.shape or () if isinstance(size, int))
+        shape = tuple([size for size in value_type.shape or () if isinstance(size, int)])
         order = (0, 2, 3, 1) if is_channels_last and len(shape) == 4 else tuple(range(len(shape)))
         block = Block(shape, np.dtype(numpy_dtype(value_type.dtype)), order, halo)
         self.memory.add_block(value, block)
         if halo != NO_HALO:
             self.halos[value] = halo
-        self.prototypes[value] = block.lay(lay_empty((block.nbytes,), np.uint8))
+        is_plain = halo == NO_HALO and not is_channels_last
+        self.prototypes[value] = lay_empty(shape, block.dtype) if is_plain else block.lay(lay_empty((block.nbytes,), np.uint8))
         self.first_write[value] = 0 if value in self.network.index_of_input else self.now
 
     def _add_foreign(self, node: Node) -> None:

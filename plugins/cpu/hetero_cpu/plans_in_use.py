@@ -6,6 +6,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import RunContext
+from hetero_core.cyclic_garbage import pause_cycle_collection
 from hetero_core.limits import RunLimits
 from hetero_core.records import record
 from hetero_cpu.instance import Instance
@@ -40,7 +41,8 @@ class PlanInUse:
         try:
             instance = self.free.pop()
         except IndexError:
-            instance = Instance(self.plan)
+            with pause_cycle_collection():
+                instance = Instance(self.plan)
         try:
             if teams is None or not self.plan.kernels:
                 return instance.run(inputs, context)

@@ -61,7 +61,8 @@ def _fold_shapes(network: Network, evaluate: Evaluate) -> Network:
 
 
 def _has_open_types(network: Network) -> bool:
-    return any(read_static_type(network, value) is None for node in network.nodes for value in node.writes)
+    static = list_static_types(network)
+    return any(value not in static for node in network.nodes for value in node.writes)
 
 
 def is_turned_for_products(node: Node, network: Network) -> bool:
@@ -76,6 +77,19 @@ def is_turned_for_products(node: Node, network: Network) -> bool:
         and bool(readers)
         and all(reader.op_type == "MatMul" and not reader.domain and reader.inputs[0] != node.outputs[0] for reader in readers)
     )
+
+
+def list_static_types(network: Network) -> dict[str, TensorType]:
+    """Returns what `read_static_type` gives of all values for which it gives something."""
+    verdicts: dict[int, TensorType | None] = {}
+    static: dict[str, TensorType] = {}
+    for value, value_type in network.types.items():
+        # Values of one type mostly share it.
+        key = id(value_type)
+        verdict = verdicts[key] if key in verdicts else verdicts.setdefault(key, read_static_type(network, value))
+        if verdict is not None:
+            static[value] = verdict
+    return static
 
 
 def read_static_type(network: Network, value: str) -> TensorType | None:

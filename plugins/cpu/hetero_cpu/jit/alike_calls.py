@@ -61,7 +61,8 @@ def _repeat(pattern: _Pattern, arrays: list[Array], begins: list[int]) -> Native
     call = pattern.call
     numbers = list(call.numbers)
     for place, index, distance in pattern.addresses:
-        numbers[place] = Address(begins[index] + distance, arrays[index])
+        numbers[place] = address = int.__new__(Address, begins[index] + distance)
+        address.array = arrays[index]
     return NativeCall(call.kernel, tuple(numbers), call.chunks, (*call.keep, *arrays))
 
 
