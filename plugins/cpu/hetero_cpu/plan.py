@@ -13,7 +13,7 @@ import numpy as np
 from hetero_core.kernels.execution import Program
 from hetero_core.network.graph import Node
 from hetero_core.records import record
-from hetero_cpu.open.arrays import lay_in
+from hetero_cpu.open.arrays import invert_order, lay_in
 from hetero_cpu.recipe import NO_HALO, Array, Cut, Halo, Recipe
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Block:
         if self.halo == NO_HALO and self.order == tuple(range(len(self.shape))):
             return lay_in(memory, self.shape, self.dtype)  # type: ignore[no-any-return]  # an array of NumPy or of symbols
         shape, halo = self.padded_shape, self.halo
-        laid: Array = lay_in(memory, [shape[axis] for axis in self.order], self.dtype).transpose(np.argsort(self.order))
+        laid: Array = lay_in(memory, [shape[axis] for axis in self.order], self.dtype).transpose(invert_order(self.order))
         if halo != NO_HALO:
             laid = laid[:, :, halo.top : halo.top + self.shape[2], halo.left : halo.left + self.shape[3]]
         return laid

@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from hetero_cpu.fusion import ANCHORS
-from hetero_cpu.recipe import STEP_FUNCTIONS, Choice, Site
+from hetero_cpu.recipe import STEP_FUNCTIONS, Choice, Site, StepFunction
 
 if TYPE_CHECKING:
     from hetero_cpu.jit.native import NativeStepFunction
@@ -18,16 +18,18 @@ logger = logging.getLogger(__name__)
 
 NUMPY, JIT = "NUMPY", "JIT"
 
-_NUMPY_STEPS = (
-    "steps_attention",
-    "steps_convolution",
-    "steps_elementwise",
-    "steps_layout",
-    "steps_linear",
-    "steps_normalization",
-    "steps_pooling",
-    "steps_transposed",
-)
+_NUMPY_STEPS = {
+    "steps_attention": "Attention",
+    "steps_convolution": "Conv",
+    "steps_elementwise": "Abs Add Clip Div Elu Exp Gelu HardSigmoid HardSwish LeakyRelu Log Max Min Mul Neg Reciprocal Relu Sigmoid Sqrt "
+    "Sub Sum Swish Tanh",
+    "steps_layout": "Concat Flatten Gather Identity Reshape Slice Split Squeeze Transpose Unsqueeze",
+    "steps_linear": "Gemm MatMul",
+    "steps_normalization": "BatchNormalization LRN LayerNormalization RMSNormalization Softmax",
+    "steps_pooling": "AveragePool GlobalAveragePool MaxPool",
+    "steps_transposed": "ConvTranspose",
+}
+"""Module -> the operators that it has steps for. A network imports those that it needs."""
 
 _ALL = "all"
 _NATIVE_STEPS = {
@@ -71,17 +73,19 @@ def import_native_steps() -> None:
 
 
 @cache
-def _load_numpy_steps() -> None:
-    for module in _NUMPY_STEPS:
-        importlib.import_module(f"hetero_cpu.{module}")
+def _list_numpy_steps(op_type: str) -> tuple[StepFunction, ...]:
+    """Returns the functions that are asked about an operator, in order."""
+    for module, operators in _NUMPY_STEPS.items():
+        if op_type in operators.split():
+            importlib.import_module(f"hetero_cpu.{module}")
+    return tuple(STEP_FUNCTIONS.get(op_type, ()))
 
 
 def provide_numpy(site: Site) -> Choice | None:
     """Returns what the first step function makes that takes the group; None when none does."""
-    _load_numpy_steps()
     if site.node.domain:
         return None
-    for function in STEP_FUNCTIONS.get(site.node.op_type, ()):
+    for function in _list_numpy_steps(site.node.op_type):
         choice = function(site)
         if choice is not None:
             return choice

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -13,6 +14,7 @@ pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
 
 from hetero_cpu import providers
 from hetero_cpu.jit.native import NATIVE_STEP_FUNCTIONS
+from hetero_cpu.recipe import STEP_FUNCTIONS
 
 STEPS = "hetero_cpu.jit."
 
@@ -27,6 +29,16 @@ def test_table_has_the_operators_of_each_module_of_steps() -> None:
     assert found.keys() == providers._NATIVE_STEPS.keys()
     for module, operators in providers._NATIVE_STEPS.items():
         assert operators is providers._ALL or set(operators.split()) == found[module]
+
+
+def test_table_has_the_operators_of_each_module_of_numpy_steps() -> None:
+    found: dict[str, set[str]] = {}
+    for module in providers._NUMPY_STEPS:
+        importlib.import_module(f"hetero_cpu.{module}")
+    for op_type, functions in STEP_FUNCTIONS.items():
+        for function in functions:
+            found.setdefault(function.__module__.removeprefix("hetero_cpu."), set()).add(op_type)
+    assert found == {module: set(operators.split()) for module, operators in providers._NUMPY_STEPS.items()}
 
 
 def ask(code: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from math import prod
 from types import SimpleNamespace
 from typing import Any
@@ -258,7 +259,13 @@ def lay_empty(shape: Sequence[Any], dtype: Any, order: Sequence[int] | None = No
     axes = range(len(shape)) if order is None else order
     sizes = [shape[axis] for axis in axes]
     laid = lay_open(tuple(sizes), dtype) if any(is_open(size) for size in sizes) else np.empty(sizes, dtype)
-    return laid if order is None else laid.transpose(np.argsort(order))
+    return laid if order is None else laid.transpose(invert_order(tuple(order)))
+
+
+@cache
+def invert_order(order: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the axes that undo a transposition by `order`."""
+    return tuple(sorted(range(len(order)), key=order.__getitem__))
 
 
 def broadcast(array: Any, shape: Sequence[Any]) -> Any:
