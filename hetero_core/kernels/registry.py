@@ -24,7 +24,7 @@ from hetero_core.kernels import operators
 from hetero_core.kernels.index import map_modules
 from hetero_core.kernels.tables import KernelTable, Key
 from hetero_core.network.graph import EMPTY, Graph, Node
-from hetero_core.network.types import MapType, TensorType, ValueType
+from hetero_core.network.types import MapType, TensorType, TypeNumbers, ValueType
 from hetero_core.records import record
 
 Dtypes = frozenset[str]
@@ -244,9 +244,6 @@ def find_refusal(
     )
 
 
-_PLAIN_SIZES = (int, str, type(None))
-
-
 def find_refusals(
     graph: Graph,
     *,
@@ -265,27 +262,24 @@ def find_refusals(
 
     refusals: dict[str, str] = {}
     accepted: set[tuple[object, ...]] = set()
+    numbers = TypeNumbers()
+    own_types = graph.types
     for node in graph.nodes:
-        input_types = [type_of_value(value) if value else None for value in node.inputs]
-        kind = None
-        if table is TOOLKIT and not node.attributes and not node.domain and all(map(_has_plain_sizes, input_types)):
+        input_types = [(own_types.get(value) or type_of_value(value)) if value else None for value in node.inputs]
+        kind: tuple[object, ...] | None = None
+        if table is TOOLKIT and not node.attributes and not node.domain:
             # All that a node without attributes is asked for; long networks have few of these. No kernel of ours has a `largest`.
-            ends = tuple(map(bool, node.inputs)), tuple(map(bool, node.outputs))
-            kind = (node.op_type, node.since_version, ends, *input_types)
+            listed = [numbers.find(each) if value else "" for value, each in zip(node.inputs, input_types, strict=True)]
+            kind = (node.op_type, node.since_version, *listed, len(node.outputs), "" in node.outputs and node.outputs)
             if kind in accepted:
                 continue
+            kind = None if None in listed else kind
         reason = find_refusal(node, input_types, extensions=extensions, dtypes=dtypes, type_of=type_of_value, table=table)
         if reason is not None:
             refusals[node.name] = reason
         elif kind is not None:
             accepted.add(kind)
     return refusals
-
-
-def _has_plain_sizes(value_type: ValueType | None) -> bool:
-    """Says whether a type can be compared with others: a size that stands for a class of sizes would become one of them."""
-    shape = value_type.shape if isinstance(value_type, TensorType) else None
-    return shape is None or all(type(size) in _PLAIN_SIZES for size in shape)
 
 
 def _refuse_attributes(node: Node, record: Kernel) -> str | None:

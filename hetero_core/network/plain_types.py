@@ -101,9 +101,11 @@ def _cast(node: Node, inputs: Inputs, constants: Constants) -> TensorType | None
 
 def _broadcast(node: Node, inputs: Inputs, constants: Constants) -> TensorType | None:
     first = inputs[0]
-    if any(each.dtype != first.dtype for each in inputs):
-        return None
-    if all(each.shape == first.shape for each in inputs):
+    others = inputs[1:]
+    for each in others:
+        if each.dtype != first.dtype:
+            return None
+    if all(each.shape == first.shape for each in others):
         return first
     shape = _broadcast_shapes([_shape(each) for each in inputs])
     return None if shape is None else TensorType(first.dtype, shape)

@@ -6,6 +6,7 @@ Numbers are joined in float64 and rounded once. Only float32 and float64 are tou
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from types import MappingProxyType
 
 from hetero_core.network.graph import Network, Node
@@ -35,6 +36,8 @@ class _Scalar:
 
 def fold_scalars(network: Network) -> Network:
     """Returns the network with each chain of Mul and Div by single numbers as one Mul, of Add and Sub as one Add."""
+    if sum(prod(constant.shape) == 1 for constant in network.initializers.values()) < 2:
+        return network
     names = FreshNames(network)
     constants = dict(network.initializers)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hetero_core.network.graph import Node
+from hetero_core.network.types import TypeNumbers
 from hetero_cpu.providers import choose_step
 from hetero_cpu.recipe import Choice, Join, Recipe, Site, Views
 
@@ -21,11 +22,12 @@ _AS_WRITTEN = 2
 class AlikeGroups:
     """The choices of one plan, whose sites share their maps."""
 
-    __slots__ = ("_choices", "_find_root")
+    __slots__ = ("_choices", "_find_root", "_numbers")
 
     def __init__(self, find_root: Callable[[str], str | None]) -> None:
         """`find_root` returns the value whose memory a value lies in."""
         self._find_root = find_root
+        self._numbers = TypeNumbers()
         self._choices: dict[tuple[Any, ...], tuple[Choice | None, tuple[str, ...]]] = {}
 
     def choose(self, site: Site, provider: str) -> Choice | None:
@@ -58,8 +60,7 @@ class AlikeGroups:
         types, constants, prototypes, halos = site.types, site.constants, site.prototypes, site.halos
         roots = set()
         for value in places:
-            value_type = types.get(value)
-            described.append(None if value_type is None else (value_type.dtype, value_type.shape))
+            described.append(self._numbers.find(types.get(value)))
             if value in constants:
                 # One name, one array: others may be packed otherwise, and the plan reads this one.
                 described.append(value)

@@ -89,6 +89,8 @@ def _join(
     types: Mapping[str, TensorType],
     constants: Mapping[str, object],
 ) -> Group:
+    if made.keys().isdisjoint(node.inputs):
+        return Group(node)
     # Of a sum of two products the later one takes the addition: the other is there by then.
     for position, value in sorted({(made[value], value) for value in node.inputs if value in made}, reverse=True):
         group = groups[position]
