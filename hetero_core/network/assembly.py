@@ -25,12 +25,14 @@ from hetero_core.network.opsets import read_opsets, since_version
 from hetero_core.network.scopes import (
     OPSET_DOMAIN,
     FunctionKey,
+    NodeText,
     Scope,
     bind_call,
     make_unique,
     name_nodes,
     names_of_values,
     normal_domain,
+    read_text,
 )
 from hetero_core.network.soundness import check_everything_is_produced, check_single_assignment, check_text
 from hetero_core.network.splitting import NO_PAYLOADS, Payload
@@ -54,10 +56,6 @@ class Draft:
     types: dict[str, ValueType] = field(default_factory=dict)
     pins: dict[str, str] = field(default_factory=dict)
     node_names: set[str] = field(default_factory=set)
-
-
-NodeText = tuple[str, str, str, tuple[str, ...], tuple[str, ...]]
-"""Of a node as it stands in the file: name, operator, domain, inputs and outputs."""
 
 
 class GraphReader:
@@ -157,7 +155,7 @@ class GraphReader:
 
     def _add_nodes(self, draft: Draft, protos: Sequence[onnx.NodeProto], scope: Scope) -> None:
         # A field of a message takes longer to be read than all else that most nodes ask for.
-        texts = [(proto.name, proto.op_type, proto.domain, (*proto.input,), (*proto.output,)) for proto in protos]
+        texts = [read_text(proto) for proto in protos]
         for name, op_type, domain, inputs, outputs in texts:
             check_text(op_type, domain, name, *inputs, *outputs)
         names = name_nodes([text[:2] for text in texts], scope.path, draft.node_names)
@@ -296,7 +294,7 @@ class GraphReader:
             scope.depth + 1,
         )
         if is_wrapper and len(function.node) == 1:
-            self._add_node(draft, function.node[0], name, inner)
+            self._add_node(draft, function.node[0], name, read_text(function.node[0]), inner)
             return
         self._add_types(draft, function.value_info, inner)
         self._add_nodes(draft, function.node, inner)

@@ -146,7 +146,10 @@ def _multiply_matrices(node: Node, inputs: Inputs, constants: Constants) -> Tens
     rows, columns = first[-2:-1], second[-1:] if len(second) > 1 else ()
     inner = second[-2] if len(second) > 1 else second[0]
     batch = _broadcast_shapes([first[:-2], second[:-2]])
-    return None if batch is None or first[-1] != inner else TensorType(inputs[0].dtype, (*batch, *rows, *columns))
+    if batch is None or first[-1] != inner:
+        return None
+    shape = (*batch, *rows, *columns)
+    return inputs[0] if shape == first else TensorType(inputs[0].dtype, shape)
 
 
 def _gemm(node: Node, inputs: Inputs, constants: Constants) -> TensorType | None:

@@ -13,7 +13,7 @@ from typing import Any
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TypeNumbers
 from hetero_cpu.providers import choose_step
-from hetero_cpu.recipe import Choice, Join, Recipe, Site, Views
+from hetero_cpu.recipe import NO_HALO, Choice, Join, Recipe, Site, Views
 
 _AS_WRITTEN = 2
 """The version of marshal that writes equal values alike, whoever else refers to them."""
@@ -50,13 +50,13 @@ class AlikeGroups:
         None where values that the group reads share memory, and for attributes that are no plain values.
         """
         places: dict[str, int] = {}
+        described: list[Any] = [site.readers, None if site.output_halo is NO_HALO else site.output_halo]
         try:
-            described: list[Any] = [_describe_node(node, places) for node in site.group.members]
+            for node in site.group.members:
+                _describe_node(node, described, places)
         except ValueError:
             return None
-        described.append(tuple([places.get(extra.value, -1) for extra in site.group.epilogue]))
-        described.append(site.readers)
-        described.append(site.output_halo)
+        described += [places.get(extra.value, -1) for extra in site.group.epilogue]
         types, constants, prototypes, halos = site.types, site.constants, site.prototypes, site.halos
         roots = set()
         for value in places:
@@ -65,7 +65,7 @@ class AlikeGroups:
                 # One name, one array: others may be packed otherwise, and the plan reads this one.
                 described.append(value)
             elif (prototype := prototypes.get(value)) is not None:
-                described.append((prototype.dtype, prototype.shape, prototype.strides, halos.get(value)))
+                described += (prototype.dtype, prototype.shape, prototype.strides, halos.get(value))
                 root = self._find_root(value)
                 if root in roots:
                     return None
@@ -73,13 +73,15 @@ class AlikeGroups:
         return tuple(described), tuple(places)
 
 
-def _describe_node(node: Node, places: dict[str, int]) -> tuple[Any, ...]:
-    """Returns all of a node but names; each value gets the next of `places`. Raises: ValueError for what marshal cannot write."""
+def _describe_node(node: Node, described: list[Any], places: dict[str, int]) -> None:
+    """Appends all of a node but names; each value gets the next of `places`. Raises: ValueError for what marshal cannot write."""
     attributes = marshal.dumps(tuple(node.attributes.items()), _AS_WRITTEN) if node.attributes else b""
-    ends = [places.setdefault(value, len(places)) if value else -1 for value in node.inputs]
-    ends.append(-2)
-    ends += [places.setdefault(value, len(places)) if value else -1 for value in node.outputs]
-    return node.op_type, node.domain, node.since_version, node.opset, attributes, tuple(ends)
+    described += (node.op_type, node.domain, node.since_version, node.opset, attributes)
+    for value in node.inputs:
+        described.append(places.setdefault(value, len(places)) if value else -1)
+    described.append(None)
+    for value in node.outputs:
+        described.append(places.setdefault(value, len(places)) if value else -1)
 
 
 def _rename(choice: Choice, names: Mapping[str, str]) -> Choice:

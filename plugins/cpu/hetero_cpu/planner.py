@@ -191,7 +191,8 @@ class _Builder:
         if not self.network.names_of_outputs.isdisjoint(group.outputs):
             return ()
         consumers = self.network.index_of_consumers
-        return tuple(self.network.nodes[index].op_type for value in group.outputs for index in consumers.get(value, ()))
+        nodes = self.network.nodes
+        return tuple([nodes[index].op_type for value in group.outputs for index in consumers.get(value, ())])
 
     def _place(self, value: str, *, is_channels_last: bool, halo: Halo = NO_HALO) -> None:
         value_type = self.types[value]
@@ -234,7 +235,7 @@ class _Builder:
                 self.memory.add_view(value, choice.source, make)
 
     def _add_recipe(self, group: Group, recipe: Recipe) -> None:
-        outputs = tuple(value for value in group.outputs if value)
+        outputs = tuple(filter(None, group.outputs))
         target = self._find_overwritten(group, recipe)
         if target is None:
             for value in outputs:
@@ -271,7 +272,7 @@ class _Builder:
     def _is_read_once(self, value: str, recipe: Recipe) -> bool:
         """Says whether a step reads the memory of a value as one operand alone: another one would be read after it was written over."""
         root = self.memory.find_root(value)
-        return sum(self.memory.find_root(read) == root for read in recipe.reads) == 1
+        return len(recipe.reads) == 1 or sum([self.memory.find_root(read) == root for read in recipe.reads]) == 1
 
     def _is_read_in_place(self, value: str) -> bool:
         """Says whether a value is in the memory of an input that machine code may read where the caller has it."""

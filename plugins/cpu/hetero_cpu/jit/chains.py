@@ -155,14 +155,17 @@ def _append(
 
     Long chains consist of such nodes, each of which costs the same.
     """
-    makers = [value for value in chain.reads if _find_maker(value, chains, position_of_value) is not None]
-    if len(makers) != 1:
+    value, maker = "", None
+    for read in chain.reads:
+        if (before := _find_maker(read, chains, position_of_value)) is not None:
+            if maker is not None:
+                return None
+            value, maker = read, before
+    if maker is None:
         return None
-    (value,) = makers
-    maker = _find_maker(value, chains, position_of_value)
-    assert maker is not None
-    if any(_find_maker(read, chains, position_of_value) is not None for read in maker.reads):
-        return None
+    for read in maker.reads:
+        if _find_maker(read, chains, position_of_value) is not None:
+            return None
     reads = tuple(dict.fromkeys((*maker.reads, *[read for read in chain.reads if read != value])))
     if (
         len(maker.nodes) + len(chain.nodes) > _MOST_NODES
