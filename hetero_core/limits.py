@@ -197,7 +197,7 @@ class RunLimits:
 def _find_roots(value: Any) -> list[Any]:
     """Returns the arrays that own the memory of a value; none for what stands in memory that no array owns, as a mapped file.
 
-    What else owns it and knows its bytes, as a buffer of an arena, counts as an array.
+    Another owner that knows its bytes, such as a buffer of an arena, counts as an array.
     """
     if isinstance(value, list):
         return [root for element in value for root in _find_roots(element)]

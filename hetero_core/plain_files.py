@@ -28,12 +28,12 @@ _KINDS = (
 )
 
 
-def open_plain(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
+def open_plain(path: str | os.PathLike[str]) -> int:
     """Returns a descriptor of a plain file, links followed. Never waits, and never changes what the file holds.
 
     Raises: OSError that says what was found where it is no plain file; the system's own otherwise.
     """
-    return _require_plain(os.open(path, flags | _AT_ONCE), os.fspath(path))
+    return _require_plain(os.open(path, os.O_RDONLY | _AT_ONCE), os.fspath(path))
 
 
 def open_unlinked(name: str, flags: int, *, folder: int | None, title: str) -> int:

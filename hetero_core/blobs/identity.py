@@ -37,7 +37,7 @@ def merge_imported_config(
 ) -> tuple[DeviceName, Mapping[str, Any]]:
     """Returns the device and the configuration of an import: the blob's, with the call's changes to keys that only steer running.
 
-    What stands behind the colon of the device string comes from the blob where the call leaves it out.
+    The arguments behind the colon of the device string come from the blob where the call leaves them out.
 
     Raises: BlobMismatchError where the call contradicts the blob; ConfigKeyError, ConfigValueError.
     """

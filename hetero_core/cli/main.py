@@ -11,27 +11,17 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib import import_module
 
-from hetero_core.cli import (
-    bench,
-    compare,
-    conformance,
-    demo,
-    devices,
-    doctor,
-    inspect,
-    new_plugin,
-    query,
-    reduce,
-    run,
-    tune,
-    visualize,
-)
-from hetero_core.cli import compile as compile_command
 from hetero_core.cli.answer import BROKEN_PIPE, BUG, INTERRUPTED, OUTPUT_LOST, Answer, error_to_json, exit_code_of_error, to_json
 from hetero_core.cli.options import Parser
 from hetero_core.errors import HeteroError
 
+COMMANDS = (
+    *("devices", "doctor", "inspect", "query", "visualize", "run", "bench", "tune", "compare", "reduce", "compile", "conformance"),
+    *("new_plugin", "demo"),
+)
+"""The modules of the commands, in the order of the help; each has `add_parser`."""
 _EPILOG = (
     "Exit codes: 0 ok, 1 the result is wrong or some node has no device, 2 wrong usage or input, "
     "3 a device is missing or cannot be used."
@@ -70,23 +60,8 @@ def build_parser() -> Parser:
     parser = Parser(prog="hetero", description="Runs ONNX models over several devices.", epilog=_EPILOG, allow_abbrev=False)
     parser.add_argument("--version", action=_ShowVersion, nargs=0, help="print the version of hetero-core and exit")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-    for command in (
-        devices,
-        doctor,
-        inspect,
-        query,
-        visualize,
-        run,
-        bench,
-        tune,
-        compare,
-        reduce,
-        compile_command,
-        conformance,
-        new_plugin,
-        demo,
-    ):
-        command.add_parser(subparsers)
+    for name in COMMANDS:
+        import_module(f"hetero_core.cli.{name}").add_parser(subparsers)
     return parser
 
 

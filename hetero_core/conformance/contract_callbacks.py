@@ -43,7 +43,7 @@ def callback_is_not_called_by_a_synchronous_run(context: CheckContext) -> None:
 
 @check("contract")
 def error_of_a_callback_reaches_wait(context: CheckContext) -> None:
-    """What a callback raises is raised by `wait`, once; the next run is right."""
+    """An error that a callback raises is raised again by `wait`, once; the next run is right."""
     sample = make_sample(context, "chain")
     request = context.core.load_network(sample.network, context.device).create_infer_request()
     inputs = sample.draw(context.seed)

@@ -48,7 +48,7 @@ def _write(network: Any) -> Any:
 
 @check("contract", needs=["extensions"])
 def error_of_an_extension_names_it(context: CheckContext) -> None:
-    """What the function raises comes to the caller as an error that still holds its text; the network works on."""
+    """An error in the function reaches the caller with its text; the network can be run again."""
     fails = [True]
 
     def scale(x: Any, factor: float) -> Any:

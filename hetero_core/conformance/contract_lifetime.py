@@ -24,7 +24,7 @@ def _make_all(context: CheckContext, sample: Sample) -> dict[str, Any]:
 
 @check("contract")
 def what_is_left_works_when_others_are_forgotten(context: CheckContext) -> None:
-    """Whoever is forgotten first of Core, network and request, those that are left work."""
+    """Core, network and request may be dropped in any order; those that are still held work."""
     sample = make_sample(context, "chain")
     inputs = sample.draw(context.seed)
     for order in itertools.permutations(KINDS):

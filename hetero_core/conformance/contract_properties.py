@@ -89,7 +89,7 @@ def keys_have_their_declared_defaults(context: CheckContext) -> None:
 
 @check("contract")
 def every_key_takes_its_own_value_back(context: CheckContext) -> None:
-    """What `get_config` gives `set_config` takes, and it is the same afterwards."""
+    """`set_config` accepts every value that `get_config` returns, and leaves it the same."""
     for name in context.core.config_keys(context.device):
         value = context.core.get_config(context.device, name)
         if value is not None:
@@ -132,7 +132,7 @@ def settings_are_taken_together_or_not_at_all(context: CheckContext) -> None:
 
 @check("contract")
 def setting_of_a_call_does_not_leak(context: CheckContext) -> None:
-    """What is given to one load holds for that network alone; what `set_config` gives holds for later loads, not earlier ones."""
+    """The configuration of one load holds for that network alone; a value of `set_config` holds for later loads, not for earlier ones."""
     core, device = context.core, context.device
     network = make_sample(context, "chain").network
     read: Callable[..., Any] = lambda loaded: loaded.get_config("PERF_COUNT")  # noqa: E731  # shorter than a function

@@ -134,7 +134,7 @@ def name_may_be_registered_again(context: CheckContext) -> None:
 
 @check("contract")
 def two_cores_share_no_configuration(context: CheckContext) -> None:
-    """What is set in one Core is not set in another one, and closing one leaves the other at work."""
+    """Configuration set in one Core is not set in another, and closing one leaves the other at work."""
     sample = make_sample(context, "chain")
     inputs = sample.draw(context.seed)
     with context.make_core() as other:

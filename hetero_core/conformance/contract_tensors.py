@@ -107,7 +107,7 @@ def outputs_have_the_declared_types(context: CheckContext) -> None:
 
 @check("contract")
 def results_belong_to_the_caller(context: CheckContext) -> None:
-    """What `infer` of a loaded network gives stays as it is when the network runs again, and may be written to."""
+    """Outputs of `infer` of a loaded network stay as they are when it runs again, and may be written to."""
     sample = make_sample(context, "fork")
     loaded = context.core.load_network(sample.network, context.device)
     drawn = [sample.draw(context.seed + turn) for turn in range(4)]

@@ -15,7 +15,7 @@ from hetero_core.errors import PluginError, UnsupportedNodesError
 from hetero_core.network.graph import Network, Node
 
 GENERAL_CURE = "Add a device that takes them to a HETERO list, as in 'HETERO:GPU,CPU', or give the operator as an extension."
-"""What helps where no installed device is known to take the nodes."""
+"""The advice where no installed device is known to take the nodes."""
 Refuse = Callable[[Node, Network], str | None]
 """Returns why the device cannot run a node of a transformed network, or None when it can."""
 

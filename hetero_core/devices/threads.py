@@ -19,7 +19,7 @@ REQUESTS_KEY = "PERFORMANCE_HINT_NUM_REQUESTS"
 EXCLUSIVE_KEY = "EXCLUSIVE_ASYNC_REQUESTS"
 PRIORITY_KEY = "MODEL_PRIORITY"
 THREAD_KEYS = (EXCLUSIVE_KEY, THREADS_KEY, STREAMS_KEY, HINT_KEY, REQUESTS_KEY, PRIORITY_KEY)
-"""They say how a machine is used, not what is compiled: no blob keeps them, no cached network depends on them."""
+"""Keys that say how a machine is used, not what is compiled: no blob keeps them, no cached network depends on them."""
 
 AUTO = "AUTO"
 THROUGHPUT = "THROUGHPUT"

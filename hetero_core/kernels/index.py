@@ -12,7 +12,7 @@ INDEX = """\
 activations: Celu Elu Gelu HardSigmoid HardSwish LeakyRelu Mish PRelu Relu Selu Shrink Sigmoid Softplus Softsign Swish
     ThresholdedRelu
 arithmetic: Add BitShift Div Max Mean Min Mod Mul Pow Sub Sum
-attention: Attention CausalConvWithState LinearAttention RotaryEmbedding SwiGLU
+attention: Attention CausalConvWithState RotaryEmbedding SwiGLU
 casts: BitCast Cast CastLike
 comparison: And BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Equal Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Not Or
     Where Xor
@@ -30,8 +30,8 @@ contrib_grouped_attention: com.microsoft:GroupQueryAttention com.microsoft:Spars
 contrib_images: com.microsoft:CropAndResize com.microsoft:GridSample com.microsoft:MaxpoolWithMask
     com.microsoft:WordConvEmbedding
 contrib_legacy: Affine Crop DynamicSlice ImageScaler MemcpyFromHost MemcpyToHost ParametricSoftplus Scale ScaledTanh
-contrib_linear_attention: com.microsoft:CausalConvWithState com.microsoft:GatedDeltaNet com.microsoft:LinearAttention
-    com.microsoft:LinearAttentionGate com.microsoft:VarlenCausalConvWithState
+contrib_linear_attention: LinearAttention com.microsoft:CausalConvWithState com.microsoft:GatedDeltaNet
+    com.microsoft:LinearAttention com.microsoft:LinearAttentionGate com.microsoft:VarlenCausalConvWithState
 contrib_normalization: SimplifiedLayerNormalization com.microsoft:BranchwiseRMSNorm com.microsoft:EmbedLayerNormalization
     com.microsoft:EngramGate com.microsoft:GatedAdd com.microsoft:GatedRMSNorm com.microsoft:HyperConnectionPostMix
     com.microsoft:HyperConnectionPreMix com.microsoft:QEmbedLayerNormalization com.microsoft:SkipLayerNormalization

@@ -118,7 +118,7 @@ def _empty() -> Mapping[str, Any]:
 
 @record(frozen=True, slots=True, eq=False)
 class Border:
-    """All that is said. `defaults` belong to inputs that may be left out; `replaceable` are constants that may become such inputs.
+    """Declarations about inputs and outputs. `defaults` belong to optional inputs; `replaceable` are constants that may become such inputs.
 
     `bounds` maps the name of a size to the smallest and the largest that it may have. `layouts` maps inputs and outputs to theirs.
     """

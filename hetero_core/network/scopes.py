@@ -90,27 +90,27 @@ class Scope:
         return version
 
 
-def make_unique(name: str, taken: set[str]) -> str:
+def make_unique(name: str, used_names: set[str]) -> str:
     """Returns `name`, or the first of `name_1`, `name_2`, ... that is not taken."""
-    if name not in taken:
+    if name not in used_names:
         return name
     number = 1
-    while f"{name}_{number}" in taken:
+    while f"{name}_{number}" in used_names:
         number += 1
     return f"{name}_{number}"
 
 
-def name_nodes(nodes: Sequence[tuple[str, str]], path: str, taken: set[str]) -> list[str]:
-    """Returns a unique name for each (name, op_type) and enters it in `taken`; an empty or repeated one becomes <op_type>_<index>."""
+def name_nodes(nodes: Sequence[tuple[str, str]], path: str, used_names: set[str]) -> list[str]:
+    """Returns a unique name for each (name, op_type) and enters it in `used_names`; an empty or repeated one becomes <op_type>_<index>."""
     names: list[str] = [""] * len(nodes)
     for index, (name, _) in enumerate(nodes):
-        if name and path + name not in taken:
+        if name and path + name not in used_names:
             names[index] = path + name
-            taken.add(path + name)
+            used_names.add(path + name)
     for index, (_, op_type) in enumerate(nodes):
         if not names[index]:
-            names[index] = make_unique(f"{path}{op_type}_{index}", taken)
-            taken.add(names[index])
+            names[index] = make_unique(f"{path}{op_type}_{index}", used_names)
+            used_names.add(names[index])
     return names
 
 

@@ -25,7 +25,7 @@ Kinds = frozenset[str] | None
 
 @record(frozen=True, slots=True)
 class Value:
-    """Whatever stands there; where a pattern has the name twice, both are the same value."""
+    """Matches any value; where a pattern has the name twice, both places hold the same value."""
 
     name: str
 

@@ -217,7 +217,7 @@ def _list(specs: Sequence[ValueSpec]) -> str:
 def _restore_ranks(reshaped: Network, before: Network) -> Network:
     """Returns the network with the old number of axes for values of which nothing but the element type could be inferred.
 
-    What only the model's author knew, as the result of a custom operator, still has its rank, unless Squeeze drops axes by their size.
+    A rank that only the model declares, as of the result of a custom operator, is kept, unless Squeeze drops axes by their size.
     """
     if any(node.op_type == "Squeeze" and len(node.inputs) < 2 and "axes" not in node.attributes for node in _iterate_nodes(before)):
         return reshaped

@@ -181,16 +181,9 @@ class GraphBuilder:
             return suited[-1 - int(self.random.integers(min(3, len(suited))))]
         return suited[int(self.random.integers(len(suited)))]
 
-    def pick_float(self, rank: int | None = None, *, closed: bool = False, bound: float = 1e3) -> Value:
+    def pick_float(self, *, bound: float = 1e3) -> Value:
         """Returns a value of the graph's floating-point type. Raises: NotApplicable."""
-        return self.pick(
-            lambda value: (
-                value.dtype == self.dtype
-                and (rank is None or value.rank == rank)
-                and (not closed or value.is_closed)
-                and value.bound <= bound
-            )
-        )
+        return self.pick(lambda value: value.dtype == self.dtype and value.bound <= bound)
 
     def pick_like(self, value: Value) -> Value:
         """Returns a value of the same type and shape, at times the very same. Raises: NotApplicable never."""

@@ -206,54 +206,6 @@ def swiglu(xp: Namespace, a: Array, b: Array, *, alpha: float = 1.0) -> Array:
     return narrow(wide * sigmoid_of(xp, alpha * wide) * widen(b), a.dtype)
 
 
-@kernel(
-    "LinearAttention",
-    since=(27,),
-    dtypes=FLOATS,
-    choices={"update_rule": ("linear", "gated", "delta", "gated_delta")},
-    outputs=2,
-)
-def linear_attention(
-    xp: Namespace,
-    query: Array,
-    key: Array,
-    value: Array,
-    past_state: Array | None = None,
-    decay: Array | None = None,
-    beta: Array | None = None,
-    *,
-    chunk_size: int = 64,
-    kv_num_heads: int,
-    q_num_heads: int,
-    scale: float = 0.0,
-    update_rule: str = "gated_delta",
-) -> tuple[Array, Array]:
-    """Returns scale * q^T S at each step, and the last state S, which each step decays, corrects and adds k v^T to.
-
-    Walks step by step in float32; the chunk size is a hint without effect on the result. Source: ONNX LinearAttention-27.
-    """
-    batch, steps = query.shape[:2]
-    q, k, v = (widen(_split_heads(xp, x, heads)) for x, heads in ((query, q_num_heads), (key, kv_num_heads), (value, kv_num_heads)))
-    empty = (batch, kv_num_heads, k.shape[3], v.shape[3])
-    state = xp.zeros(empty, dtype=q.dtype) if past_state is None else widen(past_state)
-    decays: Array = None if decay is None else xp.exp(widen(_split_heads(xp, decay, kv_num_heads)))
-    rates: Array = None if beta is None else xp.swapaxes(widen(beta), 1, 2)
-    factor = scale or 1 / sqrt(k.shape[3])
-    outputs = []
-    for step in range(steps):
-        if update_rule.startswith("gated"):
-            state = state * decays[:, :, step, :, None]
-        added = v[:, :, step]
-        if update_rule.endswith("delta"):
-            recalled = xp.squeeze(xp.matmul(k[:, :, step, None, :], state), axis=2)
-            added = rates[:, :, step, None] * (added - recalled)
-        state = state + k[:, :, step, :, None] * added[:, :, None, :]
-        read = _repeat_heads(xp, state, q_num_heads // kv_num_heads)
-        outputs.append(factor * xp.squeeze(xp.matmul(q[:, :, step, None, :], read), axis=2))
-    y = xp.stack(outputs, axis=1).reshape((batch, steps, -1))
-    return narrow(y, query.dtype), narrow(state, query.dtype if past_state is None else past_state.dtype)
-
-
 @kernel("CausalConvWithState", since=(27,), dtypes=FLOATS, choices={"activation": ("none", "silu", "swish")}, outputs=2)
 def causal_conv_with_state(
     xp: Namespace, x: Array, weight: Array, bias: Array | None = None, past_state: Array | None = None, *, activation: str = "none"

@@ -33,6 +33,7 @@ def step_state(state: Array, k: Array, v: Array, decay: Array | None, rate: Arra
     return state + k[..., :, None] * added[..., None, :], added
 
 
+@kernel("LinearAttention", since=(27,), dtypes=FLOATS, choices={"update_rule": _RULES}, outputs=2, without=("state_window",))
 @kernel(
     "LinearAttention",
     since=(0,),
@@ -41,7 +42,7 @@ def step_state(state: Array, k: Array, v: Array, decay: Array | None, rate: Arra
     choices={"update_rule": _RULES, "state_window": (0,)},
     outputs=2,
 )
-def microsoft_linear_attention(
+def linear_attention(
     xp: Namespace,
     query: Array,
     key: Array,
@@ -59,7 +60,8 @@ def microsoft_linear_attention(
 ) -> tuple[Array, Array]:
     """Returns scale * q^T S at each step, and the last state S.
 
-    Heads of queries may share those of keys, or the other way round. Source: ONNX Runtime, com.microsoft.LinearAttention-1.
+    Heads of queries may share those of keys, or the other way round; the chunk size is a hint without effect.
+    Source: ONNX LinearAttention-27; ONNX Runtime, com.microsoft.LinearAttention-1.
     """
     batch, steps = query.shape[:2]
     q, k, v = (

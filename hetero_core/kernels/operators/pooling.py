@@ -75,7 +75,7 @@ def _find_largest_indices(xp: Namespace, padded: Array, windows: Windows, storag
 def average_pool(xp: Namespace, x: Array, *, count_include_pad: int = 0, kernel_shape: tuple[int, ...], **geometry: Any) -> Array:
     """Returns the mean of each window over its elements, or with count_include_pad over elements and pads.
 
-    What hangs over the pads in ceil_mode never counts. Source: ONNX AveragePool-22.
+    Positions beyond the pads, which ceil_mode adds, never count. Source: ONNX AveragePool-22.
     """
     windows = lay_windows(x.shape[2:], kernel_shape, **geometry)
     total = _add_windows(xp, windows.pad(xp, widen(x), 0), windows)

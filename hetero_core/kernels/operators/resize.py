@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axes, widen
-from hetero_core.kernels.registry import ANY, FLOATS, INT64, Dtypes, kernel
+from hetero_core.kernels.registry import ANY, FLOATS, INT64, kernel
 from hetero_core.kernels.sizes import product
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType, ValueType
@@ -28,7 +28,6 @@ _CHOICES_11 = {**_CHOICES, "coordinate_transformation_mode": (*_TRANSFORMATIONS,
 _CHOICES_18 = {**_CHOICES, "antialias": (0, 1), "keep_aspect_ratio_policy": ("stretch", "not_larger", "not_smaller")}
 _CHOICES_19 = {**_CHOICES_18, "coordinate_transformation_mode": (*_TRANSFORMATIONS, "half_pixel_symmetric")}
 _SINCE_18 = ("antialias", "axes", "keep_aspect_ratio_policy")
-_RESIZE_DTYPES: tuple[Dtypes, ...] = (ANY, FLOATS, FLOATS, INT64)
 _Rows = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
@@ -96,44 +95,18 @@ def _count_scaled_image(x: Array, *, height_scale: float, width_scale: float, **
     return _count_scaled(x, (1.0, 1.0, height_scale, width_scale))
 
 
-@kernel(
-    "Resize",
-    since=(19,),
-    dtypes=_RESIZE_DTYPES,
-    host=(1, 2, 3),
-    choices=_CHOICES_19,
-    refuse=_refuse_resize,
-    count_bytes=_count_resized,
-)
-@kernel(
-    "Resize",
-    since=(18,),
-    dtypes=_RESIZE_DTYPES,
-    host=(1, 2, 3),
-    choices=_CHOICES_18,
-    refuse=_refuse_resize,
-    count_bytes=_count_resized,
-)
-@kernel(
-    "Resize",
-    since=(13,),
-    dtypes=_RESIZE_DTYPES,
-    host=(1, 2, 3),
-    choices=_CHOICES,
-    refuse=_refuse_resize,
-    count_bytes=_count_resized,
-    without=_SINCE_18,
-)
-@kernel(
-    "Resize",
-    since=(11,),
-    dtypes=_RESIZE_DTYPES,
-    host=(1, 2, 3),
-    choices=_CHOICES_11,
-    refuse=_refuse_resize,
-    count_bytes=_count_resized,
-    without=_SINCE_18,
-)
+_RESIZE: dict[str, Any] = {
+    "dtypes": (ANY, FLOATS, FLOATS, INT64),
+    "host": (1, 2, 3),
+    "refuse": _refuse_resize,
+    "count_bytes": _count_resized,
+}
+
+
+@kernel("Resize", since=(19,), choices=_CHOICES_19, **_RESIZE)
+@kernel("Resize", since=(18,), choices=_CHOICES_18, **_RESIZE)
+@kernel("Resize", since=(13,), choices=_CHOICES, without=_SINCE_18, **_RESIZE)
+@kernel("Resize", since=(11,), choices=_CHOICES_11, without=_SINCE_18, **_RESIZE)
 def resize(
     xp: Namespace,
     x: Array,
@@ -152,15 +125,8 @@ def resize(
     nearest_mode: str = "round_prefer_floor",
 ) -> Array:
     """Returns x resampled to the sizes, or by the scales. Source: ONNX Resize-19."""
-    sampling = Sampling(
-        mode,
-        coordinate_transformation_mode,
-        nearest_mode,
-        cubic_coeff_a,
-        bool(exclude_outside),
-        bool(antialias),
-        extrapolation_value,
-    )
+    exact = bool(exclude_outside), bool(antialias)
+    sampling = Sampling(mode, coordinate_transformation_mode, nearest_mode, cubic_coeff_a, *exact, extrapolation_value)
     named = tuple(range(x.ndim)) if axes is None else normalize_axes(axes, x.ndim)
     return _resample(xp, x, _lay_axes(x.shape, named, roi, scales, sizes, keep_aspect_ratio_policy), sampling)
 

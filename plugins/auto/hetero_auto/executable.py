@@ -77,7 +77,9 @@ class PoolExecutable(Executable):
             ),
             "OPTIMAL_NUMBER_OF_INFER_REQUESTS": self.pool.count_runs(),
             "REQUESTS_OF_DEVICES": dict(self.pool.served),
-            "REFERENCE_NODES": tuple(dict.fromkeys(name for one in members for name in one.loaded.get_metric("REFERENCE_NODES"))),
+            "REFERENCE_NODES": tuple(
+                dict.fromkeys(name for member in members for name in member.loaded.get_metric("REFERENCE_NODES"))
+            ),
         }
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:

@@ -84,7 +84,7 @@ class MemberSource:
 def find_shared(core: Core, entries: Sequence[ListedDevice]) -> frozenset[str]:
     """Returns the devices without a count that compute on the host's processors, where there are several: there they take turns.
 
-    What they compute side by side takes as long as one after the other, so the faster one of them is not to wait for the others.
+    Side by side they would take as long as one after the other, so the faster device should not wait for the slower ones.
     """
     on_host = [str(entry.device) for entry in entries if entry.count is None and computes_on_host(core, str(entry.device))]
     return frozenset(on_host if len(on_host) > 1 else ())

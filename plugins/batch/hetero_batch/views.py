@@ -90,8 +90,8 @@ class NodeView:
             refuse("its first input has no images, where another one has")
         return axis
 
-    def listed_axes(self, index: int, attribute: str = "axes") -> list[int] | None:
-        """Returns the axes that an input or attribute lists, from 0 on; None where it lists none that are known."""
-        listed = self.constant(index, attribute)
+    def listed_axes(self, index: int) -> list[int] | None:
+        """Returns the axes that an input or the attribute `axes` lists, from 0 on; None where it lists none that are known."""
+        listed = self.constant(index, "axes")
         rank = len(self.shape(0))
         return None if listed is None else [position % rank for position in listed]

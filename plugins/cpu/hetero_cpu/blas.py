@@ -22,19 +22,19 @@ Library = tuple[Callable[[], int], Callable[[int], object]]
 """The functions that get and set the number of threads of a BLAS."""
 
 
-def _open_library(found: Any) -> Library:
+def _open_library(controller: Any) -> Library:
     """Returns the two functions of a library that threadpoolctl has found.
 
     Those of OpenBLAS itself where it has threads of its own. threadpoolctl 3.8 lets only the first thread that asks set their number, as
     long as that thread lives, and says nothing to the others; and its way to the functions takes 1.5 us.
     """
-    if found.internal_api == "openblas" and getattr(found, "threading_layer", "") != "openmp":
+    if controller.internal_api == "openblas" and getattr(controller, "threading_layer", "") != "openmp":
         for prefix, suffix in product(("", "scipy_"), ("", "64_", "_64")):
             names = [f"{prefix}openblas_{verb}_num_threads{suffix}" for verb in ("get", "set")]
-            if all(hasattr(found.dynlib, name) for name in names):
-                get, set_ = (getattr(found.dynlib, name) for name in names)
+            if all(hasattr(controller.dynlib, name) for name in names):
+                get, set_ = (getattr(controller.dynlib, name) for name in names)
                 return get, set_
-    return found.get_num_threads, found.set_num_threads
+    return controller.get_num_threads, controller.set_num_threads
 
 
 class _Blas:

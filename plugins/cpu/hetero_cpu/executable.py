@@ -111,21 +111,21 @@ class CpuExecutable(TellingExecutable):
                 self._has_run.set()
         return self._run_frugally(inputs, context)
 
-    def _run_twice(self, found: PlanInUse, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+    def _run_twice(self, in_use: PlanInUse, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Runs with a plan that nobody has verified, and without one; where the answers differ the network goes on node by node."""
         program = drop_read_pages(self._open_program(), self._transformed.initializers)
-        verdict = self._verifier.run(inputs, context, lambda: found.run(inputs, context, self._teams), program)
+        verdict = self._verifier.run(inputs, context, lambda: in_use.run(inputs, context, self._teams), program)
         if verdict.fault:
             self._refute_all()
             self._verifier.warn(verdict.fault)
             if verdict.error is not None:
                 raise verdict.error
             return verdict.outputs
-        found.needs_check = False
-        if verdict.is_lasting and found.name:
+        in_use.needs_check = False
+        if verdict.is_lasting and in_use.name:
             from hetero_cpu.jit.verified_plans import note_verified
 
-            note_verified(found.name)
+            note_verified(in_use.name)
         if self._weights.releases:
             # Nothing is left to be verified: the plan has what it needs of the constants.
             self._program = None
@@ -184,9 +184,9 @@ class CpuExecutable(TellingExecutable):
     def find_native_plan(self) -> tuple[Signature, Plan, str] | None:
         """Returns a plan of machine code alone, with its input shapes and its name: made for the last sizes where a class has them."""
         with self._lock:
-            for signature, found in reversed(self._plans.items()):
-                if found.plan.kernels and not found.plan.foreign_count and not found.is_refuted:
-                    return signature, found.plan, found.name
+            for signature, in_use in reversed(self._plans.items()):
+                if in_use.plan.kernels and not in_use.plan.foreign_count and not in_use.is_refuted:
+                    return signature, in_use.plan, in_use.name
             last = self._last_open
         if last is None or self._verifier.has_refuted:
             return None

@@ -30,7 +30,7 @@ class Extra:
 class Group:
     """A node, its epilogue, and the value that comes out; other outputs only a node without an epilogue has.
 
-    What follows from these is found once, as planners ask for it again and again. `outputs` are the values that the group makes, absent
+    Facts derived from these fields are computed once, as planners ask for them often. `outputs` are the values that the group makes, absent
     ones as ""; `members` the nodes, in order; `reads` the values that come in.
     """
 
@@ -84,7 +84,7 @@ def _is_anchored(group: Group) -> bool:
 def _join(
     node: Node,
     groups: list[Group | None],
-    made: Mapping[str, int],
+    index_of_value: Mapping[str, int],
     graph: Graph,
     types: Mapping[str, TensorType],
     constants: Mapping[str, object],
@@ -92,7 +92,9 @@ def _join(
     if made.keys().isdisjoint(node.inputs):
         return Group(node)
     # Of a sum of two products the later one takes the addition: the other is there by then.
-    for position, value in sorted({(made[value], value) for value in node.inputs if value in made}, reverse=True):
+    for position, value in sorted(
+        {(index_of_value[value], value) for value in node.inputs if value in index_of_value}, reverse=True
+    ):
         group = groups[position]
         if group is None:
             continue

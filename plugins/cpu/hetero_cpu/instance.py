@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hetero_cpu.jit.team import Team
 
 _LITTLE_BYTES = 16384
-"""What a step may read, write and work in, in all, to be one of those between which nobody looks whether the run was cancelled."""
+"""The bytes that a step may read, write and work in together and still count as small: between small steps cancellation is not checked."""
 
 
 Binder = Callable[[Recipe, list[Array], list[Array], Array], "Sequence[Call | NativeCall]"]
@@ -125,14 +125,14 @@ class Instance:
             if profile is not None:
                 profile.add(step.node, perf_counter() - began)
 
-    def _take_out(self, made: Mapping[str, Array], presets: Sequence[Array | None] | None) -> tuple[Any, ...]:
+    def _take_out(self, own_outputs: Mapping[str, Array], presets: Sequence[Array | None] | None) -> tuple[Any, ...]:
         outputs: list[Any] = []
         for index, (value, place) in enumerate(self._outputs):
             if place is None:
                 outputs.append(own_value(self._current.passed[value], self._memory))
                 continue
-            if value in made:
-                outputs.append(made[value])
+            if value in own_outputs:
+                outputs.append(own_outputs[value])
                 continue
             preset = None if presets is None else presets[index]
             if preset is None or preset.shape != place.shape or preset.dtype != place.dtype:

@@ -18,26 +18,26 @@ _MACHINE = "Linux on an x86-64 processor with AVX2"
 VERIFY_CHOICES = (AUTO, NO, YES)
 
 
-def choose_kernels(wanted: str, device: str) -> str:
+def choose_kernels(choice: str, device: str) -> str:
     """Returns NUMPY, JIT (wait for machine code) or AUTO (NumPy serves until it is compiled), by the wish and by what is possible here.
 
     Raises: ConfigValueError for JIT where no machine code can be made.
     """
-    if wanted == NUMPY:
+    if choice == NUMPY:
         return NUMPY
     obstacle = _find_obstacle()
     if obstacle is None:
-        return wanted
-    if wanted == AUTO:
+        return choice
+    if choice == AUTO:
         return NUMPY
     raise ConfigValueError(
         f"configuration key {KERNELS_KEY} of device {device}: expected {AUTO} or {NUMPY}, got {JIT}, which needs {obstacle}"
     )
 
 
-def choose_verification(wanted: str, kernels: str) -> str:
+def choose_verification(choice: str, kernels: str) -> str:
     """Returns AUTO (plans with machine code are verified), YES (all plans) or NO, by the wish and by who computes."""
-    return NO if wanted == AUTO and kernels != AUTO else wanted
+    return NO if choice == AUTO and kernels != AUTO else choice
 
 
 def describe_machine_code() -> str:

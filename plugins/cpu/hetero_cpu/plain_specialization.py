@@ -42,7 +42,7 @@ def specialize_plainly(
             continue
         inferred = infer_plain_node(node, types, constants) or _infer(node, types, constants)
         if inferred is None or not all(
-            says_no_more(network.types[name], found) for name, found in inferred.items() if name in network.types
+            says_no_more(network.types[name], value_type) for name, value_type in inferred.items() if name in network.types
         ):
             return None
         types.update(inferred)

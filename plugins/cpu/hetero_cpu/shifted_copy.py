@@ -17,8 +17,8 @@ def clip_outputs(offset: int, stride: int, size: int, outputs: int) -> tuple[int
     return first, max(min(end, outputs), first)
 
 
-def bind_shifted_copy(target: Array, x: Array, offsets: tuple[int, int], strides: tuple[int, int], fill: float = 0.0) -> list[Call]:
-    """Returns the calls for target[o, p] = x[o * strides[0] + offsets[0], p * strides[1] + offsets[1]], `fill` outside of x.
+def bind_shifted_copy(target: Array, x: Array, offsets: tuple[int, int], strides: tuple[int, int]) -> list[Call]:
+    """Returns the calls for target[o, p] = x[o * strides[0] + offsets[0], p * strides[1] + offsets[1]], 0 outside of x.
 
     target: (rows, columns, ...), x: (height, width, ...) with equal last axes.
     """
@@ -29,9 +29,9 @@ def bind_shifted_copy(target: Array, x: Array, offsets: tuple[int, int], strides
         picked.append(slice(first, end))
         read.append(slice(start, start + (end - first - 1) * strides[axis] + 1, strides[axis]))
     rows, columns = picked
-    number: Any = np.array(fill, target.dtype)
+    zero: Any = np.array(0, target.dtype)
     if rows.start == rows.stop or columns.start == columns.stop:
-        return [partial(np.copyto, target, number)]
+        return [partial(np.copyto, target, zero)]
     calls: list[Call] = [partial(np.copyto, target[rows, columns], x[read[0], read[1]])]
     borders = (
         target[: rows.start],
@@ -39,4 +39,4 @@ def bind_shifted_copy(target: Array, x: Array, offsets: tuple[int, int], strides
         target[rows, : columns.start],
         target[rows, columns.stop :],
     )
-    return calls + [partial(np.copyto, border, number) for border in borders if border.size]
+    return calls + [partial(np.copyto, border, zero) for border in borders if border.size]

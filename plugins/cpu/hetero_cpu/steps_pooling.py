@@ -130,7 +130,7 @@ def _bind_pass(target: Array, x: Array, windows: Windows, axis: int, join: Calla
             partial(target.fill, neutral) if target.flags.c_contiguous else partial(np.copyto, target, np.float32(neutral))
         )
         rest = []
-    return calls + [partial(join, target[outputs], x[taken], out=target[outputs]) for outputs, taken in (*rest, *partly)]
+    return calls + [partial(join, target[outputs], x[pixels], out=target[outputs]) for outputs, pixels in (*rest, *partly)]
 
 
 @step("GlobalAveragePool")

@@ -2,13 +2,13 @@
 
 y = A^T [(B^T d B) * (G g G^T)] A for each tile d of 6x6 pixels. With tiles side by side as columns, B^T d B is one GEMM with the
 Kronecker product of B^T with itself (36x36), and so is the way back (16x36). Source: Lavin & Gray 2015, Fast algorithms for convolutional
-neural networks; the matrices by Toom and Cook's construction over the points below.
+neural networks; the matrices are those of `winograd`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -16,10 +16,8 @@ from numpy.lib.stride_tricks import as_strided
 from hetero_cpu.convolution import Convolution, Parts
 from hetero_cpu.recipe import Array, Call, Recipe
 from hetero_cpu.shifted_copy import bind_shifted_copy
-from hetero_cpu.winograd import transform_kernels
+from hetero_cpu.winograd import build_matrices, transform_kernels
 
-# Of the points that were tried these lose the fewest digits: 1.3 to 4.4e-6 of the largest result for one layer.
-_POINTS = (0.0, 0.75, -0.75, 1.5, -1.5)
 _TILE = 4
 _WINDOW = 6
 # Measured with one thread: from 14x14 pixels and 16 channels on it takes 0.5 to 0.8 of the time of the direct way.
@@ -43,24 +41,9 @@ def wants_winograd(convolution: Convolution) -> bool:
     return is_3x3 and is_large and convolution.channels >= _FEWEST_CHANNELS and convolution.outputs >= _FEWEST_OUTPUTS
 
 
-@cache
-def build_matrices() -> tuple[Array, Array, Array]:
-    """Returns A^T (4, 6), G (6, 3) and B^T (6, 6) in float64."""
-
-    def powers(count: int) -> Array:
-        matrix = np.array([[point**power for power in range(count)] for point in _POINTS] + [[0.0] * count])
-        matrix[-1, -1] = 1
-        return matrix
-
-    scales = [1 / np.prod([point - other for other in _POINTS if other != point]) for point in _POINTS]
-    scale = np.array([*scales, 1.0])[:, None]
-    back, kernel, forth = powers(_TILE).T, powers(3), np.linalg.inv(powers(_WINDOW)).T
-    return back, kernel * scale, forth / scale
-
-
 def _pack(w: Array) -> Array:
     """Returns (36, channels, outputs): the transformed kernels, computed in float64."""
-    _, kernel, _ = build_matrices()
+    _, kernel, _ = build_matrices(_TILE)
     outputs, channels = w.shape[:2]
     packed = np.empty((_WINDOW**2, channels, outputs), np.float32)
     transform_kernels(w, kernel, packed)
@@ -70,7 +53,7 @@ def _pack(w: Array) -> Array:
 def plan_winograd(convolution: Convolution) -> Recipe:
     """Returns the recipe: strips of tile rows, so that the transformed tiles stay near the caches."""
     weight = convolution.pack(("winograd",), _pack)
-    back, _, forth = (np.kron(matrix, matrix).astype(np.float32) for matrix in build_matrices())
+    back, _, forth = (np.kron(matrix, matrix).astype(np.float32) for matrix in build_matrices(_TILE))
     windows, channels, outputs = convolution.windows, convolution.channels, convolution.outputs
     down, right = (-(-size // _TILE) for size in windows.outputs)
     rows = min(max(_STRIP_BYTES // (4 * 36 * right * max(channels, outputs)), 1), down)

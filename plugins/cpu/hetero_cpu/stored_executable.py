@@ -138,7 +138,7 @@ class StoredExecutable(Executable):
         return list_steps(self._stored.plan, {})
 
     def metrics(self) -> Mapping[str, Any]:
-        """Those of a network that was loaded; once it is loaded after all, with what that holds added."""
+        """Returns the metrics of a loaded network; those of the plan in memory are added once it is loaded after all."""
         plan, sections = self._stored.plan, self.payload.sections
 
         def add(name: str, own: int) -> int:

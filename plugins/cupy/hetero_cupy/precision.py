@@ -40,7 +40,7 @@ NEUTRAL = frozenset(
         *("Sqrt", "Squeeze", "Sub", "Sum", "SwiGLU", "Swish", "Tanh", "Tile", "Transpose", "Unsqueeze", "Where"),
     )
 )
-"""They make 16 bits where every float that they read is small, or is a constant that 16 bits can hold, as a table of embeddings."""
+"""Operators whose results have 16 bits where every float that they read is small, or a constant that 16 bits hold, as embeddings."""
 
 _CAST_OPSET = 13
 """The first opset whose Cast knows bfloat16."""

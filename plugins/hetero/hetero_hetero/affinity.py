@@ -29,7 +29,7 @@ from hetero_hetero.units import find_quantized_units, find_shape_nodes
 
 @dataclass(frozen=True)
 class SplitTask:
-    """What is to be split and how. `configs` maps the devices, in order of priority, to their configuration.
+    """A network to split, its devices and their options. `configs` maps the devices, in order of priority, to their configuration.
 
     `itself` is the device string of this HETERO, which runs branches that no device takes whole, with `own_config`. `unavailable` maps
     the devices of the list that cannot work here, and that the user allows to pass over, to the reason. With `keeps_units` quantized
@@ -240,7 +240,7 @@ def trace_assignment(task: SplitTask, assignment: Assignment) -> str:
 
 
 _Selection = tuple[dict[int, tuple[int, ...]], dict[int, str], tuple[str, ...]]
-"""What subgraphs are selected from: the predecessors and the device of each node, and the devices in order of priority."""
+"""The input of subgraph selection: the predecessors and the device of each node, and the devices in order of priority."""
 
 
 def _describe_selection(task: SplitTask, assignment: Assignment) -> tuple[list[str], dict[int, tuple[int, ...]], _Selection]:

@@ -1,4 +1,4 @@
-"""What the parts of a split hold in memory after loading, as far as their devices tell it."""
+"""The memory that the parts of a split hold after loading, as far as their devices report it."""
 
 from __future__ import annotations
 

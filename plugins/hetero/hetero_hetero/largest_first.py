@@ -22,7 +22,7 @@ CREDIT_PER_NODE = 4
 """How many members candidates may count together, per free node, before a round makes do with those that it has."""
 
 LEAST_CREDIT = 4096
-"""What is added to it, for graphs of some hundred nodes, where all roots are cheap."""
+"""The least total of that count, for graphs of some hundred nodes, where all roots are cheap."""
 
 EVERY_ROOT_UP_TO = 64
 """Up to this many nodes of a device, in a part of the graph without edges to the rest, every root is tried in every round."""

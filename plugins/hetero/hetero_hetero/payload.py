@@ -119,10 +119,9 @@ def _plan_to_json(plan: Plan) -> dict[str, Any]:
         "pins": dict(plan.pins),
         "stages": [[stage.device, stage.nodes, stage.inputs, stage.outputs] for stage in plan.stages],
         "boundaries": [
-            [one.value, type_to_json(one.type), one.nbytes, one.producer, one.consumers, one.maker, one.readers]
-            for one in plan.boundaries
+            [v.value, type_to_json(v.type), v.nbytes, v.producer, v.consumers, v.maker, v.readers] for v in plan.boundaries
         ],
-        "conflicts": [[one.node, one.subgraph, one.path] for one in plan.conflicts],
+        "conflicts": [[conflict.node, conflict.subgraph, conflict.path] for conflict in plan.conflicts],
         "unexplained": plan.unexplained,
     }
 

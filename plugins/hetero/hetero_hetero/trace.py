@@ -33,7 +33,7 @@ _TEXT_OF_CONDITION = {
 
 @dataclass(frozen=True)
 class WalkStep:
-    """What was done with one node, and the state after it: nodes in topological order, and `through`, what the condition names."""
+    """One decision about a node and the state after it: nodes in topological order, and in `through` the nodes that the condition names."""
 
     kind: Kind
     node: int

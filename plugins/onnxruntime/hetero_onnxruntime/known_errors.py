@@ -41,11 +41,11 @@ def _check_attention(node: Node, graph: Graph) -> str | None:
     return None
 
 
-def _find_size(found: object, axis: int) -> object:
+def _find_size(value_type: object, axis: int) -> object:
     """Returns the size or the name of an axis, None where nothing is known of it."""
-    if not isinstance(found, TensorType) or found.shape is None or len(found.shape) < -axis:
+    if not isinstance(value_type, TensorType) or value_type.shape is None or len(value_type.shape) < -axis:
         return None
-    return found.shape[axis]
+    return value_type.shape[axis]
 
 
 def _check_cast(node: Node, graph: Graph) -> str | None:
@@ -84,11 +84,11 @@ def _check_reduce_max(node: Node, graph: Graph) -> str | None:
     )
 
 
-def _may_be_empty(found: object) -> bool:
+def _may_be_empty(value_type: object) -> bool:
     return (
-        not isinstance(found, TensorType)
-        or found.shape is None
-        or any(size == 0 or not isinstance(size, int) for size in found.shape)
+        not isinstance(value_type, TensorType)
+        or value_type.shape is None
+        or any(size == 0 or not isinstance(size, int) for size in value_type.shape)
     )
 
 

@@ -151,14 +151,16 @@ def _open_sizes(network: Network) -> Network:
     specs = [tuple(replace(spec, type=_open_type(spec.type)) for spec in side) for side in (network.inputs, network.outputs)]
     if specs[0] == network.inputs:
         return network
-    types = {name: found if name in network.initializers else _open_type(found) for name, found in network.types.items()}
+    types = {
+        name: value_type if name in network.initializers else _open_type(value_type) for name, value_type in network.types.items()
+    }
     return replace(network, inputs=specs[0], outputs=specs[1], types=MappingProxyType(types))
 
 
-def _open_type(found: ValueType) -> ValueType:
-    if not isinstance(found, TensorType) or found.shape is None:
-        return found
-    return replace(found, shape=(None,) * len(found.shape))
+def _open_type(value_type: ValueType) -> ValueType:
+    if not isinstance(value_type, TensorType) or value_type.shape is None:
+        return value_type
+    return replace(value_type, shape=(None,) * len(value_type.shape))
 
 
 def _list_wrong_moves(network: Network) -> list[str]:

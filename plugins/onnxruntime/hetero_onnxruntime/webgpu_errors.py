@@ -64,7 +64,7 @@ _EFFECTS = {
     "NGramHashMapping": _WRONG,
     "QMoE": _FAILS,
 }
-"""What happens with some drawn cases of operators of com.microsoft."""
+"""The outcome of some drawn cases of operators of com.microsoft."""
 
 _LOGARITHM = "WebGPU's provider has -88 for the logarithm of 0"
 

@@ -1,4 +1,4 @@
-"""What has no elements: products over an axis of length 0, at which the engine fails or returns what it has not written; constants.
+"""Values without elements: constants, and products over an axis of length 0: the engine fails there or returns unwritten memory.
 
 OpenVINO 2026.4, where a bias is added to the product. Lengths that are known are refused by the query; of open ones the inputs say in
 each run how long they are.

@@ -64,6 +64,6 @@ def _find_source(port: Any) -> Port:
     return source.get_node().get_friendly_name(), source.get_index()
 
 
-def _name_value(writes: tuple[str, ...], port: Port, taken: Iterable[str]) -> str:
+def _name_value(writes: tuple[str, ...], port: Port, used_names: Iterable[str]) -> str:
     value = writes[port[1]] if port[1] < len(writes) else ""
-    return value if value and value not in taken else f"{port[0]}:{port[1]}"
+    return value if value and value not in used_names else f"{port[0]}:{port[1]}"

@@ -22,7 +22,7 @@ _PARTING = frozenset({"Slice", "Split"})
 def part_channels_by_gather(opset: Any, concat: Any) -> None:
     """Lets the convolutions that a Concat reads take their parts by Gathers, of which the engine makes no groups.
 
-    What has no inputs of its own, a constant or an input of the model, stops the engine beside a convolution.
+    A constant or an input of the model beside a convolution keeps the engine from making a group.
     """
     readers = [_pass_identities(each).get_node() for each in concat.input_values()]
     convolutions = {each.get_friendly_name(): each for each in readers if each.get_type_name() == "Convolution"}

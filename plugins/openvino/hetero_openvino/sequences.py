@@ -37,8 +37,8 @@ def find_shared_turn(node: Node, graph: Graph) -> str | None:
                 waiting.append(reader.outputs[0])
                 continue
             is_turned_again = reader.op_type in RECURRENT and not reader.domain and reader.inputs[0] == value
-            given = _compose(orders[value], _TURN) if is_turned_again else orders[value]
-            if reader is not node and given == turned:
+            order = _compose(orders[value], _TURN) if is_turned_again else orders[value]
+            if reader is not node and order == turned:
                 return _REASON.format(f"'{reader.name}' ({reader.op_type}) reads")
     return None
 

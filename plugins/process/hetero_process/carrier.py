@@ -1,4 +1,4 @@
-"""What the mirror talks to: one child after the other, each started when it is needed; and the arrays of a request in shared memory."""
+"""The mirror's partner: one child process at a time, started when it is needed; and the arrays of a request in shared memory."""
 
 from __future__ import annotations
 

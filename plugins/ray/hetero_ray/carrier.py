@@ -1,4 +1,4 @@
-"""What the mirror talks to: one actor after the other; and the arrays of a request, of which only references pass."""
+"""The mirror's partner: one actor at a time; the arrays of a request are passed by reference."""
 
 from __future__ import annotations
 

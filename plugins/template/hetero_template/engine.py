@@ -43,7 +43,7 @@ WRONG: Mapping[str, Check] = {
     "Scan": refuse("the evaluator loses the type of a state"),
     "Softmax": refuse_before(13, "the evaluator takes the last axis"),
 }
-"""What the engine is known to compute wrongly: a check for each operator, asked within bodies, too. The kit finds what belongs here."""
+"""The known errors of the engine: a check for each operator, asked within bodies, too. The kit finds the entries."""
 
 
 class TemplateDevice(EngineDevice):

@@ -36,7 +36,7 @@ PASSES = (
     fuse_hard_swish,
     fuse_swish,
 )
-"""What was written out becomes one function; nodes that the device takes become nodes that it takes."""
+"""Passes that join an expression of several nodes to one function; nodes that the device takes stay nodes that it takes."""
 
 
 class TorchDevice(DeviceHooks):

@@ -1,4 +1,4 @@
-"""What a run of known input shapes computes: the steps that are left once all that follows from shapes and constants is computed.
+"""The steps of a run with known input shapes, without all that follows from shapes and constants.
 
 Arithmetic on shapes and functions of constants give the same values in every run of one signature, so the first run keeps them. What
 depends on the elements of inputs, and the shapes that follow from such elements, is computed in each run.

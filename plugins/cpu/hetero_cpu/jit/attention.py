@@ -34,7 +34,7 @@ CACHE_PARAMETERS = tuple(
     for source in ("past", "new")
     for end in ("", "_batch", "_head", "_step", "_rows", "_row_bytes")
 )
-"""What follows where a head's keys and values are made of past and new ones first; each as rows, of which one piece is a single one."""
+"""Further fields where a head's keys and values are first joined from past and new ones, as rows; a single piece needs no joining."""
 """Addresses, strides in bytes and counts; `scale`: its bits; `size` of a query, `value_size` of a value; a unit is a block of
 queries of one head; `scores`, `masks`, `edges` and `near` are where these begin in the working memory of a worker."""
 

@@ -116,7 +116,7 @@ class BackgroundCompiler:
 
 
 BACKGROUND = BackgroundCompiler()
-"""The one of this process."""
+"""The process-wide compiler; its thread starts with the first order."""
 
 atexit.register(BACKGROUND.close)
 if hasattr(os, "register_at_fork"):

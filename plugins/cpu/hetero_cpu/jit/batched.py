@@ -51,7 +51,7 @@ class BatchedShape:
 
 def choose_batched_tile(rows: int, columns: int, width: int) -> tuple[int, int, int, bool]:
     """Returns rows of a tile, vectors of a block and of the last one, and whether that has a vector that is not full."""
-    fewest, counts, most = next(found for found in _TILES[width] if rows >= found[0])
+    fewest, counts, most = next(tile for tile in _TILES[width] if rows >= tile[0])
     # The last tile of rows overlaps the one before it.
     if is_open(rows):
         tile = next(count for count in (counts[0], fewest) if rows >= count)

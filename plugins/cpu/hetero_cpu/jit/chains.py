@@ -110,7 +110,7 @@ class ExpressionReader:
 
 @record(frozen=False, slots=True, eq=False)
 class _Chain:
-    """What may become a part of a group: nodes in order, the values that come in and those that come out.
+    """A candidate for a part of a group: nodes in order, the values that they read and those that they make for others.
 
     A chain that grows takes over the list of nodes of the chain before it, so that joining costs the same for each node.
     """

@@ -103,9 +103,9 @@ class Code:
     def spread(self, scalar: Floats) -> Floats:
         """Returns a vector of one element, many times."""
         kind = ir.VectorType(ir.FLOAT, self.width)
-        one = self.builder.insert_element(ir.Constant(kind, ir.Undefined), scalar.value, ir.Constant(ir.I32, 0))
+        first_lane = self.builder.insert_element(ir.Constant(kind, ir.Undefined), scalar.value, ir.Constant(ir.I32, 0))
         zeros = ir.Constant(ir.VectorType(ir.I32, self.width), [0] * self.width)
-        return Floats(self, self.builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), zeros))
+        return Floats(self, self.builder.shuffle_vector(first_lane, ir.Constant(kind, ir.Undefined), zeros))
 
     def hide(self, value: Number) -> Number:
         """Returns the same number in a register of its own: LLVM does not know how it was made, and so does not make it again."""
@@ -172,9 +172,9 @@ class Code:
     def mask_first(self, count: Number | int) -> Mask:
         """Returns a mask that holds for the first `count` elements, all of them where there are more."""
         kind = ir.VectorType(ir.I64, self.width)
-        one = self.builder.insert_element(ir.Constant(kind, ir.Undefined), self.number(count).value, ir.Constant(ir.I32, 0))
+        first_lane = self.builder.insert_element(ir.Constant(kind, ir.Undefined), self.number(count).value, ir.Constant(ir.I32, 0))
         zeros = ir.Constant(ir.VectorType(ir.I32, self.width), [0] * self.width)
-        limit = self.builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), zeros)
+        limit = self.builder.shuffle_vector(first_lane, ir.Constant(kind, ir.Undefined), zeros)
         return Mask(self, self.builder.icmp_signed("<", ir.Constant(kind, list(range(self.width))), limit))
 
     def mask_between(self, first: Number | int, end: Number | int) -> Mask:

@@ -38,10 +38,10 @@ def _emit(name: str, width: int, groups: int) -> Code:
 
             def move(channel: Number, count: Number | int, mask: Mask | None) -> None:
                 read = [code.load(x + channel * FLOAT_BYTES + p["x_group"] * group, mask=mask) for group in range(groups)]
-                for v, made in enumerate(_interleave(read)):
+                for v, vector in enumerate(_interleave(read)):
                     place = y + channel * (groups * FLOAT_BYTES)
                     guard = None if mask is None else code.mask_first(count * groups - v * width)
-                    code.store(place, made, v * width * FLOAT_BYTES, mask=guard)
+                    code.store(place, vector, v * width * FLOAT_BYTES, mask=guard)
 
             with code.loop(0, full, width) as channel:
                 move(channel, width, None)
@@ -63,11 +63,11 @@ def _interleave(vectors: list[Floats]) -> list[Floats]:
     width = vectors[0].width
     interleaved = []
     for v in range(count):
-        found = vectors[0]
+        mixed = vectors[0]
         for index, vector in enumerate(vectors):
             lanes = [divmod(v * width + e, count) for e in range(width)]
-            found = found.shuffle(vector, [width + k if g == index else (k if index == 0 else e) for e, (k, g) in enumerate(lanes)])
-        interleaved.append(found)
+            mixed = mixed.shuffle(vector, [width + k if g == index else (k if index == 0 else e) for e, (k, g) in enumerate(lanes)])
+        interleaved.append(mixed)
     return interleaved
 
 

@@ -95,7 +95,7 @@ def _emit_softmax(name: str, width: int, *, is_logarithm: bool) -> Code:
 
 @record(frozen=True, slots=True)
 class Moments:
-    """What of a normalization is compiled in: whether the mean is taken away, and how scale and shift lie ("v", "r", "" for none)."""
+    """The compiled-in part of a normalization: whether the mean is subtracted, and how scale and shift lie ("v", "r", "" for none)."""
 
     has_mean: bool
     scale: str

@@ -25,12 +25,12 @@ PARAMETERS = (
 """Numbers of a row, in order: addresses; strides in bytes from image to image, row to row, pixel to pixel; counts.
 `rows` of one image; `tiles` of one row, of which the first `long_tiles` have the full size; `last`: elements of the last vector."""
 PIECE_PARAMETERS = ("pieces", "last_depth", "zeros")
-"""What follows where sums are made in pieces: their number; `depth` is that of one, `last_depth` of the last; zeros for one block."""
+"""Further fields where sums are made in pieces: the number of pieces, `depth` of each and `last_depth` of the last; zeros for one block."""
 
 
 @record(frozen=True, slots=True)
 class ProductShape:
-    """What of a product is compiled in: pixels of a tile, whether some tiles are one shorter, vectors of a block and of the last one."""
+    """The compiled-in part of a product: pixels of a tile, whether some tiles are one shorter, vectors of a block and of the last one."""
 
     pixels: int
     has_short_tiles: bool

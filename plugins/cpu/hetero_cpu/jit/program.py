@@ -35,7 +35,7 @@ class NativeProgram:
             begin += numbers.itemsize * len(call.numbers)
         self._calls = len(calls)
         self.numbers = numbers
-        """Those of all calls, one after the other: a change counts from the next run on."""
+        """The numbers of all calls, one after the other: a change counts from the next run on."""
         self._rows = table
         self._keep = (table, *(array for call in calls for array in call.keep))
         self._table = address_of(table)

@@ -32,7 +32,7 @@ def emit_erf(code: Code, x: Floats) -> Floats:
 
 def _emit_quotient(code: Code, x: Floats, upper: tuple[float, ...], lower: tuple[float, ...], *, edge: float) -> Floats:
     square = x * x
-    one = code.constant(1.0, x.width)
+    unit = code.constant(1.0, x.width)
     quotient = x * emit_polynomial(code, square, upper) / emit_polynomial(code, square, lower)
-    quotient = (x > edge).choose(one, quotient.at_most(1.0))
-    return (x < -edge).choose(-one, quotient.at_least(-1.0))
+    quotient = (x > edge).choose(unit, quotient.at_most(1.0))
+    return (x < -edge).choose(-unit, quotient.at_least(-1.0))

@@ -89,13 +89,13 @@ def merge_axes(arrays: Sequence[Array]) -> tuple[list[int], list[tuple[int, ...]
     sizes: list[int] = []
     strides: list[tuple[int, ...]] = []
     for axis in sorted((axis for axis in range(y.ndim) if y.shape[axis] > 1), key=lambda axis: (-y.strides[axis], axis)):
-        size, found = y.shape[axis], tuple(array.strides[axis] for array in arrays)
-        if sizes and all(outer == inner * size for outer, inner in zip(strides[-1], found, strict=True)):
+        size, axis_strides = y.shape[axis], tuple(array.strides[axis] for array in arrays)
+        if sizes and all(outer == inner * size for outer, inner in zip(strides[-1], axis_strides, strict=True)):
             sizes[-1] *= size
-            strides[-1] = found
+            strides[-1] = axis_strides
         else:
             sizes.append(size)
-            strides.append(found)
+            strides.append(axis_strides)
     return sizes, strides
 
 

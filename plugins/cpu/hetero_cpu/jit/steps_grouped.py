@@ -109,10 +109,10 @@ def _pack_groups(weight: Array, group: int, tiling: Tiling) -> Array:
     return packed
 
 
-def _pad_groups(bias: Array | None, group: int, made: int, size: int) -> Array:
+def _pad_groups(bias: Array | None, group: int, outputs: int, size: int) -> Array:
     """Returns the bias of each group with zeros up to `size`."""
     padded = allocate_floats(group * size)
     padded[...] = 0
     if bias is not None:
-        padded.reshape(group, size)[:, :made] = bias.reshape(group, made)
+        padded.reshape(group, size)[:, :outputs] = bias.reshape(group, outputs)
     return padded

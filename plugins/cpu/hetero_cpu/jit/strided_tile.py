@@ -19,7 +19,7 @@ _UNROLLED = 4
 
 @record(frozen=True, slots=True)
 class StridedTile:
-    """What of a tile is fixed when it is compiled. A masked one reads and writes, of its last vector, only the elements that there are."""
+    """The part of a tile that is fixed when it is compiled. A masked tile reads and writes only existing elements of its last vector."""
 
     pixels: int
     vectors: int
@@ -27,9 +27,9 @@ class StridedTile:
     """Whether the m of one k lie side by side in x."""
     is_masked: bool = False
     start: str = ""
-    """What the sums begin with: nothing, one "number" for each m, or as many as there are in the result, in "vectors"."""
+    """The initial value of the sums: nothing, one "number" for each m, or as many as there are in the result, in "vectors"."""
     finish: str = ""
-    """What is done at the end: nothing, a "factor" for each m, or the largest result of each n is kept as "maximum"."""
+    """The operation at the end: nothing, a "factor" for each m, or the largest result of each n is kept as "maximum"."""
     activations: tuple[Activation, ...] = ()
 
     @property

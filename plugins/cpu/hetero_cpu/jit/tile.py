@@ -22,7 +22,7 @@ _STREAM_BYTES, _STREAM_BYTES_OF_ONE_PIXEL = 4096, 512
 
 @record(frozen=True, slots=True)
 class Tile:
-    """What of a tile is fixed when it is compiled. A masked one writes, of its last vector, only the elements that there are."""
+    """The part of a tile that is fixed when it is compiled. A masked tile writes only the existing elements of its last vector."""
 
     pixels: int
     vectors: int

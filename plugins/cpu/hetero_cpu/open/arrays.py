@@ -78,7 +78,7 @@ class OpenArray:
 
     @property
     def base(self) -> None:
-        """Nothing: it has no memory."""
+        """Returns None: an array without memory is no view of another one."""
         return None
 
     def __len__(self) -> int:

@@ -19,9 +19,9 @@ LARGEST_NUMBER = 1 << 52
 class Evaluator:
     """Evaluates lists of terms. `derive(values of sizes)` makes the products of atoms; `Table.evaluate` what is linear in them."""
 
-    def __init__(self, scope: Scope, sizes: Sequence[int], wanted: Iterable[Terms]) -> None:
+    def __init__(self, scope: Scope, sizes: Sequence[int], expressions: Iterable[Terms]) -> None:
         """`sizes`: the atoms whose values are given. Addresses are no part of it."""
-        products = {product for terms in wanted for product in terms if product}
+        products = {product for terms in expressions for product in terms if product}
         self.products: tuple[Product, ...] = tuple(sorted(product for product in products if not _is_base(scope, product)))
         self._index = {product: row for row, product in enumerate(self.products)}
         self._derive = _write_function(scope, sizes, self.products)
@@ -37,11 +37,11 @@ class Evaluator:
             return None
         return np.array(values, np.float64)
 
-    def tabulate(self, wanted: Sequence[Terms]) -> Table:
+    def tabulate(self, expressions: Sequence[Terms]) -> Table:
         """Returns the table of numbers that are linear in the products."""
-        matrix = np.zeros((len(wanted), len(self.products)))
-        constants = np.zeros(len(wanted))
-        for row, terms in enumerate(wanted):
+        matrix = np.zeros((len(expressions), len(self.products)))
+        constants = np.zeros(len(expressions))
+        for row, terms in enumerate(expressions):
             for product, factor in terms.items():
                 if not product:
                     constants[row] = factor

@@ -179,11 +179,11 @@ class OpenInstance:
         del memories[:-_MOST_KEPT]
         return array.reshape(shape), address
 
-    def _take_out(self, made: dict[str, Array], presets: Sequence[Array | None] | None) -> tuple[Any, ...]:
+    def _take_out(self, own_outputs: dict[str, Array], presets: Sequence[Array | None] | None) -> tuple[Any, ...]:
         outputs: list[Any] = []
         for index, value in enumerate(self._plan.plan.outputs):
             preset = None if presets is None else presets[index]
-            place = made.get(value) if value in self._plan.plan.outside.outputs else self._arrays.get(value)
+            place = own_outputs.get(value) if value in self._plan.plan.outside.outputs else self._arrays.get(value)
             if place is None:
                 outputs.append(own_value(self._current.passed[value], self._memory))
             elif preset is not None and preset.shape == place.shape and preset.dtype == place.dtype:

@@ -35,13 +35,13 @@ class OpenNetwork:
 class LateConstant(Initializer):
     """A constant that follows from the sizes of the inputs. Whoever looks at its elements pins them."""
 
-    __slots__ = ("elements", "example", "found", "is_finite")
+    __slots__ = ("elements", "example", "is_finite", "open_shapes")
 
     def __init__(
-        self, example: Initializer, shape: Shape, elements: Elements | None, found: OpenShapes, *, is_finite: bool
+        self, example: Initializer, shape: Shape, elements: Elements | None, open_shapes: OpenShapes, *, is_finite: bool
     ) -> None:
         super().__init__(example.dtype, shape, lambda: example.array)
-        self.example, self.elements, self.found, self.is_finite = example, elements, found, is_finite
+        self.example, self.elements, self.open_shapes, self.is_finite = example, elements, open_shapes, is_finite
 
     @property
     def array(self) -> Any:
@@ -56,7 +56,7 @@ class LateConstant(Initializer):
 
     def pin(self) -> None:
         """Has all sizes of the class those of the example."""
-        for shape in self.found.shapes.values():
+        for shape in self.open_shapes.shapes.values():
             for size in shape:
                 int(size)
 
@@ -129,17 +129,17 @@ def _open_type(known: Any, shape: Shape | None) -> Any:
     return TensorType(known.dtype, shape)
 
 
-def _find_constant(name: str, initializer: Initializer, network: Network, found: OpenShapes) -> Initializer:
+def _find_constant(name: str, initializer: Initializer, network: Network, open_shapes: OpenShapes) -> Initializer:
     """Returns a constant of the example, a late one where it follows from sizes."""
-    if name in network.initializers or name not in found.derived or name in found.fixed:
+    if name in network.initializers or name not in open_shapes.derived or name in open_shapes.fixed:
         return initializer
-    elements = found.elements.get(name)
-    shape = found.shapes.get(name)
+    elements = open_shapes.elements.get(name)
+    shape = open_shapes.shapes.get(name)
     if shape is None:
         raise NotOpenError(f"constant '{name}' has a shape that nobody knows")
     if elements is not None and not any(is_open(number) for number in elements.reshape(-1)):
         return initializer
-    return LateConstant(initializer, shape, elements, found, is_finite=name in found.finite)
+    return LateConstant(initializer, shape, elements, open_shapes, is_finite=name in open_shapes.finite)
 
 
 def expose_late(network: Network) -> tuple[Network, tuple[str, ...]]:
@@ -154,22 +154,22 @@ def expose_late(network: Network) -> tuple[Network, tuple[str, ...]]:
     return exposed, late
 
 
-def compile_late(names: Sequence[str], found: OpenShapes) -> tuple[Program | None, tuple[str, ...]]:
+def compile_late(names: Sequence[str], open_shapes: OpenShapes) -> tuple[Program | None, tuple[str, ...]]:
     """Returns what computes late constants, and the values whose elements it reads, which are symbols."""
     needed, nodes = set(names), []
-    for node in reversed(found.network.nodes):
-        if needed.isdisjoint(node.writes) or set(node.writes) <= set(found.elements):
+    for node in reversed(open_shapes.network.nodes):
+        if needed.isdisjoint(node.writes) or set(node.writes) <= set(open_shapes.elements):
             continue
         nodes.append(node)
         needed.update(node.reads)
-    reads = sorted(value for value in needed if value in found.elements)
+    reads = sorted(value for value in needed if value in open_shapes.elements)
     if not nodes:
         return None, tuple(reads)
     if any(node.op_type in ("Shape", "Size") for node in nodes):
         raise NotOpenError("a shape of unknown elements")
-    types = found.network.types
-    inputs = tuple(ValueSpec(name, TensorType("int64", tuple(found.elements[name].shape))) for name in reads)
-    computed = tuple(name for name in names if name not in found.elements)
+    types = open_shapes.network.types
+    inputs = tuple(ValueSpec(name, TensorType("int64", tuple(open_shapes.elements[name].shape))) for name in reads)
+    computed = tuple(name for name in names if name not in open_shapes.elements)
     outputs = tuple(ValueSpec(name, types.get(name, TensorType(None, None))) for name in computed)
-    constants = {name: found.network.initializers[name] for name in needed if name in found.network.initializers}
+    constants = {name: open_shapes.network.initializers[name] for name in needed if name in open_shapes.network.initializers}
     return compile_program(Graph("late", inputs, outputs, tuple(reversed(nodes)), constants, {})), tuple(reads)

@@ -52,20 +52,20 @@ class Values(Protocol):
 Rule = Callable[[Node, Values], Sequence[Shape]]
 
 
-def infer_shapes(node: Node, found: Values) -> Sequence[Shape]:
+def infer_shapes(node: Node, values: Values) -> Sequence[Shape]:
     """Returns the shapes of the results of a node. Raises: UnknownError; ValueError and the like for what contradicts itself."""
     if node.op_type in _LIKE_FIRST:
         if len(node.writes) > 1 and any(node.outputs[1:]):
             raise UnknownError(node.op_type)
-        return [found.find_shape(node.inputs[0])]
+        return [values.find_shape(node.inputs[0])]
     if node.op_type in _BROADCASTS:
-        return [broadcast_sizes(*(found.find_shape(value) for value in node.inputs))]
+        return [broadcast_sizes(*(values.find_shape(value) for value in node.inputs))]
     if node.op_type in _REDUCTIONS:
-        return [_reduce(node, found)]
+        return [_reduce(node, values)]
     rule = _RULES.get(node.op_type)
     if rule is None:
         raise UnknownError(node.op_type)
-    return rule(node, found)
+    return rule(node, values)
 
 
 def broadcast_sizes(*shapes: Shape) -> Shape:
@@ -84,29 +84,29 @@ def broadcast_sizes(*shapes: Shape) -> Shape:
     return tuple(reversed(result))
 
 
-def _read_numbers(node: Node, found: Values, position: int, name: str = "") -> list[Any] | None:
+def _read_numbers(node: Node, values: Values, position: int, name: str = "") -> list[Any] | None:
     """Returns integers that are an input or an attribute; None where they are absent."""
     if name and name in node.attributes:
         return list(node.attributes[name])
     if position >= len(node.inputs) or not node.inputs[position]:
         return None
-    elements = found.read(node.inputs[position])
+    elements = values.read(node.inputs[position])
     if elements is None:
         raise UnknownError(node.op_type)
     return list(elements.reshape(-1).tolist())
 
 
-def read_axis(node: Node, rank: int, default: int = 0) -> int:
+def read_axis(node: Node, rank: int) -> int:
     """Returns the axis that a node names, from 0 on."""
-    axis = int(node.attributes.get("axis", default))
+    axis = int(node.attributes.get("axis", 0))
     if not -rank <= axis < max(rank, 1):
         raise UnknownError(node.op_type)
     return axis % max(rank, 1)
 
 
-def _reduce(node: Node, found: Values) -> Shape:
-    shape = found.find_shape(node.inputs[0])
-    axes = _read_numbers(node, found, 1, "axes")
+def _reduce(node: Node, values: Values) -> Shape:
+    shape = values.find_shape(node.inputs[0])
+    axes = _read_numbers(node, values, 1, "axes")
     if not axes:
         if node.attributes.get("noop_with_empty_axes", 0):
             return shape
@@ -116,77 +116,77 @@ def _reduce(node: Node, found: Values) -> Shape:
     return tuple(1 if axis in chosen else size for axis, size in enumerate(shape) if keeps or axis not in chosen)
 
 
-def _arg(node: Node, found: Values) -> Sequence[Shape]:
-    shape = found.find_shape(node.inputs[0])
+def _arg(node: Node, values: Values) -> Sequence[Shape]:
+    shape = values.find_shape(node.inputs[0])
     axis, keeps = read_axis(node, len(shape)), bool(node.attributes.get("keepdims", 1))
     return [(*shape[:axis], *((1,) if keeps else ()), *shape[axis + 1 :])]
 
 
-def _mat_mul(node: Node, found: Values) -> Sequence[Shape]:
-    a, b = (found.find_shape(value) for value in node.inputs[:2])
+def _mat_mul(node: Node, values: Values) -> Sequence[Shape]:
+    a, b = (values.find_shape(value) for value in node.inputs[:2])
     if len(a) < 2 or len(b) < 2:
         raise UnknownError(node.op_type)
     return [(*broadcast_sizes(a[:-2], b[:-2]), a[-2], b[-1])]
 
 
-def _gemm(node: Node, found: Values) -> Sequence[Shape]:
-    a, b = (found.find_shape(value) for value in node.inputs[:2])
+def _gemm(node: Node, values: Values) -> Sequence[Shape]:
+    a, b = (values.find_shape(value) for value in node.inputs[:2])
     return [(a[1 if node.attributes.get("transA", 0) else 0], b[0 if node.attributes.get("transB", 0) else 1])]
 
 
-def _transpose(node: Node, found: Values) -> Sequence[Shape]:
-    shape = found.find_shape(node.inputs[0])
+def _transpose(node: Node, values: Values) -> Sequence[Shape]:
+    shape = values.find_shape(node.inputs[0])
     order = node.attributes.get("perm") or tuple(reversed(range(len(shape))))
     if sorted(order) != list(range(len(shape))):
         raise UnknownError(node.op_type)
     return [tuple(shape[axis] for axis in order)]
 
 
-def _reshape(node: Node, found: Values) -> Sequence[Shape]:
-    shape, wanted = found.find_shape(node.inputs[0]), _read_numbers(node, found, 1, "shape")
-    if wanted is None:
+def _reshape(node: Node, values: Values) -> Sequence[Shape]:
+    shape, target = values.find_shape(node.inputs[0]), _read_numbers(node, values, 1, "shape")
+    if target is None:
         raise UnknownError(node.op_type)
     allows_zero = bool(node.attributes.get("allowzero", 0))
-    sizes: list[Any] = [shape[axis] if size == 0 and not allows_zero else size for axis, size in enumerate(wanted)]
+    sizes: list[Any] = [shape[axis] if size == 0 and not allows_zero else size for axis, size in enumerate(target)]
     holes = [axis for axis, size in enumerate(sizes) if size == -1]
     if len(holes) == 1:
         others = prod(size for axis, size in enumerate(sizes) if axis != holes[0])
         whole = prod(shape)
         sizes[holes[0]] = whole // others if not is_open(others) or others > 0 else 0
-    if len(holes) > 1 or (allows_zero and holes and 0 in wanted) or not prod(sizes) == prod(shape):
+    if len(holes) > 1 or (allows_zero and holes and 0 in target) or not prod(sizes) == prod(shape):
         raise UnknownError(node.op_type)
     return [tuple(sizes)]
 
 
-def _flatten(node: Node, found: Values) -> Sequence[Shape]:
-    shape = found.find_shape(node.inputs[0])
+def _flatten(node: Node, values: Values) -> Sequence[Shape]:
+    shape = values.find_shape(node.inputs[0])
     axis = int(node.attributes.get("axis", 1))
     axis += len(shape) if axis < 0 else 0
     return [(prod(shape[:axis]), prod(shape[axis:]))]
 
 
-def _squeeze(node: Node, found: Values) -> Sequence[Shape]:
-    shape, axes = found.find_shape(node.inputs[0]), _read_numbers(node, found, 1, "axes")
+def _squeeze(node: Node, values: Values) -> Sequence[Shape]:
+    shape, axes = values.find_shape(node.inputs[0]), _read_numbers(node, values, 1, "axes")
     gone = {axis for axis, size in enumerate(shape) if size == 1} if axes is None else {int(axis) % len(shape) for axis in axes}
     return [tuple(size for axis, size in enumerate(shape) if axis not in gone)]
 
 
-def _unsqueeze(node: Node, found: Values) -> Sequence[Shape]:
-    shape, axes = found.find_shape(node.inputs[0]), _read_numbers(node, found, 1, "axes") or []
+def _unsqueeze(node: Node, values: Values) -> Sequence[Shape]:
+    shape, axes = values.find_shape(node.inputs[0]), _read_numbers(node, values, 1, "axes") or []
     rank = len(shape) + len(axes)
     new, sizes = {int(axis) % rank for axis in axes}, iter(shape)
     return [tuple(1 if axis in new else next(sizes) for axis in range(rank))]
 
 
-def _concat(node: Node, found: Values) -> Sequence[Shape]:
-    shapes = [found.find_shape(value) for value in node.inputs]
+def _concat(node: Node, values: Values) -> Sequence[Shape]:
+    shapes = [values.find_shape(value) for value in node.inputs]
     axis = read_axis(node, len(shapes[0]))
     return [(*shapes[0][:axis], sum(shape[axis] for shape in shapes), *shapes[0][axis + 1 :])]
 
 
-def _slice(node: Node, found: Values) -> Sequence[Shape]:
-    sizes = list(found.find_shape(node.inputs[0]))
-    for axis, start, end, step in read_slices(node, found, len(sizes)):
+def _slice(node: Node, values: Values) -> Sequence[Shape]:
+    sizes = list(values.find_shape(node.inputs[0]))
+    for axis, start, end, step in read_slices(node, values, len(sizes)):
         begin, stop = clip_slice(start, end, sizes[axis], step)
         sizes[axis] = -((begin - stop) // step) if step > 0 else -((stop - begin) // -step)
         if sizes[axis] < 0:
@@ -194,11 +194,11 @@ def _slice(node: Node, found: Values) -> Sequence[Shape]:
     return [tuple(sizes)]
 
 
-def read_slices(node: Node, found: Values, rank: int) -> list[tuple[int, Any, Any, int]]:
+def read_slices(node: Node, values: Values, rank: int) -> list[tuple[int, Any, Any, int]]:
     """Returns the axis, begin, end and step of each slice."""
     if node.since_version < 10:
         raise UnknownError(node.op_type)
-    starts, ends, axes, steps = (_read_numbers(node, found, position) for position in range(1, 5))
+    starts, ends, axes, steps = (_read_numbers(node, values, position) for position in range(1, 5))
     if starts is None or ends is None:
         raise UnknownError(node.op_type)
     axes = list(range(len(starts))) if axes is None else axes
@@ -216,9 +216,9 @@ def clip_slice(start: Any, end: Any, size: Any, step: int) -> tuple[Any, Any]:
     return places[0], places[1]
 
 
-def _split(node: Node, found: Values) -> Sequence[Shape]:
-    shape = found.find_shape(node.inputs[0])
-    axis, parts = read_axis(node, len(shape)), _read_numbers(node, found, 1, "split")
+def _split(node: Node, values: Values) -> Sequence[Shape]:
+    shape = values.find_shape(node.inputs[0])
+    axis, parts = read_axis(node, len(shape)), _read_numbers(node, values, 1, "split")
     if parts is None:
         count = len(node.outputs)
         size = -(-shape[axis] // count)
@@ -227,35 +227,35 @@ def _split(node: Node, found: Values) -> Sequence[Shape]:
     return [(*shape[:axis], part, *shape[axis + 1 :]) for part in parts]
 
 
-def _gather(node: Node, found: Values) -> Sequence[Shape]:
-    shape, indices = (found.find_shape(value) for value in node.inputs)
+def _gather(node: Node, values: Values) -> Sequence[Shape]:
+    shape, indices = (values.find_shape(value) for value in node.inputs)
     axis = read_axis(node, len(shape))
     return [(*shape[:axis], *indices, *shape[axis + 1 :])]
 
 
-def _expand(node: Node, found: Values) -> Sequence[Shape]:
-    wanted = _read_numbers(node, found, 1)
-    return [broadcast_sizes(found.find_shape(node.inputs[0]), tuple(wanted or ()))]
+def _expand(node: Node, values: Values) -> Sequence[Shape]:
+    target = _read_numbers(node, values, 1)
+    return [broadcast_sizes(values.find_shape(node.inputs[0]), tuple(target or ()))]
 
 
-def _tile(node: Node, found: Values) -> Sequence[Shape]:
-    shape, repeats = found.find_shape(node.inputs[0]), _read_numbers(node, found, 1)
+def _tile(node: Node, values: Values) -> Sequence[Shape]:
+    shape, repeats = values.find_shape(node.inputs[0]), _read_numbers(node, values, 1)
     if repeats is None or node.since_version < 6:
         raise UnknownError(node.op_type)
     return [tuple(size * times for size, times in zip(shape, repeats, strict=True))]
 
 
-def _pad(node: Node, found: Values) -> Sequence[Shape]:
-    shape, pads, axes = found.find_shape(node.inputs[0]), _read_numbers(node, found, 1, "pads"), _read_numbers(node, found, 3)
+def _pad(node: Node, values: Values) -> Sequence[Shape]:
+    shape, pads, axes = values.find_shape(node.inputs[0]), _read_numbers(node, values, 1, "pads"), _read_numbers(node, values, 3)
     if pads is None or axes is not None or len(pads) != 2 * len(shape):
         raise UnknownError(node.op_type)
     return [tuple(pads[axis] + size + pads[axis + len(shape)] for axis, size in enumerate(shape))]
 
 
-def _shape_of(node: Node, found: Values) -> Sequence[Shape]:
+def _shape_of(node: Node, values: Values) -> Sequence[Shape]:
     if node.op_type == "Size":
         return [()]
-    rank = len(found.find_shape(node.inputs[0]))
+    rank = len(values.find_shape(node.inputs[0]))
     return [(len(range(rank)[read_part(node)]),)]
 
 
@@ -264,8 +264,8 @@ def read_part(node: Node) -> slice:
     return slice(int(node.attributes.get("start", 0)), node.attributes.get("end"))
 
 
-def _range(node: Node, found: Values) -> Sequence[Shape]:
-    parts = [found.read(value) for value in node.inputs]
+def _range(node: Node, values: Values) -> Sequence[Shape]:
+    parts = [values.read(value) for value in node.inputs]
     if any(part is None for part in parts):
         raise UnknownError(node.op_type)
     begin, end, step = (part.reshape(-1)[0] for part in parts if part is not None)
@@ -274,19 +274,19 @@ def _range(node: Node, found: Values) -> Sequence[Shape]:
     return [(count if count > 0 else 0,)]
 
 
-def _constant_of_shape(node: Node, found: Values) -> Sequence[Shape]:
-    return [tuple(_read_numbers(node, found, 0) or ())]
+def _constant_of_shape(node: Node, values: Values) -> Sequence[Shape]:
+    return [tuple(_read_numbers(node, values, 0) or ())]
 
 
-def _convolution(node: Node, found: Values) -> Sequence[Shape]:
-    shape, weight = (found.find_shape(value) for value in node.inputs[:2])
+def _convolution(node: Node, values: Values) -> Sequence[Shape]:
+    shape, weight = (values.find_shape(value) for value in node.inputs[:2])
     return [(shape[0], weight[0], *_slide(node, shape[2:], node.attributes.get("kernel_shape") or weight[2:]))]
 
 
-def _pool(node: Node, found: Values) -> Sequence[Shape]:
+def _pool(node: Node, values: Values) -> Sequence[Shape]:
     if len(node.writes) > 1:
         raise UnknownError(node.op_type)
-    shape = found.find_shape(node.inputs[0])
+    shape = values.find_shape(node.inputs[0])
     return [(*shape[:2], *_slide(node, shape[2:], node.attributes["kernel_shape"]))]
 
 
@@ -298,8 +298,8 @@ def _slide(node: Node, sizes: Shape, kernel: Sequence[Any]) -> Shape:
     return lay_windows(sizes, kernel, auto_pad=mode, pads=pads, strides=strides, dilations=dilations, ceil_mode=rounds_up).outputs
 
 
-def _transposed_convolution(node: Node, found: Values) -> Sequence[Shape]:
-    shape, weight = (found.find_shape(value) for value in node.inputs[:2])
+def _transposed_convolution(node: Node, values: Values) -> Sequence[Shape]:
+    shape, weight = (values.find_shape(value) for value in node.inputs[:2])
     attributes, axes = node.attributes, len(shape) - 2
     if attributes.get("auto_pad", "NOTSET") != "NOTSET" or "output_shape" in attributes:
         raise UnknownError(node.op_type)
@@ -314,16 +314,16 @@ def _transposed_convolution(node: Node, found: Values) -> Sequence[Shape]:
     return [(shape[0], weight[1] * int(attributes.get("group", 1)), *sizes)]
 
 
-def _resize(node: Node, found: Values) -> Sequence[Shape]:
-    shape = found.find_shape(node.inputs[0])
+def _resize(node: Node, values: Values) -> Sequence[Shape]:
+    shape = values.find_shape(node.inputs[0])
     if (node.op_type == "Resize" and node.since_version < 11) or "axes" in node.attributes or "scales" in node.attributes:
         raise UnknownError(node.op_type)
     if node.attributes.get("keep_aspect_ratio_policy", "stretch") != "stretch":
         raise UnknownError(node.op_type)
-    sizes = _read_numbers(node, found, 3)
+    sizes = _read_numbers(node, values, 3)
     if sizes is not None and sizes:
         return [tuple(sizes)]
-    scales = found.read_scales(node.inputs[1 if node.op_type == "Upsample" else 2])
+    scales = values.read_scales(node.inputs[1 if node.op_type == "Upsample" else 2])
     return [tuple(_scale(size, scale) for size, scale in zip(shape, scales, strict=True))]
 
 
@@ -336,8 +336,8 @@ def _scale(size: Any, scale: float) -> Any:
     raise UnknownError("Resize")
 
 
-def _global_pool(node: Node, found: Values) -> Sequence[Shape]:
-    shape = found.find_shape(node.inputs[0])
+def _global_pool(node: Node, values: Values) -> Sequence[Shape]:
+    shape = values.find_shape(node.inputs[0])
     return [(*shape[:2], *[1] * (len(shape) - 2))]
 
 

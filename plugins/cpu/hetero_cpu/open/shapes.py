@@ -76,30 +76,30 @@ def infer_open_shapes(network: Network, inputs: Mapping[str, Shape], example: Ne
 
     Raises: NotOpenError, also where a rule and the example differ.
     """
-    found = OpenShapes(network, scope, dict(inputs))
+    open_shapes = OpenShapes(network, scope, dict(inputs))
     for node in network.nodes:
-        is_derived = bool(node.writes) and not node.bodies and _follows_from_shapes(node, found)
+        is_derived = bool(node.writes) and not node.bodies and _follows_from_shapes(node, open_shapes)
         try:
             if node.domain or node.bodies:
                 raise UnknownError(node.op_type)
-            shapes: Sequence[Shape | None] = infer_shapes(node, found)
+            shapes: Sequence[Shape | None] = infer_shapes(node, open_shapes)
         except (UnknownError, IndexError, TypeError, ValueError, KeyError):
-            shapes = _pin_node(node, found, example)
+            shapes = _pin_node(node, open_shapes, example)
         for value, shape in zip(node.outputs, shapes, strict=False):
             if value and shape is not None:
-                found.shapes[value] = shape
+                open_shapes.shapes[value] = shape
         if is_derived:
-            found.derived.update(node.writes)
-            _compute(node, found)
-            if all(_is_fixed(value, found) for value in node.reads):
-                found.fixed.update(node.writes)
-            if _is_finite(node, found):
-                found.finite.update(node.writes)
-    for value, shape in found.shapes.items():
+            open_shapes.derived.update(node.writes)
+            _compute(node, open_shapes)
+            if all(_is_fixed(value, open_shapes) for value in node.reads):
+                open_shapes.fixed.update(node.writes)
+            if _is_finite(node, open_shapes):
+                open_shapes.finite.update(node.writes)
+    for value, shape in open_shapes.shapes.items():
         known = _read_example(example, value)
         if known is not None and known != tuple(value_of(size) for size in shape):
             raise NotOpenError(f"value '{value}' is {known}, not {[value_of(size) for size in shape]}")
-    return found
+    return open_shapes
 
 
 def _read_example(example: Network, value: str) -> tuple[int, ...] | None:
@@ -112,25 +112,25 @@ def _read_example(example: Network, value: str) -> tuple[int, ...] | None:
     return tuple(size for size in known.shape if isinstance(size, int))
 
 
-def _follows_from_shapes(node: Node, found: OpenShapes) -> bool:
+def _follows_from_shapes(node: Node, open_shapes: OpenShapes) -> bool:
     if node.op_type in ("Shape", "Size") and not node.domain:
         return True
-    constants = found.network.initializers
-    return bool(node.reads) and all(value in found.derived or value in constants for value in node.reads)
+    constants = open_shapes.network.initializers
+    return bool(node.reads) and all(value in open_shapes.derived or value in constants for value in node.reads)
 
 
-def _is_fixed(value: str, found: OpenShapes) -> bool:
+def _is_fixed(value: str, open_shapes: OpenShapes) -> bool:
     """Tells whether a value is a constant, or follows from sizes that are not open."""
-    if value in found.elements:
-        return not any(is_open(number) for number in found.elements[value].reshape(-1))
-    return value in found.network.initializers or value in found.fixed
+    if value in open_shapes.elements:
+        return not any(is_open(number) for number in open_shapes.elements[value].reshape(-1))
+    return value in open_shapes.network.initializers or value in open_shapes.fixed
 
 
-def _is_finite(node: Node, found: OpenShapes) -> bool:
+def _is_finite(node: Node, open_shapes: OpenShapes) -> bool:
     def holds(value: str) -> bool:
-        constant = found.network.initializers.get(value)
+        constant = open_shapes.network.initializers.get(value)
         if constant is None:
-            return value in found.finite or value in found.elements
+            return value in open_shapes.finite or value in open_shapes.elements
         return constant.dtype != "float32" or bool(np.isfinite(constant.array).all())
 
     if node.op_type == "Where":
@@ -154,43 +154,47 @@ def _is_finite(node: Node, found: OpenShapes) -> bool:
     return node.op_type in ("Unsqueeze", "Tile", "Trilu", "Cos", "Sin", "Neg") and holds(node.inputs[0])
 
 
-def _pin_node(node: Node, found: OpenShapes, example: Network) -> Sequence[Shape | None]:
+def _pin_node(node: Node, open_shapes: OpenShapes, example: Network) -> Sequence[Shape | None]:
     """Returns the shapes that the example has; the sizes that the node reads have these values in the whole class."""
     numbers: list[Any] = []
     for value in node.reads:
-        numbers += found.shapes.get(value, ())
-        if value in found.elements:
-            numbers += found.elements[value].reshape(-1).tolist()
+        numbers += open_shapes.shapes.get(value, ())
+        if value in open_shapes.elements:
+            numbers += open_shapes.elements[value].reshape(-1).tolist()
     logger.debug("node %s is planned for one set of the sizes that it reads", node.label)
-    are_known = all(value in found.shapes or value in found.network.initializers for value in node.reads)
-    if not are_known or node.bodies or any(value in found.derived and value not in found.elements for value in node.reads):
-        numbers = [size for shape in found.shapes.values() for size in shape]
+    are_known = all(value in open_shapes.shapes or value in open_shapes.network.initializers for value in node.reads)
+    if (
+        not are_known
+        or node.bodies
+        or any(value in open_shapes.derived and value not in open_shapes.elements for value in node.reads)
+    ):
+        numbers = [size for shape in open_shapes.shapes.values() for size in shape]
     for number in numbers:
         int(number)
     return [_read_example(example, value) if value else None for value in node.outputs]
 
 
-def _compute(node: Node, found: OpenShapes) -> None:
+def _compute(node: Node, open_shapes: OpenShapes) -> None:
     """Computes the elements of what follows from shapes, where they are few integers; the rest is computed when a plan is bound."""
-    shape = found.shapes.get(node.outputs[0])
+    shape = open_shapes.shapes.get(node.outputs[0])
     if shape is None or any(is_open(size) for size in shape) or prod(shape) > _MOST_ELEMENTS or len(node.writes) != 1:
         return
     try:
-        elements = _evaluate(node, found)
+        elements = _evaluate(node, open_shapes)
     except (UnknownError, IndexError, TypeError, ValueError, KeyError, ArithmeticError):
         return
     if elements is not None:
         filled = np.empty(shape, object)
         filled[...] = np.asarray(elements, object).reshape(shape)
-        found.elements[node.outputs[0]] = filled
+        open_shapes.elements[node.outputs[0]] = filled
 
 
-def _evaluate(node: Node, found: OpenShapes) -> Any:
+def _evaluate(node: Node, open_shapes: OpenShapes) -> Any:
     if node.op_type == "Shape":
-        return list(found.find_shape(node.inputs[0])[read_part(node)])
+        return list(open_shapes.find_shape(node.inputs[0])[read_part(node)])
     if node.op_type == "Size":
-        return [prod(found.find_shape(node.inputs[0]))]
-    reads = [found.read(value) if value else None for value in node.inputs]
+        return [prod(open_shapes.find_shape(node.inputs[0]))]
+    reads = [open_shapes.read(value) if value else None for value in node.inputs]
     known = [elements for elements in reads if elements is not None]
     if len(known) != len(reads):
         return None
@@ -205,7 +209,7 @@ def _evaluate(node: Node, found: OpenShapes) -> Any:
             return np.concatenate(known, axis=int(node.attributes.get("axis", 0)))
         case "Slice":
             cut = [slice(None)] * known[0].ndim
-            for axis, start, end, step in read_slices(node, found, known[0].ndim):
+            for axis, start, end, step in read_slices(node, open_shapes, known[0].ndim):
                 cut[axis] = slice(int(start), int(end), step)
             return known[0][tuple(cut)]
         case "Add" | "Sub" | "Mul":

@@ -31,7 +31,7 @@ OBJECTIVES = ("LATENCY", "THROUGHPUT")
 
 @record(frozen=True, slots=True)
 class Decision:
-    """What decided where nodes go, for the plan: measurements, or memory; neither where priority decides."""
+    """The reason of a placement, for the plan: measurements or memory; neither where priority decides."""
 
     placement: Placement | None = None
     memory: tuple[HeldMemory, ...] = ()

@@ -21,7 +21,7 @@ _GUESS = 1e-9
 _LEAST_REST = 0.05
 """The share of a whole that segments which were not measured have at least."""
 _SCALES = (0.25, 1.25)
-"""What a device may make of its segments when it runs them as one; beyond that a measurement was disturbed."""
+"""The range of the time of a device for its segments as one network, against their sum; outside it a measurement was disturbed."""
 
 
 @dataclass

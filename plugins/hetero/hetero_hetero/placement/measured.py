@@ -125,7 +125,7 @@ class _Search:
         candidates = []
         for device in self.task.configs:
             devices = tuple(device if device in takers else next(iter(takers), FREE) for takers in self.takers)
-            is_single = all(one == device for one in devices)
+            is_single = all(name == device for name in devices)
             title = device if is_single else f"{device} first"
             candidates.append(Candidate(title, devices, device if is_single else title, is_basic=True))
         if not any(candidate.devices == (candidate.title,) * len(self.segments) for candidate in candidates[:1]):
@@ -297,10 +297,10 @@ class _Search:
         moves = self.found.list_transfers(tuple(self.task.configs))
         return Placement(
             segments,
-            tuple((source, target, one.seconds, one.seconds_per_byte) for (source, target), one in moves.items()),
+            tuple((source, target, move.seconds, move.seconds_per_byte) for (source, target), move in moves.items()),
             tuple(
-                PlacementCandidate(one.title, one.devices, one.parts, one.estimate, one.seconds, len(one.times), one.error)
-                for one in self.candidates
+                PlacementCandidate(c.title, c.devices, c.parts, c.estimate, c.seconds, len(c.times), c.error)
+                for c in self.candidates
             ),
             chosen,
             perf_counter() - self.began,

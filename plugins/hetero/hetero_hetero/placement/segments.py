@@ -24,7 +24,7 @@ _WIDEST = 8
 FORBIDDEN = 1_000_000
 """The width of a frontier that cannot be cut."""
 _OPEN_SIZE = 16
-"""What an open dimension counts in estimates of work."""
+"""The size that estimates of work assume for an open dimension."""
 _PRODUCTS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul", "QLinearConv", "QLinearMatMul", "MatMulInteger", "ConvInteger"))
 _RECURRENT = frozenset(("LSTM", "GRU", "RNN", "Scan", "Loop"))
 _SEARCHING = frozenset(("NonMaxSuppression", "TopK", "Unique", "NonZero", "RoiAlign", "GridSample"))
@@ -32,7 +32,7 @@ _SMALL_CONSTANT = 64
 """Elements; such a constant is an axis, a shape or a scale, whose values shape what is compiled."""
 
 Traits = Sequence[object]
-"""What each node has in common with others that may be measured with it: the devices that take it."""
+"""A trait of each node, the devices that take it: nodes of equal traits may be measured together."""
 
 
 @record(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def _add_windows(x: Tensor, windows: Windows) -> Tensor:
 def average_pool(x: Tensor, *, count_include_pad: int = 0, kernel_shape: Sizes, **geometry: Any) -> Tensor:
     """Returns the mean of each window over its elements, or with count_include_pad over elements and pads.
 
-    What hangs over the pads in ceil_mode never counts. Source: ONNX AveragePool-22.
+    Positions beyond the pads, which ceil_mode adds, never count. Source: ONNX AveragePool-22.
     """
     windows = lay_windows(tuple(x.shape[2:]), kernel_shape, **geometry)
     total = _add_windows(_surround(x, windows, 0.0), windows)
