@@ -45,7 +45,7 @@ def versions_of_a_list_have_an_entry_for_each(context: CheckContext) -> None:
 
 @check("contract")
 def unknown_device_is_refused_everywhere(context: CheckContext) -> None:
-    """A name that nobody announces is a DeviceNotFoundError that offers the right one, whatever is asked of it."""
+    """Every call with an unknown device name is a DeviceNotFoundError that offers the right name."""
     core, name = context.core, f"{context.facts.name}X"
     network, _ = make_mixed(context)
     for what, action in {

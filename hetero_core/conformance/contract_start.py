@@ -125,7 +125,7 @@ def _start_and_wait(request: InferRequest, inputs: list[Any]) -> None:
 
 @check("contract")
 def start_returns_at_once(context: CheckContext) -> None:
-    """`start_async` returns while the run goes on: a device that computes in `start`, or waits there, blocks whoever starts a run."""
+    """`start_async` returns while the run goes on: a device that computes in `start`, or waits there, blocks the caller."""
     sample = make_sample(context, "chain")
     caller, has_returned, faults = threading.get_ident(), threading.Event(), []
 

@@ -1,4 +1,4 @@
-"""Tensors: what is refused at the door, what is never written, and to whom each array belongs."""
+"""Tensors: refused inputs, arrays that are never written, and the owner of each array."""
 
 from __future__ import annotations
 

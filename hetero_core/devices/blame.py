@@ -1,4 +1,4 @@
-"""Plugins that raise what is no Exception: SystemExit and its like would end the program of whoever asked for a device.
+"""Plugins that raise what is no Exception: SystemExit and its like would end the program that asked for a device.
 
 They become a PluginError that names the plugin. KeyboardInterrupt is the user's where it comes on the main thread, which alone gets it from
 the system, and passes; raised by a plugin on another thread it is no interrupt of anybody's.

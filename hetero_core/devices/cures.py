@@ -50,7 +50,7 @@ class Asked(Protocol):
 
 @contextmanager
 def without_cures() -> Iterator[None]:
-    """Keeps loads in this context from asking other devices: whoever called for them does that himself."""
+    """Keeps loads in this context from asking other devices: the caller does that itself."""
     token = _is_within_load.set(True)
     try:
         yield

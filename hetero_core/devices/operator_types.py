@@ -33,7 +33,7 @@ class OperatorTypes:
 
     @property
     def knows_some(self) -> bool:
-        """Whether there is anybody to ask."""
+        """Whether an extension or a plugin may know the types of an operator."""
         return bool(self._extensions or self._entry_points)
 
     def infer(self, node: Node, input_types: tuple[ValueType | None, ...]) -> Sequence[ValueType] | None:

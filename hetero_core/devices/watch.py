@@ -73,7 +73,7 @@ class Watch:
         self._on_return = on_return
 
     def end(self, result: Any, error: BaseException | None) -> None:
-        """Keeps how the call ended for whoever waits; tells `on_return` where nobody does any more."""
+        """Keeps the outcome of the call for its caller; calls `on_return` where the caller no longer waits."""
         with self._lock:
             if not self.is_set_aside:
                 self.result, self.error = result, error

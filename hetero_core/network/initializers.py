@@ -76,7 +76,7 @@ class Initializer:
         return array
 
     def release(self) -> None:
-        """Lets go of the array, where it can be made again; whoever has it keeps it, and the next who asks gets it or a new one."""
+        """Drops the reference to an array that can be made again: holders keep theirs, the next access returns it or a new one."""
         array = self._array
         if self._is_renewable and array is not None:
             self._let_go, self._array = ref(array), None

@@ -1,4 +1,4 @@
-"""The steps of a loaded network, whatever its device tells of them."""
+"""The steps of a loaded network, in one form for every device."""
 
 from __future__ import annotations
 

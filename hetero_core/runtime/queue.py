@@ -184,7 +184,7 @@ class _CallingThread(threading.local):
 
 
 class _QueuedRequest(InferRequest):
-    """A request that tells its queue when a run begins and when it has ended, whoever started it."""
+    """A request that tells its queue when a run begins and ends, also a run that was not started by the queue."""
 
     def __init__(self, network: ExecutableNetwork, queue: AsyncInferQueue, index: int) -> None:
         super().__init__(network)

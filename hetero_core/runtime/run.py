@@ -90,7 +90,7 @@ def wake_loop(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> N
 
 
 def tell_end(run: Run, call_back: Callable[[], None], network: str) -> None:
-    """Calls the caller's own function when a run has ended; whatever it raises becomes the run's error, so that who waits goes on."""
+    """Calls the caller's own function when a run has ended; its exception becomes the run's error, so that waiting threads go on."""
     try:
         call_back()
     except BaseException as error:  # noqa: BLE001  # an exit or an interrupt within a callback, too: it is raised in `wait`

@@ -35,7 +35,7 @@ def fuse_caches(network: Network) -> Network:
 
 
 def _find_concats(network: Network, index: int, node: Node) -> tuple[int, int] | None:
-    """Returns the positions of the nodes that make the keys and the values, where both append to a cache and nobody else waits for them."""
+    """Returns the positions of the nodes that make the keys and the values, where both append to a cache and no other node reads them."""
     if node.op_type != "Attention" or node.domain or node.since_version < _FIRST_WITH_CACHES or len(node.writes) != 1:
         return None
     if not set(node.attributes) <= {"scale"} or any(node.inputs[4:]) or node.inputs[1] == node.inputs[2]:

@@ -95,7 +95,7 @@ def unsqueeze_by_attribute(xp: Namespace, x: Array, *, axes: Sizes) -> Array:
 
 
 def _count_expanded(x: Array, shape: Array) -> int:
-    """The elements of the view, which whoever reads it makes."""
+    """The bytes of the view's elements, which exist only once a reader copies them."""
     return product(broadcast_sizes(x.shape, integers_of(shape))) * int(x.itemsize)
 
 

@@ -91,7 +91,7 @@ class AutoDevice(Composer):
 
     @hookimpl
     def config_keys(self, device: DeviceName) -> Mapping[str, ConfigKey]:
-        """As of every composer; without a list those of its own, and the hints: whoever knows other keys is created later, if at all."""
+        """The keys of every composer; without a list AUTO's own and the hints, as devices with further keys may never be created."""
         if self._is_listed(device):
             return super().config_keys(device)
         return {**self.own_keys, **{name: ConfigKey(str, None, "Handed to the devices that have this key.") for name in HINTS}}

@@ -165,5 +165,5 @@ class _StartedTicket(Ticket):
             self._done(outputs, self.describe_failure() if error is not None and error in self.failed.values() else error)
 
     def drop(self, error: BaseException) -> None:
-        """Tells whoever holds the request."""
+        """Tells the holder of the request that the run has ended."""
         self._done(None, error)

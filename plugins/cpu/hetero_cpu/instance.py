@@ -36,7 +36,7 @@ class WrongTypeError(Exception):
 
 
 class Instance:
-    """Not safe for threads: whoever runs it has it alone."""
+    """Not safe for threads: one run uses it at a time."""
 
     __slots__ = (
         "_arrays", "_calls", "_current", "_inputs", "_memory", "_outputs", "_outside", "_program", "_silence", "_steps", "_strides",

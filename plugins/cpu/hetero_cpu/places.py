@@ -20,7 +20,7 @@ class Places:
     """Value -> place, with the block that each value lies in."""
 
     def __init__(self, readers_left: Mapping[str, int]) -> None:
-        """`readers_left`: how many nodes still read each value; whoever lowers one says so with `note_reads`."""
+        """`readers_left`: how many nodes still read each value; a change is announced with `note_reads`."""
         self.places: dict[str, Block | Derived] = {}
         self._readers_left = readers_left
         self._root_of_value: dict[str, str] = {}

@@ -31,7 +31,7 @@ class Places(Protocol):
     """A source of memory for the arrays that a run makes."""
 
     def take(self, nbytes: int) -> Ticket:
-        """Returns where the next array lies; whoever uses its memory keeps the ticket."""
+        """Returns where the next array lies; its memory is in use as long as the ticket is referenced."""
 
     def allow_in_place(self, target: int, read: int) -> None:
         """Says that the array that was made at an address is computed element by element from the one at another."""

@@ -70,7 +70,7 @@ class CupyRuntime:
 
 
 class CupyReplay:
-    """A CUDA graph; the arrays that it works on are kept by whoever keeps it."""
+    """A CUDA graph; its holder also holds the arrays that it works on."""
 
     def __init__(self, stream: Any, graph: Any) -> None:
         self._stream = stream

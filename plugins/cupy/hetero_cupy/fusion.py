@@ -110,7 +110,7 @@ def fuse_elementwise(network: Network) -> Network:
 
 
 def _narrows(tree: Tree, result_type: ValueType | None) -> bool:
-    """Says whether a tree ends in a cast to 16 bits: whoever reads it wants the rounded value."""
+    """Says whether a tree ends in a cast to 16 bits: its readers need the rounded value."""
     return tree[0] == "Cast" and isinstance(result_type, TensorType) and result_type.dtype in SMALL
 
 

@@ -70,7 +70,7 @@ class Card(Protocol):
         """Returns a copy in host memory; the array is complete by then."""
 
     def from_host(self, array: HostArray) -> Array:
-        """Returns a copy on the card, complete for whatever `use` and `to_host` see later; the host's array may be changed at once."""
+        """Returns a copy on the card, complete for every later `use` and `to_host`; the host's array may be changed at once."""
 
     def fill(self, target: Array, array: HostArray) -> None:
         """Copies an array into one of its size on the card; as complete as `from_host`."""

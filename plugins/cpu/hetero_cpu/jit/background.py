@@ -27,7 +27,7 @@ def _always() -> bool:
 
 @record(frozen=True, slots=True)
 class Order:
-    """Kernels, and whom to tell."""
+    """Kernels to compile, and the functions to call when they are."""
 
     kernels: Iterable[Kernel]
     done: Done

@@ -1,4 +1,4 @@
-"""Why an order to compile came to nothing. Imports nothing: whoever serves with NumPy asks for it, too."""
+"""The reasons why an order to compile fails. Imports nothing, since plans of NumPy import it, too."""
 
 
 class OrderDroppedError(Exception):

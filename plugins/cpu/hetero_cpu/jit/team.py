@@ -65,7 +65,7 @@ class TeamPool:
 
     @contextmanager
     def lease(self) -> Iterator[Team | None]:
-        """Yields a team that nobody else uses meanwhile; None where all are in use, or the pool is closed: the caller works alone."""
+        """Yields a team for the caller alone; None where all are in use, or the pool is closed: the caller works alone."""
         try:
             team = self._slots.pop()
         except IndexError:

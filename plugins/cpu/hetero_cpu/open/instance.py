@@ -41,7 +41,7 @@ class Rebound:
 
 
 class OpenInstance:
-    """Not safe for threads: whoever runs it has it alone."""
+    """Not safe for threads: one run uses it at a time."""
 
     def __init__(self, plan: OpenPlan) -> None:
         from hetero_cpu.jit.program import NativeProgram  # LLVM

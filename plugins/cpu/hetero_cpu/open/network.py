@@ -33,7 +33,7 @@ class OpenNetwork:
 
 
 class LateConstant(Initializer):
-    """A constant that follows from the sizes of the inputs. Whoever looks at its elements pins them."""
+    """A constant that follows from the sizes of the inputs. Reading its elements pins these sizes."""
 
     __slots__ = ("elements", "example", "is_finite", "open_shapes")
 

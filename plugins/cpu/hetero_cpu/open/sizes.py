@@ -129,7 +129,7 @@ class Scope:
 
 
 class Size:
-    """An integer that depends on the sizes of the inputs; says that it is an `int`, and whoever takes it for a plain one leaves a guard."""
+    """An integer that depends on the sizes of the inputs; an `int` for isinstance; its use as a plain number leaves a guard."""
 
     __slots__ = ("scope", "terms")
 
