@@ -68,7 +68,6 @@ class Host:
         return {
             "core": find_core_version(),
             "api": hookspecs.API,
-            "versions": self._core.get_versions(self._device),
             "keys": {
                 name: (key.type.__name__, key.default, key.doc, key.choices, key.runtime, key.least, key.words)
                 for name, key in keys.items()

@@ -95,7 +95,6 @@ class Description:
     metrics: tuple[str, ...]
     full_name: str
     exports: bool
-    versions: Mapping[str, str]
 
 
 def describe_remote(carrier: Carrier, where: str) -> Description:
@@ -114,7 +113,7 @@ def describe_remote(carrier: Carrier, where: str) -> Description:
         name: ConfigKey(_TYPES[kind], default, doc, tuple(choices), runtime, False, least, tuple(words))
         for name, (kind, default, doc, choices, runtime, least, words) in fields["keys"].items()
     }
-    return Description(keys, fields["metrics"], fields["full_name"], fields["exports"], fields["versions"])
+    return Description(keys, fields["metrics"], fields["full_name"], fields["exports"])
 
 
 def select_config(config: Mapping[str, Any], keys: Mapping[str, ConfigKey]) -> dict[str, Any]:
