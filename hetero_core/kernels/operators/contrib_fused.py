@@ -81,6 +81,15 @@ _TURNS = {"transA": (0, 1), "transB": (0, 1)}
 
 
 @kernel(
+    "TransposeMatMul",
+    since=(0,),
+    domain=DOMAIN,
+    halves=(0,),
+    dtypes=FLOAT32,
+    choices=_TURNS,
+    without=("transBatchA", "transBatchB"),
+)
+@kernel(
     "FusedMatMul",
     since=(0,),
     domain=DOMAIN,
@@ -101,7 +110,7 @@ def fused_mat_mul(
 ) -> Array:
     """Returns alpha A @ B; transBatch moves the first axis behind the other batch axes, trans swaps the last two.
 
-    Source: ONNX Runtime, com.microsoft.FusedMatMul-1.
+    Source: ONNX Runtime, com.microsoft.FusedMatMul-1 and TransposeMatMul-1.
     """
     product = xp.matmul(_turn(xp, a, transA, transBatchA), _turn(xp, b, transB, transBatchB))
     return product if alpha == 1 else product * a.dtype.type(alpha)
@@ -112,20 +121,6 @@ def _turn(xp: Namespace, x: Array, swaps: int, moves: int) -> Array:
         return x
     turned = xp.moveaxis(x, 0, -2) if moves else x
     return xp.swapaxes(turned, -1, -2) if swaps else turned
-
-
-@kernel("TransposeMatMul", since=(0,), domain=DOMAIN, halves=(0,), dtypes=FLOAT32, choices=_TURNS)
-def transpose_mat_mul(
-    xp: Namespace,
-    a: Array,
-    b: Array,
-    *,
-    alpha: float = 1.0,
-    transA: int = 0,  # noqa: N803 - ONNX's name
-    transB: int = 0,  # noqa: N803 - ONNX's name
-) -> Array:
-    """Returns alpha A @ B, the last two axes swapped on demand. Source: ONNX Runtime, com.microsoft.TransposeMatMul-1."""
-    return fused_mat_mul(xp, a, b, alpha=alpha, transA=transA, transB=transB)
 
 
 # Activation -> its parameters and the defaults of those that have one.
