@@ -142,14 +142,14 @@ def bind_onnxruntime(loaded: Any, inputs: Inputs) -> Callable[[], object]:
     for spec in executable.inputs:
         array = inputs[spec.name]
         binding.bind_input(spec.name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
-    kept = []
+    outputs = []
     for name, value in loaded.infer(inputs).items():
-        kept.append(np.empty_like(value))
-        binding.bind_output(name, "cpu", 0, value.dtype, value.shape, kept[-1].ctypes.data)
+        outputs.append(np.empty_like(value))
+        binding.bind_output(name, "cpu", 0, value.dtype, value.shape, outputs[-1].ctypes.data)
 
     def run() -> object:
         session.run_with_iobinding(binding)
-        return kept
+        return outputs
 
     return run
 
@@ -164,13 +164,13 @@ def bind_openvino(loaded: Any, inputs: Inputs) -> Callable[[], object]:
     infer = MethodType(openvino.InferRequest.__base__.infer, request)
     for spec, port in zip(executable.inputs, executable._ports.inputs, strict=True):
         request.set_input_tensor(port, openvino.Tensor(inputs[spec.name], shared_memory=True))
-    kept = [np.empty_like(value) for value in loaded.infer(inputs).values()]
-    for array, port in zip(kept, executable._ports.outputs, strict=True):
+    outputs = [np.empty_like(value) for value in loaded.infer(inputs).values()]
+    for array, port in zip(outputs, executable._ports.outputs, strict=True):
         request.set_output_tensor(port, openvino.Tensor(array, shared_memory=True))
 
     def run() -> object:
         infer({}, True, False)
-        return kept
+        return outputs
 
     return run
 
@@ -243,13 +243,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=sorted(BENCHES))
     parser.add_argument("--cold", action="store_true", help="with empty caches before each run")
-    given = parser.parse_args()
-    CACHES.is_cold = given.cold
-    if given.only is not None:
-        BENCHES[given.only]()
+    arguments = parser.parse_args()
+    CACHES.is_cold = arguments.cold
+    if arguments.only is not None:
+        BENCHES[arguments.only]()
         return
     for name in BENCHES:
-        cold = ["--cold"] if given.cold else []
+        cold = ["--cold"] if arguments.cold else []
         ended = subprocess.run([sys.executable, "-W", "ignore", __file__, "--only", name, *cold], check=False)
         if ended.returncode != 0:
             print(f"{name}: failed")

@@ -213,17 +213,17 @@ def check_fewest(total: int, seed: int) -> None:
         exact, ours, best = 0, 0, 0
         for _ in range(total):
             graph = make_graph(draw, 12, devices)
-            found, optimum = len(select_subgraphs(*graph, list("ABCD"), policy="FEWEST")), count_fewest(graph)
-            exact += found == optimum
-            ours += found
+            count, optimum = len(select_subgraphs(*graph, list("ABCD"), policy="FEWEST")), count_fewest(graph)
+            exact += count == optimum
+            ours += count
             best += optimum
         share = f"optimal on {exact / total:.2%}, {ours / best - 1:+.3%} in the mean"
         print(f"FEWEST, {devices} devices, {total} graphs of 1 to 12 nodes: {share}")
 
 
 if __name__ == "__main__":
-    given = [int(argument) for argument in sys.argv[1:3]]
-    graphs, seed = given + [20000, 1][len(given) :]
-    for place, wanted in enumerate(sys.argv[3:] or FAMILIES):
-        check_soundness(graphs if place < 2 or sys.argv[3:] else graphs // 10, seed, wanted)
+    numbers = [int(argument) for argument in sys.argv[1:3]]
+    graphs, seed = numbers + [20000, 1][len(numbers) :]
+    for place, family in enumerate(sys.argv[3:] or FAMILIES):
+        check_soundness(graphs if place < 2 or sys.argv[3:] else graphs // 10, seed, family)
     check_fewest(1000, 1)

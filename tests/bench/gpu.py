@@ -151,11 +151,11 @@ def check_case(core: Any, case: Any, config: dict[str, Any]) -> str | None:
     with core.load_network(case.model, "CARD", config) as loaded:
         request = loaded.create_infer_request()
         for inputs, expected in case.runs:
-            given = {spec.name: value for spec, value in zip(loaded.inputs, inputs, strict=False)}
+            feeds = {spec.name: value for spec, value in zip(loaded.inputs, inputs, strict=False)}
             for _ in range(3 if config else 1):
-                found = request.infer(given)
-                for (name, value), wanted in zip(found.items(), expected, strict=True):
-                    mismatch = describe_mismatch(value, wanted, rtol=max(case.rtol, 1e-3), name=name)
+                outputs = request.infer(feeds)
+                for (name, value), target in zip(outputs.items(), expected, strict=True):
+                    mismatch = describe_mismatch(value, target, rtol=max(case.rtol, 1e-3), name=name)
                     if mismatch is not None:
                         return mismatch
     return None
@@ -218,8 +218,8 @@ def time_model(core: Any, card: Any, *, name: str, batch: int, dtype: str, clock
         config = {**VARIANTS[variant], "INFERENCE_PRECISION_HINT": HINTS[dtype]}
         with core.load_network(network, "CARD", config) as loaded:
             if expected is not None:
-                found = list(loaded.infer(inputs).values())
-                worst = max(max_relative_difference(one, other) for one, other in zip(found, expected, strict=True))
+                outputs = list(loaded.infer(inputs).values())
+                worst = max(max_relative_difference(ours, other) for ours, other in zip(outputs, expected, strict=True))
                 difference = f"{worst:.1e}" + ("" if worst <= TOLERANCES[dtype] else " WRONG")
             times[variant] = time_median(make_timer(card), bind_run(loaded, inputs))
     eager, compiled, reason = time_torch(name, batch, dtype, time_median=time_median, may_compile=lambda: clock.has(60))
@@ -257,15 +257,17 @@ def time_splits(core: Any, name: str) -> Iterator[str]:
         pins = {node.name: first if index < count // 2 else second for index, node in enumerate(network.nodes)}
         with core.load_network(network.with_affinity(pins), f"HETERO:{first},{second}", {"PERF_COUNT": True}) as loaded:
             request = loaded.create_infer_request()
-            found = list(request.infer(inputs).values())
-            worst = max(max_relative_difference(one, other) for one, other in zip(found, expected, strict=True))
+            outputs = list(request.infer(inputs).values())
+            worst = max(max_relative_difference(ours, other) for ours, other in zip(outputs, expected, strict=True))
             moved = [entry for entry in request.perf_counts if entry.operator == "transfer"]
             # Each value that crosses is moved once: those between the stages, and the card's own at the border.
             border = len(network.inputs) if first == "CARD" else len(network.outputs)
-            wanted = loaded.get_metric("HETERO_BOUNDARY_TENSORS") + border
+            transfers = loaded.get_metric("HETERO_BOUNDARY_TENSORS") + border
             seconds = time_median(measure_host, lambda r=request: r.infer(inputs), seconds=0.5)  # type: ignore[misc]  # bound now
         wrong = (
-            "" if worst <= TOLERANCES["float32"] and len(moved) == wanted else f" WRONG: {worst:.1e} from CPU, {wanted} expected"
+            ""
+            if worst <= TOLERANCES["float32"] and len(moved) == transfers
+            else f" WRONG: {worst:.1e} from CPU, {transfers} expected"
         )
         yield (
             f"{name} on HETERO:{first},{second}, halves: {seconds * 1e3:.2f} ms, {len(moved)} transfers, "

@@ -42,14 +42,14 @@ def parse(path: Path) -> ast.Module:
 
 
 def test_only_the_command_line_prints() -> None:
-    found = [
+    prints = [
         f"{name_of(path)}, line {node.lineno}"
         for path in list_files(".", "*.py")
         if not name_of(path).startswith(PRINTERS)
         for node in ast.walk(parse(path))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
-    assert found == []
+    assert prints == []
 
 
 @pytest.mark.parametrize("hook", HOOKS)
@@ -122,27 +122,27 @@ def test_plugin_folder_follows_the_one_shape(folder: Path) -> None:
 @pytest.mark.parametrize("folder", PLUGINS, ids=lambda path: path.name)
 def test_plugin_depends_on_this_minor_version_of_the_core(folder: Path) -> None:
     major, minor = str(read_project(ROOT)["version"]).split(".")[:2]
-    wanted = f"hetero-core>={major}.{minor},<{major}.{int(minor) + 1}"
-    assert wanted in read_project(folder)["dependencies"]
+    requirement = f"hetero-core>={major}.{minor},<{major}.{int(minor) + 1}"
+    assert requirement in read_project(folder)["dependencies"]
 
 
 def test_no_file_names_a_package_registry_host_or_a_working_folder() -> None:
     # In pieces, so that this file does not find itself.
     hosts = ("py" + "pi.", "python" + "hosted.", "anaconda" + ".org", "/work" + "/main", "/tmp" + "/venv")
-    found = []
+    mentions = []
     for path in list_files(".", "*"):
         content = path.read_bytes()
-        found += [f"{name_of(path)}: {host}" for host in hosts if host.encode() in content]
-    assert found == []
+        mentions += [f"{name_of(path)}: {host}" for host in hosts if host.encode() in content]
+    assert mentions == []
 
 
 def test_there_is_no_unfinished_mark() -> None:
     marks = re.compile(r"\b(?:" + "|".join(("TO" + "DO", "FIX" + "ME", "X" * 3)) + r")\b")
-    found = [
+    marked = [
         f"{name_of(path)}, line {number}"
         for pattern in ("*.py", "*.md", "*.toml")
         for path in list_files(".", pattern)
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if marks.search(line)
     ]
-    assert found == []
+    assert marked == []

@@ -245,8 +245,10 @@ def test_pytest_is_imported_by_its_own_files_alone() -> None:
 
 
 def test_core_imports_no_plugin() -> None:
-    found = [one for module, file in MODULES.items() for one in read_imports(file, module) if one.imported.startswith("hetero_")]
-    assert [describe(one, one.imported) for one in found if resolve_module(one.imported) is None] == []
+    foreign = [
+        each for module, file in MODULES.items() for each in read_imports(file, module) if each.imported.startswith("hetero_")
+    ]
+    assert [describe(each, each.imported) for each in foreign if resolve_module(each.imported) is None] == []
 
 
 def test_package_re_exports_nothing_of_its_users() -> None:

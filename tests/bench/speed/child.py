@@ -86,8 +86,8 @@ def time_runs(task: Task) -> dict[str, Any]:
     idle = _measure_idleness(task["idle"]) if "idle" in task else None
     peak = find_peak_memory()
     _keep(outputs, task, "last")
-    found = {"median": statistics.median(runs) * 1e3, "lowest": min(runs) * 1e3, "runs": len(runs), "peak": peak}
-    return {**times, **found, "ready": ready, "idle": idle, "facts": dict(session.facts or {})}
+    summary = {"median": statistics.median(runs) * 1e3, "lowest": min(runs) * 1e3, "runs": len(runs), "peak": peak}
+    return {**times, **summary, "ready": ready, "idle": idle, "facts": dict(session.facts or {})}
 
 
 def start(task: Task) -> dict[str, Any]:

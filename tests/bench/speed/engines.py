@@ -126,8 +126,8 @@ class OpenVino:
         request, outputs = compiled.create_infer_request(), compiled.outputs
 
         def run(inputs: Inputs) -> list[Any]:
-            found = request.infer(inputs, share_inputs=True, share_outputs=True)
-            return [found[output] for output in outputs]
+            results = request.infer(inputs, share_inputs=True, share_outputs=True)
+            return [results[output] for output in outputs]
 
         def export(path: Path) -> None:
             path.write_bytes(compiled.export_model().getvalue())

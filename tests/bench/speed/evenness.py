@@ -31,8 +31,8 @@ def measure_evenness(
         series = {f"{model}, batch": {batch: (model, batch) for batch in batches} for model in models}
         series["convolutions, depth"] = {depth: (f"convolutions:{depth}", 1) for depth in depths}
         for name, points in series.items():
-            found = _time_points(points, plan, threads)
-            for engine, times in found.items():
+            times_of_engine = _time_points(points, plan, threads)
+            for engine, times in times_of_engine.items():
                 rows.append({"series": name, "threads": threads, "engine": engine, **_describe_line(times)})
                 tell(rows[-1])
         for kind in ("elementwise", "mixed"):

@@ -82,11 +82,11 @@ def _time_engines(engines: Sequence[str], plan: Plan, folder: Path, *, threads: 
             answers[engine].append(run_child({**task, **limits}, threads=threads, cache=plan.cache))
             if turn == 0:
                 answers[engine][0]["float64"] = _compare(folder, engine, EXPECTED)
-    found = {engine: merge_rounds(answers[engine]) for engine in engines}
+    merged = {engine: merge_rounds(answers[engine]) for engine in engines}
     for engine in (engine for engine in engines if engine in OURS):
         others = {other: _compare(folder, engine, f"{other}.last.npz") for other in engines if other != engine}
-        found[engine]["differences"] = {other: value for other, value in others.items() if value is not None}
-    return found
+        merged[engine]["differences"] = {other: value for other, value in others.items() if value is not None}
+    return merged
 
 
 def _compare(folder: Path, engine: str, other: str) -> float | None:

@@ -109,19 +109,19 @@ def _render_engines(rows: Sequence[Row], engines: Sequence[str], form: Callable[
 
 
 def _format_time(row: Row, engine: str, first: str) -> str:
-    found = row["engines"].get(engine, {})
-    if "median" not in found:
-        return "failed" if "error" in found else NOTHING
+    figures = row["engines"].get(engine, {})
+    if "median" not in figures:
+        return "failed" if "error" in figures else NOTHING
     ratios = find_ratios([row], first, engine) if engine != first else {}
-    return " ".join([format_number(found["median"]), *(f"({ratio:.2f})" for ratio in ratios.values())])
+    return " ".join([format_number(figures["median"]), *(f"({ratio:.2f})" for ratio in ratios.values())])
 
 
 def _format_load(row: Row, engine: str) -> str:
-    found = row["engines"].get(engine, {})
-    if "median" not in found:
+    figures = row["engines"].get(engine, {})
+    if "median" not in figures:
         return NOTHING
-    times = " / ".join(format_number(found[key]) for key in ("import", "load", "first"))
-    return times if found["peak"] is None else f"{times}, {found['peak'] / 2**20:.0f}"
+    times = " / ".join(format_number(figures[key]) for key in ("import", "load", "first"))
+    return times if figures["peak"] is None else f"{times}, {figures['peak'] / 2**20:.0f}"
 
 
 def _render_summary(rows: Sequence[Row], key: str) -> str:
@@ -155,9 +155,9 @@ def _judge_exactness(rows: Sequence[Row]) -> str:
 
 def _render_rows(rows: Sequence[Row], columns: Mapping[str, tuple[str, Callable[[Any], str]]]) -> str:
     """Returns a table of the rows that did not fail; `columns` maps a title to a key and the form of its values."""
-    kept = [row for row in rows if "error" not in row]
+    complete = [row for row in rows if "error" not in row]
     return render_table(
-        list(columns), [[form(row[key]) if key in row else NOTHING for key, form in columns.values()] for row in kept]
+        list(columns), [[form(row[key]) if key in row else NOTHING for key, form in columns.values()] for row in complete]
     )
 
 
