@@ -141,9 +141,9 @@ class OpenvinoExecutable(Executable):
             for index, view in lane.inputs:
                 view[...] = inputs[index]
             # The engine's copies are the results: by port, and so by output.
-            results = lane.infer(_SET_BEFORE, False, False)
+            copies = lane.infer(_SET_BEFORE, False, False)
             self._keep_lane(lane)
-            return tuple(results.values())
+            return tuple(copies.values())
         presets = context.outputs
         results: list[Any] = list(presets) if presets is not None else [None] * len(self.outputs)
         if self._is_compiled:

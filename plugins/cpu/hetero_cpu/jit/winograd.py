@@ -242,8 +242,8 @@ def _emit_back(
         bias = code.load(p["bias"] + place)
         columns = []
         for j in range(window):
-            products = [code.load(m + p["products_position"] * (i * window + j)) for i in range(window)]
-            columns.append(_combine(code, back, products))
+            line = [code.load(m + p["products_position"] * (i * window + j)) for i in range(window)]
+            columns.append(_combine(code, back, line))
         results = [_combine(code, back, [columns[j][i] for j in range(window)]) for i in range(size)]
 
         def write(i: int, j: int) -> None:
