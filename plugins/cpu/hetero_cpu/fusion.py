@@ -89,7 +89,7 @@ def _join(
     types: Mapping[str, TensorType],
     constants: Mapping[str, object],
 ) -> Group:
-    if made.keys().isdisjoint(node.inputs):
+    if index_of_value.keys().isdisjoint(node.inputs):
         return Group(node)
     # Of a sum of two products the later one takes the addition: the other is there by then.
     for position, value in sorted(
