@@ -19,6 +19,7 @@ from hetero_core.limits import RunLimits
 from hetero_core.network.types import ValueSpec, ValueType
 from hetero_core.profile import Profile
 from hetero_core.records import record
+from hetero_core.started import call_start, read_end
 
 if TYPE_CHECKING:
     from hetero_core.plan import Plan
@@ -301,15 +302,15 @@ def _wait_for_start(start: Callable[..., None], inputs: tuple[Array, ...], conte
     ends: SimpleQueue[tuple[tuple[Array, ...] | None, BaseException | None]] = SimpleQueue()
     first = threading.Lock()
 
-    def end(outputs: tuple[Array, ...] | None, error: BaseException | None) -> None:
+    def end(*told: Any) -> None:
         if first.acquire(blocking=False):
-            ends.put((outputs, error))
+            ends.put(read_end(told, where=where))
         else:
             logger.warning("%s called `done` a second time for one run; the call is ignored", where)
 
     context.token.begin_wait(ends, lambda: end(None, ClosedError(f"{where} had not ended a run when its network was closed")))
     try:
-        start(inputs, context, end)
+        call_start(start, inputs, context, end, where=where)
         outputs, error = ends.get()
     finally:
         context.token.end_wait(ends)

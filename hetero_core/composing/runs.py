@@ -6,14 +6,14 @@ The child's own outputs are checked under its name, so that a device which break
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from hetero_core.composing.tensors import fill_tensors, fit_tensors
 from hetero_core.contract import Array, Done, RunContext
-from hetero_core.errors import ClosedError, HeteroError, PluginError, RequestCancelledError
+from hetero_core.errors import ClosedError, HeteroError, RequestCancelledError
 from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_core.runtime.run import end_once
+from hetero_core.started import call_start
 
 
 def run_child(child: ExecutableNetwork, inputs: tuple[Array, ...], context: RunContext) -> tuple[Any, ...]:
@@ -74,20 +74,13 @@ def start_stage(child: ExecutableNetwork, inputs: tuple[Array, ...], context: Ru
     assert start is not None, f"{child.where} starts no runs"
     key = object()
     where = f"{child.provenance}: {child.where}"
-    end = end_once(partial(_tell, child, done), None, lambda: context.token.end_wait(key), where=where)
+    end = end_once(done, None, lambda: context.token.end_wait(key), where=where)
     dropped = f"{child.provenance} had not ended a run of {child.where} when the network was closed"
     context.token.begin_wait(key, lambda: end(None, ClosedError(dropped)))
     try:
-        start(inputs, context, end)
+        call_start(start, inputs, context, end, where=where)
     except BaseException as error:  # noqa: BLE001  # whoever waits is told
         end(None, error)
-
-
-def _tell(child: ExecutableNetwork, done: Done, outputs: tuple[Any, ...] | None, error: object) -> None:
-    if error is None or isinstance(error, BaseException):
-        done(outputs, error)
-        return
-    done(None, PluginError(f"{child.provenance} called `done` with the error {error!r:.80}; expected None or an exception"))
 
 
 def describe_part(context: RunContext, child: ExecutableNetwork, index: int, state: object) -> RunContext:

@@ -15,6 +15,7 @@ from hetero_core.conformance import (
     contract_extensions,
     contract_lifetime,
     contract_load,
+    contract_meaning,
     contract_perf_counts,
     contract_properties,
     contract_query,
@@ -23,6 +24,7 @@ from hetero_core.conformance import (
     contract_start,
     contract_tensors,
     contract_threading,
+    contract_traces,
     contract_values,
 )
 from hetero_core.conformance.check import LEVELS, Check
@@ -30,11 +32,14 @@ from hetero_core.conformance.choices import list_choice_checks
 from hetero_core.errors import HeteroError, enumerate_choices, suggest
 
 SUBJECTS = (
+    # First, as its check of settings sees what a device changes when it is loaded for the first time.
+    contract_traces,
     contract_registry,
     contract_properties,
     contract_capabilities,
     contract_query,
     contract_load,
+    contract_meaning,
     contract_tensors,
     contract_values,
     contract_dynamic_shapes,

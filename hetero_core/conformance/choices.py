@@ -8,12 +8,15 @@ from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from hetero_core.conformance import (
     contract_callbacks,
     contract_cancel,
     contract_dynamic_shapes,
     contract_lifetime,
     contract_load,
+    contract_meaning,
     contract_perf_counts,
     contract_query,
     contract_requests,
@@ -21,8 +24,8 @@ from hetero_core.conformance import (
     contract_tensors,
     contract_values,
 )
-from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip
-from hetero_core.conformance.samples import make_sample
+from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip, require
+from hetero_core.conformance.samples import Sample, make_sample
 from hetero_core.core import Core
 from hetero_core.devices.names import parse_device_name
 from hetero_core.dtypes import TOLERANCES
@@ -31,6 +34,7 @@ from hetero_core.errors import HeteroError
 SUBJECTS: tuple[ModuleType, ...] = (
     contract_query,
     contract_load,
+    contract_meaning,
     contract_tensors,
     contract_values,
     contract_dynamic_shapes,
@@ -42,6 +46,10 @@ SUBJECTS: tuple[ModuleType, ...] = (
     contract_start,
 )
 """The subjects that a choice may change; names, properties and extensions are the same under all of them."""
+
+OWN = "choices.loads_keep_their_own_choice"
+VISIBLE = 1e-5
+"""The least share of a result by which two choices have to differ, so that rounding in another order is none."""
 
 SHORT_TYPES = {
     "bf16": "bfloat16",
@@ -60,7 +68,11 @@ EXECUTION_MODE_HINT=PERFORMANCE lets a device compute in the shortest type that 
 
 @cache
 def list_choice_checks() -> tuple[Check, ...]:
-    """Returns one check for each subject."""
+    """Returns one check for each subject, and that of choices beside each other."""
+    return (*_list_repeated_checks(), Check(OWN, "choices", loads_keep_their_own_choice, needs=("single",)))
+
+
+def _list_repeated_checks() -> tuple[Check, ...]:
     return tuple(
         Check(
             f"choices.{subject.CHECKS[0].name.partition('.')[0]}",
@@ -81,6 +93,41 @@ def check_choices(checks: tuple[Check, ...], context: CheckContext) -> None:
     problems = [problem for name, choice in choices for check in checks if (problem := _find_problem(check, context, name, choice))]
     if problems:
         raise CheckFailed("; ".join(problems))
+
+
+def loads_keep_their_own_choice(context: CheckContext) -> None:
+    """Networks that one Core loads under different choices each compute by their own, whichever was loaded first or last."""
+    sample = make_sample(context, "chain")
+    inputs = sample.draw(context.seed)
+    compared_count = 0
+    for name, choice in iterate_choices(context):
+        if not is_usable(context, name, choice):
+            continue
+        configs: list[dict[str, Any]] = [{}, {name: choice}]
+        alone = [_run_alone(context, sample, inputs, config) for config in configs]
+        distance = float(np.max(np.abs(alone[0] - alone[1])))
+        if not distance > VISIBLE * float(np.max(np.abs(alone[0]))):
+            continue  # a choice that these numbers do not show
+        compared_count += 1
+        with context.make_core() as core:
+            for first, second in ((0, 1), (1, 0)):
+                loaded = {index: core.load_network(sample.network, context.device, configs[index]) for index in (first, second)}
+                for index in (second, first):
+                    value = np.asarray(loaded[index].infer(inputs)["y"], np.float64)
+                    is_own = float(np.max(np.abs(value - alone[index]))) <= distance / 4
+                    others = f"{name}={choice}" if index == 0 else "none"
+                    require(
+                        is_own,
+                        f"a network loaded under {configs[index] or 'no choice'}, beside one under {others}, does not compute as it "
+                        "does alone: the device keeps the choice of another load",
+                    )
+    if not compared_count:
+        raise Skip("the device declares no key with choices that change what a small network computes")
+
+
+def _run_alone(context: CheckContext, sample: Sample, inputs: dict[str, Any], config: dict[str, Any]) -> Any:
+    with context.make_core() as core, core.load_network(sample.network, context.device, config) as loaded:
+        return np.asarray(loaded.infer(inputs)["y"], np.float64)
 
 
 def iterate_choices(context: CheckContext) -> Iterator[tuple[str, Any]]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero_core.conformance.check import CheckContext, check, require, require_equal, require_error
+from hetero_core.conformance.check import CheckContext, Skip, check, require, require_equal, require_error
 from hetero_core.conformance.contract_requests import WAIT_SECONDS
-from hetero_core.conformance.samples import make_sample
+from hetero_core.conformance.refusals import load_claimed
+from hetero_core.conformance.samples import make_sample, read_text
 from hetero_core.errors import InferenceError, InputShapeError
 
 
@@ -62,7 +63,25 @@ def array_of_another_size_for_an_output_is_refused(context: CheckContext) -> Non
         sample.require_right(request.infer(inputs), inputs, "with an array of the right size")
 
 
+@check("contract")
+def broadcasting_is_decided_in_each_run(context: CheckContext) -> None:
+    """Two open sizes are alike in one run and 1 beside 4 in the next: whether an input is repeated is not kept from the first run."""
+    for operator, compute in (("Add", np.add), ("Sub", np.subtract), ("Mul", np.multiply)):
+        network = read_text(context, f"(float[N,2] a, float[M,2] b) => (float[K,2] y) {{ y = {operator} (a, b) }}", name=operator)
+        if context.core.query_network(network, context.device).refused:
+            continue
+        with load_claimed(context.core, network, context.device) as loaded:
+            for rows, others in ((4, 4), (4, 1), (1, 4), (3, 3), (1, 1), (0, 1)):
+                a, b = (np.arange(2 * count, dtype=np.float32).reshape(count, 2) + 1 for count in (rows, others))
+                value = loaded.infer({"a": a.copy(), "b": b.copy()})["y"]
+                what = f"{operator} of {rows} rows and {others}, in one network of open sizes"
+                require_equal(value.tolist(), compute(a, b).tolist(), what)
+        return
+    raise Skip("the device takes none of Add, Sub, Mul of two open sizes")
+
+
 CHECKS = (
+    broadcasting_is_decided_in_each_run,
     sizes_may_change_between_runs,
     two_requests_may_have_two_sizes,
     fixed_dimension_stays_fixed,

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import io
+import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from hetero_core.blobs.container import read_blob
-from hetero_core.conformance.check import CheckContext, check, require, require_equal, require_error, require_same
+from hetero_core.conformance.check import CheckContext, Skip, check, require, require_equal, require_error, require_same
 from hetero_core.conformance.contract_requests import WAIT_SECONDS
 from hetero_core.conformance.pickles import describe_pickle
 from hetero_core.conformance.samples import make_sample, make_samples
@@ -19,6 +24,22 @@ from hetero_core.errors import BlobDamagedError, BlobError, BlobMismatchError, C
 
 if TYPE_CHECKING:
     from hetero_core.runtime.executable import ExecutableNetwork
+
+ABSENT = 70
+"""The exit code of a process that does not have the device."""
+PROCESS_SECONDS = 240
+IMPORTER = f"""
+import sys
+import numpy as np
+from hetero_core import Core
+
+device, blob, inputs, outputs = sys.argv[1:]
+with Core() as core:
+    if device.partition(":")[0].partition(".")[0] not in core.device_names:
+        sys.exit({ABSENT})
+    with np.load(inputs) as arrays, core.import_network(blob, device) as network:
+        np.savez(outputs, **network.infer(dict(arrays)))
+"""
 
 
 def _export(loaded: ExecutableNetwork) -> bytes:
@@ -73,6 +94,35 @@ def requests_of_an_imported_network_work(context: CheckContext) -> None:
     sample.require_right({"y": request.get_tensor("y")}, inputs, "an asynchronous run of an imported network")
     again = context.core.import_network(_export(imported), context.device)
     sample.require_right(again.infer(inputs), inputs, "exported, imported, exported and imported")
+
+
+@check("export", needs=["export"])
+def another_process_imports_the_blob(context: CheckContext) -> None:
+    """A blob is whole: a new process, in which nothing was loaded, imports it and computes the same."""
+    form, sample = next(iter(make_samples(context, "constant", "chain").items()))
+    inputs = sample.draw(context.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        paths = {name: str(Path(folder) / name) for name in ("blob", "inputs.npz", "outputs.npz")}
+        context.core.load_network(sample.network, context.device).export_network(paths["blob"])
+        np.savez(paths["inputs.npz"], **inputs)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        ended = subprocess.run(
+            [sys.executable, "-c", IMPORTER, context.device, *paths.values()],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PROCESS_SECONDS,
+        )
+        if ended.returncode == ABSENT:
+            raise Skip("the device is not installed, so that another process has none")
+        last = (ended.stderr.strip().splitlines() or ["no message"])[-1]
+        require(
+            ended.returncode == 0,
+            f"another process cannot import the blob of '{form}', which refers to what this one holds: {last}",
+        )
+        with np.load(paths["outputs.npz"]) as outputs:
+            sample.require_right(dict(outputs), inputs, f"'{form}', imported by another process")
 
 
 @check("export", needs=["export"])
@@ -193,6 +243,7 @@ CHECKS = (
     imported_network_is_the_exported_one,
     path_stream_and_bytes_hold_the_same,
     requests_of_an_imported_network_work,
+    another_process_imports_the_blob,
     configuration_comes_with_the_blob,
     every_choice_comes_with_the_blob,
     pickled_sections_are_marked_as_code,

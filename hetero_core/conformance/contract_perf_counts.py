@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from hetero_core.conformance.check import CheckContext, check, require, require_equal
 from hetero_core.conformance.contract_requests import WAIT_SECONDS
 from hetero_core.conformance.samples import make_sample, make_samples
+
+if TYPE_CHECKING:
+    from hetero_core.profile import NodeTime
 
 LONG_ROWS = 200_000
 """Rows of an input whose run takes a device milliseconds."""
@@ -75,6 +80,31 @@ def times_are_in_seconds(context: CheckContext) -> None:
             longest <= 2 * wall + 1e-6,
             f"an entry of {longest:g} seconds in a run of {wall:g} seconds: times are in seconds, not in milliseconds",
         )
+    require(longest > 0, f"every time of a run of {wall:g} seconds is 0: the device records nodes and does not measure them")
+
+
+@check("contract")
+def times_of_a_thread_do_not_overlap(context: CheckContext) -> None:
+    """Nodes that one thread computed one after the other have times one after the other: each from its own begin."""
+    sample = make_sample(context, "dynamic")
+    request = context.core.load_network(sample.network, context.device, {"PERF_COUNT": True}).create_infer_request()
+    for turn in range(3):
+        request.infer(sample.draw(context.seed + turn, x=(LONG_ROWS, 2)))
+        lines: dict[tuple[object, ...], list[NodeTime]] = {}
+        for entry in request.perf_counts:
+            # What an engine told at the end of the run has no thread, and engines compute nodes side by side.
+            if entry.thread and not entry.targets:
+                lines.setdefault((entry.thread, entry.path, entry.device), []).append(entry)
+        for entries in lines.values():
+            ordered = sorted(entries, key=lambda entry: (entry.begin, entry.seconds))
+            for first, second in itertools.pairwise(ordered):
+                overlap = first.begin + first.seconds - second.begin
+                # A clock of the device may tick in steps of its own.
+                require(
+                    overlap <= 0.2 * min(first.seconds, second.seconds) + 2e-5,
+                    f"node '{second.node}' of {second.seconds:g} seconds began {overlap:g} seconds before '{first.node}' ended, on one "
+                    "thread: its begin is not taken anew, so that times add up; or it was told at the end of the run without `begin=`",
+                )
 
 
 CHECKS = (
@@ -82,4 +112,5 @@ CHECKS = (
     entries_are_nodes_of_the_network_in_order,
     times_are_absent_when_not_asked_for,
     times_are_in_seconds,
+    times_of_a_thread_do_not_overlap,
 )

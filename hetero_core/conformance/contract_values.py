@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 SIZES = (15, 16, 17, 31, 33, 63, 65, 257, 1025)
 """Row counts on both sides of the widths in which kernels and vector units work."""
+LARGE_SIZES = (70_001, 1_048_579)
+"""Row counts past 16 bits, as grids of a card have them, and past a million."""
+PRODUCT_SIZES = ((1, 1, 1), (3, 5, 7), (17, 33, 9), (8, 1030, 8), (65, 64, 130), (1, 700, 257), (4, 2049, 1))
+"""Rows, inner size and columns of matrix products, beside and past the tiles of kernels."""
 RUNS = 40
 """Runs of one network, in which what adds up shows."""
 
@@ -94,6 +98,31 @@ def long_rows_are_computed_to_the_end(context: CheckContext) -> None:
 
 
 @check("contract")
+def large_inputs_are_computed_to_the_end(context: CheckContext) -> None:
+    """Inputs past 65,535 rows and past a million are computed to the end: no grid or counter of 16 bits cuts them off."""
+    sample = make_sample(context, "dynamic")
+    with context.core.load_network(sample.network, context.device) as loaded:
+        for size in LARGE_SIZES:
+            inputs = sample.draw(context.seed, x=(size, 2))
+            sample.require_right(loaded.infer(inputs), inputs, f"an input of {size} rows")
+
+
+@check("contract")
+def products_of_odd_sizes_are_right(context: CheckContext) -> None:
+    """MatMul of sizes that no tile divides, and of long inner sizes, is summed to the end, in one network of open sizes."""
+    if context.rtol is not None:
+        raise Skip("the configuration asks for a shorter type")
+    generator = np.random.default_rng(context.seed)
+    for _, loaded in _load_each(context, {"MatMul": "(float[M,K] a, float[K,N] b) => (float[M,N] y) { y = MatMul (a, b) }"}):
+        for rows, inner, columns in PRODUCT_SIZES:
+            # Integers whose sums float32 holds as they are, in any order.
+            a, b = (generator.integers(-4, 5, shape).astype(np.float32) for shape in ((rows, inner), (inner, columns)))
+            value = loaded.infer({"a": a.copy(), "b": b.copy()})["y"]
+            wrong = int(np.count_nonzero(value != a.astype(np.float64) @ b))
+            require(wrong == 0, f"MatMul of ({rows}, {inner}) and ({inner}, {columns}): {wrong} of {value.size} sums are wrong")
+
+
+@check("contract")
 def float32_keeps_its_precision(context: CheckContext) -> None:
     """A float32 is not rounded to bfloat16 (8 bits), float16 or TF32 (11 bits) on its way: it has 24 bits."""
     if context.rtol is not None:
@@ -105,6 +134,33 @@ def float32_keeps_its_precision(context: CheckContext) -> None:
         error = float(np.max(np.abs(loaded.infer({"x": x.copy()})["y"] - expected) / np.abs(expected)))
         bits = int(-np.log2(max(error, 2.0**-24)))
         require(bits >= 20, f"{operator} of float32 is right to {bits} bits of 24; bfloat16 has 8, float16 and TF32 have 11")
+
+
+@check("contract")
+def float64_keeps_its_precision(context: CheckContext) -> None:
+    """A float64 that the device takes is computed in float64, not in float32, which has 24 bits of 53."""
+    _skip_declared(context, "FLOAT64")
+    x = 1 + 2.0 ** -np.arange(2, 50, dtype=np.float64)
+    texts = {operator: f"(double[48] x) => (double[48] y) {{ {nodes} }}" for operator, (nodes, _) in WIDE_NETWORKS.items()}
+    for operator, loaded in _load_each(context, texts):
+        expected = WIDE_NETWORKS[operator][1](x)
+        error = float(np.max(np.abs(loaded.infer({"x": x.copy()})["y"] - expected) / np.abs(expected)))
+        bits = int(-np.log2(max(error, 2.0**-53)))
+        require(bits >= 48, f"{operator} of float64 is right to {bits} bits of 53; float32 has 24")
+
+
+@check("contract")
+def infinity_is_not_lost(context: CheckContext) -> None:
+    """Infinities stay what they are, and what exceeds float32 becomes one, not the largest finite number."""
+    _skip_declared(context, "INFINITY")
+    if context.rtol is not None:
+        raise Skip("the configuration asks for a shorter type")
+    x = np.array([np.inf, -np.inf, 3e38, -3e38, 1], np.float32)
+    texts = {operator: f"(float[5] x) => (float[5] y) {{ {nodes} }}" for operator, (nodes, _) in WIDE_NETWORKS.items()}
+    for operator, loaded in _load_each(context, texts):
+        with np.errstate(over="ignore"):
+            expected = WIDE_NETWORKS[operator][1](x.astype(np.float64)).astype(np.float32).tolist()
+        require_equal(loaded.infer({"x": x.copy()})["y"].tolist(), expected, f"{operator} of infinity and of numbers near it")
 
 
 @check("contract")
@@ -178,7 +234,11 @@ def array_that_changes_in_place_is_read_again(context: CheckContext) -> None:
 
 CHECKS = (
     long_rows_are_computed_to_the_end,
+    large_inputs_are_computed_to_the_end,
+    products_of_odd_sizes_are_right,
     float32_keeps_its_precision,
+    float64_keeps_its_precision,
+    infinity_is_not_lost,
     nan_is_not_lost,
     int64_keeps_its_width,
     index_outside_its_axis_is_an_error,

@@ -39,6 +39,15 @@ def call_plugin(call: Callable[[], Result], *, blame: object, where: str) -> Res
         raise describe_exit(error, blame=str(blame), where=where) from error
 
 
+def call_named(call: Callable[[], Result], *, blame: object, where: str) -> Result:
+    """Returns what a call of a plugin returns. Raises: as `call_plugin`; a note to the plugin's own error names the plugin."""
+    try:
+        return call_plugin(call, blame=blame, where=where)
+    except Exception as error:
+        error.add_note(f"raised by {blame} in {where}")
+        raise
+
+
 def read_mapping(answer: Any, *, blame: str, where: str) -> dict[str, Any]:
     """Returns a copy of what a plugin returned, when it is a mapping with texts for keys.
 

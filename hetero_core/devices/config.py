@@ -132,6 +132,10 @@ def declare_keys(declared: Mapping[str, ConfigKey], *, blame: str) -> Mapping[st
             raise PluginError(f"{blame} declares '{name}' as the text behind the colon; its type must be str")
         if (key.least is not None or key.words) and key.type not in (int, float):
             raise PluginError(f"{blame} declares '{name}' with a least value or words; its type must be int or float")
+        if isinstance(key.default, str) and key.type is not str and key.default not in key.words:
+            raise PluginError(
+                f"{blame} declares the configuration key '{name}' with the default {key.default!r} of str; its type is {key.type.__name__}"
+            )
         if key.default is not None:
             convert_value(name, key, key.default, device=blame)
     return freeze_mapping({**STANDARD_KEYS, **declared})

@@ -37,7 +37,7 @@ from hetero_core.errors import (
     suggest,
 )
 from hetero_core.network.graph import Network
-from hetero_core.network.types import ValueSpec
+from hetero_core.network.types import HOST, ValueSpec
 
 logger = logging.getLogger(__name__)
 
@@ -284,6 +284,20 @@ class Device:
             ) from error
         return self._check_executable(executable, names, "import_network")
 
+    def _check_memories(self, specs: tuple[ValueSpec, ...], side: str, hook: str) -> None:
+        """Raises PluginError for a memory that is no text, and for one of the device's own where it has no hook for the transfers."""
+        copy = "from_host" if side == "inputs" else "to_host"
+        for spec in specs:
+            if not isinstance(spec.memory, str) or not spec.memory:
+                raise PluginError(
+                    f"{self.provenance} returned from {hook} '{spec.name}' with the memory {spec.memory!r}; expected a text"
+                )
+            if spec.memory != HOST and not self.implements(copy):
+                raise PluginError(
+                    f"{self.provenance} returned from {hook} '{spec.name}' in the memory '{spec.memory}', and has no hook {copy}, "
+                    f"by which the core would reach it; values in the memory of the host have the memory '{HOST}'"
+                )
+
     def _check_executable(self, executable: Any, expected: tuple[tuple[str, ...], tuple[str, ...]], hook: str) -> Executable:
         if not isinstance(executable, Executable):
             raise PluginError(f"{self.provenance} returned {type(executable).__name__} from {hook}; expected an Executable")
@@ -293,6 +307,7 @@ class Device:
                 raise PluginError(
                     f"{self.provenance} returned from {hook} an executable whose {side} are {specs!r:.100}; expected a tuple of ValueSpec"
                 )
+            self._check_memories(specs, side, hook)
         depth = executable.pipeline_depth
         if not isinstance(depth, int) or isinstance(depth, bool) or depth < 1:
             raise PluginError(

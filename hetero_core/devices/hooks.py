@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
-from collections.abc import Iterator
+import logging
+from collections.abc import Collection, Iterator
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from hetero_core import hookspecs
 from hetero_core.errors import PluginError, enumerate_choices, suggest
 
+logger = logging.getLogger(__name__)
+NEARNESS = 0.9
+"""How like the name of a hook a method is that was probably meant as it: two letters of ten that changed places are as near."""
 _MARK = f"{hookspecs.PROJECT}_impl"
 
 
@@ -22,7 +27,10 @@ def list_hooks() -> dict[str, tuple[str, ...]]:
 def check_hooks(plugin: Any, blame: object) -> None:
     """Raises PluginError for a hook that does not exist, one with an argument that it does not get, and one that is not marked."""
     hooks = list_hooks()
-    for name, function in _list_functions(plugin):
+    functions = list(_list_functions(plugin))
+    marked = {name for name, function in functions if hasattr(function, _MARK)}
+    _refuse_properties(plugin, hooks, blame)
+    for name, function in functions:
         mark = getattr(function, _MARK, None)
         if mark is None:
             # The package of a plugin may have functions of any name; there is one hook for it.
@@ -30,6 +38,8 @@ def check_hooks(plugin: Any, blame: object) -> None:
                 raise PluginError(
                     f"{blame} has {name}, which is not marked with @hookimpl, so that nobody calls it; mark it or rename it"
                 )
+            if not name.startswith("_") and not isinstance(plugin, ModuleType):
+                _warn_of_near_name(name, marked, hooks, blame)
             continue
         hook = mark.get("specname") or name
         if hook not in hooks:
@@ -40,11 +50,25 @@ def check_hooks(plugin: Any, blame: object) -> None:
                 f"{blame} does not fit the contract: unknown hook '{hook}'{near} hooks are {enumerate_choices(hooks)}"
             )
         for argument in _list_arguments(function):
+            if argument == "self" and inspect.isclass(plugin):
+                raise PluginError(f"{blame} is the class {plugin.__name__}; a device is an object, as {plugin.__name__}()")
             if argument not in hooks[hook]:
                 raise PluginError(
                     f"{blame} does not fit the contract: its {hook} asks for '{argument}'{suggest(argument, hooks[hook]) or ';'} "
                     f"the arguments of {hook} are {', '.join(hooks[hook])}"
                 )
+
+
+def _warn_of_near_name(name: str, marked: Collection[str], hooks: Collection[str], blame: object) -> None:
+    near = difflib.get_close_matches(name, [hook for hook in hooks if hook not in marked], n=1, cutoff=NEARNESS)
+    if near:
+        logger.warning("%s has %s, which is no hook and not marked; the hook %s is named nearly so", blame, name, near[0])
+
+
+def _refuse_properties(plugin: Any, hooks: Collection[str], blame: object) -> None:
+    for name in hooks:
+        if isinstance(inspect.getattr_static(plugin, name, None), property):
+            raise PluginError(f"{blame} has {name} as a property, which nobody calls; a hook is a method marked with @hookimpl")
 
 
 def _list_functions(plugin: Any) -> Iterator[tuple[str, Any]]:

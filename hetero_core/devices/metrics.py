@@ -79,6 +79,9 @@ def collect_metrics(
 
     Raises: PluginError for a derived metric that the plugin gives itself; reading a standard one of a wrong type raises it, too.
     """
+    lower = next((name for name in own if name != name.upper()), None)
+    if lower is not None:
+        raise PluginError(f"{blame} returns the metric '{lower}'; metrics are upper case, as '{lower.upper()}'")
     given_derived = [name for name in _DERIVED if name in own]
     if given_derived:
         raise PluginError(f"{blame} returns the metric {given_derived[0]}, which the core derives; leave it out")

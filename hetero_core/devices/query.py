@@ -45,6 +45,8 @@ def query_by_transform(
 
 def require_all_supported(device: DeviceName, network: Network, result: QueryResult) -> None:
     """Raises UnsupportedNodesError that lists every refused node with its reason; to be called first when loading."""
+    if not isinstance(result, QueryResult):
+        raise PluginError(f"the query_network of {device} returned {type(result).__name__}; expected a QueryResult")
     if not result.refused:
         return
     refusals = {name: {str(device): reason} for name, reason in result.refused.items()}

@@ -12,7 +12,7 @@ from threading import get_ident
 from typing import IO, TYPE_CHECKING, Any
 
 from hetero_core.contract import Done, Executable, Payload, RunContext, freeze_mapping
-from hetero_core.devices.blame import call_plugin, describe_exit, is_interrupt, read_mapping
+from hetero_core.devices.blame import call_named, call_plugin, describe_exit, is_interrupt, read_mapping
 from hetero_core.devices.threads import EXCLUSIVE_KEY, STREAMS_KEY
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import (
@@ -45,6 +45,7 @@ from hetero_core.runtime.run import NO_STATE, Start, end_once, measure_start
 from hetero_core.runtime.states import RequestStates
 from hetero_core.runtime.transfers import bring_in, take_home
 from hetero_core.runtime.under_way import RunsUnderWay
+from hetero_core.started import call_start
 
 if TYPE_CHECKING:
     from hetero_core.blobs.container import BlobHeader
@@ -226,7 +227,7 @@ class ExecutableNetwork:
         self._under_way.runs[context] = lambda: end(None, ClosedError(dropped))
         try:
             self._require_open()
-            start(inputs if self._is_host else bring_in(self, inputs, context.profile), context, end)
+            call_start(start, inputs if self._is_host else bring_in(self, inputs, context.profile), context, end, where=where)
         except BaseException as error:  # as in run_host
             self._under_way.leave(context)
             if is_interrupt(error):
@@ -353,7 +354,7 @@ class ExecutableNetwork:
         changed = freeze_mapping({**self.config, **settings})
         deadline, memory_limit = read_deadline(changed), read_memory_limit(changed)
         if own:
-            call_plugin(lambda: self.executable.set_config(own), blame=self._binding.provenance, where="set_config")
+            call_named(lambda: self.executable.set_config(own), blame=self._binding.provenance, where="set_config")
         self.config, self.deadline, self.memory_limit = changed, deadline, memory_limit
 
     def close(self) -> None:
@@ -372,7 +373,7 @@ class ExecutableNetwork:
                 self._binding.executor.retire()
                 if self._replacements is not None:
                     self._replacements.close()
-                call_plugin(self.executable.close, blame=self._binding.provenance, where=f"close of network '{self.name}'")
+                call_named(self.executable.close, blame=self._binding.provenance, where=f"close of network '{self.name}'")
 
     def _require_open(self) -> None:
         self.require_process()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import Array, Done, RunContext
 from hetero_core.runtime.forks import call_in_child
+from hetero_core.started import read_end
 
 if TYPE_CHECKING:
     import asyncio
@@ -107,10 +108,11 @@ def end_once(done: Done, take_home: Callable[[Any], Any] | None, leave: Callable
     """
     first = threading.Lock()
 
-    def end(outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
+    def end(*told: Any) -> None:
         if not first.acquire(blocking=False):
             logger.warning("%s called `done` a second time for one run; the call is ignored", where)
             return
+        outputs, error = read_end(told, where=where)
         if error is None and take_home is not None:
             try:
                 outputs = take_home(outputs)

@@ -7,7 +7,14 @@ import re
 from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "planted-faults.md"
-FILES = ("test_planted_loads.py", "test_planted_bugs.py", "test_planted_runs.py", "test_planted_values.py")
+FILES = (
+    "test_planted_loads.py",
+    "test_planted_bugs.py",
+    "test_planted_runs.py",
+    "test_planted_values.py",
+    "test_planted_meaning.py",
+    "test_planted_traces.py",
+)
 
 
 def read_planted() -> dict[str, tuple[str, str]]:
@@ -21,6 +28,7 @@ def read_planted() -> dict[str, tuple[str, str]]:
         spec.loader.exec_module(module)
         assert planted.keys().isdisjoint(module.FAULTS), "a fault has one name"
         planted |= {fault: (check, message) for fault, (_, check, message) in module.FAULTS.items()}
+        planted |= getattr(module, "OF_PROCESSES", {})
     return planted
 
 

@@ -87,7 +87,7 @@ def test_anything_that_a_device_tells_in_place_of_an_error_reaches_wait(network:
     executable.told = told
     request = network.create_infer_request()
     request.start_async({"x": X})
-    with pytest.raises(PluginError, match=f"plugin STARTING .* raised {type(told).__name__}"):
+    with pytest.raises(PluginError, match=f"plugin STARTING .*({type(told).__name__}|called `done` with the error {told!r})"):
         request.wait(60)
 
 

@@ -49,6 +49,7 @@ LAYERS = (
     "plan",
     "profile",
     "executed",
+    "started",
     "contract",
     "hookspecs",
     "devices",

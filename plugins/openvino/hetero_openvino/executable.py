@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import get_ident, main_thread
+from time import perf_counter
 from types import MethodType
 from typing import Any
 
@@ -238,11 +239,18 @@ class OpenvinoExecutable(Executable):
 
     def _record(self, request: Any, profile: Profile) -> None:
         """Adds the times of what ran; what the engine has fused stands under the names of all its nodes."""
-        nodes_of_layer = self._nodes_of_layer()
-        for entry in request.profiling_info:
-            if str(entry.status).endswith("EXECUTED") and entry.node_type not in ("Parameter", "Result", "Constant"):
-                nodes = nodes_of_layer.get(entry.node_name, ())
-                profile.add(_join_nodes(nodes, entry), entry.real_time.total_seconds())
+        ended, nodes_of_layer = perf_counter(), self._nodes_of_layer()
+        entries = [
+            entry
+            for entry in request.profiling_info
+            if str(entry.status).endswith("EXECUTED") and entry.node_type not in ("Parameter", "Result", "Constant")
+        ]
+        # The engine tells how long each layer took, in order, and not when: one after the other, up to the end of the run.
+        begin = ended - sum(entry.real_time.total_seconds() for entry in entries)
+        for entry in entries:
+            seconds = entry.real_time.total_seconds()
+            profile.add(_join_nodes(nodes_of_layer.get(entry.node_name, ()), entry), seconds, begin=begin)
+            begin += seconds
 
     def _nodes_of_layer(self) -> dict[str, tuple[Node, ...]]:
         """Returns the network's nodes in each of the engine's layers; its own, as changes of layout, have none."""
