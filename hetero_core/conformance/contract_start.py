@@ -166,6 +166,21 @@ def closing_ends_what_was_started(context: CheckContext) -> None:
 
 
 @check("contract")
+def cancelled_run_ends_on_the_device_too(context: CheckContext) -> None:
+    """`done` is called for a run that was cancelled, too: while it is not, the network cannot be closed, and nothing of it is freed."""
+    sample = make_sample(context, "chain")
+    with _gather_warnings() as texts:
+        loaded = context.core.load_network(sample.network, context.device)
+        requests = [loaded.create_infer_request() for _ in range(8)]
+        for request in requests:
+            request.start_async(sample.draw(context.seed))
+            request.cancel()
+        loaded.close()
+    held = [text for text in texts if "have not returned after they were cancelled" in text]
+    require(not held, f"`done` is not called for a run that was cancelled: {held[:1]}")
+
+
+@check("contract")
 def closed_network_is_freed(context: CheckContext) -> None:
     """Once it is closed and forgotten the loaded network is gone: no cache, queue or thread of the device holds it."""
     sample = make_sample(context, "chain")
@@ -195,5 +210,6 @@ CHECKS = (
     run_that_raises_ends,
     start_returns_at_once,
     closing_ends_what_was_started,
+    cancelled_run_ends_on_the_device_too,
     closed_network_is_freed,
 )

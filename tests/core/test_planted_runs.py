@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import pickle
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
@@ -111,6 +112,19 @@ class Dropping(Queued):
         super().close()
 
 
+class NeverAfterACancellation(Queued):
+    """Looks, when a run's turn has come, whether it was cancelled, and forgets it then."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__(network)
+        self._first = threading.Event()
+
+    def run_started(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
+        self._first.wait(0.1)
+        if not context.cancelled():
+            super().run_started(inputs, context, done)
+
+
 class Immortal(PlainExecutable):
     everyone: ClassVar[list[PlainExecutable]] = []
 
@@ -203,6 +217,11 @@ FAULTS: dict[str, tuple[Callable[[], Any], str, str]] = {
         lambda: device_with(Dropping),
         "start.closing_ends_what_was_started",
         "the device's queue dropped run 0 at close",
+    ),
+    "`done` not called after a cancellation": (
+        lambda: device_with(NeverAfterACancellation),
+        "start.cancelled_run_ends_on_the_device_too",
+        "`done` is not called for a run that was cancelled",
     ),
     "executables never freed": (
         lambda: device_with(Immortal),
