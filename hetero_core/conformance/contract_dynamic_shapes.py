@@ -81,9 +81,9 @@ def broadcasting_is_decided_in_each_run(context: CheckContext) -> None:
 
 
 CHECKS = (
-    broadcasting_is_decided_in_each_run,
     sizes_may_change_between_runs,
     two_requests_may_have_two_sizes,
     fixed_dimension_stays_fixed,
     array_of_another_size_for_an_output_is_refused,
+    broadcasting_is_decided_in_each_run,
 )

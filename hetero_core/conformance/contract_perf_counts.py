@@ -80,7 +80,10 @@ def times_are_in_seconds(context: CheckContext) -> None:
             longest <= 2 * wall + 1e-6,
             f"an entry of {longest:g} seconds in a run of {wall:g} seconds: times are in seconds, not in milliseconds",
         )
-    require(longest > 0, f"every time of a run of {wall:g} seconds is 0: the device records nodes and does not measure them")
+    require(
+        longest > 0 or not request.perf_counts,
+        f"every time of a run of {wall:g} seconds is 0: the device records nodes and does not measure them",
+    )
 
 
 @check("contract")

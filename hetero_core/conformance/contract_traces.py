@@ -33,6 +33,25 @@ PROCESS = Path("/proc/self")
 
 
 @check("contract")
+def settings_of_the_process_stay(context: CheckContext) -> None:
+    """Random numbers, NumPy's handling of errors, environment, folder and locale are the program's; and a device prints nothing."""
+    sample = make_sample(context, "chain")
+    # Whoever seeds has the same state each time; one that was drawn from is another.
+    random.random(), np.random.random()
+    before = _read_settings()
+    with redirect_stdout(io.StringIO()) as printed, context.make_core() as core:
+        core.query_network(sample.network, context.device)
+        _load_and_close(context, sample)
+        with core.load_network(sample.network, context.device) as loaded:
+            loaded.infer(sample.draw(context.seed))
+    changed = [what for what, setting in _read_settings().items() if setting != before[what]]
+    if "os.environ" in changed:
+        raise CheckFailed(f"the device changed os.environ: {_describe_difference(before['os.environ'])}")
+    require_equal(changed, [], "what the device changed of the process, which is the program's")
+    require(not printed.getvalue(), f"the device prints to standard output: {printed.getvalue()[:80]!r}")
+
+
+@check("contract")
 def runs_keep_no_memory(context: CheckContext) -> None:
     """A network does not grow with its runs: neither their inputs and outputs nor copies of them are kept."""
     _require_counts()
@@ -88,25 +107,6 @@ def _load_and_close(context: CheckContext, sample: Sample) -> None:
         request.infer(sample.draw(context.seed))
         request.start_async(sample.draw(context.seed))
         require(request.wait(WAIT_SECONDS), "the run did not end")
-
-
-@check("contract")
-def settings_of_the_process_stay(context: CheckContext) -> None:
-    """Random numbers, NumPy's handling of errors, environment, folder and locale are the program's; and a device prints nothing."""
-    sample = make_sample(context, "chain")
-    # Whoever seeds has the same state each time; one that was drawn from is another.
-    random.random(), np.random.random()
-    before = _read_settings()
-    with redirect_stdout(io.StringIO()) as printed, context.make_core() as core:
-        core.query_network(sample.network, context.device)
-        _load_and_close(context, sample)
-        with core.load_network(sample.network, context.device) as loaded:
-            loaded.infer(sample.draw(context.seed))
-    changed = [what for what, setting in _read_settings().items() if setting != before[what]]
-    if "os.environ" in changed:
-        raise CheckFailed(f"the device changed os.environ: {_describe_difference(before['os.environ'])}")
-    require_equal(changed, [], "what the device changed of the process, which is the program's")
-    require(not printed.getvalue(), f"the device prints to standard output: {printed.getvalue()[:80]!r}")
 
 
 def _read_settings() -> dict[str, Any]:

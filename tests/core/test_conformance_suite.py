@@ -54,7 +54,7 @@ def run_pytest(folder: Path, *arguments: str, text: str = "") -> tuple[int, str]
 def test_device_that_passes_is_two_lines(tmp_path: Path) -> None:
     text = "class TestMine(DeviceConformance):\n    device, plugin = 'MINE', PlainDevice()\n"
     code, output = run_pytest(tmp_path, "--hetero-check", "perf_counts.*", text=text)
-    assert (code, "4 passed" in output) == (0, True), output
+    assert (code, "5 passed" in output) == (0, True), output
 
 
 def test_failure_has_the_name_of_the_check_and_its_reason(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_check_that_is_replaced_or_taken_away_fails_the_run(tmp_path: Path, body
 def test_package_checks_the_device_of_the_command_line(tmp_path: Path) -> None:
     arguments = ("--pyargs", "hetero_core.conformance", "--hetero-check", "cancel.*")
     code, output = run_pytest(tmp_path, *arguments, "--hetero-device", "CPU", "--hetero-seed", "5")
-    assert (code, "4 passed" in output) == (0, True), output
+    assert (code, "5 passed" in output) == (0, True), output
     code, output = run_pytest(tmp_path, *arguments)
     assert code == 2
     assert "TestDevice has no device; set device = 'NAME', or give --hetero-device NAME" in output
