@@ -246,7 +246,7 @@ def tune(name: str, devices: str, budget: float, rounds: int, folder: Path) -> d
     model, pins = str(folder / f"{name}.onnx"), str(folder / "pins.toml")
     onnx.save(MODELS[name](), model)
     split = f"HETERO:{devices}"
-    placement = ask("tune", model, "-d", split, "--budget", str(budget), "--write", pins)["placement"]
+    placement = ask("tune", model, "-d", split, "--again", "--budget", str(budget), "--write", pins)["placement"]
     searched = {
         candidate["title"]: candidate["seconds"]
         for candidate in placement["candidates"]

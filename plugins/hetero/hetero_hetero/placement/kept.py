@@ -24,7 +24,8 @@ from hetero_hetero.affinity import SplitTask
 logger = logging.getLogger(__name__)
 
 _FOLDER = "placements"
-_FORMAT = 1
+_FORMAT = 2
+"""Also of how a placement is chosen: what was chosen in another way is measured again."""
 
 
 def identify_task(task: SplitTask, *, streams: int) -> str:
