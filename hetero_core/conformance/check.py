@@ -150,10 +150,10 @@ def require_error(
     raise CheckFailed(f"{what}: expected {expected_names}, got no error but {result!r:.200}")
 
 
-def require_same(actual: Any, expected: Any, what: str) -> None:
-    """Raises CheckFailed that says where two results differ by more than their element type allows."""
+def require_same(actual: Any, expected: Any, what: str, *, rtol: float | None = None) -> None:
+    """Raises CheckFailed that says where two results differ by more than `rtol`, or than their element type allows where it is None."""
     from hetero_core.testing.compare import describe_mismatch  # imports NumPy
 
-    mismatch = describe_mismatch(actual, expected, name=what)
+    mismatch = describe_mismatch(actual, expected, rtol=rtol, name=what)
     if mismatch is not None:
         raise CheckFailed(mismatch)
