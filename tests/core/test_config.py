@@ -104,7 +104,7 @@ def test_impossible_declaration_blames_the_plugin(key: ConfigKey) -> None:
 
 
 def test_default_that_breaks_its_own_key_is_an_error() -> None:
-    with pytest.raises(ConfigValueError, match="KEY of device plugin X: expected an int, got 'many'"):
+    with pytest.raises(PluginError, match="declares the configuration key 'KEY' with the default 'many' of str; its type is int"):
         declare_keys({"KEY": ConfigKey(int, "many", "")}, blame="plugin X")
 
 
