@@ -66,6 +66,7 @@ PASSES_OF_SHAPES = (
     _MERGE_RESHAPES,
     LatePass("reshapes", "merge_stacked_transposes", "Transpose"),
     LatePass("attention", "fuse_attention", "Softmax"),
+    LatePass("shared_heads", "share_heads", "Attention"),
     LatePass("transposes", "merge_transposes", "Transpose"),
     LatePass("attention", "pack_heads", "Attention"),
     LatePass("caches", "fuse_caches", "Attention"),

@@ -12,6 +12,7 @@ from hetero_cpu.jit.chunks import choose_chunk_size
 from hetero_cpu.jit.compiler import find_width
 from hetero_cpu.jit.native import Array, NativeCall, address_of, bits_of, native_step
 from hetero_cpu.open.arrays import broadcast
+from hetero_cpu.open.choices import pays
 from hetero_cpu.open.sizes import largest, least
 from hetero_cpu.recipe import Recipe, Site
 from hetero_cpu.steps_attention import find_split, is_plain_attention, join_caches, split_heads
@@ -58,7 +59,7 @@ def plan_native_attention(site: Site) -> Recipe | None:
         # Where several units read a head, none could say when its keys are there.
         if not shape.is_one_block:
             return None
-        is_far = batch * heads * keys * (size + value_size) * _FLOAT_BYTES >= _FAR_BYTES
+        is_far = pays(batch * heads * keys * (size + value_size) * _FLOAT_BYTES, _FAR_BYTES)
         shape = replace(shape, appends=True, is_far=is_far and size % find_width() == value_size % find_width() == 0)
     kernel = make_attention(shape)
     row_bytes = shape.vectors * find_width() * _FLOAT_BYTES

@@ -58,11 +58,27 @@ class Table:
     def __init__(self, matrix: np.ndarray[Any, Any], constants: np.ndarray[Any, Any]) -> None:
         self._matrix, self._constants = matrix, constants
 
+    def __len__(self) -> int:
+        return len(self._constants)
+
     def evaluate(self, products: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Returns all numbers, as float64 without a fraction."""
         numbers: np.ndarray[Any, Any] = self._matrix @ products
         numbers += self._constants
         return numbers
+
+
+def write_function(parameters: Sequence[str], result: str) -> Callable[..., Any]:
+    """Returns a function of these parameters that returns an expression of them: one call in place of a loop over its parts."""
+    names: dict[str, Any] = {}
+    exec(f"def function({', '.join(parameters)}):\n    return {result}", names)
+    function: Callable[..., Any] = names["function"]
+    return function
+
+
+def write_tuple(parts: Iterable[str]) -> str:
+    """Returns the expression of a tuple."""
+    return f"({''.join(f'{part}, ' for part in parts)})"
 
 
 def _is_base(scope: Scope, product: Product) -> bool:

@@ -50,13 +50,17 @@ class OpenInstance:
         self._current = CurrentRun()
         self._memory = np.empty(0, np.uint8)
         self._products: Products | None = None
-        self._bases: dict[str, int] = {}
+        self._index_of_root = {root: index for index, root in enumerate(plan.roots)}
+        # Where the memory of each root begins, among the numbers of calls.
+        self._begins = np.zeros(len(plan.roots), np.int64)
         self._program = NativeProgram(plan.calls, is_open=True) if plan.calls else None
         self._silence = None if plan.plan.foreign_count else make_silence()
         self._outputs_kept: dict[str, list[tuple[Array, int, weakref.ref[Any]]]] = {}
         self._late: tuple[Array, ...] = ()
         self._tables: list[Array] = []
-        self._roots_of_inputs = frozenset(plan.plan.outside.inputs)
+        outside = plan.plan.outside
+        self._inputs = [(value, self._index_of_root[value] if value in outside.inputs else None) for value in plan.inputs]
+        self._lent = [(value, self._index_of_root[root], plan.arrays[value].dtype) for value, root in outside.outputs.items()]
         self._inside, self._arrays = plan.list_inside()
         self._rebound: list[Rebound] = []
         # What is not worth a look between them is not known for all sizes.
@@ -78,21 +82,20 @@ class OpenInstance:
             self._bind(products, tuple([array.shape for array in inputs]))
         current = self._current
         current.token, current.limits, current.team = context.token, context.limits, team
-        plan = self._plan.plan
         try:
             outside: dict[str, Array] = {}
-            addresses: dict[str, int] = {}
-            for value, array in zip(self._plan.inputs, (*inputs, *self._late), strict=True):
-                if value in self._roots_of_inputs:
+            begins = [0] * len(self._begins)
+            for (value, root), array in zip(self._inputs, (*inputs, *self._late), strict=True):
+                if root is not None:
                     whole = array if array.flags.c_contiguous and array.flags.aligned else np.ascontiguousarray(array)
-                    outside[value], addresses[value] = whole, whole.ctypes.data
+                    outside[value], begins[root] = whole, whole.__array_interface__["data"][0]
                 elif value in self._arrays:
                     self._arrays[value][...] = array
                 else:
                     current.passed[value] = array
-            for value, root in plan.outside.outputs.items():
-                outside[value], addresses[root] = self._take(value)
-            self._move(addresses)
+            for value, root, dtype in self._lent:
+                outside[value], begins[root] = self._take(value, dtype)
+            self._move(begins)
             if self._silence is not None and context.profile is None and context.limits is None:
                 self._silence.run(self._calls.run)
             else:
@@ -127,13 +130,13 @@ class OpenInstance:
         if need > self._memory.nbytes:
             self._memory = allocate_arena(need + need // 4)
         begin = int(self._memory.ctypes.data)
+        numbers = plan.bind_numbers(products)
         if self._program is not None:
-            numbers = plan.numbers.evaluate(products)
-            self._program.bind(numbers, plan.chunks.evaluate(products))
-            self._program.numbers[plan.rows_of_base[""]] += begin
-            self._tables = plan.bind_tables(products, self._program.numbers)
-        self._bases = dict.fromkeys(plan.plan.outside.roots, 0)
-        laid = plan.read_laid(products)
+            self._program.bind(numbers.calls, numbers.chunks)
+            self._program.numbers[plan.rows_in_arena] += begin
+            self._tables = plan.bind_tables(numbers, self._program.numbers)
+        self._begins = np.zeros(len(self._begins), np.int64)
+        laid = plan.read_laid(numbers)
         array_of_index: dict[int, Array] = {}
 
         def find(array: OpenArray) -> Array:
@@ -147,29 +150,30 @@ class OpenInstance:
 
         for name, open_array in self._inside.items():
             self._arrays[name] = find(open_array)
-        self._late = plan.compute_late(products)
-        actions = plan.bind_actions(products, [step.action for step in self._rebound], find)
+        self._late = plan.compute_late(numbers)
+        actions = plan.bind_actions(numbers, [step.action for step in self._rebound], find)
         for step, action in zip(self._rebound, actions, strict=True):
             step.call = action
         self._shapes = {value: (laid[index][1], math.prod(laid[index][1])) for value, index in plan.index_of_output.items()}
         self._products = products
 
-    def _move(self, addresses: dict[str, int]) -> None:
-        """Has the program work at these addresses."""
-        for root, address in addresses.items():
-            if self._program is not None and address != self._bases[root]:
-                self._program.numbers[self._plan.rows_of_base[root]] += address - self._bases[root]
-                self._bases[root] = address
+    def _move(self, begins: Sequence[int]) -> None:
+        """Has the program work where the memory of each root begins."""
+        if self._program is None or not begins:
+            return
+        new = np.array(begins, np.int64)
+        self._program.numbers[self._plan.rows_outside] += (new - self._begins)[self._plan.roots_of_rows]
+        self._begins = new
 
-    def _take(self, value: str) -> tuple[Array, int]:
+    def _take(self, value: str, dtype: np.dtype[Any]) -> tuple[Array, int]:
         """Returns an array for an output, in memory that nobody holds any more where there is some, and its address."""
         shape, count = self._shapes[value]
-        dtype = self._plan.arrays[value].dtype
         memories = self._outputs_kept.setdefault(value, [])
         need = count * dtype.itemsize
-        fits = [index for index, (memory, _, lent) in enumerate(memories) if lent() is None and need <= memory.nbytes]
-        if fits:
-            memory, address, _ = memories.pop(fits[0])
+        for index, (memory, _, lent) in enumerate(memories):
+            if lent() is None and need <= memory.nbytes:
+                memory, address, _ = memories.pop(index)
+                break
         else:
             memory = allocate_arena(need + need // 8 + ALIGNMENT)
             address = int(memory.ctypes.data)

@@ -172,4 +172,6 @@ def compile_late(names: Sequence[str], open_shapes: OpenShapes) -> tuple[Program
     computed = tuple(name for name in names if name not in open_shapes.elements)
     outputs = tuple(ValueSpec(name, types.get(name, TensorType(None, None))) for name in computed)
     constants = {name: open_shapes.network.initializers[name] for name in needed if name in open_shapes.network.initializers}
-    return compile_program(Graph("late", inputs, outputs, tuple(reversed(nodes)), constants, {})), tuple(reads)
+    # A kernel whose types are known does not look at them in each run.
+    known = {name: TensorType(own.dtype, None) for name in needed if isinstance(own := types.get(name), TensorType)}
+    return compile_program(Graph("late", inputs, outputs, tuple(reversed(nodes)), constants, known)), tuple(reads)

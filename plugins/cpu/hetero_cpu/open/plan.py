@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from hetero_core.network.graph import Node
 from hetero_core.records import record
 from hetero_cpu.open.arrays import Memory as OpenMemory
 from hetero_cpu.open.arrays import OpenArray, lay_open
-from hetero_cpu.open.evaluation import Evaluator
+from hetero_cpu.open.evaluation import Evaluator, write_function, write_tuple
 from hetero_cpu.open.network import OpenNetwork, Signature, compile_late
 from hetero_cpu.open.sizes import is_open, terms_of
 from hetero_cpu.open.terms import NotOpenError, Terms
@@ -42,6 +43,22 @@ class OpenStep:
     actions: tuple[Any, ...]
     foreign: Foreign | None = None
     writes: tuple[str, ...] = ()
+
+
+@record(frozen=True, slots=True)
+class BoundNumbers:
+    """All numbers of a plan for a set of sizes: parts of one array of int64. Addresses count from the begin of their memory.
+
+    `calls` and `chunks`: of the calls of machine code; `laid`: of arrays; `extra`: of functions; `elements`: of late constants;
+    `tables`: what small arrays are made of.
+    """
+
+    calls: Array
+    chunks: Array
+    laid: Array
+    extra: Array
+    elements: Array
+    tables: Array
 
 
 class OpenPlan:
@@ -97,27 +114,40 @@ class OpenPlan:
         elements = [number for array in self._elements.values() for number in array.reshape(-1)]
         self._tables = [(make, len(own)) for make, own in scope.tables]
         own_terms: list[Terms] = [dict(key) for _, own in scope.tables for key in own]
-        lists = [numbers, chunks, laid, extra, elements, [self.plan.arena_bytes]]
-        terms: list[list[Terms]] = [[terms_of(number) for number in part] for part in lists]
-        guards: list[list[Terms]] = [
-            [dict(key) for key in kind] for kind in (scope.at_least_zero, scope.equal_zero, scope.not_zero)
-        ]
+        parts = [*([terms_of(number) for number in part] for part in (numbers, chunks, laid, extra, elements)), own_terms]
+        guards = [dict(key) for kind in (scope.at_least_zero, scope.equal_zero, scope.not_zero) for key in kind]
+        self._guard_ends = len(scope.at_least_zero), len(scope.at_least_zero) + len(scope.equal_zero)
+        arena = [terms_of(self.plan.arena_bytes)]
         self._sizes = tuple(opened.symbols)
         self._places = opened.symbols
-        self._signature = [None if spec.shape is None else spec.shape for spec in opened.network.inputs]
-        everything = [key for part in (*terms, own_terms, *guards) for key in part]
-        self._evaluator = Evaluator(scope, self._sizes, everything)
-        self._guards = [self._evaluator.tabulate(part) for part in guards]
-        self.numbers, self.chunks, self._table_laid, self._extra, self._table_elements, self._arena = (
-            self._evaluator.tabulate(part) for part in terms
-        )
-        self._table_numbers = self._evaluator.tabulate(own_terms)
+        together = [terms for part in parts for terms in part]
+        self._evaluator = Evaluator(scope, self._sizes, [*together, *guards, *arena])
+        self._guards, self._numbers, self._arena = (self._evaluator.tabulate(part) for part in (guards, together, arena))
+        ends = list(accumulate(len(part) for part in parts))
+        self._parts = [slice(begin, end) for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
         self.index_of_array = {id(array): index for index, array in enumerate(self._laid)}
         self.index_of_output = {value: self.index_of_array[id(self.arrays[value])] for value in self.plan.outside.outputs}
-        self._find_rows(terms[0], bases)
+        self._find_rows(parts[0], bases)
         self._number_of_base = {number: name for name, base in bases.items() for (number,) in base.terms}
         self.base_of_array = [self.find_base(array) for array in self._laid]
-        self._least = {number: scope.bounds[number] for number in self._sizes}
+        self._limits = tuple(scope.bounds[number] for number in self._sizes)
+        self._write_functions(opened)
+
+    def _write_functions(self, opened: OpenNetwork) -> None:
+        """Writes what reads sizes from input shapes, the shapes that belong to sizes, and the arrays that numbers describe."""
+        places = (self._places[number][0] for number in self._sizes)
+        self._read_sizes = write_function(("shapes",), write_tuple(f"shapes[{index}][{axis}]" for index, axis in places))
+        shapes = [_write_shape(spec.shape) for spec in opened.network.inputs]
+        self._write_shapes = write_function([f"a{number}" for number in self._sizes], write_tuple(shapes))
+        arrays, begin = [], 0
+        for array in self._laid:
+            middle, end = begin + 1 + len(array.shape), begin + 1 + len(array.shape) + len(array.strides)
+            shape, strides = (
+                write_tuple(f"n[{index}]" for index in span) for span in (range(begin + 1, middle), range(middle, end))
+            )
+            arrays.append(f"(n[{begin}], {shape}, {strides})")
+            begin = end
+        self._describe_arrays = write_function(("n",), write_tuple(arrays))
 
     def _find_rows(self, numbers: Sequence[Terms], bases: Mapping[str, Any]) -> None:
         """Writes down which numbers of calls are addresses in which memory."""
@@ -130,7 +160,11 @@ class OpenPlan:
         def find(base: Any) -> Products:
             return np.array([row for product in base.terms for row in rows.get(product, ())], np.int64)
 
-        self.rows_of_base = {name: find(base) for name, base in bases.items()}
+        self.rows_in_arena = find(bases[""])
+        self.roots = self.plan.outside.roots
+        rows_of_root = [find(bases[root]) for root in self.roots]
+        self.rows_outside = np.concatenate([np.zeros(0, np.int64), *rows_of_root])
+        self.roots_of_rows = np.repeat(np.arange(len(rows_of_root)), [len(own) for own in rows_of_root])
         self._rows_of_tables = [find(base) for base in self.scope.tables.values()]
 
     def find_base(self, array: OpenArray) -> str | None:
@@ -141,7 +175,7 @@ class OpenPlan:
     @property
     def is_single(self) -> bool:
         """Says whether the class is one set of sizes."""
-        return all(low == high for low, high in self._least.values())
+        return all(low == high for low, high in self._limits)
 
     def match(self, signature: Signature) -> Products | None:
         """Returns the products of atoms for a set of input shapes; None where it is not of the class."""
@@ -156,53 +190,38 @@ class OpenPlan:
 
     def read_sizes(self, signature: Signature) -> dict[int, int]:
         """Returns the symbols' values by atom, for a set of input shapes of the class."""
-        sizes = {}
-        for number in self._sizes:
-            index, axis = self._places[number][0]
-            shape = signature[index]
-            assert shape is not None
-            sizes[number] = shape[axis]
-        return sizes
+        return dict(zip(self._sizes, self._read_sizes(signature), strict=True))
 
     def _match(self, signature: Signature) -> Products | None:
-        sizes = []
-        for number in self._sizes:
-            index, axis = self._places[number][0]
-            shape = signature[index]
-            if shape is None or len(shape) <= axis:
-                return None
-            size = shape[axis]
-            low, high = self._least[number]
-            if not low <= size <= high:
-                return None
-            sizes.append(size)
-        values = dict(zip(self._sizes, sizes, strict=True))
-        for shape, expected in zip(signature, self._signature, strict=True):
-            if shape is None or expected is None or len(shape) != len(expected):
-                return None
-            for size, dimension in zip(shape, expected, strict=True):
-                if size != (_read_symbol(dimension, values) if is_open(dimension) else dimension):
-                    return None
+        try:
+            sizes = self._read_sizes(signature)
+        except (IndexError, TypeError):
+            # Of inputs with fewer axes, or that are no arrays.
+            return None
+        if not all(low <= size <= high for size, (low, high) in zip(sizes, self._limits, strict=True)):
+            return None
+        if self._write_shapes(*sizes) != signature:
+            return None
         products = self._evaluator.derive(sizes)
         if products is None:
             return None
-        at_least, equal, other = (table.evaluate(products) for table in self._guards)
-        holds = (at_least >= 0).all() and not equal.any() and other.all()
+        values = self._guards.evaluate(products)
+        least, equal = self._guard_ends
+        holds = (values[:least] >= 0).all() and not values[least:equal].any() and values[equal:].all()
         return products if holds else None
+
+    def bind_numbers(self, products: Products) -> BoundNumbers:
+        """Returns all numbers for a set of sizes, by one product of a matrix."""
+        numbers = self._numbers.evaluate(products).astype(np.int64)
+        return BoundNumbers(*[numbers[part] for part in self._parts])
 
     def measure_arena(self, products: Products) -> int:
         """Returns the bytes of the arena."""
         return int(self._arena.evaluate(products)[0])
 
-    def read_laid(self, products: Products) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
+    def read_laid(self, numbers: BoundNumbers) -> tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...]:
         """Returns of each open array that is touched by name its address without the base, its shape and its strides."""
-        numbers = self._table_laid.evaluate(products).astype(np.int64).tolist()
-        laid, begin = [], 0
-        for array in self._laid:
-            middle = begin + 1 + len(array.shape)
-            end = middle + len(array.strides)
-            laid.append((numbers[begin], tuple(numbers[begin + 1 : middle]), tuple(numbers[middle:end])))
-            begin = end
+        laid: tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...] = self._describe_arrays(numbers.laid.tolist())
         return laid
 
     def list_inside(self) -> tuple[dict[str, OpenArray], dict[str, Array]]:
@@ -212,10 +231,10 @@ class OpenPlan:
         inside = {name: array for name, array in arrays.items() if isinstance(array, OpenArray)}
         return inside, {name: array for name, array in arrays.items() if name not in inside}
 
-    def bind_actions(self, products: Products, actions: Sequence[Any], find: Callable[[OpenArray], Array]) -> list[Any]:
+    def bind_actions(self, numbers: BoundNumbers, actions: Sequence[Any], find: Callable[[OpenArray], Array]) -> list[Any]:
         """Returns with arrays and numbers for these sizes: the functions of all steps, in order."""
-        numbers = iter(self._extra.evaluate(products).astype(np.int64).tolist())
-        return [self.bind_action(action, find, lambda _: next(numbers)) for action in actions]
+        extra = iter(numbers.extra.tolist())
+        return [self.bind_action(action, find, lambda _: next(extra)) for action in actions]
 
     def bind_action(self, action: Any, find: Callable[[OpenArray], Array], fix: Callable[[Any], int]) -> Any:
         """Returns an action, a part of one or an argument with its arrays and numbers."""
@@ -233,31 +252,32 @@ class OpenPlan:
             return slice(*(self.bind_action(part, find, fix) for part in (action.start, action.stop, action.step)))
         return action
 
-    def bind_tables(self, products: Products, numbers: Array) -> list[Array]:
+    def bind_tables(self, numbers: BoundNumbers, calls: Array) -> list[Array]:
         """Returns the tables for these sizes, and writes into the numbers of calls where they are."""
-        values = self._table_numbers.evaluate(products).astype(np.int64).tolist()
+        values = numbers.tables.tolist()
         tables, begin = [], 0
         for (make, count), rows in zip(self._tables, self._rows_of_tables, strict=True):
             table = make(*values[begin : begin + count])
-            numbers[rows] += table.ctypes.data
+            calls[rows] += table.ctypes.data
             begin += count
             tables.append(table)
         return tables
 
-    def compute_late(self, products: Products) -> tuple[Array, ...]:
+    def compute_late(self, numbers: BoundNumbers) -> tuple[Array, ...]:
         """Returns the late constants."""
-        numbers = self._table_elements.evaluate(products).astype(np.int64)
         elements, begin = {}, 0
         for name, array in self._elements.items():
-            elements[name] = numbers[begin : begin + array.size].reshape(array.shape)
+            elements[name] = numbers.elements[begin : begin + array.size].reshape(array.shape)
             begin += array.size
         computed = iter(()) if self.program is None else iter(self.program.run(tuple(elements[name] for name in self._reads)))
         return tuple(elements[name] if name in elements else next(computed) for name in self.late)
 
 
-def _read_symbol(dimension: Any, values: Mapping[int, int]) -> int | None:
-    ((number,),) = dimension.terms
-    return values.get(number)
+def _write_shape(shape: Sequence[Any] | None) -> str:
+    """Returns the expression of a shape, by the names of its symbols."""
+    if shape is None:
+        return "None"
+    return write_tuple(f"a{next(iter(size.terms))[0]}" if is_open(size) else repr(size) for size in shape)
 
 
 def _lay_arrays(plan: Plan, bases: Mapping[str, Any]) -> dict[str, Any]:
