@@ -140,6 +140,18 @@ def test_sizes_that_happen_to_be_equal_make_no_class_of_their_own() -> None:
     assert _check(make_encoder(layers=1, width=64), draw, threads=1, count=len(shapes)) == 1
 
 
+def test_a_class_reaches_down_to_a_few_keys_and_rows() -> None:
+    # 8 keys are fewer than a tile of the kernel has, 26 rows more than the least that tiles of two sizes add up to.
+    shapes = [(6, 105), (8, 14), (2, 13), (5, 8), (3, 9)]
+
+    def draw(rng: np.random.Generator, place: int) -> Feeds:
+        mask = np.ones(shapes[place], np.int64)
+        mask[:, 5:] = 0
+        return {"tokens": rng.integers(0, 1000, shapes[place]), "mask": mask}
+
+    assert _check(make_encoder(layers=1, width=64), draw, threads=1, count=len(shapes)) == 1
+
+
 def test_kernels_that_are_compiled_behind_numpy_take_over_for_a_class() -> None:
     assert _check(make_encoder(layers=1, width=64), _draw_encoder, threads=1, count=12, kernels="AUTO") <= 12
 

@@ -64,6 +64,8 @@ class AttentionShape:
     """Whether keys and values are copied together from the past ones and the new ones, by the unit that reads them."""
     is_far: bool = False
     """Whether they are so many that they go past the caches, and are read in working memory."""
+    may_be_few: bool = False
+    """Whether a call may have fewer keys than a tile: these are computed one by one."""
 
     @property
     def name(self) -> str:
@@ -76,6 +78,7 @@ class AttentionShape:
             + self.mask
             + "_appends" * self.appends
             + "_far" * self.is_far
+            + "_any" * self.may_be_few
         )
 
 
@@ -90,15 +93,15 @@ def choose_attention_shape(
     rows = vectors * width
     # The last tile of keys overlaps the one before it.
     counts = _KEYS[width, vectors]
-    if is_open(keys):
-        # For a class of lengths; the last of these holds for all that there are.
-        tile = next(count for count in (counts[0], 4, 2) if keys >= count)
-    else:
-        tile = min(keys, min(counts, key=lambda count: ceil(keys / count) * (count + 1)))
+    # Of an open number of keys one kernel takes any.
+    tile = counts[0] if is_open(keys) else min(keys, min(counts, key=lambda count: ceil(keys / count) * (count + 1)))
     blocks = -(-queries // rows)
     last_rows = 0 if is_open(queries) else queries - (blocks - 1) * rows
     is_one_block = (needs_one_block or not is_open(queries)) and bool(queries <= rows)
-    return AttentionShape(vectors, is_one_block, last_rows, tile, ceil(value_size / width), value_size % width != 0, mask)
+    value_vectors, is_masked = ceil(value_size / width), value_size % width != 0
+    return AttentionShape(
+        vectors, is_one_block, last_rows, tile, value_vectors, is_masked, mask, may_be_few=is_open(keys) and tile > 1
+    )
 
 
 def make_attention(shape: AttentionShape) -> Kernel:
@@ -186,23 +189,34 @@ class _Emitter:
         for j in range(vectors):
             # Not minus infinity, which scores have where the mask hides every key: their weights become 0 instead of NaN.
             code.store(self._edges, code.constant(_LOWEST), j * code.width * FLOAT_BYTES)
-        tile = StridedTile(shape.keys, vectors, start=shape.mask, finish="maximum")
-        with code.loop(0, p["keys"], shape.keys) as first:
-            key = first.at_most(p["keys"] - shape.keys)
-            is_number = shape.mask == "number"
-            self._tiles.call(
-                tile,
-                x=places["k"] + key * p["k_step"],
-                x_step=p["k_step"],
-                depth=p["size"],
-                w=self._panel,
-                w_step=row_bytes,
-                y=self._scores + key * row_bytes,
-                y_step=row_bytes,
-                start=places["mask"] + key * FLOAT_BYTES if is_number else self._masks + key * row_bytes,
-                start_step=FLOAT_BYTES if is_number else row_bytes,
-                edge=self._edges,
-            )
+
+        def walk(count: int) -> None:
+            tile = StridedTile(count, vectors, start=shape.mask, finish="maximum")
+            with code.loop(0, p["keys"], count) as first:
+                key = first.at_most(p["keys"] - count)
+                is_number = shape.mask == "number"
+                self._tiles.call(
+                    tile,
+                    x=places["k"] + key * p["k_step"],
+                    x_step=p["k_step"],
+                    depth=p["size"],
+                    w=self._panel,
+                    w_step=row_bytes,
+                    y=self._scores + key * row_bytes,
+                    y_step=row_bytes,
+                    start=places["mask"] + key * FLOAT_BYTES if is_number else self._masks + key * row_bytes,
+                    start_step=FLOAT_BYTES if is_number else row_bytes,
+                    edge=self._edges,
+                )
+
+        if not shape.may_be_few:
+            walk(shape.keys)
+            return
+        with code.either(p["keys"] < shape.keys) as (few, many):
+            with few:
+                walk(1)
+            with many:
+                walk(shape.keys)
 
     def _emit_softmax(self, vectors: int) -> None:
         """Turns scores into e**(score - largest), and the largest into 1 / sum."""

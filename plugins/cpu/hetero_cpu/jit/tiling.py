@@ -20,8 +20,9 @@ _LATENCY, _PRODUCTS_PER_CYCLE = 4, 2
 _NEAR_BYTES = 1 << 19
 # Products of a sum from which on it is made in pieces, and of a piece.
 _LONGEST_SUM, _PIECE = 2048, 1024
-# A number of pixels that stands for many, and tiles that are left out of the classes, so that there are few of these.
-_MANY, _UNFIT = 5040, frozenset({2, 4, 5, 9})
+# A number of pixels that stands for many, and tiles that are left out of the classes, so that there are few of these. An encoder of
+# open sizes is 8 % faster with tiles of 6 x 4 than of 14 x 2, and the class reaches down to 25 pixels instead of 169.
+_MANY, _UNFIT = 5040, frozenset({2, 4, 5, 9, 14})
 # Tiles over which a block of weights is fetched, and those that stand for all of such a class.
 _MOST_FETCHING, _OPEN_FETCHING = 32, 16
 # From how many blocks for each worker on ranges of them come out even enough.
