@@ -21,6 +21,9 @@ logger = logging.getLogger(__name__)
 
 MOST_CLASSES = 16
 _MOST_SEEN = 256
+RUNS_WITHOUT_PLAN = 4
+"""Runs of a set of sizes while kernels are compiled for which NumPy makes no plan: making one takes two to three times as long as a run of
+the toolkit (a decoder of 230 nodes: 29 ms and 12)."""
 _MOST_FAILURES = 3
 """Sets of input shapes that none but themselves could share a plan with, after which a network without a class gets none."""
 
@@ -34,8 +37,8 @@ class OpenPlans:
         self.plans: list[OpenPlanInUse] = []
         self._failures, self._inputs = 0, network.inputs
         self._order = Lock()
-        # Sets of sizes that came while kernels were compiled, in order.
-        self._seen: dict[Signature, None] = {}
+        # The runs of sets of sizes that came while kernels were compiled, in order.
+        self._seen: dict[Signature, int] = {}
 
     @property
     def is_ordered(self) -> bool:
@@ -51,10 +54,11 @@ class OpenPlans:
         self._order.release()
 
     def is_passing(self, signature: Signature) -> bool:
-        """Says whether input shapes come for the first time while kernels are compiled: a plan of NumPy's would be made for one run."""
-        if not self.is_ordered or signature in self._seen:
+        """Says whether input shapes come for one of the first times while kernels are compiled: a plan of NumPy's would not pay."""
+        runs = self._seen.get(signature, 0)
+        if not self.is_ordered or runs >= RUNS_WITHOUT_PLAN:
             return False
-        self._seen[signature] = None
+        self._seen[signature] = runs + 1
         if len(self._seen) > _MOST_SEEN:
             del self._seen[next(iter(self._seen))]
         return True
