@@ -7,12 +7,27 @@ leaves for a place that knows no symbols, is written down as a *guard*: what hol
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
 from hetero_core.records import record
-from hetero_cpu.open.terms import Atom, Key, NotOpenError, Terms, add, bound_terms, evaluate, key_of, multiply, take_out
+from hetero_cpu.open.terms import (
+    Atom,
+    Key,
+    NotOpenError,
+    Terms,
+    add,
+    add_number,
+    bound_terms,
+    combine_floats,
+    evaluate,
+    key_of,
+    multiply,
+    multiply_by,
+    reduce_terms,
+    take_out,
+)
 
 LARGEST_SIZE = 1 << 31
 _ADDRESSES = 1 << 32, 1 << 47
@@ -154,7 +169,9 @@ class Size:
     # Arithmetic.
 
     def __add__(self, other: Any) -> Any:
-        return _operate(self, other, lambda a, b: add(a, b))
+        if type(other) is int:
+            return Size(self.scope, add_number(self.terms, other)) if other else self
+        return _operate(self, other, add)
 
     __radd__ = __add__
 
@@ -165,6 +182,8 @@ class Size:
         return _operate(self, other, lambda a, b: add(b, a, -1))
 
     def __mul__(self, other: Any) -> Any:
+        if type(other) is int and other:
+            return self if other == 1 else Size(self.scope, multiply_by(self.terms, other))
         return _operate(self, other, multiply)
 
     __rmul__ = __mul__
@@ -336,15 +355,8 @@ def _divide_by(scope: Scope, above: Terms, factor: int) -> Any:
 def _operate(left: Size, right: Any, combine: Any) -> Any:
     if not _is_whole(right):
         # Fractions are of plain numbers.
-        return NotImplemented if not isinstance(right, float) else make_float(left, right, combine)
+        return combine_floats(float(left.pin()), right, combine) if isinstance(right, float) else NotImplemented
     return make_size(left.scope, combine(left.terms, terms_of(right)))
-
-
-def make_float(left: Size, right: float, combine: Any) -> float:
-    """Returns what arithmetic with a fraction makes of the plain number."""
-    number = float(left.pin())
-    answers = {multiply: number * right}
-    return answers[combine] if combine in answers else float(combine({(): number}, {(): right}).get((), 0.0))
 
 
 def _is_whole(number: object) -> bool:
@@ -355,25 +367,13 @@ def _is_whole(number: object) -> bool:
     )
 
 
-def _reduce(scope: Scope, terms: Terms) -> Terms:
-    """Returns terms without the atoms that are in all of them and positive: the sign stays."""
-    if () in terms:
-        return terms
-    products: Iterable[tuple[int, ...]] = terms.keys()
-    shared = set.intersection(*(set(product) for product in products)) if terms else set()
-    for number in shared:
-        if scope.bounds[number][0] > 0:
-            terms, _ = take_out(terms, (number,))
-    return terms
-
-
 def _is_zero(scope: Scope, terms: Terms) -> bool:
     if not terms:
         return True
     if scope.has_base(terms):
         # Addresses in two memories are never the same.
         return False
-    terms = _reduce(scope, terms)
+    terms = reduce_terms(scope.bounds, terms)
     low, high = bound_terms(scope.bounds, terms)
     if low > 0 or high < 0:
         return False
@@ -388,7 +388,7 @@ def _is_zero(scope: Scope, terms: Terms) -> bool:
 
 def _is_at_least(left: Any, right: Any) -> bool:
     scope = left.scope if is_open(left) else right.scope
-    terms = _reduce(scope, add(terms_of(left), terms_of(right), -1))
+    terms = reduce_terms(scope.bounds, add(terms_of(left), terms_of(right), -1))
     low, high = bound_terms(scope.bounds, terms)
     if low >= 0 or high < 0:
         return low >= 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from hetero_core.records import record
 
@@ -47,6 +47,27 @@ def add(left: Terms, right: Terms, times: int = 1) -> Terms:
     return total
 
 
+def add_number(terms: Terms, number: int) -> Terms:
+    """Returns terms and a number."""
+    total = dict(terms)
+    amount = total.pop((), 0) + number
+    if amount:
+        total[()] = amount
+    return total
+
+
+def multiply_by(terms: Terms, number: int) -> Terms:
+    """Returns terms so many times; the number is not 0."""
+    return {product: factor * number for product, factor in terms.items()}
+
+
+def combine_floats(left: float, right: float, combine: Callable[[Terms, Terms], Terms]) -> float:
+    """Returns what an operation of terms is of two fractions."""
+    if combine is multiply:
+        return left * right
+    return float(combine({(): left}, {(): right}).get((), 0.0))  # type: ignore[dict-item]  # constants alone
+
+
 def multiply(left: Terms, right: Terms) -> Terms:
     """Returns a product."""
     for terms, number in ((left, right), (right, left)):
@@ -77,6 +98,17 @@ def take_out(terms: Terms, product: tuple[int, ...]) -> tuple[Terms, bool]:
             left.remove(number)
         divided[tuple(left)] = factor
     return divided, True
+
+
+def reduce_terms(bounds: Sequence[tuple[int, int]], terms: Terms) -> Terms:
+    """Returns terms without the atoms that are in all of them and positive: the sign stays."""
+    if () in terms:
+        return terms
+    shared = set.intersection(*(set(product) for product in terms)) if terms else set()
+    for number in shared:
+        if bounds[number][0] > 0:
+            terms, _ = take_out(terms, (number,))
+    return terms
 
 
 def bound_terms(bounds: Sequence[tuple[int, int]], terms: Terms) -> tuple[int, int]:
