@@ -82,6 +82,15 @@ def test_keys_that_are_repeated_in_another_order_stay(core: Core) -> None:
     assert list_operators(network) == ["Unsqueeze", "Expand", "Reshape"] * 2 + ["Attention"]
 
 
+def test_more_heads_than_kernels_take_together_stay(core: Core) -> None:
+    constants = "int64[1] axis = {2}, int64[5] copied = {2,2,17,5,4}, int64[4] joined = {2,34,5,4}"
+    inputs = f"float[2,34,1,4] q, {SHARED}"
+    network = check(
+        core, inputs, REPEATED + "y = Attention<scale = 0.25>(q, keys, values)", "float[2,34,1,4] y", constants=constants
+    )
+    assert list_operators(network) == ["Unsqueeze", "Expand", "Reshape"] * 2 + ["Attention"]
+
+
 def test_repeated_keys_that_others_read_stay(core: Core) -> None:
     outputs = "float[2,6,1,4] y, float[2,6,5,4] keys"
     network = check(core, f"float[2,6,1,4] q, {SHARED}", REPEATED + "y = Attention<scale = 0.25>(q, keys, values)", outputs)
