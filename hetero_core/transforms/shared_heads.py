@@ -81,7 +81,11 @@ def _build(network: Network, match: Found, node: Node, *, names: FreshNames) -> 
         return None
     (heads, size), shared, value_size = q[1::2], k[1], v[3]
     # As constants of a Reshape they have to be plain numbers; the batch is copied.
-    if any(type(number) is not int for number in (heads, size, shared, value_size)) or not 1 <= heads // shared <= _MOST_GROUPS:
+    if (
+        any(type(number) is not int for number in (heads, size, shared, value_size))
+        or heads % shared
+        or heads > shared * _MOST_GROUPS
+    ):
         return None
     if "mask" in read and not _is_same_for_heads(network, read["mask"]):
         return None
