@@ -68,9 +68,9 @@ def _list_native_steps(op_type: str) -> tuple[NativeStepFunction, ...]:
 
 def import_steps(op_types: Iterable[str]) -> None:
     """Imports the steps that a plan of machine code asks for operators."""
-    _load_numpy_steps()
     for op_type in op_types:
         _list_native_steps(op_type)
+        _list_numpy_steps(op_type)
 
 
 def import_native_steps() -> None:
