@@ -73,7 +73,7 @@ class CpuExecutable(TellingExecutable):
         self._has_run, self._is_warm = threading.Event(), False
         self._plans: OrderedDict[Signature, PlanInUse] = OrderedDict()
         self._is_closed, self._plan_count = False, 0
-        self._open_plans = OpenPlans(self._transformed, is_expected=signature is None and kernels != NUMPY)
+        self._open_plans = OpenPlans(self._transformed)
         self._last_open: Signature | None = None
         self._program: Program | None = None
         # The plan of a network whose inputs have one shape each: no run has to look for it.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 from collections.abc import Callable, Iterator
 from threading import Event, Lock
@@ -34,14 +33,7 @@ class OpenPlans:
 
     __slots__ = ("_failures", "_inputs", "_order", "_seen", "plans")
 
-    def __init__(self, network: Network, *, is_expected: bool) -> None:
-        """`is_expected`: the first run makes a class; what makes one is imported now, so that the run does not wait for it."""
-        if is_expected:
-            from hetero_cpu.providers import import_steps
-
-            for module in ("instance", "making"):
-                importlib.import_module(f"hetero_cpu.open.{module}")
-            import_steps(dict.fromkeys(node.op_type for node in network.nodes))
+    def __init__(self, network: Network) -> None:
         self.plans: list[OpenPlanInUse] = []
         self._failures, self._inputs = 0, network.inputs
         self._order = Lock()

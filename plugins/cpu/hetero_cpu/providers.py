@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -64,13 +64,6 @@ def _list_native_steps(op_type: str) -> tuple[NativeStepFunction, ...]:
         importlib.import_module(module)
     # Another operator may have had them imported in another order.
     return tuple(sorted(NATIVE_STEP_FUNCTIONS.get(op_type, ()), key=lambda function: modules.index(function.__module__)))
-
-
-def import_steps(op_types: Iterable[str]) -> None:
-    """Imports the steps that a plan of machine code asks for operators."""
-    for op_type in op_types:
-        _list_native_steps(op_type)
-        _list_numpy_steps(op_type)
 
 
 def import_native_steps() -> None:
