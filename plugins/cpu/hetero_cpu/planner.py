@@ -203,7 +203,8 @@ class _Builder:
         self.memory.add_block(value, block)
         if halo != NO_HALO:
             self.halos[value] = halo
-        is_plain = halo == NO_HALO and not is_channels_last
+        # NumPy gives an array without elements strides of 0; a block has those of its sizes, which the array in the arena has, too.
+        is_plain = halo == NO_HALO and not is_channels_last and 0 not in shape
         self.prototypes[value] = lay_empty(shape, block.dtype) if is_plain else block.lay(lay_empty((block.nbytes,), np.uint8))
         self.first_write[value] = 0 if value in self.network.index_of_input else self.now
 
