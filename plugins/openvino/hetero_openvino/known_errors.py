@@ -108,7 +108,7 @@ def _check_cast(node: Node, graph: Graph) -> str | None:
 
 def _check_compress(node: Node, graph: Graph) -> str | None:
     # No case: SIGFPE while it compiles.
-    condition = graph.type_of(node.inputs[1])
+    condition = graph.type_of(node.inputs[1]) if has_input(node, 1) else None
     is_empty = isinstance(condition, TensorType) and condition.shape is not None and 0 in condition.shape
     return "OpenVINO ends the process where the condition of Compress has no elements" if is_empty else None
 
@@ -144,6 +144,21 @@ def _check_channel(node: Node, graph: Graph) -> str | None:
         return None
     is_repeating = node.op_type != "Concat" or (len(node.inputs) > 1 and len(set(node.inputs)) == 1)
     return f"OpenVINO's {node.op_type} of one channel is wrong where channels are last" if is_repeating else None
+
+
+def _check_pixel(node: Node, graph: Graph) -> str | None:
+    # No case: float32[1,8,1,1] of a pooling, read by a Relu and by a Concat of it and itself along axis 3, a Tile or an Expand. Right
+    # with one reader, behind other operators and with open sizes.
+    if node.op_type == "Concat" and len(set(node.inputs)) != 1:
+        return None
+    shape, result = find_shape(node, graph), graph.type_of(node.outputs[0])
+    sizes = result.shape if isinstance(result, TensorType) else None
+    is_pixel = shape is not None and len(shape) >= 4 and all(size == 1 for size in shape[2:])
+    readers = set(graph.index_of_consumers.get(node.inputs[0], ()))
+    is_pooled = any(other.op_type in ("AveragePool", "MaxPool") and node.inputs[0] in other.outputs for other in graph.nodes)
+    if not (is_pixel and is_pooled and len(readers) > 1 and (sizes is None or any(size != 1 for size in sizes[2:]))):
+        return None
+    return f"OpenVINO's {node.op_type} of images of one pixel that another node reads is wrong where channels are last"
 
 
 def _check_reshaped(node: Node, graph: Graph) -> str | None:
@@ -319,10 +334,10 @@ _CHECKS: dict[str, Check] = {
     "CastLike": _check_cast,
     "Col2Im": find_col2im_error,
     "Compress": _check_compress,
-    "Concat": find_group_error,
+    "Concat": lambda node, graph: _check_pixel(node, graph) or find_group_error(node, graph),
     "Conv": find_stride_error,
     "DFT": _check_dft,
-    "Expand": _check_expand,
+    "Expand": lambda node, graph: _check_expand(node, graph) or _check_pixel(node, graph),
     # dynamicquantizelinear, quantizelinear_uint16
     "DynamicQuantizeLinear": refuse(_HALVES),
     **dict.fromkeys(("Gemm", "MatMul"), find_empty_product),
@@ -355,7 +370,7 @@ _CHECKS: dict[str, Check] = {
     **dict.fromkeys(("HardSigmoid", "Selu"), _check_zeros),
     "SpaceToDepth": _check_space_to_depth,
     "Squeeze": refuse_empty_axes,
-    "Tile": _check_tile,
+    "Tile": lambda node, graph: _check_tile(node, graph) or _check_pixel(node, graph),
     "TopK": find_top_k_error,
     "Unique": find_unique_error,
 }

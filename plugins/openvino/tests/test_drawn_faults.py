@@ -111,3 +111,29 @@ def test_stride_of_the_last_axis_alone_is_refused_where_one_channel_ends_with_on
         expected = np.einsum("nchwij,ocij->nohw", windows[:, :, :: steps[0], :: steps[1]], w)
         outputs = core.load_network(network, "OPENVINO").infer({"x": x, "w": w})
         np.testing.assert_allclose(outputs["y"], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("spread", ["Concat <axis = 3> (p, p, p)", "Tile (p, times)", "Expand (p, sizes)"])
+@pytest.mark.parametrize("pooling", ["MaxPool", "AveragePool"])
+def test_pixel_that_is_spread_and_read_elsewhere_is_refused(core: Core, read: Read, pooling: str, spread: str) -> None:
+    text = "g (float[1,8,4,4] x) => (float[1,8,1,3] y, float[1,8,1,1] z) <int64[4] times = {1,1,1,3}, int64[4] sizes = {1,8,1,3}> "
+    network = read(f"{text} {{ p = {pooling} <kernel_shape = [3, 3], strides = [2, 2]> (x) y = {spread} z = Relu (p) }}", 18)
+    (reason,) = core.query_network(network, "OPENVINO").refused.values()
+    assert "of images of one pixel that another node reads is wrong where channels are last" in reason
+
+
+@pytest.mark.parametrize("outputs", ["float[1,8,1,3] y", "float[1,8,1,3] y, float[1,8,3,1] z"])
+def test_pixel_that_is_spread_alone_or_not_pooled_is_taken(core: Core, read: Read, outputs: str) -> None:
+    first = "MaxPool <kernel_shape = [4, 4]>" if "z" not in outputs else "GlobalMaxPool"
+    second = "z = Concat <axis = 2> (p, p, p)" if "z" in outputs else ""
+    network = read(f"g (float[1,8,4,4] x) => ({outputs}) {{ p = {first} (x) y = Concat <axis = 3> (p, p, p) {second} }}", 18)
+    x = np.random.default_rng(0).standard_normal((1, 8, 4, 4)).astype(np.float32)
+    outputs_of_run = core.load_network(network, "OPENVINO").infer({"x": x})
+    expected = np.repeat(x.max((2, 3), keepdims=True), 3, axis=3)
+    assert describe_mismatch(outputs_of_run["y"], expected) is None
+
+
+def test_compress_from_before_there_was_one_is_refused(core: Core, read: Read) -> None:
+    network = read("g (float[2] x) => (y) { y = Compress (x) }", 6)
+    (reason,) = core.query_network(network, "OPENVINO").refused.values()
+    assert "the type of 'y' is not known" in reason
