@@ -33,6 +33,8 @@ class Composer:
     """The purpose of a list's devices, in the same messages: "split over"."""
     takes_counts = False
     takes_exclusions = False
+    names_common_abilities = False
+    """Whether an ability is the composer's only where all devices have it; otherwise one device is enough."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -63,7 +65,7 @@ class Composer:
         return {
             "AVAILABLE_DEVICES": (),
             "FULL_DEVICE_NAME": self.title,
-            "OPTIMIZATION_CAPABILITIES": ("EXPORT_IMPORT",),
+            "OPTIMIZATION_CAPABILITIES": lambda: self._join_capabilities(usable()),
             "RANGE_FOR_ASYNC_INFER_REQUESTS": lambda: (1, self._count_requests(usable()), 1),
             "RANGE_FOR_STREAMS": lambda: (
                 1,
@@ -86,6 +88,12 @@ class Composer:
                 " ".join(self._core.get_metric(child, "DEVICE_ARCHITECTURE") for child in usable()) or device.name
             ),
         }
+
+    def _join_capabilities(self, children: tuple[str, ...]) -> tuple[str, ...]:
+        """Returns the element types and abilities of the devices, each once, in their order; the core answers for EXPORT_IMPORT."""
+        named = [self._core.get_metric(child, "OPTIMIZATION_CAPABILITIES") for child in children]
+        every = dict.fromkeys(word for words in named for word in words)
+        return tuple(word for word in every if not self.names_common_abilities or all(word in words for words in named))
 
     @hookimpl
     def add_extension(self, device: DeviceName, extension: Extension) -> bool:

@@ -1,4 +1,4 @@
-"""Capabilities: what OPTIMIZATION_CAPABILITIES names the device does; AUTO chooses by these words."""
+"""Capabilities: what OPTIMIZATION_CAPABILITIES names the device does, and the other way round; AUTO chooses by these words."""
 
 from __future__ import annotations
 
@@ -42,6 +42,22 @@ def named_precision_is_taken(context: CheckContext) -> None:
 
 
 @check("contract")
+def taken_precision_is_named(context: CheckContext) -> None:
+    """A precision of which the device takes every common operator is named in OPTIMIZATION_CAPABILITIES.
+
+    FP16 is left out: engines name it only where the processor computes in it, and take it elsewhere as well.
+    """
+    core, device = context.core, context.device
+    named = core.get_metric(device, "OPTIMIZATION_CAPABILITIES")
+    for capability in sorted(MODELS.keys() - {"FP16", *named}):
+        networks = [read_text(context, text, name=capability.lower()) for text in MODELS[capability]]
+        require(
+            any(core.query_network(network, device).refused for network in networks),
+            f"the device takes all {len(networks)} networks of {capability}, and OPTIMIZATION_CAPABILITIES does not name it: {named}",
+        )
+
+
+@check("contract")
 def export_is_named_where_it_works(context: CheckContext) -> None:
     """EXPORT_IMPORT is named, and the cache has its keys, exactly where a loaded network can be exported."""
     core, device = context.core, context.device
@@ -60,4 +76,4 @@ def export_is_named_where_it_works(context: CheckContext) -> None:
     require(stream.tell(), "the blob is empty")
 
 
-CHECKS = (named_precision_is_taken, export_is_named_where_it_works)
+CHECKS = (named_precision_is_taken, taken_precision_is_named, export_is_named_where_it_works)

@@ -158,8 +158,10 @@ def _check_fields(name: str, key: ConfigKey, blame: str) -> None:
             )
 
 
-def resolve_key(name: str, keys: Mapping[str, ConfigKey], *, device: str) -> str:
+def resolve_key(name: str, keys: Mapping[str, ConfigKey], *, device: str, where: str = "") -> str:
     """Returns the declared name of a key, given by that name in any case, or by its old one.
+
+    `where` is what messages name in place of the device: "network 'net' on CPU".
 
     Raises: ConfigKeyError with the near misses and all the keys.
     """
@@ -167,8 +169,9 @@ def resolve_key(name: str, keys: Mapping[str, ConfigKey], *, device: str) -> str
     folded = folded if folded in keys else find_new_name(folded, device)
     if folded in keys:
         return folded
+    owner = where or f"device {device}"
     raise ConfigKeyError(
-        f"device {device} has no configuration key '{name}'{suggest(str(folded), keys) or ';'} its keys are {enumerate_choices(keys)}"
+        f"{owner} has no configuration key '{name}'{suggest(str(folded), keys) or ';'} its keys are {enumerate_choices(keys)}"
     )
 
 
@@ -178,7 +181,7 @@ def find_new_name(name: Any, device: str) -> Any:
     return STREAMS_KEY if name == own_streams else ALIASES.get(name, name)
 
 
-def convert_value(name: str, key: ConfigKey, value: Any, *, device: str) -> Any:
+def convert_value(name: str, key: ConfigKey, value: Any, *, device: str, where: str = "") -> Any:
     """Returns the value in the type of its key; a text is converted, anything else must already be of the type.
 
     Raises: ConfigValueError with what was expected and what was found.
@@ -197,7 +200,20 @@ def convert_value(name: str, key: ConfigKey, value: Any, *, device: str) -> Any:
     is_large_enough = key.least is None or (converted is not None and converted >= key.least)
     if converted is not None and is_large_enough and (not key.choices or converted in key.choices):
         return converted
-    raise ConfigValueError(f"configuration key {name} of device {device}: expected {_describe_wanted(key)}, got {value!r}")
+    raise ConfigValueError(
+        f"configuration key {name} of {where or f'device {device}'}: expected {_describe_wanted(key)}, got {value!r}"
+        f"{_suggest_choice(value, key)}"
+    )
+
+
+def _suggest_choice(value: Any, key: ConfigKey) -> str:
+    """Returns what may have been meant by a text that is none of the choices: the one that ends with it, or a near one."""
+    texts = [choice for choice in key.choices if isinstance(choice, str)]
+    if not isinstance(value, str) or not texts:
+        return ""
+    word = value.strip().upper()
+    ending = [choice for choice in texts if word and choice.endswith(f"_{word}")]
+    return f", did you mean '{ending[0]}'?" if len(ending) == 1 else suggest(word, texts)
 
 
 def _describe_wanted(key: ConfigKey) -> str:
@@ -261,26 +277,29 @@ def _list_items(value: Any) -> dict[Any, Any]:
     raise TypeError(f"JSON cannot hold {type(value).__name__}")
 
 
-def take_back(config: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, device: str) -> tuple[dict[str, Any], list[str]]:
+def take_back(
+    config: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, device: str, where: str = ""
+) -> tuple[dict[str, Any], list[str]]:
     """Returns the values that are set, and the declared names of the keys whose value is None, which takes an earlier one back.
 
     Raises: ConfigKeyError.
     """
-    names = [resolve_key(name, keys, device=device) for name, value in config.items() if value is None]
+    names = [resolve_key(name, keys, device=device, where=where) for name, value in config.items() if value is None]
     return {name: value for name, value in config.items() if value is not None}, names
 
 
-def convert_config(config: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, device: str) -> dict[str, Any]:
+def convert_config(config: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, device: str, where: str = "") -> dict[str, Any]:
     """Returns the given values under their declared names and in their types.
 
     Raises: ConfigKeyError, ConfigValueError; also when two spellings of one key are given two values.
     """
     converted: dict[str, Any] = {}
+    owner = where or f"device {device}"
     for name, value in multiply_streams(config, device=device).items():
-        known = resolve_key(name, keys, device=device)
-        new = convert_value(known, keys[known], value, device=device)
+        known = resolve_key(name, keys, device=device, where=where)
+        new = convert_value(known, keys[known], value, device=device, where=where)
         if known in converted and converted[known] != new:
-            raise ConfigValueError(f"configuration key {known} of device {device} is given twice: {converted[known]!r} and {new!r}")
+            raise ConfigValueError(f"configuration key {known} of {owner} is given twice: {converted[known]!r} and {new!r}")
         converted[known] = new
     return converted
 

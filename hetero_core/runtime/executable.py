@@ -350,7 +350,7 @@ class ExecutableNetwork:
         None removes a limit. Raises: ConfigKeyError, ConfigValueError, ClosedError.
         """
         self._require_open()
-        settings, own = convert_settings(config, self.executable, self._binding.keys, where=self.where)
+        settings, own = convert_settings(config, self.executable, self._binding.keys, device=self.device, where=self.where)
         changed = freeze_mapping({**self.config, **settings})
         deadline, memory_limit = read_deadline(changed), read_memory_limit(changed)
         if own:

@@ -11,7 +11,7 @@ from hetero_core.errors import ConfigKeyError, enumerate_choices, suggest
 
 
 def convert_settings(
-    config: Mapping[str, Any], executable: Executable, keys: Mapping[str, ConfigKey], *, where: str
+    config: Mapping[str, Any], executable: Executable, keys: Mapping[str, ConfigKey], *, device: DeviceName, where: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns all values under their declared names and in their types, and those that are for the device; None takes a limit back.
 
@@ -19,8 +19,8 @@ def convert_settings(
 
     Raises: ConfigKeyError for a key that cannot change any more; ConfigValueError.
     """
-    values, unset = take_back(config, keys, device=where)
-    settings = {**dict.fromkeys(unset), **convert_config(values, keys, device=where)}
+    values, unset = take_back(config, keys, device=str(device), where=where)
+    settings = {**dict.fromkeys(unset), **convert_config(values, keys, device=str(device), where=where)}
     allowed = {*executable.settable_keys, *LIMIT_KEYS}
     for name, value in settings.items():
         if name not in allowed or (value is None and name not in LIMIT_KEYS):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -10,8 +10,9 @@ import pytest
 from hetero_core import hookimpl
 from hetero_core.conformance.catalogue import choose_checks
 from hetero_core.conformance.runner import make_target, run_checks
-from hetero_core.contract import Payload
+from hetero_core.contract import DeviceName, Payload, QueryResult, freeze_mapping
 from hetero_core.errors import NotImplementedByDeviceError
+from hetero_core.network.graph import Network
 from hetero_core.testing.plain_device import PlainDevice
 
 
@@ -35,19 +36,40 @@ def test_device_that_names_what_it_does_is_right() -> None:
     assert list_failed(Naming("FP64", "FP16", "FP32", "WINOGRAD")) == {}
 
 
-@pytest.mark.parametrize("capability", ["INT8", "BF16"])
-def test_precision_that_is_named_and_refused_is_caught(capability: str) -> None:
-    failed = list_failed(Naming("FP32", capability))
-    assert list(failed) == ["capabilities.named_precision_is_taken"]
-    assert f"names {capability}, and the device takes none of" in failed["capabilities.named_precision_is_taken"]
+class Modest(Naming):
+    """Says that it takes everything."""
+
+    @hookimpl
+    def query_network(self, device: DeviceName, network: Network) -> QueryResult:
+        return QueryResult(supported=freeze_mapping((node.name, str(device)) for node in network.nodes), refused=freeze_mapping(()))
 
 
-def test_export_that_is_named_and_does_not_work_is_caught() -> None:
-    class Boasting(PlainDevice):
-        @hookimpl
-        def export_network(self, executable: Any) -> Payload:
-            raise NotImplementedByDeviceError("this device keeps its code to itself")
+class Boasting(PlainDevice):
+    """Exports nothing, and has the hook."""
 
-    failed = list_failed(Boasting())
-    assert list(failed) == ["capabilities.export_is_named_where_it_works"]
-    assert "cannot export: this device keeps its code to itself" in failed["capabilities.export_is_named_where_it_works"]
+    @hookimpl
+    def export_network(self, executable: Any) -> Payload:
+        raise NotImplementedByDeviceError("this device keeps its code to itself")
+
+
+NAMED, TAKEN, EXPORT = (
+    f"capabilities.{name}" for name in ("named_precision_is_taken", "taken_precision_is_named", "export_is_named_where_it_works")
+)
+FAULTS: Mapping[str, tuple[Callable[[], object], str, str]] = {
+    "INT8 named and refused": (lambda: Naming("FP32", "INT8"), NAMED, "names INT8, and the device takes none of"),
+    "BF16 named and refused": (lambda: Naming("FP32", "BF16"), NAMED, "names BF16, and the device takes none of"),
+    "a precision taken and not named": (
+        lambda: Modest("FP32", "INT8", "BF16", "FP16"),
+        TAKEN,
+        "takes all 9 networks of FP64, and OPTIMIZATION_CAPABILITIES does not name it",
+    ),
+    "an export that is named and does not work": (Boasting, EXPORT, "cannot export: this device keeps its code to itself"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_wrong_capability_is_caught(fault: str) -> None:
+    plant, name, message = FAULTS[fault]
+    failed = list_failed(plant())
+    assert list(failed) == [name]
+    assert message in failed[name]

@@ -14,6 +14,7 @@ FILES = (
     "test_planted_values.py",
     "test_planted_meaning.py",
     "test_planted_traces.py",
+    "test_planted_capabilities.py",
 )
 
 

@@ -46,3 +46,13 @@ def test_wrong_limit_changes_nothing(core: Core, read: Callable[..., Network]) -
     with pytest.raises(ConfigKeyError, match="PERF_COUNT cannot change to True on a loaded network"):
         network.set_config({"DEADLINE": 30.0, "PERF_COUNT": True})
     assert network.deadline == network.get_config("DEADLINE") == 60
+
+
+def test_errors_name_the_network_and_what_may_have_been_meant(core: Core, read: Callable[..., Network]) -> None:
+    network = core.load_network(read(TEXT), "CPU")
+    with pytest.raises(
+        ConfigValueError, match=r"^configuration key LOG_LEVEL of network 'g' on CPU: .*, did you mean 'LOG_DEBUG'\?"
+    ):
+        network.set_config({"LOG_LEVEL": "DEBUG"})
+    with pytest.raises(ConfigKeyError, match="^network 'g' on CPU has no configuration key 'DEADLINES', did you mean 'DEADLINE'"):
+        network.set_config({"DEADLINES": 1})

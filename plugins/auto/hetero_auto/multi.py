@@ -46,6 +46,7 @@ class MultiDevice(Composer):
     example = "MULTI:GPU(4),CPU"
     purpose = "give requests to"
     takes_counts = True
+    names_common_abilities = True  # a request runs on any of the devices
 
     @hookimpl
     def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:

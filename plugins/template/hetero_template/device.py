@@ -83,7 +83,7 @@ class TemplateDevice(DeviceHooks):
             "AVAILABLE_DEVICES": IDS,
             "FULL_DEVICE_NAME": f"{self._name} device {device.id or IDS[0]} (NumPy {np.__version__})",
             # A device may add capabilities of its own to the standard ones; this one claims blocks for convolutions.
-            "OPTIMIZATION_CAPABILITIES": ("FP32", "FP16", "BF16", "INT8", "HARDWARE_CONVOLUTION"),
+            "OPTIMIZATION_CAPABILITIES": ("FP32", "FP64", "FP16", "BF16", "INT8", "HARDWARE_CONVOLUTION"),
             "DEVICE_ARCHITECTURE": "kernels toolkit",
             "RANGE_FOR_ASYNC_INFER_REQUESTS": (1, 1, 1),
             # Most of a kernel is Python, so HETERO does not run two such devices at once.
