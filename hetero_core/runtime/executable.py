@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from hetero_core.contract import Done, Executable, Payload, RunContext, freeze_mapping
 from hetero_core.devices.blame import call_named, call_plugin, describe_exit, is_interrupt, read_mapping
-from hetero_core.devices.threads import EXCLUSIVE_KEY, STREAMS_KEY
+from hetero_core.devices.threads import EXCLUSIVE_KEY, PRIORITY_KEY, STREAMS_KEY
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import (
     ClosedError,
@@ -38,6 +38,7 @@ from hetero_core.runtime.late_runs import LateRuns
 from hetero_core.runtime.load_limits import read_deadline, read_memory_limit
 from hetero_core.runtime.loaded_border import add_border, check_payload, drop_specs, find_resident, keep_states
 from hetero_core.runtime.positions import is_by_name, name_inputs
+from hetero_core.runtime.ranked_tasks import Turns
 from hetero_core.runtime.reconfiguration import convert_settings, find_key
 from hetero_core.runtime.replaced import CheckedOutputs, Replacement
 from hetero_core.runtime.request import InferRequest
@@ -345,7 +346,7 @@ class ExecutableNetwork:
         return self.config[find_key(name, self.config, self.device, where=self.where)]
 
     def set_config(self, config: Mapping[str, Any]) -> None:
-        """Changes DEADLINE, MEMORY_LIMIT, and keys that the device lets a loaded network change, for the runs that begin from then on.
+        """Changes DEADLINE, MEMORY_LIMIT, MODEL_PRIORITY, and keys that the device lets change, for the runs that begin from then on.
 
         None removes a limit. Raises: ConfigKeyError, ConfigValueError, ClosedError.
         """
@@ -355,6 +356,8 @@ class ExecutableNetwork:
         deadline, memory_limit = read_deadline(changed), read_memory_limit(changed)
         if own:
             call_named(lambda: self.executable.set_config(own), blame=self._binding.provenance, where="set_config")
+        if isinstance(turns := self._binding.executor, Turns):
+            turns.set_priority(changed[PRIORITY_KEY])
         self.config, self.deadline, self.memory_limit = changed, deadline, memory_limit
 
     def close(self) -> None:

@@ -72,5 +72,9 @@ class Turns:
         """Returns the future of a task, which runs before those of a lower priority that wait. Raises: ClosedError."""
         return self._executor.submit(RankedTask(task, self._rank))
 
+    def set_priority(self, priority: str) -> None:
+        """Gives the runs that are submitted from now on another MODEL_PRIORITY."""
+        self._rank = RANKS[priority]
+
     def retire(self) -> None:
         """Does nothing: the threads are those of the other networks, too."""

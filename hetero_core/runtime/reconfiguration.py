@@ -7,7 +7,11 @@ from typing import Any
 
 from hetero_core.contract import ConfigKey, DeviceName, Executable
 from hetero_core.devices.config import LIMIT_KEYS, convert_config, find_new_name, take_back
+from hetero_core.devices.threads import PRIORITY_KEY
 from hetero_core.errors import ConfigKeyError, enumerate_choices, suggest
+
+_OWN_KEYS = (*LIMIT_KEYS, PRIORITY_KEY)
+"""What the core itself reads for each run."""
 
 
 def convert_settings(
@@ -21,14 +25,14 @@ def convert_settings(
     """
     values, unset = take_back(config, keys, device=str(device), where=where)
     settings = {**dict.fromkeys(unset), **convert_config(values, keys, device=str(device), where=where)}
-    allowed = {*executable.settable_keys, *LIMIT_KEYS}
+    allowed = {*executable.settable_keys, *_OWN_KEYS}
     for name, value in settings.items():
         if name not in allowed or (value is None and name not in LIMIT_KEYS):
             raise ConfigKeyError(
                 f"{where}: {name} cannot change to {value!r} on a loaded network; the keys that can change are "
                 f"{enumerate_choices(allowed)}. Load the network again with it"
             )
-    return settings, {name: value for name, value in settings.items() if name not in LIMIT_KEYS}
+    return settings, {name: value for name, value in settings.items() if name not in _OWN_KEYS}
 
 
 def find_key(name: str, config: Mapping[str, Any], device: DeviceName, *, where: str) -> str:

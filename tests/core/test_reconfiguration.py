@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
+from threading import Event
 
 import numpy as np
 import pytest
@@ -56,3 +58,37 @@ def test_errors_name_the_network_and_what_may_have_been_meant(core: Core, read: 
         network.set_config({"LOG_LEVEL": "DEBUG"})
     with pytest.raises(ConfigKeyError, match="^network 'g' on CPU has no configuration key 'DEADLINES', did you mean 'DEADLINE'"):
         network.set_config({"DEADLINES": 1})
+
+
+@pytest.mark.parametrize("device", ["CPU", "HETERO:TEMPLATE,CPU", "MULTI:CPU,TEMPLATE", "AUTO:CPU,TEMPLATE", "BATCH:CPU(2)"])
+def test_priority_may_change_before_and_after_an_import(core: Core, read: Callable[..., Network], device: str) -> None:
+    loaded = core.load_network(read("g (float[N, 2] x) => (float[N, 2] y) { y = Abs (x) }"), device)
+    stream = io.BytesIO()
+    loaded.export_network(stream)
+    stream.seek(0)
+    for network in (loaded, core.import_network(stream, device)):
+        network.set_config({"model_priority": "HIGH"})
+        assert network.get_config("MODEL_PRIORITY") == "HIGH"
+        with pytest.raises(ConfigKeyError, match="NUM_STREAMS cannot change to 2 on a loaded network"):
+            network.set_config({"NUM_STREAMS": 2})
+
+
+def test_run_submitted_after_its_priority_rose_goes_first(core: Core, read: Callable[..., Network]) -> None:
+    config = {"EXCLUSIVE_ASYNC_REQUESTS": True}
+    first, second = (core.load_network(read(TEXT), "CPU", config) for _ in range(2))
+    order: list[str] = []
+    begun, may_end = Event(), Event()
+
+    def hold() -> None:
+        begun.set()
+        may_end.wait(60)
+
+    held = first.submit(hold)
+    assert begun.wait(60)
+    waiting = [first.submit(lambda: order.append("medium"))]
+    second.set_config({"MODEL_PRIORITY": "HIGH"})
+    waiting.append(second.submit(lambda: order.append("high")))
+    may_end.set()
+    for future in (held, *waiting):
+        future.result(60)
+    assert order == ["high", "medium"]
