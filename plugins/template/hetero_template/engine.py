@@ -40,6 +40,7 @@ WRONG: Mapping[str, Check] = {
     "MaxPool": lambda node, graph: "the evaluator reads past one axis" if len(node.attributes["kernel_shape"]) == 1 else None,
     "RandomNormal": refuse("the evaluator seeds all of NumPy"),
     "RandomUniform": refuse("the evaluator seeds all of NumPy"),
+    "Resize": refuse_before(11, "the evaluator does not run it"),
     "Scan": refuse("the evaluator loses the type of a state"),
     "Softmax": refuse_before(13, "the evaluator takes the last axis"),
 }
@@ -58,7 +59,11 @@ class TemplateDevice(EngineDevice):
     @hookimpl
     def metrics(self, device: DeviceName) -> Mapping[str, Any]:
         """Facts about the device. The evaluator loses NaN in MaxPool, and GatherElements takes an index of any size."""
-        return {"FULL_DEVICE_NAME": f"{self.title} {self.version}", "VALUE_DEVIATIONS": ("INDICES", "NAN")}
+        return {
+            "FULL_DEVICE_NAME": f"{self.title} {self.version}",
+            "OPTIMIZATION_CAPABILITIES": ("FP32", "BF16", "FP16", "FP64"),
+            "VALUE_DEVIATIONS": ("INDICES", "NAN"),
+        }
 
     def newest_opsets(self, network: Network) -> Mapping[str, int]:
         """Returns the newest opset of each domain that the engine accepts."""
