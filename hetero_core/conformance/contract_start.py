@@ -176,8 +176,8 @@ def cancelled_run_ends_on_the_device_too(context: CheckContext) -> None:
             request.start_async(sample.draw(context.seed))
             request.cancel()
         loaded.close()
-    held = [text for text in texts if "have not returned after they were cancelled" in text]
-    require(not held, f"`done` is not called for a run that was cancelled: {held[:1]}")
+    warnings_of_runs = [text for text in texts if "have not returned after they were cancelled" in text]
+    require(not warnings_of_runs, f"`done` is not called for a run that was cancelled: {warnings_of_runs[:1]}")
 
 
 @check("contract")

@@ -36,7 +36,7 @@ PROCESS = Path("/proc/self")
 def settings_of_the_process_stay(context: CheckContext) -> None:
     """Random numbers, NumPy's handling of errors, environment, folder and locale are the program's; and a device prints nothing."""
     sample = make_sample(context, "chain")
-    # Whoever seeds has the same state each time; one that was drawn from is another.
+    # A number is drawn from each, so that a device which seeds them leaves another state.
     random.random(), np.random.random()
     before = _read_settings()
     with redirect_stdout(io.StringIO()) as printed, context.make_core() as core:

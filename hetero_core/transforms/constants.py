@@ -101,8 +101,8 @@ def _reads_too_much(node: Node, type_of: Callable[[str], Any], constants: Mappin
     shapes = [constants[name].shape if name else None for name in node.inputs]
     output_type = type_of(node.outputs[0]) if node.outputs and node.outputs[0] else None
     shape = output_type.shape if isinstance(output_type, TensorType) else None
-    made = prod(size for size in shape or () if isinstance(size, int))
-    return bound_reads(node, shapes, made) // READS_OF_A_BYTE > room
+    element_count = prod(size for size in shape or () if isinstance(size, int))
+    return bound_reads(node, shapes, element_count) // READS_OF_A_BYTE > room
 
 
 def _is_kept(node: Node, network: Network) -> bool:

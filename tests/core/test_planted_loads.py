@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hetero_template.device import TemplateArray, TemplateDevice, TemplateExecutable
+from hetero_tests.planted import device_with, list_failed
 
 from hetero_core import Executable, Network, QueryResult, RunContext, hookimpl
 from hetero_core.conformance.catalogue import choose_checks
@@ -17,20 +18,6 @@ from hetero_core.contract import ConfigKey, DeviceName
 from hetero_core.devices.query import require_all_supported
 from hetero_core.network.graph import Node
 from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
-
-
-def list_failed(plugin: object, *patterns: str) -> dict[str, str]:
-    """Runs the checks whose names match; returns the reasons of those that failed."""
-    outcomes = run_checks(choose_checks((), patterns), make_target("PLANTED", plugin=plugin), limit=120)
-    return {outcome.check.name: outcome.reason for outcome in outcomes if outcome.status == "failed"}
-
-
-def device_with(executable: Callable[[Network], Executable]) -> PlainDevice:
-    class Planted(PlainDevice):
-        def make_executable(self, network: Network) -> Executable:
-            return executable(network)
-
-    return Planted()
 
 
 class ByName(PlainDevice):

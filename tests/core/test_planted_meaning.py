@@ -8,30 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hetero_tests.planted import device_with, list_failed
 
 from hetero_core import Executable, Network, RunContext, hookimpl
-from hetero_core.conformance.catalogue import choose_checks
-from hetero_core.conformance.runner import make_target, run_checks
 from hetero_core.contract import ConfigKey, DeviceName
 from hetero_core.devices.query import require_all_supported
 from hetero_core.kernels.program import compile_program
 from hetero_core.kernels.registry import find_refusals
 from hetero_core.network.graph import Node
 from hetero_core.testing.plain_device import KERNELS, PlainDevice, PlainExecutable
-
-
-def list_failed(plugin: object, *patterns: str) -> dict[str, str]:
-    """Runs the checks whose names match; returns the reasons of those that failed."""
-    outcomes = run_checks(choose_checks((), patterns), make_target("PLANTED", plugin=plugin), limit=120)
-    return {outcome.check.name: outcome.reason for outcome in outcomes if outcome.status == "failed"}
-
-
-def device_with(executable: Callable[[Network], Executable]) -> PlainDevice:
-    class Planted(PlainDevice):
-        def make_executable(self, network: Network) -> Executable:
-            return executable(network)
-
-    return Planted()
 
 
 class Compiled(PlainExecutable):

@@ -13,28 +13,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from hetero_tests.planted import device_with, list_failed
 
 from hetero_core import Executable, Network, RunContext, hookimpl
 from hetero_core.conformance import contract_start
-from hetero_core.conformance.catalogue import choose_checks
-from hetero_core.conformance.runner import make_target, run_checks
 from hetero_core.contract import ConfigKey, DeviceName, Done, Payload
 from hetero_core.network.writer import unpack_network
 from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
-
-
-def list_failed(plugin: object, *patterns: str) -> dict[str, str]:
-    """Runs the checks whose names match; returns the reasons of those that failed."""
-    outcomes = run_checks(choose_checks((), patterns), make_target("PLANTED", plugin=plugin), limit=120)
-    return {outcome.check.name: outcome.reason for outcome in outcomes if outcome.status == "failed"}
-
-
-def device_with(executable: Callable[[Network], Executable]) -> PlainDevice:
-    class Planted(PlainDevice):
-        def make_executable(self, network: Network) -> Executable:
-            return executable(network)
-
-    return Planted()
 
 
 class Queued(PlainExecutable):

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hetero_tests.planted import device_with, list_failed
 
-from hetero_core import Executable, Network, RunContext
+from hetero_core import Network, RunContext
 from hetero_core.conformance import contract_traces
 from hetero_core.conformance.catalogue import choose_checks
 from hetero_core.conformance.runner import make_target, run_checks
@@ -22,20 +23,6 @@ from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
 SETTINGS = "traces.settings_of_the_process_stay"
 ENDS = "traces.closed_networks_leave_no_threads_and_files"
-
-
-def list_failed(plugin: object, *patterns: str) -> dict[str, str]:
-    """Runs the checks whose names match; returns the reasons of those that failed."""
-    outcomes = run_checks(choose_checks((), patterns), make_target("PLANTED", plugin=plugin), limit=120)
-    return {outcome.check.name: outcome.reason for outcome in outcomes if outcome.status == "failed"}
-
-
-def device_with(executable: Callable[[Network], Executable]) -> PlainDevice:
-    class Planted(PlainDevice):
-        def make_executable(self, network: Network) -> Executable:
-            return executable(network)
-
-    return Planted()
 
 
 class KeepsInputs(PlainExecutable):
