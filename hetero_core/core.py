@@ -1,51 +1,42 @@
 """Core, the class with which every program starts: it reads networks, queries and loads devices, holds configuration, imports blobs.
 
-Of a device, `device` is its text, `parsed` that text as a DeviceName, `entry` the Device that calls its plugin.
+Of a device, `device` is the text that a caller gives, `parsed` that text as a DeviceName, and `entry` the Device that calls its plugin.
+A Target has all that a query, a load or an import needs of it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
-from weakref import WeakSet
 
-from hetero_core.blobs.configured import open_cache
-from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
+from hetero_core.contract import ConfigKey, DeviceName, Extension, QueryResult
 from hetero_core.devices.cures import offer_cure
 from hetero_core.devices.device import Device
 from hetero_core.devices.extensions import check_extension, list_takers, takes_extensions
-from hetero_core.devices.installed import find_core_version
-from hetero_core.devices.isolation import find_for_call, resolve_call
 from hetero_core.devices.names import parse_device_name
 from hetero_core.devices.operator_types import OperatorTypes
 from hetero_core.devices.registry import Registry
 from hetero_core.devices.status import DeviceStatus, describe_device
+from hetero_core.devices.target import Target, find_for_call, find_target
 from hetero_core.errors import ClosedError, ConfigValueError
 from hetero_core.foreign_errors import own_errors
 from hetero_core.limits import ReadLimits
 from hetero_core.network.graph import Network
 from hetero_core.network.hints import without_hints
-from hetero_core.runtime.binding import Binding
-from hetero_core.runtime.declared_shapes import check_declarations
 from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_core.runtime.executors import Executor, ExecutorManager
 from hetero_core.runtime.forks import FORK_ADVICE, count_forks
-from hetero_core.runtime.load_limits import call_in_time, check_constants, check_sections, describe_model
-from hetero_core.runtime.loaded_border import Surroundings, bare_network, check_border, take_border
-from hetero_core.runtime.replaced import find_replacements
-from hetero_core.runtime.wrapped_run import bind_run
+from hetero_core.runtime.load_limits import call_in_time, check_sections, describe_model
+from hetero_core.runtime.loading import Loader
 
 if TYPE_CHECKING:
     import onnx
 
-    from hetero_core.blobs.cache import NetworkCache
-    from hetero_core.blobs.container import BlobHeader
     from hetero_core.transforms.editing import EditableNetwork
 
     ModelFile: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
     Model: TypeAlias = Network | ModelFile
-    Bind: TypeAlias = Callable[..., ExecutableNetwork]
 
 
 class Core:
@@ -68,8 +59,7 @@ class Core:
         self._executors = ExecutorManager()
         self._extensions: dict[tuple[str, str], Extension] = {}
         self._operator_types = OperatorTypes(self._extensions, self._registry.operator_types)
-        # A network that nobody holds any more needs no closing by us.
-        self._loaded: WeakSet[ExecutableNetwork] = WeakSet()
+        self._loader = Loader(self._registry, self._executors, self._extensions, self._find)
         self._is_closed = False
         self._forks = count_forks()
 
@@ -172,6 +162,9 @@ class Core:
         entry = self._registry.device(parsed.name)
         return entry.check_name(parsed), entry
 
+    def _find_target(self, device: str, config: Mapping[str, Any] | None) -> Target:
+        return find_target(device, config, self._registry, self._find)
+
     def _require_open(self) -> None:
         if self._forks != count_forks():
             raise ClosedError(f"this Core cannot be used here: {FORK_ADVICE}")
@@ -198,7 +191,7 @@ class Core:
 
     def resolve_config(self, device: str, config: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """Returns the complete configuration of a call with these values. Raises: DeviceNotFoundError, ConfigKeyError, ConfigValueError."""
-        return resolve_call(device, config, self._registry, self._find)[2]
+        return self._find_target(device, config).config
 
     def set_config(self, config: Mapping[str, Any], device: str | None = None) -> None:
         """Sets values for later calls on a device or one id of it; without a device, standard keys for all devices. None removes a value.
@@ -220,13 +213,11 @@ class Core:
         A node that the device does not know is refused, not an error. Raises: errors of reading, device names and configuration;
         DeadlineExceededError.
         """
-        parsed, entry, complete = resolve_call(device, config, self._registry, self._find)
+        target = self._find_target(device, config)
         return call_in_time(
-            lambda: entry.query_network(parsed, without_hints(self._as_network(network)), complete),
+            lambda: target.entry.query_network(target.device, without_hints(self._as_network(network)), target.config),
+            target,
             what=f"a query about {describe_model(network)}",
-            entry=entry,
-            device=parsed,
-            config=complete,
         )
 
     @own_errors("loading a network")
@@ -236,61 +227,14 @@ class Core:
         Raises: errors of reading, device names and configuration; UnsupportedNodesError with every refused node and its reason;
         DeadlineExceededError, MemoryLimitError.
         """
-        parsed, entry, complete = resolve_call(device, config, self._registry, self._find)
-        return call_in_time(
-            lambda: self._load(network, entry, parsed, complete),
-            what=f"loading {describe_model(network)}",
-            entry=entry,
-            device=parsed,
-            config=complete,
-            discard=ExecutableNetwork.close,
-        )
+        target = self._find_target(device, config)
 
-    def _load(self, network: Model, entry: Device, parsed: DeviceName, complete: Mapping[str, Any]) -> ExecutableNetwork:
-        read = self._as_network(network)
-        check_declarations(read, parsed, complete)
-        check_constants(read, parsed, complete)
+        def load() -> ExecutableNetwork:
+            read = self._as_network(network)
+            with offer_cure(self, read, target.device):
+                return self._loader.load(read, target)
 
-        def bind(executable: Executable, *, is_from_cache: bool = False) -> ExecutableNetwork:
-            return self._bind(
-                entry,
-                parsed,
-                executable,
-                complete,
-                read.name,
-                lambda: read.fingerprint,
-                is_from_cache=is_from_cache,
-                around=Surroundings(read.border, read.declarations, read),
-            )
-
-        cache = open_cache(complete)
-        with offer_cure(self, read, parsed):
-            if cache is None:
-                return bind(entry.load_network(parsed, bare_network(read), complete))
-            return self._load_cached(cache, entry, parsed, read, complete, bind)
-
-    def _load_cached(
-        self, cache: NetworkCache, entry: Device, parsed: DeviceName, network: Network, config: Mapping[str, Any], bind: Bind
-    ) -> ExecutableNetwork:
-        from hetero_core.blobs.cache_identity import describe_load  # only a load with a cache needs it
-
-        identity = describe_load(
-            network,
-            parsed,
-            entry,
-            config,
-            find=self._find,
-            extensions=self._extensions.values(),
-            wrappers=self._registry.wrappers,
-            core_version=find_core_version(),
-        )
-        names = tuple(spec.name for spec in network.inputs), tuple(spec.name for spec in network.outputs)
-        return cache.load(
-            identity,
-            take=lambda _, payload: bind(entry.import_network(parsed, take_border(payload)[0], config, names), is_from_cache=True),
-            make=lambda: bind(entry.load_network(parsed, bare_network(network), config)),
-            pack=ExecutableNetwork.pack,
-        )
+        return call_in_time(load, target, what=f"loading {describe_model(network)}", discard=ExecutableNetwork.close)
 
     @own_errors("importing a network")
     def import_network(
@@ -318,56 +262,15 @@ class Core:
         header, payload = container.read_blob(source)
         parsed, entry, config = find_for_call(device or header.device, config, self._registry, self._find)
         identity.check_header(header, entry, None if network is None else self._as_network(network))
-        parsed, complete = identity.merge_imported_config(header, parsed, entry, config)
-        check_sections(payload, header.network, parsed, complete)
+        target = identity.find_import_target(header, parsed, entry, config)
+        check_sections(payload, header.network, target.device, target.config)
         with require_trust(header, payload, trust=trust) as trusted:
             return call_in_time(
-                lambda: self._import(header, trusted, entry, parsed, complete),
+                lambda: self._loader.import_blob(header, trusted, target),
+                target,
                 what=f"importing network '{header.network}'",
-                entry=entry,
-                device=parsed,
-                config=complete,
                 discard=ExecutableNetwork.close,
             )
-
-    def _import(
-        self, header: BlobHeader, payload: Payload, entry: Device, parsed: DeviceName, config: Mapping[str, Any]
-    ) -> ExecutableNetwork:
-        payload, around = take_border(payload)
-        executable = entry.import_network(parsed, payload, config, (header.inputs, header.outputs))
-        check_border(around.border, executable)
-        return self._bind(entry, parsed, executable, config, header.network, lambda: header.fingerprint, around=around)
-
-    def _bind(
-        self,
-        entry: Device,
-        parsed: DeviceName,
-        executable: Executable,
-        config: Mapping[str, Any],
-        name: str,
-        fingerprint: Callable[[], str],
-        *,
-        is_from_cache: bool = False,
-        around: Surroundings,
-    ) -> ExecutableNetwork:
-        binding = Binding(
-            device=parsed,
-            provenance=entry.provenance,
-            config=config,
-            keys=entry.keys(parsed),
-            run=bind_run(entry, parsed, executable),
-            to_host=lambda array: entry.call("to_host", parsed, array=array),
-            from_host=lambda array, spec, target=None: entry.call("from_host", parsed, array=array, spec=spec, target=target),
-            export=lambda: entry.call("export_network", parsed, executable=executable),
-            executor=self._executors.open_executor(str(parsed), config, depth=executable.pipeline_depth),
-            is_from_cache=is_from_cache,
-            border=around.border,
-            declarations=around.declarations,
-            replacements=find_replacements(around.network, lambda changed: self._load(changed, entry, parsed, config)),
-        )
-        loaded = ExecutableNetwork(name, fingerprint, executable, binding)
-        self._loaded.add(loaded)
-        return loaded
 
     def create_executor(self, name: str, *, workers: int) -> Executor:
         """Returns a pool of threads for a plugin, apart from the threads of requests; it ends when nobody refers to it any more.
@@ -389,8 +292,7 @@ class Core:
             if self._forks != count_forks():
                 return
             self._executors.close()
-            for loaded in list(self._loaded):
-                loaded.close()
+            self._loader.close()
             self._registry.close()
 
     def __enter__(self) -> Core:

@@ -8,40 +8,15 @@ that is isolated by a call is not created in the caller's process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from hetero_core.contract import DeviceName
 from hetero_core.devices.config import ISOLATE_KEY, STANDARD_KEYS, convert_value
-from hetero_core.devices.device import Device
-from hetero_core.devices.names import parse_device_name
 from hetero_core.devices.registry import Registry
 from hetero_core.errors import DeviceNotFoundError
 
 _ISOLATOR = "PROCESS"
-
-
-Find = Callable[[DeviceName], tuple[DeviceName, Device]]
-
-
-def resolve_call(
-    device: str | DeviceName, config: Mapping[str, Any] | None, registry: Registry, find: Find
-) -> tuple[DeviceName, Device, Mapping[str, Any]]:
-    """Returns the device that a call is for, and its complete configuration.
-
-    Raises: what `find` raises; errors of device names and configuration.
-    """
-    parsed, entry, values = find_for_call(device, config, registry, find)
-    parsed, complete = entry.resolve(parsed, values)
-    return parsed, entry, complete
-
-
-def find_for_call(
-    device: str | DeviceName, config: Mapping[str, Any] | None, registry: Registry, find: Find
-) -> tuple[DeviceName, Device, Mapping[str, Any] | None]:
-    """Returns the device that a call is for, and the values of the call for it. Raises: as `resolve_call` does."""
-    parsed, values = isolate_device(parse_device_name(device), config, registry)
-    return *find(parsed), values
 
 
 def isolate_device(

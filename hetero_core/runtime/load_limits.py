@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from hetero_core.contract import DeviceName, Payload
-from hetero_core.devices.device import Device
+from hetero_core.devices.target import Target
 from hetero_core.devices.watch import OutOfTimeError, call_within, find_deadline
 from hetero_core.errors import ConfigValueError, DeadlineExceededError, MemoryLimitError
 from hetero_core.network.graph import Network, iterate_graphs
@@ -39,11 +39,9 @@ def read_memory_limit(config: Mapping[str, Any]) -> int | None:
 
 def call_in_time(
     call: Callable[[], Result],
+    target: Target,
     *,
     what: str,
-    entry: Device,
-    device: DeviceName,
-    config: Mapping[str, Any],
     discard: Callable[[Result], None] | None = None,
 ) -> Result:
     """Returns what a query, a load or an import returns; with DEADLINE, or within a load that has one, within that time.
@@ -52,16 +50,16 @@ def call_in_time(
 
     Raises: DeadlineExceededError that says which plugin was at work; what the call raises.
     """
-    seconds = read_deadline(config)
+    seconds = read_deadline(target.config)
     outer = find_deadline()
     # Within a whole that has less time left, the whole is what ends in time.
     if seconds is None or (outer is not None and outer <= monotonic() + seconds):
         return call()
-    patience = entry.patience
+    patience = target.entry.patience
     if patience.late_calls >= _MOST_LATE_CALLS:
         raise DeadlineExceededError(
-            f"{what} on {device} was not begun: {patience.late_calls} calls before have not returned after their DEADLINE; "
-            f"{entry.provenance} hangs. Start the process anew"
+            f"{what} on {target.device} was not begun: {patience.late_calls} calls before have not returned after their DEADLINE; "
+            f"{target.entry.provenance} hangs. Start the process anew"
         )
 
     def come_back(result: Any, error: BaseException | None) -> None:
@@ -73,7 +71,7 @@ def call_in_time(
         return call_within(
             seconds,
             call,
-            thread=f"hetero-{device} {what}",
+            thread=f"hetero-{target.device} {what}",
             is_budget=True,
             on_set_aside=lambda: patience.count_late_calls(1),
             on_return=come_back,
@@ -81,8 +79,8 @@ def call_in_time(
     except OutOfTimeError as error:
         place = f"it is in {error.place}" if error.place else "it is in the core itself"
         raise DeadlineExceededError(
-            f"{what} on {device} has not ended within DEADLINE={seconds:g} s: {place}. It was set aside, and its thread goes on; give it "
-            "more time, or look at the device"
+            f"{what} on {target.device} has not ended within DEADLINE={seconds:g} s: {place}. It was set aside, and its thread goes on; "
+            "give it more time, or look at the device"
         ) from None
 
 
