@@ -314,7 +314,7 @@ def environments(session: nox.Session) -> None:
 @nox.session
 def authors(session: nox.Session) -> None:
     """Does what an author does, in clean environments from built wheels; not among the default sessions. Needs uv."""
-    session.install("pytest>=9", "uv>=0.9")
+    session.install("pytest>=9", "hypothesis", "uv>=0.9")
     session.run("pytest", "-s", "--noconftest", "-p", "no:cacheprovider", "tests/authors", *session.posargs, env=isolate(session))
 
 

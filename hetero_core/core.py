@@ -79,11 +79,7 @@ class Core:
         from hetero_core.network.reader import read_network  # imports onnx
 
         return read_network(
-            model,
-            base=base,
-            infer_custom_types=self._operator_types.infer,
-            holds_weights=holds_weights,
-            limits=self._read_limits,
+            model, base=base, infer_custom_types=self._operator_types.infer, holds_weights=holds_weights, limits=self._read_limits
         )
 
     def _as_network(self, model: Model) -> Network:

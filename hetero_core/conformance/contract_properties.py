@@ -164,6 +164,39 @@ def loaded_network_tells_its_configuration_and_metrics(context: CheckContext) ->
     require_error(ConfigKeyError, lambda: loaded.get_config("NO_SUCH_KEY"), "an unknown key of a loaded network")
 
 
+@check("contract")
+def loaded_network_takes_new_values_and_gives_them_back(context: CheckContext) -> None:
+    """`network.set_config` changes PERF_COUNT and MODEL_PRIORITY for the runs that follow; None gives the value of the load back."""
+    sample = make_sample(context, "chain")
+    inputs = sample.draw(context.seed)
+    for first in (False, True):
+        loaded = context.core.load_network(sample.network, context.device, {"PERF_COUNT": first})
+        request = loaded.create_infer_request()
+        for value, expected in ((True, True), (False, False), (None, first)):
+            what = f"PERF_COUNT, set to {value} on a network that was loaded with {first}"
+            loaded.set_config({"PERF_COUNT": value})
+            require_equal(loaded.get_config("PERF_COUNT"), expected, what)
+            sample.require_right(request.infer(inputs), inputs, what)
+            require_equal(bool(request.perf_counts), expected, f"{what}: whether the next run has times of nodes")
+        loaded.set_config({"MODEL_PRIORITY": "HIGH"})
+        loaded.set_config({"MODEL_PRIORITY": None})
+        require_equal(loaded.get_config("MODEL_PRIORITY"), context.core.get_config(context.device, "MODEL_PRIORITY"), "MODEL_PRIORITY")
+
+
+@check("contract")
+def none_takes_a_setting_back(context: CheckContext) -> None:
+    """None in `set_config` takes back what was set for the device, in each key; the key has its earlier value then."""
+    core, device = context.core, context.device
+    for name, key in core.config_keys(device).items():
+        if name == "DEVICE_ID" or name in context.configured or key.is_arguments:
+            continue
+        before = core.get_config(device, name)
+        for choice in (True, False) if key.type is bool else key.choices:
+            core.set_config({name: choice}, device)
+            core.set_config({name: None}, device)
+            require_equal(core.get_config(device, name), before, f"{name}, set to {choice!r} and taken back by None")
+
+
 @check("contract", needs=["ids"])
 def setting_of_an_id_is_for_that_id(context: CheckContext) -> None:
     """A setting with an id reaches that id alone; one without an id reaches all, unless an id has its own."""
@@ -212,6 +245,8 @@ CHECKS = (
     settings_are_taken_together_or_not_at_all,
     setting_of_a_call_does_not_leak,
     loaded_network_tells_its_configuration_and_metrics,
+    loaded_network_takes_new_values_and_gives_them_back,
+    none_takes_a_setting_back,
     setting_of_an_id_is_for_that_id,
     id_of_a_call_is_the_id_in_use,
 )

@@ -131,6 +131,11 @@ class Device:
         if LOG_KEY in dropped:
             set_log_level(None, *self._log_packages)
 
+    def set_log_level(self, level: str | None) -> None:
+        """Sets the level of the loggers of the core and of the plugin until the device is closed; None gives it back to the program."""
+        self._log_packages = "hetero_core", self.provenance.module.partition(".")[0]
+        set_log_level(level, *self._log_packages)
+
     def read_set(self, device: DeviceName) -> dict[str, Any]:
         """Returns what `set_config` has set for the device with this id and these arguments."""
         values_of_place = self._set
@@ -152,8 +157,7 @@ class Device:
         config = dict(merge_config(keys, common, self.read_set(device), call))
         config["DEVICE_ID"] = device.id
         if config.get(LOG_KEY) is not None:
-            self._log_packages = "hetero_core", self.provenance.module.partition(".")[0]
-            set_log_level(config[LOG_KEY], *self._log_packages)
+            self.set_log_level(config[LOG_KEY])
         for name, key in keys.items():
             if key.is_arguments and device.arguments:
                 config[name] = device.arguments

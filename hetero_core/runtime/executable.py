@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from threading import get_ident
 from typing import IO, TYPE_CHECKING, Any
 
-from hetero_core.contract import Done, Executable, Payload, RunContext, freeze_mapping
+from hetero_core.contract import Done, Executable, Payload, RunContext
 from hetero_core.devices.blame import call_named, call_plugin, describe_exit, is_interrupt, read_mapping
-from hetero_core.devices.threads import EXCLUSIVE_KEY, PRIORITY_KEY, STREAMS_KEY
+from hetero_core.devices.threads import EXCLUSIVE_KEY, STREAMS_KEY
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import (
     ClosedError,
@@ -38,8 +38,7 @@ from hetero_core.runtime.late_runs import LateRuns
 from hetero_core.runtime.load_limits import read_deadline, read_memory_limit
 from hetero_core.runtime.loaded_border import add_border, check_payload, drop_specs, find_resident, keep_states
 from hetero_core.runtime.positions import is_by_name, name_inputs
-from hetero_core.runtime.ranked_tasks import Turns
-from hetero_core.runtime.reconfiguration import convert_settings, find_key
+from hetero_core.runtime.reconfiguration import MEASURING_KEY, change_config, find_key
 from hetero_core.runtime.replaced import CheckedOutputs, Replacement
 from hetero_core.runtime.request import InferRequest
 from hetero_core.runtime.run import NO_STATE, Start, end_once, measure_start
@@ -70,17 +69,13 @@ class ExecutableNetwork:
         self._replacements = binding.replacements
         self.replaceable = () if binding.replacements is None else binding.replacements.specs
         self.device = binding.device
-        self.config = binding.config
+        self._use_config(binding.config)
         self.executable = executable
         self.takes_tensors = executable.takes_tensors
         self.run: RunFunction = binding.run
         self.submit = binding.executor.submit
         self.to_host = binding.to_host
         self.from_host = binding.from_host
-        self.measures = bool(binding.config.get("PERF_COUNT"))
-        # Seconds; may be set to another time for the runs that begin from then on.
-        self.deadline = read_deadline(binding.config)
-        self.memory_limit = read_memory_limit(binding.config)
         self.late_runs = LateRuns()
         self.where = f"network '{name}' on {binding.device}"
         self._fingerprint = fingerprint
@@ -107,9 +102,7 @@ class ExecutableNetwork:
     def start(self) -> Start | None:
         """The function that starts a run on an asynchronous device; None where a thread of the core runs it."""
         # Not kept: a network that held its own method would wait for the garbage collector, and its device's threads with it.
-        if not self._starts:
-            return None
-        return measure_start(self._start_run) if self.measures else self._start_run
+        return measure_start(self._start_run) if self._starts else None
 
     def create_state(self, beside: object = None) -> object:
         """Returns working memory of the device for one request; `beside` is the request's first one. Raises: as `run_host` does."""
@@ -236,9 +229,10 @@ class ExecutableNetwork:
             raise self.blame_device(error) from error.__cause__ if isinstance(error, HeteroError) else error
 
     def run_measured(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        """Runs the device as `run_host` does, and records when it began and when it was done."""
+        """Runs the device as `run_host` does, and records when it began and when it was done where the run is measured."""
         profile = context.profile
-        assert profile is not None, "a network that measures runs with a profile"
+        if profile is None:
+            return self.run_host(inputs, context)
         profile.begin_run()
         try:
             return self.run_host(inputs, context)
@@ -346,19 +340,21 @@ class ExecutableNetwork:
         return self.config[find_key(name, self.config, self.device, where=self.where)]
 
     def set_config(self, config: Mapping[str, Any]) -> None:
-        """Changes DEADLINE, MEMORY_LIMIT, MODEL_PRIORITY, and keys that the device lets change, for the runs that begin from then on.
+        """Changes PERF_COUNT, DEADLINE, MEMORY_LIMIT, MODEL_PRIORITY, LOG_LEVEL, and keys that the device lets change, for the runs that
+        begin from then on.
 
-        None removes a limit. Raises: ConfigKeyError, ConfigValueError, ClosedError.
+        None removes a limit, and gives another key the value back that the network was loaded with.
+
+        Raises: ConfigKeyError, ConfigValueError, ClosedError.
         """
         self._require_open()
-        settings, own = convert_settings(config, self.executable, self._binding.keys, device=self.device, where=self.where)
-        changed = freeze_mapping({**self.config, **settings})
-        deadline, memory_limit = read_deadline(changed), read_memory_limit(changed)
-        if own:
-            call_named(lambda: self.executable.set_config(own), blame=self._binding.provenance, where="set_config")
-        if isinstance(turns := self._binding.executor, Turns):
-            turns.set_priority(changed[PRIORITY_KEY])
-        self.config, self.deadline, self.memory_limit = changed, deadline, memory_limit
+        self._use_config(change_config(config, self.config, self.executable, self._binding, where=self.where))
+
+    def _use_config(self, config: Mapping[str, Any]) -> None:
+        self.config = config
+        self.measures = bool(config.get(MEASURING_KEY))
+        self.deadline = read_deadline(config)  # seconds
+        self.memory_limit = read_memory_limit(config)
 
     def close(self) -> None:
         """Releases what the device holds for this network; a second call, and one in a forked child, does nothing.

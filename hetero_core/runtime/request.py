@@ -52,7 +52,6 @@ class InferRequest:
         self._last: Run | None = None
         self._profile: Profile | None = None
         self._copied_inputs = 0
-        self._run_device = network.run_measured if network.measures else network.run_host
 
     def infer(self, inputs: Any = None) -> dict[str, Any]:
         """Returns the outputs by name, valid until the next run of this request; the callback is not called.
@@ -310,7 +309,7 @@ class InferRequest:
         try:
             if run.context.state is NO_STATE:
                 self._give_state(run)
-            outputs = self._run_device(run.inputs, run.context)
+            outputs = self._network.run_measured(run.inputs, run.context)
         except BaseException as error:  # noqa: BLE001  # kept for the thread that waits, and raised there; interrupts, too
             return (), error
         return self._collect(run, outputs)

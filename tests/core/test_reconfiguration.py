@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import io
+import logging
 from collections.abc import Callable
 from threading import Event
 
 import numpy as np
+import onnx.parser
 import pytest
 
 from hetero_core import Core, Network
 from hetero_core.errors import ConfigKeyError, ConfigValueError, MemoryLimitError
 
 TEXT = "g (float[N] x) => (float[M] y) { a = Concat <axis = 0> (x, x, x, x) y = Concat <axis = 0> (a, a, a, a) }"
+MODEL = f'<ir_version: 8, opset_import: ["": 17]> {TEXT}'
 LARGE = {"x": np.ones(1000, np.float32)}
 """The output takes 64000 bytes."""
 
@@ -45,8 +48,10 @@ def test_wrong_limit_changes_nothing(core: Core, read: Callable[..., Network]) -
     network = core.load_network(read(TEXT), "CPU", {"DEADLINE": 60.0})
     with pytest.raises(ConfigValueError, match="MEMORY_LIMIT: expected bytes above 0, got -1"):
         network.set_config({"DEADLINE": 30.0, "MEMORY_LIMIT": -1})
-    with pytest.raises(ConfigKeyError, match="PERF_COUNT cannot change to True on a loaded network"):
-        network.set_config({"DEADLINE": 30.0, "PERF_COUNT": True})
+    with pytest.raises(ConfigKeyError, match="NUM_STREAMS cannot change to 2 on a loaded network"):
+        network.set_config({"DEADLINE": 30.0, "NUM_STREAMS": 2})
+    with pytest.raises(ConfigKeyError, match="NUM_STREAMS cannot change to None on a loaded network"):
+        network.set_config({"DEADLINE": 30.0, "NUM_STREAMS": None})
     assert network.deadline == network.get_config("DEADLINE") == 60
 
 
@@ -71,6 +76,44 @@ def test_priority_may_change_before_and_after_an_import(core: Core, read: Callab
         assert network.get_config("MODEL_PRIORITY") == "HIGH"
         with pytest.raises(ConfigKeyError, match="NUM_STREAMS cannot change to 2 on a loaded network"):
             network.set_config({"NUM_STREAMS": 2})
+
+
+@pytest.mark.parametrize("device", ["CPU", "HETERO:TEMPLATE,CPU", "MULTI:CPU,TEMPLATE", "AUTO:CPU,TEMPLATE", "BATCH:CPU(2)"])
+@pytest.mark.parametrize("first", [False, True])
+def test_times_may_be_asked_for_and_taken_back(core: Core, read: Callable[..., Network], device: str, *, first: bool) -> None:
+    network = core.load_network(read("g (float[N, 2] x) => (float[N, 2] y) { [absolute] y = Abs (x) }"), device, {"PERF_COUNT": first})
+    request = network.create_infer_request()
+    inputs = {"x": -np.ones((2, 2), np.float32)}
+    for value, measures in ((True, True), (False, False), ("YES", True), (None, first)):
+        network.set_config({"perf_count": value})
+        assert network.get_config("PERF_COUNT") is measures
+        assert request.infer(inputs)["y"].tolist() == [[1, 1], [1, 1]]
+        names = {entry.node for entry in request.perf_counts}
+        assert ("absolute" in names) is measures
+        assert (request.latency is not None) is measures
+        request.start_async(inputs)
+        assert request.wait(60)
+        assert bool(request.perf_counts) is (request.latency is not None) is measures
+
+
+def test_level_of_a_loaded_network_is_given_back_by_none_and_by_the_end() -> None:
+    logger = logging.getLogger("hetero_template")
+    with Core() as core:
+        network = core.load_network(onnx.parser.parse_model(MODEL), "TEMPLATE")
+        for value, level in (("LOG_ERROR", logging.ERROR), (None, logging.NOTSET), ("LOG_DEBUG", logging.DEBUG)):
+            network.set_config({"LOG_LEVEL": value})
+            assert (logger.level, logging.getLogger("hetero_core").level) == (level, level)
+    assert (logger.level, logging.getLogger("hetero_core").level) == (logging.NOTSET, logging.NOTSET)
+
+
+def test_none_gives_back_what_the_network_was_loaded_with(core: Core, read: Callable[..., Network]) -> None:
+    network = core.load_network(read(TEXT), "MULTI:CPU,TEMPLATE", {"MODEL_PRIORITY": "HIGH", "DEADLINE": 60.0})
+    network.set_config({"MODEL_PRIORITY": "LOW", "MULTI_DEVICE_PRIORITIES": "TEMPLATE"})
+    assert network.get_metric("EXECUTION_DEVICES") == ("TEMPLATE",)
+    network.set_config({"MODEL_PRIORITY": None, "MULTI_DEVICE_PRIORITIES": None, "DEADLINE": None})
+    values = [network.get_config(name) for name in ("MODEL_PRIORITY", "MULTI_DEVICE_PRIORITIES", "DEADLINE")]
+    assert values == ["HIGH", "CPU,TEMPLATE", None]
+    assert network.get_metric("EXECUTION_DEVICES") == ("CPU", "TEMPLATE")
 
 
 def test_run_submitted_after_its_priority_rose_goes_first(core: Core, read: Callable[..., Network]) -> None:

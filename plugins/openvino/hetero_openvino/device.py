@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -17,8 +17,9 @@ from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network, Node
 from hetero_core.transforms.folding import find_excess_folding
 from hetero_openvino.arithmetic import find_excess, find_output_excess, settle_limits
+from hetero_openvino.compiling import compile_network
 from hetero_openvino.engine import Engine
-from hetero_openvino.executable import OpenvinoExecutable, compile_network, open_tensor
+from hetero_openvino.executable import OpenvinoExecutable, open_tensor
 from hetero_openvino.known_errors import QUANTIZED_KEY, find_known_error
 from hetero_openvino.loops import find_endless_loops
 from hetero_openvino.ports import Ports
@@ -119,7 +120,7 @@ class OpenvinoDevice(EngineDevice):
             prober = self._probers.setdefault(own, Prober(self._engine, own))
         return prober.find_refusals(nodes, stamped)
 
-    def compile(self, device: DeviceName, network: Network, stamped: Network, config: Mapping[str, Any]) -> Executable:
+    def compile(self, device: DeviceName, network: Network, stamped: Network, config: Mapping[str, Any]) -> OpenvinoExecutable:
         """Compiles the network; float32 stays float32 unless another precision is asked for."""
         excess = find_output_excess(network)
         if excess is not None:
@@ -127,7 +128,16 @@ class OpenvinoDevice(EngineDevice):
                 f"cannot load network '{network.name}' on {device}: {excess}. Take the output away, or use HETERO:{device},CPU"
             )
         own = device.id or "CPU"
-        return compile_network(self._engine, network, stamped, own, _translate(config, own))
+        measured = self._prepare_measured(device, network, config)
+        return compile_network(self._engine, network, stamped, own, _translate(config, own), measured)
+
+    def _prepare_measured(
+        self, device: DeviceName, network: Network, config: Mapping[str, Any]
+    ) -> Callable[[], OpenvinoExecutable] | None:
+        """Returns what compiles the network so that the engine measures it; None where `config` asks for that already."""
+        if config["PERF_COUNT"]:
+            return None
+        return lambda: self.compile(device, network, self.stamp(network), {**config, "PERF_COUNT": True})
 
     def store(self, executable: OpenvinoExecutable) -> Mapping[str, Any]:
         """The engine's own export, and the ports of its model; nothing where all outputs are inputs."""
@@ -145,7 +155,11 @@ class OpenvinoDevice(EngineDevice):
         properties = _translate(config, own)
         compiled = self._engine.core.import_model(open_tensor(self._engine.module, stored["model"]), own, dict(properties))
         ports = Ports.unpack(bytes(stored["ports"]))
-        return OpenvinoExecutable(self._engine, network, compiled, ports, streams=properties[STREAMS_KEY], blob=stored["model"])
+        measured = self._prepare_measured(device, network, config)
+        streams = properties[STREAMS_KEY]
+        return OpenvinoExecutable(
+            self._engine, network, compiled, ports, streams=streams, blob=stored["model"], compile_measured=measured
+        )
 
 
 def _choose_precision(config: Mapping[str, Any]) -> dict[str, str]:
