@@ -15,12 +15,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hetero_core.blobs.container import read_blob
-from hetero_core.conformance.check import CheckContext, Skip, check, require, require_equal, require_error, require_same
+from hetero_core.conformance.check import (
+    CheckContext,
+    CheckFailed,
+    Skip,
+    check,
+    require,
+    require_equal,
+    require_error,
+    require_same,
+)
 from hetero_core.conformance.contract_requests import WAIT_SECONDS
 from hetero_core.conformance.pickles import describe_pickle
 from hetero_core.conformance.samples import make_sample, make_samples
 from hetero_core.conformance.threads import run_in_threads
 from hetero_core.errors import BlobDamagedError, BlobError, BlobMismatchError, ConfigKeyError, HeteroError, InputNameError
+from hetero_core.network.border import InputInfo
+from hetero_core.transforms.editing import edit
 
 if TYPE_CHECKING:
     from hetero_core.runtime.executable import ExecutableNetwork
@@ -80,6 +91,46 @@ def path_stream_and_bytes_hold_the_same(context: CheckContext) -> None:
         for what, source in (("a path", path), ("a text", str(path)), ("bytes", blob), ("a stream", io.BytesIO(blob))):
             with context.core.import_network(source, context.device) as imported:
                 sample.require_right(imported.infer(inputs), inputs, f"imported from {what}")
+
+
+@check("export", needs=["export"])
+def blobs_may_stand_anywhere_in_a_stream(context: CheckContext) -> None:
+    """Two blobs between other bytes of one stream are read one behind the other, each the network that was written there."""
+    samples = make_samples(context, "chain", "fork", "pair", "dynamic")
+    head, tail = b"these bytes are somebody else's", b"and so are these"
+    stream = io.BytesIO()
+    stream.write(head)
+    for sample in samples.values():
+        context.core.load_network(sample.network, context.device).export_network(stream)
+    stream.write(tail)
+    stream.seek(len(head))
+    for index, (form, sample) in enumerate(samples.items()):
+        inputs = sample.draw(context.seed)
+        with context.core.import_network(stream, context.device) as imported:
+            what = f"blob {index + 1} of {len(samples)} in one stream, that of '{form}'"
+            require_equal(imported.name, sample.network.name, f"{what}, the name")
+            try:
+                outputs = imported.infer(inputs)
+            except HeteroError as error:
+                raise CheckFailed(f"{what}: {error}") from error
+            sample.require_right(outputs, inputs, what)
+    require_equal(stream.read(), tail, "what stands behind the last blob of a stream")
+
+
+@check("export", needs=["export"])
+def descriptions_come_with_the_blob(context: CheckContext) -> None:
+    """`input_info` and `output_info` are the same after export and import: precision, shape, and the layout that the program has given."""
+    for form, sample in make_samples(context, "dynamic", "pair").items():
+        # The network's own order of axes, which needs no node; by default it is called NC.
+        layouts = {spec.name: InputInfo(layout="WH", model_layout="WH") for spec in sample.network.inputs}
+        network = edit(sample.network).with_inputs(layouts)
+        loaded = context.core.load_network(network, context.device)
+        imported = context.core.import_network(_export(loaded), context.device)
+        for what in ("input_info", "output_info"):
+            require_equal(dict(getattr(imported, what)), dict(getattr(loaded, what)), f"{what} of '{form}', imported")
+        require_equal(
+            {described.layout for described in imported.input_info.values()}, {"WH"}, f"the layouts of '{form}', imported"
+        )
 
 
 @check("export", needs=["export"])
@@ -242,6 +293,8 @@ def _count_entries(folder: Path) -> int:
 CHECKS = (
     imported_network_is_the_exported_one,
     path_stream_and_bytes_hold_the_same,
+    blobs_may_stand_anywhere_in_a_stream,
+    descriptions_come_with_the_blob,
     requests_of_an_imported_network_work,
     another_process_imports_the_blob,
     configuration_comes_with_the_blob,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from hetero_core.conformance.check import CheckContext, Skip, check, require, require_equal, require_error
 from hetero_core.conformance.samples import make_mixed, make_sample
 from hetero_core.contract import ConfigKey
-from hetero_core.errors import ConfigKeyError, ConfigValueError, MetricNotFoundError
+from hetero_core.errors import ConfigKeyError, ConfigValueError, HeteroError, MetricNotFoundError
 
 WRONG_VALUES: dict[type, tuple[Any, ...]] = {
     bool: ("perhaps", 2),
@@ -180,19 +181,24 @@ def loaded_network_takes_new_values_and_gives_them_back(context: CheckContext) -
             require_equal(bool(request.perf_counts), expected, f"{what}: whether the next run has times of nodes")
         loaded.set_config({"MODEL_PRIORITY": "HIGH"})
         loaded.set_config({"MODEL_PRIORITY": None})
-        require_equal(loaded.get_config("MODEL_PRIORITY"), context.core.get_config(context.device, "MODEL_PRIORITY"), "MODEL_PRIORITY")
+        require_equal(
+            loaded.get_config("MODEL_PRIORITY"), context.core.get_config(context.device, "MODEL_PRIORITY"), "MODEL_PRIORITY"
+        )
 
 
 @check("contract")
 def none_takes_a_setting_back(context: CheckContext) -> None:
-    """None in `set_config` takes back what was set for the device, in each key; the key has its earlier value then."""
+    """None in `set_config` takes back what was set for the device, in each key; the key has its earlier value then, after a query, too."""
     core, device = context.core, context.device
+    network, _ = make_mixed(context)
     for name, key in core.config_keys(device).items():
         if name == "DEVICE_ID" or name in context.configured or key.is_arguments:
             continue
         before = core.get_config(device, name)
         for choice in (True, False) if key.type is bool else key.choices:
             core.set_config({name: choice}, device)
+            with suppress(HeteroError):  # a choice that this machine does not have
+                core.query_network(network, device)
             core.set_config({name: None}, device)
             require_equal(core.get_config(device, name), before, f"{name}, set to {choice!r} and taken back by None")
 

@@ -295,7 +295,7 @@ def convert_config(config: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, 
     """
     converted: dict[str, Any] = {}
     owner = where or f"device {device}"
-    for name, value in multiply_streams(config, device=device).items():
+    for name, value in multiply_streams(config, device=device, where=where).items():
         known = resolve_key(name, keys, device=device, where=where)
         new = convert_value(known, keys[known], value, device=device, where=where)
         if known in converted and converted[known] != new:

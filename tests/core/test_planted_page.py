@@ -15,6 +15,7 @@ FILES = (
     "test_planted_meaning.py",
     "test_planted_traces.py",
     "test_planted_capabilities.py",
+    "test_planted_facts.py",
 )
 
 

@@ -63,6 +63,8 @@ def test_errors_name_the_network_and_what_may_have_been_meant(core: Core, read: 
         network.set_config({"LOG_LEVEL": "DEBUG"})
     with pytest.raises(ConfigKeyError, match="^network 'g' on CPU has no configuration key 'DEADLINES', did you mean 'DEADLINE'"):
         network.set_config({"DEADLINES": 1})
+    with pytest.raises(ConfigValueError, match="^configuration key CPU_THREADS_PER_STREAM of network 'g' on CPU: expected an int"):
+        network.set_config({"CPU_THREADS_PER_STREAM": "many"})
 
 
 @pytest.mark.parametrize("device", ["CPU", "HETERO:TEMPLATE,CPU", "MULTI:CPU,TEMPLATE", "AUTO:CPU,TEMPLATE", "BATCH:CPU(2)"])
@@ -81,7 +83,9 @@ def test_priority_may_change_before_and_after_an_import(core: Core, read: Callab
 @pytest.mark.parametrize("device", ["CPU", "HETERO:TEMPLATE,CPU", "MULTI:CPU,TEMPLATE", "AUTO:CPU,TEMPLATE", "BATCH:CPU(2)"])
 @pytest.mark.parametrize("first", [False, True])
 def test_times_may_be_asked_for_and_taken_back(core: Core, read: Callable[..., Network], device: str, *, first: bool) -> None:
-    network = core.load_network(read("g (float[N, 2] x) => (float[N, 2] y) { [absolute] y = Abs (x) }"), device, {"PERF_COUNT": first})
+    network = core.load_network(
+        read("g (float[N, 2] x) => (float[N, 2] y) { [absolute] y = Abs (x) }"), device, {"PERF_COUNT": first}
+    )
     request = network.create_infer_request()
     inputs = {"x": -np.ones((2, 2), np.float32)}
     for value, measures in ((True, True), (False, False), ("YES", True), (None, first)):
