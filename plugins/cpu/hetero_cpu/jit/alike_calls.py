@@ -14,7 +14,8 @@ from typing import Any
 from numpy.lib.array_utils import byte_bounds
 
 from hetero_core.records import record
-from hetero_cpu.jit.native import Address, Array, NativeCall
+from hetero_cpu.addresses import Address
+from hetero_cpu.jit.native import Array, NativeCall
 from hetero_cpu.recipe import Call, Recipe
 
 

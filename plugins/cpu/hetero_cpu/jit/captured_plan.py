@@ -15,9 +15,10 @@ import numpy as np
 
 from hetero_core.network.graph import Node
 from hetero_core.records import record
+from hetero_cpu.addresses import Address
 from hetero_cpu.instance import allocate_arena, bind_halo, lay_arrays
 from hetero_cpu.jit.compiler import Kernel
-from hetero_cpu.jit.native import Address, NativeCall, address_of, list_addresses
+from hetero_cpu.jit.native import NativeCall, address_of, list_addresses
 from hetero_cpu.plan import Block, Derived, Plan, PlannedStep
 from hetero_cpu.recipe import Recipe
 

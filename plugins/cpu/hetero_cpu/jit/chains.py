@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from functools import partial
 
 import numpy as np
 
@@ -82,12 +83,7 @@ class ExpressionReader:
             return False  # whoever computes it says what is wrong
         epsilon = float(node.attributes.get("epsilon", 1e-5))
 
-        def pack(scale: Array, bias: Array, mean: Array, variance: Array) -> Array:
-            factor = scale.astype(np.float64) / np.sqrt(variance.astype(np.float64) + epsilon)
-            shift = bias.astype(np.float64) - mean.astype(np.float64) * factor
-            return np.stack([factor, shift]).astype(np.float32)
-
-        packed = self.weights.pack(parameters, ("affine", epsilon), pack)
+        packed = self.weights.pack(parameters, ("affine", epsilon), partial(_pack_affine, epsilon=epsilon))
         scale, shift = (vector.reshape(-1, *[1] * (rank - 2)) for vector in packed)
         operands = (self._refer(node.inputs[0]), self._refer_constant(scale), self._refer_constant(shift))
         self._known[node.outputs[0]] = self._add("MultiplyAdd", operands)
@@ -268,3 +264,10 @@ class _LinkTest:
     def _read(self, node: Node) -> bool:
         ranks = {value: len(self._types[value].shape or ()) for value in (*node.reads, *node.writes)}
         return ExpressionReader(self._constants, self._weights, ranks).read_node(node)
+
+
+def _pack_affine(scale: Array, bias: Array, mean: Array, variance: Array, *, epsilon: float) -> Array:
+    """Returns what a batch normalization multiplies each channel by, and what it adds."""
+    factor = scale.astype(np.float64) / np.sqrt(variance.astype(np.float64) + epsilon)
+    shift = bias.astype(np.float64) - mean.astype(np.float64) * factor
+    return np.stack([factor, shift]).astype(np.float32)

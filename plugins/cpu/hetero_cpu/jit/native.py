@@ -13,38 +13,12 @@ from typing import Any
 import numpy as np
 
 from hetero_core.records import record
+from hetero_cpu.addresses import Address
 from hetero_cpu.jit.compiler import Kernel
 from hetero_cpu.open.arrays import OpenArray
-from hetero_cpu.open.sizes import is_open
 from hetero_cpu.weights import LaterArray
 
 Array = np.ndarray[Any, Any]
-
-
-class Address(int):
-    """The address of an array, or of something at a fixed distance from it. Adding or subtracting an integer gives another address in
-    `array`; every other operation gives a plain integer."""
-
-    array: Array
-
-    def __new__(cls, number: int, array: Array) -> Address:
-        """Returns `number` as an address in `array`."""
-        address = int.__new__(cls, number)
-        address.array = array
-        return address
-
-    def __add__(self, distance: int) -> Address:
-        return Address(int.__add__(self, int(distance)), self.array) if _is_number(distance) else NotImplemented
-
-    __radd__ = __add__
-
-    def __sub__(self, distance: int) -> Address:
-        return Address(int.__sub__(self, int(distance)), self.array) if _is_number(distance) else NotImplemented
-
-
-def _is_number(distance: object) -> bool:
-    """Says whether a distance is one integer: no array, and no symbol, which takes an address for a constant."""
-    return isinstance(distance, (int, np.integer)) and not is_open(distance)
 
 
 @record(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -82,9 +83,7 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue, staging: St
         pixel_bytes=convolution.channels * 4 * prod(windows.strides),
         workers=site.workers,
     )
-    weight = convolution.pack_later(
-        ("product", tiling.vectors, tiling.width), lambda w: pack_columns(w.transpose(2, 3, 1, 0).reshape(-1, outputs), tiling)
-    )
+    weight = convolution.pack_later(("product", tiling.vectors, tiling.width), partial(_pack, tiling=tiling.packing))
     # Read as the kernel does, in whole vectors.
     bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
     kernel = make_product(_shape_product(tiling, epilogue, lines))
@@ -143,6 +142,11 @@ def lay_offsets(windows: Windows, row: int, pixel: int, columns: int) -> Array:
         _make_offsets, [i * windows.dilations[0] * row + j * windows.dilations[1] * pixel for i, j in places]
     )
     return offsets
+
+
+def _pack(weight: Array, *, tiling: Tiling) -> Array:
+    """weight: (outputs, channels, height, width)."""
+    return pack_columns(weight.transpose(2, 3, 1, 0).reshape(-1, len(weight)), tiling)
 
 
 def _make_offsets(*offsets: int) -> Array:

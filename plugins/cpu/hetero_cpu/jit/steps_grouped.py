@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -43,7 +44,9 @@ def _make_recipe(convolution: Convolution, epilogue: NativeEpilogue) -> Recipe:
     pixels, lines = (convolution.batch * height * width, 1) if is_flat else (width, convolution.batch * height)
     tiling = choose_tiling(pixels, group_outputs, find_width())
     chunks = choose_chunks(tiling, lines=lines, depth=own * taps, pixel_bytes=own * 4 * prod(windows.strides), workers=site.workers)
-    weight = convolution.pack_later(("grouped", group, tiling.vectors, tiling.width), lambda w: _pack_groups(w, group, tiling))
+    weight = convolution.pack_later(
+        ("grouped", group, tiling.vectors, tiling.width), partial(_pack_groups, group=group, tiling=tiling.packing)
+    )
     bias = _pad_groups(epilogue.bias, group, group_outputs, tiling.padded_outputs)
     kernel = make_grouped_product(
         ProductShape(

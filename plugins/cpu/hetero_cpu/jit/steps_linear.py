@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -11,7 +12,7 @@ from hetero_cpu.jit.compiler import find_width
 from hetero_cpu.jit.epilogue import list_overwritten, read_native_epilogue
 from hetero_cpu.jit.native import Array, NativeCall, address_of, native_step
 from hetero_cpu.jit.product import PARAMETERS, PIECE_PARAMETERS, ProductShape, make_product
-from hetero_cpu.jit.tiling import choose_chunks, choose_pieces, choose_tiling, pack_columns, pad_vector
+from hetero_cpu.jit.tiling import Tiling, choose_chunks, choose_pieces, choose_tiling, pack_columns, pad_vector
 from hetero_cpu.recipe import Recipe, Site
 
 
@@ -55,7 +56,7 @@ def _plan(site: Site, weight: Array | None, bias: Array | None, *, is_turned: bo
     tiling = choose_tiling(rows, outputs, find_width())
     chunks = choose_chunks(tiling, lines=1, depth=depth, pixel_bytes=depth * 4, workers=site.workers)
     packed = site.weights.pack_later(
-        (weight,), ("product", is_turned, tiling.vectors, tiling.width), lambda w: pack_columns(w.T if is_turned else w, tiling)
+        (weight,), ("product", is_turned, tiling.vectors, tiling.width), partial(_pack, is_turned=is_turned, tiling=tiling.packing)
     )
     padded = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
     pieces, piece_depth = choose_pieces(depth)
@@ -93,3 +94,7 @@ def _plan(site: Site, weight: Array | None, bias: Array | None, *, is_turned: bo
         return [NativeCall(kernel, tuple(numbers.get(key, 0) for key in names), chunks.count, keep)]
 
     return Recipe((source, *added), bind, overwrites=list_overwritten(site, source, epilogue.added), kernels=(kernel,))
+
+
+def _pack(weight: Array, *, is_turned: bool, tiling: Tiling) -> Array:
+    return pack_columns(weight.T if is_turned else weight, tiling)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -50,7 +51,9 @@ def _make_recipe(site: Site, weight: Array, bias: Array | None) -> Recipe:
     batch, _, height, width = site.shape(source)
     tiling = choose_tiling(width, outputs, find_width())
     chunks = choose_chunks(tiling, lines=batch * height, depth=channels, pixel_bytes=channels * 4, workers=site.workers)
-    packed = site.weights.pack((weight,), ("transposed", tiling.vectors, tiling.width), lambda w: _pack_positions(w, tiling))
+    packed = site.weights.pack(
+        (weight,), ("transposed", tiling.vectors, tiling.width), partial(_pack_positions, tiling=tiling.packing)
+    )
     padded = pad_vector(bias, outputs, tiling.padded_outputs)
     kernel = make_grouped_product(
         ProductShape(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -50,7 +51,9 @@ def plan_winograd(convolution: Convolution, epilogue: NativeEpilogue, staging: S
         bool(epilogue.added),
         epilogue.activations,
     )
-    weight = convolution.pack_later(("winograd", size, tiling.vectors, tiling.width), lambda w: _pack(w, size, tiling))
+    weight = convolution.pack_later(
+        ("winograd", size, tiling.vectors, tiling.width), partial(_pack, size=size, tiling=tiling.packing)
+    )
     bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
     zeros, offsets = pad_vector(None, 0, block), np.zeros(1, np.int64)
     moved_position = (rows * channels + _LINE) * 4

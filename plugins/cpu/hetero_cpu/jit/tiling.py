@@ -70,6 +70,11 @@ class Tiling:
         return self.last < self.width
 
     @property
+    def packing(self) -> Tiling:
+        """What packed weights depend on: the same without what is open, the rows."""
+        return replace(self, pixels=0, tiles=0, long_tiles=0)
+
+    @property
     def padded_outputs(self) -> int:
         """The channels with those that fill up the last vector."""
         return ((self.blocks - 1) * self.vectors + self.last_vectors) * self.width

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero_cpu.addresses import Address
 from hetero_cpu.open.rules import broadcast_sizes, clip_slice
 from hetero_cpu.open.sizes import is_open
 from hetero_cpu.open.terms import NotOpenError
@@ -274,7 +275,7 @@ def broadcast(array: Any, shape: Sequence[Any]) -> Any:
         if not any(is_open(size) for size in shape):
             return np.broadcast_to(array, tuple(shape))
         # What it lies in is kept by whoever has it.
-        array = OpenArray(array.shape, array.strides, array.dtype, int(array.ctypes.data), Memory())
+        array = OpenArray(array.shape, array.strides, array.dtype, Address(int(array.ctypes.data), array), Memory())
     missing = len(shape) - array.ndim
     if missing < 0:
         raise ValueError("more axes than it is broadcast to")

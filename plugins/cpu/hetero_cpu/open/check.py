@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from hetero_cpu.open.arrays import OpenArray
-from hetero_cpu.open.plan import OpenPlan, OpenStep
-from hetero_cpu.open.sizes import terms_of
+from hetero_cpu.open.plan import OpenPlan, OpenStep, map_action
+from hetero_cpu.open.sizes import is_open, terms_of
+from hetero_cpu.open.tabulating import Origin
 from hetero_cpu.open.terms import evaluate
 from hetero_cpu.plan import Block, Derived, Joined, Plan, PlannedStep
 from hetero_cpu.recipe import Cut, Recipe
@@ -22,26 +23,27 @@ Fix = Callable[[Any], int]
 
 
 def fix_plan(opened: OpenPlan, signature: Signature) -> Plan:
-    """Returns the plan as it is bound for a set of input shapes of its class."""
-    plan = opened.plan
-    values = opened.scope.evaluate_atoms(opened.read_sizes(signature))
+    """Returns the plan as it is bound for a set of input shapes of its class; it was made here, not read from a file."""
+    plan, origin = opened.plan, opened.origin
+    assert origin is not None, "a plan that was stored has no symbols"
+    values = origin.scope.evaluate_atoms(opened.sizes.read_sizes(signature))
 
     def fix(number: Any) -> int:
         return evaluate(terms_of(number), values)
 
-    begins = {name: fix(base) for name, base in opened.bases.items()}
+    begins = {name: fix(base) for name, base in origin.bases.items()}
     offsets = {value: fix(offset) for value, offset in plan.offsets.items()}
     shifts = {name: begin - (offsets[name] if name else 0) for name, begin in begins.items()}
 
     def find_offset(value: str) -> int:
-        array = opened.arrays[value]
-        base = opened.find_base(array)
+        array = origin.arrays[value]
+        base = origin.find_base(array)
         assert base is not None, f"value '{value}' lies nowhere"
         return fix(array.address) - shifts[base]
 
     places: dict[str, Block | Derived] = {}
     for value, place in plan.places.items():
-        array = opened.arrays[value]
+        array = origin.arrays[value]
         if isinstance(place, Block):
             places[value] = replace(place, shape=tuple(fix(size) for size in place.shape))
         else:
@@ -49,10 +51,10 @@ def fix_plan(opened: OpenPlan, signature: Signature) -> Plan:
             shape, strides = (tuple(fix(number) for number in part) for part in (array.shape, array.strides))
             places[value] = replace(place, make=partial(_lay, shape, strides, array.dtype, move))
     steps = []
-    for step, own in zip(plan.steps, opened.steps, strict=True):
+    for step, own in zip(plan.steps, origin.steps, strict=True):
         work = step.work
         if isinstance(work, Recipe):
-            bind = partial(_bind, opened, step, own, fix, shifts, find_offset)
+            bind = partial(_bind, origin, step, own, fix, shifts, find_offset)
             parts = tuple(_fix_cut(cut, fix) for cut in work.parts)
             work = replace(work, bind=bind, scratch=fix(work.scratch), parts=parts)
         strides_of = {value: tuple(fix(stride) for stride in strides) for value, strides in step.strides.items()}
@@ -83,7 +85,7 @@ def _lay(shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any],
 
 
 def _bind(
-    opened: OpenPlan,
+    origin: Origin,
     step: PlannedStep,
     own: OpenStep,
     fix: Fix,
@@ -96,7 +98,7 @@ def _bind(
     from hetero_cpu.jit.native import NativeCall  # LLVM
 
     begin = writes[0].ctypes.data - find_offset(step.writes[0])
-    number_of_base = {number: name for name, base in opened.bases.items() for (number,) in base.terms}
+    number_of_base = {number: name for name, base in origin.bases.items() for (number,) in base.terms}
 
     def fix_number(number: Any) -> int:
         bases = [other for product in terms_of(number) for other in product if other in number_of_base]
@@ -106,13 +108,18 @@ def _bind(
         shape, strides = (tuple(fix(number) for number in part) for part in (array.shape, array.strides))
         return np.asarray(_Laid(shape, strides, array.dtype, fix_number(array.address), scratch))
 
+    def bind(part: Any) -> Any:
+        if isinstance(part, OpenArray):
+            return find(part)
+        return fix(part) if is_open(part) else part
+
     bound: list[Any] = []
     for action in own.actions:
         if isinstance(action, range):
             for index in action:
-                call = opened.calls[index]
+                call = origin.calls[index]
                 bound.append(NativeCall(call.kernel, tuple(map(fix_number, call.numbers)), fix(call.chunks), call.keep))
         else:
-            bound.append(opened.bind_action(action, find, fix))
+            bound.append(map_action(action, bind))
     # The verifier writes halos itself.
     return bound[len(step.clears) :]

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from hetero_core.records import record
 from hetero_cpu.open.sizes import Scope
-from hetero_cpu.open.terms import Key, NotOpenError, Terms
+from hetero_cpu.open.terms import Atom, Key, NotOpenError, Terms
 
 Product = tuple[int, ...]
+Numbers = np.ndarray[Any, Any]
 
 LARGEST_NUMBER = 1 << 52
 """Up to which sums of float64 are exact, with room to spare."""
+
+
+@record(frozen=True, slots=True)
+class Derivation:
+    """How products of atoms follow from sizes: `sizes` are the atoms whose values are given, `atoms` all others that are needed."""
+
+    sizes: tuple[int, ...]
+    atoms: Mapping[int, Atom]
+    products: tuple[Product, ...]
 
 
 class Evaluator:
@@ -22,56 +33,59 @@ class Evaluator:
     def __init__(self, scope: Scope, sizes: Sequence[int], expressions: Iterable[Terms]) -> None:
         """`sizes`: the atoms whose values are given. Addresses are no part of it."""
         products = {product for terms in expressions for product in terms if product}
-        self.products: tuple[Product, ...] = tuple(sorted(product for product in products if not _is_base(scope, product)))
-        self._index = {product: row for row, product in enumerate(self.products)}
-        self._derive = _write_function(scope, sizes, self.products)
-
-    def derive(self, sizes: Sequence[int]) -> np.ndarray[Any, Any] | None:
-        """Returns the products of atoms for sizes; None where there is none or it would be too large."""
-        try:
-            values = self._derive(*sizes)
-        except ZeroDivisionError:
-            # Of sizes for which the guards do not hold.
-            return None
-        if values and max(values) >= LARGEST_NUMBER:
-            return None
-        return np.array(values, np.float64)
+        own = tuple(sorted(product for product in products if not _is_base(scope, product)))
+        self.derivation = Derivation(tuple(sizes), _list_atoms(scope, sizes, own), own)
+        self._index = {product: row for row, product in enumerate(own)}
+        self.derive = write_derivation(self.derivation)
 
     def tabulate(self, expressions: Sequence[Terms]) -> Table:
         """Returns the table of numbers that are linear in the products."""
-        matrix = np.zeros((len(expressions), len(self.products)))
         constants = np.zeros(len(expressions))
+        rows: list[int] = []
+        columns: list[int] = []
+        factors: list[int] = []
         for row, terms in enumerate(expressions):
             for product, factor in terms.items():
                 if not product:
                     constants[row] = factor
                 elif product in self._index:
-                    matrix[row, self._index[product]] = factor
-        return Table(matrix, constants)
+                    rows.append(row)
+                    columns.append(self._index[product])
+                    factors.append(factor)
+        return Table(constants, (rows, columns, factors), len(self._index))
 
 
 class Table:
     """Numbers, each a constant and a sum over products."""
 
-    __slots__ = ("_constants", "_matrix")
+    __slots__ = ("_constants", "_matrix", "entries")
 
-    def __init__(self, matrix: np.ndarray[Any, Any], constants: np.ndarray[Any, Any]) -> None:
-        self._matrix, self._constants = matrix, constants
+    def __init__(self, constants: Numbers, entries: tuple[Sequence[int], Sequence[int], Sequence[int]], products: int) -> None:
+        """`entries`: row, product and factor of each summand."""
+        rows, columns, factors = entries
+        self._matrix = np.zeros((len(constants), products))
+        self._matrix[rows, columns] = factors
+        self._constants, self.entries = constants, entries
 
     def __len__(self) -> int:
         return len(self._constants)
 
-    def evaluate(self, products: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    @property
+    def constants(self) -> Numbers:
+        """The constant of each number."""
+        return self._constants
+
+    def evaluate(self, products: Numbers) -> Numbers:
         """Returns all numbers, as float64 without a fraction."""
-        numbers: np.ndarray[Any, Any] = self._matrix @ products
+        numbers: Numbers = self._matrix @ products
         numbers += self._constants
         return numbers
 
 
-def write_function(parameters: Sequence[str], result: str) -> Callable[..., Any]:
+def write_function(parameters: Sequence[str], result: str, lines: Sequence[str] = ()) -> Callable[..., Any]:
     """Returns a function of these parameters that returns an expression of them: one call in place of a loop over its parts."""
     names: dict[str, Any] = {}
-    exec(f"def function({', '.join(parameters)}):\n    return {result}", names)
+    exec("\n".join([f"def function({', '.join(parameters)}):", *lines, f"    return {result}"]), names)
     function: Callable[..., Any] = names["function"]
     return function
 
@@ -81,6 +95,30 @@ def write_tuple(parts: Iterable[str]) -> str:
     return f"({''.join(f'{part}, ' for part in parts)})"
 
 
+def write_derivation(derivation: Derivation) -> Callable[[Sequence[int]], Numbers | None]:
+    """Returns a function from sizes to the products of atoms; to None where there is none or it would be too large."""
+    lines = []
+    for number, atom in sorted(derivation.atoms.items()):
+        parts = [_write(part) for part in atom.parts]
+        # Parts of an atom were made before it.
+        expression = f"({parts[0]}) // ({parts[1]})" if atom.kind == "quotient" else f"max({', '.join(parts)})"
+        lines.append(f"    a{number} = {expression}")
+    results = write_tuple("*".join(f"a{number}" for number in product) for product in derivation.products)
+    compute = write_function([f"a{number}" for number in derivation.sizes], results, lines)
+
+    def derive(sizes: Sequence[int]) -> Numbers | None:
+        try:
+            values = compute(*sizes)
+        except ZeroDivisionError:
+            # Of sizes for which the guards do not hold.
+            return None
+        if values and max(values) >= LARGEST_NUMBER:
+            return None
+        return np.array(values, np.float64)
+
+    return derive
+
+
 def _is_base(scope: Scope, product: Product) -> bool:
     is_base = any(scope.atoms[number].kind == "base" for number in product)
     if is_base and len(product) > 1:
@@ -88,8 +126,8 @@ def _is_base(scope: Scope, product: Product) -> bool:
     return is_base
 
 
-def _write_function(scope: Scope, sizes: Sequence[int], products: Sequence[Product]) -> Callable[..., tuple[int, ...]]:
-    """Returns a function from sizes to the values of products."""
+def _list_atoms(scope: Scope, sizes: Sequence[int], products: Sequence[Product]) -> dict[int, Atom]:
+    """Returns the atoms that products are made of beside the sizes."""
     needed: set[int] = set()
 
     def need(number: int) -> None:
@@ -104,24 +142,10 @@ def _write_function(scope: Scope, sizes: Sequence[int], products: Sequence[Produ
     for product in products:
         for number in product:
             need(number)
-    parameters = ", ".join(f"a{number}" for number in sizes)
-    lines = [f"def derive({parameters}):"]
-    # Parts of an atom were made before it.
-    for number in sorted(needed - set(sizes)):
-        atom = scope.atoms[number]
-        parts = [_write(part) for part in atom.parts]
-        if atom.kind == "quotient":
-            lines.append(f"    a{number} = ({parts[0]}) // ({parts[1]})")
-        elif atom.kind == "largest":
-            lines.append(f"    a{number} = max({', '.join(parts)})")
-        else:
-            raise NotOpenError("a number that no size gives")
-    results = "".join("*".join(f"a{number}" for number in product) + ", " for product in products)
-    lines.append(f"    return ({results})")
-    names: dict[str, Any] = {}
-    exec("\n".join(lines), names)
-    function: Callable[..., tuple[int, ...]] = names["derive"]
-    return function
+    atoms = {number: scope.atoms[number] for number in sorted(needed - set(sizes))}
+    if any(atom.kind not in ("quotient", "largest") for atom in atoms.values()):
+        raise NotOpenError("a number that no size gives")
+    return atoms
 
 
 def _write(part: Key) -> str:

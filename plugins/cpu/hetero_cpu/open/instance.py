@@ -14,8 +14,8 @@ from hetero_core.contract import RunContext
 from hetero_cpu.arena import ALIGNMENT
 from hetero_cpu.calls import BoundStep, CurrentRun, bind_action, join_steps, list_calls, note_node
 from hetero_cpu.instance import allocate_arena, bind_foreign, make_silence, own_value
-from hetero_cpu.open.arrays import OpenArray
-from hetero_cpu.open.plan import OpenPlan, OpenStep, Products
+from hetero_cpu.open.plan import OpenPlan, OpenStep
+from hetero_cpu.open.size_class import Products
 from hetero_cpu.signature import Signature
 
 if TYPE_CHECKING:
@@ -60,8 +60,9 @@ class OpenInstance:
         self._tables: list[Array] = []
         outside = plan.plan.outside
         self._inputs = [(value, self._index_of_root[value] if value in outside.inputs else None) for value in plan.inputs]
-        self._lent = [(value, self._index_of_root[root], plan.arrays[value].dtype) for value, root in outside.outputs.items()]
-        self._inside, self._arrays = plan.list_inside()
+        dtypes = {value: plan.numbers.laid[index][0] for value, index in plan.numbers.outputs.items()}
+        self._lent = [(value, self._index_of_root[root], dtypes[value]) for value, root in outside.outputs.items()]
+        self._inside, self._arrays = plan.numbers.inside, dict(plan.constants)
         self._rebound: list[Rebound] = []
         # What is not worth a look between them is not known for all sizes.
         self._steps = tuple(BoundStep(step.node, self._list_actions(step)) for step in plan.steps)
@@ -139,22 +140,19 @@ class OpenInstance:
         laid = plan.read_laid(numbers)
         array_of_index: dict[int, Array] = {}
 
-        def find(array: OpenArray) -> Array:
-            index = plan.index_of_array[id(array)]
+        def find(index: int) -> Array:
             if index not in array_of_index:
                 address, shape, strides = laid[index]
-                base = plan.base_of_array[index]
-                assert base == "", "a function is bound to memory that lies outside"
-                array_of_index[index] = np.ndarray(shape, array.dtype, self._memory.data, address, strides)
+                array_of_index[index] = np.ndarray(shape, plan.numbers.laid[index][0], self._memory.data, address, strides)
             return array_of_index[index]
 
-        for name, open_array in self._inside.items():
-            self._arrays[name] = find(open_array)
+        for name, index in self._inside.items():
+            self._arrays[name] = find(index)
         self._late = plan.compute_late(numbers)
         actions = plan.bind_actions(numbers, [step.action for step in self._rebound], find)
         for step, action in zip(self._rebound, actions, strict=True):
             step.call = action
-        self._shapes = {value: (laid[index][1], math.prod(laid[index][1])) for value, index in plan.index_of_output.items()}
+        self._shapes = {value: (laid[index][1], math.prod(laid[index][1])) for value, index in plan.numbers.outputs.items()}
         self._products = products
 
     def _move(self, begins: Sequence[int]) -> None:

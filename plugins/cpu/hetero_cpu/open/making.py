@@ -9,6 +9,7 @@ from typing import Any
 from hetero_core.network.graph import Network
 from hetero_cpu.open.network import Signature, expose_late, open_network
 from hetero_cpu.open.plan import OpenPlan
+from hetero_cpu.open.tabulating import tabulate_plan
 from hetero_cpu.open.terms import NotOpenError
 from hetero_cpu.passes import join_open_network
 from hetero_cpu.planner import build_plan
@@ -35,12 +36,12 @@ def make_open_plan(
         opened = open_network(network, signature, example)
         joined, late = expose_late(join_open_network(opened.network, opened.scope))
         plan = build_plan(joined, weights, extensions, provider=JIT, workers=workers, scope=opened.scope)
-        open_plan = OpenPlan(plan, opened, late)
+        open_plan = tabulate_plan(plan, opened, late)
     except (NotOpenError, ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
         # A step that asks of its arrays what those with open sizes cannot tell: each set of sizes is planned alone then.
         logger.info("network '%s' is planned for each set of sizes: %s: %s", network.name, type(error).__name__, error)
         return None
-    if open_plan.is_single or open_plan.match(signature) is None:
+    if open_plan.sizes.is_single or open_plan.match(signature) is None:
         logger.info("network '%s': what was planned holds for the sizes %s alone", network.name, signature)
         return None
     return open_plan

@@ -11,7 +11,7 @@ import numpy as np
 
 from hetero_core.kernels.execution import Program
 from hetero_core.kernels.program import compile_program
-from hetero_core.network.graph import Graph, Network
+from hetero_core.network.graph import Graph, Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType, ValueSpec
 from hetero_cpu.open.arrays import Shape
@@ -154,8 +154,8 @@ def expose_late(network: Network) -> tuple[Network, tuple[str, ...]]:
     return exposed, late
 
 
-def compile_late(names: Sequence[str], open_shapes: OpenShapes) -> tuple[Program | None, tuple[str, ...]]:
-    """Returns what computes late constants, and the values whose elements it reads, which are symbols."""
+def compile_late(names: Sequence[str], open_shapes: OpenShapes) -> tuple[Program | None, tuple[str, ...], tuple[str, ...]]:
+    """Returns what computes late constants, its nodes by name, and the values whose elements it reads, which are symbols."""
     needed, nodes = set(names), []
     for node in reversed(open_shapes.network.nodes):
         if needed.isdisjoint(node.writes) or set(node.writes) <= set(open_shapes.elements):
@@ -163,15 +163,26 @@ def compile_late(names: Sequence[str], open_shapes: OpenShapes) -> tuple[Program
         nodes.append(node)
         needed.update(node.reads)
     reads = sorted(value for value in needed if value in open_shapes.elements)
-    if not nodes:
-        return None, tuple(reads)
     if any(node.op_type in ("Shape", "Size") for node in nodes):
         raise NotOpenError("a shape of unknown elements")
-    types = open_shapes.network.types
-    inputs = tuple(ValueSpec(name, TensorType("int64", tuple(open_shapes.elements[name].shape))) for name in reads)
+    nodes.reverse()
+    ranks = {name: tuple(open_shapes.elements[name].shape) for name in reads}
     computed = tuple(name for name in names if name not in open_shapes.elements)
-    outputs = tuple(ValueSpec(name, types.get(name, TensorType(None, None))) for name in computed)
-    constants = {name: open_shapes.network.initializers[name] for name in needed if name in open_shapes.network.initializers}
+    program = compile_late_nodes(open_shapes.network, nodes, ranks, computed)
+    return program, tuple(node.name for node in nodes), tuple(reads)
+
+
+def compile_late_nodes(
+    network: Network, nodes: Sequence[Node], shapes: Mapping[str, tuple[int, ...]], names: Sequence[str]
+) -> Program | None:
+    """Returns what computes late constants of these names by nodes of the network from values of int64 of these shapes."""
+    if not nodes:
+        return None
+    types, values = network.types, {value for node in nodes for value in node.reads}
+    inputs = tuple(ValueSpec(name, TensorType("int64", shape)) for name, shape in shapes.items())
+    outputs = tuple(ValueSpec(name, types.get(name, TensorType(None, None))) for name in names)
+    constants = {name: network.initializers[name] for name in sorted(values) if name in network.initializers}
     # A kernel whose types are known does not look at them in each run.
-    known = {name: TensorType(own.dtype, None) for name in needed if isinstance(own := types.get(name), TensorType)}
-    return compile_program(Graph("late", inputs, outputs, tuple(reversed(nodes)), constants, known)), tuple(reads)
+    values.update(value for node in nodes for value in node.writes)
+    known = {name: TensorType(own.dtype, None) for name in sorted(values) if isinstance(own := types.get(name), TensorType)}
+    return compile_program(Graph("late", inputs, outputs, tuple(nodes), constants, known))

@@ -12,6 +12,7 @@ from dataclasses import field
 from typing import Any
 
 from hetero_core.records import record
+from hetero_cpu.addresses import Address
 from hetero_cpu.open.terms import (
     Atom,
     Key,
@@ -49,6 +50,7 @@ class Scope:
     """Where small arrays begin that are made of numbers when a plan is bound, by the function that makes them and its numbers."""
     is_structural: bool = False
     """Whether sizes are equal only where they are one expression, which leaves no guard: for passes that may miss something."""
+    has_far_constants: bool = False  # whether a symbol was added to the address of a constant
     _numbers: dict[Atom, int] = field(default_factory=dict)
     _bases: set[int] = field(default_factory=set)
 
@@ -190,9 +192,6 @@ class Size:
 
     def __neg__(self) -> Any:
         return make_size(self.scope, {product: -factor for product, factor in self.terms.items()})
-
-    def __pos__(self) -> Any:
-        return self
 
     def __abs__(self) -> Any:
         return self if self >= 0 else -self
@@ -353,6 +352,8 @@ def _divide_by(scope: Scope, above: Terms, factor: int) -> Any:
 
 
 def _operate(left: Size, right: Any, combine: Any) -> Any:
+    if type(right) is Address:
+        left.scope.has_far_constants = True
     if not _is_whole(right):
         # Fractions are of plain numbers.
         return combine_floats(float(left.pin()), right, combine) if isinstance(right, float) else NotImplemented

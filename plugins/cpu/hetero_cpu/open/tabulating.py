@@ -1,0 +1,236 @@
+"""From a plan with symbols to the plan of a class: all numbers written down as tables, and the guards, of which there will be no more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero_core.records import record
+from hetero_cpu.open.arrays import Memory as OpenMemory
+from hetero_cpu.open.arrays import OpenArray, lay_open
+from hetero_cpu.open.evaluation import Evaluator
+from hetero_cpu.open.network import OpenNetwork, compile_late
+from hetero_cpu.open.plan import ArrayMark, Indices, LateConstants, NumberForm, NumberMark, OpenPlan, OpenStep, map_action
+from hetero_cpu.open.size_class import ClassForm, SizeClass, Symbol
+from hetero_cpu.open.sizes import Scope, is_open, terms_of
+from hetero_cpu.open.terms import NotOpenError, Terms
+from hetero_cpu.plan import Block, Derived, Foreign, Plan, PlannedStep
+
+if TYPE_CHECKING:
+    from hetero_cpu.jit.native import NativeCall
+
+Array = np.ndarray[Any, Any]
+
+
+@record(frozen=True, slots=True)
+class Origin:
+    """What the plan of a class was made of: calls, steps and arrays with symbols, and the symbol of each memory; "" is the arena."""
+
+    scope: Scope
+    bases: Mapping[str, Any]
+    arrays: Mapping[str, Any]
+    calls: tuple[NativeCall, ...]
+    steps: tuple[OpenStep, ...]
+
+    def find_base(self, array: OpenArray) -> str | None:
+        """Returns in which memory an array lies, by name; None for a constant."""
+        name_of_number = {number: name for name, base in self.bases.items() for (number,) in base.terms}
+        names = [name_of_number[number] for product in terms_of(array.address) for number in product if number in name_of_number]
+        return names[0] if names else None
+
+
+def tabulate_plan(plan: Plan, opened: OpenNetwork, late_names: Sequence[str]) -> OpenPlan:
+    """Returns the plan of a class. `plan` has symbols; `late_names` are the constants that are inputs behind those of the network.
+
+    Raises: NotOpenError.
+    """
+    origin = _bind_plan(plan, opened.scope)
+    needed = {value for step in origin.steps if step.foreign for value in step.foreign.reads} | set(plan.places)
+    names = tuple(name for name in late_names if name in needed)
+    program, nodes, reads = compile_late(names, opened.shapes)
+    elements = {name: opened.shapes.elements[name] for name in {*reads, *names} & set(opened.shapes.elements)}
+    late = LateConstants(names, nodes, reads, {name: tuple(own.shape) for name, own in elements.items()}, program)
+    inputs = tuple(value for value in plan.inputs if value not in late_names)
+    touched = _list_touched(origin, (*inputs, *names, *plan.outputs))
+    laid = _list_laid(origin, touched)
+    index_of_array = {id(array): index for index, array in enumerate(laid)}
+    outside = {*plan.outside.roots, *plan.outside.outputs}
+    named = {name: origin.arrays[name] for name in touched if name in origin.arrays and name not in outside}
+    inside = {name: index_of_array[id(array)] for name, array in named.items() if isinstance(array, OpenArray)}
+    outputs = {value: index_of_array[id(origin.arrays[value])] for value in plan.outside.outputs}
+    sizes, numbers = _tabulate(plan, opened, origin, laid, [number for own in elements.values() for number in own.reshape(-1)])
+    return OpenPlan(
+        plan,
+        sizes,
+        replace(numbers, inside=inside, outputs=outputs),
+        late,
+        inputs=inputs,
+        calls=origin.calls,
+        steps=_mark_steps(origin, index_of_array),
+        tables=[(make, len(own)) for make, own in opened.scope.tables],
+        constants={name: array for name, array in named.items() if name not in inside},
+        origin=origin,
+    )
+
+
+def _bind_plan(plan: Plan, scope: Scope) -> Origin:
+    bases = {"": scope.open_base("")} | {root: scope.open_base(root) for root in plan.outside.roots}
+    arrays = _lay_arrays(plan, bases)
+    calls: list[NativeCall] = []
+    steps = tuple(_bind_step(plan, step, bases[""], arrays, calls) for step in plan.steps)
+    return Origin(scope, bases, arrays, tuple(calls), steps)
+
+
+def _bind_step(plan: Plan, step: PlannedStep, base: Any, arrays: Mapping[str, Any], calls: list[NativeCall]) -> OpenStep:
+    """Returns a step; its calls of machine code are appended to those of the steps before."""
+    if isinstance(step.work, Foreign):
+        return OpenStep(step.node, (), step.work, step.writes)
+    scratch = lay_open((step.work.scratch,), np.uint8, address=base + step.scratch_offset)
+    reads, writes = ([arrays[value] for value in values] for values in (step.work.reads, step.writes))
+    bound: list[Any] = [_bind_halo(plan, value, base) for value in step.clears]
+    bound += step.work.bind(reads, writes, scratch)
+    actions: list[Any] = []
+    for call in bound:
+        if isinstance(call, partial):
+            actions.append(call)
+        elif callable(call):
+            raise NotOpenError(f"{step.node.label} calls a function that cannot be bound again")
+        else:
+            place = len(calls)
+            calls.append(call)
+            if actions and isinstance(actions[-1], range):
+                actions[-1] = range(actions[-1].start, place + 1)
+            else:
+                actions.append(range(place, place + 1))
+    return OpenStep(step.node, tuple(actions))
+
+
+def _lay_arrays(plan: Plan, bases: Mapping[str, Any]) -> dict[str, Any]:
+    arrays: dict[str, Any] = dict(plan.constants)
+    outside = set(plan.outside.roots)
+
+    def find(value: str) -> Any:
+        if value not in arrays:
+            place = plan.places[value]
+            if isinstance(place, Derived):
+                arrays[value] = place.make(find(place.source))
+            else:
+                address = bases[value] if value in outside else bases[""] + plan.offsets[value]
+                arrays[value] = place.lay(lay_open((place.nbytes,), np.uint8, address=address, memory=OpenMemory(value)))
+        return arrays[value]
+
+    for value in plan.places:
+        find(value)
+    return arrays
+
+
+def _bind_halo(plan: Plan, value: str, base: Any) -> Any:
+    from hetero_cpu.jit.staging import bind_clear  # LLVM
+
+    block = plan.places[value]
+    assert isinstance(block, Block)
+    return bind_clear(block.padded_shape, block.halo, lay_open((block.nbytes,), np.uint8, address=base + plan.offsets[value]))
+
+
+def _tabulate(
+    plan: Plan, opened: OpenNetwork, origin: Origin, laid: Sequence[OpenArray], elements: Sequence[Any]
+) -> tuple[SizeClass, NumberForm]:
+    """Returns the class, and its numbers without those by name."""
+    scope = opened.scope
+    numbers = [number for call in origin.calls for number in call.numbers]
+    chunks = [call.chunks for call in origin.calls]
+    places = [number for array in laid for number in (array.address, *array.shape, *array.strides)]
+    extra = [number for step in origin.steps for action in step.actions for number in _list_leaves(action) if is_open(number)]
+    own_terms: list[Terms] = [dict(key) for _, own in scope.tables for key in own]
+    parts = [*([terms_of(number) for number in part] for part in (numbers, chunks, places, extra, elements)), own_terms]
+    guards: list[Terms] = [dict(key) for kind in (scope.at_least_zero, scope.equal_zero, scope.not_zero) for key in kind]
+    arena = [terms_of(plan.arena_bytes)]
+    together = [terms for part in parts for terms in part]
+    evaluator = Evaluator(scope, tuple(opened.symbols), [*together, *guards, *arena])
+    least = len(scope.at_least_zero)
+    symbols = tuple(Symbol(number, *own[0], *scope.bounds[number]) for number, own in opened.symbols.items())
+    shapes = tuple(_write_shape(spec.shape) for spec in opened.network.inputs)
+    form = ClassForm(symbols, shapes, evaluator.derivation, evaluator.tabulate(guards), least, least + len(scope.equal_zero))
+    rows: dict[tuple[int, ...], list[int]] = {}
+    for row, terms in enumerate(parts[0]):
+        for product in terms:
+            if scope.has_base({product: 1}):
+                rows.setdefault(product, []).append(row)
+
+    def find_rows(base: Any) -> Indices:
+        return np.array([row for product in base.terms for row in rows.get(product, ())], np.int64)
+
+    return SizeClass(form), NumberForm(
+        evaluator.tabulate(together),
+        tuple(map(len, parts)),
+        evaluator.tabulate(arena),
+        tuple((array.dtype, len(array.shape)) for array in laid),
+        {},
+        {},
+        find_rows(origin.bases[""]),
+        tuple(find_rows(origin.bases[root]) for root in plan.outside.roots),
+        tuple(find_rows(base) for base in scope.tables.values()),
+    )
+
+
+def _write_shape(shape: Sequence[Any] | None) -> tuple[int | tuple[int], ...] | None:
+    """Returns a shape with (atom,) for each symbol."""
+    if shape is None:
+        return None
+    return tuple((next(iter(size.terms))[0],) if is_open(size) else int(size) for size in shape)
+
+
+def _mark_steps(origin: Origin, index_of_array: Mapping[int, int]) -> list[OpenStep]:
+    """Returns the steps with marks for the arrays and numbers of functions. Raises: NotOpenError for an array outside of the arena."""
+    count = 0
+
+    def mark(part: Any) -> Any:
+        nonlocal count
+        if isinstance(part, OpenArray):
+            if origin.find_base(part) != "":
+                raise NotOpenError("a function of memory that lies outside of the arena")
+            return ArrayMark(index_of_array[id(part)])
+        if is_open(part):
+            count += 1
+            return NumberMark(count - 1)
+        return part
+
+    return [
+        OpenStep(
+            step.node,
+            tuple(action if isinstance(action, range) else map_action(action, mark) for action in step.actions),
+            step.foreign,
+            step.writes,
+        )
+        for step in origin.steps
+    ]
+
+
+def _list_touched(origin: Origin, values: Sequence[str]) -> list[str]:
+    """Returns the values whose arrays somebody touches by name: inputs, outputs, those of the toolkit's nodes."""
+    names = list(values)
+    for step in origin.steps:
+        if step.foreign is not None:
+            names += [*step.foreign.reads, *step.writes]
+    return list(dict.fromkeys(names))
+
+
+def _list_laid(origin: Origin, touched: Sequence[str]) -> list[OpenArray]:
+    """Returns the open arrays that somebody touches by name: inputs, outputs, those of functions and of the toolkit's nodes."""
+    arrays = [origin.arrays[name] for name in touched if isinstance(origin.arrays.get(name), OpenArray)]
+    for step in origin.steps:
+        for action in step.actions:
+            arrays += [part for part in _list_leaves(action) if isinstance(part, OpenArray)]
+    return list({id(array): array for array in arrays}.values())
+
+
+def _list_leaves(action: Any) -> list[Any]:
+    """Returns the arguments of a function and their parts, in the order of `map_action`."""
+    leaves: list[Any] = []
+    if not isinstance(action, range):
+        map_action(action, leaves.append)
+    return leaves
