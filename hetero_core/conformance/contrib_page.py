@@ -53,9 +53,10 @@ allows. Element types are written as for [ONNX's operators](ops.md).
 """
 
 _STANDARD = """
-ONNX Runtime keeps the following operators in ONNX's own domain, for which onnx has no schema. All but the first were withdrawn by ONNX;
-ONNX Runtime runs those up to opset 9. `MemcpyFromHost` and `MemcpyToHost`, which it writes into graphs that it has cut itself,
-return their input.
+ONNX Runtime keeps the following operators in ONNX's own domain, for which onnx has no schema. `LayerNormalization` is meant before
+opset 17, as ONNX Runtime's transformer optimizer writes it, `MeanVarianceNormalization` before opset 9, `ThresholdedRelu` before opset 10.
+The others but `SimplifiedLayerNormalization` were withdrawn by ONNX; ONNX Runtime runs those up to opset 9. `MemcpyFromHost` and
+`MemcpyToHost`, which it writes into graphs that it has cut itself, return their input.
 
 | operator | answer | element types | attributes of one value |
 |---|---|---|---|

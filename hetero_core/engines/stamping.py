@@ -14,7 +14,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from hetero_core.network.contrib_types import is_withdrawn, knows_contrib
+from hetero_core.network.contrib_types import knows_contrib, last_opset
 from hetero_core.network.graph import Graph, Network, Node
 from hetero_core.records import record
 
@@ -99,18 +99,15 @@ def _range_of_node(node: Node, newest_of_domain: Mapping[str, int]) -> tuple[int
     return lowest, min(highest, newest_of_domain.get(node.domain, node.opset))
 
 
-_LAST_OF_WITHDRAWN = 9
-"""The last opset in which ONNX Runtime has the operators that ONNX took back."""
-
-
 def _range_without_schema(node: Node, newest_of_domain: Mapping[str, int]) -> tuple[int, int]:
     """Returns the node's own opset alone: nobody can say what another would mean, but of what ONNX Runtime adds to ONNX's own domain."""
     if node.domain or not knows_contrib(node):
         return node.opset, node.opset
     newest = newest_of_domain.get("", node.opset)
-    if not is_withdrawn(node):
+    last = last_opset(node)
+    if last is None:
         return 1, newest
-    return (1, min(newest, _LAST_OF_WITHDRAWN)) if node.opset <= _LAST_OF_WITHDRAWN else (node.opset, node.opset)
+    return (1, min(newest, last)) if node.opset <= last else (node.opset, node.opset)
 
 
 def _candidates(domain: str, low: int, high: int, newest_of_domain: Mapping[str, int]) -> range:

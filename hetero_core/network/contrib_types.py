@@ -33,13 +33,13 @@ MICROSOFT = "com.microsoft"
 
 
 def knows_contrib(node: Node) -> bool:
-    """Says whether the node's operator is one of ONNX Runtime's own."""
-    return node.op_type in _RULES.get(node.domain, {})
+    """Says whether the node's operator is one of ONNX Runtime's own; in ONNX's domain, one that the opset does not have."""
+    return node.op_type in _RULES.get(node.domain, {}) and (node.domain != "" or node.since_version == 0)
 
 
-def is_withdrawn(node: Node) -> bool:
-    """Says whether the operator is one that ONNX tried in its own domain and took back."""
-    return not node.domain and node.op_type in _WITHDRAWN
+def last_opset(node: Node) -> int | None:
+    """Returns the last opset of ONNX's own domain in which ONNX Runtime gives the operator this meaning; None without a limit."""
+    return None if node.domain else _LAST_OPSETS.get(node.op_type)
 
 
 def infer_contrib(node: Node, input_types: InputTypes) -> dict[str, ValueType]:
@@ -141,11 +141,20 @@ def _statistics(*, sum_at: int) -> Rule:
 
 
 def _simplified(node: Node, types: InputTypes) -> tuple[ValueType | None, ...]:
+    return TensorType(dtype_at(types, 1), shape_at(types, 0)), _statistic_over_last(node, types)
+
+
+def _layer(node: Node, types: InputTypes) -> tuple[ValueType | None, ...]:
+    statistic = _statistic_over_last(node, types)
+    return TensorType(dtype_at(types, 0), shape_at(types, 0)), statistic, statistic
+
+
+def _statistic_over_last(node: Node, types: InputTypes) -> TensorType:
     shape, axis = shape_at(types, 0), integer_of(node, "axis", -1)
     if shape is None:
-        return TensorType(dtype_at(types, 1)), TensorType("float32")
+        return TensorType("float32")
     axis = axis + len(shape) if axis < 0 else axis
-    return TensorType(dtype_at(types, 1), shape), TensorType("float32", (*shape[:axis], *(1,) * (len(shape) - axis)))
+    return TensorType("float32", (*shape[:axis], *(1,) * (len(shape) - axis)))
 
 
 def _embed(ids: int, table: int, dtype: str | None) -> Rule:
@@ -215,12 +224,28 @@ _COMMON: dict[str, Rule] = {
     **WINDOW_RULES,
 }
 
-_WITHDRAWN = frozenset({"Affine", "Crop", "DynamicSlice", "ImageScaler", "ParametricSoftplus", "Scale", "ScaledTanh"})
+_WITHDRAWN = ("Affine", "Crop", "DynamicSlice", "ImageScaler", "ParametricSoftplus", "Scale", "ScaledTanh")
+"""Operators that ONNX tried in its own domain and took back; ONNX Runtime has them up to opset 9."""
+
+_LAST_OPSETS = {**dict.fromkeys(_WITHDRAWN, 9), "MeanVarianceNormalization": 8}
 
 _STANDARD: dict[str, Rule] = {
     "SimplifiedLayerNormalization": _simplified,
+    "LayerNormalization": _layer,
     **dict.fromkeys(
-        ("Affine", "ImageScaler", "MemcpyFromHost", "MemcpyToHost", "ParametricSoftplus", "Scale", "ScaledTanh"), same_as(0)
+        (
+            *(
+                "Affine",
+                "ImageScaler",
+                "MeanVarianceNormalization",
+                "MemcpyFromHost",
+                "MemcpyToHost",
+                "ParametricSoftplus",
+                "Scale",
+            ),
+            *("ScaledTanh", "ThresholdedRelu"),
+        ),
+        same_as(0),
     ),
     "Crop": lambda node, types: (TensorType(dtype_at(types, 0), (*(shape_at(types, 0) or ())[:2], None, None)),),
     "DynamicSlice": lambda node, types: (

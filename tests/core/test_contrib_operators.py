@@ -54,6 +54,20 @@ def test_type_behind_an_operator_is_inferred(text: str, expected: str) -> None:
     assert str(read(text).type_of("y")) == expected
 
 
+@pytest.mark.parametrize(
+    ("opset", "text", "expected"),
+    [
+        (14, "g (float16[N,S,16] x, float16[16] w) => (y) { y = LayerNormalization(x, w) }", "float16[N,S,16]"),
+        (14, "g (float[N,S,16] x, float[16] w) => (y) { z, y = LayerNormalization(x, w) }", "float32[N,S,1]"),
+        (8, "g (float[N,3,4,4] x) => (y) { y = MeanVarianceNormalization(x) }", "float32[N,3,4,4]"),
+        (9, "g (float[N,4] x) => (y) { y = ThresholdedRelu(x) }", "float32[N,4]"),
+    ],
+)
+def test_operator_before_its_first_opset_is_onnx_runtimes(opset: int, text: str, expected: str) -> None:
+    network = read_network(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {text}'))
+    assert (network.nodes[0].since_version, str(network.type_of("y"))) == (0, expected)
+
+
 def test_network_is_cut_behind_an_operator() -> None:
     network = read("g (float[N,4] x) => (float[N,4] z) { [first] y = com.microsoft.Gelu(x) [second] z = Neg(y) }")
     part = cut_subnetwork(network, ["second"])

@@ -117,6 +117,15 @@ def test_reduce_of_an_empty_axis_gives_the_neutral_value() -> None:
     assert [result.tolist() for result in results] == [[[0], [0]], [[1], [1]], [[-np.inf], [-np.inf]], [[-np.inf], [-np.inf]]]
 
 
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
+def test_transposed_convolution_with_steps_longer_than_its_filter_ends_with_the_last_element(auto_pad: str) -> None:
+    text = (
+        f'g (float[1,1,2,3] x, float[1,1,1,1] w) => (y) {{ y = ConvTranspose <auto_pad = "{auto_pad}", strides = [2,2]> (x, w) }}'
+    )
+    (y,) = run_kernels(11, text, np.array([[[[1, 2, 3], [4, 5, 6]]]], np.float32), np.ones((1, 1, 1, 1), np.float32))
+    assert y.tolist() == [[[[1, 0, 2, 0, 3], [0, 0, 0, 0, 0], [4, 0, 5, 0, 6]]]]
+
+
 def test_transposed_convolution_by_a_large_filter_equals_the_product_of_two_polynomials() -> None:
     # 4096 x 4225 products, which are not all held at once; filters and images are outer products, whose axes go apart.
     vectors = [draw(size, seed=size) for size in (64, 65, 63, 66)]

@@ -94,9 +94,6 @@ def test_conv_transpose(data: st.DataObject, rank: int, seed: int) -> None:
             attributes["output_shape"] = [size * stride for size, stride in zip(sizes, strides, strict=True)]
         case _:
             attributes["auto_pad"] = data.draw(st.sampled_from(["SAME_UPPER", "SAME_LOWER", "VALID"]))
-            # Where a step is longer than the window, ONNX Runtime makes less than size * stride elements.
-            extents = [(size - 1) * dilation + 1 for size, dilation in zip(kernel_shape, dilations, strict=True)]
-            assume(all(extent >= stride for extent, stride in zip(extents, strides, strict=True)))
     check("ConvTranspose", 11, [x, w], attributes)
 
 

@@ -37,7 +37,7 @@ def prelu_by_channel(xp: Namespace, x: Array, slope: Array) -> Array:
     return prelu(xp, x, slope.reshape((-1, *(1,) * max(x.ndim - 2, 0))))
 
 
-@kernel("ThresholdedRelu", since=(10, 22), dtypes=FLOATS)
+@kernel("ThresholdedRelu", since=(0, 10, 22), dtypes=FLOATS)
 def thresholded_relu(xp: Namespace, x: Array, *, alpha: float = 1.0) -> Array:
     """Returns x where it is above alpha, else 0. Source: ONNX ThresholdedRelu-22."""
     wide = widen(x)

@@ -138,7 +138,8 @@ def conv_transpose(
     )
     target_sizes = output_shape[-rank:] if output_shape else None
     if auto_pad.startswith("SAME") and target_sizes is None:
-        target_sizes = tuple(size * stride for size, stride in zip(x.shape[2:], strides, strict=True))
+        # Filters shorter than their stride do not reach size * stride; nothing is added to them then, as in ONNX's own inference.
+        target_sizes = tuple(min(size * stride, reached) for size, stride, reached in zip(x.shape[2:], strides, full, strict=True))
     # A wanted shape beyond what the filters reach ends in zeros.
     full = full if target_sizes is None else tuple(map(max, full, target_sizes))
     cuts = _find_cuts(full, target_sizes, auto_pad, pads)

@@ -123,7 +123,7 @@ def _normalize_groups(xp: Namespace, x: Array, num_groups: int, epsilon: float) 
     return ((grouped - mean) / xp.sqrt(variance + epsilon)).reshape(x.shape)
 
 
-@kernel("LayerNormalization", since=(17,), dtypes=FLOATS, choices=_STASH, outputs=3)
+@kernel("LayerNormalization", since=(0, 17), dtypes=FLOATS, choices=_STASH, outputs=3)
 def layer_normalization(
     xp: Namespace,
     x: Array,
@@ -136,7 +136,8 @@ def layer_normalization(
 ) -> tuple[Array, Array, Array]:
     """Returns x normalized over the axes from `axis` on, the mean, and the inverse deviation.
 
-    Source: ONNX LayerNormalization-17.
+    Before opset 17 ONNX Runtime's own operator of this name, which its transformer optimizer writes, is the same.
+    Source: ONNX LayerNormalization-17; ONNX Runtime, ai.onnx.LayerNormalization-1.
     """
     axes = tuple(range(normalize_axis(axis, x.ndim), x.ndim))
     wide = x.astype(numpy_dtype(dtype_of_onnx(stash_type) or "float32"))
@@ -193,3 +194,19 @@ def mean_variance_normalization(xp: Namespace, x: Array, *, axes: tuple[int, ...
     resolved = normalize_axes(axes, x.ndim)
     mean, deviation = (statistic(wide, axis=resolved, keepdims=True) for statistic in (xp.mean, xp.std))
     return narrow((wide - mean) / (deviation + 1e-9), x.dtype)
+
+
+@kernel(
+    "MeanVarianceNormalization",
+    since=(0,),
+    dtypes=frozenset({"float32"}),
+    choices={"across_channels": (0, 1), "normalize_variance": (0, 1)},
+)
+def normalize_channels(xp: Namespace, x: Array, *, across_channels: int = 0, normalize_variance: int = 1) -> Array:
+    """Returns x without its mean, by default divided by its deviation; statistics of each channel, or across channels.
+
+    x: (batch, channels, *sizes). Source: ONNX Runtime, ai.onnx.MeanVarianceNormalization-1, the form before opset 9.
+    """
+    axes = tuple(axis for axis in range(x.ndim) if across_channels or axis != 1)
+    centered = x - xp.mean(x, axis=axes, keepdims=True)
+    return centered / (xp.std(x, axis=axes, keepdims=True) + x.dtype.type(1e-9)) if normalize_variance else centered

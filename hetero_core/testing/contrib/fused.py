@@ -42,6 +42,29 @@ def _draw_simplified(rng: Generator) -> ContribCase:
     return ContribCase("SimplifiedLayerNormalization", inputs, {"axis": axis, "epsilon": _EPSILON}, (True, flip(rng)), domain="")
 
 
+def _draw_layer(rng: Generator) -> ContribCase:
+    # Not float64, of which the standard takes the statistics in float32 and ONNX Runtime in float64.
+    dtype = choose(rng, (np.float32, np.float16))
+    shape = draw_sizes(rng, 3)
+    axis = int(rng.integers(-3, 3))
+    bias = draw_floats(rng, *shape[axis:], dtype=dtype) if flip(rng) else None
+    inputs = (draw_floats(rng, *shape, dtype=dtype), draw_floats(rng, *shape[axis:], dtype=dtype), bias)
+    attributes = {"axis": axis, "epsilon": _EPSILON}
+    outputs = (True, flip(rng), flip(rng))
+    return ContribCase("LayerNormalization", inputs, attributes, outputs, domain="", opset=int(rng.integers(9, 17)))
+
+
+def _draw_mean_variance(rng: Generator) -> ContribCase:
+    attributes = {name: int(flip(rng)) for name in ("across_channels", "normalize_variance")}
+    inputs = (draw_floats(rng, *draw_sizes(rng, 4)),)
+    return ContribCase("MeanVarianceNormalization", inputs, attributes, domain="", opset=8)
+
+
+def _draw_thresholded(rng: Generator) -> ContribCase:
+    attributes = {"alpha": float(np.float32(rng.uniform(0.2, 2)))}
+    return ContribCase("ThresholdedRelu", (draw_floats(rng, *draw_sizes(rng, 3)),), attributes, domain="", opset=9)
+
+
 def _draw_ids(rng: Generator, count: int, *sizes: int) -> Any:
     return np.asarray(rng.integers(0, count, sizes), np.int32)
 
@@ -225,6 +248,9 @@ def _draw_gated_add(rng: Generator) -> ContribCase:
 FUSED: Mapping[str, Draw] = {
     **{name: _skip(name) for name in ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization")},
     "SimplifiedLayerNormalization": _draw_simplified,
+    "LayerNormalization": _draw_layer,
+    "MeanVarianceNormalization": _draw_mean_variance,
+    "ThresholdedRelu": _draw_thresholded,
     "EmbedLayerNormalization": _draw_embed,
     "QEmbedLayerNormalization": _draw_quantized_embed,
     **{name: _activation(name) for name in ("BiasGelu", "FastGelu", "Gelu", "QuickGelu")},

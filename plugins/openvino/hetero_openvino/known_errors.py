@@ -137,6 +137,13 @@ def _check_lrn(node: Node, graph: Graph) -> str | None:
     return None if float(node.attributes.get("bias", 1.0)).is_integer() else "OpenVINO cuts the fraction of the bias of LRN off"
 
 
+def _check_mean_variance(node: Node, graph: Graph) -> str | None:
+    # No case: the form before opset 9, of which onnx has none. By default it has one mean for each image, and ONNX Runtime one for all.
+    return (
+        None if node.since_version else "OpenVINO averages other axes in MeanVarianceNormalization before opset 9 than ONNX Runtime"
+    )
+
+
 def _check_channel(node: Node, graph: Graph) -> str | None:
     # No case: a MaxPool of one channel, and a Concat of it and itself, a Tile or an Expand.
     shape = find_shape(node, graph)
@@ -351,6 +358,7 @@ _CHECKS: dict[str, Check] = {
     "LSTM": _check_recurrent,
     "LpPool": find_window_error,
     "MaxPool": _check_max_pool,
+    "MeanVarianceNormalization": _check_mean_variance,
     # No case: without a seed the standard has one made up for each run
     "Multinomial": refuse("OpenVINO draws the same numbers of Multinomial in every run"),
     "PRelu": find_prelu_error,

@@ -139,6 +139,7 @@ def test_boxes_are_dropped_above_the_threshold_and_kept_at_it(core: Core, read: 
             17,
             "strides, dilations, pads and the input of MaxPool have other numbers of dimensions than its kernel, 2",
         ),
+        ("g (float[1,2,3,3] x) => (y) { y = MeanVarianceNormalization(x) }", 8, "averages other axes in MeanVarianceNormalization"),
         ("g (int8[2] x) => (int8[2] y) { y = Add(x, x) }", 17, "saturates int8; the standard's reference wraps around"),
         (
             "g (int32[1] x) => (int32[1] y) <int32[1] w = {16777217}> { y = Div(x, w) }",
