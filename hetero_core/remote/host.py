@@ -2,7 +2,7 @@
 
     describe() -> keys, metrics, capabilities        load(config) + packed network -> network     run: `open_session`
     metric(name)    query(config) + packed network   import(config, trust) + blob -> network      export(network) -> blob
-    network_metric(network, name)                    close(network)
+    network_metric(network, name)                    executed(network) -> steps                 close(network)
 
 A network is a number here. What carries operations and arrays, a pipe or a cluster, stands elsewhere.
 """
@@ -20,8 +20,11 @@ from hetero_core.devices.config import STANDARD_KEYS
 from hetero_core.devices.cures import without_cures
 from hetero_core.devices.installed import find_core_version
 from hetero_core.errors import InferenceError
+from hetero_core.executed import ExecutedNode
+from hetero_core.network.types import type_of_json, type_to_json
 from hetero_core.profile import NodeTime, Profile
 from hetero_core.runtime.executable import ExecutableNetwork
+from hetero_core.runtime.executed import list_executed
 
 if TYPE_CHECKING:
     from hetero_core.core import Core
@@ -50,6 +53,7 @@ class Host:
             "import": self._import,
             "export": self._export,
             "network_metric": lambda bulk, number, name: self._networks[number].get_metric(name),
+            "executed": lambda bulk, number: tuple(map(_describe_step, list_executed(self._networks[number]))),
             "close": self._close,
         }
 
@@ -137,6 +141,20 @@ class HostSession:
 
 def _describe_time(entry: NodeTime) -> tuple[Any, ...]:
     return entry.node, entry.operator, entry.device, entry.seconds, entry.begin, entry.nbytes, entry.source, entry.targets
+
+
+def _describe_step(step: ExecutedNode) -> tuple[Any, ...]:
+    types = tuple(None if kind is None else type_to_json(kind) for kind in step.types)
+    return step.name, step.operator, step.origins, step.inputs, step.outputs, step.kernel, step.layouts, types, step.device
+
+
+def restore_steps(steps: Sequence[tuple[Any, ...]]) -> tuple[ExecutedNode, ...]:
+    """Returns the steps of a device of another process; as with its times, a step of a part does not say of which."""
+    executed = []
+    for name, operator, origins, inputs, outputs, kernel, layouts, packed_types, device in steps:
+        types = tuple(None if kind is None else type_of_json(kind) for kind in packed_types)
+        executed.append(ExecutedNode(name, operator, origins, inputs, outputs, kernel, layouts, types, device))
+    return tuple(executed)
 
 
 def restore_times(profile: Profile, times: Sequence[tuple[Any, ...]], *, shift: float = 0.0) -> None:

@@ -22,10 +22,12 @@ from hetero_core.devices.installed import find_core_version
 from hetero_core.devices.processors import count_processors
 from hetero_core.devices.threads import unshare_threads
 from hetero_core.errors import DeviceCrashedError, DeviceUnavailableError
+from hetero_core.executed import ExecutedNode
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.network.writer import pack_network
 from hetero_core.records import record
+from hetero_core.remote.host import restore_steps
 
 _TYPES: Mapping[str, type] = {kind.__name__: kind for kind in (bool, int, float, str, tuple, dict)}
 Result = TypeVar("Result")
@@ -219,6 +221,10 @@ class RemoteExecutable(Executable):
     def _call(self, operation: str, *arguments: Any) -> tuple[Any, Sequence[Any]]:
         """Returns what the host answers about this network."""
         return call_again(lambda: self._carrier.call(operation, self.find_number()[1], *arguments))
+
+    def executed_nodes(self) -> tuple[ExecutedNode, ...]:
+        """The steps of the device at the host."""
+        return restore_steps(self._call("executed")[0])
 
     def export(self) -> Payload:
         """Returns the blob that the host's device exports; code in it is marked there, where an import without trust finds it."""

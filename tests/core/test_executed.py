@@ -39,10 +39,29 @@ DEVICES = [
 ]
 
 
+def describe(node: Any) -> tuple[Any, ...]:
+    """Returns all of a step but its time and its device."""
+    attributes = {name: value for name, value in node.attributes.items() if name not in ("microseconds", "device")}
+    return node.name, node.op_type, node.inputs, node.outputs, attributes
+
+
 def run(core: Core, device: str, **config: Any) -> Network:
     request = core.load_network(MODEL, device, {"PERF_COUNT": True, **config}).create_infer_request()
     request.infer(INPUTS)
     return request._network.get_runtime_model(request.profile)
+
+
+@pytest.mark.parametrize("device", ["CPU", "TEMPLATE", "ORT"])
+def test_steps_of_another_process_are_those_of_its_device_with_times(core: Core, device: str) -> None:
+    here, there = run(core, device), run(core, f"PROCESS:{device}")
+    assert list(map(describe, there.nodes)) == list(map(describe, here.nodes))
+    assert [str(there.type_of(name)) for node in there.nodes for name in node.outputs] == [
+        str(here.type_of(name)) for node in here.nodes for name in node.outputs
+    ]
+    assert {node.attributes["device"] for node in there.nodes} == {f"PROCESS:{device}"}
+    assert [node.name for node in there.nodes if "microseconds" in node.attributes] == [
+        node.name for node in here.nodes if "microseconds" in node.attributes
+    ]
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -56,7 +75,7 @@ def test_steps_stand_for_the_nodes_of_the_network_and_lead_from_its_inputs_to_it
     assert [spec.name for spec in executed.inputs] == ["x", "w"]
     assert [spec.name for spec in executed.outputs] == ["y"]
     origins = [name for node in executed.nodes for name in node.attributes.get("original_names", ())]
-    assert origins == ([] if device.startswith("PROCESS") else ["conv", "relu", "exp"])
+    assert origins == ["conv", "relu", "exp"]
     # It can be written, and read again by anybody who knows ONNX.
     assert [node.name for node in onnx.load_from_string(network_to_bytes(executed)).graph.node] == [
         node.name for node in executed.nodes
