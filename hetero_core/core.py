@@ -1,7 +1,7 @@
 """Core, the class with which every program starts: it reads networks, queries and loads devices, holds configuration, imports blobs.
 
 Of a device, `device` is the text that a caller gives, `parsed` that text as a DeviceName, and `entry` the Device that calls its plugin.
-A Target has all that a query, a load or an import needs of it.
+A CallTarget has all that a query, a load or an import needs of it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hetero_core.devices.names import parse_device_name
 from hetero_core.devices.operator_types import OperatorTypes
 from hetero_core.devices.registry import Registry
 from hetero_core.devices.status import DeviceStatus, describe_device
-from hetero_core.devices.target import Target, find_for_call, find_target
+from hetero_core.devices.target import CallTarget, find_for_call, find_target
 from hetero_core.errors import ClosedError, ConfigValueError
 from hetero_core.foreign_errors import own_errors
 from hetero_core.limits import ReadLimits
@@ -158,7 +158,7 @@ class Core:
         entry = self._registry.device(parsed.name)
         return entry.check_name(parsed), entry
 
-    def _find_target(self, device: str, config: Mapping[str, Any] | None) -> Target:
+    def _find_target(self, device: str, config: Mapping[str, Any] | None) -> CallTarget:
         return find_target(device, config, self._registry, self._find)
 
     def _require_open(self) -> None:

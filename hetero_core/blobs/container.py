@@ -166,7 +166,7 @@ def check_container(name: str, view: memoryview) -> tuple[BlobHeader, Payload]:
     return header, replace(payload, digests=digests)
 
 
-def _check_sections(name: str, rows: Sequence[_Row], digests: Mapping[str, bytes]) -> None:
+def _check_sections(name: str, rows: Sequence[_SectionEntry], digests: Mapping[str, bytes]) -> None:
     for row in rows:
         if row.digest != digests[row.name].hex():
             raise BlobDamagedError(
@@ -174,7 +174,7 @@ def _check_sections(name: str, rows: Sequence[_Row], digests: Mapping[str, bytes
             )
 
 
-def _check_gaps(name: str, room: memoryview, rows: Sequence[_Row]) -> None:
+def _check_gaps(name: str, room: memoryview, rows: Sequence[_SectionEntry]) -> None:
     """Raises BlobDamagedError for anything but zeros between sections, or for more than there have to be; no digest covers them."""
     begins = [*(row.offset for row in rows), len(room)]
     ends = [0, *(row.offset + row.size for row in rows)]
@@ -241,7 +241,7 @@ def map_file(descriptor: int) -> memoryview:
 
 
 @record(frozen=True, slots=True)
-class _Row:
+class _SectionEntry:
     """A section in the table: where it is, from the end of the header; its digest in hex, "" in format 1."""
 
     name: str
@@ -252,7 +252,7 @@ class _Row:
     is_spare: bool
 
 
-def _parse(name: str, view: memoryview, header_size: int) -> tuple[BlobHeader, list[_Row], Payload]:
+def _parse(name: str, view: memoryview, header_size: int) -> tuple[BlobHeader, list[_SectionEntry], Payload]:
     start = _align(_HEAD.size + header_size)
     room = len(view) - _DIGEST_SIZE - start
     try:
@@ -329,7 +329,7 @@ def _read_header(fields: dict[str, Any]) -> BlobHeader:
     return BlobHeader(**{**header_fields, "inputs": tuple(header_fields["inputs"]), "outputs": tuple(header_fields["outputs"])})
 
 
-def _read_row(row: Any) -> _Row:
+def _read_row(row: Any) -> _SectionEntry:
     fields = dict(row) if isinstance(row, dict) else row
     name, offset, size = _take_field(fields, "name", str), _take_field(fields, "offset", int), _take_field(fields, "size", int)
     is_code, is_spare, digest = fields.pop("code", False), fields.pop("spare", False), fields.pop("digest", "")
@@ -338,7 +338,7 @@ def _read_row(row: Any) -> _Row:
         raise ValueError(
             f"its section '{name}' is marked {dict(row)!r:.120}; expected name, offset, size, digest and perhaps code, or code and spare"
         )
-    return _Row(name, offset, size, digest, is_code, bool(is_spare))
+    return _SectionEntry(name, offset, size, digest, is_code, bool(is_spare))
 
 
 def _take_field(fields: Any, name: str, kind: type) -> Any:

@@ -9,7 +9,7 @@ from hetero_core.blobs.container import BlobHeader
 from hetero_core.contract import DeviceName
 from hetero_core.devices.config import LIMIT_KEYS, convert_config, merge_config
 from hetero_core.devices.device import Device
-from hetero_core.devices.target import Target
+from hetero_core.devices.target import CallTarget
 from hetero_core.devices.threads import THREAD_KEYS
 from hetero_core.errors import BlobMismatchError
 from hetero_core.network.graph import Network
@@ -33,7 +33,7 @@ def check_header(header: BlobHeader, entry: Device, network: Network | None) -> 
             )
 
 
-def find_import_target(header: BlobHeader, device: DeviceName, entry: Device, requested: Mapping[str, Any] | None) -> Target:
+def find_import_target(header: BlobHeader, device: DeviceName, entry: Device, requested: Mapping[str, Any] | None) -> CallTarget:
     """Returns the target of an import. Its configuration is the blob's, with the call's changes to keys that only steer running.
 
     The arguments behind the colon of the device string come from the blob where the call leaves them out.
@@ -67,7 +67,7 @@ def find_import_target(header: BlobHeader, device: DeviceName, entry: Device, re
     # How a machine is used, and how much of it, is said here, whatever the blob says of the one that it comes from.
     local = {name: here[name] for name in (*THREAD_KEYS, *LIMIT_KEYS)}
     config = merge_config(added, stored, overrides, local, {"DEVICE_ID": resolved.id})
-    return Target(DeviceName(device.name, resolved.id, device.arguments), entry, config)
+    return CallTarget(DeviceName(device.name, resolved.id, device.arguments), entry, config)
 
 
 def convert_stored(config: Mapping[str, Any], keys: Mapping[str, Any], *, device: str) -> dict[str, Any]:

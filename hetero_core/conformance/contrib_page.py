@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hetero_core.conformance.contrib import CASES
 from hetero_core.kernels.ops_page import describe_dtypes
-from hetero_core.kernels.registry import Kernel, read_table
+from hetero_core.kernels.registry import KernelRecord, read_table
 from hetero_core.testing.contrib.case import MICROSOFT
 from hetero_core.testing.contrib.draws import DRAWS
 
@@ -81,11 +81,11 @@ def format_page() -> str:
     return head + "\n".join(rows) + "\n" + _STANDARD + "\n".join(standard) + "\n"
 
 
-def _find_kernels() -> Mapping[tuple[str, str], Kernel]:
+def _find_kernels() -> Mapping[tuple[str, str], KernelRecord]:
     return {(domain, op_type): record for (domain, op_type, version), record in read_table().items() if version == 0}
 
 
-def _format_row(name: str, record: Kernel | None) -> str:
+def _format_row(name: str, record: KernelRecord | None) -> str:
     if record is None:
         return f"| `{name}` | not there: {LACKING[name]} | | |"
     singles = sorted(f"`{key}={values[0]}`" for key, values in record.choices.items() if len(values) == 1)

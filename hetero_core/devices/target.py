@@ -1,4 +1,4 @@
-"""Target: a device that a call of the Core is for, with everything that the call needs of it."""
+"""CallTarget: a device that a call of the Core is for, with everything that the call needs of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Find = Callable[[DeviceName], tuple[DeviceName, Device]]
 
 
 @record(frozen=True, slots=True)
-class Target:
+class CallTarget:
     """The device of a query, a load or an import; `config` is the complete configuration of that call."""
 
     device: DeviceName
@@ -24,14 +24,14 @@ class Target:
     config: Mapping[str, Any]
 
 
-def find_target(device: str | DeviceName, config: Mapping[str, Any] | None, registry: Registry, find: Find) -> Target:
+def find_target(device: str | DeviceName, config: Mapping[str, Any] | None, registry: Registry, find: Find) -> CallTarget:
     """Returns the target of a call with this configuration.
 
     Raises: what `find` raises; errors of device names and configuration.
     """
     parsed, entry, values = find_for_call(device, config, registry, find)
     resolved, complete = entry.resolve(parsed, values)
-    return Target(resolved, entry, complete)
+    return CallTarget(resolved, entry, complete)
 
 
 def find_for_call(

@@ -36,7 +36,7 @@ class ProfileLike(Protocol):
 
 
 @record(frozen=True, slots=True)
-class Memory:
+class KernelMemory:
     """The memory in which a program computes: the array namespace, and the copies from and to the host."""
 
     xp: Namespace
@@ -109,7 +109,7 @@ class Program:
     inputs: tuple[ValueSpec, ...]
     outputs: tuple[ValueSpec, ...]
     captured: tuple[str, ...]
-    memory: Memory
+    memory: KernelMemory
     table: KernelTable
     steps: tuple[Step, ...]
     values: tuple[Any, ...]

@@ -23,7 +23,7 @@ from hetero_core.kernels.registry import (
     SIGNED,
     STRING,
     Dtypes,
-    Kernel,
+    KernelRecord,
     read_table,
 )
 
@@ -85,7 +85,7 @@ def format_ops_page() -> str:
     return _HEAD + groups + count + "\n".join(lines) + "\n"
 
 
-def describe_dtypes(record: Kernel) -> str:
+def describe_dtypes(record: KernelRecord) -> str:
     """Returns the element types of a kernel's inputs as the page writes them."""
     texts = [_describe_set(dtypes) for dtypes in (record.dtypes if isinstance(record.dtypes, tuple) else (record.dtypes,))]
     while len(texts) > 1 and texts[-1] == texts[-2]:

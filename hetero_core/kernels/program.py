@@ -17,9 +17,9 @@ import numpy as np
 
 from hetero_core.dtypes import dtype_of_numpy
 from hetero_core.errors import UnsupportedNodesError
-from hetero_core.kernels.execution import ABSENT, Body, BoundBody, Memory, Program, Step
+from hetero_core.kernels.execution import ABSENT, Body, BoundBody, KernelMemory, Program, Step
 from hetero_core.kernels.precision import Array, Namespace
-from hetero_core.kernels.registry import ANY, NO_EXTENSIONS, TOOLKIT, Dtypes, Kernel, explain_size, find_refusals
+from hetero_core.kernels.registry import ANY, NO_EXTENSIONS, TOOLKIT, Dtypes, KernelRecord, explain_size, find_refusals
 from hetero_core.kernels.tables import KernelTable
 from hetero_core.network.graph import EMPTY, Graph, Node
 from hetero_core.network.initializers import Initializer
@@ -54,7 +54,7 @@ def compile_program(
         raise UnsupportedNodesError(
             f"cannot compile network '{graph.name}': {listed}", {name: {"kernels": reason} for name, reason in refusals.items()}
         )
-    memory = Memory(xp, _map_tensors(to_host or _keep), _map_tensors(from_host or (_keep if xp is np else xp.asarray)))
+    memory = KernelMemory(xp, _map_tensors(to_host or _keep), _map_tensors(from_host or (_keep if xp is np else xp.asarray)))
     return _Compiler(graph, memory, table, extensions, EMPTY, {}, lambda _: None).compile(host_inputs)
 
 
@@ -81,7 +81,7 @@ class _Compiler:
     def __init__(
         self,
         graph: Graph,
-        memory: Memory,
+        memory: KernelMemory,
         table: KernelTable,
         extensions: Mapping[tuple[str, str], Any],
         outer_constants: Mapping[str, Initializer],
@@ -182,7 +182,7 @@ class _Compiler:
         function = self._bind(node, record, np if runs_on_host else self._memory.xp)
         self._steps.append(Step(node, function, sources, targets, bodies=bodies))
 
-    def _runs_on_host(self, node: Node, record: Kernel | None) -> bool:
+    def _runs_on_host(self, node: Node, record: KernelRecord | None) -> bool:
         """Says whether a node runs on the host: its kernel does, or it is arithmetic on shapes and its result stays small.
 
         Arithmetic on shapes reads shapes, or nothing but values that came from them (at least one) and constants.
@@ -198,7 +198,7 @@ class _Compiler:
             return True
         return record.runs_on_host
 
-    def _stays_small(self, node: Node, record: Kernel) -> bool:
+    def _stays_small(self, node: Node, record: KernelRecord) -> bool:
         for value in node.writes:
             value_type = self._type_of(value)
             sizes = value_type.shape if isinstance(value_type, TensorType) else None
@@ -209,7 +209,7 @@ class _Compiler:
                 return False
         return True
 
-    def _bind(self, node: Node, record: Kernel | None, xp: Namespace) -> Callable[..., Any]:
+    def _bind(self, node: Node, record: KernelRecord | None, xp: Namespace) -> Callable[..., Any]:
         if record is None:
             attributes = {name: value for name, value in node.attributes.items() if not isinstance(value, Graph)}
             return partial(self._extensions[node.domain, node.op_type].function, **attributes)
@@ -239,7 +239,7 @@ class _Compiler:
         return tuple(reversed(steps))
 
 
-def bind_kernel(node: Node, record: Kernel, xp: Namespace, input_types: tuple[ValueType | None, ...]) -> Callable[..., Any]:
+def bind_kernel(node: Node, record: KernelRecord, xp: Namespace, input_types: tuple[ValueType | None, ...]) -> Callable[..., Any]:
     """Returns the kernel of a node as a function of its inputs alone (bodies aside); absent ones are None."""
     attributes = {
         name: value for name, value in node.attributes.items() if not isinstance(value, Graph) and name not in record.unread
@@ -256,7 +256,7 @@ def _is_typed(value_type: ValueType | None) -> bool:
     return value_type is not None and not (isinstance(value_type, TensorType) and value_type.dtype is None)
 
 
-def _check_dtypes(function: Callable[..., Any], node: Node, record: Kernel, positions: tuple[int, ...]) -> Callable[..., Any]:
+def _check_dtypes(function: Callable[..., Any], node: Node, record: KernelRecord, positions: tuple[int, ...]) -> Callable[..., Any]:
     """Returns the function behind a check of the inputs whose types were unknown when the graph was compiled."""
 
     def run_checked(*inputs: Array, **bodies: BoundBody) -> Any:

@@ -99,7 +99,7 @@ class Declaration:
             (TOOLKIT if self.table is None else self.table).add((self.domain, self.op_type, version), declared)
         return function
 
-    def complete(self, function: Callable[..., Any]) -> Kernel:
+    def complete(self, function: Callable[..., Any]) -> KernelRecord:
         """Returns the kernel of a function, with the attributes and inputs that its signature declares."""
         attributes, required, limits = _read_signature(function)
         if self.prepare is not None:
@@ -118,7 +118,7 @@ class Declaration:
             declared["dtypes"] = (
                 tuple(map(_with_halves, self.dtypes)) if isinstance(self.dtypes, tuple) else _with_halves(self.dtypes)
             )
-        return Kernel(
+        return KernelRecord(
             **declared,
             function=function,
             attributes={**self.unread, **{name: default for name, default in attributes.items() if name not in hidden}},
@@ -136,7 +136,7 @@ _DECLARED = tuple(declared.name for declared in fields(Declaration))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Kernel(Declaration):
+class KernelRecord(Declaration):
     """A kernel's function with its declaration, and with the attributes and inputs that its signature declares."""
 
     function: Callable[..., Any]
@@ -156,7 +156,7 @@ class _Declared:
         self._declaration, self._function = declaration, function
 
     @cached_property
-    def kernel(self) -> Kernel:
+    def kernel(self) -> KernelRecord:
         """The kernel."""
         return self._declaration.complete(self._function)
 
@@ -190,7 +190,7 @@ def _import_kernels(domain: str, op_type: str) -> None:
 class _Toolkit(KernelTable):
     """The toolkit's table: an operator's modules are imported on the first question about it, all of them to read it whole."""
 
-    def find(self, node: Node) -> Kernel | None:
+    def find(self, node: Node) -> KernelRecord | None:
         key = (node.domain, node.op_type, node.since_version)
         _import_kernels(node.domain, node.op_type)
         if key not in self.entries and node.domain in _DOMAINS:
@@ -198,7 +198,7 @@ class _Toolkit(KernelTable):
         declared = self.entries.get(key)
         return None if declared is None else declared.kernel
 
-    def read(self) -> Mapping[Key, Kernel]:
+    def read(self) -> Mapping[Key, KernelRecord]:
         return read_table()
 
 
@@ -208,7 +208,7 @@ find_kernel = TOOLKIT.find
 
 
 @cache
-def read_table() -> Mapping[Key, Kernel]:
+def read_table() -> Mapping[Key, KernelRecord]:
     """Returns the toolkit's kernels, sorted by domain, operator and version; imports all kernel modules on the first call."""
     from pkgutil import iter_modules  # few networks need the whole table
 
@@ -282,7 +282,7 @@ def find_refusals(
     return refusals
 
 
-def _refuse_attributes(node: Node, record: Kernel) -> str | None:
+def _refuse_attributes(node: Node, record: KernelRecord) -> str | None:
     for name, value in node.attributes.items():
         if name not in record.attributes:
             return f"attribute '{name}' of {node.operator} is not implemented"
@@ -297,7 +297,7 @@ def _refuse_attributes(node: Node, record: Kernel) -> str | None:
     return f"attribute '{missing[0]}' of {node.operator} is missing" if missing else None
 
 
-def _refuse_inputs(node: Node, record: Kernel, input_types: Sequence[ValueType | None], dtypes: Dtypes) -> str | None:
+def _refuse_inputs(node: Node, record: KernelRecord, input_types: Sequence[ValueType | None], dtypes: Dtypes) -> str | None:
     least, most = record.input_limits
     if len(node.inputs) < least or (most is not None and len(node.inputs) > most):
         return f"{node.operator} has {len(node.inputs)} inputs; implemented: {least} to {'any number' if most is None else most}"
@@ -322,7 +322,7 @@ def _refuse_inputs(node: Node, record: Kernel, input_types: Sequence[ValueType |
 
 def _refuse_sizes(
     node: Node,
-    record: Kernel,
+    record: KernelRecord,
     input_types: Sequence[ValueType | None],
     type_of: Callable[[str], ValueType | None] | None,
 ) -> str | None:
@@ -352,7 +352,7 @@ def refuse_type(value_type: ValueType, allowed: Dtypes, *, takes_maps: bool = Fa
     return refuse_type(value_type.element, allowed, takes_maps=takes_maps)
 
 
-def _refuse_preparation(node: Node, record: Kernel, input_types: tuple[ValueType | None, ...]) -> str | None:
+def _refuse_preparation(node: Node, record: KernelRecord, input_types: tuple[ValueType | None, ...]) -> str | None:
     if record.prepare is None:
         return None
     import numpy as np  # on the host, whatever the device: only the reason is wanted

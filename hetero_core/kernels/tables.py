@@ -12,7 +12,7 @@ from hetero_core.errors import suggest
 from hetero_core.network.graph import Node
 
 if TYPE_CHECKING:
-    from hetero_core.kernels.registry import Kernel
+    from hetero_core.kernels.registry import KernelRecord
 
 Key = tuple[str, str, int]
 """Domain, operator and the version since which it means this; 0 for an operator that onnx has no schema for."""
@@ -22,7 +22,7 @@ class Declared(Protocol):
     """A declaration with its function; the kernel is made from both when it is first read."""
 
     @property
-    def kernel(self) -> Kernel:
+    def kernel(self) -> KernelRecord:
         """The kernel."""
 
 
@@ -41,14 +41,14 @@ class KernelTable:
         assert key not in self.entries, f"two kernels for {key[1]}-{key[2]}"
         self.entries[key] = declared
 
-    def find(self, node: Node) -> Kernel | None:
+    def find(self, node: Node) -> KernelRecord | None:
         """Returns the kernel of a node's operator in the node's version, or None."""
         declared = self.entries.get((node.domain, node.op_type, node.since_version))
         if declared is not None:
             return declared.kernel
         return None if self._base is None else self._base.find(node)
 
-    def read(self) -> Mapping[Key, Kernel]:
+    def read(self) -> Mapping[Key, KernelRecord]:
         """Returns every kernel, sorted by domain, operator and version; those of the base fill what this table lacks."""
         below = {} if self._base is None else self._base.read()
         return dict(sorted({**below, **{key: declared.kernel for key, declared in self.entries.items()}}.items()))

@@ -25,8 +25,8 @@ from hetero_core.network.opsets import read_opsets, since_version
 from hetero_core.network.scopes import (
     OPSET_DOMAIN,
     FunctionKey,
+    NodeScope,
     NodeText,
-    Scope,
     bind_call,
     make_unique,
     name_nodes,
@@ -76,12 +76,12 @@ class GraphReader:
     def read_root(self, opsets: Mapping[str, int]) -> tuple[Graph, Mapping[str, str]]:
         """Returns the root graph, its declared types and the pins of its nodes."""
         draft = Draft()
-        graph = self._read_graph(self._model.graph, Scope(opsets), draft, self._payloads)
+        graph = self._read_graph(self._model.graph, NodeScope(opsets), draft, self._payloads)
         check_everything_is_produced(graph)
         return graph, {node.name: draft.pins[node.name] for node in graph.nodes if node.name in draft.pins}
 
     def _read_graph(
-        self, proto: onnx.GraphProto, scope: Scope, draft: Draft, payloads: Mapping[int, Payload] = NO_PAYLOADS
+        self, proto: onnx.GraphProto, scope: NodeScope, draft: Draft, payloads: Mapping[int, Payload] = NO_PAYLOADS
     ) -> Graph:
         for position, tensor in enumerate(proto.initializer):
             name = scope.value(tensor.name)
@@ -119,7 +119,7 @@ class GraphReader:
         check_single_assignment(graph)
         return graph
 
-    def _read_specs(self, protos: Iterable[onnx.ValueInfoProto], scope: Scope, kind: str) -> tuple[ValueSpec, ...]:
+    def _read_specs(self, protos: Iterable[onnx.ValueInfoProto], scope: NodeScope, kind: str) -> tuple[ValueSpec, ...]:
         specs = []
         for proto in protos:
             value_type = read_type(proto.type, f"{kind} '{proto.name}'")
@@ -129,7 +129,7 @@ class GraphReader:
             specs.append(ValueSpec(scope.value(proto.name), TensorType(None) if value_type is None else value_type))
         return tuple(specs)
 
-    def _add_types(self, draft: Draft, protos: Iterable[onnx.ValueInfoProto], scope: Scope) -> None:
+    def _add_types(self, draft: Draft, protos: Iterable[onnx.ValueInfoProto], scope: NodeScope) -> None:
         for proto in protos:
             value_type = read_type(proto.type, f"value '{proto.name}'")
             if value_type is not None:
@@ -153,7 +153,7 @@ class GraphReader:
             raise InvalidNetworkError(f"the constant '{name}' is there twice; a value has one source. Rename one of them.")
         draft.initializers[name] = initializer
 
-    def _add_nodes(self, draft: Draft, protos: Sequence[onnx.NodeProto], scope: Scope) -> None:
+    def _add_nodes(self, draft: Draft, protos: Sequence[onnx.NodeProto], scope: NodeScope) -> None:
         # A field of a message takes longer to be read than all else that most nodes ask for.
         texts = [read_text(proto) for proto in protos]
         for name, op_type, domain, inputs, outputs in texts:
@@ -171,7 +171,7 @@ class GraphReader:
             else:
                 self._add_node(draft, proto, name, text, scope)
 
-    def _add_node(self, draft: Draft, proto: onnx.NodeProto, name: str, text: NodeText, scope: Scope) -> None:
+    def _add_node(self, draft: Draft, proto: onnx.NodeProto, name: str, text: NodeText, scope: NodeScope) -> None:
         own_name, op_type, domain, inputs, outputs = text
         domain = normal_domain(domain)
         owner = f"node '{name}' ({op_type})"
@@ -210,7 +210,7 @@ class GraphReader:
             version = self._since[key] = since_version(op_type, domain, opset)
         return version
 
-    def _read_attributes(self, proto: onnx.NodeProto, owner: str, scope: Scope) -> dict[str, Any]:
+    def _read_attributes(self, proto: onnx.NodeProto, owner: str, scope: NodeScope) -> dict[str, Any]:
         attributes: dict[str, Any] = {}
         for attribute in proto.attribute:
             name = attribute.name
@@ -232,7 +232,7 @@ class GraphReader:
                 attributes[name] = read_attribute(attribute, self._weights, owner)
         return attributes
 
-    def _read_body(self, proto: onnx.GraphProto, scope: Scope, owner: str) -> Graph:
+    def _read_body(self, proto: onnx.GraphProto, scope: NodeScope, owner: str) -> Graph:
         draft = Draft()
         self._budget.check_depth(scope.depth + 1, owner)
         graph = self._read_graph(proto, replace(scope, depth=scope.depth + 1), draft)
@@ -243,7 +243,7 @@ class GraphReader:
                 )
         return graph
 
-    def _add_constant(self, draft: Draft, proto: onnx.NodeProto, name: str, scope: Scope) -> None:
+    def _add_constant(self, draft: Draft, proto: onnx.NodeProto, name: str, scope: NodeScope) -> None:
         owner = f"node '{name}' (Constant)"
         if len(proto.output) != 1 or not proto.output[0] or len(proto.attribute) != 1:
             raise InvalidNetworkError(
@@ -271,7 +271,7 @@ class GraphReader:
                 )
             self._add_initializer(draft, value, _initializer_of_attribute(attribute.name, decoded[attribute.name], owner))
 
-    def _inline(self, draft: Draft, proto: onnx.NodeProto, name: str, function: onnx.FunctionProto, scope: Scope) -> None:
+    def _inline(self, draft: Draft, proto: onnx.NodeProto, name: str, function: onnx.FunctionProto, scope: NodeScope) -> None:
         key = key_of_function(function)
         owner = f"node '{name}' (call of '{function.name}')"
         if key in scope.calls:
@@ -283,7 +283,7 @@ class GraphReader:
         is_wrapper = key[0] == OPSET_DOMAIN
         self._take_room(function, "" if is_wrapper else name, owner, scope)
         values, copies = bind_call(proto, function, scope, owner)
-        inner = Scope(
+        inner = NodeScope(
             read_opsets(function.opset_import, f"function '{function.name}'"),
             "" if is_wrapper else f"{name}/",
             values,
@@ -301,7 +301,7 @@ class GraphReader:
         for formal, actual in copies:
             self._add_copy(draft, values[formal], actual, inner)
 
-    def _take_room(self, function: onnx.FunctionProto, path: str, owner: str, scope: Scope) -> None:
+    def _take_room(self, function: onnx.FunctionProto, path: str, owner: str, scope: NodeScope) -> None:
         """Takes what the call is expanded to off the budget: nodes, and the bytes of names and attributes."""
         key = key_of_function(function)
         is_repeated = key in self._sizes
@@ -316,7 +316,7 @@ class GraphReader:
         # than there are in the file.
         self._budget.take_memory((nbytes if is_repeated else 0) + 2 * nodes * len(path), owner)
 
-    def _bind_attributes(self, proto: onnx.NodeProto, function: onnx.FunctionProto, owner: str, scope: Scope) -> dict[str, Any]:
+    def _bind_attributes(self, proto: onnx.NodeProto, function: onnx.FunctionProto, owner: str, scope: NodeScope) -> dict[str, Any]:
         bound = {default.name: read_attribute(default, self._weights, owner) for default in function.attribute_proto}
         attributes = self._read_attributes(proto, owner, scope)
         unknown = sorted(set(attributes) - set(bound) - set(function.attribute))
@@ -327,7 +327,7 @@ class GraphReader:
             )
         return {**bound, **attributes}
 
-    def _add_copy(self, draft: Draft, source: str, target: str, scope: Scope) -> None:
+    def _add_copy(self, draft: Draft, source: str, target: str, scope: NodeScope) -> None:
         name = make_unique(f"{scope.path}Identity_{len(draft.nodes)}", draft.node_names)
         draft.node_names.add(name)
         opset = scope.opsets.get("", self._root_opset())
@@ -354,7 +354,7 @@ def key_of_function(function: onnx.FunctionProto) -> FunctionKey:
     return normal_domain(function.domain), function.name, function.overload
 
 
-def _read_pin(metadata: Mapping[str, str], owner: str, scope: Scope) -> str | None:
+def _read_pin(metadata: Mapping[str, str], owner: str, scope: NodeScope) -> str | None:
     key = AFFINITY_KEY if AFFINITY_KEY in metadata else PLAIN_AFFINITY_KEY
     pin = metadata.get(key)
     if pin is None:

@@ -27,18 +27,18 @@ _MOST_BYTES_OF_DTYPE = {"int32": 1024, "int64": 1024, "float32": 32, "float64": 
 
 
 @record(frozen=True, slots=True)
-class Growth:
+class GrowthBounds:
     """Whether types may get more dimensions than an array has, and whether known shapes may get absurdly many elements."""
 
     of_ranks: bool
     of_shapes: bool
 
 
-def find_growth(graph: Graph) -> Growth:
+def find_growth(graph: Graph) -> GrowthBounds:
     """Returns what of a graph may grow without bound when its types are inferred. Cost: linear, some 2 us per node."""
     bounds = _Bounds()
     bounds.read_graph(graph)
-    return Growth(bounds.of_ranks, bounds.of_shapes)
+    return GrowthBounds(bounds.of_ranks, bounds.of_shapes)
 
 
 def bound_type_bytes(graph: Graph) -> int:

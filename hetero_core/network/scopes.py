@@ -40,7 +40,7 @@ _IMPLIED = {"com.microsoft": 1}
 
 
 @record(frozen=True, slots=True)
-class Scope:
+class NodeScope:
     """The place of a node: the model itself, or an inlined call.
 
     `path` is "" at the top and "call/" inside; `values` maps the function's names to those outside and grows with each new name;
@@ -72,7 +72,7 @@ class Scope:
             self.taken.add(known)
         return known
 
-    def pinned(self, pin: str | None) -> Scope:
+    def pinned(self, pin: str | None) -> NodeScope:
         """Returns this scope inside a node that is pinned to a device."""
         return self if pin == self.pin else replace(self, pin=pin)
 
@@ -137,7 +137,7 @@ def names_of_values(graph: onnx.GraphProto) -> Iterable[str]:
 
 
 def bind_call(
-    proto: onnx.NodeProto, function: onnx.FunctionProto, scope: Scope, owner: str
+    proto: onnx.NodeProto, function: onnx.FunctionProto, scope: NodeScope, owner: str
 ) -> tuple[dict[str, str], list[tuple[str, str]]]:
     """Returns the values of a call, formal name -> actual name, and the outputs (formal, actual) that need a copy.
 

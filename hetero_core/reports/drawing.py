@@ -15,7 +15,7 @@ from xml.sax.saxutils import escape, quoteattr
 from hetero_core.plan import Plan, PlanStage
 from hetero_core.records import record
 from hetero_core.reports.layout import Point, lay_out
-from hetero_core.reports.links import Link, Terminal, find_links
+from hetero_core.reports.links import PlanLink, Terminal, find_links
 from hetero_core.reports.palette import COLORS, index_colors
 from hetero_core.reports.text import count, describe_boundary
 
@@ -140,7 +140,7 @@ def _shorten(text: str, width: float) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _place_labels(links: Sequence[Link], routes: Sequence[tuple[Point, ...]]) -> list[str]:
+def _place_labels(links: Sequence[PlanLink], routes: Sequence[tuple[Point, ...]]) -> list[str]:
     """Returns a label with the bytes of each line: at an end where no other line is, beside it; none where there is no such end."""
     if len(links) > _MOST_LABELLED:
         return [""] * len(links)
@@ -158,7 +158,7 @@ def _place_labels(links: Sequence[Link], routes: Sequence[tuple[Point, ...]]) ->
     return labels
 
 
-def _draw_link(link: Link, route: tuple[Point, ...], label: str) -> str:
+def _draw_link(link: PlanLink, route: tuple[Point, ...], label: str) -> str:
     title = "\n".join(describe_boundary(boundary) for boundary in link.boundaries)
     return (
         f'<g class="link" data-source="{link.source}" data-target="{link.target}"><title>{escape_text(title)}</title>'

@@ -26,7 +26,7 @@ _SHAPE = 1.5
 
 
 @record(frozen=True, slots=True)
-class Layout:
+class DrawingLayout:
     """Corners (left, top) of the boxes, and for each edge the points of its line; between two points of different x and y it bends."""
 
     width: float
@@ -46,7 +46,7 @@ class _Grid:
     right_of_column: list[float]
 
 
-def lay_out(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int, int]]) -> Layout:
+def lay_out(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int, int]]) -> DrawingLayout:
     """Returns the layout of boxes of these sizes (width, height) and of the edges between them, which must form no cycle.
 
     Cost: near-linear in boxes, edges and the rows that edges pass.
@@ -62,7 +62,7 @@ def lay_out(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int, int
     routes = tuple(tuple((x, y + lift) for x, y in route) for route in routes)
     ends = [(left + width, top + height) for (left, top), (width, height) in zip(corners, sizes, strict=True)]
     ends += [point for route in routes for point in route]
-    return Layout(
+    return DrawingLayout(
         max((x for x, _ in ends), default=0.0) + _MARGIN, max((y for _, y in ends), default=0.0) + _MARGIN, corners, routes
     )
 

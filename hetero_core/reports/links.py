@@ -22,7 +22,7 @@ class Terminal:
 
 
 @record(frozen=True, slots=True)
-class Link:
+class PlanLink:
     """All values that go from one place to another; `boundaries` are empty on the way to an output."""
 
     source: int
@@ -41,7 +41,7 @@ class Links:
     """Places are numbered: first the subgraphs by index, then the terminals."""
 
     terminals: tuple[Terminal, ...]
-    links: tuple[Link, ...]
+    links: tuple[PlanLink, ...]
 
 
 def find_links(plan: Plan) -> Links:
@@ -55,15 +55,15 @@ def find_links(plan: Plan) -> Links:
         for consumer in boundary.consumers:
             between.setdefault((boundary.producer, consumer), []).append(boundary)
     terminals: list[Terminal] = []
-    links = [Link(source, target, tuple(group)) for (source, target), group in between.items()]
+    links = [PlanLink(source, target, tuple(group)) for (source, target), group in between.items()]
     for readers, group in values_of_readers.items():
         place = len(plan.stages) + len(terminals)
         terminals.append(Terminal(tuple(entry.value for entry in group), is_input=True))
-        links += [Link(place, reader, tuple(group)) for reader in readers]
+        links += [PlanLink(place, reader, tuple(group)) for reader in readers]
     crossing = {boundary.value for boundary in plan.boundaries}
     for stage in plan.stages:
         returned = tuple(value for value in stage.outputs if value not in crossing)
         if returned:
-            links.append(Link(stage.index, len(plan.stages) + len(terminals)))
+            links.append(PlanLink(stage.index, len(plan.stages) + len(terminals)))
             terminals.append(Terminal(returned, is_input=False))
     return Links(tuple(terminals), tuple(links))

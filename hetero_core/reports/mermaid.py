@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from hetero_core.plan import Plan
 from hetero_core.reports.drawing import describe_stage
-from hetero_core.reports.links import Link, find_links
+from hetero_core.reports.links import PlanLink, find_links
 from hetero_core.reports.palette import COLORS, index_colors
 
 _MOST_VALUES = 3
@@ -32,7 +32,7 @@ def plan_to_mermaid(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> str
     return "\n".join(lines)
 
 
-def _draw_link(link: Link) -> str:
+def _draw_link(link: PlanLink) -> str:
     named = [
         boundary.value + ("" if boundary.nbytes is None else f" ({boundary.nbytes} bytes)")
         for boundary in link.boundaries[:_MOST_VALUES]

@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any
 
 from hetero_core.profile import NodeTime, Profile, StageTime
-from hetero_core.reports.tracks import Block, Slice, assign_tracks
+from hetero_core.reports.tracks import Slice, SliceStack, assign_tracks
 
 Event = dict[str, Any]
 """One event of the format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU."""
@@ -40,8 +40,8 @@ def list_events(profiles: Sequence[Profile], *, title: str = "", first_process: 
     `title` stands before the name of each process; processes are numbered from `first_process`, at most 1000 of them.
     Times are microseconds since the zero of `time.perf_counter`, which processes of one machine share where it is the system's.
     """
-    blocks: list[Block] = []
-    arrows: list[tuple[Block, Block]] = []
+    blocks: list[SliceStack] = []
+    arrows: list[tuple[SliceStack, SliceStack]] = []
     for index, profile in enumerate(profiles):
         blocks.append(_draw_request(profile, index))
         parts = _draw_parts(profile, index)
@@ -116,7 +116,7 @@ def _find_end(profile: Profile) -> float:
     return max(known)
 
 
-def _draw_request(profile: Profile, request: int) -> Block:
+def _draw_request(profile: Profile, request: int) -> SliceStack:
     """Returns the request's own span, and in it the wait and the run."""
     end = _find_end(profile)
     began = end if profile.began is None else profile.began
@@ -135,10 +135,10 @@ def _draw_request(profile: Profile, request: int) -> Block:
                 reason,
             )
         )
-    return Block.make(_REQUESTS, _make_slice(f"request {request}", "request", profile.requested, end, arguments), parts)
+    return SliceStack.make(_REQUESTS, _make_slice(f"request {request}", "request", profile.requested, end, arguments), parts)
 
 
-def _draw_parts(profile: Profile, request: int) -> list[tuple[StageTime, Block]]:
+def _draw_parts(profile: Profile, request: int) -> list[tuple[StageTime, SliceStack]]:
     """Returns what ran on devices: subgraphs with their nodes; of a device that ran the whole network, one that holds all."""
     stages = list(profile.stages)
     known = {stage.path for stage in stages}
@@ -181,12 +181,12 @@ def _share_out(entries: Iterable[NodeTime], stages: Sequence[StageTime]) -> list
     return shares
 
 
-def _draw_stage(stage: StageTime, entries: Sequence[NodeTime], request: int) -> Block:
+def _draw_stage(stage: StageTime, entries: Sequence[NodeTime], request: int) -> SliceStack:
     path = "/".join(map(str, stage.path))
     arguments = {"request": request, "subgraph": path, "device": stage.device, "reads": stage.reads, "writes": stage.writes}
     name = f"subgraph {path}" if path else "network"
     frame = _make_slice(name, "subgraph", stage.begin, stage.begin + stage.seconds, arguments)
-    return Block.make(stage.device, frame, [_draw_node(entry, path, request) for entry in entries])
+    return SliceStack.make(stage.device, frame, [_draw_node(entry, path, request) for entry in entries])
 
 
 def _draw_node(entry: NodeTime, path: str, request: int) -> Slice:
@@ -198,7 +198,7 @@ def _draw_node(entry: NodeTime, path: str, request: int) -> Slice:
     return _make_slice(entry.node, category, entry.begin, end, arguments, thread=entry.thread)
 
 
-def _draw_transfer(entry: NodeTime, request: int) -> Block:
+def _draw_transfer(entry: NodeTime, request: int) -> SliceStack:
     path = "/".join(map(str, entry.path))
     arguments = {
         "request": request,
@@ -208,15 +208,15 @@ def _draw_transfer(entry: NodeTime, request: int) -> Block:
         "source": entry.source,
         "targets": entry.targets,
     }
-    return Block.make(_TRANSFERS, _make_slice(entry.node, "transfer", entry.begin, entry.begin + entry.seconds, arguments), [])
+    return SliceStack.make(_TRANSFERS, _make_slice(entry.node, "transfer", entry.begin, entry.begin + entry.seconds, arguments), [])
 
 
 def _find_arrows(
-    parts: Sequence[tuple[StageTime, Block]], transfers: Sequence[tuple[NodeTime, Block]]
-) -> list[tuple[Block, Block]]:
+    parts: Sequence[tuple[StageTime, SliceStack]], transfers: Sequence[tuple[NodeTime, SliceStack]]
+) -> list[tuple[SliceStack, SliceStack]]:
     """Returns from where to where each value went, among the subgraphs of one split network."""
     makers = {(stage.path[:-1], value): block for stage, block in parts if stage.path for value in stage.writes}
-    moved: dict[tuple[tuple[int, ...], str], list[tuple[NodeTime, Block]]] = {}
+    moved: dict[tuple[tuple[int, ...], str], list[tuple[NodeTime, SliceStack]]] = {}
     arrows = []
     for entry, block in transfers:
         # A transfer has the path of the subgraph that it follows; one of an input has that of the split network.

@@ -26,7 +26,7 @@ class Slice:
 
 
 @record(frozen=True, slots=True, eq=False)
-class Block:
+class SliceStack:
     """A slice and what it holds, laid out on rows of its own; the frame is on row 0. `process` is the heading that it stands under."""
 
     process: str
@@ -35,7 +35,7 @@ class Block:
     width: int
 
     @classmethod
-    def make(cls, process: str, frame: Slice, parts: Sequence[Slice]) -> Block:
+    def make(cls, process: str, frame: Slice, parts: Sequence[Slice]) -> SliceStack:
         """Returns the block; a frame that is shorter than its parts grows, to one nanosecond at least."""
         inside = _lay_end_to_end(frame, sorted(parts, key=lambda part: part.begin))
         begin = min([frame.begin, *(part.begin for part in inside)])
@@ -80,10 +80,10 @@ def _assign_rows(parts: Sequence[Slice]) -> list[tuple[int, Slice]]:
     return rows
 
 
-def assign_tracks(blocks: Iterable[Block]) -> dict[Block, int]:
+def assign_tracks(blocks: Iterable[SliceStack]) -> dict[SliceStack, int]:
     """Returns the first track of each block under the heading of its process: the lowest with room for its whole width."""
     free_of_process: dict[str, list[int]] = {}
-    tracks: dict[Block, int] = {}
+    tracks: dict[SliceStack, int] = {}
     for block in sorted(blocks, key=lambda entry: (entry.frame.begin, -entry.frame.end)):
         free = free_of_process.setdefault(block.process, [])
         first = next(

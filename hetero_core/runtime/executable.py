@@ -39,7 +39,7 @@ from hetero_core.runtime.load_limits import read_deadline, read_memory_limit
 from hetero_core.runtime.loaded_border import add_border, check_payload, drop_specs, find_resident, keep_states
 from hetero_core.runtime.positions import is_by_name, name_inputs
 from hetero_core.runtime.reconfiguration import MEASURING_KEY, change_config, find_key
-from hetero_core.runtime.replaced import CheckedOutputs, Replacement
+from hetero_core.runtime.replaced import CheckedOutputs, ReplacedConstants
 from hetero_core.runtime.request import InferRequest
 from hetero_core.runtime.run import NO_STATE, Start, end_once, measure_start
 from hetero_core.runtime.states import RequestStates
@@ -186,7 +186,7 @@ class ExecutableNetwork:
 
         Raises: InferenceError with the device's own error as its cause; a HeteroError of the device as it is.
         """
-        if self._replacements is not None and inputs and type(inputs[-1]) is Replacement:
+        if self._replacements is not None and inputs and type(inputs[-1]) is ReplacedConstants:
             self._require_open()
             return inputs[-1].run(inputs, context)
         # Before the question whether it is closed: whoever closes looks at the runs after it has said so. Written out: a call costs 0.1 us.
@@ -208,7 +208,7 @@ class ExecutableNetwork:
 
     def _start_run(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
         """Starts a run with inputs in the device's memory; `done` gets outputs on the host. Raises: as `run_host` does."""
-        if inputs and isinstance(inputs[-1], Replacement):
+        if inputs and isinstance(inputs[-1], ReplacedConstants):
             self._require_open()
             self.submit(lambda: inputs[-1].tell(inputs, context, done))
             return

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from hetero_core.contract import DeviceName, Payload
-from hetero_core.devices.target import Target
+from hetero_core.devices.target import CallTarget
 from hetero_core.devices.watch import OutOfTimeError, call_within, find_deadline
 from hetero_core.errors import ConfigValueError, DeadlineExceededError, MemoryLimitError
 from hetero_core.network.graph import Network, iterate_graphs
@@ -39,7 +39,7 @@ def read_memory_limit(config: Mapping[str, Any]) -> int | None:
 
 def call_in_time(
     call: Callable[[], Result],
-    target: Target,
+    target: CallTarget,
     *,
     what: str,
     discard: Callable[[Result], None] | None = None,

@@ -15,7 +15,7 @@ from hetero_core.contract import DeviceName, Executable, Extension, Payload
 from hetero_core.devices.device import Device
 from hetero_core.devices.installed import find_core_version
 from hetero_core.devices.registry import Registry
-from hetero_core.devices.target import Target
+from hetero_core.devices.target import CallTarget
 from hetero_core.network.graph import Network
 from hetero_core.runtime.binding import Binding
 from hetero_core.runtime.declared_shapes import check_declarations
@@ -50,7 +50,7 @@ class Loader:
         # A network that nobody holds any more needs no closing by us.
         self._loaded: WeakSet[ExecutableNetwork] = WeakSet()
 
-    def load(self, network: Network, target: Target) -> ExecutableNetwork:
+    def load(self, network: Network, target: CallTarget) -> ExecutableNetwork:
         """Returns the network compiled for the target, or as its cache has it. Raises: as `Core.load_network` does."""
         check_declarations(network, target.device, target.config)
         check_constants(network, target.device, target.config)
@@ -66,7 +66,7 @@ class Loader:
             return bind(target.entry.load_network(target.device, bare_network(network), target.config))
         return self._load_cached(cache, network, target, bind)
 
-    def _load_cached(self, cache: NetworkCache, network: Network, target: Target, bind: Bind) -> ExecutableNetwork:
+    def _load_cached(self, cache: NetworkCache, network: Network, target: CallTarget, bind: Bind) -> ExecutableNetwork:
         from hetero_core.blobs.cache_identity import describe_load  # only a load with a cache needs it
 
         device, entry, config = target.device, target.entry, target.config
@@ -88,7 +88,7 @@ class Loader:
             pack=ExecutableNetwork.pack,
         )
 
-    def import_blob(self, header: BlobHeader, payload: Payload, target: Target) -> ExecutableNetwork:
+    def import_blob(self, header: BlobHeader, payload: Payload, target: CallTarget) -> ExecutableNetwork:
         """Returns the network of a blob that has been checked and is trusted. Raises: as `Core.import_network` does."""
         bare, around = take_border(payload)
         executable = target.entry.import_network(target.device, bare, target.config, (header.inputs, header.outputs))
@@ -97,7 +97,7 @@ class Loader:
 
     def _bind(
         self,
-        target: Target,
+        target: CallTarget,
         executable: Executable,
         name: str,
         fingerprint: Callable[[], str],

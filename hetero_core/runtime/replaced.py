@@ -26,7 +26,7 @@ _MOST_NETWORKS = 8
 
 
 @record(frozen=True, slots=True)
-class Replacement:
+class ReplacedConstants:
     """The last of the ordered inputs of a run that is given constants: the network that takes them, and their values as inputs."""
 
     network: ExecutableNetwork
@@ -80,7 +80,7 @@ class Replacements:
             network = self._find_fixed({name: inputs[name] for name in names})
             inputs = {name: value for name, value in inputs.items() if name not in names}
         ordered = network.order_inputs(inputs)
-        return (*ordered[:count], Replacement(network, ordered[count:]))
+        return (*ordered[:count], ReplacedConstants(network, ordered[count:]))
 
     def _find_open(self, names: tuple[str, ...]) -> ExecutableNetwork | None:
         """Returns the network with these constants as inputs, None where the device refuses it."""

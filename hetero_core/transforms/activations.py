@@ -10,12 +10,12 @@ from typing import Any
 
 from hetero_core.network.graph import EMPTY, Network, Node
 from hetero_core.transforms.matching import (
+    AnyValue,
+    ConstantNumber,
     Found,
-    Number,
     Op,
     Pattern,
     Rule,
-    Value,
     fuse_patterns,
     multiply_three,
     one_of,
@@ -25,7 +25,7 @@ from hetero_core.transforms.matching import (
 )
 
 _SINCE = {"Gelu": 20, "HardSigmoid": 6, "HardSwish": 14, "Swish": 24}
-_X = Value("x")
+_X = AnyValue("x")
 
 
 def _make_node(network: Network, match: Found, node: Node, op_type: str, attributes: Any = EMPTY) -> Node | None:
@@ -40,26 +40,28 @@ def _make_node(network: Network, match: Found, node: Node, op_type: str, attribu
 
 def _halve_product(shifted: Pattern) -> tuple[Pattern, ...]:
     """Returns the forms of x * shifted / 2."""
-    two = Number(2.0)
+    two = ConstantNumber(2.0)
     return (
-        multiply_three(_X, Number(0.5), shifted),
+        multiply_three(_X, ConstantNumber(0.5), shifted),
         op("Div", op("Mul", _X, shifted), two),
         op("Mul", op("Div", _X, two), shifted),
         op("Mul", _X, op("Div", shifted, two)),
     )
 
 
-_SCALED = one_of(op("Div", _X, Number(sqrt(2))), op("Mul", _X, Number(sqrt(0.5))))
-_BY_ERF = _halve_product(op("Add", op("Erf", _SCALED), Number(1.0)))
-_SQUARE = one_of(op("Mul", _X, _X), op("Pow", _X, Number(2.0)))
-_CUBE = one_of(op("Pow", _X, Number(3.0)), op("Mul", _X, _SQUARE))
-_SMALL, _ROOT = Number(0.044715), Number(sqrt(2 / pi))
+_SCALED = one_of(op("Div", _X, ConstantNumber(sqrt(2))), op("Mul", _X, ConstantNumber(sqrt(0.5))))
+_BY_ERF = _halve_product(op("Add", op("Erf", _SCALED), ConstantNumber(1.0)))
+_SQUARE = one_of(op("Mul", _X, _X), op("Pow", _X, ConstantNumber(2.0)))
+_CUBE = one_of(op("Pow", _X, ConstantNumber(3.0)), op("Mul", _X, _SQUARE))
+_SMALL, _ROOT = ConstantNumber(0.044715), ConstantNumber(sqrt(2 / pi))
 _INNER = one_of(
     op("Mul", _ROOT, op("Add", _X, op("Mul", _SMALL, _CUBE))),
     op("Mul", _ROOT, op("Add", _X, multiply_three(_X, _SMALL, _SQUARE))),
-    multiply_three(_X, _ROOT, op("Add", Number(1.0), one_of(op("Mul", _SMALL, _SQUARE), op("Mul", _X, op("Mul", _X, _SMALL))))),
+    multiply_three(
+        _X, _ROOT, op("Add", ConstantNumber(1.0), one_of(op("Mul", _SMALL, _SQUARE), op("Mul", _X, op("Mul", _X, _SMALL))))
+    ),
 )
-_BY_TANH = _halve_product(op("Add", op("Tanh", _INNER), Number(1.0)))
+_BY_TANH = _halve_product(op("Add", op("Tanh", _INNER), ConstantNumber(1.0)))
 
 
 def fuse_gelu(network: Network) -> Network:
@@ -103,8 +105,8 @@ def _build_swish(network: Network, match: Found, node: Node) -> Node | None:
 
 _SWISH_RULES = [
     Rule(op("Mul", _X, op("Sigmoid", _X)), _build_swish),
-    Rule(op("Mul", _X, op("Sigmoid", op("Mul", _X, Number(name="alpha")))), _build_swish),
-    Rule(op("Div", _X, op("Add", Number(1.0), op("Exp", op("Neg", _X)))), _build_swish),
+    Rule(op("Mul", _X, op("Sigmoid", op("Mul", _X, ConstantNumber(name="alpha")))), _build_swish),
+    Rule(op("Div", _X, op("Add", ConstantNumber(1.0), op("Exp", op("Neg", _X)))), _build_swish),
 ]
 
 
@@ -120,13 +122,13 @@ def _is_sixth(network: Network, node: Node) -> bool:
     return isclose(alpha, 1 / 6, rel_tol=1e-5) and isclose(beta, 0.5, rel_tol=1e-5)
 
 
-_MOVED = op("Add", _X, Number(3.0))
+_MOVED = op("Add", _X, ConstantNumber(3.0))
 _CLIPPED = one_of(
     Op("Clip", (_MOVED,), _clips_to_six),
-    op("Min", op("Max", _MOVED, Number(0.0)), Number(6.0)),
-    op("Max", op("Min", _MOVED, Number(6.0)), Number(0.0)),
+    op("Min", op("Max", _MOVED, ConstantNumber(0.0)), ConstantNumber(6.0)),
+    op("Max", op("Min", _MOVED, ConstantNumber(6.0)), ConstantNumber(0.0)),
 )
-_SIX, _SIXTH = Number(6.0), Number(1 / 6)
+_SIX, _SIXTH = ConstantNumber(6.0), ConstantNumber(1 / 6)
 
 
 def fuse_hard_swish(network: Network) -> Network:

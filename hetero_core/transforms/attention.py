@@ -22,12 +22,12 @@ from typing import Any
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import Dimension, TensorType
 from hetero_core.transforms.matching import (
+    AnyValue,
+    ConstantNumber,
     Found,
-    Number,
     Op,
     Pattern,
     Rule,
-    Value,
     fuse_patterns,
     one_of,
     op,
@@ -53,17 +53,23 @@ def _swaps_last_two(network: Network, node: Node) -> bool:
 
 
 def _scale(pattern: Pattern, name: str) -> tuple[Pattern, Pattern, Pattern]:
-    return op("Mul", pattern, Number(name=f"times_{name}")), op("Div", pattern, Number(name=f"over_{name}")), pattern
+    return (
+        op("Mul", pattern, ConstantNumber(name=f"times_{name}")),
+        op("Div", pattern, ConstantNumber(name=f"over_{name}")),
+        pattern,
+    )
 
 
-_Q = one_of(*_scale(Value("q"), "q"))
+_Q = one_of(*_scale(AnyValue("q"), "q"))
 _K = one_of(
-    *(Op("Transpose", (scaled,), _swaps_last_two) for scaled in _scale(Value("k"), "k")),
-    *_scale(Op("Transpose", (Value("k"),), _swaps_last_two), "k")[:2],
-    *_scale(Value("turned_k"), "k"),
+    *(Op("Transpose", (scaled,), _swaps_last_two) for scaled in _scale(AnyValue("k"), "k")),
+    *_scale(Op("Transpose", (AnyValue("k"),), _swaps_last_two), "k")[:2],
+    *_scale(AnyValue("turned_k"), "k"),
 )
 _SCORES = one_of(*_scale(op("MatMul", _Q, _K), "scores"))
-_RULES_PATTERN = op("MatMul", Op("Softmax", (one_of(_SCORES, op("Add", _SCORES, Value("mask"))),), _is_over_last_axis), Value("v"))
+_RULES_PATTERN = op(
+    "MatMul", Op("Softmax", (one_of(_SCORES, op("Add", _SCORES, AnyValue("mask"))),), _is_over_last_axis), AnyValue("v")
+)
 
 
 def fuse_attention(network: Network) -> Network:
@@ -195,7 +201,7 @@ def _is_plain(network: Network, node: Node) -> bool:
 
 
 def _split(name: str) -> Op:
-    return Op("Transpose", (Op("Reshape", (Value(name),), _splits_heads),), _swaps_heads)
+    return Op("Transpose", (Op("Reshape", (AnyValue(name),), _splits_heads),), _swaps_heads)
 
 
 def _join(*inputs: Pattern) -> Op:
@@ -205,7 +211,7 @@ def _join(*inputs: Pattern) -> Op:
 def pack_heads(network: Network) -> Network:
     """Returns the network with each `Attention` whose heads are split and joined by Reshape and Transpose reading packed values instead."""
     parts = (_split("q"), _split("k"), _split("v"))
-    return fuse_patterns(network, [Rule(_join(*parts, Value("mask")), _build_packed), Rule(_join(*parts), _build_packed)])
+    return fuse_patterns(network, [Rule(_join(*parts, AnyValue("mask")), _build_packed), Rule(_join(*parts), _build_packed)])
 
 
 def _build_packed(network: Network, match: Found, node: Node) -> Node | None:

@@ -24,7 +24,7 @@ Kinds = frozenset[str] | None
 
 
 @record(frozen=True, slots=True)
-class Value:
+class AnyValue:
     """Matches any value; where a pattern has the name twice, both places hold the same value."""
 
     name: str
@@ -38,7 +38,7 @@ class Constant:
 
 
 @record(frozen=True, slots=True)
-class Number:
+class ConstantNumber:
     """A constant of this one number; any number where it is None, which is kept under the name."""
 
     number: float | None = None
@@ -64,7 +64,7 @@ class OneOf:
     patterns: tuple[Pattern, ...]
 
 
-Pattern = Value | Constant | Number | Op | OneOf
+Pattern = AnyValue | Constant | ConstantNumber | Op | OneOf
 
 
 @record(frozen=True, slots=True)
@@ -141,7 +141,7 @@ def fuse_patterns(network: Network, rules: Sequence[Rule]) -> Network:
 
 def _list_kinds(pattern: Pattern) -> Kinds:
     """Returns the kinds of values that may stand for a pattern; None for any kind."""
-    if isinstance(pattern, Value):
+    if isinstance(pattern, AnyValue):
         return None
     if isinstance(pattern, Op):
         return frozenset({pattern.op_type})
@@ -197,14 +197,14 @@ def _match(network: Network, pattern: Pattern, value: str, match: Found) -> Iter
     if isinstance(pattern, OneOf):
         for choice in pattern.patterns:
             yield from _match(network, choice, value, match)
-    elif isinstance(pattern, Value):
+    elif isinstance(pattern, AnyValue):
         if match.values.get(pattern.name, value) == value:
             yield match.with_value(pattern.name, value)
     elif isinstance(pattern, Constant):
         constant = network.initializers.get(value)
         if constant is not None and constant.dtype == "float32" and match.values.get(pattern.name, value) == value:
             yield match.with_value(pattern.name, value)
-    elif isinstance(pattern, Number):
+    elif isinstance(pattern, ConstantNumber):
         number = read_number(network, value)
         if number is not None and (pattern.number is None or isclose(number, pattern.number, rel_tol=_RELATIVE_TOLERANCE)):
             yield replace(match, numbers={**match.numbers, pattern.name: number}) if pattern.name else match

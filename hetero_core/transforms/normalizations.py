@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from hetero_core.network.graph import Network, Node
 from hetero_core.transforms.matching import (
+    AnyValue,
     Constant,
+    ConstantNumber,
     Found,
-    Number,
     Op,
     Pattern,
     Rule,
-    Value,
     fuse_patterns,
     one_of,
     op,
@@ -24,7 +24,7 @@ from hetero_core.transforms.matching import (
 _LAYER_NORMALIZATION = 17
 _RMS_NORMALIZATION = 23
 _SOFTMAX = 13
-_X, _SCALE, _BIAS = Value("x"), Constant("scale"), Constant("bias")
+_X, _SCALE, _BIAS = AnyValue("x"), Constant("scale"), Constant("bias")
 
 
 def _reduces_one_axis(network: Network, node: Node) -> bool:
@@ -43,14 +43,14 @@ def _mean(value: Pattern) -> Op:
 
 
 def _mean_square(value: Pattern) -> Pattern:
-    return one_of(_mean(op("Pow", value, Number(2.0))), _mean(op("Mul", value, value)))
+    return one_of(_mean(op("Pow", value, ConstantNumber(2.0))), _mean(op("Mul", value, value)))
 
 
 def _divide_by_root(value: Pattern, variance: Pattern) -> tuple[Pattern, Pattern]:
     """Returns the forms of value / sqrt(variance + epsilon), and of its second factor where it is one."""
-    shifted = op("Add", variance, Number(name="epsilon"))
-    root = one_of(op("Sqrt", shifted), op("Pow", shifted, Number(0.5)))
-    inverse = one_of(op("Reciprocal", root), op("Div", Number(1.0), root), op("Pow", shifted, Number(-0.5)))
+    shifted = op("Add", variance, ConstantNumber(name="epsilon"))
+    root = one_of(op("Sqrt", shifted), op("Pow", shifted, ConstantNumber(0.5)))
+    inverse = one_of(op("Reciprocal", root), op("Div", ConstantNumber(1.0), root), op("Pow", shifted, ConstantNumber(-0.5)))
     return one_of(op("Div", value, root), op("Mul", value, inverse)), inverse
 
 

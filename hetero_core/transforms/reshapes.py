@@ -12,7 +12,7 @@ from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType
 from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.copies import eliminate_copies
-from hetero_core.transforms.matching import Found, Op, Rule, Value, fuse_patterns, read_integers
+from hetero_core.transforms.matching import AnyValue, Found, Op, Rule, fuse_patterns, read_integers
 from hetero_core.transforms.rewrite import Replacement, replace_nodes
 
 _RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
@@ -106,7 +106,7 @@ def _is_reshape(node: Node) -> bool:
 
 def merge_stacked_transposes(network: Network) -> Network:
     """Returns the network with Reshape, Transpose, Reshape as one Transpose where they flatten a stack of matrices and turn them."""
-    stacked = Op("Transpose", (Op("Reshape", (Value("x"),), _is_any),), _swaps_matrices)
+    stacked = Op("Transpose", (Op("Reshape", (AnyValue("x"),), _is_any),), _swaps_matrices)
     return fuse_patterns(network, [Rule(Op("Reshape", (stacked,), _is_any), _build_transpose)])
 
 

@@ -9,7 +9,7 @@ from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType
-from hetero_core.transforms.matching import Found, Op, Pattern, Rule, Value, fuse_patterns, read_shape
+from hetero_core.transforms.matching import AnyValue, Found, Op, Pattern, Rule, fuse_patterns, read_shape
 from hetero_core.transforms.rewrite import Replacement
 
 _RESHAPE_OPSET = 21
@@ -28,8 +28,8 @@ def share_heads(network: Network) -> Network:
     keys, values = _repeat("k"), _repeat("v")
     build = partial(_build, names=names)
     rules = [
-        Rule(Op("Attention", (Value("q"), keys, values, Value("mask")), _is_masked), build),
-        Rule(Op("Attention", (Value("q"), keys, values), _is_plain), build),
+        Rule(Op("Attention", (AnyValue("q"), keys, values, AnyValue("mask")), _is_masked), build),
+        Rule(Op("Attention", (AnyValue("q"), keys, values), _is_plain), build),
     ]
     return fuse_patterns(network, rules)
 
@@ -39,7 +39,7 @@ def _repeat(name: str) -> Op:
 
 
 def _widen(name: str) -> Pattern:
-    return Op("Unsqueeze", (Value(name),), _adds_groups)
+    return Op("Unsqueeze", (AnyValue(name),), _adds_groups)
 
 
 def _is_masked(network: Network, node: Node) -> bool:

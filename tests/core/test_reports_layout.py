@@ -8,7 +8,7 @@ import random
 import pytest
 
 from hetero_core.reports.layers import arrange_layers
-from hetero_core.reports.layout import Layout, lay_out
+from hetero_core.reports.layout import DrawingLayout, lay_out
 
 Edges = list[tuple[int, int]]
 
@@ -33,7 +33,7 @@ def make_random_edges(seed: int, count: int) -> Edges:
 CASES |= {f"random {seed}": (60, make_random_edges(seed, 60)) for seed in range(5)}
 
 
-def arrange(case: str) -> tuple[list[tuple[float, float]], Edges, Layout]:
+def arrange(case: str) -> tuple[list[tuple[float, float]], Edges, DrawingLayout]:
     count, edges = CASES[case]
     sizes = [(100.0 + 13 * (i % 5), 40.0 + 9 * (i % 3)) for i in range(count)]
     return sizes, edges, lay_out(sizes, edges)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from hetero_core.conformance.graphs.builder import GraphBuilder, NotApplicable, Size, Value
+from hetero_core.conformance.graphs.builder import DrawnValue, GraphBuilder, NotApplicable, Size
 
 
 def grow_transpose(b: GraphBuilder) -> None:
@@ -149,7 +149,7 @@ def grow_reduction(b: GraphBuilder) -> None:
     reduce(b, operator, x, axes, keep=b.chance(0.6))
 
 
-def reduce(b: GraphBuilder, operator: str, x: Value, axes: list[int], *, keep: bool) -> Value:
+def reduce(b: GraphBuilder, operator: str, x: DrawnValue, axes: list[int], *, keep: bool) -> DrawnValue:
     """Adds a reduction, its axes where the opset has them."""
     shape: list[Size] = [1 if axis in axes else size for axis, size in enumerate(x.shape)]
     if not keep:
@@ -203,7 +203,7 @@ def grow_selection(b: GraphBuilder) -> None:
         case "topk":
             count = b.integer(1, width)
             shape = (*x.shape[:-1], count)
-            read: list[Value | str] = [x, b.numbers(count)]
+            read: list[DrawnValue | str] = [x, b.numbers(count)]
             b.add_many(
                 "TopK",
                 read,

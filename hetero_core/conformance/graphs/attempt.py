@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_core.conformance.graphs.drawing import DrawnGraph, draw_graph
 from hetero_core.conformance.graphs.shrinking import shrink, write_text
-from hetero_core.conformance.graphs.trial import Fault, Trial, Way
+from hetero_core.conformance.graphs.trial import Failure, Trial, Way
 from hetero_core.conformance.refusals import find_broken_refusal
 from hetero_core.devices.names import parse_device_name, split_device_list
 from hetero_core.records import record
@@ -67,9 +67,9 @@ def try_graph(core: Core, subject: Subject, seed: int, *, shrinks: bool = True) 
     dispute = trial.find_dispute()
     if dispute is not None:
         return GraphOutcome(seed, drawn.family, DISPUTED, f"the oracles do not agree: {dispute}")
-    fault = trial.find_fault(core, ways)
-    if fault is not None:
-        return _conclude(core, drawn, trial, fault, shrinks=shrinks)
+    failure = trial.find_failure(core, ways)
+    if failure is not None:
+        return _conclude(core, drawn, trial, failure, shrinks=shrinks)
     return _refuse(drawn, network, result) if result.refused else GraphOutcome(seed, drawn.family, RIGHT)
 
 
@@ -78,13 +78,13 @@ def _refuse(drawn: DrawnGraph, network: Network, result: QueryResult) -> GraphOu
     return GraphOutcome(drawn.seed, drawn.family, REFUSED, f"{network.node(first).label}: {reason}")
 
 
-def _conclude(core: Core, drawn: DrawnGraph, trial: Trial, fault: Fault, *, shrinks: bool) -> GraphOutcome:
+def _conclude(core: Core, drawn: DrawnGraph, trial: Trial, failure: Failure, *, shrinks: bool) -> GraphOutcome:
     network = trial.network
     if shrinks:
-        network, fault = shrink(core, trial, fault)
-    pins = {name: device for name, device in fault.way.pins.items() if name in network.index_of_node}
+        network, failure = shrink(core, trial, failure)
+    pins = {name: device for name, device in failure.way.pins.items() if name in network.index_of_node}
     placed = f", with {pins}" if pins else ""
-    reason = f"seed {drawn.seed}, {drawn.family}, on {fault.way.device} ({fault.way.name}{placed}): {fault.text}"
+    reason = f"seed {drawn.seed}, {drawn.family}, on {failure.way.device} ({failure.way.name}{placed}): {failure.text}"
     return GraphOutcome(drawn.seed, drawn.family, WRONG, reason, network)
 
 

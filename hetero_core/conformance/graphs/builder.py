@@ -31,7 +31,7 @@ class NotApplicable(Exception):  # not an error: another operator is drawn inste
 
 
 @record(frozen=True, slots=True)
-class Value:
+class DrawnValue:
     """A value of the graph. `bound` is about how large its numbers are; it keeps products and powers from running away."""
 
     name: str
@@ -63,8 +63,8 @@ class GraphBuilder:
         self.dtype = dtype
         self.opset = opset
         self.sizes: dict[str, int] = {}
-        self.values: list[Value] = []
-        self.inputs: list[Value] = []
+        self.values: list[DrawnValue] = []
+        self.inputs: list[DrawnValue] = []
         self.initializers: dict[str, Any] = {}
         self.nodes: list[onnx.NodeProto] = []
         self.readers: dict[str, int] = {}
@@ -77,9 +77,9 @@ class GraphBuilder:
         self._names += 1
         return f"{prefix}{self._names}"
 
-    def add_input(self, dtype: str, shape: Sequence[Size], *, bound: float = 3.0) -> Value:
+    def add_input(self, dtype: str, shape: Sequence[Size], *, bound: float = 3.0) -> DrawnValue:
         """Adds an input of the graph."""
-        value = Value(self.name("x"), dtype, tuple(shape), bound)
+        value = DrawnValue(self.name("x"), dtype, tuple(shape), bound)
         self.inputs.append(value)
         self.values.append(value)
         return value
@@ -106,13 +106,13 @@ class GraphBuilder:
     def add(
         self,
         op_type: str,
-        inputs: Sequence[Value | str],
+        inputs: Sequence[DrawnValue | str],
         shape: Sequence[Size],
         *,
         dtype: str = "",
         bound: float = 3.0,
         **attributes: Any,
-    ) -> Value:
+    ) -> DrawnValue:
         """Adds a node of one output; its element type is that of the first input unless another one is given."""
         (value,) = self.add_many(op_type, inputs, [shape], dtypes=[dtype], bound=bound, **attributes)
         return value
@@ -120,24 +120,24 @@ class GraphBuilder:
     def add_many(
         self,
         op_type: str,
-        inputs: Sequence[Value | str],
+        inputs: Sequence[DrawnValue | str],
         shapes: Sequence[Sequence[Size]],
         *,
         dtypes: Sequence[str] = (),
         bound: float = 3.0,
         **attributes: Any,
-    ) -> tuple[Value, ...]:
+    ) -> tuple[DrawnValue, ...]:
         """Adds a node of several outputs. Raises: NotApplicable where one would be too large."""
         import onnx  # heavy
 
         for shape in shapes:
             if self.count(shape) * 4 > LARGEST_BYTES:
                 raise NotApplicable
-        first = next((operand for operand in inputs if isinstance(operand, Value)), None)
+        first = next((operand for operand in inputs if isinstance(operand, DrawnValue)), None)
         fallback = self.dtype if first is None else first.dtype
         types = [(dtypes[index] if index < len(dtypes) else "") or fallback for index in range(len(shapes))]
-        names = [operand.name if isinstance(operand, Value) else operand for operand in inputs]
-        outputs = [Value(self.name("v"), dtype, tuple(shape), bound) for shape, dtype in zip(shapes, types, strict=True)]
+        names = [operand.name if isinstance(operand, DrawnValue) else operand for operand in inputs]
+        outputs = [DrawnValue(self.name("v"), dtype, tuple(shape), bound) for shape, dtype in zip(shapes, types, strict=True)]
         known = {name: value for name, value in attributes.items() if value is not None}
         node = onnx.helper.make_node(op_type, names, [operand.name for operand in outputs], name=self.name("n"), **known)
         self.nodes.append(node)
@@ -168,7 +168,7 @@ class GraphBuilder:
         """Returns a number from low to high, both included."""
         return int(self.random.integers(low, high + 1))
 
-    def pick(self, suits: Callable[[Value], bool]) -> Value:
+    def pick(self, suits: Callable[[DrawnValue], bool]) -> DrawnValue:
         """Returns a value that suits: mostly one of the newest or one that nobody has read yet, at times any. Raises: NotApplicable."""
         suited = [value for value in self.values if suits(value)]
         if not suited:
@@ -181,10 +181,10 @@ class GraphBuilder:
             return suited[-1 - int(self.random.integers(min(3, len(suited))))]
         return suited[int(self.random.integers(len(suited)))]
 
-    def pick_float(self, *, bound: float = 1e3) -> Value:
+    def pick_float(self, *, bound: float = 1e3) -> DrawnValue:
         """Returns a value of the graph's floating-point type. Raises: NotApplicable."""
         return self.pick(lambda value: value.dtype == self.dtype and value.bound <= bound)
 
-    def pick_like(self, value: Value) -> Value:
+    def pick_like(self, value: DrawnValue) -> DrawnValue:
         """Returns a value of the same type and shape, at times the very same. Raises: NotApplicable never."""
         return self.pick(lambda other: other.dtype == value.dtype and other.shape == value.shape and other.bound <= 1e3)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_core.conformance.graphs.builder import GraphBuilder, NotApplicable, Value
+from hetero_core.conformance.graphs.builder import DrawnValue, GraphBuilder, NotApplicable
 
 if TYPE_CHECKING:
     import onnx
@@ -81,14 +81,14 @@ def grow_scan(b: GraphBuilder) -> None:
     )
 
 
-def _draw_condition(b: GraphBuilder) -> Value:
+def _draw_condition(b: GraphBuilder) -> DrawnValue:
     """Returns a bool that depends on a value of the graph, far from any tie."""
     x = b.pick(lambda value: value.is_float or value.dtype in ("int64", "int32"))
     size = b.add("Size", [x], (), dtype="int64", bound=1e6)
     return b.add(b.choose("Greater", "Less"), [size, b.constant(np.array(b.choose(0, 100), np.int64))], (), dtype="bool", bound=1)
 
 
-def _note_captures(b: GraphBuilder, *values: Value) -> None:
+def _note_captures(b: GraphBuilder, *values: DrawnValue) -> None:
     for value in values:
         b.readers[value.name] = b.readers.get(value.name, 0) + 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from hetero_core.conformance.graphs.arrangement import reduce
-from hetero_core.conformance.graphs.builder import LARGEST_WORK, GraphBuilder, NotApplicable, Value
+from hetero_core.conformance.graphs.builder import LARGEST_WORK, DrawnValue, GraphBuilder, NotApplicable
 from hetero_core.conformance.graphs.image import CHANNELS, pick_image
 
 
@@ -28,7 +28,7 @@ def grow_conv(b: GraphBuilder) -> None:
         raise NotApplicable
     fan = channels // group * math.prod(kernel)
     weight = b.weight(outputs, channels // group, *kernel, deviation=1 / math.sqrt(fan))
-    read: list[Value | str] = [x, weight]
+    read: list[DrawnValue | str] = [x, weight]
     if b.chance(0.6):
         read.append(b.weight(outputs, deviation=0.3))
     y = b.add(
@@ -45,7 +45,7 @@ def grow_conv(b: GraphBuilder) -> None:
     _follow(b, y)
 
 
-def _follow(b: GraphBuilder, y: Value) -> None:
+def _follow(b: GraphBuilder, y: DrawnValue) -> None:
     """Adds what often stands behind a convolution and may be fused with it."""
     if b.chance(0.25):
         y = _normalize(b, y)
@@ -58,7 +58,7 @@ def _follow(b: GraphBuilder, y: Value) -> None:
         b.add(b.choose("Relu", "Relu", "Sigmoid", "Tanh", "LeakyRelu", "Elu", "HardSigmoid"), [y], y.shape, bound=y.bound)
 
 
-def _normalize(b: GraphBuilder, x: Value) -> Value:
+def _normalize(b: GraphBuilder, x: DrawnValue) -> DrawnValue:
     channels = int(x.shape[1])
     scale, shift, mean = (b.weight(channels, deviation=0.3, mean=offset) for offset in (1, 0, 0))
     variance = b.constant((b.random.random(channels) + 0.5).astype(x.dtype))
@@ -84,7 +84,7 @@ def grow_transposed(b: GraphBuilder) -> None:
     if min(spatial) < 1 or b.count((batch, channels, height, width)) * outputs * math.prod(kernel) > LARGEST_WORK:
         raise NotApplicable
     weight = b.weight(channels, outputs, *kernel, deviation=1 / math.sqrt(channels * math.prod(kernel) / math.prod(stride) / group))
-    read: list[Value | str] = [x, weight, b.weight(outputs * group, deviation=0.3)] if b.chance(0.6) else [x, weight]
+    read: list[DrawnValue | str] = [x, weight, b.weight(outputs * group, deviation=0.3)] if b.chance(0.6) else [x, weight]
     y = b.add(
         "ConvTranspose", read, (batch, outputs * group, *spatial), bound=x.bound + 1,
         kernel_shape=kernel, strides=stride, pads=[pad] * 4, output_padding=[extra] * 2, group=group,
@@ -128,7 +128,7 @@ def grow_excitation(b: GraphBuilder) -> None:
     """Adds a squeeze and excitation: the image times a number for each channel that is computed from it."""
     x, batch, channels, _, _ = pick_image(b)
     inner = max(1, channels // b.choose(2, 4))
-    squeezed: Value = b.add("GlobalAveragePool", [x], (batch, channels, 1, 1), bound=x.bound)
+    squeezed: DrawnValue = b.add("GlobalAveragePool", [x], (batch, channels, 1, 1), bound=x.bound)
     if b.chance(0.3):
         squeezed = reduce(b, "ReduceMean", x, [2, 3], keep=True)
     for index, (sources, outputs) in enumerate(((channels, inner), (inner, channels))):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_core.conformance.graphs import arrangement, control, convolution, elementwise, image, integers, quantized, sequence
-from hetero_core.conformance.graphs.builder import GraphBuilder, NotApplicable, Value
+from hetero_core.conformance.graphs.builder import DrawnValue, GraphBuilder, NotApplicable
 from hetero_core.records import record
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def grow(b: GraphBuilder, operators: Operators, count: int) -> None:
             assert (len(b.nodes), len(b.values)) >= before
 
 
-def choose_outputs(b: GraphBuilder) -> list[Value]:
+def choose_outputs(b: GraphBuilder) -> list[DrawnValue]:
     """Returns the outputs: all that nobody reads, at times inner values and an input, in some order."""
     inputs = {value.name for value in b.inputs}
     results = [value for value in b.values if value.name not in inputs]
@@ -69,12 +69,12 @@ def choose_outputs(b: GraphBuilder) -> list[Value]:
     return [outputs[int(index)] for index in b.random.permutation(len(outputs))]
 
 
-def build_model(b: GraphBuilder, outputs: list[Value], name: str) -> onnx.ModelProto:
+def build_model(b: GraphBuilder, outputs: list[DrawnValue], name: str) -> onnx.ModelProto:
     """Returns the model; open sizes of outputs are declared by their names where they are known, else left out."""
     import onnx  # heavy
     from onnx import helper
 
-    def declare(value: Value) -> onnx.ValueInfoProto:
+    def declare(value: DrawnValue) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(value.name, helper.np_dtype_to_tensor_dtype(np.dtype(value.dtype)), value.shape)
 
     initializers = [onnx.numpy_helper.from_array(array, key) for key, array in b.initializers.items() if key in b.readers]
@@ -96,7 +96,7 @@ def _draw_feeds(b: GraphBuilder, run: int) -> dict[str, Any]:
     return {value.name: draw_input(b.random, value, sizes) for value in b.inputs}
 
 
-def draw_input(random: np.random.Generator, value: Value, sizes: Mapping[str, int]) -> Any:
+def draw_input(random: np.random.Generator, value: DrawnValue, sizes: Mapping[str, int]) -> Any:
     """Returns an array for an input: normal numbers, or integers below its bound."""
     shape = tuple(size if isinstance(size, int) else sizes[size] for size in value.shape)
     if value.dtype == "bool":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero_core.conformance.graphs.builder import GraphBuilder, NotApplicable, Value
+from hetero_core.conformance.graphs.builder import DrawnValue, GraphBuilder, NotApplicable
 
 _PLAIN = ("Relu", "Sigmoid", "Tanh", "Neg", "Abs", "Erf", "HardSwish", "Softplus", "Softsign", "Identity", "Sin", "Cos", "Mish")
 _WITH_ALPHA = {"LeakyRelu": 0.1, "Elu": 0.7, "Celu": 0.8, "ThresholdedRelu": 0.5}
@@ -101,7 +101,7 @@ def grow_broadcast(b: GraphBuilder) -> None:
     x = b.pick_float(bound=100)
     partners = [value for value in b.values if value.dtype == x.dtype and value is not x and value.bound < 100 and _fits(value, x)]
     if partners and b.chance(0.6):
-        other: Value | str = b.choose(*partners)
+        other: DrawnValue | str = b.choose(*partners)
     else:
         other = b.weight(*_draw_broadcast(b, x))
     read = [x, other] if b.chance(0.7) else [other, x]
@@ -115,7 +115,7 @@ def grow_choice(b: GraphBuilder) -> None:
     x = b.pick_float()
     y = b.pick_like(x)
     operator = b.choose("Greater", "Less", "GreaterOrEqual", "LessOrEqual")
-    against: Value | str = b.scalar(0.1) if b.chance(0.5) else y
+    against: DrawnValue | str = b.scalar(0.1) if b.chance(0.5) else y
     condition = b.add(operator, [x, against], x.shape, dtype="bool", bound=1)
     if b.chance(0.3):
         condition = b.add("Not", [condition], x.shape, bound=1)
@@ -126,14 +126,14 @@ def grow_choice(b: GraphBuilder) -> None:
         b.add("Where", [condition, x, b.scalar(-1.5) if b.chance(0.4) else y], x.shape, dtype=x.dtype, bound=max(x.bound, y.bound))
 
 
-def _fits(smaller: Value, x: Value) -> bool:
+def _fits(smaller: DrawnValue, x: DrawnValue) -> bool:
     """Says whether one value broadcasts to the shape of another one, and is not of that shape."""
     if smaller.rank > x.rank or smaller.shape == x.shape:
         return False
     return all(size in (1, other) for size, other in zip(smaller.shape, x.shape[x.rank - smaller.rank :], strict=True))
 
 
-def _draw_broadcast(b: GraphBuilder, x: Value) -> tuple[int, ...]:
+def _draw_broadcast(b: GraphBuilder, x: DrawnValue) -> tuple[int, ...]:
     """Returns a closed shape that broadcasts to the value's: a number, a channel, the last axes, single axes."""
     sizes = [size if isinstance(size, int) else 1 for size in x.shape]
     match b.choose("number", "one", "channels", "tail", "mixed"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero_core.conformance.graphs.builder import GraphBuilder, NotApplicable, Size, Value
+from hetero_core.conformance.graphs.builder import DrawnValue, GraphBuilder, NotApplicable, Size
 
 CHANNELS = (1, 2, 3, 4, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 48, 64, 65, 80, 96, 128)
 SIDES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 13, 14, 15, 16, 17, 20, 28, 32, 40)
@@ -26,7 +26,7 @@ def draw_image(b: GraphBuilder, batch: Size) -> tuple[Size, ...]:
     return batch, channels, height, width
 
 
-def pick_image(b: GraphBuilder) -> tuple[Value, Size, int, int, int]:
+def pick_image(b: GraphBuilder) -> tuple[DrawnValue, Size, int, int, int]:
     """Returns an image and its four sizes, of which the batch alone may be open."""
     x = b.pick(
         lambda value: (
@@ -58,7 +58,7 @@ def grow_concat(b: GraphBuilder) -> None:
         if isinstance(batch, int):
             shape[axis] = b.integer(1, 3)
             array = b.random.standard_normal(shape).astype(x.dtype)
-            joined: list[Value | str] = [*read, b.constant(array)]
+            joined: list[DrawnValue | str] = [*read, b.constant(array)]
             sizes = list(x.shape)
             sizes[axis] = sum(int(value.shape[axis]) for value in read) + shape[axis]
             b.add("Concat", joined, sizes, bound=max(value.bound for value in read), axis=axis)
@@ -116,7 +116,7 @@ def grow_resize(b: GraphBuilder) -> None:
     factors = [b.choose(1, 2, 2, 3), b.choose(1, 2, 2, 3)]
     if b.chance(0.7) or form == "half_pixel":
         scales = b.constant(np.array([1, 1, *factors], np.float32))
-        read: list[Value | str] = [x, "", scales]
+        read: list[DrawnValue | str] = [x, "", scales]
         spatial = [height * factors[0], width * factors[1]]
     else:
         if not isinstance(batch, int):
@@ -151,7 +151,7 @@ def grow_pad(b: GraphBuilder) -> None:
     ]
     if mode == "reflect" and min(height, width) < 4:
         raise NotApplicable
-    read: list[Value | str] = [x, b.numbers(*pads)]
+    read: list[DrawnValue | str] = [x, b.numbers(*pads)]
     if mode == "constant" and b.chance(0.4):
         read.append(b.scalar(b.choose(0, 0, -1.5)))
     sizes = (batch, channels + pads[1] + pads[5], height + pads[2] + pads[6], width + pads[3] + pads[7])

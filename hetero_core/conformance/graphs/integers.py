@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero_core.conformance.graphs.builder import GraphBuilder, NotApplicable, Value
+from hetero_core.conformance.graphs.builder import DrawnValue, GraphBuilder, NotApplicable
 
 _INTEGERS = ("int32", "int64")
 
 
-def _pick(b: GraphBuilder, bound: float = 1e5) -> Value:
+def _pick(b: GraphBuilder, bound: float = 1e5) -> DrawnValue:
     return b.pick(lambda value: value.dtype in _INTEGERS and value.bound <= bound)
 
 
@@ -18,7 +18,7 @@ def grow_arithmetic(b: GraphBuilder) -> None:
     x = _pick(b)
     y = b.pick_like(x) if b.chance(0.6) else None
     number = b.integer(1, 5)
-    other: Value | str = y if y is not None else b.constant(np.array(number, x.dtype))
+    other: DrawnValue | str = y if y is not None else b.constant(np.array(number, x.dtype))
     bound = x.bound * (y.bound if y is not None else number)
     operators = ["Add", "Sub", "Mul"] + ([] if y is not None else ["Div", "Mod"])
     if b.opset >= 12:
@@ -78,7 +78,7 @@ def grow_comparison(b: GraphBuilder) -> None:
     x = _pick(b)
     y = b.pick_like(x)
     operator = b.choose("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
-    against: Value | str = b.constant(np.array(2, x.dtype)) if b.chance(0.4) else y
+    against: DrawnValue | str = b.constant(np.array(2, x.dtype)) if b.chance(0.4) else y
     mask = b.add(operator, [x, against], x.shape, dtype="bool", bound=1)
     if b.chance(0.3):
         mask = b.add("Not", [mask], x.shape, bound=1)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from hetero_core.conformance.graphs.builder import LARGEST_WORK, GraphBuilder, NotApplicable, Value
+from hetero_core.conformance.graphs.builder import LARGEST_WORK, DrawnValue, GraphBuilder, NotApplicable
 
 _SCALES = (0.01, 0.02, 0.05, 0.037)
 
@@ -23,7 +23,7 @@ def _weights(b: GraphBuilder, *shape: int, dtype: str = "int8") -> str:
     return b.constant(b.random.integers(low, high, shape).astype(dtype))
 
 
-def _is_byte(value: Value, rank: int) -> bool:
+def _is_byte(value: DrawnValue, rank: int) -> bool:
     return value.dtype in ("uint8", "int8") and value.rank == rank and all(isinstance(size, int) for size in value.shape[1:])
 
 
@@ -87,7 +87,16 @@ def grow_integer_product(b: GraphBuilder) -> None:
         b.constant(np.array(128 if dtype == "uint8" else 0, dtype)),
     )
     weight_scale, weight_zero = b.scalar(0.01, "float32"), b.constant(np.array(0, "int8"))
-    read: list[Value | str] = [x, scale, zero, _weights(b, width, outputs), weight_scale, weight_zero, result_scale, result_zero]
+    read: list[DrawnValue | str] = [
+        x,
+        scale,
+        zero,
+        _weights(b, width, outputs),
+        weight_scale,
+        weight_zero,
+        result_scale,
+        result_zero,
+    ]
     b.add("QLinearMatMul", read, shape, dtype=dtype, bound=127)
 
 
@@ -121,7 +130,7 @@ def grow_integer_conv(b: GraphBuilder) -> None:
     weight_zero = b.constant(np.zeros(outputs if per_channel else (), "int8"))
     size = math.sqrt(channels // group * kernel**2)
     result = [b.scalar(0.02 * size, "float32"), b.constant(np.array(128 if x.dtype == "uint8" else 0, x.dtype))]
-    read: list[Value | str] = [x, scale, zero, weight, weight_scale, weight_zero, *result]
+    read: list[DrawnValue | str] = [x, scale, zero, weight, weight_scale, weight_zero, *result]
     if b.chance(0.5):
         read.append(b.constant(b.random.integers(-500, 500, outputs).astype("int32")))
     b.add("QLinearConv", read, shape, dtype=x.dtype, bound=127, **more)

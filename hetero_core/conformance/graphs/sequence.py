@@ -7,13 +7,13 @@ import math
 import numpy as np
 
 from hetero_core.conformance.graphs.arrangement import reduce
-from hetero_core.conformance.graphs.builder import LARGEST_WORK, GraphBuilder, NotApplicable, Size, Value
+from hetero_core.conformance.graphs.builder import LARGEST_WORK, DrawnValue, GraphBuilder, NotApplicable, Size
 
 WIDTHS = (1, 2, 3, 4, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 96, 128)
 LENGTHS = (*range(1, 18), 20, 24, 27, 28, 29, 31, 32, 33, 40, 47, 48, 49, 63, 64, 65, 67)
 
 
-def _pick(b: GraphBuilder, *, lowest: int = 1) -> tuple[Value, int]:
+def _pick(b: GraphBuilder, *, lowest: int = 1) -> tuple[DrawnValue, int]:
     """Returns a value whose last axis has a known size, and that size."""
     x = b.pick(
         lambda value: value.dtype == b.dtype and value.rank >= lowest and isinstance(value.shape[-1], int) and value.bound < 300
@@ -31,7 +31,7 @@ def grow_linear(b: GraphBuilder) -> None:
     if x.rank == 2 and b.chance(0.5):
         turned = int(b.chance(0.5))
         weight = b.weight(*((outputs, width) if turned else (width, outputs)), deviation=width**-0.5)
-        read: list[Value | str] = [x, weight]
+        read: list[DrawnValue | str] = [x, weight]
         if b.chance(0.7):
             read.append(b.weight(*b.choose((outputs,), (1, outputs), (1,), ())))
         y = b.add(
@@ -103,7 +103,7 @@ def grow_normalization(b: GraphBuilder) -> None:
     scale, shift = b.weight(width, mean=1, deviation=0.2), b.weight(width)
     match b.choose("operator", "written", "rms", "softmax", "softmax", "log_softmax"):
         case "operator" if b.opset >= 17:
-            read: list[Value | str] = [x, scale, shift] if b.chance(0.8) else [x, scale]
+            read: list[DrawnValue | str] = [x, scale, shift] if b.chance(0.8) else [x, scale]
             b.add("LayerNormalization", read, x.shape, axis=-1, epsilon=1e-3)
         case "written" | "operator":
             mean = reduce(b, "ReduceMean", x, [x.rank - 1], keep=True)
@@ -189,7 +189,7 @@ def grow_recurrent(b: GraphBuilder) -> None:
         raise NotApplicable
     w = b.weight(directions, gates * hidden, width, deviation=width**-0.5)
     r = b.weight(directions, gates * hidden, hidden, deviation=hidden**-0.5)
-    read: list[Value | str] = [x, w, r]
+    read: list[DrawnValue | str] = [x, w, r]
     if b.chance(0.7):
         read.append(b.weight(directions, 2 * gates * hidden, deviation=0.3))
     shapes: list[tuple[Size, ...]] = [(length, directions, batch, hidden), (directions, batch, hidden)]
@@ -227,7 +227,7 @@ def grow_convolution(b: GraphBuilder) -> None:
     if b.count((batch, outputs, shape_length)) * channels * kernel > LARGEST_WORK:
         raise NotApplicable
     weight = b.weight(outputs, channels // group, kernel, deviation=(channels * kernel / group) ** -0.5)
-    read: list[Value | str] = [x, weight, b.weight(outputs)] if b.chance(0.6) else [x, weight]
+    read: list[DrawnValue | str] = [x, weight, b.weight(outputs)] if b.chance(0.6) else [x, weight]
     y = b.add(
         "Conv",
         read,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_core.conformance.graphs.trial import Fault, Trial, Way
+from hetero_core.conformance.graphs.trial import Failure, Trial, Way
 from hetero_core.debugging.divergence import expose_values
 from hetero_core.debugging.reduction import reduce_network
 from hetero_core.errors import HeteroError
@@ -22,20 +22,20 @@ MOST_NUMBERS = 16
 """Constants of more elements are written without them."""
 
 
-def shrink(core: Core, trial: Trial, fault: Fault) -> tuple[Network, Fault]:
-    """Returns a smallest part that fails on the way of this fault, with its fault.
+def shrink(core: Core, trial: Trial, failure: Failure) -> tuple[Network, Failure]:
+    """Returns a smallest part that fails on the way of this failure, with its failure.
 
     Values that the part reads and that the rest of the graph made become inputs; they are those of the toolkit.
     """
     recorded = [record_values(trial.network, feed) for feed in trial.feeds]
-    faults = {id(trial.network): fault}
+    failures = {id(trial.network): failure}
 
     def fails(part: Network) -> bool:
         if part is trial.network:
             return True
-        part_fault = find_fault(core, part, recorded, fault.way)
-        if part_fault is not None and _kind(part_fault.text) == _kind(fault.text):
-            faults[id(part)] = part_fault
+        part_failure = find_failure(core, part, recorded, failure.way)
+        if part_failure is not None and _kind(part_failure.text) == _kind(failure.text):
+            failures[id(part)] = part_failure
             parts.append(part)
             return True
         return False
@@ -45,7 +45,7 @@ def shrink(core: Core, trial: Trial, fault: Fault) -> tuple[Network, Fault]:
     if smallest is not trial.network:
         # What made the outputs that are gone can go now.
         smallest = reduce_network(smallest, fails)
-    return smallest, faults[id(smallest)]
+    return smallest, failures[id(smallest)]
 
 
 def _drop_outputs(network: Network, fails: Callable[[Network], bool]) -> Network:
@@ -58,8 +58,8 @@ def _drop_outputs(network: Network, fails: Callable[[Network], bool]) -> Network
     return network
 
 
-def find_fault(core: Core, part: Network, recorded: Sequence[Mapping[str, Any]], way: Way) -> Fault | None:
-    """Returns the fault of a part on a way, None also where the part cannot be tried."""
+def find_failure(core: Core, part: Network, recorded: Sequence[Mapping[str, Any]], way: Way) -> Failure | None:
+    """Returns the failure of a part on a way, None also where the part cannot be tried."""
     if any(spec.name not in values for values in recorded for spec in part.inputs):
         return None
     try:
@@ -68,7 +68,7 @@ def find_fault(core: Core, part: Network, recorded: Sequence[Mapping[str, Any]],
             return None
     except HeteroError:
         return None
-    return trial.find_fault(core, [way])
+    return trial.find_failure(core, [way])
 
 
 def record_values(network: Network, feed: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def record_values(network: Network, feed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kind(text: str) -> str:
-    """Returns what a fault is, apart from where and how much: a wrong number, or an error by its class."""
+    """Returns what a failure is, apart from where and how much: a wrong number, or an error by its class."""
     head = text.split(":", 1)[0]
     return head if head.isidentifier() else "wrong"
 

@@ -41,7 +41,7 @@ Blobs = dict[tuple[Any, ...], bytes]
 
 
 @record(frozen=True, slots=True)
-class Fault:
+class Failure:
     """A failure, and the way of running the graph on which it appeared."""
 
     way: Way
@@ -57,13 +57,13 @@ class Trial:
         reference = Reference(network)
         self.expectations = [Expectation(network, feed, reference=reference) for feed in self.feeds]
 
-    def find_fault(self, core: Core, ways: Sequence[Way]) -> Fault | None:
+    def find_failure(self, core: Core, ways: Sequence[Way]) -> Failure | None:
         """Returns the first thing that goes wrong on one of these ways, or None."""
         blobs: Blobs = {}
         for way in ways:
             text = self._try_way(core, way, blobs)
             if text is not None:
-                return Fault(way, text)
+                return Failure(way, text)
         return None
 
     def find_dispute(self) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hetero_auto.loading import MemberSource
-from hetero_auto.members import RequestState, Ticket
+from hetero_auto.members import MemberMemory, PoolTicket
 from hetero_auto.pool import Pool
 from hetero_core.composing.runs import describe_part, run_child, start_child
 from hetero_core.contract import Done, Executable, RunContext
@@ -38,13 +38,13 @@ class PoolExecutable(Executable):
         members = self.pool.members
         return members[0].loaded if members else None
 
-    def create_state(self) -> RequestState:
+    def create_state(self) -> MemberMemory:
         """Returns working memory in which each member's is made when it is needed."""
-        return RequestState()
+        return MemberMemory()
 
-    def create_spare(self, state: object) -> RequestState:
+    def create_spare(self, state: object) -> MemberMemory:
         """Returns the second working memory of a request with states, which stays with one member."""
-        assert isinstance(state, RequestState), "a spare is made for a state of this executable"
+        assert isinstance(state, MemberMemory), "a spare is made for a state of this executable"
         return state.create_spare()
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
@@ -92,7 +92,7 @@ class PoolExecutable(Executable):
         self.pool.close()
 
 
-class _WaitingTicket(Ticket):
+class _WaitingTicket(PoolTicket):
     """A request whose caller waits, and runs it."""
 
     def __init__(self, inputs: tuple[Any, ...], context: RunContext) -> None:
@@ -118,7 +118,7 @@ class _WaitingTicket(Ticket):
         return _run_on_member(self)
 
 
-def _run_on_member(ticket: Ticket) -> tuple[Any, ...]:
+def _run_on_member(ticket: PoolTicket) -> tuple[Any, ...]:
     member, context = ticket.member, ticket.context
     assert member is not None, "a request runs on the member that it was granted"
     if context.token.is_set:
@@ -129,18 +129,18 @@ def _run_on_member(ticket: Ticket) -> tuple[Any, ...]:
     return outputs
 
 
-def _end_part(ticket: Ticket, inner: RunContext) -> None:
+def _end_part(ticket: PoolTicket, inner: RunContext) -> None:
     """Writes into the profile which device has run the request."""
     if inner.profile is not None and ticket.member is not None:
         loaded = ticket.member.loaded
         inner.profile.end_part(tuple(spec.name for spec in loaded.inputs), tuple(spec.name for spec in loaded.outputs))
 
 
-class _StartedTicket(Ticket):
+class _StartedTicket(PoolTicket):
     """A request that nobody waits for: its device is told to begin, and `done` is called when it has ended."""
 
     def __init__(
-        self, inputs: tuple[Any, ...], context: RunContext, done: Done, leave: Callable[[Ticket, BaseException | None], bool]
+        self, inputs: tuple[Any, ...], context: RunContext, done: Done, leave: Callable[[PoolTicket, BaseException | None], bool]
     ) -> None:
         super().__init__(inputs, context)
         self._done = done

@@ -55,19 +55,19 @@ class Home:
     member: Member | None = None
 
 
-class RequestState:
+class MemberMemory:
     """The working memory of one request: of each member that it has been on, made when it is first there."""
 
     def __init__(self, home: Home | None = None) -> None:
         self.home = home
         self._state_of_member: dict[Member, object] = {}
-        self._spare: RequestState | None = None
+        self._spare: MemberMemory | None = None
 
-    def create_spare(self) -> RequestState:
+    def create_spare(self) -> MemberMemory:
         """Returns the second working memory of the same request, which has states: both stay with one member."""
         if self.home is None:
             self.home = Home()
-        spare = RequestState(self.home)
+        spare = MemberMemory(self.home)
         spare._spare = self
         return spare
 
@@ -79,7 +79,7 @@ class RequestState:
         return self._state_of_member[member]
 
 
-class Ticket:
+class PoolTicket:
     """A request in the pool: what it runs, where it has failed, and who has it now."""
 
     member: Member | None = None
@@ -91,7 +91,7 @@ class Ticket:
         self.failed: dict[Member, BaseException] = {}
         self.suspected: list[Member] = []
         state = context.state
-        assert isinstance(state, RequestState), "a request runs with the state that its executable made"
+        assert isinstance(state, MemberMemory), "a request runs with the state that its executable made"
         self.state = state
         self.home = state.home
 

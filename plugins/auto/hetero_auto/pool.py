@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
-from hetero_auto.members import Member, Policy, Ticket
+from hetero_auto.members import Member, Policy, PoolTicket
 from hetero_core.errors import ClosedError, DeadlineExceededError, MemoryLimitError, RequestCancelledError
 from hetero_core.runtime.run import Latch
 
@@ -37,8 +37,8 @@ class Pool:
         self._replace_failed = replace_failed
         self._lock = threading.Lock()
         self._members: tuple[Member, ...] = ()
-        self._waiting: deque[Ticket] = deque()
-        self._here = _Here()
+        self._waiting: deque[PoolTicket] = deque()
+        self._here = _GrantingFlag()
         self._is_closed = False
         self.served: dict[str, int] = {}
         self.has_entered, self.has_answered = Latch(), Latch()
@@ -76,7 +76,7 @@ class Pool:
             self.close()
         self._advance()
 
-    def enter(self, ticket: Ticket) -> None:
+    def enter(self, ticket: PoolTicket) -> None:
         """Takes a request; it is granted a member now or later. Raises: ClosedError."""
         with self._lock:
             if self._is_closed:
@@ -86,7 +86,7 @@ class Pool:
             self.has_entered.open()
         self._advance()
 
-    def leave(self, ticket: Ticket, error: BaseException | None) -> bool:
+    def leave(self, ticket: PoolTicket, error: BaseException | None) -> bool:
         """Frees the member of a request that it has run; True where another member gets the request now, False where it has ended."""
         member = ticket.member
         assert member is not None, "a request leaves the member that it was granted"
@@ -120,7 +120,7 @@ class Pool:
         for ticket in dropped:
             ticket.drop(RequestCancelledError(f"{self._title}: the network was closed before the request began"))
 
-    def _end(self, ticket: Ticket, member: Member, *, succeeded: bool, again: bool) -> bool:
+    def _end(self, ticket: PoolTicket, member: Member, *, succeeded: bool, again: bool) -> bool:
         """Frees the member and closes what has ended with that; returns whether the request waits again."""
         with self._lock:
             again = again and not self._is_closed
@@ -145,7 +145,7 @@ class Pool:
             closing.loaded.close()
         return again
 
-    def _find_broken(self, ticket: Ticket) -> list[Member]:
+    def _find_broken(self, ticket: PoolTicket) -> list[Member]:
         """Returns the members that have failed at what another one has just done, and at the request before."""
         for member in ticket.failed:
             member.strikes += 1
@@ -173,7 +173,7 @@ class Pool:
         finally:
             self._here.is_granting = False
 
-    def _grant_next(self) -> Ticket | None:
+    def _grant_next(self) -> PoolTicket | None:
         with self._lock:
             for place, ticket in enumerate(self._waiting):
                 member = self._find_member(ticket, place)
@@ -195,7 +195,7 @@ class Pool:
                     return None
         return None
 
-    def _find_member(self, ticket: Ticket, place: int) -> Member | None:
+    def _find_member(self, ticket: PoolTicket, place: int) -> Member | None:
         """Returns the member for a waiting request; None where it has to wait."""
         able = [member for member in self._members if member not in ticket.failed]
         home = ticket.home
@@ -213,7 +213,7 @@ class Pool:
         return member
 
 
-class _Here(threading.local):
+class _GrantingFlag(threading.local):
     """A flag of each thread: true while it grants requests."""
 
     is_granting = False

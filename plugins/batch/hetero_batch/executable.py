@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hetero_batch.axes import BatchAxes
-from hetero_batch.gathering import Gatherer, Ticket
+from hetero_batch.gathering import BatchTicket, Gatherer
 from hetero_core.composing.runs import start_child
 from hetero_core.contract import Done, Executable, RunContext
 from hetero_core.errors import InferenceError, RequestCancelledError
@@ -85,7 +85,7 @@ class BatchExecutable(Executable):
     def start(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
         """Puts a request among those that are gathered."""
         rows, key = (1, None) if context.tensors else _describe(inputs, self.axes.inputs)
-        self.gatherer.add(Ticket(inputs, context, done, rows=max(rows, 1), key=key), alone=key is None)
+        self.gatherer.add(BatchTicket(inputs, context, done, rows=max(rows, 1), key=key), alone=key is None)
 
     def metrics(self) -> Mapping[str, Any]:
         """The child's devices, and how large batches are and were."""
@@ -140,7 +140,7 @@ class _Runner:
         fixed = [size for size in sizes if isinstance(size, int)]
         self._fixed = fixed[0] if fixed else None
 
-    def begin(self, batch: Sequence[Ticket], done: Done) -> None:
+    def begin(self, batch: Sequence[BatchTicket], done: Done) -> None:
         """Starts a run of these requests; those that were cancelled run with the others, and nobody looks at what they get."""
         child = self._child
         if all(ticket.context.token.is_set for ticket in batch):
@@ -177,7 +177,7 @@ class _Runner:
 
         start_child(child, self._join(batch, rows), context, end)
 
-    def _join(self, batch: Sequence[Ticket], rows: int) -> tuple[Any, ...]:
+    def _join(self, batch: Sequence[BatchTicket], rows: int) -> tuple[Any, ...]:
         """Returns the inputs of the batch; where the device has a fixed size, the last image is repeated up to it."""
         joined = []
         for place, axis in enumerate(self._axes.inputs):
@@ -192,7 +192,7 @@ class _Runner:
             joined.append(values[0] if len(values) == 1 else np.ascontiguousarray(np.concatenate(values, axis=axis)))
         return tuple(joined)
 
-    def _split(self, value: Any, axis: int | None, batch: Sequence[Ticket], name: str) -> list[Any]:
+    def _split(self, value: Any, axis: int | None, batch: Sequence[BatchTicket], name: str) -> list[Any]:
         """Returns the part of an output for each request: arrays of its own, as the device's may be written again."""
         if axis is None or batch[0].key is None:
             return [np.array(value) if isinstance(value, np.ndarray) else value for _ in batch]

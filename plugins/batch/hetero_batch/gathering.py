@@ -21,7 +21,7 @@ _IDLE_SECONDS = 1.0
 """Seconds that the watching thread stays without anything to watch; starting one takes some 50 us."""
 
 
-class Ticket:
+class BatchTicket:
     """A request that waits, or that a batch is run for. `key` is the same for requests that fit into one batch."""
 
     def __init__(self, inputs: tuple[Any, ...], context: RunContext, done: Done, *, rows: int, key: Hashable) -> None:
@@ -36,7 +36,7 @@ class _Group:
     """Requests that fit together, since when the first of them waits."""
 
     def __init__(self, expires: float) -> None:
-        self.tickets: list[Ticket] = []
+        self.tickets: list[BatchTicket] = []
         self.expires = expires
         self.is_due = False
 
@@ -45,7 +45,7 @@ class _Group:
         return sum(ticket.rows for ticket in self.tickets)
 
 
-Begin = Callable[[Sequence[Ticket], Done], None]
+Begin = Callable[[Sequence[BatchTicket], Done], None]
 """Starts a run of these requests together and returns; `done` is called with the outputs by position, of each a list by request."""
 
 
@@ -61,11 +61,11 @@ class Gatherer:
         self._title = title
         self._changed = threading.Condition()
         self._groups: dict[Hashable, _Group] = {}
-        self._single: deque[Ticket] = deque()
+        self._single: deque[BatchTicket] = deque()
         self._running = 0
         self._requests: weakref.WeakSet[object] = weakref.WeakSet()
         self._is_watched = self._is_closed = False
-        self._here = _Here()
+        self._here = _BeginningFlag()
         self.batches: dict[int, int] = {}
 
     def know(self, request: object) -> None:
@@ -73,7 +73,7 @@ class Gatherer:
         with self._changed:
             self._requests.add(request)
 
-    def add(self, ticket: Ticket, *, alone: bool = False) -> None:
+    def add(self, ticket: BatchTicket, *, alone: bool = False) -> None:
         """Takes a request; with `alone` it is run by itself. Raises: ClosedError."""
         with self._changed:
             if self._is_closed:
@@ -84,7 +84,7 @@ class Gatherer:
                 self._gather(ticket)
         self._advance()
 
-    def _gather(self, ticket: Ticket) -> None:
+    def _gather(self, ticket: BatchTicket) -> None:
         group = self._groups.get(ticket.key)
         if group is None:
             group = self._groups[ticket.key] = _Group(monotonic() + self._seconds)
@@ -112,7 +112,7 @@ class Gatherer:
         finally:
             self._here.is_beginning = False
 
-    def _start(self, batch: list[Ticket]) -> None:
+    def _start(self, batch: list[BatchTicket]) -> None:
         def end(outputs: Any, error: BaseException | None) -> None:
             self._end(batch, outputs, error)
 
@@ -121,7 +121,7 @@ class Gatherer:
         except BaseException as error:  # noqa: BLE001  # whoever holds the requests is told
             end(None, error)
 
-    def _take_batch(self) -> list[Ticket] | None:
+    def _take_batch(self) -> list[BatchTicket] | None:
         with self._changed:
             if self._running >= self.slots:
                 return None
@@ -134,7 +134,7 @@ class Gatherer:
             self.batches[rows] = self.batches.get(rows, 0) + 1
             return batch
 
-    def _take_group(self) -> list[Ticket] | None:
+    def _take_group(self) -> list[BatchTicket] | None:
         """Returns the requests of the next batch, at most `size` images unless one request has more."""
         waiting = sum(len(group.tickets) for group in self._groups.values())
         nobody_else = self._running == 0 and waiting >= len(self._requests)
@@ -175,7 +175,7 @@ class Gatherer:
         self._advance()
         return True
 
-    def _end(self, batch: list[Ticket], outputs: Any, error: BaseException | None) -> None:
+    def _end(self, batch: list[BatchTicket], outputs: Any, error: BaseException | None) -> None:
         again = error is not None and len(batch) > 1 and isinstance(error, Exception)
         with self._changed:
             self._running -= 1
@@ -197,7 +197,7 @@ def _watch_time(gatherer: weakref.ref[Gatherer]) -> None:
         del owner
 
 
-class _Here(threading.local):
+class _BeginningFlag(threading.local):
     """A flag of each thread: true while it begins batches."""
 
     is_beginning = False

@@ -27,17 +27,17 @@ _GONE, _LIVE, _LOST = range(3)
 """The state of a planned array in a run: unused, in use, or in the pool instead."""
 
 
-class Places(Protocol):
+class ArrayAllocator(Protocol):
     """A source of memory for the arrays that a run makes."""
 
-    def take(self, nbytes: int) -> Ticket:
-        """Returns where the next array lies; its memory is in use as long as the ticket is referenced."""
+    def take(self, nbytes: int) -> Allocation:
+        """Returns where the next array lies; its memory is in use as long as the allocation is referenced."""
 
     def allow_in_place(self, target: int, read: int) -> None:
         """Says that the array that was made at an address is computed element by element from the one at another."""
 
 
-class Ticket:
+class Allocation:
     """The memory of one array, for as long as somebody keeps it. `offset` is its place in the arena, None for the library's pool."""
 
     __slots__ = ("_generation", "_owner", "index", "offset")
@@ -96,10 +96,10 @@ class Tracer:
         self._at_address: dict[int, int] = {}
         self._sources: dict[int, list[int]] = {}
 
-    def take(self, nbytes: int) -> Ticket:
-        """Returns a ticket for the pool."""
+    def take(self, nbytes: int) -> Allocation:
+        """Returns an allocation from the pool."""
         self._sizes.append(nbytes)
-        return Ticket(self, len(self._sizes) - 1, None)
+        return Allocation(self, len(self._sizes) - 1, None)
 
     def note_address(self, index: int, address: int) -> None:
         """Remembers which array is where; the pool may use an address again."""
@@ -188,7 +188,7 @@ class Arena:
         self._next = 0
         self._states = bytearray(len(self._states))
 
-    def take(self, nbytes: int) -> Ticket:
+    def take(self, nbytes: int) -> Allocation:
         """Returns the planned place; the pool where a run does not do what it did when it was watched."""
         index, plan = self._next, self.plan
         self._next += 1
@@ -198,9 +198,9 @@ class Arena:
             # Whoever comes next on these bytes asks this array alone: for the rest of the run they are left to what is there.
             if is_planned:
                 self._states[index] = _LOST
-            return Ticket(self, -1, None)
+            return Allocation(self, -1, None)
         self._states[index] = _LIVE
-        return Ticket(self, index, plan.offsets[index], self._generation)
+        return Allocation(self, index, plan.offsets[index], self._generation)
 
     def _is_free(self, index: int) -> bool:
         source = self.plan.replaces[index]

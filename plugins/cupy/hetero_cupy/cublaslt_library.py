@@ -39,7 +39,7 @@ class HeuristicResult(ctypes.Structure):
 
 
 @record(frozen=True, slots=True)
-class Layout:
+class MatrixLayout:
     """A matrix stored by columns, `lead` elements from one to the next; `alignment` of its address in bytes, 256 at most."""
 
     rows: int
@@ -58,9 +58,9 @@ class ProductForm:
     turns_b: bool
     epilogue: int
     bias: int
-    a: Layout
-    b: Layout
-    d: Layout
+    a: MatrixLayout
+    b: MatrixLayout
+    d: MatrixLayout
 
 
 @record(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class CublasLt:
         a, b, d = (self._describe_matrix(kind, layout) for layout in (form.a, form.b, form.d))
         return description, (a, b, d)
 
-    def _describe_matrix(self, kind: int, layout: Layout) -> ctypes.c_void_p:
+    def _describe_matrix(self, kind: int, layout: MatrixLayout) -> ctypes.c_void_p:
         description = ctypes.c_void_p()
         sizes = ctypes.c_uint64(layout.rows), ctypes.c_uint64(layout.columns), ctypes.c_int64(layout.lead)
         self._call("cublasLtMatrixLayoutCreate", ctypes.byref(description), kind, *sizes)

@@ -16,7 +16,7 @@ from hetero_cupy.cublaslt_library import (
     EPILOGUE_DEFAULT,
     EPILOGUE_GELU,
     EPILOGUE_RELU,
-    Layout,
+    MatrixLayout,
     ProductForm,
 )
 from hetero_cupy.cupy_gemm import find_leading
@@ -55,7 +55,7 @@ class LtProducts:
             0 if bias is None else int(bias.data.ptr),
             _describe(right, right_lead, columns, depth),
             _describe(left, lead, depth, rows),
-            Layout(columns, rows, columns, _align(int(y.data.ptr))),
+            MatrixLayout(columns, rows, columns, _align(int(y.data.ptr))),
         )
         if form not in self._plans:
             self._plans[form] = self._library.plan(form)
@@ -81,10 +81,10 @@ class LtProducts:
         return (x.shape[1], False), self._cupy.ascontiguousarray(x)
 
 
-def _describe(x: Any, lead: tuple[int, bool], rows: int, columns: int) -> Layout:
+def _describe(x: Any, lead: tuple[int, bool], rows: int, columns: int) -> MatrixLayout:
     """Returns the layout of a matrix as the library sees it; op() turns one that NumPy stores by columns."""
     sizes = (columns, rows) if lead[1] else (rows, columns)
-    return Layout(*sizes, lead[0], _align(int(x.data.ptr)))
+    return MatrixLayout(*sizes, lead[0], _align(int(x.data.ptr)))
 
 
 def _align(address: int) -> int:

@@ -8,26 +8,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hetero_cupy.arena import Places
+from hetero_cupy.arena import ArrayAllocator
 
 
-def make_allocator(cupy: Any, places: Places, block: Any, *, index: int, allocate: Callable[[int], Any]) -> Callable[[int], Any]:
+def make_allocator(
+    cupy: Any, places: ArrayAllocator, block: Any, *, index: int, allocate: Callable[[int], Any]
+) -> Callable[[int], Any]:
     """Returns an allocator for `cupy.cuda.using_allocator`. `allocate` is the pool's, for what has no place; `index` the card's number.
 
-    The memory of an array keeps its ticket, and what it is a piece of.
+    The memory of an array keeps its allocation, and what it is a piece of.
     """
     begin = 0 if block is None else int(block.data.ptr)
 
     def give(nbytes: int) -> Any:
         if not nbytes:
             return allocate(nbytes)
-        ticket = places.take(nbytes)
-        if ticket.offset is not None:
-            memory = cupy.cuda.UnownedMemory(begin + ticket.offset, nbytes, (block, ticket), index)
+        allocation = places.take(nbytes)
+        if allocation.offset is not None:
+            memory = cupy.cuda.UnownedMemory(begin + allocation.offset, nbytes, (block, allocation), index)
         else:
             pointer = allocate(nbytes)
-            ticket.stand_at(int(pointer.ptr))
-            memory = cupy.cuda.UnownedMemory(int(pointer.ptr), nbytes, (pointer, ticket), index)
+            allocation.stand_at(int(pointer.ptr))
+            memory = cupy.cuda.UnownedMemory(int(pointer.ptr), nbytes, (pointer, allocation), index)
         return cupy.cuda.MemoryPointer(memory, 0)
 
     return give

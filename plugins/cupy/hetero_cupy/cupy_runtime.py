@@ -15,7 +15,7 @@ import numpy as np
 
 from hetero_core.blobs.private_cache import open_private_folder
 from hetero_core.errors import DeviceUnavailableError
-from hetero_cupy.arena import Places
+from hetero_cupy.arena import ArrayAllocator
 from hetero_cupy.cublaslt_library import load_cublaslt
 from hetero_cupy.cublaslt_products import LtProducts
 from hetero_cupy.cudnn_convolution import open_cudnn
@@ -162,7 +162,7 @@ class CupyCard:
         return int(array.data.ptr)
 
     @contextmanager
-    def place_arrays(self, places: Places, block: Any) -> Iterator[None]:
+    def place_arrays(self, places: ArrayAllocator, block: Any) -> Iterator[None]:
         """Makes the places this thread's allocator; what has no place comes from CuPy's pool."""
         pool = self.xp.get_default_memory_pool()
         give = make_allocator(self.xp, places, block, index=self._index, allocate=pool.malloc)

@@ -34,7 +34,7 @@ from hetero_cupy.recording import Recordings
 from hetero_cupy.refusals import DTYPES
 from hetero_cupy.request_memory import PlanBook, RequestMemory, Signature, sign_inputs
 from hetero_cupy.runtime import Card, Products
-from hetero_cupy.traffic import Traffic
+from hetero_cupy.traffic import CopyCounts
 from hetero_cupy.uploads import Uploads
 
 GIVES_UP = "free memory on the card, use smaller inputs, or give a part of the network to another device, as in HETERO:GPU,CPU"
@@ -100,8 +100,8 @@ class GpuExecutable(Executable):
         """
         self.recipe = recipe
         self.card = card
-        self.traffic = Traffic()
-        self.weights = Traffic()
+        self.traffic = CopyCounts()
+        self.weights = CopyCounts()
         self._where = where
         self._records = records
         self._book = PlanBook(card, self.traffic, known_plans) if plans or records else None

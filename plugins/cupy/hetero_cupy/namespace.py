@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hetero_cupy.runtime import Card
-from hetero_cupy.traffic import Traffic
+from hetero_cupy.traffic import CopyCounts
 
 # CuPy 14.2 writes at repeated indices by atomic instructions. There is none for products, and none for the other element types.
 ATOMIC_REDUCTIONS = frozenset({"none", "add", "max", "min"})
@@ -21,7 +21,7 @@ ATOMIC_DTYPES = frozenset({"float16", "float32", "float64", "int32", "uint32", "
 class CardNamespace:
     """The namespace of a card, with the copies that kernels ask for counted in `traffic`."""
 
-    def __init__(self, card: Card, traffic: Traffic) -> None:
+    def __init__(self, card: Card, traffic: CopyCounts) -> None:
         self._card = card
         self._traffic = traffic
         self.random = HostRandom(self)

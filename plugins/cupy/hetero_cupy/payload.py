@@ -79,7 +79,7 @@ def unpack_prepared(sections: Mapping[str, Any], recipe: Mapping[str, Any], wher
 
 
 @record(frozen=True, slots=True)
-class _Row:
+class _ConstantEntry:
     """A constant: a name of it, "" for one in a body, its section, element type, shape and layout."""
 
     name: str
@@ -94,7 +94,7 @@ class _Index:
     """The card that the constants were prepared for, and the constants by their place in the model."""
 
     recipe: Mapping[str, Any]
-    rows: Mapping[str, _Row]
+    rows: Mapping[str, _ConstantEntry]
 
 
 def _read_index(section: Any, where: str) -> _Index:
@@ -106,12 +106,12 @@ def _read_index(section: Any, where: str) -> _Index:
         raise _describe_damage(where, f"its section '{WEIGHTS}' cannot be read: {type(error).__name__}: {error}") from error
 
 
-def _read_row(row: Mapping[str, Any]) -> _Row:
+def _read_row(row: Mapping[str, Any]) -> _ConstantEntry:
     name, section, dtype, layout = (str(row[field]) for field in ("name", "section", "dtype", "layout"))
-    return _Row(name, section, dtype, tuple(map(int, row["shape"])), layout)
+    return _ConstantEntry(name, section, dtype, tuple(map(int, row["shape"])), layout)
 
 
-def _check_row(row: _Row, sections: Mapping[str, Any], where: str) -> None:
+def _check_row(row: _ConstantEntry, sections: Mapping[str, Any], where: str) -> None:
     if row.layout != _LAYOUT or row.dtype not in DTYPES or row.dtype == "string" or min(row.shape, default=0) < 0:
         raise _describe_damage(
             where,
@@ -135,7 +135,7 @@ def _show(recipe: Mapping[str, Any]) -> str:
 class SectionWeights:
     """Constants that stand in a section each, by their place in the model."""
 
-    def __init__(self, rows: Mapping[str, _Row], sections: Mapping[str, Any]) -> None:
+    def __init__(self, rows: Mapping[str, _ConstantEntry], sections: Mapping[str, Any]) -> None:
         self._rows = rows
         self._sections = sections
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from hetero_cupy.arena import Arena, ArenaPlan, Tracer
 from hetero_cupy.runtime import Card
-from hetero_cupy.traffic import Traffic
+from hetero_cupy.traffic import CopyCounts
 
 Work = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 Signature = tuple[tuple[tuple[int, ...], str], ...]
@@ -35,7 +35,7 @@ def read_plans(rows: list[Any]) -> dict[Signature, ArenaPlan]:
 class PlanBook:
     """The plans of a network by signature, None for a run that cannot be planned. Two threads may find the same; either is right."""
 
-    def __init__(self, card: Card, traffic: Traffic, known: Mapping[Signature, ArenaPlan]) -> None:
+    def __init__(self, card: Card, traffic: CopyCounts, known: Mapping[Signature, ArenaPlan]) -> None:
         self._card = card
         self._traffic = traffic
         self._plans: dict[Signature, ArenaPlan | None] = {**known}

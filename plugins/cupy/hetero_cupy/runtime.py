@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from hetero_core.records import record
-from hetero_cupy.arena import Places
+from hetero_cupy.arena import ArrayAllocator
 
 Array = Any
 """An array in a card's memory."""
@@ -90,7 +90,7 @@ class Card(Protocol):
     def address_of(self, array: Array) -> int:
         """Returns where the first element of an array is, in bytes."""
 
-    def place_arrays(self, places: Places, block: Array | None) -> AbstractContextManager[None]:
+    def place_arrays(self, places: ArrayAllocator, block: Array | None) -> AbstractContextManager[None]:
         """Asks `places` for the memory of every array that this thread makes meanwhile; `block` is what offsets count from."""
 
     def allow_in_place(self, target: Array, read: Array) -> None:

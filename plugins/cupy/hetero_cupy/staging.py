@@ -52,7 +52,7 @@ class _Piece:
     free: Any = None
 
 
-class Lane:
+class CopyLane:
     """One way between host and card. Safe for threads; copies of one lane follow each other."""
 
     def __init__(self, engine: CopyEngine, *, piece_bytes: int = PIECE_BYTES) -> None:
@@ -114,8 +114,8 @@ class Copies:
 
     def __init__(self, engine: CopyEngine, *, piece_bytes: int = PIECE_BYTES) -> None:
         self._engine = engine
-        self._in = Lane(engine, piece_bytes=piece_bytes)
-        self._out = Lane(engine, piece_bytes=piece_bytes)
+        self._in = CopyLane(engine, piece_bytes=piece_bytes)
+        self._out = CopyLane(engine, piece_bytes=piece_bytes)
         self._written: Any = None
 
     def write(self, array: np.ndarray[Any, Any], target: int, *, current: Any) -> None:

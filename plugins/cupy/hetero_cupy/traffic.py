@@ -13,7 +13,7 @@ def count_bytes(value: Any) -> int:
 
 
 @dataclass
-class Traffic:
+class CopyCounts:
     """Numbers and bytes of the copies that runs made inside a network; those at its border are the core's to count."""
 
     reads: int = 0

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hetero_cupy import cublaslt_library
-from hetero_cupy.cublaslt_library import CublasLt, HeuristicResult, Layout, ProductForm, load_cublaslt
+from hetero_cupy.cublaslt_library import CublasLt, HeuristicResult, MatrixLayout, ProductForm, load_cublaslt
 from hetero_cupy.cublaslt_products import LtProducts
 from hetero_cupy.device import GpuDevice
 from hetero_cupy.passes import transform_network
@@ -231,7 +231,9 @@ def test_library_keeps_what_it_is_told() -> None:
     """The library itself, which makes descriptors without a card."""
     lt = load_cublaslt(12)
     assert lt is not None
-    form = ProductForm("bfloat16", 68, True, False, 36, 0x7000, Layout(3, 4, 5, 16), Layout(4, 6, 4, 256), Layout(3, 6, 3, 8))
+    form = ProductForm(
+        "bfloat16", 68, True, False, 36, 0x7000, MatrixLayout(3, 4, 5, 16), MatrixLayout(4, 6, 4, 256), MatrixLayout(3, 6, 3, 8)
+    )
     description, layouts = lt.describe(form)
 
     def read(get: str, target: Any, attribute: int, kind: Any) -> int:
@@ -260,7 +262,9 @@ def test_library_keeps_what_it_is_told() -> None:
 
 def test_call_that_fails_names_itself() -> None:
     library = CublasLt(SimpleNamespace(cublasLtCreate=lambda handle: 1))
-    form = ProductForm("float32", 68, False, False, 1, 0, Layout(1, 1, 1, 4), Layout(1, 1, 1, 4), Layout(1, 1, 1, 4))
+    form = ProductForm(
+        "float32", 68, False, False, 1, 0, MatrixLayout(1, 1, 1, 4), MatrixLayout(1, 1, 1, 4), MatrixLayout(1, 1, 1, 4)
+    )
     with pytest.raises(RuntimeError, match="cublasLtCreate of cuBLASLt returned status 1"):
         library.plan(form)
 

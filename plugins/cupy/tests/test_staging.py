@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_cupy.staging import Copies, Lane
+from hetero_cupy.staging import Copies, CopyLane
 
 PIECE = 64
 
@@ -157,7 +157,7 @@ def test_large_array_fills_one_piece_while_the_other_is_under_way() -> None:
             super().synchronize(event)
 
     engine = CountingEngine()
-    lane = Lane(engine, piece_bytes=PIECE)
+    lane = CopyLane(engine, piece_bytes=PIECE)
     x, card = np.arange(10 * PIECE, dtype=np.uint8), np.zeros(10 * PIECE, np.uint8)
     event = lane.write(x, card.ctypes.data, after=engine.record(engine.create_stream()))
     # The first two pieces were free; each later one waits for the one two before it, never for the last.

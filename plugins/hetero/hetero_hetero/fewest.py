@@ -47,7 +47,7 @@ def find_waves(producers: Adjacency, consumers: Adjacency, devices: Sequence[int
     heights = _measure_heights(consumers, devices)
     beginnings = [_begin(producers, devices)]
     while True:
-        extended: dict[tuple[tuple[int, ...], ...], _Beginning] = {}
+        extended: dict[tuple[tuple[int, ...], ...], _Waves] = {}
         for beginning in beginnings:
             for longer in _extend(beginning, consumers, devices):
                 if not longer.left:
@@ -96,7 +96,7 @@ class _Wave:
 
 
 @dataclass
-class _Beginning:
+class _Waves:
     """Waves so far. `missing` counts the producers that did not run, `ready` holds per device the nodes that could run next."""
 
     missing: array[int]
@@ -122,29 +122,29 @@ class _Beginning:
         return waves[::-1]
 
 
-def _begin(producers: Adjacency, devices: Sequence[int]) -> _Beginning:
+def _begin(producers: Adjacency, devices: Sequence[int]) -> _Waves:
     """Returns the beginning without any wave."""
     missing = array("q", map(len, producers))
     ready: list[list[int]] = [[] for _ in range(max(devices) + 1)]
     for node, count in enumerate(missing):
         if not count:
             ready[devices[node]].append(node)
-    return _Beginning(missing, ready, len(devices), None)
+    return _Waves(missing, ready, len(devices), None)
 
 
-def _extend(beginning: _Beginning, consumers: Adjacency, devices: Sequence[int]) -> Iterator[_Beginning]:
+def _extend(beginning: _Waves, consumers: Adjacency, devices: Sequence[int]) -> Iterator[_Waves]:
     """Yields the beginning with one more wave, once for each device that has ready nodes. The last one takes over its arrays."""
     choices = [device for device, nodes in enumerate(beginning.ready) if nodes]
     for device in choices:
         if device == choices[-1]:
             longer = beginning
         else:
-            longer = _Beginning(beginning.missing[:], [list(nodes) for nodes in beginning.ready], beginning.left, beginning.last)
+            longer = _Waves(beginning.missing[:], [list(nodes) for nodes in beginning.ready], beginning.left, beginning.last)
         _run_wave(longer, device, consumers, devices)
         yield longer
 
 
-def _run_wave(beginning: _Beginning, device: int, consumers: Adjacency, devices: Sequence[int]) -> None:
+def _run_wave(beginning: _Waves, device: int, consumers: Adjacency, devices: Sequence[int]) -> None:
     """Runs on the device all that can run there now."""
     missing, ready = beginning.missing, beginning.ready
     wave = ready[device]

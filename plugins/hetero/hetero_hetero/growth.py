@@ -16,7 +16,7 @@ MOST_LANDMARKS = 1024
 """How many outside nodes serve as proofs of far conflicts; one bit each per node and direction."""
 
 
-class Growth:
+class SubgraphGrowth:
     """The tables for growing on one device: the free nodes, their neighbours, and marks that every growth reuses.
 
     A test looks for a conflict twice. First among the landmarks, outside nodes spread over the order: does a member reach one that
@@ -41,7 +41,7 @@ class Growth:
         self.stamp += 3
         stamp, seen, is_free, neighbours = self.stamp, self.seen, self.is_free, self.neighbours
         reaches, reached_by = self.reaches, self.reached_by
-        search = _Search(self, root)
+        search = _Reach(self, root)
         seen[root] = stamp
         members = [root]
         members_reach, members_reached_by = reaches[root], reached_by[root]
@@ -66,7 +66,7 @@ class Growth:
         return members
 
 
-class _Search:
+class _Reach:
     """The nodes that members reach, and that reach members, as far as the tests so far had to look.
 
     A mark is the growth's stamp plus 1 where all nodes on the way may be taken, plus 2 where one of them may not.
@@ -74,7 +74,7 @@ class _Search:
 
     __slots__ = ("backward", "first", "forward", "last", "slot", "stamp")
 
-    def __init__(self, growth: Growth, root: int) -> None:
+    def __init__(self, growth: SubgraphGrowth, root: int) -> None:
         graph = growth.graph
         self.stamp = growth.stamp
         self.slot = graph.slot
@@ -107,7 +107,7 @@ class _Frontier:
 
     __slots__ = ("adjacent", "clean", "far", "is_free", "limit", "marks", "near", "node_at", "sign", "slot", "standin")
 
-    def __init__(self, growth: Growth, adjacent: Sequence[Sequence[int]], marks: list[int], sign: int) -> None:
+    def __init__(self, growth: SubgraphGrowth, adjacent: Sequence[Sequence[int]], marks: list[int], sign: int) -> None:
         graph = growth.graph
         self.adjacent, self.marks, self.sign = adjacent, marks, sign
         self.slot, self.node_at, self.standin, self.is_free = graph.slot, graph.node_at, graph.standin, growth.is_free

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from hetero_hetero.contraction import ContractedGraph
 from hetero_hetero.digraph import Digraph, label_components
-from hetero_hetero.growth import Growth
+from hetero_hetero.growth import SubgraphGrowth
 from hetero_hetero.literal import select_literally
 
 LITERAL_UP_TO = 64
@@ -51,7 +51,7 @@ def select_without_rollback(graph: Digraph, parts: Sequence[Sequence[int]]) -> l
         for nodes in nodes_of_part:
             for node in nodes:
                 is_free[node] = 1
-        growth = Growth(contracted, is_free)
+        growth = SubgraphGrowth(contracted, is_free)
         for nodes in nodes_of_part:
             if nodes:
                 subgraphs += _Candidates(growth, nodes).take_all()
@@ -66,7 +66,7 @@ class _Candidates:
     what was taken; that a path through the taken one joins two of its members is noticed when it is about to be taken itself.
     """
 
-    def __init__(self, growth: Growth, nodes: list[int]) -> None:
+    def __init__(self, growth: SubgraphGrowth, nodes: list[int]) -> None:
         self.growth = growth
         self.undecided = list(nodes)
         # n rounds of n candidates of n members are more than there can be.

@@ -90,7 +90,7 @@ def trace_selection(
     Raises: what select_subgraphs raises for its graph.
     """
     graph = build_digraph(predecessors, device_of_node, priorities)
-    units = _Units(graph)
+    units = _ContractedGraph(graph)
     rounds = []
     for device, name in enumerate(graph.priorities):
         free = [position for position, rank in enumerate(graph.device_of_position) if rank == device]
@@ -109,7 +109,7 @@ def trace_selection(
     )
 
 
-class _Units:
+class _ContractedGraph:
     """The graph with taken subgraphs as single nodes: neighbours, and what each node reaches, as bits of positions."""
 
     def __init__(self, graph: Digraph) -> None:
@@ -155,7 +155,7 @@ def _close_along(order: Sequence[int], sources: Mapping[int, Sequence[int]]) -> 
     return bits
 
 
-def _walk_all_roots(units: _Units, free: Sequence[int]) -> list[Walk]:
+def _walk_all_roots(units: _ContractedGraph, free: Sequence[int]) -> list[Walk]:
     """Returns a walk from the first node that is in no candidate yet, and so on until there is none."""
     walks: list[Walk] = []
     roots = list(free)
@@ -166,7 +166,7 @@ def _walk_all_roots(units: _Units, free: Sequence[int]) -> list[Walk]:
     return walks
 
 
-def _walk(units: _Units, free: frozenset[int], root: int) -> list[WalkStep]:
+def _walk(units: _ContractedGraph, free: frozenset[int], root: int) -> list[WalkStep]:
     """Returns the steps of one growth."""
     subgraph, rejected = [root], list[int]()
     steps = [_judge(units, "root", root, subgraph, rejected)]
@@ -181,7 +181,7 @@ def _walk(units: _Units, free: frozenset[int], root: int) -> list[WalkStep]:
     return steps
 
 
-def _find_adjacent(units: _Units, subgraph: Sequence[int], rejected: Sequence[int]) -> int | None:
+def _find_adjacent(units: _ContractedGraph, subgraph: Sequence[int], rejected: Sequence[int]) -> int | None:
     """Returns the next node to try: next to the newest member that has one, a consumer before a producer, the first by position."""
     for member in reversed(subgraph):
         for node in (*units.consumers[member], *units.producers[member]):
@@ -190,7 +190,7 @@ def _find_adjacent(units: _Units, subgraph: Sequence[int], rejected: Sequence[in
     return None
 
 
-def _judge(units: _Units, kind: Kind, node: int, subgraph: Sequence[int], rejected: Sequence[int]) -> WalkStep:
+def _judge(units: _ContractedGraph, kind: Kind, node: int, subgraph: Sequence[int], rejected: Sequence[int]) -> WalkStep:
     """Returns the step with the state of the condition after it."""
     between = units.find_between(subgraph)
     broken_by = tuple(other for other in sorted(rejected) if between >> other & 1)

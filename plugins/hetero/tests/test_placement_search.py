@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hetero_hetero.placement.makespan import CostTable, Estimator, Transfer, schedule_parts
+from hetero_hetero.placement.makespan import CostTable, Estimator, TransferCost, schedule_parts
 from hetero_hetero.placement.search import propose_placements
 
 GRAPHS = 200
@@ -29,7 +29,7 @@ def draw_costs(seed: int) -> CostTable:
         readers = {int(reader) for reader in generator.integers(index + 1, count, size=int(generator.integers(1, 3)))}
         flows.append((index, tuple(sorted(readers)), int(generator.integers(1, 100))))
     transfers = {
-        (one, other): Transfer(float(generator.uniform(0, 1)), float(generator.uniform(0, 0.03)))
+        (one, other): TransferCost(float(generator.uniform(0, 1)), float(generator.uniform(0, 0.03)))
         for one in devices
         for other in devices
         if one != other and generator.random() < 0.7
@@ -69,11 +69,11 @@ def test_two_lanes_run_at_the_same_time_and_one_lane_takes_turns() -> None:
 def test_chain_goes_where_each_segment_is_fast_unless_moving_costs_more() -> None:
     seconds = tuple({"A": 1.0, "B": 5.0} if index < 10 else {"A": 5.0, "B": 1.0} for index in range(20))
     flows = tuple((index, (index + 1,), 100) for index in range(19))
-    cheap = CostTable(("A", "B"), seconds, flows, {("A", "B"): Transfer(1.0, 0.0), ("B", "A"): Transfer(1.0, 0.0)})
+    cheap = CostTable(("A", "B"), seconds, flows, {("A", "B"): TransferCost(1.0, 0.0), ("B", "A"): TransferCost(1.0, 0.0)})
     best = propose_placements(cheap, count=1)[0]
     assert best.placement == ("A",) * 10 + ("B",) * 10
     assert best.seconds == 10 + 1 + 10
-    dear = CostTable(("A", "B"), seconds, flows, {("A", "B"): Transfer(0.0, 1.0), ("B", "A"): Transfer(0.0, 1.0)})
+    dear = CostTable(("A", "B"), seconds, flows, {("A", "B"): TransferCost(0.0, 1.0), ("B", "A"): TransferCost(0.0, 1.0)})
     assert propose_placements(dear, count=1)[0].seconds == pytest.approx(60)
 
 

@@ -44,7 +44,7 @@ _SET_BEFORE: dict[int, Any] = {}
 
 
 @dataclass(slots=True)
-class Lane:
+class EngineRequest:
     """One of the engine's requests, with views of its own memory for small arrays: index of the input or output, and its view.
 
     `places` says of each larger array, by index and whether it is an output, where the one lay that the engine was told of last.
@@ -57,7 +57,9 @@ class Lane:
     places: dict[tuple[int, bool], Place | None]
 
     @classmethod
-    def open(cls, module: Any, request: Any, inputs: Sequence[tuple[int, int]], outputs: Sequence[tuple[int, int]]) -> Lane:
+    def open(
+        cls, module: Any, request: Any, inputs: Sequence[tuple[int, int]], outputs: Sequence[tuple[int, int]]
+    ) -> EngineRequest:
         """Returns a lane for a new request; `inputs` and `outputs` are pairs of an index of the network and a port."""
         return cls(
             request,
@@ -95,7 +97,7 @@ class OpenvinoExecutable(Executable):
         self._is_closed = False
         self._module = engine.module
         self.ports = ports
-        self._lanes: deque[Lane] = deque()
+        self._lanes: deque[EngineRequest] = deque()
         self._dtypes = [numpy_dtype(str(spec.dtype)) for spec in self.outputs]
         # Where all outputs are inputs nothing was compiled.
         read = () if compiled is None else zip(ports.inputs, self.inputs, strict=True)
@@ -216,18 +218,18 @@ class OpenvinoExecutable(Executable):
                 self._measured = compile_measured()
             return self._measured
 
-    def _open_lane(self) -> Lane:
+    def _open_lane(self) -> EngineRequest:
         compiled = self.compiled
         if compiled is None:
             raise ClosedError("the network was closed on OPENVINO while a run of it began; load it again")
-        return Lane.open(self._module, compiled.create_infer_request(), self._small_inputs, self._small_outputs)
+        return EngineRequest.open(self._module, compiled.create_infer_request(), self._small_inputs, self._small_outputs)
 
-    def _keep_lane(self, lane: Lane) -> None:
+    def _keep_lane(self, lane: EngineRequest) -> None:
         self._lanes.append(lane)
         if self._is_closed:
             self._lanes.clear()
 
-    def _is_new_place(self, lane: Lane, key: tuple[int, bool], array: np.ndarray[Any, Any], spec: ValueSpec) -> bool:
+    def _is_new_place(self, lane: EngineRequest, key: tuple[int, bool], array: np.ndarray[Any, Any], spec: ValueSpec) -> bool:
         """Says whether the engine has to be told where an array lies, and keeps that for the next run."""
         place = None if spec.dtype in PACKED or spec.dtype in CARRIERS else find_place(array)
         if place is not None and lane.places.get(key) == place:

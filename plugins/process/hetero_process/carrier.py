@@ -18,11 +18,11 @@ from hetero_core.remote.host import restore_times
 from hetero_core.remote.succession import Succession
 from hetero_core.remote.values import dump_value, load_value
 from hetero_process.channel import CALL, FAILURE, RUN, RUN_HEAD, Message, open_block, take_block
-from hetero_process.link import Link
+from hetero_process.link import ProcessLink
 from hetero_process.segments import Reader, Writer
 
 
-class ProcessCarrier(Succession[Link]):
+class ProcessCarrier(Succession[ProcessLink]):
     """Carries operations to a child."""
 
     memory = HOST
@@ -39,9 +39,9 @@ class ProcessCarrier(Succession[Link]):
         """Names the environment where it is another one."""
         return f"in a process of '{self._python}'" if self._python else "in another process"
 
-    def start(self) -> Link:
+    def start(self) -> ProcessLink:
         """Starts a child."""
-        return Link(self._device, self._python, self._limit)
+        return ProcessLink(self._device, self._python, self._limit)
 
     def call(
         self, operation: str, *arguments: Any, bulk: Sequence[Any] = (), token: CancelToken | None = None
@@ -81,7 +81,7 @@ class ProcessCarrier(Succession[Link]):
         self.call("open_session", session, number, token=token)
         return ProcessSession(self, session, link)
 
-    def _tell_forgotten(self, link: Link) -> None:
+    def _tell_forgotten(self, link: ProcessLink) -> None:
         sessions = self.take_forgotten(link)
         if not sessions:
             return
@@ -92,7 +92,7 @@ class ProcessCarrier(Succession[Link]):
 class ProcessSession:
     """A request whose inputs this side writes into a block, and whose outputs the child does."""
 
-    def __init__(self, carrier: ProcessCarrier, number: int, link: Link) -> None:
+    def __init__(self, carrier: ProcessCarrier, number: int, link: ProcessLink) -> None:
         self._carrier = carrier
         self._number = number
         # A run is of one child; where that is gone, the error says so, and the next run has another session.

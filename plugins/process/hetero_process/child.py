@@ -37,7 +37,7 @@ class _Session:
         )
 
 
-class _Lane:
+class _ServedLane:
     """A channel and the thread that reads it: one request after the other, with the token by which each can be cancelled."""
 
     def __init__(self, channel: Channel) -> None:
@@ -67,7 +67,7 @@ class Child:
         self._control = control
         self._host = host
         self._sessions: dict[int, _Session] = {}
-        self._lanes: dict[int, _Lane] = {}
+        self._lanes: dict[int, _ServedLane] = {}
 
     def serve(self) -> None:
         """Opens lanes and cancels requests; ends the process when the parent has closed its end."""
@@ -79,10 +79,10 @@ class Child:
             if kind == CANCEL:
                 self._lanes[number].cancel(request)
                 continue
-            lane = self._lanes[number] = _Lane(Channel(*ends))
+            lane = self._lanes[number] = _ServedLane(Channel(*ends))
             threading.Thread(target=self._serve_lane, args=(lane,), daemon=True, name="hetero-process").start()
 
-    def _serve_lane(self, lane: _Lane) -> None:
+    def _serve_lane(self, lane: _ServedLane) -> None:
         try:
             # An OSError: nobody waits for the answer any more.
             with suppress(OSError):
@@ -91,7 +91,7 @@ class Child:
         finally:
             lane.channel.close()
 
-    def _handle(self, lane: _Lane, message: Message) -> None:
+    def _handle(self, lane: _ServedLane, message: Message) -> None:
         try:
             if message.kind == RUN:
                 lane.begin(message.number)
@@ -122,7 +122,7 @@ class Child:
             for block in blocks:
                 block.close()
 
-    def _run(self, lane: _Lane, message: Message) -> None:
+    def _run(self, lane: _ServedLane, message: Message) -> None:
         number, measures = int.from_bytes(message.text[:4], "little"), bool(message.text[4])
         session = self._sessions[number]
         inputs = session.reader.read(message.text[5:], message.files)

@@ -42,7 +42,7 @@ class _Lane:
         self.requests = 0
 
 
-class Link:
+class ProcessLink:
     """One child process. Safe for threads."""
 
     def __init__(self, device: str, python: str, memory: int) -> None:
@@ -210,7 +210,7 @@ class Link:
             lane.channel.close()
 
 
-_links: WeakSet[Link] = WeakSet()
+_links: WeakSet[ProcessLink] = WeakSet()
 
 
 def _drop_links() -> None:

@@ -38,7 +38,7 @@ def join_attention(
     return [joined.get(index, call) for index, call in enumerate(calls) if index not in removed]
 
 
-class _Chain:
+class _AttentionChain:
     """The calls of one attention behind its last product: their positions, the slots of q, k and v, and the scale."""
 
     def __init__(self, softmax: int, product: int, value: int) -> None:
@@ -49,7 +49,7 @@ class _Chain:
 
 def _find_chain(
     call: Call, calls: Sequence[Call], values: Sequence[Any], maker: Mapping[int, int], shapes: Mapping[int, tuple[int, ...]]
-) -> _Chain | None:
+) -> _AttentionChain | None:
     if call.function is not torch.matmul:
         return None
     softmax = maker.get(call.sources[0])
@@ -62,7 +62,7 @@ def _find_chain(
     parts = [shapes.get(slot, ()) for slot in (*calls[product].sources, call.sources[1])]
     if any(len(shape) != _RANK or shape[:2] != parts[0][:2] for shape in parts):
         return None
-    chain = _Chain(softmax, product, call.sources[1])
+    chain = _AttentionChain(softmax, product, call.sources[1])
     query = _pass_factors(calls[product].sources[0], chain, calls, values, maker)
     key = _pass_factors(calls[product].sources[1], chain, calls, values, maker)
     turn = maker.get(key)
@@ -74,7 +74,7 @@ def _find_chain(
     return chain
 
 
-def _pass_factors(slot: int, chain: _Chain, calls: Sequence[Call], values: Sequence[Any], maker: Mapping[int, int]) -> int:
+def _pass_factors(slot: int, chain: _AttentionChain, calls: Sequence[Call], values: Sequence[Any], maker: Mapping[int, int]) -> int:
     """Returns the slot before products with numbers, which go into the scale."""
     while (place := maker.get(slot)) is not None and calls[place].function is torch.mul:
         sources = calls[place].sources

@@ -22,7 +22,7 @@ from hetero_core.transforms.rewrite import run_passes
 from hetero_torch.arrays import DTYPES, to_array, to_tensor
 from hetero_torch.executable import TorchExecutable
 from hetero_torch.folding import fold_numbers
-from hetero_torch.installation import CPU, Places
+from hetero_torch.installation import CPU, TorchProcessors
 from hetero_torch.table import find_torch_refusals
 
 PASSES_OF_QUERY = (eliminate_dropout, eliminate_copies)
@@ -42,7 +42,7 @@ PASSES = (
 class TorchDevice(DeviceHooks):
     """One object per Core and registered name; the places of PyTorch are its ids."""
 
-    def __init__(self, name: str, places: Places, *, shares_memory: bool = True) -> None:
+    def __init__(self, name: str, places: TorchProcessors, *, shares_memory: bool = True) -> None:
         """With `shares_memory=False` the processor has a memory of its own, too, as accelerators do: for tests without one."""
         self._name = name
         self._places = places

@@ -15,7 +15,7 @@ from hetero_core.kernels.execution import Program
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_torch.arrays import to_array, to_tensor
-from hetero_torch.plan import Plan, can_plan, find_constants, fold_program, make_plan, own_results
+from hetero_torch.plan import CallPlan, can_plan, find_constants, fold_program, make_plan, own_results
 from hetero_torch.program import compile_torch, find_host_inputs, wait_for_steps
 
 _MOST_PLANS = 16
@@ -52,7 +52,7 @@ class TorchExecutable(Executable):
         self._constants = find_constants(self._program)
         self._is_planned = can_plan(self._program)
         self._folded: Program | None = None
-        self._plans: dict[Signature, Plan] = {}
+        self._plans: dict[Signature, CallPlan] = {}
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs by position. Raises: DeviceMemoryError where the place has no room."""

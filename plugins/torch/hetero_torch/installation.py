@@ -16,7 +16,7 @@ _CURE = "pip install 'hetero-torch[torch]', or the build of PyTorch for your acc
 CPU = "CPU"
 
 
-class Places:
+class TorchProcessors:
     """The places where PyTorch computes, by the id of the device: "CPU", "CUDA.0", "MPS", "XPU"."""
 
     def __init__(self, torch: Any) -> None:
@@ -52,7 +52,7 @@ class Places:
             )
 
 
-def open_torch() -> Places:
+def open_torch() -> TorchProcessors:
     """Returns the places of the installed PyTorch after its processor ran the probe.
 
     Raises: DeviceUnavailableError that says what is missing, broken or too old, and the cure.
@@ -65,7 +65,7 @@ def open_torch() -> Places:
     if fault is not None:
         raise DeviceUnavailableError(f"PyTorch {torch.__version__} cannot compute on the processor: {fault}; {_CURE}")
     _warn_once(torch)
-    return Places(torch)
+    return TorchProcessors(torch)
 
 
 def _find_fault(torch: Any, place: Any) -> str | None:

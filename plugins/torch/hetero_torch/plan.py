@@ -27,7 +27,7 @@ _BY_ELEMENTS = frozenset({"NonZero"})
 
 
 @record(frozen=True, slots=True)
-class Plan:
+class CallPlan:
     """The calls of a run. `values` is what a run begins with.
 
     `constant_outputs` are the positions of outputs that lie where constants do; they are copied, so that they are their reader's own.
@@ -102,7 +102,9 @@ def fold_program(program: Program) -> Program:
     return replace(program, steps=tuple(steps), values=tuple(values))
 
 
-def make_plan(program: Program, inputs: tuple[Any, ...], is_cancelled: Callable[[], bool]) -> tuple[Plan | None, tuple[Any, ...]]:
+def make_plan(
+    program: Program, inputs: tuple[Any, ...], is_cancelled: Callable[[], bool]
+) -> tuple[CallPlan | None, tuple[Any, ...]]:
     """Returns the plan for inputs of these shapes, and the outputs of its first run.
 
     There is none where the shape of an output follows from elements: whether it lies where a constant does may change.
@@ -132,7 +134,7 @@ def make_plan(program: Program, inputs: tuple[Any, ...], is_cancelled: Callable[
     start = tuple(value if slot in read else None for slot, value in enumerate(fixed_values))
     results = tuple(values[slot] for slot in program.output_slots)
     memory = find_memory(start)
-    plan = Plan(
+    plan = CallPlan(
         tuple((call.function, call.sources, call.targets or (ABSENT,), call.releases, call.node) for call in calls),
         start,
         program.input_slots,

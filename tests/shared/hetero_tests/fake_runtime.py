@@ -15,7 +15,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from hetero_cupy.arena import Places, Ticket
+from hetero_cupy.arena import Allocation, ArrayAllocator
 from hetero_cupy.runtime import CardFacts, Convolutions, Launch
 
 from hetero_tests.fake_array import FakeArray, FakeNamespace, Home, HostAccessError
@@ -90,14 +90,14 @@ class FakeCard:
         with self._lock:
             if id(root) in self._roots or not array.nbytes:
                 return array
-        places: tuple[Places, Any] | None = getattr(self._own, "places", None)
-        ticket = None if places is None else places[0].take(array.nbytes)
-        if places is not None and ticket is not None and ticket.offset is not None:
-            memory = memoryview(places[1])[ticket.offset : ticket.offset + array.nbytes]
+        places: tuple[ArrayAllocator, Any] | None = getattr(self._own, "places", None)
+        allocation = None if places is None else places[0].take(array.nbytes)
+        if places is not None and allocation is not None and allocation.offset is not None:
+            memory = memoryview(places[1])[allocation.offset : allocation.offset + array.nbytes]
             placed = np.ndarray(array.shape, array.dtype, buffer=memory)
             if not is_empty:
                 placed[...] = array
-            self._keep(memory, 0, ticket)
+            self._keep(memory, 0, allocation)
             return placed
         if root is not array:
             array = np.array(array)
@@ -106,18 +106,18 @@ class FakeCard:
                 raise FakeOutOfMemoryError(array.nbytes)
             self.used_bytes += array.nbytes
             self.allocations += 1
-        if ticket is not None:
-            ticket.stand_at(array.ctypes.data)
-        self._keep(array, array.nbytes, ticket)
+        if allocation is not None:
+            allocation.stand_at(array.ctypes.data)
+        self._keep(array, array.nbytes, allocation)
         return array
 
-    def _keep(self, root: Any, nbytes: int, ticket: Ticket | None) -> None:
-        """Knows a piece of memory, and its ticket, until nobody uses it."""
+    def _keep(self, root: Any, nbytes: int, allocation: Allocation | None) -> None:
+        """Knows a piece of memory, and its allocation, until nobody uses it."""
         with self._lock:
             self._roots.add(id(root))
-        weakref.finalize(root, self._free, id(root), nbytes, ticket)
+        weakref.finalize(root, self._free, id(root), nbytes, allocation)
 
-    def _free(self, root: int, nbytes: int, ticket: Ticket | None) -> None:
+    def _free(self, root: int, nbytes: int, allocation: Allocation | None) -> None:
         with self._lock:
             self._roots.discard(root)
             self.used_bytes -= nbytes
@@ -128,7 +128,7 @@ class FakeCard:
         return address
 
     @contextmanager
-    def place_arrays(self, places: Places, block: FakeArray | None) -> Iterator[None]:
+    def place_arrays(self, places: ArrayAllocator, block: FakeArray | None) -> Iterator[None]:
         """Asks for a place of every array that is made, and puts it there."""
         before = getattr(self._own, "places", None)
         self._own.places = places, None if block is None else self._home.unwrap(block)

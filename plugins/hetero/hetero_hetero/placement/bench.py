@@ -17,7 +17,7 @@ from hetero_core.devices.config import CACHE_KEYS, LIMIT_KEYS
 from hetero_core.devices.names import parse_device_name
 from hetero_core.errors import HeteroError
 from hetero_core.network.graph import Network
-from hetero_hetero.placement.child import Child, write_task
+from hetero_hetero.placement.child import StopwatchProcess, write_task
 from hetero_hetero.placement.stopwatch import Answer, Stopwatch
 
 _OWN_DOMAINS = frozenset(("", "ai.onnx.ml", "com.microsoft"))
@@ -26,13 +26,13 @@ _QUIET_SECONDS = 0.02
 _LEFT_OUT = frozenset(("DEVICE_ID", "PERF_COUNT", *CACHE_KEYS, *LIMIT_KEYS))
 
 
-class Bench:
+class StopwatchPool:
     """Answers commands of the stopwatch by key: one key, one process. A context manager."""
 
     def __init__(self, core: Core, network: Network, inputs: Mapping[str, Any], devices: Mapping[str, Mapping[str, Any]]) -> None:
         """`devices` are those that take part, with their configuration in this Core."""
         self._devices = devices
-        self._children: dict[str, Child] = {}
+        self._children: dict[str, StopwatchProcess] = {}
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._watch: Stopwatch | None = None
         if can_measure_apart(core, network, devices):
@@ -47,7 +47,7 @@ class Bench:
             return
         fresh = [key for key in dict.fromkeys(keys) if key not in self._children]
         for key in fresh:
-            self._children[key] = Child(Path(self._folder.name))
+            self._children[key] = StopwatchProcess(Path(self._folder.name))
         for key in fresh:
             # A process that fails says so to the first command, too.
             self._children[key].ask({"do": "configure", "configs": self._devices}, timeout)
@@ -60,7 +60,7 @@ class Bench:
         sleep(_QUIET_SECONDS)
         return self._children[key].ask(command, timeout)
 
-    def __enter__(self) -> Bench:
+    def __enter__(self) -> StopwatchPool:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -27,7 +27,7 @@ _SECTIONS = ("model", "weights")
 _TYPES = "types.json"
 
 
-class Child:
+class StopwatchProcess:
     """A process with a stopwatch. `ask` has a time limit, after which the process is ended and every later answer is an error."""
 
     def __init__(self, folder: Path) -> None:

@@ -10,7 +10,7 @@ from hetero_core.core import Core
 from hetero_core.network.types import HOST
 from hetero_core.records import record
 from hetero_hetero.affinity import SplitTask
-from hetero_hetero.placement.makespan import UNUSABLE, CostTable, Estimator, Transfer
+from hetero_hetero.placement.makespan import UNUSABLE, CostTable, Estimator, TransferCost
 from hetero_hetero.placement.segments import Segment
 from hetero_hetero.shares import find_lane
 
@@ -34,18 +34,18 @@ class Measurements:
     seconds: dict[int, dict[str, float]] = field(default_factory=dict)
     failures: dict[int, dict[str, str]] = field(default_factory=dict)
     wholes: dict[str, float] = field(default_factory=dict)
-    memories: dict[str, tuple[str, Transfer, Transfer]] = field(default_factory=dict)
+    memories: dict[str, tuple[str, TransferCost, TransferCost]] = field(default_factory=dict)
 
-    def list_transfers(self, devices: Sequence[str]) -> dict[tuple[str, str], Transfer]:
+    def list_transfers(self, devices: Sequence[str]) -> dict[tuple[str, str], TransferCost]:
         """Returns the cost of a value between each two devices that share no memory."""
-        free = HOST, Transfer(0.0, 0.0), Transfer(0.0, 0.0)
+        free = HOST, TransferCost(0.0, 0.0), TransferCost(0.0, 0.0)
         transfers = {}
         for source in devices:
             for target in devices:
                 first, _, back = self.memories.get(source, free)
                 second, there, _ = self.memories.get(target, free)
                 if first != second:
-                    transfers[source, target] = Transfer(
+                    transfers[source, target] = TransferCost(
                         back.seconds + there.seconds, back.seconds_per_byte + there.seconds_per_byte
                     )
         return transfers

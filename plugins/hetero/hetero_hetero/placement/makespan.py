@@ -17,7 +17,7 @@ UNUSABLE = float("inf")
 
 
 @record(frozen=True, slots=True)
-class Transfer:
+class TransferCost:
     """The cost of moving a value between the memories of two devices: seconds for each value, and for each byte."""
 
     seconds: float
@@ -37,7 +37,7 @@ class CostTable:
     devices: tuple[str, ...]
     seconds: tuple[Mapping[str, float], ...]
     flows: tuple[tuple[int, tuple[int, ...], int], ...]
-    transfers: Mapping[tuple[str, str], Transfer] = field(default_factory=dict)
+    transfers: Mapping[tuple[str, str], TransferCost] = field(default_factory=dict)
     overhead: float = 0.0
     lanes: Mapping[str, str] = field(default_factory=dict)
     is_pipeline: bool = False

@@ -16,9 +16,9 @@ from hetero_core.network.types import HOST, TensorType
 from hetero_core.plan import PlacedSegment, Placement, PlacementCandidate
 from hetero_hetero.affinity import SplitTask
 from hetero_hetero.parts import without_pins
-from hetero_hetero.placement.bench import Bench, list_settings
+from hetero_hetero.placement.bench import StopwatchPool, list_settings
 from hetero_hetero.placement.costs import Measurements, build_costs
-from hetero_hetero.placement.makespan import UNUSABLE, Transfer
+from hetero_hetero.placement.makespan import UNUSABLE, TransferCost
 from hetero_hetero.placement.racing import CLOSE, LONGEST_TURN, Candidate, decide, find_best
 from hetero_hetero.placement.search import propose_placements
 from hetero_hetero.placement.segments import cut_segments, sign_segment
@@ -49,7 +49,7 @@ def place_by_measurement(task: SplitTask, inputs: Mapping[str, Any], budget: flo
     search = _Search(task, budget, streams)
     search.shapes = {name: array.shape for name, array in inputs.items()}
     settings = {device: list_settings(task.core, device) for device in task.configs}
-    with Bench(task.core, without_pins(task.network), inputs, settings) as bench:
+    with StopwatchPool(task.core, without_pins(task.network), inputs, settings) as bench:
         search.bench = bench
         is_complete = True
         try:
@@ -67,7 +67,7 @@ def pins_of_segments(task: SplitTask, segments: Sequence[Sequence[str]], devices
 
 
 class _Search:
-    bench: Bench
+    bench: StopwatchPool
 
     def __init__(self, task: SplitTask, budget: float, streams: int) -> None:
         self.began = perf_counter()
@@ -192,7 +192,7 @@ class _Search:
                 device, {"do": "time_transfers", "device": device, "config": config, "node": node}, self._limit()
             )
             if "error" not in moves:
-                self.found.memories[device] = moves["memory"], Transfer(*moves["there"]), Transfer(*moves["back"])
+                self.found.memories[device] = moves["memory"], TransferCost(*moves["there"]), TransferCost(*moves["back"])
 
     def _configure(self, device: str) -> dict[str, Any]:
         threads = min(self.task.own_config[THREADS_KEY], self.task.core.get_config(device, THREADS_KEY))

@@ -54,7 +54,7 @@ def propose_placements(costs: CostTable, *, count: int) -> tuple[Proposal, ...]:
 
 
 @record(frozen=True, slots=True)
-class _Beginning:
+class _Prefix:
     """Devices of the first segments, when each of these ends, and when each lane is free."""
 
     placement: Placement
@@ -76,9 +76,9 @@ def _walk(estimator: Estimator, choices: Sequence[Sequence[str]]) -> list[Placem
     for maker, readers, size in costs.flows:
         for reader in readers:
             nbytes.setdefault((maker, reader), []).append(size)
-    beam = [_Beginning((), (), ())]
+    beam = [_Prefix((), (), ())]
     for index, devices in enumerate(choices):
-        groups: dict[Placement, list[_Beginning]] = {}
+        groups: dict[Placement, list[_Prefix]] = {}
         frontier = [segment for segment in range(index + 1) if last_reader[segment] > index or segment == index]
         for beginning in beam:
             for device in devices:
@@ -91,12 +91,12 @@ def _walk(estimator: Estimator, choices: Sequence[Sequence[str]]) -> list[Placem
 
 def _append(
     costs: CostTable,
-    beginning: _Beginning,
+    beginning: _Prefix,
     index: int,
     device: str,
     before: Sequence[int],
     nbytes: dict[tuple[int, int], list[int]],
-) -> _Beginning:
+) -> _Prefix:
     """Returns a beginning with one segment more, started as soon as its lane is free and what it reads is there."""
     placement, lane = beginning.placement, costs.lanes.get(device, device)
     start = dict(beginning.free).get(lane, 0.0)
@@ -110,7 +110,7 @@ def _append(
             arrival += sum(move.seconds + move.seconds_per_byte * size for size in nbytes[maker, index])
         start = max(start, arrival)
     free = tuple(sorted({**dict(beginning.free), lane: start + duration}.items()))
-    return _Beginning((*placement, device), (*beginning.ends, start + duration), free)
+    return _Prefix((*placement, device), (*beginning.ends, start + duration), free)
 
 
 def _better(estimator: Estimator, choices: Sequence[Sequence[str]], placement: Placement) -> Placement:
