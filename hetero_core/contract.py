@@ -162,6 +162,15 @@ class CancelToken:
         self.__dict__["_waits"].pop(key, None)
 
 
+class OwnOutputs(tuple[Array, ...]):
+    """Outputs of a run of which the device answers that each is writable, in memory that no input, no other output and no constant shares.
+
+    The core does not compare their memory then, which takes 70 us for a decoder of twelve caches.
+    """
+
+    __slots__ = ()
+
+
 class RunContext:
     """The request's side of one run: working memory, output arrays, profile, limits and cancellation. An executable serves all requests;
     a context belongs to one request and is never used by two threads at once.

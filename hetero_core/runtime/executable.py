@@ -31,12 +31,13 @@ from hetero_core.network.types import HOST
 from hetero_core.profile import Profile
 from hetero_core.runtime.binding import Binding, RunFunction
 from hetero_core.runtime.declared_shapes import watch_shapes
-from hetero_core.runtime.door import describe_plain, fits_shape, order_inputs, own_outputs, take_plain
+from hetero_core.runtime.door import fits_shape, order_inputs, own_outputs
 from hetero_core.runtime.executed import describe_executed
 from hetero_core.runtime.forks import FORK_ADVICE, FORKS, keep_in_child
 from hetero_core.runtime.late_runs import LateRuns
 from hetero_core.runtime.load_limits import read_deadline, read_memory_limit
 from hetero_core.runtime.loaded_border import add_border, check_payload, drop_specs, find_resident, keep_states
+from hetero_core.runtime.plain_inputs import open_plain_door
 from hetero_core.runtime.positions import is_by_name, name_inputs
 from hetero_core.runtime.reconfiguration import MEASURING_KEY, change_config, find_key
 from hetero_core.runtime.replaced import CheckedOutputs, ReplacedConstants
@@ -87,7 +88,7 @@ class ExecutableNetwork:
         keep_in_child(self)
         is_bare = binding.run == executable.run
         self._is_host = all(spec.memory == HOST for spec in (*self.all_inputs, *self.all_outputs))
-        self._plain = describe_plain(self.inputs)
+        self._take_plain = open_plain_door(self.inputs, border)
         self.resident = frozenset() if self._is_host else find_resident(border, self.all_inputs, self.all_outputs)
         # What each output must be: element type and shape, None where the device's own memory is no array of NumPy's.
         self._promised = tuple(
@@ -151,7 +152,7 @@ class ExecutableNetwork:
 
     def order_inputs(self, inputs: Any) -> tuple[Any, ...]:
         """Returns the caller's values in the order of the inputs. Raises: InputNameError, InputShapeError, InputTypeError."""
-        plain = None if self._plain is None else take_plain(inputs, self._plain)
+        plain = None if self._take_plain is None else self._take_plain(inputs)
         if plain is None and self._replacements is not None:
             plain = self._replacements.order(inputs, len(self.inputs))
         if plain is None and not is_by_name(inputs):

@@ -11,8 +11,6 @@ import pytest
 
 from hetero_core import Core, ExecutableNetwork, Network
 from hetero_core.errors import InputShapeError, InputTypeError
-from hetero_core.network.types import SequenceType, TensorType, ValueSpec
-from hetero_core.runtime.door import describe_plain, take_plain
 
 Load = Callable[..., ExecutableNetwork]
 
@@ -198,43 +196,3 @@ def test_tensor_that_cannot_be_read_says_why(load: Load) -> None:
 
     with pytest.raises(InputTypeError, match=r"input 'x' of network 'g': this Recording gives no array: call detach\(\) first"):
         load("float[1]").infer({"x": Recording()})
-
-
-@pytest.mark.parametrize(
-    ("given", "is_plain"),
-    [
-        ({"x": np.zeros((2, 2), np.float32)}, True),
-        ({"x": np.zeros((2, 2), np.float64)}, False),
-        ({"x": np.zeros((2, 2), ">f4")}, False),
-        ({"x": np.zeros((2, 2), np.float32).T}, False),
-        ({"x": np.zeros((3, 2), np.float32).T[:, :2]}, False),
-        ({"x": np.zeros((2, 3), np.float32)}, False),
-        ({"x": np.zeros(4, np.float32)}, False),
-        ({"x": [[0.0, 0.0], [0.0, 0.0]]}, False),
-        ({"x": np.zeros((2, 2), np.float32).view(np.matrix)}, False),
-        ({"y": np.zeros((2, 2), np.float32)}, False),
-        ({"x": np.zeros((2, 2), np.float32), "y": 1}, False),
-        ({}, False),
-        ([np.zeros((2, 2), np.float32)], False),
-    ],
-)
-def test_only_what_is_exactly_wanted_passes_without_a_closer_look(given: Any, is_plain: bool) -> None:
-    wanted = describe_plain([ValueSpec("x", TensorType("float32", (2, 2)))])
-    assert wanted is not None
-    taken = take_plain(given, wanted)
-    assert (taken is not None and taken[0] is given["x"]) == is_plain
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        ValueSpec("x", TensorType("float32", ("N", 2))),
-        ValueSpec("x", TensorType("float32")),
-        ValueSpec("x", TensorType("string", (2,))),
-        ValueSpec("x", TensorType(None, (2,))),
-        ValueSpec("x", SequenceType(TensorType("float32", (2,)))),
-        ValueSpec("x", TensorType("float32", (2,)), memory="cuda:0"),
-    ],
-)
-def test_inputs_that_need_a_closer_look_are_never_plain(spec: ValueSpec) -> None:
-    assert describe_plain([spec]) is None

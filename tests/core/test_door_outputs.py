@@ -11,6 +11,7 @@ import onnx.parser
 import pytest
 
 from hetero_core import Core
+from hetero_core.contract import OwnOutputs
 from hetero_core.runtime.door import own_outputs
 
 Array = np.ndarray[Any, Any]
@@ -68,6 +69,12 @@ def test_outputs_share_no_memory_and_may_be_written(case: str) -> None:
 def test_outputs_that_are_apart_are_not_copied(case: str) -> None:
     made = APART[case](X.copy(), X + 1)
     assert all(one is other for one, other in zip(own_outputs(made, (X.copy(),)), made, strict=True))
+
+
+def test_outputs_that_the_device_answers_for_are_not_compared() -> None:
+    x = X.copy()
+    outputs = OwnOutputs((x, x))
+    assert own_outputs(outputs, (x,)) is outputs
 
 
 @pytest.mark.parametrize("wrap", [dict, MappingProxyType])

@@ -11,6 +11,7 @@ import pytest
 from hetero_tests.planted import device_with, list_failed
 
 from hetero_core import Executable, Network, RunContext
+from hetero_core.contract import OwnOutputs
 from hetero_core.kernels.program import compile_program
 from hetero_core.kernels.registry import find_refusals
 from hetero_core.network.graph import Node
@@ -180,6 +181,13 @@ class BySample(PlainExecutable):
         return tuple(value.copy() for value in self._results[key])
 
 
+class FalselyOwn(PlainExecutable):
+    """Answers for outputs that are inputs."""
+
+    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        return OwnOutputs(super().run(inputs, context))
+
+
 IN_PLACE = "values.array_that_changes_in_place_is_read_again"
 FAULTS: dict[str, tuple[Any, str, str]] = {
     "BatchNormalization's epsilon ignored": (
@@ -212,6 +220,8 @@ FAULTS: dict[str, tuple[Any, str, str]] = {
         device_with(FirstSize), "dynamic_shapes.sizes_may_change_between_runs", "size 8, request"),
     "inputs mutated": (
         device_with(Spoiling), "tensors.inputs_are_never_written", "network 'chain', run 1: the device wrote to input 'x'"),
+    "inputs said to be the caller's own": (
+        device_with(FalselyOwn), "load.input_may_be_an_output", "is an input's memory"),
     "inputs mutated, in any check": (
         device_with(Spoiling), "load.every_form_of_a_model_loads", "the device wrote to input 'x'"),
     "inputs mutated, in a case": (device_with(Spoiling), "operators.test_abs", "the device wrote to input 'x'"),

@@ -13,6 +13,7 @@ from hetero_cpu.open.check import fix_plan
 from hetero_cpu.open.evaluation import Evaluator
 from hetero_cpu.open.making import make_open_plan
 from hetero_cpu.open.plan import OpenPlan
+from hetero_cpu.open.size_class import ClassForm, write_guards
 from hetero_cpu.open.sizes import Scope, is_open, largest, least, terms_of
 from hetero_cpu.open.terms import NotOpenError, evaluate
 from hetero_cpu.passes import transform_network
@@ -72,18 +73,23 @@ def test_what_symbols_give_holds_wherever_the_guards_do(seed: int) -> None:
     example = [int(number) for number in np.random.default_rng(seed).integers(2, 40, 3)]
     symbols = [scope.open_size(name, size) for name, size in zip("abc", example, strict=True)]
     found = _compute(np.random.default_rng(1000 + seed), symbols)
-    evaluator = Evaluator(scope, [0, 1, 2], [terms_of(number) for number in found if not isinstance(number, bool)])
+    least, equal, unequal = ([dict(key) for key in kind] for kind in (scope.at_least_zero, scope.equal_zero, scope.not_zero))
+    guards = [*least, *equal, *unequal]
+    evaluator = Evaluator(scope, [0, 1, 2], [*(terms_of(number) for number in found if not isinstance(number, bool)), *guards])
+    form = ClassForm((), (), evaluator.derivation, evaluator.tabulate(guards), len(least), len(least) + len(equal))
+    holds = write_guards(form)
     table = evaluator.tabulate([terms_of(number) for number in found])
     rng, covered = np.random.default_rng(2000 + seed), 0
     for sizes in [example, *(rng.integers(2, 60, 3).tolist() for _ in range(200))]:
         values = scope.evaluate_atoms(dict(enumerate(sizes)))
+        products = evaluator.derive(sizes)
+        assert products is not None
+        assert holds(*products.tolist()) == _holds(scope, values)
         if not _holds(scope, values):
             continue
         covered += 1
         expected = _compute(np.random.default_rng(1000 + seed), list(sizes))
         assert [evaluate(terms_of(number), values) for number in found] == [int(number) for number in expected]
-        products = evaluator.derive(sizes)
-        assert products is not None
         assert table.evaluate(products).tolist() == [int(number) for number in expected]
     assert covered
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_core.contract import RunContext
+from hetero_core.contract import OwnOutputs, RunContext
 from hetero_cpu.arena import ALIGNMENT
 from hetero_cpu.calls import BoundStep, CurrentRun, bind_action, join_steps, list_calls, note_node
 from hetero_cpu.instance import allocate_arena, bind_foreign, make_silence, own_value
@@ -183,6 +183,8 @@ class OpenInstance:
 
     def _take_out(self, own_outputs: dict[str, Array], presets: Sequence[Array | None] | None) -> tuple[Any, ...]:
         outputs: list[Any] = []
+        # The caller's own arrays may lie anywhere, and so may what was passed on by name.
+        are_own = presets is None and not self._current.passed
         for index, value in enumerate(self._plan.plan.outputs):
             preset = None if presets is None else presets[index]
             place = own_outputs.get(value) if value in self._plan.plan.outside.outputs else self._arrays.get(value)
@@ -193,4 +195,4 @@ class OpenInstance:
                 outputs.append(preset)
             else:
                 outputs.append(place if value in self._plan.plan.outside.outputs else place.copy())
-        return tuple(outputs)
+        return OwnOutputs(outputs) if are_own else tuple(outputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ class SizeClass:
 
     def __init__(self, form: ClassForm) -> None:
         self.form = form
-        self._derive = write_derivation(form.derivation)
+        self._derive, self._holds = write_derivation(form.derivation), write_guards(form)
         self._limits = tuple((symbol.low, symbol.high) for symbol in form.symbols)
         places = (f"shapes[{symbol.input}][{symbol.axis}]" for symbol in form.symbols)
         self._read_sizes = write_function(("shapes",), write_tuple(places))
@@ -87,12 +88,20 @@ class SizeClass:
         if self._write_shapes(*sizes) != signature:
             return None
         products = self._derive(sizes)
-        if products is None:
-            return None
-        form = self.form
-        values = form.guards.evaluate(products)
-        holds = (values[: form.least] >= 0).all() and not values[form.least : form.equal].any() and values[form.equal :].all()
-        return products if holds else None
+        return products if products is not None and self._holds(*products.tolist()) else None
+
+
+def write_guards(form: ClassForm) -> Callable[..., bool]:
+    """Returns a function of the products that says whether all guards hold: a third of the time of one product and three comparisons."""
+    sums = [str(int(constant)) for constant in form.guards.constants]
+    for row, column, factor in zip(*form.guards.entries, strict=True):
+        sums[row] += f" + {int(factor)}*p{int(column)}"
+    comparisons = [">= 0" if row < form.least else "== 0" if row < form.equal else "!= 0" for row in range(len(sums))]
+    claims = [f"{own} {comparison}" for own, comparison in zip(sums, comparisons, strict=True)]
+    holds: Callable[..., bool] = write_function(
+        [f"p{column}" for column in range(len(form.derivation.products))], " and ".join(claims) or "True"
+    )
+    return holds
 
 
 def _write_size(size: int | tuple[int]) -> str:
