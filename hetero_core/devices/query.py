@@ -37,8 +37,9 @@ def query_by_transform(
             if origin in network.index_of_node:
                 came_from = "" if origin == node.name else f" (it becomes part of {node.label})"
                 reasons.setdefault(origin, reason + came_from)
+    label = str(device)
     return QueryResult(
-        supported=freeze_mapping((node.name, str(device)) for node in network.nodes if node.name not in reasons),
+        supported=freeze_mapping((node.name, label) for node in network.nodes if node.name not in reasons),
         refused=freeze_mapping((node.name, reasons[node.name]) for node in network.nodes if node.name in reasons),
     )
 

@@ -244,6 +244,9 @@ def find_refusal(
     )
 
 
+_ID_OF_NONE = id(None)
+
+
 def find_refusals(
     graph: Graph,
     *,
@@ -262,9 +265,20 @@ def find_refusals(
 
     refusals: dict[str, str] = {}
     accepted: set[tuple[object, ...]] = set()
+    accepted_ids: set[tuple[object, ...]] = set()
     numbers = TypeNumbers()
     own_types = graph.types
     for node in graph.nodes:
+        # Most values share their types, which the graph holds: most nodes are known by these objects, before any is compared.
+        ids = (
+            node.op_type,
+            node.since_version,
+            node.domain,
+            len(node.writes),
+            *[id(own_types.get(value)) for value in node.inputs],
+        )
+        if ids in accepted_ids and not node.attributes and node.writes is node.outputs:
+            continue
         input_types = [(own_types.get(value) or type_of_value(value)) if value else None for value in node.inputs]
         kind: tuple[object, ...] | None = None
         if table is TOOLKIT and not node.attributes and not node.domain:
@@ -272,6 +286,8 @@ def find_refusals(
             listed = [numbers.find(each) if value else "" for value, each in zip(node.inputs, input_types, strict=True)]
             kind = (node.op_type, node.since_version, *listed, len(node.outputs), "" in node.outputs and node.outputs)
             if kind in accepted:
+                if node.writes is node.outputs and _ID_OF_NONE not in ids:
+                    accepted_ids.add(ids)
                 continue
             kind = None if None in listed else kind
         reason = find_refusal(node, input_types, extensions=extensions, dtypes=dtypes, type_of=type_of_value, table=table)

@@ -6,6 +6,8 @@ does not know are left to the devices. Operators without a schema are their auth
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hetero_core.errors import InvalidNetworkError
 from hetero_core.network.attributes import KIND_NAMES, LISTS, kind_of_value
 from hetero_core.network.graph import Node
@@ -20,12 +22,8 @@ def check_arity(node: Node) -> None:
     if not node.since_version:
         return
     demands = find_schema(node.op_type, node.since_version, node.domain)
-    for what, values, (least, most) in (("inputs", node.inputs, demands.inputs), ("outputs", node.outputs, demands.outputs)):
-        if not least <= len(values) <= most:
-            raise InvalidNetworkError(
-                f"node {node.label} has {len(values)} {what}; its operator has {_word_range(least, most)}. "
-                "Correct the node, or export the model again."
-            )
+    _check_count(node, "inputs", node.inputs, demands.inputs)
+    _check_count(node, "outputs", node.outputs, demands.outputs)
     if "" in node.inputs:
         for position, value in enumerate(node.inputs):
             # What comes after the formal inputs belongs to the last one, which is variadic.
@@ -42,6 +40,15 @@ def check_arity(node: Node) -> None:
     for name in demands.required:
         if name not in node.attributes:
             raise InvalidNetworkError(f"node {node.label} lacks the attribute '{name}', which its operator needs. Give it a value.")
+
+
+def _check_count(node: Node, what: str, values: Sequence[str], limits: tuple[int, int]) -> None:
+    least, most = limits
+    if not least <= len(values) <= most:
+        raise InvalidNetworkError(
+            f"node {node.label} has {len(values)} {what}; its operator has {_word_range(least, most)}. "
+            "Correct the node, or export the model again."
+        )
 
 
 def _word_range(least: int, most: int) -> str:

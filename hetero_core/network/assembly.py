@@ -160,8 +160,9 @@ class GraphReader:
             check_text(op_type, domain, name, *inputs, *outputs)
         names = name_nodes([text[:2] for text in texts], scope.path, draft.node_names)
         functions = self._functions
-        for proto, text, name in zip(protos, texts, names, strict=True):
-            self._budget.check_time(name)
+        for index, (proto, text, name) in enumerate(zip(protos, texts, names, strict=True)):
+            if index % 8 == 0:
+                self._budget.check_time(name, steps=8)
             op_type, domain = text[1], normal_domain(text[2])
             function = functions.get((domain, op_type, proto.overload)) if functions else None
             if function is not None:

@@ -58,6 +58,9 @@ def infer_plain_node(node: Node, types: Mapping[str, ValueType], constants: Cons
     inferred = rule(node, inputs, constants)
     if inferred is None or not _is_complete(inferred.shape) or (second is not None and node.since_version < second[0]):
         return None
+    if inputs and inferred.shape == inputs[0].shape and inferred.dtype == inputs[0].dtype:
+        # Values that share a type are compared by it at once.
+        inferred = inputs[0]
     if second is None or not node.outputs[1]:
         return {node.outputs[0]: inferred}
     return {node.outputs[0]: inferred, node.outputs[1]: TensorType(second[1], inferred.shape)}
@@ -105,9 +108,10 @@ def _broadcast(node: Node, inputs: Inputs, constants: Constants) -> TensorType |
     for each in others:
         if each.dtype != first.dtype:
             return None
-    if all(each.shape == first.shape for each in others):
+    shapes = [_shape(each) for each in inputs]
+    if shapes.count(shapes[0]) == len(shapes):
         return first
-    shape = _broadcast_shapes([_shape(each) for each in inputs])
+    shape = _broadcast_shapes(shapes)
     return None if shape is None else TensorType(first.dtype, shape)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
 import subprocess
@@ -237,3 +238,11 @@ def test_signature_of_every_kernel_is_what_inspect_tells() -> None:
         assert all(attributes[parameter.name] == parameter.default for parameter in keywords if parameter.name not in required)
         assert least == sum(parameter.default is parameter.empty for parameter in inputs)
         assert most == (None if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters) else len(inputs))
+
+
+def test_node_like_accepted_ones_but_for_the_type_of_its_input_is_refused() -> None:
+    network = read("g (float[4] x) => (float[4] y) { a = Neg(x) b = Neg(a) c = Neg(b) y = Neg(c) }")
+    types = {**network.types, "c": TensorType("string", (4,))}
+    refused = find_refusals(dataclasses.replace(network, types=types))
+    assert list(refused) == [network.nodes[3].name]
+    assert "has dtype string" in refused[network.nodes[3].name]

@@ -15,7 +15,7 @@ from hetero_core.network.types import TypeNumbers
 from hetero_cpu.providers import choose_step
 from hetero_cpu.recipe import NO_HALO, Choice, Join, Recipe, Site, Views
 
-_AS_WRITTEN = 2
+AS_WRITTEN = 2
 """The version of marshal that writes equal values alike, whoever else refers to them."""
 
 
@@ -75,7 +75,7 @@ class AlikeGroups:
 
 def _describe_node(node: Node, described: list[Any], places: dict[str, int]) -> None:
     """Appends all of a node but names; each value gets the next of `places`. Raises: ValueError for what marshal cannot write."""
-    attributes = marshal.dumps(tuple(node.attributes.items()), _AS_WRITTEN) if node.attributes else b""
+    attributes = marshal.dumps(tuple(node.attributes.items()), AS_WRITTEN) if node.attributes else b""
     described += (node.op_type, node.domain, node.since_version, node.opset, attributes)
     for value in node.inputs:
         described.append(places.setdefault(value, len(places)) if value else -1)

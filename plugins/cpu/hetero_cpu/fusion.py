@@ -7,7 +7,7 @@ its last node stood, so everything that it reads is there.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import field
 
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.types import TensorType
@@ -62,7 +62,24 @@ class Group:
         if not self.epilogue and self.node.origins == (self.node.name,):
             return self.node
         origins = tuple(dict.fromkeys([origin for node in self.members for origin in node.origins]))
-        return self.node if origins == (self.node.name,) else replace(self.node, name="+".join(origins), origins=origins)
+        return self.node if origins == (self.node.name,) else _name_after(self.node, origins)
+
+
+def _name_after(node: Node, origins: tuple[str, ...]) -> Node:
+    """Returns the node under the names of others, without `dataclasses.replace`, which takes longer than all else about a group."""
+    return Node(
+        "+".join(origins),
+        node.op_type,
+        node.inputs,
+        node.outputs,
+        node.domain,
+        node.opset,
+        node.since_version,
+        node.attributes,
+        node.captures,
+        origins,
+        node.original_name,
+    )
 
 
 def form_groups(graph: Graph, types: Mapping[str, TensorType], constants: Mapping[str, object]) -> tuple[Group, ...]:

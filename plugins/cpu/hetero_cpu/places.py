@@ -8,7 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
+from hetero_core.dtypes import numpy_dtype
+from hetero_core.network.types import TensorType
 from hetero_cpu.plan import Block, Derived, keep
+from hetero_cpu.recipe import NO_HALO, Halo
 
 Array = Any
 
@@ -27,13 +32,23 @@ class Places:
         self._values_of_root: dict[str, list[str]] = {}
         self._readers_of_root: dict[str, int] = {}
         self._fixed_roots: set[str] = set()
+        self._alike: dict[tuple[int, bool, Halo | None], tuple[TensorType, Block]] = {}
 
-    def add_block(self, value: str, block: Block) -> None:
-        """Gives a value a block of its own."""
-        self.places[value] = block
+    def lay_block(self, value: str, value_type: TensorType, *, is_channels_last: bool = False, halo: Halo = NO_HALO) -> Block:
+        """Gives a value a block of its own, and returns it."""
+        # Most values share their types, each of which is held, as an id is only its own while it lives.
+        key = id(value_type), is_channels_last, None if halo is NO_HALO else halo
+        entry = self._alike.get(key)
+        if entry is None:
+            assert value_type.dtype is not None
+            shape = tuple([size for size in value_type.shape or () if isinstance(size, int)])
+            order = (0, 2, 3, 1) if is_channels_last and len(shape) == 4 else tuple(range(len(shape)))
+            entry = self._alike[key] = value_type, Block(shape, np.dtype(numpy_dtype(value_type.dtype)), order, halo)
+        block = self.places[value] = entry[1]
         self._root_of_value[value] = value
         self._values_of_root[value] = [value]
         self._readers_of_root[value] = self._readers_left.get(value, 0)
+        return block
 
     def add_view(self, value: str, source: str, make: Callable[[Array], Array], *, is_computed: bool = False) -> None:
         """Puts a value into the memory of another one, where it is a view or `is_computed`."""

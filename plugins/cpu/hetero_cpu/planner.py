@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.dtypes import numpy_dtype
 from hetero_core.kernels.arena import Lifetime, place_blocks
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType
@@ -195,16 +194,15 @@ class _Builder:
         return tuple([nodes[index].op_type for value in group.outputs for index in consumers.get(value, ())])
 
     def _place(self, value: str, *, is_channels_last: bool, halo: Halo = NO_HALO) -> None:
-        value_type = self.types[value]
-        assert value_type.dtype is not None
-        shape = tuple([size for size in value_type.shape or () if isinstance(size, int)])
-        order = (0, 2, 3, 1) if is_channels_last and len(shape) == 4 else tuple(range(len(shape)))
-        block = Block(shape, np.dtype(numpy_dtype(value_type.dtype)), order, halo)
-        self.memory.add_block(value, block)
-        if halo != NO_HALO:
+        has_halo = halo is not NO_HALO and halo != NO_HALO
+        block = self.memory.lay_block(
+            value, self.types[value], is_channels_last=is_channels_last, halo=halo if has_halo else NO_HALO
+        )
+        shape = block.shape
+        if has_halo:
             self.halos[value] = halo
         # NumPy gives an array without elements strides of 0; a block has those of its sizes, which the array in the arena has, too.
-        is_plain = halo == NO_HALO and not is_channels_last and 0 not in shape
+        is_plain = not has_halo and not is_channels_last and 0 not in shape
         self.prototypes[value] = lay_empty(shape, block.dtype) if is_plain else block.lay(lay_empty((block.nbytes,), np.uint8))
         self.first_write[value] = 0 if value in self.network.index_of_input else self.now
 
@@ -261,7 +259,8 @@ class _Builder:
         output_type = self.types[output]
         for position in recipe.overwrites:
             value = recipe.reads[position]
-            if value in self.constants or self.types.get(value) != output_type or self._is_read_in_place(value):
+            own_type = self.types.get(value)
+            if value in self.constants or not (own_type is output_type or own_type == output_type) or self._is_read_in_place(value):
                 continue
             if is_channels_last(self.prototypes[value]) != recipe.is_channels_last and self.prototypes[value].ndim == 4:
                 continue

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import marshal
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,7 @@ from hetero_core.blobs.private_cache import open_private_folder
 from hetero_core.errors import HeteroError
 from hetero_core.network.graph import Graph, Network
 from hetero_core.network.initializers import Initializer
+from hetero_cpu.alike import AS_WRITTEN
 from hetero_cpu.jit.compiler import describe_environment
 
 logger = logging.getLogger(__name__)
@@ -79,10 +81,13 @@ def _describe_graph(graph: Graph) -> Iterator[bytes]:
     yield repr([(spec.name, str(spec.type)) for spec in (*graph.inputs, *graph.outputs)]).encode()
     for name, constant in graph.initializers.items():
         yield _describe_constant(name, constant)
-    for node in graph.nodes:
-        yield repr((node.op_type, node.domain, node.since_version, node.inputs, node.outputs)).encode()
-        for key, value in node.attributes.items():
-            yield from _describe_attribute(key, value)
+    described = [(node.op_type, node.domain, node.since_version, node.inputs, node.outputs) for node in graph.nodes]
+    yield marshal.dumps(described, AS_WRITTEN)
+    for index, node in enumerate(graph.nodes):
+        if node.attributes:
+            yield f"{index}".encode()
+            for key, value in node.attributes.items():
+                yield from _describe_attribute(key, value)
 
 
 def _describe_constant(name: str, constant: Initializer) -> bytes:
