@@ -92,6 +92,9 @@ def test_domain_need_not_be_imported() -> None:
          '<kernel_shape = [2,2], dilations = [2,2], auto_pad = "SAME_UPPER"> (x) }', "its windows are dilated; write the pads out"),
         ("g (float[2,3] a, uint8[3,2] b) => (y) { y = com.microsoft.MatMulNBits <K = 3, N = 2, block_size = 16, bits = 3> (a, b, a) }",
          "attribute 'bits' of com.microsoft:MatMulNBits-1 is 3; implemented: 2, 4, 8"),
+        ("g (int32[1,2] i, int32[1,2] s, uint8[5,4] w, uint8[4] g, float e, uint8 z) => (y, m) "
+         "{ y, m = com.microsoft.QEmbedLayerNormalization (i, s, w, w, , g, g, , e, e, , e, e, z, z, , z, z) }",
+         "com.microsoft:QEmbedLayerNormalization-1 has some of the four inputs of segments, not all"),
         ("g (float[2] x) => (y) { y = com.microsoft.Gelux(x) }",
          "operator com.microsoft:Gelux has no kernel, did you mean 'Gelu'"),
     ],

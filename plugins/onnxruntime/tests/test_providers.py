@@ -17,6 +17,7 @@ from hetero_onnxruntime import probing
 from hetero_onnxruntime.device import OrtDevice
 from hetero_onnxruntime.engine import CPU_PROVIDER, Engine, make_options, open_session
 from hetero_onnxruntime.libraries import LIBRARY_VARIABLE, register_libraries
+from hetero_onnxruntime.provider_errors import find_provider_error
 
 from hetero_core.contract import DeviceName
 from hetero_core.network.graph import Network
@@ -165,3 +166,21 @@ def test_library_that_is_none_is_named_with_the_reason(tmp_path: Path, monkeypat
         faults["absent"]
         == f"FileNotFoundError: ORT_PROVIDER_LIBRARY names '{absent}', which is no file; give the path of a provider's library"
     )
+
+
+@pytest.mark.parametrize(
+    ("provider", "fault", "text", "reason"),
+    [
+        (SECOND, "the driver is too old", "g (float16[2] x) => (float16[2] y) { y = Neg (x) }",
+         "OpenVINOExecutionProvider does not run float16 here: the driver is too old"),
+        (SECOND, "the driver is too old", "g (float[2] x) => (float[2] y) { y = Neg (x) }", None),
+        ("WebGpuExecutionProvider", None, "g (float[1,2,4] x, float[4,12] w) => (float[1,2,4] y) "
+         "{ y = com.microsoft.Attention <num_heads = 2> (x, w) }",
+         "WebGPU's provider ends the process on Attention of com.microsoft"),
+        ("WebGpuExecutionProvider", None, "g (float[2] x) => (float[2] y) { y = com.microsoft.Gelu (x) }", None),
+    ],
+)  # fmt: skip
+def test_provider_is_not_given_what_it_gets_wrong(provider: str, fault: str | None, text: str, reason: str | None) -> None:
+    head = '<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>'
+    network = read_network(onnx.parser.parse_model(f"{head} {text}"))
+    assert find_provider_error(network.nodes[0], network, provider, fault) == reason

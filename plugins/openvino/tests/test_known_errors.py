@@ -141,6 +141,12 @@ def test_boxes_are_dropped_above_the_threshold_and_kept_at_it(core: Core, read: 
         ),
         ("g (float[1,2,3,3] x) => (y) { y = MeanVarianceNormalization(x) }", 8, "averages other axes in MeanVarianceNormalization"),
         ("g (int8[2] x) => (int8[2] y) { y = Add(x, x) }", 17, "saturates int8; the standard's reference wraps around"),
+        ("g (float[1,1,4] x) => (float[1,1,N] y) { y = LpPool (x) }", 1, "LpPool has no kernel_shape"),
+        (
+            "g (float[2] x) => (float[N] y) { y = ReduceMax <keepdims = 2> (x) }",
+            17,
+            "OpenVINO may read keepdims of 2 otherwise than 1; keepdims is 0 or 1",
+        ),
         (
             "g (int32[1] x) => (int32[1] y) <int32[1] w = {16777217}> { y = Div(x, w) }",
             17,

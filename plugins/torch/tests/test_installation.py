@@ -37,8 +37,13 @@ def test_absent_pytorch_is_named_with_the_cure(tmp_path: Path) -> None:
         ),
         ("", "is installed, but its folder has no inference_mode"),
         ("__version__ = '1.10.0+cpu'\ndef inference_mode(): pass", "PyTorch 1.10.0+cpu is too old: expected 2.6 or newer"),
+        (
+            "__version__ = '2.13.0'\ndef inference_mode(): pass\ndevice = str\nclass ones:\n"
+            "    def __init__(self, size, device): pass\n    def add(self, other): return self\n    def sum(self): return 3.0",
+            "PyTorch 2.13.0 cannot compute on the processor: 2 + 2 is 3.0",
+        ),
     ],
-    ids=["raises", "empty", "old"],
+    ids=["raises", "empty", "old", "wrong"],
 )
 def test_broken_pytorch_is_listed_with_its_reason_and_hides_no_other(tmp_path: Path, source: str, expected: str) -> None:
     (tmp_path / "torch").mkdir()

@@ -174,6 +174,15 @@ def test_division_that_a_processor_traps_is_computed(load: Load, bits: int) -> N
             "has dtype int32; implemented: bfloat16, float16, float32",
         ),
         ("g (float[2] x) => (float[2] y) { [n] y = Multinomial (x) }", "Multinomial"),
+        (
+            "g (float[1,1,4] x, float[1,1,3] w) => (float[1,1,N] y) "
+            "{ [n] y = ConvTranspose <strides = [2], output_padding = [2]> (x, w) }",
+            "output_padding [2] of ConvTranspose-11 is not less than its strides or dilations",
+        ),
+        (
+            "g (float[1,1,4] x, float[1,1,3] w) => (float[1,1,N] y) { [n] y = ConvTranspose <pads = [-1, 0]> (x, w) }",
+            "pads [-1, 0] of ConvTranspose-11 are negative",
+        ),
         ("g (float[1,1,4] x) => (float[1,1,2] y, int64[1,1,2] z) { [n] y, z = MaxPool <kernel_shape = [3]> (x) }", "output 'z'"),
     ],
 )
