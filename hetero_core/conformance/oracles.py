@@ -17,6 +17,7 @@ from hetero_core.conformance.check import CheckFailed, Skip
 from hetero_core.testing.compare import max_relative_difference
 from hetero_core.testing.formulas import FORMULAS
 from hetero_core.testing.models import light_inputs, light_model, small_model
+from hetero_core.testing.reference_session import open_reference_session
 
 if TYPE_CHECKING:
     import onnx
@@ -95,14 +96,7 @@ def _apply_formula(name: str, model: onnx.ModelProto, inputs: dict[str, Any]) ->
 
 def run_onnxruntime(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> list[Any]:
     """Returns the outputs that ONNX Runtime computes without optimizations."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    # Its rewrites are not what is wanted of an oracle.
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return list(session.run(None, dict(inputs)))
+    return list(open_reference_session(model.SerializeToString()).run(None, dict(inputs)))
 
 
 def run_evaluator(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> list[Any]:

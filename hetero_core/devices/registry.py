@@ -8,22 +8,29 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Iterable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from hetero_core import hookspecs
+from hetero_core.devices.announcements import (
+    DEVICES_GROUP,
+    WRAPPERS_GROUP,
+    Announcement,
+    check_api,
+    load_entry_point,
+    load_wrappers,
+    manage_plugin,
+    read_announcements,
+)
 from hetero_core.devices.blame import call_plugin
 from hetero_core.devices.common_config import CommonConfig
 from hetero_core.devices.device import Device
-from hetero_core.devices.hooks import check_hooks
 from hetero_core.devices.installed import list_entry_points
 from hetero_core.devices.names import parse_device_name, split_device_list
 from hetero_core.devices.operator_types import OPERATOR_TYPES_GROUP
 from hetero_core.devices.patience import ask_within, describe_hanging
-from hetero_core.devices.provenance import Provenance, describe_object, read_identity
+from hetero_core.devices.provenance import Provenance, describe_object
 from hetero_core.errors import (
     DeviceNameError,
     DeviceNotFoundError,
@@ -40,21 +47,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-DEVICES_GROUP = "hetero_core.devices"
-WRAPPERS_GROUP = "hetero_core.wrappers"
-
-
 # The devices that this thread is creating, one within the other.
 _being_created: ContextVar[tuple[str, ...]] = ContextVar("hetero_being_created", default=())
-
-
-@record(frozen=True, slots=True)
-class Announcement:
-    """A plugin that is known by name: by an entry point (not loaded yet) or as an object given at run time."""
-
-    provenance: Provenance
-    entry_point: Any = None
-    plugin: Any = None
 
 
 @record(frozen=True, slots=True)
@@ -80,12 +74,12 @@ class Registry:
         self._hanging: dict[str, Announcement] = {}
         self._is_closed = False
         entry_points = list_entry_points((DEVICES_GROUP, WRAPPERS_GROUP, OPERATOR_TYPES_GROUP))  # one walk over what is installed
-        self._announced = _read_announcements(each for each in entry_points if each.group == DEVICES_GROUP)
+        self._announced = read_announcements(each for each in entry_points if each.group == DEVICES_GROUP)
         self._devices: dict[str, Device] = {}
         self._retired: list[_Retired] = []
         # By name and plugin: objects that are devices themselves belong to whoever registered them, and may come back.
         self._lent: dict[tuple[str, int], Device] = {}
-        self.wrappers = _load_wrappers(each for each in entry_points if each.group == WRAPPERS_GROUP)
+        self.wrappers = load_wrappers(each for each in entry_points if each.group == WRAPPERS_GROUP)
         self.operator_types = [each for each in entry_points if each.group == OPERATOR_TYPES_GROUP]
         self.common = CommonConfig()
 
@@ -124,7 +118,7 @@ class Registry:
         Raises: DeviceNotFoundError; DeviceUnavailableError for a package that cannot be imported.
         """
         announcement = self.announcement(name)
-        plugin = announcement.plugin if announcement.entry_point is None else _load_entry_point(announcement)
+        plugin = announcement.plugin if announcement.entry_point is None else load_entry_point(announcement)
         return str(getattr(plugin, "kind", ""))
 
     def device(self, name: str) -> Device:
@@ -181,7 +175,7 @@ class Registry:
         self._close_unused()
 
     def _retire(self, name: str, announcement: Announcement, device: Device) -> None:
-        plugin = announcement.plugin if announcement.entry_point is None else _load_entry_point(announcement)
+        plugin = announcement.plugin if announcement.entry_point is None else load_entry_point(announcement)
         if hasattr(plugin, "create_device"):
             closer = Device(device.provenance, device.manager)
             closer.patience = device.patience
@@ -270,8 +264,8 @@ class Registry:
 
     def _create_device(self, name: str, announcement: Announcement) -> Device:
         provenance = announcement.provenance
-        plugin = announcement.plugin if announcement.entry_point is None else _load_entry_point(announcement)
-        _check_api(plugin, provenance)
+        plugin = announcement.plugin if announcement.entry_point is None else load_entry_point(announcement)
+        check_api(plugin, provenance)
         try:
             created = self._call_factory(name, plugin, provenance) if hasattr(plugin, "create_device") else plugin
             device = Device(provenance, self._manage(created, provenance), self._timeout, self.common.read)
@@ -296,7 +290,7 @@ class Registry:
 
     def _manage(self, plugin: Any, provenance: Provenance) -> pluggy.PluginManager:
         """Returns a manager that holds this plugin and the wrappers, nothing else."""
-        manager = _register(plugin, provenance)
+        manager = manage_plugin(plugin, provenance)
         for wrapper in self.wrappers:
             manager.register(wrapper)
         return manager
@@ -311,77 +305,3 @@ def _close_all(devices: list[Device]) -> None:
             errors.append(error)
     if errors:
         raise errors[0]
-
-
-def _read_announcements(entry_points: Iterable[Any]) -> dict[str, list[Announcement]]:
-    announced: dict[str, list[Announcement]] = {}
-    for entry_point in entry_points:
-        name = entry_point.name.strip().upper()
-        provenance = Provenance(name, *read_identity(entry_point.dist), entry_point.value)
-        claims = announced.setdefault(name, [])
-        # One distribution may be seen twice on the path, as when it is installed and stands in the working folder.
-        if all(claim.provenance != provenance for claim in claims):
-            claims.append(Announcement(provenance, entry_point=entry_point))
-    return announced
-
-
-def _load_entry_point(announcement: Announcement) -> Any:
-    provenance = announcement.provenance
-    try:
-        return announcement.entry_point.load()
-    except (Exception, SystemExit) as error:
-        raise DeviceUnavailableError(
-            f"device {provenance.device} is not available: {provenance} cannot be imported from '{provenance.module}': "
-            f"{type(error).__name__}: {error}"
-        ) from error
-
-
-def _load_wrappers(entry_points: Iterable[Any]) -> list[Any]:
-    """Returns the wrapper modules. A broken one is an error at once: what it would have guarded must not run unguarded."""
-    wrappers = []
-    for entry_point in entry_points:
-        distribution = "" if entry_point.dist is None else f" ({' '.join(read_identity(entry_point.dist))})"
-        blame = f"wrapper '{entry_point.name}'{distribution}"
-        try:
-            wrapper = entry_point.load()
-        except (Exception, SystemExit) as error:
-            raise PluginError(
-                f"{blame} cannot be imported from '{entry_point.value}': {type(error).__name__}: {error}; mend or uninstall it"
-            ) from error
-        _check_wrapper(wrapper, blame)
-        wrappers.append(wrapper)
-    return wrappers
-
-
-def _check_wrapper(wrapper: Any, blame: str) -> None:
-    """Raises PluginError where a wrapper has a hook that does not exist, or one that would answer in a device's place."""
-    manager = _register(wrapper, blame, cure="; mend or uninstall it")
-    for caller in manager.get_hookcallers(wrapper) or ():
-        if not all(implementation.wrapper for implementation in caller.get_hookimpls()):
-            raise PluginError(
-                f"{blame} answers {caller.name} for every device; mark it with @hookimpl(wrapper=True), or uninstall it"
-            )
-
-
-def _check_api(plugin: Any, provenance: Provenance) -> None:
-    required = getattr(plugin, "requires_api", None)
-    if required is None:
-        return
-    if not (isinstance(required, tuple) and len(required) == 2 and all(isinstance(part, int) for part in required)):
-        raise PluginError(f"{provenance} states requires_api = {required!r}; expected (major, minor)")
-    if required[0] != hookspecs.API[0] or required[1] > hookspecs.API[1]:
-        offered, needed = (".".join(map(str, version)) for version in (hookspecs.API, required))
-        raise PluginError(f"{provenance} requires the plugin API {needed}; this hetero-core has {offered}")
-
-
-def _register(plugin: Any, blame: Provenance | str, *, cure: str = "") -> pluggy.PluginManager:
-    """Returns a manager that holds this plugin alone. Raises: PluginError where its hooks do not fit the contract."""
-    manager = pluggy.PluginManager(hookspecs.PROJECT)
-    manager.add_hookspecs(hookspecs)
-    check_hooks(plugin, blame)
-    try:
-        manager.register(plugin)
-        manager.check_pending()
-    except pluggy.PluginValidationError as error:
-        raise PluginError(f"{blame} does not fit the contract: {error}{cure}") from error
-    return manager

@@ -19,7 +19,8 @@ from hetero_core.dtypes import dtype_of_numpy
 from hetero_core.errors import UnsupportedNodesError
 from hetero_core.kernels.execution import ABSENT, Body, BoundBody, KernelMemory, Program, Step
 from hetero_core.kernels.precision import Array, Namespace
-from hetero_core.kernels.registry import ANY, NO_EXTENSIONS, TOOLKIT, Dtypes, KernelRecord, explain_size, find_refusals
+from hetero_core.kernels.refusals import explain_size
+from hetero_core.kernels.registry import ANY, NO_EXTENSIONS, TOOLKIT, Dtypes, KernelRecord, find_kernel, find_refusals
 from hetero_core.kernels.tables import KernelTable
 from hetero_core.network.graph import EMPTY, Graph, Node
 from hetero_core.network.initializers import Initializer
@@ -56,6 +57,19 @@ def compile_program(
         )
     memory = KernelMemory(xp, _map_tensors(to_host or _keep), _map_tensors(from_host or (_keep if xp is np else xp.asarray)))
     return _Compiler(graph, memory, table, extensions, EMPTY, {}, lambda _: None).compile(host_inputs)
+
+
+def find_host_inputs(graph: Graph) -> frozenset[str]:
+    """Returns the inputs that every reader wants on the host, as shapes and axes: they need no copy in the memory of a device."""
+    names = {spec.name for spec in graph.inputs}
+    host_inputs: set[str] = set()
+    elsewhere = {spec.name for spec in graph.outputs}
+    for node in graph.nodes:
+        record = find_kernel(node)
+        elsewhere.update(node.captures)
+        for index, name in enumerate(node.inputs):
+            (host_inputs if record is not None and index in record.host else elsewhere).add(name)
+    return frozenset((names & host_inputs) - elsewhere)
 
 
 def _keep(array: Array) -> Array:

@@ -77,12 +77,12 @@ def test_disagreement_ends_with_1(difference: float, monkeypatch: pytest.MonkeyP
 def test_missing_plugin_ends_with_3_and_the_cure(
     missing: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    read = registry._read_announcements
+    read = registry.read_announcements
 
     def leave_out(entry_points: Iterable[Any]) -> dict[str, Any]:
         return {name: claims for name, claims in read(entry_points).items() if name not in missing}
 
-    monkeypatch.setattr(registry, "_read_announcements", leave_out)
+    monkeypatch.setattr(registry, "read_announcements", leave_out)
     assert main(["demo"]) == 3
     assert capsys.readouterr().err == f"hetero: error: {message}\n"
     code, answer = run_demo(capsys)

@@ -20,6 +20,7 @@ from hetero_core.dtypes import numpy_dtype
 from hetero_core.network.graph import Network
 from hetero_core.network.writer import network_to_bytes
 from hetero_core.records import record
+from hetero_core.testing.reference_session import open_reference_session
 
 FIRST_UNITS, FIRST_DRAWS, FIRST_LENIENCE = 4.0, 2, 16.0
 SECOND_UNITS, SECOND_DRAWS, SECOND_LENIENCE = 64.0, 24, 8.0
@@ -172,10 +173,4 @@ def run_engine(model: bytes, feeds: Mapping[str, Any]) -> list[Any] | None:
 @lru_cache(maxsize=1)
 def _open_session(model: bytes) -> Any:
     """Returns a session of ONNX Runtime; the last one is kept for the next run of the same model."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return open_reference_session(model)

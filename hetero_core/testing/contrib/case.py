@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_core.records import record
+from hetero_core.testing.reference_session import open_reference_session
 
 if TYPE_CHECKING:
     import onnx
@@ -76,13 +77,7 @@ def run_engine(case: ContribCase) -> dict[str, Any]:
 
     Raises: what the engine raises.
     """
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(make_model(case).SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = open_reference_session(make_model(case).SerializeToString())
     names = [output.name for output in session.get_outputs()]
     if case.aliases:
         return _run_bound(session, case, names)

@@ -19,7 +19,7 @@ from hetero_core.dtypes import dtype_of_numpy, numpy_dtype
 from hetero_core.errors import DeviceMemoryError
 from hetero_core.executed import ExecutedNode
 from hetero_core.kernels.execution import Program
-from hetero_core.kernels.program import compile_program
+from hetero_core.kernels.program import compile_program, find_host_inputs
 from hetero_core.network.graph import Network, iterate_graphs
 from hetero_core.network.types import HOST, TensorType, ValueSpec
 from hetero_cupy.arena import ArenaPlan
@@ -29,7 +29,7 @@ from hetero_cupy.epilogues import LINEAR, LinearOperator
 from hetero_cupy.fusion import FUSED, FusedOperator
 from hetero_cupy.namespace import CardNamespace
 from hetero_cupy.operators import DOMAIN, CardOperators
-from hetero_cupy.placement import find_host_inputs, place_value
+from hetero_cupy.placement import place_value
 from hetero_cupy.recording import Recordings
 from hetero_cupy.refusals import DTYPES
 from hetero_cupy.request_memory import PlanBook, RequestMemory, Signature, sign_inputs

@@ -2,23 +2,8 @@
 
 from __future__ import annotations
 
-from hetero_core.kernels.registry import find_kernel
-from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, MapType, TensorType, ValueSpec, ValueType
 from hetero_cupy.refusals import DTYPES
-
-
-def find_host_inputs(network: Network) -> frozenset[str]:
-    """Returns the inputs that every reader wants on the host, as shapes and axes: they never go to the card."""
-    names = {spec.name for spec in network.inputs}
-    host_inputs: set[str] = set()
-    elsewhere = {spec.name for spec in network.outputs}
-    for node in network.nodes:
-        record = find_kernel(node)
-        elsewhere.update(node.captures)
-        for index, name in enumerate(node.inputs):
-            (host_inputs if record is not None and index in record.host else elsewhere).add(name)
-    return frozenset((names & host_inputs) - elsewhere)
 
 
 def place_value(spec: ValueSpec, memory: str) -> ValueSpec:

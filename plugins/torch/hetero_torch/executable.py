@@ -12,11 +12,12 @@ from hetero_core.contract import Executable, Extension, RunContext
 from hetero_core.errors import DeviceMemoryError
 from hetero_core.executed import ExecutedNode
 from hetero_core.kernels.execution import Program
+from hetero_core.kernels.program import find_host_inputs
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_torch.arrays import to_array, to_tensor
 from hetero_torch.plan import CallPlan, can_plan, find_constants, fold_program, make_plan, own_results
-from hetero_torch.program import compile_torch, find_host_inputs, wait_for_steps
+from hetero_torch.program import compile_torch, wait_for_steps
 
 _MOST_PLANS = 16
 """Signatures of inputs whose plans are kept; further ones run the program step by step."""

@@ -18,7 +18,6 @@ from torch import Tensor
 from hetero_core.contract import Extension
 from hetero_core.kernels.execution import Program, Step
 from hetero_core.kernels.program import compile_program
-from hetero_core.kernels.registry import find_kernel
 from hetero_core.network.graph import Network, iterate_graphs
 from hetero_core.network.types import TensorType
 from hetero_torch.arrays import DTYPES, to_array, to_tensor
@@ -88,19 +87,6 @@ def wait_for_steps(program: Program, place: torch.device) -> Program:
         return compute
 
     return replace(program, steps=tuple(replace(step, function=wait(step.function)) for step in program.steps))
-
-
-def find_host_inputs(network: Network) -> frozenset[str]:
-    """Returns the inputs that every reader wants on the host, as shapes and axes: they never become tensors."""
-    names = {spec.name for spec in network.inputs}
-    host_inputs: set[str] = set()
-    elsewhere = {spec.name for spec in network.outputs}
-    for node in network.nodes:
-        kernel = find_kernel(node)
-        elsewhere.update(node.captures)
-        for index, name in enumerate(node.inputs):
-            (host_inputs if kernel is not None and index in kernel.host else elsewhere).add(name)
-    return frozenset((names & host_inputs) - elsewhere)
 
 
 def _has_halves(network: Network) -> bool:
