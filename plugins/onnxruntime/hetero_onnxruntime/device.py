@@ -98,7 +98,7 @@ class OrtDevice(EngineDevice):
     def compile(self, device: DeviceName, network: Network, stamped: Network, config: Mapping[str, Any]) -> Executable:
         """Makes a session on the provider that was asked for."""
         settings = Settings.of_config(self._provider(device), config, network)
-        return OrtExecutable(self._engine, network, stamped, settings, build_session(self._engine, stamped, settings))
+        return OrtExecutable(self._engine, network, lambda: stamped, settings, build_session(self._engine, stamped, settings))
 
     def store(self, executable: OrtExecutable) -> Mapping[str, Any]:
         """The optimized model and its weights; nothing on providers that have no such form."""
@@ -112,7 +112,7 @@ class OrtDevice(EngineDevice):
         """Makes a session of the optimized model, whose weights stay in the memory of the blob."""
         settings = Settings.of_config(self._provider(device), config, network)
         loaded = restore_session(self._engine, stored, settings)
-        return OrtExecutable(self._engine, network, self.stamp(network), settings, loaded)
+        return OrtExecutable(self._engine, network, lambda: self.stamp(network), settings, loaded)
 
     def _provider(self, device: DeviceName) -> str:
         providers = self._engine.provider_of_id

@@ -6,7 +6,9 @@ import ctypes
 import json
 import os
 import tempfile
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import cached_property
 from time import perf_counter
 from typing import Any
 
@@ -51,13 +53,14 @@ class Bindings:
 class OrtExecutable(Executable):
     """One session, shared by threads: runs share nothing, so results are the caller's own."""
 
-    def __init__(self, engine: Engine, network: Network, stamped: Network, settings: Settings, loaded: Loaded) -> None:
+    def __init__(self, engine: Engine, network: Network, stamp: Callable[[], Network], settings: Settings, loaded: Loaded) -> None:
+        """`stamp` returns the network in opsets that the engine knows, which an import needs for an export and for times alone."""
         self._turn = find_turn(settings.provider)
         self.inputs = network.inputs
         self.outputs = network.outputs
         self.network = network
         self._engine = engine
-        self.stamped = stamped
+        self._stamp = stamp
         self.settings = settings
         self._loaded: Loaded | None = loaded
         self._names = [spec.name for spec in self.inputs]
@@ -65,6 +68,11 @@ class OrtExecutable(Executable):
         self._is_plain = all(_is_plain(spec) for spec in (*self.inputs, *self.outputs))
         self._makes_little = all(0 <= _count(spec) <= SMALL for spec in self.outputs)
         self._is_fixed = all(_count(spec) >= 0 for spec in (*self.inputs, *self.outputs))
+
+    @cached_property
+    def stamped(self) -> Network:
+        """The network in opsets that the engine knows."""
+        return self._stamp()
 
     def create_state(self) -> Bindings:
         """Returns what keeps the bindings of a request."""
