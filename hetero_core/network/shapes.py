@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from hetero_core.errors import ExtensionError, InvalidNetworkError
 from hetero_core.limits import ReadBudget
 from hetero_core.network.border import EMPTY_BORDER
-from hetero_core.network.ceil_windows import write_ceil_as_pads
 from hetero_core.network.contrib_types import infer_contrib, knows_contrib
 from hetero_core.network.encoding import GraphWriter, opsets_of_nodes, write_model
 from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
 from hetero_core.network.growth import find_growth
+from hetero_core.network.inferable_windows import write_inferable_windows
 from hetero_core.network.inference import CustomTypes, rebuild_graph
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.known_values import compute_known_value
@@ -127,7 +127,7 @@ class _Inference:
         for spec, info in zip(network.inputs, model.graph.input, strict=True):
             _state_type(spec, info)
         model.ir_version = onnx.IR_VERSION
-        write_ceil_as_pads(model.graph)
+        write_inferable_windows(model.graph)
         try:
             inferred = onnx.shape_inference.infer_shapes(model, data_prop=follows_shapes and not growth.of_shapes)
         except Exception as error:  # noqa: BLE001  # compiled code of onnx, whose exceptions are of any type

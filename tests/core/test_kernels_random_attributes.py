@@ -25,7 +25,7 @@ def lists(low: int, high: int, size: int) -> st.SearchStrategy[list[int]]:
 
 
 def check(op_type: str, opset: int, inputs: list[Array | None], attributes: dict[str, Any], *, outputs: int = 1) -> None:
-    """Compares the kernels' results with ONNX Runtime's."""
+    """Compares the kernels' results with ONNX Runtime's, and their shapes with the inferred types."""
     names = ["" if value is None else f"x{index}" for index, value in enumerate(inputs)]
     node = helper.make_node(op_type, names, [f"y{index}" for index in range(outputs)], **attributes)
     given_inputs = {name: value for name, value in zip(names, inputs, strict=True) if value is not None}
@@ -42,9 +42,11 @@ def check(op_type: str, opset: int, inputs: list[Array | None], attributes: dict
         expected = session.run(None, given_inputs)
     except Exception:  # noqa: BLE001  # it has many kinds of errors for what it refuses
         assume(False)
-    found = compile_program(read_network(model)).run(tuple(given_inputs.values()))
-    for value, wanted in zip(found, expected, strict=True):
+    network = read_network(model)
+    results = compile_program(network).run(tuple(given_inputs.values()))
+    for spec, value, wanted in zip(network.outputs, results, expected, strict=True):
         assert_same(value, wanted)
+        assert all(size in (None, actual) for size, actual in zip(spec.type.shape, value.shape, strict=True))
 
 
 def draw_array(seed: int, *shape: int) -> Array:
@@ -94,6 +96,7 @@ def test_conv_transpose(data: st.DataObject, rank: int, seed: int) -> None:
             attributes["output_shape"] = [size * stride for size, stride in zip(sizes, strides, strict=True)]
         case _:
             attributes["auto_pad"] = data.draw(st.sampled_from(["SAME_UPPER", "SAME_LOWER", "VALID"]))
+            attributes["output_padding"] = [data.draw(st.integers(0, stride - 1)) for stride in strides]
     check("ConvTranspose", 11, [x, w], attributes)
 
 

@@ -1,8 +1,11 @@
-"""Poolings that round their sizes up, written so that onnx infers the sizes that ONNX defines.
+"""Poolings that round their sizes up, and padded transposed convolutions, written so that onnx infers the sizes that ONNX defines.
 
 With `ceil_mode` a last window may hang over the padded end, but none starts there. Before opset 22 onnx's inference counts those that
 start there, too. As long as no window does, rounding up is rounding down with more pads at the end: stride - 1 more, and never so many
 that a window would lie in pads alone.
+
+A transposed convolution with SAME makes stride times as many elements as it reads, if it reaches them. onnx's inference adds
+`output_padding` to that, which only tells where it does not reach them.
 """
 
 from __future__ import annotations
@@ -18,14 +21,16 @@ _LARGEST = 1 << 31
 _SAME = (b"SAME_UPPER", b"SAME_LOWER")
 
 
-def write_ceil_as_pads(graph: onnx.GraphProto) -> None:
-    """Changes the poolings of a graph that is written for shape inference alone, and those of its bodies."""
+def write_inferable_windows(graph: onnx.GraphProto) -> None:
+    """Changes poolings and transposed convolutions of a graph that is written for shape inference alone, and those of its bodies."""
     for node in graph.node:
         if node.op_type in _POOLINGS and not node.domain:
             _change_pooling(node)
+        if node.op_type == "ConvTranspose" and not node.domain:
+            _limit_output_padding(node)
         for attribute in node.attribute:
             for body in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
-                write_ceil_as_pads(body)
+                write_inferable_windows(body)
 
 
 def _change_pooling(node: onnx.NodeProto) -> None:
@@ -53,3 +58,19 @@ def _change_pooling(node: onnx.NodeProto) -> None:
             node.attribute.remove(attributes[name])
     changed = node.attribute.add(name="pads", type=attributes["kernel_shape"].INTS)
     changed.ints.extend([*pads[:rank], *ends])
+
+
+def _limit_output_padding(node: onnx.NodeProto) -> None:
+    attributes = {attribute.name: attribute for attribute in node.attribute}
+    if "auto_pad" not in attributes or attributes["auto_pad"].s not in _SAME or "output_shape" in attributes:
+        return
+    padding, kernel, strides, dilations = (
+        list(attributes[name].ints) if name in attributes else []
+        for name in ("output_padding", "kernel_shape", "strides", "dilations")
+    )
+    strides, dilations = strides or [1] * len(kernel), dilations or [1] * len(kernel)
+    if not padding or len({len(padding), len(kernel), len(strides), len(dilations)}) > 1:
+        return
+    gaps = [stride - (size - 1) * dilation - 1 for size, stride, dilation in zip(kernel, strides, dilations, strict=True)]
+    del attributes["output_padding"].ints[:]
+    attributes["output_padding"].ints.extend(min(more, max(gap, 0)) for more, gap in zip(padding, gaps, strict=True))
