@@ -25,9 +25,9 @@ def pause_cycle_collection() -> Iterator[None]:
             gc.enable()
 
 
-_FEWEST_AGED = 20_000
-"""Objects from which on a search through what a pause has made costs more than a millisecond."""
-_MOST_AGED = 2_000_000
+_FEWEST_AGED = 4_000
+"""Objects that a pause has to make for a search through them to be felt."""
+_MOST_AGED = 1_000_000
 """Objects that may have aged without a search, before what is garbage among them is searched for."""
 
 

@@ -1,8 +1,8 @@
 """Dataclasses with slots that are cheap to define: a start of the program defines about a hundred of them.
 
 `dataclasses.dataclass(frozen=True, slots=True)` compiles six methods from text for each class, half a millisecond. Here `__init__` is
-compiled once for all classes with as many fields of the same places, which give their names to it; the other methods are written once
-for all classes and read the names of the fields. What comes out is a dataclass as `dataclasses`
+made when it is asked for, and compiled once for all classes with as many fields of the same places, which give their names to it; the
+other methods are written once for all classes and read the names of the fields. What comes out is a dataclass as `dataclasses`
 knows it: `replace`, `fields`, `field` and pattern matching work. Imports nothing of the project.
 """
 
@@ -12,7 +12,6 @@ from copy import copy
 from dataclasses import KW_ONLY, MISSING, Field, FrozenInstanceError, field, fields
 from dataclasses import dataclass as _dataclass
 from functools import cache
-from inspect import get_annotations
 from operator import attrgetter
 from reprlib import recursive_repr
 from types import CodeType, FunctionType
@@ -84,7 +83,7 @@ def _make(cls: type, *, eq: bool, frozen: bool) -> type:
         namespace = {name: value for name, value in namespace.items() if name != "__hash__" or value is not None}
     record_class: Any = type(cls)(cls.__name__, cls.__bases__, methods | namespace)
     if "__init__" not in namespace:
-        record_class.__init__ = _make_init(record_class, tuple(own.values()))
+        record_class.__init__ = _LaterInit(record_class, tuple(own.values()))
     return record_class  # type: ignore[no-any-return]  # a class, made by its type
 
 
@@ -92,7 +91,7 @@ def _take_fields(cls: type, namespace: dict[str, Any]) -> dict[str, Field[Any]]:
     """Returns name -> field, and takes the defaults out of the class. Raises: TypeError, ValueError for what is no field."""
     own: dict[str, Field[Any]] = {}
     is_named = False
-    for name, annotation in get_annotations(cls).items():
+    for name, annotation in cls.__annotations__.items():
         if annotation in (KW_ONLY, "KW_ONLY", "dataclasses.KW_ONLY"):
             is_named = True
             continue
@@ -107,6 +106,20 @@ def _take_fields(cls: type, namespace: dict[str, Any]) -> dict[str, Field[Any]]:
         each.kw_only = is_named if each.kw_only is MISSING else each.kw_only
         own[name] = each
     return own
+
+
+class _LaterInit:
+    """Stands for the `__init__` of a class until somebody asks for it: many classes that a start defines have no instance in it."""
+
+    __slots__ = ("_own", "_record_class")
+
+    def __init__(self, record_class: type, own: tuple[Field[Any], ...]) -> None:
+        self._record_class, self._own = record_class, own
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        init: Any = _make_init(self._record_class, self._own)
+        self._record_class.__init__ = init  # type: ignore[misc]  # which is meant: it takes the place of this one
+        return init if instance is None else init.__get__(instance, owner)
 
 
 def _make_init(cls: type, own: tuple[Field[Any], ...]) -> Callable[..., None]:

@@ -8,7 +8,6 @@ a digest says that a file is whole, its owner and mode say whose code it is.
 from __future__ import annotations
 
 import os
-import re
 import stat
 import sys
 from contextlib import suppress
@@ -17,7 +16,8 @@ from pathlib import Path
 from hetero_core.errors import PrivateFolderError
 from hetero_core.plain_files import may_others_write, open_unlinked, require_owner
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
+_NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_.-")
+_LONGEST_NAME = 100
 _ADVICE = "set XDG_CACHE_HOME to a folder of your own"
 
 
@@ -29,7 +29,7 @@ def open_private_folder(name: str) -> Path:
     Raises: PrivateFolderError for a folder that is a link, belongs to somebody else, or can be written by others, and where it cannot
     be made.
     """
-    if not _NAME.fullmatch(name):
+    if not _NAME_CHARACTERS.issuperset(name) or name[:1] in "_.-" or len(name) > _LONGEST_NAME:
         raise PrivateFolderError(
             f"cannot open a private folder named {name!r}; expected small letters, digits, '_', '.' and '-', at most 100"
         )

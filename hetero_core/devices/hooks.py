@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import logging
 from collections.abc import Collection, Iterator
@@ -60,6 +59,8 @@ def check_hooks(plugin: Any, blame: object) -> None:
 
 
 def _warn_of_near_name(name: str, marked: Collection[str], hooks: Collection[str], blame: object) -> None:
+    import difflib  # heavy, and for a misspelled hook alone
+
     near = difflib.get_close_matches(name, [hook for hook in hooks if hook not in marked], n=1, cutoff=NEARNESS)
     if near:
         logger.warning("%s has %s, which is no hook and not marked; the hook %s is named nearly so", blame, name, near[0])

@@ -20,8 +20,9 @@ from hetero_core.contract import DeviceName
 from hetero_core.errors import DeviceNameError
 from hetero_core.records import record
 
-_QUOTED = re.compile(r'("[^"]*")')
-_COUNTED = re.compile(r"(.*?)\s*\(\s*(\d+)\s*\)", re.DOTALL)
+# Compiled on the first use: most device strings have neither quotes nor counts.
+_QUOTED = r'("[^"]*")'
+_COUNTED = r"(?s)(.*?)\s*\(\s*(\d+)\s*\)"
 DEEPEST = 8
 """Devices within one another that a device string may name: each level asks its children several times, so ten take seconds."""
 
@@ -57,7 +58,7 @@ def parse_device_name(text: str | DeviceName) -> DeviceName:
     name, dot, device_id = (piece.strip() for piece in _split_once(head, "."))
     if not name or (dot and not device_id.strip('"')) or (colon and not arguments.strip()):
         raise DeviceNameError(f"device {text!r} is incomplete: expected NAME, NAME.id or NAME:arguments, as in 'HETERO:GPU.1,CPU'")
-    if not colon and _COUNTED.fullmatch(head):
+    if not colon and "(" in head and re.fullmatch(_COUNTED, head):
         raise DeviceNameError(
             f"device {text!r} has a count and stands in no list; a count is for the devices of one that is made of devices, "
             f"as in 'MULTI:{text.strip()}'"
@@ -84,7 +85,9 @@ def split_device_list(arguments: str) -> tuple[str, ...]:
 
 def normalise_arguments(arguments: str) -> str:
     """Returns the text behind a colon upper-cased and without spaces, except in quotes: two spellings of one list become one."""
-    pieces = _QUOTED.split(arguments)
+    if '"' not in arguments:
+        return "".join(arguments.split()).upper()
+    pieces = re.split(_QUOTED, arguments)
     if any('"' in piece for piece in pieces[::2]):
         raise DeviceNameError(f"device list '{arguments}': a quote does not end")
     return "".join(piece if index % 2 else "".join(piece.split()).upper() for index, piece in enumerate(pieces))
@@ -137,8 +140,10 @@ def _measure_depth(text: str) -> int:
 
 def _split_once(text: str, separator: str) -> tuple[str, str, str]:
     """Splits at the first separator outside quotes, as `str.partition` does."""
+    if '"' not in text:
+        return text.partition(separator)
     place = 0
-    for index, piece in enumerate(_QUOTED.split(text)):
+    for index, piece in enumerate(re.split(_QUOTED, text)):
         if index % 2 == 0 and separator in piece:
             place += piece.index(separator)
             return text[:place], separator, text[place + 1 :]
@@ -157,7 +162,7 @@ def _split_entry(entry: str, arguments: str) -> tuple[str, int | None, bool]:
     """Returns the device's text, the count and whether it is excluded."""
     is_excluded = entry.startswith("-")
     text, count = (entry[1:] if is_excluded else entry).strip(), None
-    counted = _COUNTED.fullmatch(text)
+    counted = re.fullmatch(_COUNTED, text)
     if counted and not any(character == ":" and depth == 0 for _, character, depth in _walk(text)):
         text, count = counted[1], int(counted[2])
         if count == 0:

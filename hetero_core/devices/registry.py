@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
+from hetero_core.cyclic_garbage import pause_cycle_collection
 from hetero_core.devices.announcements import (
     DEVICES_GROUP,
     WRAPPERS_GROUP,
@@ -134,7 +135,8 @@ class Registry:
         announcement = self.announcement(name)
         with self._lock:
             lock = self._lock_of_name.setdefault(name, threading.Lock())
-        with lock:
+        # A plugin's import makes thousands of objects that live on.
+        with lock, pause_cycle_collection():
             existing = self._devices.get(name)
             return self._create_in_time(name, announcement) if existing is None else existing
 

@@ -11,9 +11,8 @@ into a `KernelTable`; its claims follow in the same way. Imports no array librar
 from __future__ import annotations
 
 import importlib
-import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import KW_ONLY, field, fields
 from functools import cache, cached_property
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -22,7 +21,7 @@ from hetero_core.dtypes import DTYPES
 from hetero_core.kernels import operators
 from hetero_core.kernels.index import map_modules
 from hetero_core.kernels.refusals import refuse_attributes, refuse_inputs, refuse_preparation, refuse_sizes
-from hetero_core.kernels.tables import KernelTable, Key
+from hetero_core.kernels.tables import KernelTable, Key, read_signature
 from hetero_core.network.graph import EMPTY, Graph, Node
 from hetero_core.network.types import TypeNumbers, ValueType
 from hetero_core.records import record
@@ -98,29 +97,28 @@ class Declaration:
 
     def complete(self, function: Callable[..., Any]) -> KernelRecord:
         """Returns the kernel of a function, with the attributes and inputs that its signature declares."""
-        attributes, required, limits = _read_signature(function)
+        attributes, required, limits = read_signature(function)
         if self.prepare is not None:
             assert required == ("prepared",), f"{self.op_type}: the attributes belong to what prepares them"
-            attributes, required, _ = _read_signature(self.prepare)
+            attributes, required, _ = read_signature(self.prepare)
         is_counting = "output_count" in attributes
         assert self.counts_outputs == is_counting, f"{self.op_type}: output_count is declared on one side only"
         assert attributes.keys() >= set(self.without), f"{self.op_type}: the function has no such attribute to be without"
         attributes |= self.shared
         hidden = {"output_count", *self.without}
-        declared = {name: getattr(self, name) for name in _DECLARED}
+        dtypes = self.dtypes
         if self.halves is not None:
             from hetero_core.kernels.precision import compute_halves  # imports NumPy, as every file of kernels does
 
             function = compute_halves(function, self.halves)
-            declared["dtypes"] = (
-                tuple(map(_with_halves, self.dtypes)) if isinstance(self.dtypes, tuple) else _with_halves(self.dtypes)
-            )
+            dtypes = tuple(map(_with_halves, dtypes)) if isinstance(dtypes, tuple) else _with_halves(dtypes)
         return KernelRecord(
-            **declared,
-            function=function,
-            attributes={**self.unread, **{name: default for name, default in attributes.items() if name not in hidden}},
-            required=tuple(name for name in required if name not in hidden),
-            input_limits=limits,
+            self,
+            function,
+            dtypes,
+            {**self.unread, **{name: default for name, default in attributes.items() if name not in hidden}},
+            tuple(name for name in required if name not in hidden),
+            limits,
         )
 
 
@@ -132,14 +130,30 @@ kernel = Declaration
 _DECLARED = tuple(declared.name for declared in fields(Declaration))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class KernelRecord(Declaration):
     """A kernel's function with its declaration, and with the attributes and inputs that its signature declares."""
+
+    __slots__ = ("attributes", "function", "input_limits", "required")
+    __eq__, __hash__ = object.__eq__, object.__hash__
 
     function: Callable[..., Any]
     attributes: Mapping[str, Any]
     required: tuple[str, ...]
     input_limits: tuple[int, int | None]
+
+    def __init__(
+        self,
+        declaration: Declaration,
+        function: Callable[..., Any],
+        dtypes: Dtypes | tuple[Dtypes, ...],
+        attributes: Mapping[str, Any],
+        required: tuple[str, ...],
+        input_limits: tuple[int, int | None],
+    ) -> None:
+        # By hand: `dataclasses` takes two milliseconds to write this for a class of so many fields.
+        own = {"dtypes": dtypes, "function": function, "attributes": attributes, "required": required, "input_limits": input_limits}
+        for name, value in {**{name: getattr(declaration, name) for name in _DECLARED}, **own}.items():
+            object.__setattr__(self, name, value)
 
     def dtypes_of_input(self, index: int) -> Dtypes:
         """Returns the element types that the kernel computes at an input."""
@@ -159,19 +173,6 @@ class _Declared:
 
 
 NO_EXTENSIONS: Mapping[tuple[str, str], Any] = MappingProxyType({})
-
-
-def _read_signature(function: Callable[..., Any]) -> tuple[dict[str, Any], tuple[str, ...], tuple[int, int | None]]:
-    """Returns the attributes with their defaults, those without, and how many inputs there may be; the first parameter is none of them."""
-    # What inspect.signature tells, without its objects: 300 functions are read before the first network.
-    code = function.__code__
-    inputs = code.co_argcount - 1
-    keywords = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
-    defaults = function.__kwdefaults__ or {}
-    least = inputs - min(len(function.__defaults__ or ()), inputs)
-    is_variadic = bool(code.co_flags & inspect.CO_VARARGS)
-    required = tuple(name for name in keywords if name not in defaults)
-    return {name: defaults.get(name) for name in keywords}, required, (least, None if is_variadic else inputs)
 
 
 _MODULES = map_modules()

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hetero_core.errors import suggest
 from hetero_core.network.graph import Node
@@ -63,3 +64,16 @@ class KernelTable:
             return f"{name}-{node.since_version} has no kernel; there are kernels for version {listed}"
         others = [op_type for domain, op_type, _ in keys if domain == node.domain]
         return f"operator {name} has no kernel{suggest(node.op_type, others)}"
+
+
+def read_signature(function: Callable[..., Any]) -> tuple[dict[str, Any], tuple[str, ...], tuple[int, int | None]]:
+    """Returns the attributes with their defaults, those without, and how many inputs there may be; the first parameter is none of them."""
+    # What inspect.signature tells, without its objects: 300 functions are read before the first network.
+    code = function.__code__
+    inputs = code.co_argcount - 1
+    keywords = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+    defaults = function.__kwdefaults__ or {}
+    least = inputs - min(len(function.__defaults__ or ()), inputs)
+    is_variadic = bool(code.co_flags & inspect.CO_VARARGS)
+    required = tuple(name for name in keywords if name not in defaults)
+    return {name: defaults.get(name) for name in keywords}, required, (least, None if is_variadic else inputs)

@@ -33,6 +33,8 @@ class _Message:
     fields: ClassVar[dict[int, tuple[str, Any, bool]]]
     """Tag -> name, kind of the value, and whether the field is a list."""
     one_of: ClassVar[tuple[str, ...]] = ()
+    is_checked: ClassVar[bool] = False
+    """Whether `_check_message` may find something in messages of this kind."""
     nbytes: int
 
     def HasField(self, name: str) -> bool:  # noqa: N802  # protobuf's name
@@ -48,13 +50,16 @@ class _Message:
         return self.nbytes
 
 
+_PACKED = frozenset({"packed int", "packed float", "packed double"})
 _WIRES = {"int": _VARINT, "float": _FOUR_BYTES, "double": _EIGHT_BYTES}
 _DEFAULTS: Mapping[Any, Any] = {"int": 0, "float": 0.0, "text": "", "bytes": b""}
 
 
 def _define(title: str, one_of: str = "", /, **kinds: tuple[int, Any] | tuple[int, Any, bool]) -> type[_Message]:
     """Returns a class of messages. A kind is "int", "float", "double", "text", "bytes", "skipped" or a class; True marks lists."""
-    kind_of_message = type(title, (_Message,), {"fields": {}, "one_of": tuple(one_of.split())})
+    choices = tuple(one_of.split())
+    is_checked = len(choices) > 1 or title in ("_Tensor", "_Attribute", "_TensorType")
+    kind_of_message = type(title, (_Message,), {"fields": {}, "one_of": choices, "is_checked": is_checked})
     _add_fields(kind_of_message, **kinds)
     return kind_of_message
 
@@ -166,22 +171,44 @@ def _read_message(content: bytes, begin: int, end: int, kind_of_message: type[_M
     message.nbytes = end - begin
     values, fields = message.__dict__, kind_of_message.fields
     while begin < end:
-        tag, begin = _read_varint(content, begin)
-        if tag not in fields:
+        # Most numbers have one byte, and a call takes longer than all else about one.
+        tag = content[begin]
+        begin += 1
+        if tag >= 0x80:
+            tag, begin = _read_varint(content, begin - 1)
+        field = fields.get(tag)
+        if field is None:
             raise _UnusualError
-        name, kind, is_list = fields[tag]
+        name, kind, is_list = field
         wire = tag & 7
-        if wire == _VARINT:
+        if wire == _LENGTH:
+            length = content[begin]
+            begin += 1
+            if length >= 0x80:
+                length, begin = _read_varint(content, begin - 1)
+            stop = begin + length
+            if stop > end:
+                raise _UnusualError
+            if kind == "text":
+                value: Any = content[begin:stop].decode()
+            else:
+                value = _read_value(content, begin, stop, kind, depth)
+            begin = stop
+        elif wire == _VARINT:
             value, begin = _read_integer(content, begin)
         else:
-            length, begin = _read_varint(content, begin) if wire == _LENGTH else (4 if wire == _FOUR_BYTES else 8, begin)
-            stop = begin + length
+            stop = begin + (4 if wire == _FOUR_BYTES else 8)
             if stop > end:
                 raise _UnusualError
             value = _read_value(content, begin, stop, kind, depth)
             begin = stop
         if is_list:
-            values.setdefault(name, []).extend(value if isinstance(kind, str) and kind.startswith("packed") else (value,))
+            if kind in _PACKED:
+                values.setdefault(name, []).extend(value)
+            elif name in values:
+                values[name].append(value)
+            else:
+                values[name] = [value]
         elif kind == "skipped":
             continue
         elif name in values:
@@ -190,13 +217,14 @@ def _read_message(content: bytes, begin: int, end: int, kind_of_message: type[_M
             values[name] = value
     if begin != end:
         raise _UnusualError
-    _check_message(message)
+    if kind_of_message.is_checked:
+        _check_message(message)
     return message
 
 
 def _read_value(content: bytes, begin: int, stop: int, kind: Any, depth: int) -> Any:
-    if kind == "text":
-        return content[begin:stop].decode()
+    if kind.__class__ is type:
+        return _read_message(content, begin, stop, kind, depth + 1)
     if kind in ("bytes", "skipped"):
         return content[begin:stop]
     if kind == "packed int":
@@ -207,13 +235,11 @@ def _read_value(content: bytes, begin: int, stop: int, kind: Any, depth: int) ->
         if begin != stop:
             raise _UnusualError
         return numbers
-    if isinstance(kind, str):
-        code, size = ("f", 4) if kind.endswith("float") else ("d", 8)
-        if (stop - begin) % size:
-            raise _UnusualError
-        numbers_of_kind = struct.unpack(f"<{(stop - begin) // size}{code}", content[begin:stop])
-        return numbers_of_kind if kind.startswith("packed") else numbers_of_kind[0]
-    return _read_message(content, begin, stop, kind, depth + 1)
+    code, size = ("f", 4) if kind.endswith("float") else ("d", 8)
+    if (stop - begin) % size:
+        raise _UnusualError
+    numbers_of_kind = struct.unpack(f"<{(stop - begin) // size}{code}", content[begin:stop])
+    return numbers_of_kind if kind in _PACKED else numbers_of_kind[0]
 
 
 def _read_varint(content: bytes, begin: int) -> tuple[int, int]:

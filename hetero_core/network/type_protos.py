@@ -71,21 +71,19 @@ def _read_dimension(proto: onnx.TensorShapeProto.Dimension) -> Dimension:
     return proto.dim_param if is_name else None
 
 
-_PLACEHOLDER = re.compile(
-    r"""[\W_]*                 # nothing, or signs alone
+# Compiled on the first use: most models name no size.
+_PLACEHOLDER = r"""(?xis) [\W_]*         # nothing, or signs alone
     | -?\d+                    # a number, -1 for an open size
     | .*\?.*
     | .*DynamicDimension.*     # Paddle
     | unk_.*                   # ONNX's inference, tf2onnx
-    | (unk|unknown|dyn|dynamic|undefined|none|null) [\W_]* \d*""",
-    re.VERBOSE | re.IGNORECASE | re.DOTALL,
-)
+    | (unk|unknown|dyn|dynamic|undefined|none|null) [\W_]* \d*"""
 
 
 @lru_cache(maxsize=4096)
 def _is_placeholder(name: str) -> bool:
     """Says whether a tool wrote the name for any size that is open, so that two sizes of this name need not be equal."""
-    return _PLACEHOLDER.fullmatch(name) is not None
+    return re.fullmatch(_PLACEHOLDER, name) is not None
 
 
 def write_type(value_type: ValueType, proto: onnx.TypeProto) -> None:

@@ -16,7 +16,7 @@ import onnx.parser
 import pytest
 from onnx import helper
 
-from hetero_core.kernels import registry
+from hetero_core.kernels import tables
 from hetero_core.kernels.ops_page import format_ops_page
 from hetero_core.kernels.program import compile_program
 from hetero_core.kernels.registry import NOT_STRING, find_kernel, find_refusal, find_refusals, kernel, read_table
@@ -229,7 +229,7 @@ def test_kernels_do_not_write_into_their_inputs() -> None:
 
 def test_signature_of_every_kernel_is_what_inspect_tells() -> None:
     for entry in read_table().values():
-        attributes, required, (least, most) = registry._read_signature(inspect.unwrap(entry.function))
+        attributes, required, (least, most) = tables.read_signature(inspect.unwrap(entry.function))
         parameters = list(inspect.signature(entry.function).parameters.values())[1:]
         keywords = [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
         inputs = [parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]

@@ -117,6 +117,22 @@ def test_copies_and_pickles_are_equal() -> None:
         assert clone == Pair(3)
 
 
+def test_init_is_made_when_it_is_asked_for_and_stays() -> None:
+    @record(frozen=True, slots=True)
+    class Late:
+        number: int
+
+    class Derived(Late):
+        pass
+
+    assert not inspect.isfunction(vars(Late)["__init__"])
+    assert (Derived(3).number, Late(4).number) == (3, 4)
+    made = vars(Late)["__init__"]
+    assert inspect.isfunction(made)
+    assert "__init__" not in vars(Derived)
+    assert Late.__init__ is made
+
+
 def test_method_that_a_class_writes_itself_stays() -> None:
     @record(frozen=True, slots=True)
     class Loud:

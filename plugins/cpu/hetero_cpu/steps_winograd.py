@@ -43,10 +43,9 @@ def wants_winograd(convolution: Convolution) -> bool:
 
 def _pack(w: Array) -> Array:
     """Returns (36, channels, outputs): the transformed kernels, computed in float64."""
-    _, kernel, _ = build_matrices(_TILE)
     outputs, channels = w.shape[:2]
     packed = np.empty((_WINDOW**2, channels, outputs), np.float32)
-    transform_kernels(w, kernel, packed)
+    transform_kernels(w, _TILE, packed)
     return packed
 
 

@@ -266,6 +266,6 @@ def test_transformed_kernels_are_the_formula_rounded_once(size: int, outputs: in
     w = random.standard_normal((outputs, channels, 3, 3)).astype(np.float32)
     kernel = build_matrices(size)[1]
     moved = np.full(((size + 2) ** 2, channels, outputs), np.nan, np.float32)
-    transform_kernels(w, kernel, moved)
+    transform_kernels(w, size, moved)
     expected = np.einsum("ai,ocij,bj->abco", kernel, w.astype(np.float64), kernel).reshape(moved.shape)
     np.testing.assert_allclose(moved, expected, rtol=1e-7 * 1.2, atol=1e-12)

@@ -18,7 +18,7 @@ from hetero_cpu.jit.winograd import PARAMETERS, WinogradShape, make_input, make_
 from hetero_cpu.open.choices import pays
 from hetero_cpu.open.sizes import is_open
 from hetero_cpu.recipe import Recipe
-from hetero_cpu.winograd import build_matrices, transform_kernels
+from hetero_cpu.winograd import transform_kernels
 
 # Tiles of one chunk: enough for a block of weights to be used often, few enough for their transforms to stay in the second cache.
 _TILES_OF_CHUNK = 56
@@ -114,7 +114,6 @@ def _cut_tiles(tiles: int, most: int, workers: int) -> tuple[int, int, bool]:
 
 def _pack(w: Array, size: int, tiling: Tiling) -> Array:
     """Returns G g G^T of all kernels, computed in float64, as (block, position, channel, column)."""
-    _, kernel, _ = build_matrices(size)
     outputs, channels = w.shape[:2]
     positions = (size + 2) ** 2
     columns = tiling.vectors * tiling.width
@@ -124,5 +123,5 @@ def _pack(w: Array, size: int, tiling: Tiling) -> Array:
         block = packed[positions * channels * begin :][: positions * channels * held].reshape(positions, channels, held)
         block_outputs = min(held, outputs - begin)
         block[:, :, block_outputs:] = 0
-        transform_kernels(w[begin : begin + block_outputs], kernel, block[:, :, :block_outputs])
+        transform_kernels(w[begin : begin + block_outputs], size, block[:, :, :block_outputs])
     return packed

@@ -10,7 +10,6 @@ import atexit
 import ctypes
 import logging
 import os
-import signal
 import threading
 import weakref
 from collections import deque
@@ -113,6 +112,8 @@ def _start_threads(memory: Array, workers: int) -> list[threading.Thread]:
 
 
 def _help(function: Callable[[int, int], None], memory: Array, number: int) -> None:
+    import signal  # a network with one thread has no helpers
+
     # Signals are for the threads that run Python.
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     _helpers[threading.current_thread()] = memory
