@@ -9,7 +9,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from queue import SimpleQueue
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -308,6 +307,8 @@ class DeviceHooks:
 
 def _wait_for_start(start: Callable[..., None], inputs: tuple[Array, ...], context: RunContext, *, where: str) -> tuple[Array, ...]:
     """Returns the outputs of a run that a device starts, on the thread that waits for them. Raises: what the device tells; ClosedError."""
+    from queue import SimpleQueue  # few devices work asynchronously
+
     ends: SimpleQueue[tuple[tuple[Array, ...] | None, BaseException | None]] = SimpleQueue()
     first = threading.Lock()
 

@@ -20,11 +20,10 @@ import numpy as np
 
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.opsets import since_version
+from hetero_core.network.opsets import BLOCKED_DOMAIN, since_version
 from hetero_core.network.scopes import make_unique
 from hetero_core.network.types import TensorType
 
-BLOCKED_DOMAIN = "com.microsoft.nchwc"
 _POOLING = ("AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool")
 _OPSET_OF_ATTRIBUTE = {
     ("AveragePool", "ceil_mode"): 10,

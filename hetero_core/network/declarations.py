@@ -5,7 +5,6 @@ Imports nothing heavy.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import field
 from types import MappingProxyType
@@ -74,11 +73,17 @@ def pack_hints(declarations: Declarations, values: Collection[str]) -> bytes:
     """Returns the hints about these values that a run may contradict, as the bytes of a section of a blob; none where there are none."""
     hints = [declarations.hints[value] for value in values if value in declarations.hints]
     rows = [[hint.value, hint.declared.dtype, hint.declared.shape, hint.source] for hint in hints if hint.may_fail]
-    return json.dumps(rows).encode() if rows else b""
+    if not rows:
+        return b""
+    import json  # few networks have such hints
+
+    return json.dumps(rows).encode()
 
 
 def unpack_hints(content: bytes) -> Declarations:
     """Returns the hints that `pack_hints` wrote. Raises: InvalidNetworkError."""
+    import json  # as above
+
     try:
         hints = {value: _read_hint(value, dtype, shape, source) for value, dtype, shape, source in json.loads(content)}
     except (ValueError, TypeError, RecursionError) as error:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hetero_core.errors import InvalidNetworkError
 from hetero_core.network import attributes as kinds
 from hetero_core.network.affinity import AFFINITY_KEY
-from hetero_core.network.border import BORDER_KEY, border_to_json
+from hetero_core.network.border import BORDER_KEY, NO_BORDER, border_to_json
 from hetero_core.network.graph import EMPTY, Graph, Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.notes import OPSET_KEY, no_notes
@@ -189,7 +189,7 @@ def write_model(network: Network, writer: GraphWriter) -> onnx.ModelProto:
         model.opset_import.add(domain=domain, version=version)
     writer.write_defaults(network.border.defaults, model.graph)
     described = border_to_json(network.border)
-    for key, text in (network.metadata if described == "{}" else {**network.metadata, BORDER_KEY: described}).items():
+    for key, text in (network.metadata if described == NO_BORDER else {**network.metadata, BORDER_KEY: described}).items():
         model.metadata_props.add(key=key, value=text)
     standard = [entry for entry in model.opset_import if entry.domain in _VERSIONED_DOMAINS]
     needed = int(onnx.helper.find_min_ir_version_for(standard, ignore_unknown=True))

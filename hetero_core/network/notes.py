@@ -5,7 +5,6 @@ Imports nothing heavy.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 from hetero_core.errors import InvalidNetworkError
@@ -26,6 +25,8 @@ def history_of_node(node: Node) -> Mapping[str, str]:
     if node.original_name is not None:
         notes[ORIGINAL_NAME_KEY] = node.original_name
     if node.origins != (node.name,):
+        import json  # only packed networks have such notes
+
         notes[ORIGINS_KEY] = json.dumps(node.origins)
     return notes
 
@@ -35,6 +36,8 @@ def read_origins_note(metadata: Mapping[str, str], owner: str) -> tuple[str, ...
     text = metadata.get(ORIGINS_KEY)
     if text is None:
         return ()
+    import json  # as above
+
     try:
         origins = json.loads(text)
     except ValueError:

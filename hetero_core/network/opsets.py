@@ -13,6 +13,8 @@ from hetero_core.network.soundness import check_text
 if TYPE_CHECKING:
     import onnx
 
+BLOCKED_DOMAIN = "com.microsoft.nchwc"
+"""The domain of ONNX Runtime's operators on blocks of channels."""
 _LARGEST_VERSION = 2**31 - 1
 """The versions that onnx accepts; of a domain that onnx does not know, a model may state any."""
 

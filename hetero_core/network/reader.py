@@ -19,15 +19,14 @@ from hetero_core.cyclic_garbage import pause_cycle_collection
 from hetero_core.errors import InvalidNetworkError, NetworkNotFoundError, NetworkReadError
 from hetero_core.limits import ReadBudget, ReadLimits
 from hetero_core.network.assembly import GraphReader
-from hetero_core.network.blocked_channels import BLOCKED_DOMAIN, restore_channels
-from hetero_core.network.border import BORDER_KEY, Border, border_of_json, list_defaults
+from hetero_core.network.border import BORDER_KEY, NO_BORDER, Border, border_of_json, list_defaults
 from hetero_core.network.declarations import NO_DECLARATIONS, Declarations
 from hetero_core.network.file_spans import hold_file
 from hetero_core.network.graph import EMPTY, Graph, Network
 from hetero_core.network.hints import compare_declarations, forget_shapes, warn_of_contradictions
 from hetero_core.network.inference import CustomTypes, infer_types
 from hetero_core.network.installed_onnx import find_model_class
-from hetero_core.network.opsets import read_opsets
+from hetero_core.network.opsets import BLOCKED_DOMAIN, read_opsets
 from hetero_core.network.small_messages import parse_small_model
 from hetero_core.network.soundness import check_text, find_contradiction
 from hetero_core.network.splitting import NO_PAYLOADS, BytesInMemory, BytesOfFile, ByteSource, Payload, split_model
@@ -185,10 +184,12 @@ def assemble_network(
     reader = GraphReader(model, weights, payloads, budget)
     graph, pins = reader.read_root(opsets)
     if BLOCKED_DOMAIN in opsets:
+        from hetero_core.network.blocked_channels import restore_channels  # few files have it
+
         graph = restore_channels(graph, opsets.get("", 1))
     metadata = {entry.key: entry.value for entry in model.metadata_props}
     check_text(*metadata, *metadata.values())
-    text = metadata.pop(BORDER_KEY, "{}")
+    text = metadata.pop(BORDER_KEY, NO_BORDER)
     listed = [spec.name for spec in model.graph.input if spec.name in graph.initializers]
     optional = list_defaults(text)
     border = border_of_json(text, {name: graph.initializers[name] for name in listed if name in optional})

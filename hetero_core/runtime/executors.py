@@ -12,7 +12,6 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -23,6 +22,7 @@ from hetero_core.runtime.ranked_tasks import RANKS, RankedTasks, Turns
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
+    from queue import SimpleQueue
 
 EXIT_SECONDS = 10.0
 """Seconds that the interpreter's exit waits for runs in flight, in all."""
@@ -111,6 +111,8 @@ class Executor:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
+        from queue import SimpleQueue  # a network that is only asked to its face has no executor
+
         self._tasks: _Tasks = RankedTasks() if self._is_ranked else SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._threads: list[threading.Thread] = []
@@ -148,6 +150,8 @@ class Executor:
 
     def drop_queued(self) -> None:
         """Cancels what no thread has begun, takes nothing more, and tells the threads to end."""
+        from queue import Empty  # as above
+
         with self._lock:
             self._is_closed = True
         with suppress(Empty):
@@ -170,6 +174,8 @@ def _dismiss(tasks: _Tasks, threads: list[threading.Thread]) -> None:
 
 
 def _work(tasks: _Tasks, idle: threading.Semaphore) -> None:
+    from queue import Empty  # as above
+
     while True:
         try:
             item = tasks.get_nowait()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import count
-from queue import PriorityQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
+    from queue import PriorityQueue
 
 RANKS = {"HIGH": 0, "MEDIUM": 1, "LOW": 2}
 """MODEL_PRIORITY -> rank; a lower one goes first."""
@@ -19,6 +19,8 @@ class RankedTasks:
     """A queue with the methods of SimpleQueue that an executor calls. None, which ends a thread, comes behind all tasks."""
 
     def __init__(self) -> None:
+        from queue import PriorityQueue  # few executors have ranks
+
         self._queue: PriorityQueue[tuple[float, int, Any]] = PriorityQueue()
         # Two items are never compared: no two have the same number.
         self._numbers = count()

@@ -23,12 +23,15 @@ if TYPE_CHECKING:
 class LatePass:
     """A pass of `hetero_core.transforms`, imported and run where a network has one of the operators without which it changes nothing."""
 
-    def __init__(self, module: str, name: str, operators: str) -> None:
+    def __init__(self, module: str, name: str, operators: str, *others: str) -> None:
+        """`operators` and each of `others`: operators of which a network has to have one."""
         self.module, self.name, self.operators = f"hetero_core.transforms.{module}", name, frozenset(operators.split())
+        self.others = tuple(frozenset(names.split()) for names in others)
 
     def __call__(self, network: Network) -> Network:
         """Returns the network after the pass."""
-        if self.operators.isdisjoint([node.op_type for node in network.nodes]):
+        there = {node.op_type for node in network.nodes}
+        if any(names.isdisjoint(there) for names in (self.operators, *self.others)):
             return network
         transformed: Network = getattr(importlib.import_module(self.module), self.name)(network)
         return transformed
@@ -52,7 +55,7 @@ PASSES = (
     LatePass("transposes", "cancel_transposes", "Transpose"),
     LatePass("pads", "fold_pads", "Pad"),
     LatePass("scalars", "fold_scalars", "Add Div Mul Sub"),
-    LatePass("affine", "fold_affines", "Add BatchNormalization Mul"),
+    LatePass("affine", "fold_affines", "Add BatchNormalization Mul", "BatchNormalization Conv"),
 )
 _ELIMINATE_IDLE = LatePass(
     "reshapes",

@@ -10,7 +10,6 @@ from hetero_core.network.graph import Network, Node
 from hetero_core.network.inference import infer_types
 from hetero_core.network.types import TensorType
 from hetero_core.transforms.constants import Evaluate, fold_constants
-from hetero_cpu.plain_specialization import specialize_plainly
 
 Signature = tuple[tuple[int, ...] | None, ...]
 """The shape of each input; None for a sequence or an absent optional."""
@@ -39,6 +38,8 @@ def specialize_network(network: Network, signature: Signature, evaluate: Evaluat
     if all(new is old for new, old in zip(inputs, network.inputs, strict=True)):
         # Its types are those of these shapes already.
         return _fold_shapes(network, evaluate)
+    from hetero_cpu.plain_specialization import specialize_plainly  # networks of fixed sizes need none of it
+
     plain = specialize_plainly(network, inputs, evaluate, is_kept=is_turned_for_products, room=FOLDED_FLOOR)
     if plain is not None:
         return plain
