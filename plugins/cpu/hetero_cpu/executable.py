@@ -14,16 +14,15 @@ from hetero_core.contract import RunContext
 from hetero_core.kernels.execution import Program
 from hetero_core.kernels.program import compile_program
 from hetero_core.network.graph import Network
-from hetero_cpu.executed import TellingExecutable
+from hetero_cpu.executed import MOST_PLANS, TellingExecutable
 from hetero_cpu.foreign import evaluate_node
 from hetero_cpu.instance import WrongTypeError
 from hetero_cpu.kernel_choice import AUTO, NO, YES
 from hetero_cpu.kernel_set import warn_where_numpy_computes
 from hetero_cpu.mapped_weights import drop_read_pages
-from hetero_cpu.open.sizes import value_of
 from hetero_cpu.open_plans import OpenPlans, has_interpreters, load_kernels, make_plan_in_use, order_kernels, warn_of_error
 from hetero_cpu.passes import join_network, transform_network
-from hetero_cpu.plan import Plan, count_constant_bytes
+from hetero_cpu.plan import Plan
 from hetero_cpu.plan_check import is_faulty
 from hetero_cpu.planner import build_plan
 from hetero_cpu.plans_in_use import OpenPlanInUse, PlanInUse, has_room, open_teams
@@ -33,8 +32,6 @@ from hetero_cpu.verification import Verifier
 from hetero_cpu.weights import PackedWeights
 
 logger = logging.getLogger(__name__)
-
-MOST_PLANS = 16
 
 
 class CpuExecutable(TellingExecutable):
@@ -74,6 +71,8 @@ class CpuExecutable(TellingExecutable):
         self._plans: OrderedDict[Signature, PlanInUse] = OrderedDict()
         self._is_closed, self._plan_count = False, 0
         self._open_plans = OpenPlans(self._transformed)
+        is_kept = signature is None and kernels != NUMPY and not checks_plans
+        self._stored = self._open_plans.open_stored(self._transformed, self.native_weights, workers) if is_kept else None
         self._last_open: Signature | None = None
         self._program: Program | None = None
         # The plan of a network whose inputs have one shape each: no run has to look for it.
@@ -158,24 +157,6 @@ class CpuExecutable(TellingExecutable):
             program = self._program = compile_program(self._transformed, extensions=self._extensions)
         return program
 
-    def metrics(self) -> Mapping[str, Any]:
-        """Metrics of the plans: how many were made and may be kept, their memory, and their steps that call the toolkit."""
-        return {
-            "CPU_PLANS": lambda: (self._plan_count, MOST_PLANS),
-            "CPU_ARENA_BYTES": lambda: max((value_of(plan.arena_bytes) for plan in self._list_plans()), default=0),
-            "CPU_WEIGHT_BYTES": lambda: self._weights.nbytes + self.native_weights.nbytes,
-            "CPU_CONSTANT_BYTES": lambda: count_constant_bytes(self._list_plans()),
-            "CPU_KERNELS_READY": lambda: self._orders == 0,
-            "CPU_NATIVE_STEPS": lambda: max((plan.native_count for plan in self._list_plans()), default=0),
-            "CPU_FOREIGN_STEPS": lambda: max((plan.foreign_count for plan in self._list_plans()), default=0),
-            "CPU_VERIFIED_PLANS": lambda: self._verifier.plans,
-            "CPU_VERIFY_SECONDS": lambda: self._verifier.seconds,
-            "CPU_REFUTED": lambda: self._verifier.has_refuted,
-        }
-
-    def _list_plans(self) -> list[Plan]:
-        return [in_use.plan for in_use in (*self._plans.copy().values(), *self._open_plans.plans)]
-
     @property
     def transformed(self) -> Network:
         """The network after the passes that do not ask for sizes."""
@@ -209,6 +190,9 @@ class CpuExecutable(TellingExecutable):
             if opened is not None:
                 self._last_open = signature
                 return opened
+        if self._stored is not None and (stored := self._stored.find(signature, verifies=self._verifies)) is not None:
+            return self._add_class(stored, signature)
+        with self._lock:
             if self._open_plans.is_passing(signature):
                 return None
         special = specialize_network(self._transformed, signature, evaluate_node)
@@ -246,16 +230,22 @@ class CpuExecutable(TellingExecutable):
         if opened is None and not is_later:
             self._open_plans.note_failure()
         elif opened is not None and load_kernels(opened, self._kernels):
-            with self._lock:
-                self._plan_count, self._last_open = self._plan_count + 1, signature
-                self._open_plans.add(opened)
-            return opened
+            if self._stored is not None:
+                self._stored.keep(opened, special)
+            return self._add_class(opened, signature)
         elif self._open_plans.claim_order():
             self._order_plan(
                 lambda executable: executable._plan_class(special, signature) if opened is None else opened,
                 lambda executable, plan, error: executable._take_over_class(plan, special, signature, error),
             )
         return None
+
+    def _add_class(self, opened: OpenPlanInUse, signature: Signature) -> OpenPlanInUse:
+        with self._lock:
+            opened.is_refuted |= self._verifier.has_refuted
+            self._plan_count, self._last_open = self._plan_count + 1, signature
+            self._open_plans.add(opened)
+        return opened
 
     def _plan_class(self, special: Network, signature: Signature) -> OpenPlanInUse | None:
         """Returns the plan of a class of sizes, nothing of it compiled; None where there is none."""
@@ -291,6 +281,8 @@ class CpuExecutable(TellingExecutable):
                     self._weights = PackedWeights(releases=self._weights.releases)
         if error is None and opened is None:
             self._order(special, signature)
+        elif error is None and opened is not None and self._stored is not None:
+            self._stored.keep(opened, special)
 
     def _order_plan(
         self,

@@ -1,4 +1,4 @@
-"""The executed graph of a network on CPU: the steps of the plan that was used last, with the order of axes in the arena."""
+"""Metrics of a network on CPU, and its executed graph: the steps of the plan that was used last, with the order of axes in the arena."""
 
 from __future__ import annotations
 
@@ -8,21 +8,52 @@ from typing import TYPE_CHECKING, Any
 from hetero_core.contract import Executable
 from hetero_core.executed import ExecutedNode, list_nodes, name_layout
 from hetero_core.network.types import ValueType
-from hetero_cpu.plan import Foreign, Plan, PlannedStep
+from hetero_cpu.open.sizes import value_of
+from hetero_cpu.plan import Foreign, Plan, PlannedStep, count_constant_bytes
 
 if TYPE_CHECKING:
+    from collections import OrderedDict
+
     from hetero_core.network.graph import Network
     from hetero_cpu.open_plans import OpenPlans
     from hetero_cpu.plans_in_use import PlanInUse
+    from hetero_cpu.signature import Signature
+    from hetero_cpu.verification import Verifier
+    from hetero_cpu.weights import PackedWeights
+
+MOST_PLANS = 16
 
 
 class TellingExecutable(Executable):
-    """An executable on CPU that tells its steps."""
+    """An executable on CPU that tells its steps and its metrics."""
 
     _transformed: Network
     _only_plan: PlanInUse | None
-    _plans: Mapping[Any, PlanInUse]
+    _plans: OrderedDict[Signature, PlanInUse]
     _open_plans: OpenPlans
+    _plan_count: int
+    _orders: int
+    _weights: PackedWeights
+    native_weights: PackedWeights
+    _verifier: Verifier
+
+    def metrics(self) -> Mapping[str, Any]:
+        """Metrics of the plans: how many were made and may be kept, their memory, and their steps that call the toolkit."""
+        return {
+            "CPU_PLANS": lambda: (self._plan_count, MOST_PLANS),
+            "CPU_ARENA_BYTES": lambda: max((value_of(plan.arena_bytes) for plan in self._list_plans()), default=0),
+            "CPU_WEIGHT_BYTES": lambda: self._weights.nbytes + self.native_weights.nbytes,
+            "CPU_CONSTANT_BYTES": lambda: count_constant_bytes(self._list_plans()),
+            "CPU_KERNELS_READY": lambda: self._orders == 0,
+            "CPU_NATIVE_STEPS": lambda: max((plan.native_count for plan in self._list_plans()), default=0),
+            "CPU_FOREIGN_STEPS": lambda: max((plan.foreign_count for plan in self._list_plans()), default=0),
+            "CPU_VERIFIED_PLANS": lambda: self._verifier.plans,
+            "CPU_VERIFY_SECONDS": lambda: self._verifier.seconds,
+            "CPU_REFUTED": lambda: self._verifier.has_refuted,
+        }
+
+    def _list_plans(self) -> list[Plan]:
+        return [in_use.plan for in_use in (*self._plans.copy().values(), *self._open_plans.plans)]
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:
         """The steps of the plan that was used last; before the first run of a network with open sizes its nodes one by one."""

@@ -16,6 +16,8 @@ from hetero_cpu.signature import Signature
 if TYPE_CHECKING:
     from hetero_cpu.jit.compiler import Kernel
     from hetero_cpu.open.plan import OpenPlan
+    from hetero_cpu.open.stored_classes import StoredClasses
+    from hetero_cpu.weights import PackedWeights
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +41,13 @@ class OpenPlans:
         self._order = Lock()
         # The runs of sets of sizes that came while kernels were compiled, in order.
         self._seen: dict[Signature, int] = {}
+
+    @staticmethod
+    def open_stored(network: Network, weights: PackedWeights, workers: int) -> StoredClasses | None:
+        """Returns the plans that earlier processes have made for a network; None where none are to be used."""
+        from hetero_cpu.open.stored_classes import StoredClasses
+
+        return StoredClasses(network, weights, workers)
 
     @property
     def is_ordered(self) -> bool:

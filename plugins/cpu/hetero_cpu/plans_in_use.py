@@ -55,43 +55,43 @@ class PlanInUse:
 class OpenPlanInUse(PlanInUse):
     """A plan of a class of sizes."""
 
-    __slots__ = ("_checked", "_network", "_open", "_own")
+    __slots__ = ("_checked", "_network", "_own", "opened")
 
     def __init__(self, opened: OpenPlan, *, is_refuted: bool, needs_check: bool, name: str, network: str = "") -> None:
         """`network`: its name, where the plan is checked as a whole for each set of sizes before it runs."""
         super().__init__(opened.plan, [], is_refuted, needs_check, name)
-        self._open, self._network = opened, network
+        self.opened, self._network = opened, network
         self._own: list[OpenInstance] = []
         self._checked: set[Signature] = set()
 
     def covers(self, signature: Signature) -> bool:
         """Says whether a set of input shapes is of the class."""
-        if self._open.match(signature) is None:
+        if self.opened.match(signature) is None:
             return False
         if self._network and signature not in self._checked:
             from hetero_cpu.open.check import fix_plan
             from hetero_cpu.plan_check import is_faulty
 
             self._checked.add(signature)
-            self.is_refuted |= is_faulty(fix_plan(self._open, signature), self._network)
+            self.is_refuted |= is_faulty(fix_plan(self.opened, signature), self._network)
         return True
 
     def measure(self, inputs: tuple[Any, ...]) -> int:
         """Returns the bytes of the arena of a run."""
-        products = self._open.match(_read_signature(inputs))
+        products = self.opened.match(_read_signature(inputs))
         assert products is not None
-        return self._open.measure_arena(products)
+        return self.opened.measure_arena(products)
 
     def run(self, inputs: tuple[Any, ...], context: RunContext, teams: TeamPool | None) -> tuple[Any, ...]:
         """Returns the outputs, as `PlanInUse.run` does."""
         from hetero_cpu.open.instance import OpenInstance
 
-        products = self._open.match(_read_signature(inputs))
+        products = self.opened.match(_read_signature(inputs))
         assert products is not None
         try:
             instance = self._own.pop()
         except IndexError:
-            instance = OpenInstance(self._open)
+            instance = OpenInstance(self.opened)
         try:
             if teams is None:
                 return instance.run(products, inputs, context)

@@ -13,8 +13,8 @@ from hetero_core.executed import ExecutedNode
 from hetero_core.kernels.program import compile_program
 from hetero_core.records import record
 from hetero_cpu.blas import begin_limit, end_limit, needs_limit
-from hetero_cpu.executable import MOST_PLANS, CpuExecutable
-from hetero_cpu.executed import list_steps
+from hetero_cpu.executable import CpuExecutable
+from hetero_cpu.executed import MOST_PLANS, list_steps
 from hetero_cpu.kernel_choice import NO, YES
 from hetero_cpu.payload import PACKED, WEIGHTS, find_digests, read_index, read_network, read_signature, read_specs
 from hetero_cpu.plan import Plan

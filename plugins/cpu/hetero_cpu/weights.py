@@ -74,6 +74,16 @@ class LaterArray:
         self._sources = constants
 
     @property
+    def sources(self) -> tuple[Array | Initializer, ...]:
+        """What the array is made of; only constants where the others were let go."""
+        return self._sources
+
+    @property
+    def make(self) -> Callable[..., Array]:
+        """The function that makes the array of its sources."""
+        return self._make
+
+    @property
     def constant(self) -> Initializer | None:
         """The constant that the array is made of; None where it is made of several, or of an array that is none."""
         sources = self._sources

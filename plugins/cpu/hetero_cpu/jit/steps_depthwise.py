@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -38,7 +39,7 @@ def plan_depthwise(site: Site) -> Recipe | None:
     if shape is None:
         return None
     kernel = make_depthwise(shape, epilogue.activations, adds=bool(added))
-    weights = convolution.pack(("native depthwise", width), lambda w: _pack(w, width))
+    weights = convolution.pack(("native depthwise", width), partial(_pack, width=width))
     # Read as the kernel does, in whole vectors.
     bias = pad_vector(epilogue.bias, convolution.outputs, weights.shape[0] * width)
     call = WindowCall(kernel, shape, convolution.windows, width, 0.0, site.workers, {"weights": weights, "bias": bias})

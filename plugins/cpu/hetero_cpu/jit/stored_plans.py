@@ -12,17 +12,17 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from hetero_core.blobs.private_cache import open_private_folder, read_private_file, write_private_file
+from hetero_core.blobs.private_cache import open_private_folder
 from hetero_core.errors import HeteroError
 from hetero_core.network.graph import Node
 from hetero_cpu.jit.captured_plan import CapturedCall, CapturedPlan, View
 from hetero_cpu.jit.compiler import describe_environment
+from hetero_cpu.jit.digested_files import read_digested_file, write_digested_file
 from hetero_cpu.jit.plan_form import check_form
 
 logger = logging.getLogger(__name__)
 
 FOLDER = "cpu-plans"
-_DIGEST_BYTES = 32
 
 
 def make_key(digests: Mapping[str, bytes], workers: int) -> str:
@@ -51,7 +51,7 @@ def write_plan(key: str, captured: CapturedPlan) -> None:
     """Keeps a plan; where that fails, a warning says so and the next import plans for itself."""
     content = json.dumps(_to_json(captured), separators=(",", ":")).encode()
     try:
-        write_private_file(open_private_folder(FOLDER) / f"{key}.json", hashlib.sha256(content).digest() + content)
+        write_digested_file(open_private_folder(FOLDER) / f"{key}.json", content)
     except (OSError, HeteroError) as error:
         logger.warning("cannot keep a plan: %s", error)
 
@@ -63,15 +63,10 @@ def read_plan(key: str, places: Collection[str] = ()) -> CapturedPlan | None:
     """
     try:
         path = open_private_folder(FOLDER) / f"{key}.json"
-        stored = read_private_file(path)
     except (FileNotFoundError, HeteroError):
         return None
-    except OSError as error:
-        logger.warning("a stored plan is not used: %s; the network is planned again", error.strerror or error)
-        return None
-    digest, content = stored[:_DIGEST_BYTES], stored[_DIGEST_BYTES:]
-    if hashlib.sha256(content).digest() != digest:
-        logger.warning("'%s' is damaged; the network is planned again", path)
+    content = read_digested_file(path, "the network is planned again")
+    if content is None:
         return None
     try:
         captured = _of_json(json.loads(content))
@@ -79,7 +74,7 @@ def read_plan(key: str, places: Collection[str] = ()) -> CapturedPlan | None:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         logger.warning("'%s' holds no plan (%s: %s); the network is planned again", path, type(error).__name__, error)
         return None
-    return captured if captured.name else replace(captured, name=digest.hex()[:40])
+    return captured if captured.name else replace(captured, name=hashlib.sha256(content).hexdigest()[:40])
 
 
 def _to_json(captured: CapturedPlan) -> dict[str, Any]:

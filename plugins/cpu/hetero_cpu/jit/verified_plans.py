@@ -72,7 +72,8 @@ def _read_time(mark: Path) -> tuple[float, str]:
 @cache
 def _stamp_sources() -> str:
     """Returns sizes and times of the files that plan and transform, beside those of which `describe_environment` is a digest."""
-    folders = (Path(__file__).parents[1], Path(transforms.__path__[0]))
+    package = Path(__file__).parents[1]
+    folders = (package, package / "open", Path(transforms.__path__[0]))
     stamps = ((path.name, path.stat()) for folder in folders for path in sorted(folder.glob("*.py")))
     return " ".join(f"{name} {status.st_size} {status.st_mtime_ns}" for name, status in stamps)
 

@@ -60,8 +60,8 @@ class Table:
 
     __slots__ = ("_constants", "_matrix", "entries")
 
-    def __init__(self, constants: Numbers, entries: tuple[Sequence[int], Sequence[int], Sequence[int]], products: int) -> None:
-        """`entries`: row, product and factor of each summand."""
+    def __init__(self, constants: Numbers, entries: tuple[Any, Any, Any], products: int) -> None:
+        """`entries`: row, product and factor of each summand, three lists or arrays of integers."""
         rows, columns, factors = entries
         self._matrix = np.zeros((len(constants), products))
         self._matrix[rows, columns] = factors

@@ -1,0 +1,180 @@
+"""The plans of classes of sizes that earlier processes have made: files of JSON behind their digest in the user's private folder.
+
+A file is named by what the plan depends on beside large constants: the network after its passes, the number of threads, the processor,
+LLVM, and the code that plans. It holds a digest of all constants, too. What is in it steers machine code, so it is kept where kernels are,
+and trusted as these are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hetero_core.blobs.private_cache import open_private_folder
+from hetero_core.errors import HeteroError
+from hetero_core.network.graph import Network
+from hetero_core.network.initializers import Initializer
+from hetero_cpu.jit.compiler import COMPILER, Kernel
+from hetero_cpu.jit.digested_files import read_digested_file, write_digested_file
+from hetero_cpu.jit.interpreter import list_interpreters
+from hetero_cpu.jit.verified_plans import is_verified, name_plan
+from hetero_cpu.kernel_choice import NO
+from hetero_cpu.open.plan import OpenPlan
+from hetero_cpu.open.size_class import SizeClass
+from hetero_cpu.open.stored_form import Form, read_class, read_plan, read_text, write_form
+from hetero_cpu.open.stored_values import MOST_BYTES, NotStorableError
+from hetero_cpu.plans_in_use import OpenPlanInUse
+from hetero_cpu.signature import Signature
+from hetero_cpu.weights import PackedWeights
+
+logger = logging.getLogger(__name__)
+
+FOLDER = "cpu-classes"
+_MOST_PLANS = 16
+"""Of one network."""
+_MOST_FILES = 1000
+_MOST_CONSTANTS = 1 << 30
+"""Bytes of constants of a network whose plans are kept: to read more takes longer than to plan."""
+_WORDS = 1021
+"""Sums over a large constant, of elements that many apart: a prime, so that they do not fall together with its rows."""
+_FAULTS = (ValueError, KeyError, TypeError, IndexError, AttributeError, ImportError, RecursionError)
+
+
+class StoredClasses:
+    """The stored plans of one network. Safe for threads."""
+
+    def __init__(self, network: Network, weights: PackedWeights, workers: int) -> None:
+        """`network`: after the passes that do not ask for sizes; `weights`: where what is packed is held."""
+        self._network, self._weights, self._workers = network, weights, workers
+        self._lock = threading.Lock()
+        self._pending: list[tuple[Path, Form, SizeClass]] | None = None
+        self._content = ""
+
+    def find(self, signature: Signature, *, verifies: str) -> OpenPlanInUse | None:
+        """Returns the plan of a class that input shapes belong to, to be verified where that is asked for and nobody has.
+
+        None where there is none, or not all of its kernels are there. Each plan is returned once.
+        """
+        with self._lock:
+            if self._pending is None:
+                self._pending = self._read_all()
+            for index, (path, form, sizes) in enumerate(self._pending):
+                if sizes.match(signature) is not None:
+                    del self._pending[index]
+                    plan = self._open(path, form, sizes)
+                    if plan is None:
+                        return None
+                    needs_check = verifies != NO and not is_verified(form["name"])
+                    return OpenPlanInUse(plan, is_refuted=False, needs_check=needs_check, name=form["name"])
+        return None
+
+    def keep(self, in_use: OpenPlanInUse, special: Network) -> None:
+        """Keeps a plan that was made here of a network for one set of sizes; the log says so where that is not possible."""
+        name = in_use.name or f"{name_plan(special, self._workers)}_open"
+        try:
+            if sum(constant.nbytes for constant in self._network.initializers.values()) > _MOST_CONSTANTS:
+                raise NotStorableError("it has more than a gigabyte of constants")
+            form = write_form(in_use.opened, self._network, self._weights.serve(self._network.initializers))
+            with self._lock:
+                form |= {"name": name, "content": self._digest_content()}
+                paths = self._list_paths()
+                path = next((path for path in paths if not path.exists()), None) or next(filter(self._is_foreign, paths), None)
+                if path is not None:
+                    write_digested_file(path, json.dumps(form, separators=(",", ":")).encode())
+                    _remove_oldest(path.parent)
+        except (NotStorableError, *_FAULTS) as error:
+            logger.info("network '%s': the plan of a class is not kept: %s", self._network.name, error)
+        except (OSError, HeteroError) as error:
+            logger.warning("cannot keep a plan: %s", error)
+
+    def _read_all(self) -> list[tuple[Path, Form, SizeClass]]:
+        pending = []
+        for path in self._list_paths():
+            content = read_digested_file(path, "the network is planned again")
+            if content is None:
+                continue
+            try:
+                form = json.loads(content)
+                if form["content"] == self._digest_content():
+                    pending.append((path, form, read_class(form, self._network)))
+            except _FAULTS as error:
+                _drop(path, error)
+        return pending
+
+    def _open(self, path: Path, form: Form, sizes: SizeClass) -> OpenPlan | None:
+        try:
+            read_text(form["name"])
+            kernels = [Kernel(read_text(name), _refuse_to_emit) for name in dict.fromkeys(name for name, _ in form["calls"])]
+            if not COMPILER.load_stored((*kernels, *list_interpreters(self._workers))):
+                path.unlink(missing_ok=True)
+                return None
+            plan = read_plan(form, sizes, self._network, self._weights.serve(self._network.initializers))
+            return plan if COMPILER.load_stored(plan.plan.kernels) else None
+        except _FAULTS as error:
+            _drop(path, error)
+            return None
+
+    def _list_paths(self) -> list[Path]:
+        try:
+            folder = open_private_folder(FOLDER)
+        except (OSError, HeteroError) as error:
+            logger.warning("plans are not kept: %s", error)
+            return []
+        name = name_plan(self._network, self._workers)
+        return [folder / f"{name}-{number}.json" for number in range(_MOST_PLANS)]
+
+    def _is_foreign(self, path: Path) -> bool:
+        """Says whether a plan is damaged, or of a network with other constants."""
+        content = read_digested_file(path, "it is written again")
+        return content is None or json.loads(content).get("content") != self._content
+
+    def _digest_content(self) -> str:
+        """Returns a digest of all constants: exact for those up to `MOST_BYTES`, of sums for larger ones; and of the names of nodes."""
+        if not self._content:
+            digest = hashlib.sha256()
+            for name, constant in self._network.initializers.items():
+                digest.update(f"{name} {constant.dtype} {constant.shape}".encode())
+                _add_elements(digest, constant)
+            for node in self._network.nodes:
+                digest.update(repr((node.name, node.origins)).encode())
+            self._content = digest.hexdigest()
+        return self._content
+
+
+def _add_elements(digest: Any, constant: Initializer) -> None:
+    array = constant.array
+    if array.dtype.hasobject:
+        digest.update(repr(array.tolist()).encode())
+        return
+    elements = array.reshape(-1).view(np.uint8)
+    if elements.nbytes > MOST_BYTES:
+        row = 8 * _WORDS
+        whole = elements.nbytes // row * row
+        # As fast as memory: some 8 ms for 60 MB. What is made of a large constant is made again; only a choice may depend on it.
+        digest.update(elements[:whole].view(np.uint64).reshape(-1, _WORDS).sum(axis=0).tobytes())
+        elements = elements[whole:]
+        constant.drop_pages()
+    digest.update(elements.tobytes())
+
+
+def _drop(path: Path, error: Exception) -> None:
+    logger.warning("'%s' holds no plan (%s: %s); the network is planned again", path, type(error).__name__, error)
+    path.unlink(missing_ok=True)
+
+
+def _remove_oldest(folder: Path) -> None:
+    """Removes the older half of the files where there are too many."""
+    stamps = [(path.stat().st_mtime, path) for path in folder.glob("*.json")]
+    if len(stamps) > _MOST_FILES:
+        for _, path in sorted(stamps)[: len(stamps) // 2]:
+            path.unlink(missing_ok=True)
+
+
+def _refuse_to_emit(name: str, width: int) -> Any:
+    raise AssertionError(f"kernel {name} of a stored plan is loaded, never emitted")

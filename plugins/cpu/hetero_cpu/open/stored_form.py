@@ -1,0 +1,349 @@
+"""The plan of a class written down as plain lists, and read again: what planning decided, without symbols and without addresses.
+
+Rules: a plan with a function or an array that cannot be named is refused, and one with a node of the toolkit that the network does not
+have as it is. What is read is checked before
+it is bound: types, counts, places and bounds. What it makes machine code do is trusted as the code itself is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from hetero_core.kernels.registry import find_kernel
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.initializers import Initializer
+from hetero_core.network.types import TensorType
+from hetero_cpu.addresses import Address
+from hetero_cpu.foreign import compile_node
+from hetero_cpu.jit.compiler import Kernel
+from hetero_cpu.jit.native import NativeCall
+from hetero_cpu.open.evaluation import Derivation, Table
+from hetero_cpu.open.network import compile_late_nodes
+from hetero_cpu.open.plan import PARTS, ArrayMark, LateConstants, NumberForm, NumberMark, OpenPlan, OpenStep, map_action
+from hetero_cpu.open.size_class import ClassForm, SizeClass, Symbol
+from hetero_cpu.open.sizes import value_of
+from hetero_cpu.open.stored_values import NotStorableError, ValueReader, ValueWriter, read_count, read_dtype, require
+from hetero_cpu.open.terms import Atom
+from hetero_cpu.plan import Foreign, Outside, Plan, PlannedStep
+from hetero_cpu.recipe import Recipe
+from hetero_cpu.weights import PackedWeights
+
+Form = dict[str, Any]
+
+
+def write_form(plan: OpenPlan, network: Network, weights: PackedWeights) -> Form:
+    """Returns a plan that was made here as lists. Raises: NotStorableError."""
+    origin = plan.origin
+    if origin is None or origin.scope.has_far_constants:
+        raise NotStorableError("an address that is not known")
+    writer = ValueWriter(network.initializers, weights)
+    addresses, begin = [], 0
+    for call in origin.calls:
+        spans = [span for array in call.keep if (span := _find_span(array))]
+        for row, number in enumerate(call.numbers, begin):
+            if isinstance(number, Address):
+                place, memory = writer.locate(number.array)
+                addresses.append([row, place, read_count(int(number) - memory)])
+            elif type(number) is int and any(low <= number < high for low, high in spans):
+                raise NotStorableError("a number that looks like an address")
+        begin += len(call.numbers)
+    form, numbers, late, own = plan.sizes.form, plan.numbers, plan.late, plan.plan
+    table = numbers.table.constants.copy()
+    table[[row for row, _, _ in addresses]] = 0
+    steps = [
+        [
+            [step.node.name, step.node.op_type, step.node.domain, step.node.opset, step.node.since_version, step.node.origins],
+            [writer.write(action) for action in step.actions],
+            [kernel.name for kernel in planned.work.kernels] if isinstance(planned.work, Recipe) else [],
+            planned.work.reads,
+            planned.writes,
+            [[value, [value_of(stride) for stride in strides]] for value, strides in planned.strides.items()],
+            None if step.foreign is None else _write_foreign(step.foreign, network, writer),
+        ]
+        for step, planned in zip(plan.steps, own.steps, strict=True)
+    ]
+    return {
+        "class": {
+            "symbols": [[symbol.atom, symbol.input, symbol.axis, symbol.low, symbol.high] for symbol in form.symbols],
+            "shapes": form.shapes,
+            "atoms": [[number, atom.kind, atom.parts] for number, atom in form.derivation.atoms.items()],
+            "products": form.derivation.products,
+            "guards": _write_table(form.guards),
+            "least": form.least,
+            "equal": form.equal,
+        },
+        "table": _write_table(numbers.table, table),
+        "counts": numbers.counts,
+        "arena": _write_table(numbers.arena),
+        "laid": [[writer.write(dtype), rank] for dtype, rank in numbers.laid],
+        "inside": numbers.inside,
+        "lent": numbers.outputs,
+        "rows_in_arena": numbers.rows_in_arena.tolist(),
+        "rows_of_roots": [rows.tolist() for rows in numbers.rows_of_roots],
+        "rows_of_tables": [rows.tolist() for rows in numbers.rows_of_tables],
+        "addresses": addresses,
+        "calls": [[call.kernel.name, len(call.numbers)] for call in origin.calls],
+        "steps": steps,
+        "tables": [[writer.write(make), count] for make, count in plan.tables],
+        "late": [late.names, late.nodes, late.reads, late.elements],
+        "constants": {name: writer.write(array) for name, array in plan.constants.items()},
+        "inputs": plan.inputs[: len(plan.inputs) - len(late.names)],
+        "outputs": own.outputs,
+        "outside": [own.outside.inputs, own.outside.outputs],
+        "arena_bytes": value_of(own.arena_bytes),
+        "memories": writer.memories,
+    }
+
+
+def _write_foreign(work: Foreign, network: Network, writer: ValueWriter) -> list[Any]:
+    """Returns a node of the toolkit, which the network has as it is, without bodies: its name, its constants and the types of the rest."""
+    (step,) = work.program.steps
+    node = step.node
+    index = network.index_of_producer.get(node.writes[0]) if node.writes else None
+    if index is None or network.nodes[index] is not node or node.bodies or find_kernel(node) is None:
+        raise NotStorableError(f"{node.label} is the toolkit's, and not the network's own")
+    specs = (*work.program.inputs, *work.program.outputs)
+    if any(not isinstance(spec.type, TensorType) or spec.type.dtype is None for spec in specs):
+        raise NotStorableError(f"{node.label} has values of unknown types")
+    own = {spec.name for spec in work.program.inputs}
+    constants = {name: writer.write(np.asarray(value)) for name, value in _list_constants(work, own)}
+    return [node.name, {spec.name: spec.dtype for spec in specs}, constants, work.placed]
+
+
+def _list_constants(work: Foreign, inputs: set[str]) -> list[tuple[str, Any]]:
+    (step,) = work.program.steps
+    names = zip(step.node.inputs, step.sources, strict=True)
+    return [(name, work.program.values[slot]) for name, slot in names if name and name not in inputs]
+
+
+def _read_foreign(fields: Any, network: Network, reader: ValueReader) -> tuple[Node, Foreign]:
+    name, dtypes, constants, placed = fields
+    (node,) = (node for node in network.nodes if node.name == name)
+    own = {name: Initializer.of_array(reader.read(value)) for name, value in constants.items()}
+    types = {name: TensorType(read_text(dtype), None) for name, dtype in dtypes.items()}
+    types |= {name: constant.type for name, constant in own.items()}
+    program = compile_node(node, types, own)
+    is_whole = len(placed) == len(node.writes) and all(own in (None, value) for own, value in zip(placed, node.writes, strict=True))
+    require(is_whole, "a node has other outputs")
+    return node, Foreign(program, tuple(spec.name for spec in program.inputs), tuple(placed))
+
+
+def _find_span(kept: Any) -> tuple[int, int] | None:
+    if not isinstance(kept, np.ndarray) or not kept.nbytes:
+        return None
+    begin = int(kept.__array_interface__["data"][0])
+    return begin, begin + kept.nbytes
+
+
+def _write_table(table: Table, constants: Any = None) -> list[Any]:
+    own = table.constants if constants is None else constants
+    return [own.astype(np.int64).tolist(), *(np.asarray(part, np.int64).tolist() for part in table.entries)]
+
+
+def read_class(form: Form, network: Network) -> SizeClass:
+    """Returns the class of a plan that was written down. Raises: ValueError, KeyError, TypeError, IndexError."""
+    own = form["class"]
+    symbols = tuple(Symbol(*map(read_count, fields)) for fields in own["symbols"])
+    sizes = tuple(symbol.atom for symbol in symbols)
+    known = set(sizes)
+    shapes = tuple(None if shape is None else tuple(_read_size(size, known) for size in shape) for shape in own["shapes"])
+    require(len(shapes) == len(network.inputs) and len(known) == len(symbols) > 0, "its inputs are not those of the network")
+    for symbol in symbols:
+        shape = shapes[symbol.input]
+        require(shape is not None and shape[symbol.axis] == (symbol.atom,), "a size is read from where it is not")
+    atoms: dict[int, Atom] = {}
+    for number, kind, parts in own["atoms"]:
+        require(kind == "largest" or (kind == "quotient" and len(parts) == 2), f"it has a size of kind {kind!r}")
+        read = tuple(tuple((_read_product(product, known), _read_factor(factor)) for product, factor in part) for part in parts)
+        require(bool(read) and number not in known, "a size of nothing, or one of two meanings")
+        require(not atoms or number > max(atoms), "sizes are not in order")
+        atoms[read_count(number)] = Atom(kind, read)
+        known.add(number)
+    products = tuple(_read_product(product, known) for product in own["products"])
+    guards = _read_table(own["guards"], len(products))
+    least, equal = read_count(own["least"]), read_count(own["equal"])
+    require(least <= equal <= len(guards), "its guards are fewer than it says")
+    return SizeClass(ClassForm(symbols, shapes, Derivation(sizes, atoms, products), guards, least, equal))
+
+
+def read_plan(form: Form, sizes: SizeClass, network: Network, weights: PackedWeights) -> OpenPlan:
+    """Returns a plan that was written down; packs its weights. Raises: ValueError, KeyError, TypeError, IndexError."""
+    reader = ValueReader(form["memories"], network.initializers, weights)
+    calls = [(read_text(name), read_count(count)) for name, count in form["calls"]]
+    tables = [(_read_function(reader, make), read_count(count)) for make, count in form["tables"]]
+    numbers = _read_numbers(form, sizes, [count for _, count in calls], [count for _, count in tables])
+    keep = _set_addresses(form["addresses"], numbers, reader)
+    inputs, outputs = tuple(map(read_text, form["inputs"])), tuple(map(read_text, form["outputs"]))
+    late = _read_late(form["late"], network)
+    require(inputs == tuple(spec.name for spec in network.inputs), "its inputs are not those of the network")
+    elements = sum(prod(shape) for shape in late.elements.values())
+    require(numbers.counts[4] == elements, "its late constants have other elements")
+    constants = {read_text(name): reader.read(value) for name, value in form["constants"].items()}
+    outside = Outside(tuple(map(read_text, form["outside"][0])), dict(form["outside"][1]))
+    known = {*numbers.inside, *constants}
+    require(
+        set(outside.outputs) == set(numbers.outputs) and set(outside.inputs) <= {*inputs, *late.names},
+        "what lies outside is not known",
+    )
+    require(len(numbers.rows_of_roots) == len(outside.roots), "it has more memories than it names")
+    steps: list[OpenStep] = []
+    planned: list[PlannedStep] = []
+    for fields in form["steps"]:
+        _read_step(fields, network, reader, steps, planned, calls=len(calls))
+    passed = {value for step in steps if step.foreign for value in step.writes}
+    require(all(value in known or value in outside.outputs or value in passed for value in outputs), "an output lies nowhere")
+    _check_marks([action for step in steps for action in step.actions], len(numbers.laid), numbers.counts[3])
+    plan = Plan(tuple(planned), {}, {}, {}, (*inputs, *late.names), outputs, read_count(form["arena_bytes"]), outside)
+    native = [NativeCall(Kernel(name, _refuse_to_emit), (0,) * count, 0) for name, count in calls]
+    if native:
+        native[0] = NativeCall(native[0].kernel, native[0].numbers, 0, tuple(keep))
+    return OpenPlan(plan, sizes, numbers, late, inputs=inputs, calls=native, steps=steps, tables=tables, constants=constants)
+
+
+def _read_step(
+    fields: Any, network: Network, reader: ValueReader, steps: list[OpenStep], planned: list[PlannedStep], *, calls: int
+) -> None:
+    """Appends a step as a run needs it, and as what tells of a plan does."""
+    named, actions, kernels, reads, writes, strides, foreign = fields
+    writes, laid = tuple(map(read_text, writes)), {read_text(value): tuple(own) for value, own in strides}
+    if foreign is not None:
+        node, work = _read_foreign(foreign, network, reader)
+        require(writes == node.writes, "a node has other outputs")
+        steps.append(OpenStep(node, (), work, writes))
+        planned.append(PlannedStep(node, work, writes, strides=laid))
+        return
+    node, own = _read_node(named), tuple(reader.read(action) for action in actions)
+    require(all(callable(action) or _is_within(action, calls) for action in own), "a step calls what is not there")
+    steps.append(OpenStep(node, own))
+    recipe = Recipe(tuple(reads), _refuse_to_bind, kernels=tuple(Kernel(read_text(name), _refuse_to_emit) for name in kernels))
+    planned.append(PlannedStep(node, recipe, writes, strides=laid))
+
+
+def _read_numbers(form: Form, sizes: SizeClass, calls: Sequence[int], tables: Sequence[int]) -> NumberForm:
+    products = len(sizes.form.derivation.products)
+    table, counts = _read_table(form["table"], products), tuple(map(read_count, form["counts"]))
+    laid = tuple((np.dtype(read_dtype(dtype[1])), read_count(rank)) for dtype, rank in form["laid"])
+    expected = (sum(calls), len(calls), sum(1 + 2 * rank for _, rank in laid), *counts[3:5], sum(tables))
+    require(len(counts) == PARTS and counts == expected and sum(counts) == len(table), "its numbers are not those of its calls")
+    arena = _read_table(form["arena"], products)
+    inside, outputs = ({read_text(name): read_count(index) for name, index in form[key].items()} for key in ("inside", "lent"))
+    require(len(arena) == 1 and all(index < len(laid) for index in (*inside.values(), *outputs.values())), "a value lies nowhere")
+    rows = [_read_rows(own, counts[0]) for own in (form["rows_in_arena"], *form["rows_of_roots"], *form["rows_of_tables"])]
+    roots = 1 + len(form["rows_of_roots"])
+    require(len(rows) - roots == len(tables), "its tables have no places")
+    return NumberForm(table, counts, arena, laid, inside, outputs, rows[0], tuple(rows[1:roots]), tuple(rows[roots:]))
+
+
+def _set_addresses(addresses: Sequence[Any], numbers: NumberForm, reader: ValueReader) -> list[Any]:
+    """Writes the addresses of memories into the table; returns the memories."""
+    memories: dict[int, Any] = {}
+    for row, place, distance in addresses:
+        if place not in memories:
+            memories[place] = reader.find_memory(place)
+        memory = memories[place]
+        require(read_count(row) < numbers.counts[0] and read_count(distance) <= memory.nbytes, "an address lies nowhere")
+        numbers.table.constants[row] = memory.__array_interface__["data"][0] + distance
+    return list(memories.values())
+
+
+def _read_late(fields: Any, network: Network) -> LateConstants:
+    names, nodes, reads, elements = fields
+    shapes = {read_text(name): tuple(map(read_count, shape)) for name, shape in elements.items()}
+    node_of_name = {node.name: node for node in network.nodes}
+    own = [node_of_name[name] for name in nodes]
+    computed = [read_text(name) for name in names if name not in shapes]
+    program = compile_late_nodes(network, own, {name: shapes[name] for name in reads}, computed)
+    require(program is not None or not computed, "nothing computes its late constants")
+    return LateConstants(tuple(names), tuple(nodes), tuple(reads), shapes, program)
+
+
+def _check_marks(actions: Sequence[Any], arrays: int, numbers: int) -> None:
+    marks: list[Any] = []
+    for action in actions:
+        if not isinstance(action, range):
+            map_action(action, marks.append)
+    own = [mark.index for mark in marks if type(mark) is NumberMark]
+    require(all(mark.index < arrays for mark in marks if type(mark) is ArrayMark), "a function reads an array that is not there")
+    require(sorted(set(own)) == list(range(numbers)), "functions have other numbers")
+
+
+def _read_table(fields: Any, products: int) -> Table:
+    constants, rows, columns, factors = map(_read_integers, fields)
+    require(len(rows) == len(columns) == len(factors), "a table has no place for each factor")
+    for own, most in ((rows, len(constants)), (columns, products)):
+        require(not own.size or (own.min() >= 0 and own.max() < most), "a table has a place that is not there")
+    return Table(constants.astype(np.float64), (rows, columns, factors), products)
+
+
+def _read_rows(rows: Any, count: int) -> Any:
+    own = _read_integers(rows)
+    require(not own.size or (own.min() >= 0 and own.max() < count), "an address is no number of a call")
+    return own
+
+
+def _read_integers(numbers: Any) -> Any:
+    own = np.array(numbers) if numbers else np.zeros(0, np.int64)
+    require(own.dtype == np.int64 and own.ndim == 1, "numbers that are no integers of 64 bits")
+    return own
+
+
+def _read_size(size: Any, symbols: set[int]) -> int | tuple[int]:
+    if isinstance(size, list):
+        (atom,) = size
+        require(atom in symbols, "an input has a size that is not known")
+        return (read_count(atom),)
+    return read_count(size)
+
+
+def _read_product(product: Any, known: set[int]) -> tuple[int, ...]:
+    require(all(type(number) is int and number in known for number in product), "a product of sizes that are not known")
+    return tuple(product)
+
+
+def _read_factor(factor: Any) -> int:
+    require(type(factor) is int and abs(factor) < 1 << 62, f"{factor!r} is no factor")
+    return int(factor)
+
+
+def read_text(text: Any) -> str:
+    """Returns a text. Raises: ValueError."""
+    require(isinstance(text, str), f"{text!r} is no name")
+    return str(text)
+
+
+def _read_function(reader: ValueReader, value: Any) -> Callable[..., Any]:
+    function = reader.read(value)
+    require(callable(function), "a table is made by what is no function")
+    return function  # type: ignore[no-any-return]  # as was just required
+
+
+def _read_node(fields: Any) -> Node:
+    name, op_type, domain, opset, since_version, origins = fields
+    texts = map(read_text, (name, op_type, domain, *origins))
+    own: Iterator[str] = iter(texts)
+    return Node(
+        next(own),
+        next(own),
+        (),
+        (),
+        domain=next(own),
+        opset=read_count(opset),
+        since_version=read_count(since_version),
+        origins=tuple(own),
+    )
+
+
+def _is_within(action: Any, calls: int) -> bool:
+    return isinstance(action, range) and action.start <= action.stop <= calls
+
+
+def _refuse_to_emit(name: str, width: int) -> Any:
+    raise AssertionError(f"kernel {name} of a stored plan is loaded, never emitted")
+
+
+def _refuse_to_bind(*_: Any) -> Any:
+    raise AssertionError("the steps of a stored plan are bound already")
