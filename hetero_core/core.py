@@ -19,6 +19,7 @@ from hetero_core.devices.operator_types import OperatorTypes
 from hetero_core.devices.registry import Registry
 from hetero_core.devices.status import DeviceStatus, describe_device
 from hetero_core.devices.target import CallTarget, find_for_call, find_target
+from hetero_core.devices.threads_per_stream import read_value
 from hetero_core.errors import ClosedError, ConfigValueError
 from hetero_core.foreign_errors import own_errors
 from hetero_core.limits import ReadLimits
@@ -182,8 +183,7 @@ class Core:
     def get_config(self, device: str, name: str) -> Any:
         """Returns the value of a key for calls that do not give it themselves. Raises: ConfigKeyError."""
         parsed, entry = self._find(device)
-        known = entry.find_key(parsed, name)
-        return entry.resolve(parsed, None)[1][known]
+        return read_value(name, entry.find_key(parsed, name), entry.resolve(parsed, None)[1])
 
     def resolve_config(self, device: str, config: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """Returns the complete configuration of a call with these values. Raises: DeviceNotFoundError, ConfigKeyError, ConfigValueError."""

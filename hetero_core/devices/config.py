@@ -17,7 +17,7 @@ from hetero_core.devices.threads import (
     THREADS_KEY,
     THROUGHPUT,
 )
-from hetero_core.devices.threads_per_stream import multiply_streams
+from hetero_core.devices.threads_per_stream import OLD_KEY, multiply_streams
 from hetero_core.errors import ConfigKeyError, ConfigValueError, PluginError, enumerate_choices, suggest
 
 STRICT_KEY = "STRICT_DECLARATIONS"
@@ -97,6 +97,8 @@ ALIASES: Mapping[str, str] = freeze_mapping(
         "CPU_THREADS_NUM": "INFERENCE_NUM_THREADS",
         "CPU_THROUGHPUT_STREAMS": "NUM_STREAMS",
         "GPU_THROUGHPUT_STREAMS": "NUM_STREAMS",
+        # Of a value that is read or taken back; one that is set is a number of another thing, which `multiply_streams` converts.
+        OLD_KEY: THREADS_KEY,
     }
 )
 
@@ -164,17 +166,17 @@ def resolve_key(name: str, keys: Mapping[str, ConfigKey], *, device: str, where:
 
     Raises: ConfigKeyError with the near misses and all the keys.
     """
-    folded = name.strip().upper() if isinstance(name, str) else name
+    folded = name.strip().upper() if isinstance(name, str) else str(name)
     folded = folded if folded in keys else find_new_name(folded, device)
-    if folded in keys:
+    if folded in keys and isinstance(name, str):
         return folded
     owner = where or f"device {device}"
     raise ConfigKeyError(
-        f"{owner} has no configuration key '{name}'{suggest(str(folded), keys) or ';'} its keys are {enumerate_choices(keys)}"
+        f"{owner} has no configuration key '{name}'{suggest(folded, keys) or ';'} its keys are {enumerate_choices(keys)}"
     )
 
 
-def find_new_name(name: Any, device: str) -> Any:
+def find_new_name(name: str, device: str) -> str:
     """Returns the key that an old name stands for, that of a device's own streams included; any other name as it is."""
     own_streams = f"{device.partition(':')[0].partition('.')[0]}_THROUGHPUT_STREAMS"
     return STREAMS_KEY if name == own_streams else ALIASES.get(name, name)
@@ -206,12 +208,12 @@ def convert_value(name: str, key: ConfigKey, value: Any, *, device: str, where: 
 
 
 def _suggest_choice(value: Any, key: ConfigKey) -> str:
-    """Returns what may have been meant by a text that is none of the choices: the one that ends with it, or a near one."""
+    """Returns what may have been meant by a text that is no choice: a choice of which it is the end, or that is its end; or a near one."""
     texts = [choice for choice in key.choices if isinstance(choice, str)]
     if not isinstance(value, str) or not texts:
         return ""
     word = value.strip().upper()
-    ending = [choice for choice in texts if word and choice.endswith(f"_{word}")]
+    ending = [choice for choice in texts if word and (choice.endswith(f"_{word}") or word.endswith(f"_{choice}"))]
     return f", did you mean '{ending[0]}'?" if len(ending) == 1 else suggest(word, texts)
 
 
@@ -280,13 +282,22 @@ def _list_items(value: Any) -> dict[Any, Any]:
     raise TypeError(f"JSON cannot hold {type(value).__name__}")
 
 
+def require_mapping(config: Any, owner: str) -> None:
+    """Raises ConfigValueError for a configuration that is no mapping, as a text."""
+    if not isinstance(config, Mapping):
+        raise ConfigValueError(
+            f"configuration of {owner}: expected a mapping of keys to values, as {{'NUM_STREAMS': 2}}, got {config!r}"
+        )
+
+
 def take_back(
     config: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, device: str, where: str = ""
 ) -> tuple[dict[str, Any], list[str]]:
     """Returns the values that are set, and the declared names of the keys whose value is None, which takes an earlier one back.
 
-    Raises: ConfigKeyError.
+    Raises: ConfigKeyError; ConfigValueError for what is no mapping.
     """
+    require_mapping(config, where or f"device {device}")
     names = [resolve_key(name, keys, device=device, where=where) for name, value in config.items() if value is None]
     return {name: value for name, value in config.items() if value is not None}, names
 
@@ -298,6 +309,7 @@ def convert_config(config: Mapping[str, Any], keys: Mapping[str, ConfigKey], *, 
     """
     converted: dict[str, Any] = {}
     owner = where or f"device {device}"
+    require_mapping(config, owner)
     for name, value in multiply_streams(config, device=device, where=where).items():
         known = resolve_key(name, keys, device=device, where=where)
         new = convert_value(known, keys[known], value, device=device, where=where)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hetero_core.contract import DeviceName
-from hetero_core.devices.config import ISOLATE_KEY, STANDARD_KEYS, convert_value
+from hetero_core.devices.config import ISOLATE_KEY, STANDARD_KEYS, convert_value, require_mapping
 from hetero_core.devices.registry import Registry
 from hetero_core.errors import DeviceNotFoundError
 
@@ -28,6 +28,7 @@ def isolate_device(
 
     Raises: ConfigValueError; DeviceNotFoundError where the plugin PROCESS is not installed.
     """
+    require_mapping({} if config is None else config, f"device {device}")
     call = {_fold(name): value for name, value in (config or {}).items()}
     values = registry.device(device.name).read_set(device) if registry.created(device.name) else {}
     value = {**registry.common.read(), **values, **call}.get(ISOLATE_KEY)

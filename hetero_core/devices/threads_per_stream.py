@@ -40,6 +40,13 @@ def multiply_streams(config: Mapping[str, Any], *, device: str, where: str = "")
     return {**others, THREADS_KEY: total}
 
 
+def read_value(name: str, known: str, config: Mapping[str, Any]) -> Any:
+    """Returns the value of a key of a complete configuration; `name` is what it was asked for by, `known` its declared name."""
+    if known == THREADS_KEY and name.strip().upper() == OLD_KEY:
+        return config[THREADS_KEY] // config[STREAMS_KEY]
+    return config[known]
+
+
 def _read_count(value: Any) -> int | None:
     """Returns an int of 1 or more, which may be a text; None for anything else."""
     if isinstance(value, str) and value.strip().isdecimal():

@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 from hetero_core.contract import Done, Executable, Payload, RunContext
 from hetero_core.devices.blame import call_named, call_plugin, describe_exit, is_interrupt, read_mapping
 from hetero_core.devices.threads import EXCLUSIVE_KEY, STREAMS_KEY
+from hetero_core.devices.threads_per_stream import read_value
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import (
     ClosedError,
@@ -338,7 +339,7 @@ class ExecutableNetwork:
 
     def get_config(self, name: str) -> Any:
         """Returns the value of a key that the network was loaded with. Raises: ConfigKeyError with the near misses and all keys."""
-        return self.config[find_key(name, self.config, self.device, where=self.where)]
+        return read_value(name, find_key(name, self.config, self.device, where=self.where), self.config)
 
     def set_config(self, config: Mapping[str, Any]) -> None:
         """Changes PERF_COUNT, DEADLINE, MEMORY_LIMIT, MODEL_PRIORITY, LOG_LEVEL, and keys that the device lets change, for the runs that

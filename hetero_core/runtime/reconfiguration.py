@@ -62,7 +62,7 @@ def _convert_settings(config: Mapping[str, Any], executable: Executable, binding
 
 def find_key(name: str, config: Mapping[str, Any], device: DeviceName, *, where: str) -> str:
     """Returns the declared name of a key, given in any case or by its old name. Raises: ConfigKeyError with near misses and all keys."""
-    folded = name.strip().upper()
+    folded = str(name).strip().upper()
     folded = folded if folded in config else find_new_name(folded, str(device))
     if folded not in config:
         raise ConfigKeyError(

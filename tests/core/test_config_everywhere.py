@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,6 +86,48 @@ def test_old_names_and_values_are_taken_by_core_and_network(read: Callable[..., 
         assert loaded.get_config("cpu_threads_num") == 1
         with pytest.raises(ConfigKeyError, match="has no configuration key 'CPU_THREADS'"):
             loaded.get_config("CPU_THREADS")
+
+
+def test_threads_of_a_stream_are_set_read_and_taken_back_by_their_old_name(read: Callable[..., Network]) -> None:
+    with Core() as core:
+        loaded = core.load_network(read(TEXT), "CPU", {"CPU_THREADS_PER_STREAM": "1", "CPU_THROUGHPUT_STREAMS": 2})
+        names = ("cpu_threads_per_stream", "INFERENCE_NUM_THREADS", "NUM_STREAMS")
+        assert [loaded.get_config(name) for name in names] == [1, 2, 2]
+        before = core.get_config("CPU", "INFERENCE_NUM_THREADS")
+        core.set_config({"CPU_THREADS_PER_STREAM": 1}, "CPU")
+        assert [core.get_config("CPU", name) for name in names] == [1, 1, 1]
+        core.set_config({"CPU_THREADS_PER_STREAM": None}, "CPU")
+        assert core.get_config("CPU", "INFERENCE_NUM_THREADS") == core.get_config("CPU", "CPU_THREADS_PER_STREAM") == before
+
+
+def test_configuration_that_is_no_mapping_is_refused(read: Callable[..., Network]) -> None:
+    with Core() as core:
+        loaded = core.load_network(read(TEXT), "CPU")
+        calls: tuple[Callable[[Any], object], ...] = (
+            core.set_config,
+            lambda config: core.set_config(config, "CPU"),
+            lambda config: core.load_network(read(TEXT), "CPU", config),
+            lambda config: core.query_network(read(TEXT), "CPU", config),
+            loaded.set_config,
+        )
+        for call in calls:
+            with pytest.raises(
+                ConfigValueError, match="expected a mapping of keys to values, as {'NUM_STREAMS': 2}, got 'PERF_COUNT=YES'"
+            ):
+                call("PERF_COUNT=YES")
+        wrong: Any = ["PERF_COUNT"]
+        for ask in (
+            lambda: core.get_config("CPU", wrong),
+            lambda: loaded.get_config(wrong),
+            lambda: core.set_config({5: 6}, "CPU"),
+        ):  # type: ignore[dict-item]  # the mistake
+            with pytest.raises(ConfigKeyError, match="has no configuration key"):
+                ask()
+
+
+def test_old_spelling_of_a_priority_is_near_the_new_one(read: Callable[..., Network]) -> None:
+    with Core() as core, pytest.raises(ConfigValueError, match="got 'MODEL_PRIORITY_HIGH', did you mean 'HIGH'"):
+        core.set_config({"MODEL_PRIORITY": "MODEL_PRIORITY_HIGH"}, "CPU")
 
 
 def test_undefined_hint_is_that_of_one_stream(read: Callable[..., Network]) -> None:
