@@ -164,7 +164,8 @@ class CancelToken:
 class OwnOutputs(tuple[Array, ...]):
     """Outputs of a run of which the device answers that each is writable, in memory that no input, no other output and no constant shares.
 
-    The core does not compare their memory then, which takes 70 us for a decoder of twelve caches.
+    The core does not compare their memory then, which takes 70 us for a decoder of twelve caches. An output that `keep_states` has named
+    may be a view of any strides, also behind the state that the run has read, where the device takes such a view as its input.
     """
 
     __slots__ = ()
@@ -254,6 +255,7 @@ class Executable:
     def keep_states(self, output_of_input: Mapping[str, str]) -> Mapping[str, Any]:
         """Tells the device, once before the first run, which inputs are states: each with the output whose value it gets in the next run.
 
+        No caller sees these arrays, but for copies. A device may then append to a cache where it lies, and return it among `OwnOutputs`.
         A device composed of devices may then name the memory of a part for both in `inputs` and `outputs`, so that the value stays there.
         For each such input it returns the part, whose `to_host` and `from_host` the core then uses.
         """

@@ -13,6 +13,7 @@ from weakref import WeakMethod
 
 import numpy as np
 
+from hetero_core.contract import OwnOutputs
 from hetero_core.errors import InferenceError, InputNameError, enumerate_choices, suggest
 from hetero_core.network.border import State
 from hetero_core.network.types import HOST, TensorType, ValueSpec
@@ -78,8 +79,10 @@ class RequestState:
     def _place(self, array: np.ndarray[Any, Any]) -> Any:
         return array if self.spec.memory == HOST else self._home.from_host(array, self.spec)
 
-    def check(self, result: Any, *, is_shared: bool) -> Any:
-        """Returns what a run made as the next value, copied where its memory is not the state's alone.
+    def check(self, result: Any, *, is_shared: bool, is_laid: bool = False) -> Any:
+        """Returns what a run made as the next value, copied where its memory is not the state's alone, or not C-contiguous.
+
+        `is_laid`: the device reads it as it lies.
 
         Raises: InferenceError where its shape is not one that the input takes.
         """
@@ -92,6 +95,8 @@ class RequestState:
                 f"output '{self.output}' of network '{self._network.name}' has shape {list(result.shape)}, and as state '{self.name}' the "
                 f"next run takes {declared_type}; open the size with with_shapes before with_state"
             )
+        if is_laid and self.spec.memory == HOST:
+            return result
         value = result.copy() if is_shared else result
         return self._place(np.ascontiguousarray(value) if value.ndim else value)
 
@@ -166,19 +171,23 @@ class RequestStates(Mapping[str, RequestState]):
     def check(self, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """Returns the outputs of a run with those that are states as the next run may read them.
 
-        A state that shares memory with an input or another output, or that is a constant, is copied; `copied_bytes` counts it.
+        A state that shares memory with an input or another output, or that is a constant, is copied; `copied_bytes` counts it. Where
+        the device answers for the memory of its outputs, nothing is copied.
 
         Raises: InferenceError.
         """
         if not self._states:
             return outputs
-        shared = _find_shared((*outputs, *inputs))
+        is_own = type(outputs) is OwnOutputs
+        shared = set() if is_own else _find_shared((*outputs, *inputs))
         checked = list(outputs)
         copied = 0
         for state in self._states.values():
             output = outputs[state.position_out]
-            is_shared = state.position_out in shared or not getattr(getattr(output, "flags", None), "writeable", True)
-            checked[state.position_out] = state.check(output, is_shared=is_shared)
+            is_shared = not is_own and (
+                state.position_out in shared or not getattr(getattr(output, "flags", None), "writeable", True)
+            )
+            checked[state.position_out] = state.check(output, is_shared=is_shared, is_laid=is_own)
             copied += output.nbytes if is_shared and not state.is_resident else 0
         self.copied_bytes = copied
         return tuple(checked)

@@ -16,7 +16,7 @@ from hetero_core.kernels.program import compile_program
 from hetero_core.network.graph import Network
 from hetero_cpu.executed import MOST_PLANS, TellingExecutable
 from hetero_cpu.foreign import evaluate_node
-from hetero_cpu.instance import WrongTypeError
+from hetero_cpu.instance import WrongTypeError, lay_inputs
 from hetero_cpu.kernel_choice import AUTO, NO, YES
 from hetero_cpu.kernel_set import warn_where_numpy_computes
 from hetero_cpu.mapped_weights import drop_read_pages
@@ -147,7 +147,7 @@ class CpuExecutable(TellingExecutable):
 
     def _run_frugally(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Runs node by node, where a value is freed when it is read for the last time; names the node for which there is no room."""
-        program = self._open_program()
+        program, inputs = self._open_program(), lay_inputs(inputs)
         return program.run(inputs, profile=context.profile, is_cancelled=context.cancelled, limits=context.limits)
 
     def _open_program(self) -> Program:

@@ -55,6 +55,11 @@ class TellingExecutable(Executable):
     def _list_plans(self) -> list[Plan]:
         return [in_use.plan for in_use in (*self._plans.copy().values(), *self._open_plans.plans)]
 
+    def keep_states(self, output_of_input: Mapping[str, str]) -> Mapping[str, Any]:
+        """Notes which outputs only the next run reads: a cache among them grows where it lies."""
+        self._open_plans.appended = frozenset(output_of_input.values())
+        return {}
+
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:
         """The steps of the plan that was used last; before the first run of a network with open sizes its nodes one by one."""
         used = self._only_plan or next(iter([*reversed(list(self._plans.values())), *reversed(self._open_plans.plans)]), None)

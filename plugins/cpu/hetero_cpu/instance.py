@@ -93,7 +93,7 @@ class Instance:
             outside = _NOTHING if self._outside is None else self._outside.move(inputs, context.outputs)
             for (value, place), array in zip(self._inputs, inputs, strict=True):
                 if place is None:
-                    current.passed[value] = array
+                    current.passed[value] = lay_inputs((array,))[0]
                 elif value not in outside:
                     place[...] = array
             # ONNX lets infinities and NaN arise in silence. The state belongs to the thread, so requests do not disturb each other.
@@ -228,6 +228,13 @@ def _copy_result(target: Array, result: Any, value: str) -> None:
     if result.shape != target.shape or result.dtype != target.dtype:
         raise WrongTypeError(f"value '{value}' is {result.dtype}{list(result.shape)}, not {target.dtype}{list(target.shape)}")
     np.copyto(target, result)
+
+
+def lay_inputs(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Returns the inputs with caches that grow, which alone are in another order, in C order."""
+    return tuple(
+        [own if not isinstance(own, np.ndarray) or own.flags.c_contiguous else np.ascontiguousarray(own) for own in inputs]
+    )
 
 
 def own_value(value: Any, memory: Array) -> Any:

@@ -33,10 +33,12 @@ _MOST_FAILURES = 3
 class OpenPlans:
     """Used under the lock of the network that has them; orders are claimed and ended without it."""
 
-    __slots__ = ("_failures", "_inputs", "_order", "_seen", "plans")
+    __slots__ = ("_failures", "_inputs", "_order", "_seen", "appended", "plans")
 
     def __init__(self, network: Network) -> None:
         self.plans: list[OpenPlanInUse] = []
+        self.appended: frozenset[str] = frozenset()
+        """Outputs that only the next run reads, to which a run may append where they lie."""
         self._failures, self._inputs = 0, network.inputs
         self._order = Lock()
         # The runs of sets of sizes that came while kernels were compiled, in order.
@@ -90,6 +92,7 @@ class OpenPlans:
 
     def add(self, opened: OpenPlanInUse) -> None:
         """Adds the plan of a class; the oldest one leaves where there are too many."""
+        opened.appended = self.appended
         self.plans.append(opened)
         del self.plans[:-MOST_CLASSES]
 

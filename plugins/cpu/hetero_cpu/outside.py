@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_cpu.open.sizes import value_of
+from hetero_cpu.open.sizes import is_open, value_of
 from hetero_cpu.output_memory import OutputMemory
 from hetero_cpu.plan import NOTHING_OUTSIDE, Block, Derived, Foreign, Outside, Plan
 from hetero_cpu.recipe import NO_HALO, Array, Recipe
@@ -57,7 +57,10 @@ def find_outside(
 
     def may_move(root: str) -> bool:
         block = places[root]
-        is_large = isinstance(block, Block) and block.halo == NO_HALO and value_of(block.nbytes) >= FEWEST_BYTES
+        if not isinstance(block, Block) or block.halo != NO_HALO:
+            return False
+        # A size that is open grows: a class that was made for few keys serves many.
+        is_large = is_open(block.nbytes) or value_of(block.nbytes) >= FEWEST_BYTES
         return is_large and root not in fixed and prototypes[root].flags.c_contiguous
 
     def is_whole(value: str, root: str) -> bool:

@@ -55,7 +55,7 @@ class PlanInUse:
 class OpenPlanInUse(PlanInUse):
     """A plan of a class of sizes."""
 
-    __slots__ = ("_checked", "_network", "_own", "opened")
+    __slots__ = ("_checked", "_network", "_own", "appended", "opened")
 
     def __init__(self, opened: OpenPlan, *, is_refuted: bool, needs_check: bool, name: str, network: str = "") -> None:
         """`network`: its name, where the plan is checked as a whole for each set of sizes before it runs."""
@@ -63,6 +63,7 @@ class OpenPlanInUse(PlanInUse):
         self.opened, self._network = opened, network
         self._own: list[OpenInstance] = []
         self._checked: set[Signature] = set()
+        self.appended: frozenset[str] = frozenset()
 
     def covers(self, signature: Signature) -> bool:
         """Says whether a set of input shapes is of the class."""
@@ -91,7 +92,7 @@ class OpenPlanInUse(PlanInUse):
         try:
             instance = self._own.pop()
         except IndexError:
-            instance = OpenInstance(self.opened)
+            instance = OpenInstance(self.opened, self.appended)
         try:
             if teams is None:
                 return instance.run(products, inputs, context)

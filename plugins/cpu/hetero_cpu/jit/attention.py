@@ -28,13 +28,20 @@ PARAMETERS = (
     "y", "y_batch", "y_head", "y_step", "mask", "mask_batch", "mask_head", "mask_query", "heads", "keys", "size", "value_size", "scale",
     "blocks", "units", "units_of_chunk", "scratch", "scratch_worker", "scores", "masks", "edges", "near", "last_rows",
 )  # fmt: skip
-CACHE_PARAMETERS = tuple(
-    f"{source}_{key}{end}"
-    for key in "kv"
-    for source in ("past", "new")
-    for end in ("", "_batch", "_head", "_step", "_rows", "_row_bytes")
+CACHE_PARAMETERS = (
+    *(
+        f"{source}_{key}{end}"
+        for key in "kv"
+        for source in ("past", "new")
+        for end in ("", "_batch", "_head", "_step", "_rows", "_row_bytes")
+    ),
+    "past_k_bytes",
+    "past_v_bytes",
 )
-"""Further fields where a head's keys and values are first joined from past and new ones, as rows; a single piece needs no joining."""
+"""Further fields where a head's keys and values are first joined from past and new ones, as rows; a single piece is one row.
+
+`past_k_bytes` and `past_v_bytes` are those of a head. Where the past ones lie in their places already, they have no rows to be copied.
+"""
 """Addresses, strides in bytes and counts; `scale`: its bits; `size` of a query, `value_size` of a value; a unit is a block of
 queries of one head; `scores`, `masks`, `edges` and `near` are where these begin in the working memory of a worker."""
 
@@ -165,7 +172,7 @@ class _Emitter:
         code, p = self._code, self._p
         target, near = places[key], self._panel + p["near"]
         if self._shape.is_far:
-            places[key] = near
+            places[key] = p[f"past_{key}_rows"].equals(0).choose(target, near)
         for source in (f"past_{key}", f"new_{key}"):
             row_bytes = p[f"{source}_row_bytes"]
             with code.loop(0, p[f"{source}_rows"]) as row:
@@ -174,8 +181,8 @@ class _Emitter:
                     emit_forked_stream(code, near + offset, target + offset, source_row, row_bytes)
                 else:
                     emit_stream(code, target + offset, source_row, row_bytes)
-            end = p[f"{source}_rows"] * row_bytes
-            target, near = target + end, near + end
+            if source.startswith("past"):
+                target, near = target + p[f"{source}_bytes"], near + p[f"{source}_bytes"]
 
     def _emit_scores(self, places: dict[str, Number], rows: Number | int, vectors: int) -> None:
         """Writes scale * k q^T + mask turned, and the largest of each query."""
@@ -306,3 +313,20 @@ def _count_cycles(rows: int, vectors: int, most: int, together: int) -> float:
     size = -(-rows // -(-rows // most))
     blocks = -(-vectors // together)
     return blocks * -(-rows // most) * max(size * together / 2, (size + together) / 2, 4.0)
+
+
+def find_cache_numbers(kernel: str) -> tuple[dict[str, int], ...]:
+    """Returns for keys and values where the numbers of a call stand, where the kernel of this name appends to them; else nothing.
+
+    `past` and `whole` are the addresses of the past ones and of all, with `_batch` and `_head`; `past_rows` are copied; a head has
+    `past_bytes`.
+    """
+    if not kernel.startswith("attention_") or "_appends" not in kernel:
+        return ()
+    place = {name: position for position, name in enumerate((*PARAMETERS, *CACHE_PARAMETERS))}
+    ends = ("", "_batch", "_head")
+    return tuple(
+        {f"past{end}": place[f"past_{key}{end}"] for end in (*ends, "_rows", "_bytes")}
+        | {f"whole{end}": place[f"{key}{end}"] for end in ends}
+        for key in "kv"
+    )

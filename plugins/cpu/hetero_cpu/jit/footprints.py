@@ -149,14 +149,13 @@ def list_attention_writes(p: Numbers, width: int, *, vectors: int, last_rows: in
     if not appends:
         return own
     head = np.arange(p["units"])
-    caches = [
-        _cut(
-            p[key] + head // p["heads"] * p[f"{key}_batch"] + head % p["heads"] * p[f"{key}_head"],
-            sum(p[f"{source}_{key}_rows"] * p[f"{source}_{key}_row_bytes"] for source in ("past", "new")),
-            head // p["units_of_chunk"],
-        )
-        for key in "kv"
-    ]
+    caches = []
+    for key in "kv":
+        copied, added = (p[f"{source}_{key}_rows"] * p[f"{source}_{key}_row_bytes"] for source in ("past", "new"))
+        # What is in its place already is not written.
+        begin = p[key] + p[f"past_{key}_bytes"] - copied
+        place = begin + head // p["heads"] * p[f"{key}_batch"] + head % p["heads"] * p[f"{key}_head"]
+        caches.append(_cut(place, copied + added, head // p["units_of_chunk"]))
     joined = [np.concatenate([getattr(spans, name) for spans in (own, *caches)]) for name in ("begins", "nbytes", "chunks")]
     return Spans(*joined)
 

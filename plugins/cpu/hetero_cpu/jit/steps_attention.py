@@ -94,6 +94,7 @@ def plan_native_attention(site: Site) -> Recipe | None:
         if appends:
             for key, past, fresh in zip("kv", reads[-2:], reads[1:3], strict=True):
                 numbers.update(_list_rows(f"past_{key}", past) | _list_rows(f"new_{key}", fresh))
+                numbers[f"past_{key}_bytes"] = past.shape[2] * past.shape[3] * _FLOAT_BYTES
         row = tuple(numbers.get(key, 0) for key in ((*PARAMETERS, *CACHE_PARAMETERS) if appends else PARAMETERS))
         return [NativeCall(kernel, row, -(-units // units_of_chunk), (*reads, *writes, scratch))]
 

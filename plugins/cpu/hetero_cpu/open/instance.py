@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from hetero_core.contract import OwnOutputs, RunContext
 from hetero_cpu.arena import ALIGNMENT
 from hetero_cpu.calls import BoundStep, CurrentRun, bind_action, join_steps, list_calls, note_node
 from hetero_cpu.instance import allocate_arena, bind_foreign, make_silence, own_value
+from hetero_cpu.open.appending import AppendedCaches, list_appending
 from hetero_cpu.open.plan import OpenPlan, OpenStep
 from hetero_cpu.open.size_class import Products
 from hetero_cpu.signature import Signature
@@ -43,7 +44,8 @@ class Rebound:
 class OpenInstance:
     """Not safe for threads: one run uses it at a time."""
 
-    def __init__(self, plan: OpenPlan) -> None:
+    def __init__(self, plan: OpenPlan, appended: Collection[str] = ()) -> None:
+        """`appended`: outputs that nobody but the network reads in its next run, so that they need not be in C order."""
         from hetero_cpu.jit.program import NativeProgram  # LLVM
 
         self._plan = plan
@@ -68,6 +70,8 @@ class OpenInstance:
         self._steps = tuple(BoundStep(step.node, self._list_actions(step)) for step in plan.steps)
         self._strides = join_steps(self._steps)
         self._calls = list_calls(self._strides, self._current, self._program)
+        appending = list_appending(plan, appended) if appended else ()
+        self._appended = AppendedCaches(appending, self._program.numbers) if appending and self._program is not None else None
 
     def _list_actions(self, step: OpenStep) -> tuple[Any, ...]:
         """Returns what a step calls, whatever the sizes."""
@@ -88,14 +92,19 @@ class OpenInstance:
             begins = [0] * len(self._begins)
             for (value, root), array in zip(self._inputs, (*inputs, *self._late), strict=True):
                 if root is not None:
-                    whole = array if array.flags.c_contiguous and array.flags.aligned else np.ascontiguousarray(array)
+                    is_laid = array.flags.c_contiguous or (self._appended is not None and root in self._appended.pasts)
+                    whole = array if is_laid and array.flags.aligned else np.ascontiguousarray(array)
                     outside[value], begins[root] = whole, whole.__array_interface__["data"][0]
                 elif value in self._arrays:
                     self._arrays[value][...] = array
                 else:
-                    current.passed[value] = array
+                    current.passed[value] = array if array.flags.c_contiguous else np.ascontiguousarray(array)
+            caches = {} if self._appended is None else self._open_caches(self._appended, outside, begins, context)
             for value, root, dtype in self._lent:
-                outside[value], begins[root] = self._take(value, dtype)
+                if value in caches:
+                    outside[value], begins[root] = caches[value], caches[value].__array_interface__["data"][0]
+                else:
+                    outside[value], begins[root] = self._take(value, dtype)
             self._move(begins)
             if self._silence is not None and context.profile is None and context.limits is None:
                 self._silence.run(self._calls.run)
@@ -106,6 +115,21 @@ class OpenInstance:
         finally:
             current.team = None
             current.passed.clear()
+
+    def _open_caches(
+        self, appended: AppendedCaches, outside: dict[str, Array], begins: list[int], context: RunContext
+    ) -> dict[str, Array]:
+        """Returns the outputs that this run appends to, in memory that grows; `outside` and `begins` get inputs as the calls read them.
+
+        With limits, which count bytes, and with arrays of the caller's, of which some may overlap, nothing grows.
+        """
+        pasts = {root: outside[value] for value, root in self._inputs if root in appended.pasts}
+        is_bare = context.limits is None and context.outputs is None
+        caches = appended.open(pasts, {value: shape for value, (shape, _) in self._shapes.items()}, can_grow=is_bare)
+        for value, root in self._inputs:
+            if root in appended.pasts:
+                outside[value], begins[root] = pasts[root], pasts[root].__array_interface__["data"][0]
+        return caches
 
     def _run_calls(self, context: RunContext) -> None:
         profile, limits = context.profile, context.limits
@@ -136,6 +160,8 @@ class OpenInstance:
             self._program.bind(numbers.calls, numbers.chunks)
             self._program.numbers[plan.rows_in_arena] += begin
             self._tables = plan.bind_tables(numbers, self._program.numbers)
+            if self._appended is not None:
+                self._appended.bind()
         self._begins = np.zeros(len(self._begins), np.int64)
         laid = plan.read_laid(numbers)
         array_of_index: dict[int, Array] = {}
@@ -184,12 +210,13 @@ class OpenInstance:
     def _take_out(self, own_outputs: dict[str, Array], presets: Sequence[Array | None] | None) -> tuple[Any, ...]:
         outputs: list[Any] = []
         # The caller's own arrays may lie anywhere, and so may what was passed on by name.
-        are_own = presets is None and not self._current.passed
+        are_own = presets is None
         for index, value in enumerate(self._plan.plan.outputs):
             preset = None if presets is None else presets[index]
             place = own_outputs.get(value) if value in self._plan.plan.outside.outputs else self._arrays.get(value)
             if place is None:
                 outputs.append(own_value(self._current.passed[value], self._memory))
+                are_own = False
             elif preset is not None and preset.shape == place.shape and preset.dtype == place.dtype:
                 preset[...] = place
                 outputs.append(preset)
