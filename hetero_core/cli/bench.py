@@ -112,9 +112,7 @@ def answer_bench(options: argparse.Namespace) -> Answer:
     environment, cleared = clear_environment(os.environ)
     with open_named_model(options.model) as path:
         bench = Bench(_list_tasks(options, path), environment, follow(options))
-        bench.run_rounds(options.rounds)
-        _require_known_keys(bench, options.config)
-        _require_useful_pins(bench)
+        bench.run_rounds(options.rounds, _require_useful_options)
         events = None if target is None or bench.is_interrupted else bench.trace()
     rows = summarize(bench, options.device)
     error = find_common_error(rows)
@@ -171,7 +169,12 @@ def _list_tasks(options: argparse.Namespace, path: str) -> list[BenchTask]:
     ]
 
 
-def _require_known_keys(bench: Bench, keys: Sequence[str]) -> None:
+def _require_useful_options(bench: Bench) -> None:
+    _require_known_keys(bench)
+    _require_useful_pins(bench)
+
+
+def _require_known_keys(bench: Bench) -> None:
     """Raises: UsageError for a key that none of the devices has; one device alone says so itself."""
     answers = [rounds[0] for rounds in bench.rounds if rounds]
     if not answers or bench.errors:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -54,13 +54,18 @@ class Bench:
         self._tasks = tasks
         self._environment = environment
 
-    def run_rounds(self, count: int) -> None:
-        """Measures every device once in each round, in order and back in turns; ends early when it is interrupted."""
+    def run_rounds(self, count: int, check: Callable[[Bench], None]) -> None:
+        """Measures every device once in each round, in order and back in turns; ends early when it is interrupted.
+
+        `check` is called after the first round, and may raise.
+        """
         try:
             for index in range(count):
                 for position in self._take_turns(index):
                     with self._step(f"round {index + 1} of {count}: timing {self._tasks[position].device}"):
                         self._measure(position, keeps_outputs=index == 0)
+                if index == 0:
+                    check(self)
         except KeyboardInterrupt:
             self.is_interrupted = True
 

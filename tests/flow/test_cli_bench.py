@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -367,6 +368,21 @@ def test_wrong_call_is_an_error_as_of_any_command(
     error = next(line for line in printed.err.splitlines() if ": timing " not in line)
     assert error.startswith("hetero: error: ")
     assert message in printed.err
+
+
+@pytest.mark.parametrize("option", [["-c", "PERF_COUNTS=1"], ["--pin", "op:Relu=CPU"]], ids=["key", "pin"])
+def test_option_of_no_device_ends_the_measurement_after_a_round(
+    option: list[str], model: str, shape: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+
+    def record_step(title: str) -> contextlib.nullcontext[None]:
+        steps.append(title)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr("hetero_core.cli.bench.follow", lambda options: record_step)
+    assert main(["bench", model, "-d", "CPU", "-d", "TEMPLATE", *option, *shape, *TWICE]) == 2
+    assert steps == ["round 1 of 2: timing CPU", "round 1 of 2: timing TEMPLATE"]
 
 
 @pytest.mark.parametrize(("percent", "expected"), [(50, 2), (75, 3), (90, 4), (99, 4), (1, 1), (25, 1), (26, 2)])
