@@ -203,7 +203,7 @@ def _change(*places: Any, value: Any) -> Any:
         pytest.param(_change("steps", 0, 1, value=[["function", "os:abort"]]), id="a function of another package"),
         pytest.param(_change("steps", 0, 1, value=[["array", 99]]), id="what is no function"),
         pytest.param(_change("inputs", value=["other"]), id="another input"),
-        pytest.param(_change("inside", value={}), id="outputs that lie nowhere"),
+        pytest.param(_change("lent", value={}), id="outputs that lie nowhere"),
         pytest.param(_change("laid", 0, 0, value=["dtype", "|O"]), id="elements that are no numbers"),
         pytest.param(_change("late", value=[["y"], [], [], {}]), id="a late constant of nothing"),
     ],
