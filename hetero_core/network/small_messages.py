@@ -152,6 +152,10 @@ _Model = _define(
     metadata_props=(14, _Entry, True),
 )
 _Model.functions = ()  # type: ignore[attr-defined]  # as above
+_REPEATED = frozenset({_Attribute, _Type})
+"""The kinds of messages of which a model has many that are equal; each of these is decoded once, and nobody changes it."""
+_LARGEST_REPEATED = 64
+"""Bytes; a larger message is rarely there twice."""
 
 
 def parse_small_model(content: bytes) -> Any:
@@ -159,12 +163,15 @@ def parse_small_model(content: bytes) -> Any:
     if len(content) > LARGEST_SMALL_MODEL:
         return None
     try:
-        return _read_message(content, 0, len(content), _Model, 0)
+        return _read_message(content, 0, len(content), _Model, 0, {})
     except (_UnusualError, IndexError, UnicodeDecodeError):
         return None
 
 
-def _read_message(content: bytes, begin: int, end: int, kind_of_message: type[_Message], depth: int) -> _Message:
+_Known = dict[tuple[type[_Message], bytes], _Message]
+
+
+def _read_message(content: bytes, begin: int, end: int, kind_of_message: type[_Message], depth: int, known: _Known) -> _Message:
     if depth > _DEEPEST:
         raise _UnusualError
     message = kind_of_message()
@@ -192,7 +199,7 @@ def _read_message(content: bytes, begin: int, end: int, kind_of_message: type[_M
             if kind == "text":
                 value: Any = content[begin:stop].decode()
             else:
-                value = _read_value(content, begin, stop, kind, depth)
+                value = _read_value(content, begin, stop, kind, depth, known)
             begin = stop
         elif wire == _VARINT:
             value, begin = _read_integer(content, begin)
@@ -200,7 +207,7 @@ def _read_message(content: bytes, begin: int, end: int, kind_of_message: type[_M
             stop = begin + (4 if wire == _FOUR_BYTES else 8)
             if stop > end:
                 raise _UnusualError
-            value = _read_value(content, begin, stop, kind, depth)
+            value = _read_value(content, begin, stop, kind, depth, known)
             begin = stop
         if is_list:
             if kind in _PACKED:
@@ -222,9 +229,15 @@ def _read_message(content: bytes, begin: int, end: int, kind_of_message: type[_M
     return message
 
 
-def _read_value(content: bytes, begin: int, stop: int, kind: Any, depth: int) -> Any:
+def _read_value(content: bytes, begin: int, stop: int, kind: Any, depth: int, known: _Known) -> Any:
     if kind.__class__ is type:
-        return _read_message(content, begin, stop, kind, depth + 1)
+        if kind not in _REPEATED or stop - begin > _LARGEST_REPEATED:
+            return _read_message(content, begin, stop, kind, depth + 1, known)
+        key = kind, content[begin:stop]
+        message = known.get(key)
+        if message is None:
+            message = known[key] = _read_message(content, begin, stop, kind, depth + 1, known)
+        return message
     if kind in ("bytes", "skipped"):
         return content[begin:stop]
     if kind == "packed int":
