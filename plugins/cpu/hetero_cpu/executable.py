@@ -342,8 +342,7 @@ class CpuExecutable(TellingExecutable):
             native = self._build_native_plan(special)
             if self._kernels == JIT:
                 try:
-                    for kernel in (*native.kernels, *list_interpreters(self.workers)):
-                        COMPILER.compile(kernel)
+                    COMPILER.compile_all((*native.kernels, *list_interpreters(self.workers)))
                 finally:
                     COMPILER.rest()
             if self._kernels == JIT or COMPILER.load_stored(native.kernels):

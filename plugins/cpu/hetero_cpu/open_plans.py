@@ -121,8 +121,7 @@ def load_kernels(opened: PlanInUse, kernels: str) -> bool:
     if kernels == AUTO:
         return COMPILER.load_stored(opened.plan.kernels)
     try:
-        for kernel in opened.plan.kernels:
-            COMPILER.compile(kernel)
+        COMPILER.compile_all(opened.plan.kernels)
     finally:
         COMPILER.rest()
     return True

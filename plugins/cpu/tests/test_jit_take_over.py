@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -147,10 +147,10 @@ def test_weights_of_numpy_are_freed_when_machine_code_has_taken_over() -> None:
 def test_kernels_that_cannot_be_compiled_are_a_warning_and_numpy_answers(
     batch: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(kernel: Kernel) -> int:
+    def refuse(kernels: Iterable[Kernel], before: Any = None) -> None:
         raise OSError("no space")
 
-    monkeypatch.setattr(compiler.COMPILER, "compile", refuse)
+    monkeypatch.setattr(compiler.COMPILER, "compile_all", refuse)
     text = f'<ir_version: 8, opset_import: ["": 17]> mix (float[{batch}, 8] x) => (float[{batch}, 8] y) {{ y = Softmax (x) }}'
     inputs = {"x": np.zeros((4 if batch == "batch" else 1, 8), np.float32)}
     with Core() as core:

@@ -17,7 +17,8 @@ import pytest
 pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
 
 from hetero_cpu.jit import translator
-from hetero_cpu.jit.compiler import find_width
+from hetero_cpu.jit.code import Code
+from hetero_cpu.jit.compiler import Compiler, Kernel, find_width
 from hetero_cpu.jit.translator import Translator
 
 if not find_width():
@@ -81,6 +82,48 @@ def test_process_that_ended_is_told_by_the_kernel_and_the_next_kernel_gets_anoth
     with pytest.raises(RuntimeError, match=f"LLVM ended with {-signal.SIGKILL} while it compiled kernel second"):
         translate.translate(MODULE.format(name="second"), "second")
     assert translate.translate(MODULE.format(name="third"), "third").startswith(ELF)
+
+
+def _emit_nothing(name: str, width: int) -> Code:
+    code = Code(name, 3, width)
+    code.finish()
+    return code
+
+
+class _Refused:
+    def take_text(self) -> str:
+        return "no module"
+
+
+def test_kernels_are_compiled_up_to_the_one_that_llvm_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler, asked = Compiler(), list[str]()
+    kernels = [
+        Kernel("does_nothing", _emit_nothing),
+        Kernel("is_refused", lambda name, width: _Refused()),
+        Kernel("comes_too_late", _emit_nothing),
+    ]
+    monkeypatch.setattr("hetero_cpu.jit.compiler._find_path", lambda kernel: tmp_path / kernel.name)
+    with pytest.raises(RuntimeError, match="expected top-level entity"):
+        compiler.compile_all(kernels, lambda: asked.append("asked"))
+    assert [compiler.find(kernel) is not None for kernel in kernels] == [True, False, False]
+    assert len(asked) == 3, "the third is emitted while LLVM is at the second"
+    compiler.compile_all(kernels[2:])
+    assert compiler.find(kernels[2]) is not None
+
+
+def test_nothing_is_compiled_after_what_is_called_before_has_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler, kernels = Compiler(), [Kernel("before_it", _emit_nothing), Kernel("after_it", _emit_nothing)]
+    monkeypatch.setattr("hetero_cpu.jit.compiler._find_path", lambda kernel: tmp_path / kernel.name)
+    answers = iter([False, True])
+
+    def refuse_the_second() -> None:
+        if next(answers):
+            raise LookupError("nobody wants it")
+
+    with pytest.raises(LookupError):
+        compiler.compile_all(kernels, refuse_the_second)
+    # What LLVM was at is done.
+    assert [compiler.find(kernel) is not None for kernel in kernels] == [True, False]
 
 
 def test_process_ends_when_nothing_is_left_to_be_compiled(translate: Translator) -> None:

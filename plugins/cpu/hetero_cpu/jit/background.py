@@ -89,9 +89,7 @@ class BackgroundCompiler:
                 order.begin.wait(LONGEST_DELAY)
         self._require_wanted(order)
         try:
-            for kernel in order.kernels:
-                self._require_wanted(order)
-                COMPILER.compile(kernel)
+            COMPILER.compile_all(order.kernels, lambda: self._require_wanted(order))
         finally:
             COMPILER.rest()
         # What was emitted is left to the allocator, and the packed weights come now.

@@ -33,7 +33,9 @@ class Translator:
         self._is_awaited = self._is_alone = False
 
     def prepare(self) -> None:
-        """Starts the process where there is none, and does not wait for it."""
+        """Starts the process where there is none, and waits neither for it nor for a module that it is at."""
+        if self._process is not None:
+            return
         with self._lock:
             if not self._is_alone:
                 try:
