@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import hetero_cpu
 import numpy as np
 import onnx.numpy_helper
 import onnx.parser
@@ -147,6 +148,28 @@ def test_decoder_over_three_limited_devices_says_the_same_tokens(core: Core, add
     assert estimated.weights <= held_bytes["CPU"] <= total // 2
     with pytest.raises(DeviceMemoryError, match=r"does not fit: it needs \d+ bytes"):
         core.load_network(stateful, "HETERO:TEMPLATE,CPU,THIRD", {"HETERO_MEMORY": dict.fromkeys(limits, total // 5)})
+
+
+def test_parts_hold_no_more_than_estimated_where_open_sizes_have_bounds(core: Core) -> None:
+    names = ("FIRST", "SECOND", "LAST")
+    for name in names:
+        core.register_plugin(name, hetero_cpu)
+    past = (1, HEADS, range(17), WIDTH // HEADS)
+    bounded = core.read_network(decoder_model()).with_shapes(
+        {"tokens": (1, range(1, 5)), **dict.fromkeys(ties_of_decoder().values(), past)}
+    )
+    nothing = np.zeros((1, HEADS, 0, WIDTH // HEADS), np.float32)
+    stateful = bounded.with_state(ties_of_decoder(), initial=dict.fromkeys(ties_of_decoder().values(), nothing))
+    config = {
+        "MODEL_DISTRIBUTION_POLICY": "PIPELINE_PARALLEL",
+        "DEVICE_PROPERTIES": {name: {"CPU_KERNELS": "NUMPY"} for name in names},
+    }
+    loaded = core.load_network(stateful, f"HETERO:{','.join(names)}", config)
+    assert len(generate(loaded)) == 15  # all the past that the bounds allow
+    held_bytes = loaded.get_metric("HETERO_HELD_BYTES")
+    assert held_bytes.keys() == set(names)
+    for estimated in loaded.get_metric("HETERO_PLAN").memory:
+        assert 0 < held_bytes[estimated.device] <= estimated.weights + estimated.border + estimated.arena
 
 
 def generate(loaded: ExecutableNetwork) -> list[int]:

@@ -16,7 +16,7 @@ from math import prod
 from hetero_core.core import Core
 from hetero_core.devices.host_memory import TOTAL_MEMORY
 from hetero_core.devices.names import parse_device_name
-from hetero_core.errors import ConfigValueError, DeviceMemoryError, enumerate_choices, suggest
+from hetero_core.errors import ConfigValueError, DeviceMemoryError, InvalidNetworkError, enumerate_choices, suggest
 from hetero_core.network.graph import Network
 from hetero_core.network.types import TensorType
 from hetero_core.plan import HeldMemory
@@ -114,7 +114,8 @@ class _Planner:
         self.takers = {
             device: task.core.query_network(self.network, device, config).supported for device, config in task.configs.items()
         }
-        self.bytes_of_value = {value: _count_bytes(self.network, value) for value in self._list_values()}
+        largest = _grow_to_bounds(self.network)
+        self.bytes_of_value = {value: _count_bytes(largest, value) for value in self._list_values()}
 
     def _list_values(self) -> list[str]:
         network = self.network
@@ -217,6 +218,20 @@ class _Planner:
             needed=whole.total,
             free=free,
         )
+
+
+def _grow_to_bounds(network: Network) -> Network:
+    """Returns the network with every bounded size at its largest, so that the types of inner values follow from these sizes."""
+    largest = {name: most for name, (_, most) in network.border.bounds.items()}
+    if not largest:
+        return network
+    from hetero_core.transforms.reshaping import reshape_network  # imports onnx, for inference
+
+    try:
+        return reshape_network(network, largest)
+    except InvalidNetworkError:
+        # Not every size may be at its largest in one run.
+        return network
 
 
 def _count_bytes(network: Network, value: str) -> int:
