@@ -110,11 +110,11 @@ class Composer:
         return True
 
     def list_entries(self, device: DeviceName) -> tuple[ListedDevice, ...]:
-        """Returns the entries of the list, each device once, in order.
+        """Returns the entries of the list in order, each device once, and once more where it is excluded, too.
 
         Raises: DeviceNameError for a count or an exclusion where the device takes none.
         """
-        entry_of_device: dict[DeviceName, ListedDevice] = {}
+        entries: dict[tuple[DeviceName, bool], ListedDevice] = {}
         for entry in parse_device_list(device.arguments) if device.arguments else ():
             if entry.count is not None and not self.takes_counts:
                 raise DeviceNameError(
@@ -124,8 +124,8 @@ class Composer:
                 raise DeviceNameError(
                     f"device {device} has {entry} in its list; {device.name} takes no exclusions: leave the entry out"
                 )
-            entry_of_device.setdefault(entry.device, entry)
-        return tuple(entry_of_device.values())
+            entries.setdefault((entry.device, entry.is_excluded), entry)
+        return tuple(entries.values())
 
     def list_children(self, device: DeviceName) -> tuple[str, ...]:
         """Returns the canonical names of the devices in the arguments; each once, in order."""

@@ -149,6 +149,14 @@ def test_unavailable_device_of_the_list_is_left_out_with_a_warning(
         core.load_network(network, "AUTO:NONE")
 
 
+@pytest.mark.parametrize("device", ["AUTO:A,B,-A", "AUTO:-A,A,B"])
+def test_device_that_a_list_names_and_excludes_is_left_out(core: Core, network: Network, add_device: Any, device: str) -> None:
+    add_device("A"), add_device("B")
+    assert core.load_network(network, device, AT_ONCE).get_metric("EXECUTION_DEVICES") == ("B",)
+    with pytest.raises(DeviceNameError, match="AUTO:A,-A has no devices to choose from"):
+        core.load_network(network, "AUTO:A,-A")
+
+
 def test_list_with_everything_excluded_is_refused(core: Core, network: Network) -> None:
     everything = ",".join(f"-{name}" for name in core.device_names if name != "AUTO")
     with pytest.raises(DeviceNameError, match="has no devices to choose from"):
