@@ -100,6 +100,11 @@ class Graph:
         return f"{type(self).__name__}('{self.name}', {len(self.nodes)} nodes)"
 
     @cached_property
+    def op_types(self) -> frozenset[str]:
+        """The operators of its nodes, of any domain; those in bodies are not among them."""
+        return frozenset([node.op_type for node in self.nodes])
+
+    @cached_property
     def index_of_producer(self) -> Mapping[str, int]:
         """Value -> position of the node that makes it; inputs and constants are not in it."""
         return {value: index for index, node in enumerate(self.nodes) for value in node.writes}

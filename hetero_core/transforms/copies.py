@@ -17,7 +17,7 @@ def eliminate_dropout(network: Network) -> Network:
 
     Versions before 7 had an attribute for training; they are left alone. Source: ONNX Dropout-22.
     """
-    if all(node.op_type != "Dropout" for node in network.nodes):
+    if "Dropout" not in network.op_types:
         return network
     read = {value for node in network.nodes for value in node.reads} | network.names_of_outputs
 

@@ -30,8 +30,7 @@ class LatePass:
 
     def __call__(self, network: Network) -> Network:
         """Returns the network after the pass."""
-        there = {node.op_type for node in network.nodes}
-        if any(names.isdisjoint(there) for names in (self.operators, *self.others)):
+        if any(names.isdisjoint(network.op_types) for names in (self.operators, *self.others)):
             return network
         transformed: Network = getattr(importlib.import_module(self.module), self.name)(network)
         return transformed

@@ -203,7 +203,8 @@ class _Builder:
             self.halos[value] = halo
         # NumPy gives an array without elements strides of 0; a block has those of its sizes, which the array in the arena has, too.
         is_plain = not has_halo and not is_channels_last and 0 not in shape
-        self.prototypes[value] = lay_empty(shape, block.dtype) if is_plain else block.lay(lay_empty((block.nbytes,), np.uint8))
+        lay: Any = np.empty if self.scope is None else lay_empty  # where no size is a symbol, none is looked at
+        self.prototypes[value] = lay(shape, block.dtype) if is_plain else block.lay(lay((block.nbytes,), np.uint8))
         self.first_write[value] = 0 if value in self.network.index_of_input else self.now
 
     def _add_foreign(self, node: Node) -> None:
