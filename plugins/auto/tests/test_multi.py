@@ -214,13 +214,12 @@ def test_list_that_cannot_be_loaded_changes_nothing(core: Core, add_device: Any,
 
 def test_key_that_cannot_change_is_refused_with_those_that_can(core: Core, add_device: Any, network: Network) -> None:
     add_device("A")
-    message = (
-        "PERF_COUNT cannot change to True on a loaded network; the keys that can change are DEADLINE, MEMORY_LIMIT, MODEL_PRIORITY"
-    )
-    with pytest.raises(ConfigKeyError, match=f"{message}, MULTI_DEVICE_PRIORITIES. Load"):
-        core.load_network(network, "MULTI:A").set_config({"PERF_COUNT": True})
-    with pytest.raises(ConfigKeyError, match=f"on A: {message}. Load"):
-        core.load_network(network, "A").set_config({"PERF_COUNT": True})
+    keys = "DEADLINE, LOG_LEVEL, MEMORY_LIMIT, MODEL_PRIORITY"
+    message = f"NUM_STREAMS cannot change to 2 on a loaded network; the keys that can change are {keys}"
+    with pytest.raises(ConfigKeyError, match=f"{message}, MULTI_DEVICE_PRIORITIES, PERF_COUNT. Load"):
+        core.load_network(network, "MULTI:A").set_config({"NUM_STREAMS": 2})
+    with pytest.raises(ConfigKeyError, match=f"on A: {message}, PERF_COUNT. Load"):
+        core.load_network(network, "A").set_config({"NUM_STREAMS": 2})
 
 
 def test_request_with_states_stays_on_its_device(core: Core, add_device: Any) -> None:
