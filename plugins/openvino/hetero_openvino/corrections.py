@@ -118,16 +118,76 @@ def _keep_slopes_last(opset: Any, operation: Any) -> None:
 
 
 def _keep_reduced_axes(opset: Any, operation: Any) -> None:
-    """A Reduce that drops its axes keeps them, and a Squeeze drops them.
+    """A Reduce that drops its axes keeps them, and a Squeeze drops them; it reads what a Reshape before it reads.
 
-    The engine takes a Reshape behind the former for one that restores the axes where a size is 1 in the right place, and drops it; a
-    Transpose becomes such a Reshape where a size is 1.
+    The engine takes a Reshape behind a Reduce without its axes for one that restores them where a size is 1 in the right place, and
+    drops it; a Transpose becomes such a Reshape where a size is 1. A Reshape before a Reduce that only inserts sizes of 1 it moves
+    behind it, and then counts negative axes from another end, and kept axes twice.
     """
-    if operation.get_attributes()["keep_dims"]:
+    keeps = operation.get_attributes()["keep_dims"]
+    axes = _find_axes(operation)
+    if axes is None:
+        if not keeps:
+            reduced = _reduce(opset, operation, operation.input_value(0), operation.input_value(1))
+            _replace(operation, opset.squeeze(reduced, operation.input_value(1)), [reduced])
         return
-    reduce = _REDUCTIONS[operation.get_type_name()]
-    reduced = getattr(opset, reduce)(operation.input_value(0), operation.input_value(1), keep_dims=True)
-    _replace(operation, opset.squeeze(reduced, operation.input_value(1)), [reduced])
+    if operation.input_value(0).get_partial_shape().is_static and all(operation.get_input_shape(0)[axis] == 1 for axis in axes):
+        _reshape_instead(opset, operation)
+        return
+    source, moved = _pass_reshapes(operation.input_value(0), axes)
+    if keeps and moved == axes and source == operation.input_value(0) and min(_read_axes(operation), default=0) >= 0:
+        return
+    reduced = _reduce(opset, operation, source, opset.constant(moved, np.int64))
+    made = [reduced]
+    if source != operation.input_value(0):
+        shape = [1 if axis in axes else size for axis, size in enumerate(operation.get_input_shape(0))]
+        made.append(opset.reshape(reduced, opset.constant(shape, np.int64), special_zero=False))
+    if not keeps:
+        made.append(opset.squeeze(made[-1], opset.constant(axes, np.int64)))
+    _replace(operation, made[-1], made[:-1])
+
+
+def _reduce(opset: Any, operation: Any, source: Any, axes: Any) -> Any:
+    return getattr(opset, _REDUCTIONS[operation.get_type_name()])(source, axes, keep_dims=True)
+
+
+def _reshape_instead(opset: Any, operation: Any) -> None:
+    """A reduction of sizes of 1 is its input in another shape; L1 and L2 make an absolute value of it."""
+    source, before = operation.input_value(0), []
+    if operation.get_type_name() in ("ReduceL1", "ReduceL2"):
+        before.append(opset.absolute(source))
+        source = before[0]
+    shape = opset.constant(list(operation.get_output_shape(0)), np.int64)
+    _replace(operation, opset.reshape(source, shape, special_zero=False), before)
+
+
+def _read_axes(operation: Any) -> list[int]:
+    return [int(axis) for axis in operation.input_value(1).get_node().data.flatten()]
+
+
+def _find_axes(operation: Any) -> list[int] | None:
+    """Returns the axes of a reduction counted from the first, sorted; None if they or the rank come with the run."""
+    rank = operation.input_value(0).get_partial_shape().rank
+    if operation.input_value(1).get_node().get_type_name() != "Constant" or rank.is_dynamic:
+        return None
+    return sorted({axis % rank.get_length() for axis in _read_axes(operation)}) if rank.get_length() else None
+
+
+def _pass_reshapes(source: Any, axes: list[int]) -> tuple[Any, list[int]]:
+    """Returns what stands before the operations that only insert or remove sizes of 1, and the axes that are reduced there."""
+    node = source.get_node()
+    while node.get_type_name() in ("Reshape", "Unsqueeze", "Squeeze"):
+        if node.input_value(0).get_partial_shape().is_dynamic or source.get_partial_shape().is_dynamic:
+            break
+        before, after = list(node.get_input_shape(0)), list(source.get_shape())
+        if [size for size in before if size != 1] != [size for size in after if size != 1]:
+            break
+        lasting = [axis for axis, size in enumerate(before) if size != 1]
+        behind = [axis for axis, size in enumerate(after) if size != 1]
+        axes = [own for own, axis in zip(lasting, behind, strict=True) if axis in axes]
+        source = node.input_value(0)
+        node = source.get_node()
+    return source, axes
 
 
 def _reduce_before_einsum(opset: Any, operation: Any) -> None:

@@ -76,6 +76,29 @@ def test_one_channel_is_repeated_where_channels_are_last(core: Core, read: Read,
     assert describe_mismatch(run(core, network, **inputs), np.repeat(x[..., ::2], 4, axis=1)) is None
 
 
+@pytest.mark.parametrize("operator", ["Sum", "Max", "L2"])
+@pytest.mark.parametrize(("place", "axis", "keeps"), [(2, -2, 0), (2, -2, 1), (2, 0, 1), (1, 0, 1), (2, 2, 1)])
+@pytest.mark.parametrize("before", ["Unsqueeze (x, place)", "Reshape (x, shape)"])
+def test_reduction_behind_an_inserted_size_reduces_its_own_axis(
+    core: Core, read: Read, operator: str, place: int, axis: int, keeps: int, before: str
+) -> None:
+    # Both sizes are 4: an axis that is taken for another one shows in the values alone.
+    x = draw(4, 4)
+    inserted = np.expand_dims(x, place)
+    constants = (
+        f"int64[1] place = {{{place}}}, int64[1] axes = {{{axis}}}, int64[3] shape = {{{','.join(map(str, inserted.shape))}}}"
+    )
+    text = f"{{ v = {before} y = Reduce{operator} <keepdims = {keeps}> (v, axes) }}"
+    y = run(core, read(f"g (float[4,4] x) => (y) <{constants}> {text}", 18), x=x)
+    wide = inserted.astype(np.float64)
+    expected = (
+        np.sqrt((wide**2).sum(axis, keepdims=bool(keeps)))
+        if operator == "L2"
+        else getattr(wide, operator.lower())(axis, keepdims=bool(keeps))
+    )
+    assert describe_mismatch(y, expected.astype(np.float32)) is None
+
+
 BODY = "If (c) <then_branch = t () => ({to} a) {{ {body} }}, else_branch = e () => ({to} b) {{ b = Identity (z) }}>"
 
 
@@ -89,6 +112,7 @@ BODY = "If (c) <then_branch = t () => ({to} a) {{ {body} }}, else_branch = e () 
             "float[2,1]",
             "lose a Reshape behind ReduceSum",
         ),
+        ("v = Unsqueeze(x, one) a = ReduceSum (v, one)", "2,3", "float[2,1,3]", "may move a Reshape before ReduceSum behind it"),
         (
             'v = Einsum <equation = "bld->bd"> (x) a = Transpose <perm = [1, 0]> (v)',
             "1,5,2",
