@@ -89,3 +89,14 @@ def find_type_fault(name: str, network: Network) -> str | None:
     if value_type.dtype not in TYPE_NAMES:
         return f"'{name}' is {value_type.dtype}, which OpenVINO does not take or give as an array"
     return None
+
+
+def find_border_fault(network: Network) -> str | None:
+    """Returns why an input that no node reads, or an output that no node makes, cannot be handed over, or None.
+
+    Nodes are refused by themselves where they read or make such a value. float64 is copied as it is.
+    """
+    unread = [spec.name for spec in network.inputs if spec.name not in network.index_of_consumers]
+    unmade = [spec.name for spec in network.outputs if spec.name not in network.index_of_producer]
+    copied = [name for name in (*unread, *unmade) if getattr(network.type_of(name), "dtype", None) != "float64"]
+    return next((fault for name in copied if (fault := find_type_fault(name, network)) is not None), None)

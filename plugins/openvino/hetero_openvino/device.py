@@ -18,6 +18,7 @@ from hetero_core.network.graph import Network, Node
 from hetero_core.transforms.folding import find_excess_folding
 from hetero_openvino.arithmetic import find_excess, find_output_excess, settle_limits
 from hetero_openvino.compiling import compile_network
+from hetero_openvino.conversion import find_border_fault
 from hetero_openvino.engine import Engine
 from hetero_openvino.executable import OpenvinoExecutable, open_tensor
 from hetero_openvino.known_errors import QUANTIZED_KEY, find_known_error
@@ -99,7 +100,7 @@ class OpenvinoDevice(EngineDevice):
             for name, nbytes in find_excess_folding(network).items()
         }
         errors.update(find_endless_loops(network))
-        excess = find_output_excess(network)
+        excess = find_output_excess(network) or find_border_fault(network)
         if excess is not None:
             return {node.name: errors.get(node.name, excess) for node in network.nodes}
         _, bounds = settle_limits(network)
@@ -122,7 +123,7 @@ class OpenvinoDevice(EngineDevice):
 
     def compile(self, device: DeviceName, network: Network, stamped: Network, config: Mapping[str, Any]) -> OpenvinoExecutable:
         """Compiles the network; float32 stays float32 unless another precision is asked for."""
-        excess = find_output_excess(network)
+        excess = find_output_excess(network) or find_border_fault(network)
         if excess is not None:
             raise LoadError(
                 f"cannot load network '{network.name}' on {device}: {excess}. Take the output away, or use HETERO:{device},CPU"

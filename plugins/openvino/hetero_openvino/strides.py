@@ -1,4 +1,4 @@
-"""Convolutions with strides that OpenVINO 2026.4 computes wrongly, or that it cannot compile.
+"""Convolutions that OpenVINO 2026.4 places or strides wrongly, or that it cannot compile.
 
 One: of one input channel, where the last axis alone has a stride and ends with one position. Two: with filters of one element, behind an
 elementwise node of what a node with several outputs returns. The engine moves the strides of such a convolution up through elementwise
@@ -52,3 +52,14 @@ def _find_lost_stride(node: Node, graph: Graph) -> str | None:
             waiting += sources - seen
             seen |= sources
     return None
+
+
+def find_placement_error(node: Node, graph: Graph) -> str | None:
+    """Returns why the engine is wrong about where a ConvTranspose begins, or None.
+
+    No case: float32[1,2,4,4], filters of [2,1,3,3], strides of 2 and an output_shape of [8,8], in two groups, or with SAME_UPPER.
+    """
+    is_plain = node.attributes.get("auto_pad", "NOTSET") == "NOTSET" and node.attributes.get("group", 1) == 1
+    if "output_shape" not in node.attributes or is_plain:
+        return None
+    return "OpenVINO places the results of ConvTranspose wrongly where output_shape is given with groups or auto_pad"

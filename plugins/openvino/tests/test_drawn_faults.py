@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -137,3 +138,79 @@ def test_compress_from_before_there_was_one_is_refused(core: Core, read: Read) -
     network = read("g (float[2] x) => (y) { y = Compress (x) }", 6)
     (reason,) = core.query_network(network, "OPENVINO").refused.values()
     assert "the type of 'y' is not known" in reason
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'g (float[2] x) => (float[2] y, string[2] v) { v = Constant <value_strings = ["a", "b"]> () y = Relu (x) }',
+        "g (float[2] x, string[2] v) => (float[2] y) { y = Relu (x) }",
+        "g (float[2] x, string[2] v) => (float[2] y, string[2] v) { y = Relu (x) }",
+    ],
+    ids=["constant", "unread", "through"],
+)
+def test_texts_that_no_node_makes_or_reads_are_refused(core: Core, read: Read, text: str) -> None:
+    network = read(text)
+    (reason,) = core.query_network(network, "OPENVINO").refused.values()
+    assert reason == "'v' is string, which OpenVINO does not take or give as an array"
+    inputs: dict[str, Any] = {"x": np.array([-1, 2], np.float32), "v": np.array(["a", "b"], object)}
+    answer = core.load_network(network, "HETERO:OPENVINO,CPU").infer({spec.name: inputs[spec.name] for spec in network.inputs})
+    assert answer["y"].tolist() == [0, 2]
+    assert all(value.tolist() == ["a", "b"] for name, value in answer.items() if name == "v")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "groups"), [("group = 2", 2), ('auto_pad = "SAME_UPPER"', 1), ('auto_pad = "SAME_LOWER"', 1)]
+)
+def test_transposed_convolution_of_an_output_shape_is_refused_where_it_is_placed_wrongly(
+    core: Core, read: Read, attributes: str, groups: int
+) -> None:
+    network = read(
+        "g (float[1,2,4,4] x, float[2,1,3,3] w) => (float[1,M,8,8] y) "
+        f"{{ y = ConvTranspose <strides = [2, 2], output_shape = [8, 8], {attributes}> (x, w) }}",
+        11,
+    )
+    assert (
+        core.query_network(network, "OPENVINO")
+        .refused["ConvTranspose_0"]
+        .startswith("OpenVINO places the results of ConvTranspose wrongly where output_shape is given with groups or auto_pad")
+    )
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((1, 2, 4, 4), (2, 1, 3, 3)))
+    spread = np.zeros((2, 9, 9))
+    for channel, row, column in np.ndindex(2, 4, 4):
+        spread[channel, 2 * row : 2 * row + 3, 2 * column : 2 * column + 3] += x[0, channel, row, column] * w[channel, 0]
+    # One row and one column are too many: the last with SAME_UPPER, else the first.
+    first = 0 if "UPPER" in attributes else 1
+    placed = spread[:, first : first + 8, first : first + 8]
+    expected = placed[None] if groups == 2 else placed.sum(axis=0)[None, None]
+    answer = core.load_network(network, "HETERO:OPENVINO,CPU").infer({"x": x, "w": w})["y"]
+    np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("opset", [7, 11])
+def test_transposed_convolution_of_an_output_shape_alone_runs(core: Core, read: Read, opset: int) -> None:
+    network = read(
+        "g (float[1,1,2,2] x, float[1,1,3,3] w) => (float[1,1,4,4] y) "
+        "{ y = ConvTranspose <strides = [2, 2], output_shape = [4, 4]> (x, w) }",
+        opset,
+    )
+    x = np.array([[[[1, 2], [3, 4]]]], np.float32)
+    answer = core.load_network(network, "OPENVINO").infer({"x": x, "w": np.ones((1, 1, 3, 3), np.float32)})["y"]
+    assert answer[0, 0].tolist() == [[1, 3, 2, 2], [4, 10, 6, 6], [3, 7, 4, 4], [3, 7, 4, 4]]
+
+
+def test_indices_that_count_along_columns_are_refused(core: Core, read: Read) -> None:
+    pool = "MaxPool <kernel_shape = [2, 2], strides = [1, 2], storage_order = 1> (x)"
+    network = read(f"g (float[1,1,3,4] x) => (float[1,1,2,2] y, int64[1,1,2,2] i) {{ y, i = {pool} }}")
+    assert (
+        core.query_network(network, "OPENVINO")
+        .refused["MaxPool_0"]
+        .startswith("OpenVINO returns the indices of MaxPool in another order and shape where storage_order is 1")
+    )
+    x = np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4)
+    answer = core.load_network(network, "HETERO:OPENVINO,CPU").infer({"x": x})
+    # Row and column of the largest of each window, counted along the columns of three.
+    assert answer["i"][0, 0].tolist() == [[1 * 3 + 1, 3 * 3 + 1], [1 * 3 + 2, 3 * 3 + 2]]
+    alone = read(f"g (float[1,1,3,4] x) => (float[1,1,2,2] y) {{ y = {pool} }}")
+    assert core.load_network(alone, "OPENVINO").infer({"x": x})["y"][0, 0].tolist() == [[5, 7], [9, 11]]
