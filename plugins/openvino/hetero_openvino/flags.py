@@ -1,4 +1,7 @@
-"""Attributes that switch something on or off. ONNX Runtime takes any number but 0 for on; OpenVINO 2026.4 does not, in some operators."""
+"""Attributes whose numbers OpenVINO 2026.4 reads in another way.
+
+Flags: ONNX Runtime takes any number but 0 for on; OpenVINO does not, in some operators. The bias of LRN: an integer in OpenVINO.
+"""
 
 from __future__ import annotations
 
@@ -39,3 +42,9 @@ def find_flag_error(node: Node, graph: Graph) -> str | None:
     # No case: ArgMin with select_last_index of 4 takes the first index, DFT with inverse of 16 does not divide.
     odd = next((name for name in _FLAGS if node.attributes.get(name, 0) not in (0, 1)), None)
     return None if odd is None else f"OpenVINO may read {odd} of {node.attributes[odd]} otherwise than 1; {odd} is 0 or 1"
+
+
+def find_lrn_error(node: Node, graph: Graph) -> str | None:
+    """Returns why an LRN is refused whose bias has a fraction, or None."""
+    # No case: that of the suite has a bias of 2.
+    return None if float(node.attributes.get("bias", 1.0)).is_integer() else "OpenVINO cuts the fraction of the bias of LRN off"

@@ -27,7 +27,7 @@ from hetero_openvino.fatal_nodes import (
     find_unique_error,
     find_window_error,
 )
-from hetero_openvino.flags import find_flag_error
+from hetero_openvino.flags import find_flag_error, find_lrn_error
 from hetero_openvino.groups import find_group_error
 from hetero_openvino.sequences import find_shared_turn
 from hetero_openvino.strides import find_placement_error, find_stride_error
@@ -130,11 +130,6 @@ def _check_average_pool(node: Node, graph: Graph) -> str | None:
         if any(pads) and not (isinstance(size, int) and (size + pads[axis] + pads[axis + rank] - reach) % strides[axis] == 0):
             return "OpenVINO counts elements behind the padding, under ceil_mode and count_include_pad"
     return None
-
-
-def _check_lrn(node: Node, graph: Graph) -> str | None:
-    # No case: that of the suite has a bias of 2.
-    return None if float(node.attributes.get("bias", 1.0)).is_integer() else "OpenVINO cuts the fraction of the bias of LRN off"
 
 
 def _check_mean_variance(node: Node, graph: Graph) -> str | None:
@@ -358,7 +353,7 @@ _CHECKS: dict[str, Check] = {
     "GlobalLpPool": find_global_lp_pool_error,
     "GatherND": find_gather_nd_error,
     "If": _check_if,
-    "LRN": _check_lrn,
+    "LRN": find_lrn_error,
     # No case: values of 1e-3 along an axis of 3 are off by 0.1.
     "LpNormalization": refuse("OpenVINO adds to the norm that LpNormalization divides by"),
     "LSTM": _check_recurrent,
