@@ -174,10 +174,19 @@ def _apply_rule(network: Network, rule: Rule, node: Node, gone: set[int]) -> tup
         if replacement is None:
             continue
         new = Replacement((replacement,)) if isinstance(replacement, Node) else replacement
+        if not _reads_what_stays(match, new):
+            continue
         ordered = sorted(match.nodes, key=lambda matched_node: network.index_of_producer[matched_node.writes[0]])
         origins = tuple(dict.fromkeys(origin for matched_node in ordered for origin in matched_node.origins))
         return match, replace(new, nodes=tuple(replace(fresh, origins=origins) for fresh in new.nodes))
     return None
+
+
+def _reads_what_stays(match: Found, new: Replacement) -> bool:
+    """Says whether no new node reads a value whose node goes: one value may stand for two parts of a pattern, scaled for one alone."""
+    going = {value for matched_node in match.nodes for value in matched_node.writes}
+    fresh = {value for node in new.nodes for value in node.writes}
+    return all(value in fresh or value not in going for node in new.nodes for value in node.inputs)
 
 
 def _is_closed(network: Network, match: Found, last: Node) -> bool:

@@ -132,6 +132,13 @@ def test_keys_that_others_read_turned_get_their_own_transpose(core: Core) -> Non
     assert next(node for node in network.nodes if node.op_type == "Attention").inputs == ("q", "k", "v")
 
 
+def test_value_that_is_query_and_value_at_once_is_not_lost(core: Core) -> None:
+    # The factor of the query may become the scale, but the product by it is the value, too.
+    text = """g (float[2,3,4,5] x, float[2,3,5,4] k) => (float[2,3,4,5] y) <float f = {0.5}> {
+      q = Mul (x, f)  s = MatMul (q, k)  p = Softmax <axis = -1> (s)  y = MatMul (p, q) }"""
+    assert list_operators(check(core, parse(text))) == ["Mul", "Transpose", "Attention"]
+
+
 def test_keys_that_are_kept_turned_are_turned_back(core: Core) -> None:
     head = "g (float[2,3,5,4] q, float[2,3,4,7] t, float[2,3,7,6] v) => (float[2,3,5,6] y)"
     network = check(core, parse(f"{head} {{ s = MatMul (q, t) {END.format('s')} }}"))
