@@ -7,6 +7,7 @@ operations, so that these compute fewer elements, and cannot move them beyond an
 
 from __future__ import annotations
 
+from hetero_core.engines.inspection import find_shape
 from hetero_core.network.graph import Graph, Node
 
 ELEMENTWISE = frozenset(
@@ -59,7 +60,11 @@ def find_placement_error(node: Node, graph: Graph) -> str | None:
 
     No case: float32[1,2,4,4], filters of [2,1,3,3], strides of 2 and an output_shape of [8,8], in two groups, or with SAME_UPPER.
     """
-    is_plain = node.attributes.get("auto_pad", "NOTSET") == "NOTSET" and node.attributes.get("group", 1) == 1
+    shape, auto_pad = find_shape(node, graph), node.attributes.get("auto_pad", "NOTSET")
+    if auto_pad.startswith("SAME") and (shape is None or not all(isinstance(size, int) for size in shape)):
+        # No case: float32[B,2,5,6], filters of [2,3,5,5] and strides of 3.
+        return "OpenVINO cuts nothing off a ConvTranspose with auto_pad SAME where a size of its input is open"
+    is_plain = auto_pad == "NOTSET" and node.attributes.get("group", 1) == 1
     if "output_shape" not in node.attributes or is_plain:
         return None
     return "OpenVINO places the results of ConvTranspose wrongly where output_shape is given with groups or auto_pad"
