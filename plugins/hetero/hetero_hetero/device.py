@@ -198,8 +198,9 @@ class HeteroDevice(Composer):
         """Returns the configuration for HETERO itself, where it runs a part of the whole."""
         keys = self.config_keys(device)
         own = {name: value for name, value in config.items() if value is not None and name in keys and name not in PLACING_KEYS}
-        # A branch is run within one run of the whole.
-        return own | {THREADS_KEY: config[THREADS_KEY], STREAMS_KEY: 1}
+        # A branch is run within one run of the whole. What measures loads the whole with pins, and measures nothing within that, also
+        # where the placement was set for the device and not for the call.
+        return own | {THREADS_KEY: config[THREADS_KEY], STREAMS_KEY: 1, PLACEMENT_KEY: PLACEMENTS[0]}
 
     def _load_branches(self, task: SplitTask, plan: Plan) -> BranchExecutable:
         """Loads the branches of a network of one If, each as a network of its own."""
