@@ -15,7 +15,7 @@ from hetero_core.dtypes import bits_of_dtype, onnx_of_dtype
 from hetero_core.errors import LoadError
 from hetero_core.network.graph import EMPTY, Network
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.types import TensorType, ValueType
+from hetero_core.network.types import TensorType, ValueSpec, ValueType
 from hetero_core.network.writer import network_to_bytes, network_to_skeleton
 from hetero_core.transforms.constants import limit_folding
 from hetero_core.transforms.folding import measure_folding
@@ -84,6 +84,11 @@ def build_session(
 
     Raises: LoadError with the engine's own words.
     """
+
+    if not network.inputs and not network.outputs and network.nodes:
+        # Constants alone that nobody reads, as a part of a network may hold: the engine refuses a session without any value.
+        value = network.nodes[-1].writes[0]
+        network = replace(network, outputs=(ValueSpec(value, network.types[value]),))
 
     def open_network(network: Network) -> Loaded:
         options = make_session_options(engine, settings, entries, **more)

@@ -159,3 +159,11 @@ def test_squeeze_in_a_body_with_axes_that_may_be_empty_is_refused(core: Core) ->
         y = If (b) <then_branch = t () => (s) { s = Squeeze (x, axes) }, else_branch = e () => (r) { r = Neg (x) }> }"""
     refused = core.query_network(core.read_network(onnx.parser.parse_model(text)), "ORT").refused
     assert "(Squeeze): the engine takes an empty list of axes" in refused["If_0"]
+
+
+def test_part_of_constants_that_nobody_reads_is_loaded(core: Core) -> None:
+    graph = "g (float[2] x) => (float[2] y) <float[2] w = {1, -2}> { [a] y = Neg (x) [b] r = Relu (w) }"
+    text = f'<ir_version: 8, opset_import: ["": 17]> {graph}'
+    network = core.read_network(onnx.parser.parse_model(text)).with_affinity({"a": "CPU", "b": "ORT"})
+    loaded = core.load_network(network, "HETERO:ORT,CPU")
+    assert loaded.infer({"x": np.array([1, -3], np.float32)})["y"].tolist() == [-1, 3]
