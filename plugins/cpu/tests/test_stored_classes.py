@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from hetero_cpu.open.stored_classes import FOLDER
+from hetero_cpu.open.stored_classes import FOLDER, _remove_oldest
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder
 
 from hetero_core import Core
@@ -230,3 +230,11 @@ def test_a_stored_plan_is_verified_where_nobody_has(private_folder: Path, recwar
             _require_right(_make_small(), feeds, network.infer(feeds))
             assert network.get_metric("CPU_VERIFIED_PLANS") == verified
     assert not [warning for warning in recwarn if "WrongPlan" in str(warning.category)]
+
+
+def test_a_file_that_another_process_removes_meanwhile_is_passed_over(tmp_path: Path) -> None:
+    # A name without a file is what the process sees that was slower.
+    (tmp_path / "a.json").symlink_to(tmp_path / "removed")
+    (tmp_path / "b.json").write_text("{}")
+    _remove_oldest(tmp_path)
+    assert (tmp_path / "b.json").exists()

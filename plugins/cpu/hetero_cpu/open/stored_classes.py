@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +171,10 @@ def _drop(path: Path, error: Exception) -> None:
 
 def _remove_oldest(folder: Path) -> None:
     """Removes the older half of the files where there are too many."""
-    stamps = [(path.stat().st_mtime, path) for path in folder.glob("*.json")]
+    stamps = []
+    for path in folder.glob("*.json"):
+        with suppress(FileNotFoundError):  # another process may have removed it meanwhile
+            stamps.append((path.stat().st_mtime, path))
     if len(stamps) > _MOST_FILES:
         for _, path in sorted(stamps)[: len(stamps) // 2]:
             path.unlink(missing_ok=True)
