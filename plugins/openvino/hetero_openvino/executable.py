@@ -191,6 +191,7 @@ class OpenvinoExecutable(Executable):
             if self._is_new_place(lane, (index, True), results[index], spec):
                 shared.append(self._carry(results[index], spec))
                 request.set_output_tensor(port, self._share(shared[-1], spec, shape))
+        began = perf_counter()
         try:
             if self._has_one_stream and get_ident() == main_thread().ident:
                 lane.infer(_SET_BEFORE, True, False)
@@ -203,12 +204,13 @@ class OpenvinoExecutable(Executable):
                 f"OpenVINO cannot compute network '{self.network.name}' of {shapes}: {shorten_message(str(error))}. "
                 "Run the node on another device"
             ) from error
+        ended = perf_counter()
         for index, view in lane.outputs:
             results[index] = _copy(view, results[index])
         for index, port in self._taken_outputs:
             results[index] = self._take(request.get_output_tensor(port), index)
         if profile is not None:
-            self._record(request, profile)
+            self._record(request, profile, began, ended)
         self._keep_lane(lane)
 
     def _open_measured(self, compile_measured: Callable[[], OpenvinoExecutable]) -> OpenvinoExecutable:
@@ -261,18 +263,24 @@ class OpenvinoExecutable(Executable):
         array = np.array(tensor.data)
         return array.view(self._dtypes[index]) if dtype in CARRIERS else array
 
-    def _record(self, request: Any, profile: Profile) -> None:
-        """Adds the times of what ran; what the engine has fused stands under the names of all its nodes."""
-        ended, nodes_of_layer = perf_counter(), self._nodes_of_layer()
+    def _record(self, request: Any, profile: Profile, began: float, ended: float) -> None:
+        """Adds the times of what ran; what the engine has fused stands under the names of all its nodes.
+
+        The engine tells the mean of each layer over all its runs so far, in whole microseconds: means that add up to more than this run
+        took are shortened, all alike, to what it took.
+        """
+        nodes_of_layer = self._nodes_of_layer()
         entries = [
             entry
             for entry in request.profiling_info
             if str(entry.status).endswith("EXECUTED") and entry.node_type not in ("Parameter", "Result", "Constant")
         ]
         # The engine tells how long each layer took, in order, and not when: one after the other, up to the end of the run.
-        begin = ended - sum(entry.real_time.total_seconds() for entry in entries)
+        total = sum(entry.real_time.total_seconds() for entry in entries)
+        share = min(1.0, (ended - began) / total) if total else 1.0
+        begin = ended - share * total
         for entry in entries:
-            seconds = entry.real_time.total_seconds()
+            seconds = share * entry.real_time.total_seconds()
             profile.add(_join_nodes(nodes_of_layer.get(entry.node_name, ()), entry), seconds, begin=begin)
             begin += seconds
 

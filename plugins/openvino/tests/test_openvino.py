@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import ml_dtypes
@@ -210,6 +211,19 @@ def test_profile_names_the_nodes_of_the_model_and_of_what_is_fused(core: Core, r
         named = [name for entry in entries for name in entry.node.split(" + ") if name in "msep"]
         assert sorted(named) == ["e", "m", "p", "s"]
         assert all(entry.seconds >= 0 and entry.device == "OPENVINO" for entry in entries)
+
+
+def test_times_of_a_short_run_behind_a_long_one_are_its_own(core: Core, read: Read) -> None:
+    # The engine tells means over all runs so far, in which the long one outweighs the short ones.
+    network = read("g (float[N,256] x, float[256,256] w) => (float[N,256] y) { y = MatMul(x, w) }")
+    request = core.load_network(network, "OPENVINO", {"PERF_COUNT": True}).create_infer_request()
+    w = np.ones((256, 256), np.float32)
+    request.infer({"x": np.ones((4096, 256), np.float32), "w": w})
+    for _ in range(3):
+        began = perf_counter()
+        request.infer({"x": np.ones((1, 256), np.float32), "w": w})
+        took = perf_counter() - began
+        assert 0 < sum(entry.seconds for entry in request.perf_counts) <= took
 
 
 def test_profile_of_a_part_names_its_nodes_when_the_whole_is_measured(core: Core, read: Read, tmp_path: Path) -> None:
