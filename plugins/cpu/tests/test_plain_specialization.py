@@ -10,10 +10,11 @@ import onnx
 import onnx.helper
 import onnx.shape_inference
 import pytest
-from hetero_cpu import signature as specialization
+from hetero_cpu import plain_specialization
 from hetero_cpu.foreign import evaluate_node
 from hetero_cpu.passes import transform_network
 from hetero_cpu.plain_specialization import _RULES, specialize_plainly
+from hetero_cpu.signature import specialize_network
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder
 
 from hetero_core import Core
@@ -85,15 +86,15 @@ def by_rules(network: Network, signature: Any) -> Network | None:
         return answers[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(specialization, "specialize_plainly", note)
-        specialization.specialize_network(network, signature, evaluate_node)
+        patch.setattr(plain_specialization, "specialize_plainly", note)
+        specialize_network(network, signature, evaluate_node)
     return answers[0] if answers else None
 
 
 def by_onnx(network: Network, signature: Any) -> Network:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(specialization, "specialize_plainly", lambda *_, **__: None)
-        return specialization.specialize_network(network, signature, evaluate_node)
+        patch.setattr(plain_specialization, "specialize_plainly", lambda *_, **__: None)
+        return specialize_network(network, signature, evaluate_node)
 
 
 @pytest.mark.parametrize(("op_type", "version"), sorted(_RULES))
