@@ -1,8 +1,13 @@
-"""Element types, shapes and presence of a node's inputs."""
+"""Element types, shapes and presence of a node's inputs, and those that are the same in every run."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from hetero_core.network.graph import Graph, Node
+from hetero_core.network.initializers import Initializer
+from hetero_core.network.known_values import compute_known_value
 from hetero_core.network.types import TensorType
 
 MOVING = frozenset(
@@ -52,3 +57,29 @@ def scales_are_whole(node: Node, graph: Graph) -> bool:
         factor.is_integer() or (isinstance(size, int) and (size * factor).is_integer())
         for size, factor in zip(shape, factors, strict=True)
     )
+
+
+_MOST_STEPS = 64
+"""Nodes of a constant computation that are followed."""
+
+
+def find_constant(name: str, graph: Graph, constants: Mapping[str, Initializer]) -> Any:
+    """Returns the array that a value has in every run, as far as it is small and easily known; None else."""
+    return _find_constant(name, graph, constants, [_MOST_STEPS])
+
+
+def _find_constant(name: str, graph: Graph, constants: Mapping[str, Initializer], steps: list[int]) -> Any:
+    """Returns the array that a value has in every run, as far as it is small and easily known; None else."""
+    constant = constants.get(name)
+    if constant is not None:
+        return constant.array
+    index = graph.index_of_producer.get(name)
+    steps[0] -= 1
+    if index is None or steps[0] < 0:
+        return None
+    node = graph.nodes[index]
+    sources = {value: _find_constant(value, graph, constants, steps) for value in node.reads}
+    if any(array is None for array in sources.values()):
+        return None
+    known_value = compute_known_value(node, graph.types, {value: Initializer.of_array(array) for value, array in sources.items()})
+    return known_value[name].array if name in known_value else None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hetero_core.engines.inspection import find_shape
+import numpy as np
+
+from hetero_core.engines.inspection import find_constant, find_shape
 from hetero_core.network.graph import Graph, Node
 
 
@@ -74,3 +76,18 @@ def find_window_error(node: Node, graph: Graph) -> str | None:
     if fits and len(node.attributes.get("pads", (0,) * (2 * rank))) == 2 * rank and (shape is None or len(shape) == rank + 2):
         return None
     return f"strides, dilations, pads and the input of {node.op_type} have other numbers of dimensions than its kernel, {rank}"
+
+
+def find_division_error(node: Node, graph: Graph) -> str | None:
+    """Returns why a division of integer constants is refused, or None: the engine folds it, and the processor raises a signal."""
+    # No case: uint32 3 modulo 0, and the least int32 divided by -1. Of values that come with the run it makes some number.
+    if len(node.inputs) != 2 or node.attributes.get("fmod", 0):
+        return None
+    dividend, divisor = (find_constant(name, graph, graph.initializers) for name in node.inputs)
+    if dividend is None or divisor is None or divisor.dtype.kind not in "iu":
+        return None
+    least = np.iinfo(dividend.dtype).min
+    overflows = divisor.dtype.kind == "i" and bool((dividend == least).any()) and bool((divisor == -1).any())
+    if not overflows and bool((divisor != 0).all()):
+        return None
+    return f"OpenVINO ends the process where it folds {node.op_type} of integers by 0, or of the least one by -1"

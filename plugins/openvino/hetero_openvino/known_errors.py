@@ -20,6 +20,7 @@ from hetero_openvino.contrib import find_contrib_error
 from hetero_openvino.emptiness import find_empty_constant, find_empty_product
 from hetero_openvino.fatal_nodes import (
     find_col2im_error,
+    find_division_error,
     find_gather_nd_error,
     find_global_lp_pool_error,
     find_prelu_error,
@@ -345,6 +346,7 @@ _CHECKS: dict[str, Check] = {
     "Conv": find_stride_error,
     "ConvTranspose": find_placement_error,
     "DFT": _check_dft,
+    **dict.fromkeys(("Div", "Mod"), find_division_error),
     "Expand": lambda node, graph: _check_expand(node, graph) or _check_pixel(node, graph),
     # dynamicquantizelinear, quantizelinear_uint16
     "DynamicQuantizeLinear": refuse(_HALVES),

@@ -36,6 +36,16 @@ LOOP = """g () => (float[n, 2] y) <int64[0] s = {}, bool c = {1}>
             for name in ("AveragePool", "LpPool", "MaxPool")
         ),
         (1, "g (float[1, 1, 4] x) => (y) { y = LpPool <strides = [1]> (x) }", "kernel_shape"),
+        (
+            13,
+            "g () => (uint32[2] y) <uint32[2] a = {3, 1}, uint32[2] b = {0, 1}> { y = Mod (a, b) }",
+            "it folds Mod of integers by 0",
+        ),
+        (
+            14,
+            "g () => (int32[1] y) <int32[1] a = {-2147483648}, int32[1] b = {-1}> { y = Div (a, b) }",
+            "or of the least one by -1",
+        ),
         (22, "g (float[3, 4] x) => (int64[1, 4] y) { y = ArgMin <select_last_index = 4> (x) }", "select_last_index of 4"),
         (19, "g (float[1, 4, 2] x) => (float[1, 4, 2] y) { y = DFT <axis = 1, inverse = 16> (x) }", "inverse of 16"),
         *(
