@@ -218,9 +218,9 @@ def is_undefined(node: Node, graph: Any) -> bool:
 
 
 def _is_same_text(mine: str, theirs: str) -> bool:
-    """Says whether two texts are equal, or are the same number: the standard leaves open how many digits a Cast writes."""
+    """Says whether two texts are equal, or the same number to eight digits: the standard leaves open how many of them a Cast writes."""
     try:
-        return mine == theirs or float(mine) == float(theirs)
+        return mine == theirs or bool(np.isclose(float(mine), float(theirs), rtol=1e-7, atol=0, equal_nan=True))
     except ValueError:
         return False
 
