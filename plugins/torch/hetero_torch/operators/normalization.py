@@ -117,7 +117,7 @@ def lp_normalization(x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
     return x / torch.where(norm == 0, torch.ones_like(norm), norm)
 
 
-@operator("MeanVarianceNormalization", dtypes=FLOATS, widens=True)
+@operator("MeanVarianceNormalization", 9, 13, dtypes=FLOATS, widens=True)
 def mean_variance_normalization(x: Tensor, *, axes: tuple[int, ...] = (0, 2, 3)) -> Tensor:
     """Returns (x - mean) / (deviation + 1e-9) over the axes. Source: ONNX MeanVarianceNormalization-13, its function body."""
     resolved = normalize_axes(axes, x.ndim)
