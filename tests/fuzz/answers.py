@@ -54,7 +54,7 @@ FLAGS = (
         "sorted",
         "upper",
     ),
-    *("allowzero", "antialias", "count_include_pad", "exclude_outside", "onesided", "training_mode"),
+    *("allowzero", "antialias", "ceil_mode", "count_include_pad", "exclude_outside", "onesided", "training_mode"),
 )
 TOLERANCES = {"float16": 2e-2, "bfloat16": 1e-1, "float32": 1e-3, "float64": 1e-3}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable
 from itertools import product
@@ -16,6 +17,19 @@ from typing import Any
 from hetero_core.devices.processors import count_affinity
 
 logger = logging.getLogger(__name__)
+
+
+_PERMISSION = "KMP_DUPLICATE_LIB_OK"
+
+
+def import_threadpoolctl() -> Any:
+    """Returns threadpoolctl. Its first import sets a variable of the environment that permits a second OpenMP; that is taken back."""
+    is_first, permission = "threadpoolctl" not in sys.modules, os.environ.get(_PERMISSION)
+    import threadpoolctl  # type: ignore[import-untyped]  # late: only limits of BLAS need it; threadpoolctl 3 ships no types
+
+    if is_first and permission is None:
+        os.environ.pop(_PERMISSION, None)
+    return threadpoolctl
 
 
 Library = tuple[Callable[[], int], Callable[[int], object]]
@@ -49,9 +63,8 @@ class _Blas:
 
     def find_libraries(self) -> list[Library]:
         # Looks at every loaded library, about 1 ms.
-        from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]  # threadpoolctl 3 ships none
-
-        libraries = [_open_library(controller) for controller in ThreadpoolController().select(user_api="blas").lib_controllers]
+        controllers = import_threadpoolctl().ThreadpoolController()
+        libraries = [_open_library(controller) for controller in controllers.select(user_api="blas").lib_controllers]
         if not libraries:
             logger.warning("the threads of NumPy's BLAS cannot be limited here: threadpoolctl knows no BLAS among the libraries")
         return libraries

@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hetero_cpu.blas import import_threadpoolctl
+
 if TYPE_CHECKING:
     from hetero_cpu.plan import Plan
 
@@ -29,9 +31,9 @@ def warn_where_numpy_computes(plan: Plan) -> None:
 def warn_of_slow_kernels() -> None:
     """Logs a warning when the processor has AVX-512 and OpenBLAS does not use it; once in a process."""
     # Takes some 5 ms, so it is asked for only where NumPy computes something.
-    from threadpoolctl import threadpool_info  # type: ignore[import-untyped]  # threadpoolctl 3 ships none
-
-    message = describe_slow_kernels(threadpool_info(), read_processor_flags(), os.environ.get("OPENBLAS_CORETYPE"))
+    message = describe_slow_kernels(
+        import_threadpoolctl().threadpool_info(), read_processor_flags(), os.environ.get("OPENBLAS_CORETYPE")
+    )
     if message is not None:
         logger.warning("%s", message)
 

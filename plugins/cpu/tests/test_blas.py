@@ -162,3 +162,14 @@ assert count() == [3]
 def test_forked_child_has_no_limit_of_its_parents_runs() -> None:
     ended = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, check=False, timeout=120)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_environment_is_as_it_was_after_a_limit() -> None:
+    # In a process of its own: the import that would change it happens once.
+    code = """import os
+from hetero_cpu.blas import import_threadpoolctl
+before = dict(os.environ)
+import_threadpoolctl()
+assert dict(os.environ) == before"""
+    environment = {name: value for name, value in os.environ.items() if name != "KMP_DUPLICATE_LIB_OK"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
