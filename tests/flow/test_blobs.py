@@ -14,7 +14,7 @@ import pytest
 
 from hetero_core import Core, Network, Payload
 from hetero_core.blobs.container import BlobHeader, read_blob, write_blob
-from hetero_core.devices import registry
+from hetero_core.devices import announcements
 from hetero_core.errors import BlobDamagedError, BlobError, BlobMismatchError, ConfigKeyError, HeteroError
 from hetero_core.network.border import InputInfo
 from hetero_core.transforms.editing import edit
@@ -56,8 +56,8 @@ def test_blob_of_another_plugin_version_is_refused(
     blob = export(core, read(TEXT), device)
     name = device.partition(":")[0]
     version = importlib_metadata.version(f"hetero-{name.lower()}")
-    real = registry.read_identity
-    monkeypatch.setattr(registry, "read_identity", lambda installed: (real(installed)[0], "9.9"))
+    real = announcements.read_identity
+    monkeypatch.setattr(announcements, "read_identity", lambda installed: (real(installed)[0], "9.9"))
     with Core() as newer, pytest.raises(BlobMismatchError, match=f"the blob's plugin version is {version}, here it is 9.9"):
         newer.import_network(blob, name)
 
