@@ -135,22 +135,24 @@ def test_the_plan_of_a_network_is_stored_once(private_folder: Path) -> None:
 
 
 def test_a_large_constant_counts_with_its_elements(private_folder: Path) -> None:
-    """256 x 512 elements: more than what is part of the name."""
+    """512 x 512 elements: another value, and the same ones in another order, are another network."""
     text = SMALL.replace("8", "512").replace(
         "<float[512, 512] w = {FILL}, float[512] b = {0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5}>", ""
     )
     text = text.replace("<ir_version: 512", "<ir_version: 8")
     weights = np.random.default_rng(1).standard_normal((512, 512)).astype(np.float32) / 16
-    for change in (0, 1):
+    changed, moved = weights.copy(), weights.copy().reshape(-1)
+    changed[300, 200] += 1
+    moved[:4084] = np.roll(moved[:4084], 2042)
+    for constant in (weights, changed, moved.reshape(512, 512)):
         model = onnx.parser.parse_model(text)
-        weights[300, 200] += change
         model.graph.initializer.extend(
-            [onnx.numpy_helper.from_array(weights, "w"), onnx.numpy_helper.from_array(np.ones(512, np.float32), "b")]
+            [onnx.numpy_helper.from_array(constant, "w"), onnx.numpy_helper.from_array(np.ones(512, np.float32), "b")]
         )
         feeds = {"x": np.random.default_rng(2).standard_normal((9, 512)).astype(np.float32)}
         with Core() as core:
             _require_right(model, feeds, core.load_network(model, "CPU", {"CPU_KERNELS": "JIT"}).infer(feeds))
-    assert len(list(private_folder.iterdir())) == 2
+    assert len(list(private_folder.iterdir())) == 3
 
 
 def test_a_damaged_file_is_named_and_planned_again(private_folder: Path, caplog: pytest.LogCaptureFixture) -> None:

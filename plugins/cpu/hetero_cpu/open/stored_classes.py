@@ -1,6 +1,6 @@
 """The plans of classes of sizes that earlier processes have made: files of JSON behind their digest in the user's private folder.
 
-A file is named by what the plan depends on beside large constants: the network after its passes, the number of threads, the processor,
+A file is named by what the plan depends on beside constants: the network after its passes, the number of threads, the processor,
 LLVM, and the code that plans. It holds a digest of all constants, too. What is in it steers machine code, so it is kept where kernels are,
 and trusted as these are.
 """
@@ -42,8 +42,6 @@ _MOST_PLANS = 16
 _MOST_FILES = 1000
 _MOST_CONSTANTS = 1 << 30
 """Bytes of constants of a network whose plans are kept: to read more takes longer than to plan."""
-_WORDS = 1021
-"""Sums over a large constant, of elements that many apart: a prime, so that they do not fall together with its rows."""
 _FAULTS = (ValueError, KeyError, TypeError, IndexError, AttributeError, ImportError, RecursionError)
 
 
@@ -136,7 +134,7 @@ class StoredClasses:
         return content is None or json.loads(content).get("content") != self._content
 
     def _digest_content(self) -> str:
-        """Returns a digest of all constants: exact for those up to `MOST_BYTES`, of sums for larger ones; and of the names of nodes."""
+        """Returns a digest of all constants and of the names of nodes."""
         if not self._content:
             digest = hashlib.sha256()
             for name, constant in self._network.initializers.items():
@@ -153,15 +151,10 @@ def _add_elements(digest: Any, constant: Initializer) -> None:
     if array.dtype.hasobject:
         digest.update(repr(array.tolist()).encode())
         return
-    elements = array.reshape(-1).view(np.uint8)
-    if elements.nbytes > MOST_BYTES:
-        row = 8 * _WORDS
-        whole = elements.nbytes // row * row
-        # As fast as memory: some 8 ms for 60 MB. What is made of a large constant is made again; only a choice may depend on it.
-        digest.update(elements[:whole].view(np.uint64).reshape(-1, _WORDS).sum(axis=0).tobytes())
-        elements = elements[whole:]
+    # Some 33 ms for 60 MB. Sums would take 3, but a network with the same ones would get constants that were made of another's.
+    digest.update(array.reshape(-1).view(np.uint8))
+    if array.nbytes > MOST_BYTES:
         constant.drop_pages()
-    digest.update(elements.tobytes())
 
 
 def _drop(path: Path, error: Exception) -> None:

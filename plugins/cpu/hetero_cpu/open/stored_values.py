@@ -27,7 +27,7 @@ Array = np.ndarray[Any, Any]
 _PACKAGES = ("numpy", "hetero_core", "hetero_cpu")
 _PLAIN = (bool, int, float, str, type(None))
 MOST_BYTES = 1 << 18
-"""Of an array that is written out. The name of a plan has all elements of constants of this size, of which it may be made."""
+"""Of an array that is written out; a plan is kept beside a digest of all constants, of which it may be made."""
 
 
 class NotStorableError(Exception):
