@@ -60,7 +60,7 @@ def bench(core: Core, network: Network, kernels: str, share: float, tokens: int)
     }
     loaded = core.load_network(network, device, config)
     written = write_tokens(loaded, tokens)
-    held = loaded.get_metric("HETERO_HELD_BYTES")
+    held_bytes = loaded.get_metric("HETERO_HELD_BYTES")
     for part in loaded.get_metric("HETERO_PLAN").memory:
         estimate = part.weights + part.border + part.arena
         cells = (
@@ -68,8 +68,8 @@ def bench(core: Core, network: Network, kernels: str, share: float, tokens: int)
             part.device,
             f"{part.limit:,}",
             f"{estimate:,}",
-            f"{held[part.device]:,}",
-            f"{held[part.device] / estimate:.3f}",
+            f"{held_bytes[part.device]:,}",
+            f"{held_bytes[part.device] / estimate:.3f}",
         )
         print(f"| {' | '.join(cells)} |", flush=True)
     alone = core.load_network(network, "FIRST", {"CPU_KERNELS": kernels})

@@ -78,17 +78,17 @@ def watch_searches() -> Iterator[list[str]]:
 
 def test_end_of_a_long_pause_searches_through_nothing_that_was_made_in_it(searches: list[str]) -> None:
     with pause_cycle_collection():
-        held = make_objects(100_000)
+        objects = make_objects(100_000)
     more = make_objects(100)
-    assert (len(held), len(more), searches, gc.get_freeze_count()) == (100_000, 100, [], 0)
+    assert (len(objects), len(more), searches, gc.get_freeze_count()) == (100_000, 100, [], 0)
 
 
 def test_garbage_of_a_long_pause_is_found_by_a_search_through_all() -> None:
     with pause_cycle_collection():
         watched = weakref.ref(_Link())
-        held = make_objects(100_000)
+        objects = make_objects(100_000)
     gc.collect()
-    assert (watched(), len(held)) == (None, 100_000)
+    assert (watched(), len(objects)) == (None, 100_000)
 
 
 def test_pauses_with_many_objects_begin_a_search_through_all_of_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,11 +96,11 @@ def test_pauses_with_many_objects_begin_a_search_through_all_of_themselves(monke
     gc.collect()
     with pause_cycle_collection():
         watched = weakref.ref(_Link())
-        held = make_objects(100_000)
+        objects = make_objects(100_000)
     assert watched() is not None
     for _ in range(3):
         with pause_cycle_collection():
-            held += make_objects(100_000)
+            objects += make_objects(100_000)
     assert watched() is None
 
 
@@ -109,9 +109,9 @@ def test_pause_leaves_frozen_objects_frozen() -> None:
     frozen = gc.get_freeze_count()
     try:
         with pause_cycle_collection():
-            held = make_objects(100_000)
+            objects = make_objects(100_000)
         # Reference counts go on: what is frozen may be freed, but nothing is added.
-        assert (len(held), 0 < gc.get_freeze_count() <= frozen) == (100_000, True)
+        assert (len(objects), 0 < gc.get_freeze_count() <= frozen) == (100_000, True)
     finally:
         gc.unfreeze()
 

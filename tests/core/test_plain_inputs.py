@@ -34,8 +34,8 @@ from hetero_core.runtime.plain_inputs import open_plain_door
 def test_only_what_is_exactly_wanted_passes(inputs: Any, is_plain: bool, shape: tuple[int | str | None, ...]) -> None:
     take = open_plain_door([ValueSpec("x", TensorType("float32", shape))])
     assert take is not None
-    taken = take(inputs)
-    assert (taken is not None and taken[0] is inputs["x"]) == is_plain
+    arrays = take(inputs)
+    assert (arrays is not None and arrays[0] is inputs["x"]) == is_plain
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def test_named_sizes_are_the_same_wherever_the_name_stands(shapes: list[tuple[in
     declared = [("batch", 2, "past"), ("batch", 2, "past"), ("past", 3), (None,), (None,)]
     take = open_plain_door([ValueSpec(f"x{index}", TensorType("int64", shape)) for index, shape in enumerate(declared)])
     assert take is not None
-    taken = take({f"x{index}": np.zeros(shape, np.int64) for index, shape in enumerate(shapes)})
-    assert (taken is not None and [array.shape for array in taken] == shapes) == is_plain
+    arrays = take({f"x{index}": np.zeros(shape, np.int64) for index, shape in enumerate(shapes)})
+    assert (arrays is not None and [array.shape for array in arrays] == shapes) == is_plain
 
 
 @pytest.mark.parametrize(

@@ -130,12 +130,12 @@ def test_run_submitted_after_its_priority_rose_goes_first(core: Core, read: Call
         begun.set()
         may_end.wait(60)
 
-    held = first.submit(hold)
+    blocking = first.submit(hold)
     assert begun.wait(60)
     waiting = [first.submit(lambda: order.append("medium"))]
     second.set_config({"MODEL_PRIORITY": "HIGH"})
     waiting.append(second.submit(lambda: order.append("high")))
     may_end.set()
-    for future in (held, *waiting):
+    for future in (blocking, *waiting):
         future.result(60)
     assert order == ["high", "medium"]

@@ -127,10 +127,10 @@ def test_init_is_made_when_it_is_asked_for_and_stays() -> None:
 
     assert not inspect.isfunction(vars(Late)["__init__"])
     assert (Derived(3).number, Late(4).number) == (3, 4)
-    made = vars(Late)["__init__"]
-    assert inspect.isfunction(made)
+    constructor = vars(Late)["__init__"]
+    assert inspect.isfunction(constructor)
     assert "__init__" not in vars(Derived)
-    assert Late.__init__ is made
+    assert Late.__init__ is constructor
 
 
 def test_method_that_a_class_writes_itself_stays() -> None:

@@ -138,13 +138,13 @@ def _keep_reduced_axes(opset: Any, operation: Any) -> None:
     if keeps and moved == axes and source == operation.input_value(0) and min(_read_axes(operation), default=0) >= 0:
         return
     reduced = _reduce(opset, operation, source, opset.constant(moved, np.int64))
-    made = [reduced]
+    operations = [reduced]
     if source != operation.input_value(0):
         shape = [1 if axis in axes else size for axis, size in enumerate(operation.get_input_shape(0))]
-        made.append(opset.reshape(reduced, opset.constant(shape, np.int64), special_zero=False))
+        operations.append(opset.reshape(reduced, opset.constant(shape, np.int64), special_zero=False))
     if not keeps:
-        made.append(opset.squeeze(made[-1], opset.constant(axes, np.int64)))
-    _replace(operation, made[-1], made[:-1])
+        operations.append(opset.squeeze(operations[-1], opset.constant(axes, np.int64)))
+    _replace(operation, operations[-1], operations[:-1])
 
 
 def _reduce(opset: Any, operation: Any, source: Any, axes: Any) -> Any:

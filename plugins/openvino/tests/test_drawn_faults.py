@@ -159,15 +159,17 @@ def test_texts_that_no_node_makes_or_reads_are_refused(core: Core, read: Read, t
     assert all(value.tolist() == ["a", "b"] for name, value in answer.items() if name == "v")
 
 
-@pytest.mark.parametrize(("sizes", "taken"), [("1,2,5,6", True), ("B,2,5,6", False), ("1,2,H,W", False)])
-def test_transposed_convolution_with_same_is_refused_where_a_size_is_open(core: Core, read: Read, sizes: str, taken: bool) -> None:
+@pytest.mark.parametrize(("sizes", "is_taken"), [("1,2,5,6", True), ("B,2,5,6", False), ("1,2,H,W", False)])
+def test_transposed_convolution_with_same_is_refused_where_a_size_is_open(
+    core: Core, read: Read, sizes: str, is_taken: bool
+) -> None:
     network = read(
         f'g (float[{sizes}] x, float[2,3,5,5] w) => (y) {{ y = ConvTranspose <strides = [3, 3], auto_pad = "SAME_UPPER"> (x, w) }}',
         17,
     )
     reasons = list(core.query_network(network, "OPENVINO").refused.values())
     assert [reason.startswith("OpenVINO cuts nothing off a ConvTranspose with auto_pad SAME") for reason in reasons] == [True] * (
-        not taken
+        not is_taken
     )
 
 

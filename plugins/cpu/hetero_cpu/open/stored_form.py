@@ -209,18 +209,18 @@ def _read_step(
 ) -> None:
     """Appends a step as a run needs it, and as what tells of a plan does."""
     named, actions, kernels, reads, writes, strides, foreign = fields
-    writes, laid = tuple(map(read_text, writes)), {read_text(value): tuple(own) for value, own in strides}
+    writes, strides_of_value = tuple(map(read_text, writes)), {read_text(value): tuple(own) for value, own in strides}
     if foreign is not None:
         node, work = _read_foreign(foreign, network, reader)
         require(writes == node.writes, "a node has other outputs")
         steps.append(OpenStep(node, (), work, writes))
-        planned.append(PlannedStep(node, work, writes, strides=laid))
+        planned.append(PlannedStep(node, work, writes, strides=strides_of_value))
         return
     node, own = _read_node(named), tuple(reader.read(action) for action in actions)
     require(all(callable(action) or _is_within(action, calls) for action in own), "a step calls what is not there")
     steps.append(OpenStep(node, own))
     recipe = Recipe(tuple(reads), _refuse_to_bind, kernels=tuple(Kernel(read_text(name), _refuse_to_emit) for name in kernels))
-    planned.append(PlannedStep(node, recipe, writes, strides=laid))
+    planned.append(PlannedStep(node, recipe, writes, strides=strides_of_value))
 
 
 def _read_numbers(form: Form, sizes: SizeClass, calls: Sequence[int], tables: Sequence[int]) -> NumberForm:
