@@ -88,7 +88,7 @@ def build_session(
     if not network.inputs and not network.outputs and network.nodes:
         # Constants alone that nobody reads, as a part of a network may hold: the engine refuses a session without any value.
         value = network.nodes[-1].writes[0]
-        network = replace(network, outputs=(ValueSpec(value, network.types[value]),))
+        network = replace(network, outputs=(ValueSpec(value, network.types.get(value, TensorType(None, None))),))
 
     def open_network(network: Network) -> Loaded:
         options = make_session_options(engine, settings, entries, **more)

@@ -5,6 +5,7 @@ Flags: ONNX Runtime takes any number but 0 for on; OpenVINO does not, in some op
 
 from __future__ import annotations
 
+from hetero_core.engines.inspection import find_shape
 from hetero_core.network.graph import Graph, Node
 
 _FLAGS = (
@@ -38,7 +39,12 @@ _FLAGS = (
 
 
 def find_flag_error(node: Node, graph: Graph) -> str | None:
-    """Returns why a node is refused that has another number than 0 and 1 for a flag, or None."""
+    """Returns why a node is refused that has another number than 0 and 1 for a flag, or a flag that the engine ignores; or None."""
+    if node.attributes.get("noop_with_empty_axes", 0) == 1 and node.op_type in ("ReduceL1", "ReduceL2", "ReduceLogSum"):
+        # No case: those of the suite are a ReduceSum and a ReduceSumSquare.
+        count = (find_shape(node, graph, 1) or (0,))[0]
+        if not isinstance(count, int) or count == 0:
+            return f"OpenVINO makes no absolute value and no logarithm of {node.op_type} without axes"
     # No case: ArgMin with select_last_index of 4 takes the first index, DFT with inverse of 16 does not divide.
     odd = next((name for name in _FLAGS if node.attributes.get(name, 0) not in (0, 1)), None)
     return None if odd is None else f"OpenVINO may read {odd} of {node.attributes[odd]} otherwise than 1; {odd} is 0 or 1"

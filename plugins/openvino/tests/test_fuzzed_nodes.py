@@ -36,6 +36,14 @@ LOOP = """g () => (float[n, 2] y) <int64[0] s = {}, bool c = {1}>
             for name in ("AveragePool", "LpPool", "MaxPool")
         ),
         (1, "g (float[1, 1, 4] x) => (y) { y = LpPool <strides = [1]> (x) }", "kernel_shape"),
+        *(
+            (
+                18,
+                f"g (float[2, 3] x) => (y) {{ y = {name} <noop_with_empty_axes = 1> (x) }}",
+                f"OpenVINO makes no absolute value and no logarithm of {name} without axes",
+            )
+            for name in ("ReduceL1", "ReduceL2", "ReduceLogSum")
+        ),
         (
             13,
             "g () => (uint32[2] y) <uint32[2] a = {3, 1}, uint32[2] b = {0, 1}> { y = Mod (a, b) }",
