@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult, RunContext
+from hetero_core.contract import ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
 from hetero_core.cyclic_garbage import pause_cycle_collection
 from hetero_core.devices.host_memory import describe_host_memory
 from hetero_core.devices.query import query_by_transform, require_all_supported
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.hookspecs import hookimpl
-from hetero_core.kernels.registry import find_refusals
 from hetero_core.network.graph import Network
-from hetero_cpu.blas import begin_limit, end_limit, needs_limit
-from hetero_cpu.executable import CpuExecutable
+from hetero_cpu.blas import needs_limit
 from hetero_cpu.kernel_choice import (
     AUTO,
     KERNEL_CHOICES,
@@ -29,10 +27,10 @@ from hetero_cpu.kernel_choice import (
     describe_machine_code,
     find_code_folder,
 )
-from hetero_cpu.passes import strip_network
 from hetero_cpu.providers import NUMPY
 
 if TYPE_CHECKING:
+    from hetero_cpu.executable import CpuExecutable
     from hetero_cpu.stored_executable import StoredExecutable
 
 VERIFY_PLAN_KEY = "CPU_VERIFY_PLAN"
@@ -88,6 +86,9 @@ class CpuDevice:
     @hookimpl
     def query_network(self, device: DeviceName, network: Network) -> QueryResult:
         """Takes what the kernels table has."""
+        from hetero_core.kernels.registry import find_refusals  # an import of a blob asks about no node
+        from hetero_cpu.passes import strip_network
+
         stripped = strip_network(network)
         reasons = find_refusals(stripped, extensions=self._extensions)
         return query_by_transform(device, network, lambda _: stripped, lambda node, _: reasons.get(node.name))
@@ -100,6 +101,9 @@ class CpuDevice:
     @pause_cycle_collection()
     def _load(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> CpuExecutable:
         require_all_supported(device, network, self.query_network(device, network))
+        from hetero_cpu.executable import CpuExecutable  # passes and planner, which an import may do without
+        from hetero_cpu.limited_executable import LimitedExecutable
+
         threads = config[THREADS_KEY]
         kind = LimitedExecutable if needs_limit(threads) else CpuExecutable
         kernels = choose_kernels(config[KERNELS_KEY], str(device))
@@ -125,7 +129,6 @@ class CpuDevice:
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
         """Takes up the plan that was kept when the blob was written, weights staying in the blob's memory; without it plans again."""
-        from hetero_cpu.payload import keep_plan, read_network  # as above
         from hetero_cpu.stored_executable import StoredExecutable, find_plan
 
         kernels, threads = choose_kernels(config[KERNELS_KEY], str(device)), config[THREADS_KEY]
@@ -146,6 +149,8 @@ class CpuDevice:
                 streams=config[STREAMS_KEY],
                 verifies=verifies,
             )
+        from hetero_cpu.payload import keep_plan, read_network  # reads and writes networks
+
         executable = load(read_network(payload.sections))
         keep_plan(executable, payload)
         return executable
@@ -161,33 +166,3 @@ class CpuDevice:
         """Forgets the extensions; there is nothing else to give back."""
         self._extensions.clear()
         return True
-
-
-class LimitedExecutable(CpuExecutable):
-    """A program whose runs may take fewer threads than BLAS has; a class of its own, so that others pay nothing for it."""
-
-    def __init__(
-        self,
-        network: Network,
-        extensions: Mapping[tuple[str, str], Any],
-        *,
-        kernels: str,
-        workers: int,
-        streams: int,
-        verifies: str,
-        checks_plans: bool,
-    ) -> None:
-        super().__init__(
-            network, extensions, kernels=kernels, workers=workers, streams=streams, verifies=verifies, checks_plans=checks_plans
-        )
-        self._threads = workers
-
-    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        """Returns the outputs, with BLAS limited meanwhile, where it may be called."""
-        if not self.calls_blas and context.limits is None:
-            return super().run(inputs, context)
-        begin_limit(self._threads)
-        try:
-            return super().run(inputs, context)
-        finally:
-            end_limit(self._threads)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from hetero_core.contract import Executable
 from hetero_core.executed import ExecutedNode, list_nodes, name_layout
 from hetero_core.network.types import ValueType
-from hetero_cpu.open.sizes import value_of
 from hetero_cpu.plan import Foreign, Plan, PlannedStep, count_constant_bytes
 
 if TYPE_CHECKING:
@@ -39,6 +38,8 @@ class TellingExecutable(Executable):
 
     def metrics(self) -> Mapping[str, Any]:
         """Metrics of the plans: how many were made and may be kept, their memory, and their steps that call the toolkit."""
+        from hetero_cpu.open.sizes import value_of  # an import of a blob needs no symbols
+
         return {
             "CPU_PLANS": lambda: (self._plan_count, MOST_PLANS),
             "CPU_ARENA_BYTES": lambda: max((value_of(plan.arena_bytes) for plan in self._list_plans()), default=0),

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_cpu.open.sizes import is_open, value_of
 from hetero_cpu.output_memory import OutputMemory
 from hetero_cpu.plan import NOTHING_OUTSIDE, Block, Derived, Foreign, Outside, Plan
 from hetero_cpu.recipe import NO_HALO, Array, Recipe
@@ -44,6 +43,8 @@ def find_outside(
     `steps`: what computes, and the values that it writes. An input must not be written, and nothing of it be an output; an output must be
     all of its block, and no other output share that.
     """
+    from hetero_cpu.open.sizes import is_open, value_of  # a plan that is read needs no symbols
+
     fixed: set[str | None] = set()
     written: set[str | None] = set()
     for work, writes in steps:

@@ -19,14 +19,14 @@ from hetero_core.blobs.digests import digest_sections
 from hetero_core.contract import Payload
 from hetero_core.errors import BlobDamagedError
 from hetero_core.network.graph import Network
-from hetero_core.network.types import ValueSpec, type_of_json, type_to_json
+from hetero_core.network.types import type_to_json
 from hetero_core.network.writer import pack_model, pack_network, unpack_network
 from hetero_cpu.executable import CpuExecutable
+from hetero_cpu.payload_index import INDEX, MODEL, PACKED, WEIGHTS, find_digests, read_index
 from hetero_cpu.signature import Signature
 
 Array = np.ndarray[Any, Any]
 
-INDEX, MODEL, WEIGHTS, PACKED = "index", "model", "weights", "packed"
 VERSION = 2
 _ALIGNMENT = 64
 
@@ -66,12 +66,6 @@ def keep_plan(executable: CpuExecutable, payload: Payload) -> None:
         from hetero_cpu.jit.stored_plans import make_key, write_plan
 
         write_plan(make_key(digests, executable.workers), captured)
-
-
-def find_digests(payload: Payload) -> dict[str, bytes] | None:
-    """Returns what binds a plan to a payload; None where that has no packed weights, or is of a format without digests."""
-    names = (INDEX, MODEL, WEIGHTS, PACKED)
-    return {name: payload.digests[name] for name in names} if all(name in payload.digests for name in names) else None
 
 
 def _pack(executable: CpuExecutable, signature: Signature, plan: Any, name: str) -> tuple[dict[str, memoryview], Any] | None:
@@ -218,24 +212,3 @@ def _cut(memory: Array, begin: int, nbytes: int) -> Array:
     if not 0 <= begin <= begin + nbytes <= len(memory):
         raise ValueError(f"bytes {begin} to {begin + nbytes} of {len(memory)}")
     return memory[begin : begin + nbytes]
-
-
-def read_index(sections: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the index of a payload. Raises: BlobDamagedError."""
-    try:
-        index = json.loads(bytes(sections[INDEX]))
-    except (ValueError, RecursionError) as error:
-        raise BlobDamagedError(f"the blob of CPU has an index that cannot be read: {error}") from error
-    if not isinstance(index, dict):
-        raise BlobDamagedError(f"the blob of CPU has an index that is {index!r:.60}; expected an object")
-    return index
-
-
-def read_specs(index: Mapping[str, Any], side: str) -> tuple[ValueSpec, ...]:
-    """Returns the inputs or the outputs."""
-    return tuple(ValueSpec(name, type_of_json(fields)) for name, fields in index[side])
-
-
-def read_signature(index: Mapping[str, Any]) -> Signature:
-    """Returns the input shapes that the packed weights and the plan are for."""
-    return tuple(None if shape is None else tuple(shape) for shape in index["signature"])

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_core.kernels.execution import Program
 from hetero_core.network.graph import Node
 from hetero_core.records import record
-from hetero_cpu.open.arrays import invert_order, lay_in
 from hetero_cpu.recipe import NO_HALO, Array, Cut, Halo, Recipe
 
 if TYPE_CHECKING:
+    from hetero_core.kernels.execution import Program
     from hetero_cpu.jit.compiler import Kernel
 
 
@@ -50,7 +49,12 @@ class Block:
 
     def lay(self, memory: Array) -> Array:
         """Returns the array in the first bytes of `memory`."""
-        if self.halo == NO_HALO and self.order == tuple(range(len(self.shape))):
+        is_plain = self.halo == NO_HALO and self.order == tuple(range(len(self.shape)))
+        if is_plain and isinstance(memory, np.ndarray) and all(type(size) is int for size in self.shape):
+            return np.ndarray(self.shape, self.dtype, memory)
+        from hetero_cpu.open.arrays import invert_order, lay_in  # a plan that is read needs no symbols
+
+        if is_plain:
             return lay_in(memory, self.shape, self.dtype)  # type: ignore[no-any-return]  # an array of NumPy or of symbols
         shape, halo = self.padded_shape, self.halo
         laid: Array = lay_in(memory, [shape[axis] for axis in self.order], self.dtype).transpose(invert_order(self.order))

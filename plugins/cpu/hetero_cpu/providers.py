@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
 
-from hetero_cpu.fusion import ANCHORS
 from hetero_cpu.recipe import STEP_FUNCTIONS, Choice, Site, StepFunction
 
 if TYPE_CHECKING:
@@ -122,6 +121,8 @@ def _ask(provide: Callable[[Site], Choice | None], site: Site) -> Choice | None:
 
 def _is_plain(site: Site) -> bool:
     """Says whether NumPy's steps can read what the group reads: of images with a halo they only join pieces, and no chains of elements."""
+    from hetero_cpu.fusion import ANCHORS  # a plan that is read needs no groups
+
     if site.group.epilogue and site.node.op_type not in ANCHORS:
         return False
     return site.node.op_type == "Concat" or not any(value in site.halos for value in site.group.reads)

@@ -16,12 +16,12 @@ import numpy as np
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType
 from hetero_core.records import record
-from hetero_cpu.fusion import Group
-from hetero_cpu.weights import PackedWeights
 
-if TYPE_CHECKING:  # LLVM is there only where the provider JIT is asked for
+if TYPE_CHECKING:  # a plan that is read needs none of these
+    from hetero_cpu.fusion import Group
     from hetero_cpu.jit.compiler import Kernel
     from hetero_cpu.jit.native import NativeCall
+    from hetero_cpu.weights import PackedWeights
 
 Array = np.ndarray[Any, Any]
 Cut = tuple[slice, ...]

@@ -10,22 +10,21 @@ import numpy as np
 
 from hetero_core.contract import Executable, Payload, RunContext
 from hetero_core.executed import ExecutedNode
-from hetero_core.kernels.program import compile_program
 from hetero_core.records import record
 from hetero_cpu.blas import begin_limit, end_limit, needs_limit
-from hetero_cpu.executable import CpuExecutable
 from hetero_cpu.executed import MOST_PLANS, list_steps
 from hetero_cpu.kernel_choice import NO, YES
-from hetero_cpu.payload import PACKED, WEIGHTS, find_digests, read_index, read_network, read_signature, read_specs
+from hetero_cpu.payload_index import PACKED, WEIGHTS, find_digests, read_index, read_signature, read_specs
 from hetero_cpu.plan import Plan
-from hetero_cpu.plans_in_use import PlanInUse
+from hetero_cpu.plans_in_use import PlanInUse, open_teams
 from hetero_cpu.verification import Verifier
 
 if TYPE_CHECKING:
     from hetero_core.kernels.execution import Program
     from hetero_core.network.graph import Network
+    from hetero_cpu.executable import CpuExecutable
 
-Load = Callable[["Network"], CpuExecutable]
+Load = Callable[["Network"], "CpuExecutable"]
 _ALIGNMENT = 64
 
 
@@ -52,8 +51,7 @@ class StoredExecutable(Executable):
         verifies: str = NO,
     ) -> None:
         """`verifies`: unless it is NO, a plan that is not noted as right is verified in its first run."""
-        from hetero_cpu.jit.team import TeamPool
-        from hetero_cpu.jit.verified_plans import is_verified
+        from hetero_cpu.jit.verified_plans import is_verified  # LLVM
 
         index = read_index(payload.sections)
         self.payload = payload
@@ -61,7 +59,7 @@ class StoredExecutable(Executable):
         self._signature, self._stored, self._load, self._verifies = read_signature(index), stored, load, verifies
         self._found = PlanInUse(stored.plan, needs_check=verifies != NO and not is_verified(stored.name))
         self._extensions, self._workers = dict(extensions), workers
-        self._teams = None if workers == 1 else TeamPool(workers, most=streams)
+        self._teams = None if workers == 1 else open_teams(workers, streams)
         self._lock = threading.Lock()
         self._loaded: CpuExecutable | None = None
         self._program: Program | None = None
@@ -117,6 +115,9 @@ class StoredExecutable(Executable):
         """Returns the network as the toolkit runs it."""
         program = self._program
         if program is None:
+            from hetero_core.kernels.program import compile_program  # the toolkit, which the plan does without
+            from hetero_cpu.payload import read_network
+
             network = read_network(self.payload.sections)
             # The index of a blob does not name it.
             self._verifier.name = network.name
@@ -126,6 +127,8 @@ class StoredExecutable(Executable):
     def _open(self) -> CpuExecutable:
         with self._lock:
             if self._loaded is None:
+                from hetero_cpu.payload import read_network  # reads and writes networks
+
                 self._loaded = self._load(read_network(self.payload.sections))
             return self._loaded
 

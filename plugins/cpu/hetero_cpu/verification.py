@@ -18,18 +18,18 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero_core.contract import RunContext
 from hetero_core.errors import RequestCancelledError, WrongPlanWarning
-from hetero_core.kernels.execution import Program
 from hetero_core.records import record
-from hetero_core.transforms.constants import RANDOM_OPERATORS
-from hetero_cpu.deviation import FACTOR, NONE, Deviation, is_explained, measure_deviation
 from hetero_cpu.instance import WrongTypeError
-from hetero_cpu.rounding import blur_program
+
+if TYPE_CHECKING:
+    from hetero_core.kernels.execution import Program
+    from hetero_cpu.deviation import Deviation
 
 logger = logging.getLogger(__name__)
 
@@ -125,6 +125,8 @@ class Verifier:
             return f"the toolkit raises {type(expected).__name__}: {expected}"
         if isinstance(outputs, Exception):
             return f"the plan raises {type(outputs).__name__}: {outputs}"
+        from hetero_cpu.deviation import measure_deviation  # most loads compare nothing
+
         written = self._find_written(inputs, originals, context)
         if written is not None:
             return written
@@ -142,6 +144,9 @@ class Verifier:
         context: RunContext,
     ) -> str:
         """Returns the first deviation that runs with other roundings do not have as well; nothing where they explain all."""
+        from hetero_cpu.deviation import FACTOR, NONE, is_explained, measure_deviation  # as above
+        from hetero_cpu.rounding import blur_program
+
         spreads: list[list[Deviation]] = [[NONE] for _ in expected]
         for seed in range(MOST_ROUNDINGS):
             try:
@@ -180,6 +185,8 @@ class Verifier:
 
 def is_random(program: Program) -> bool:
     """Says whether two runs of a program may differ: an operator of it, or of a body, is random."""
+    from hetero_core.transforms.constants import RANDOM_OPERATORS  # as above
+
     return any(
         (not step.node.domain and step.node.op_type in RANDOM_OPERATORS) or any(is_random(body.program) for body in step.bodies)
         for step in program.steps

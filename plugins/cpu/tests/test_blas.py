@@ -13,7 +13,8 @@ import numpy as np
 import onnx.parser
 import pytest
 from hetero_cpu import blas
-from hetero_cpu.device import CpuExecutable, LimitedExecutable
+from hetero_cpu.executable import CpuExecutable
+from hetero_cpu.limited_executable import LimitedExecutable
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from hetero_core import Core, Extension

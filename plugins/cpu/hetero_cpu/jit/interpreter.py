@@ -13,10 +13,13 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import cache
+from typing import TYPE_CHECKING
 
-from hetero_cpu.jit.code import Code
 from hetero_cpu.jit.compiler import COMPILER, Kernel
-from hetero_cpu.jit.terms import Number
+
+if TYPE_CHECKING:
+    from hetero_cpu.jit.code import Code
+    from hetero_cpu.jit.terms import Number
 
 COLUMNS = ("kernel", "numbers", "chunks", "reserved")
 """Of a program's table, int64 each: address of the machine code, address of its numbers, count of chunks."""
@@ -59,8 +62,14 @@ def open_helper() -> Callable[[int, int], None]:
     return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 2)(COMPILER.compile(_HELPER))
 
 
+def _begin(name: str, parameters: int, width: int) -> Code:
+    from hetero_cpu.jit.code import Code  # the language of kernels: what is stored is not emitted
+
+    return Code(name, parameters, width)
+
+
 def _emit_alone(name: str, width: int) -> Code:
-    code = Code(name, 3, width)
+    code = _begin(name, 3, width)
     table, begin, end = code.parameters
     with code.loop(table + begin * _ROW_BYTES, table + end * _ROW_BYTES, _ROW_BYTES) as row:
         _emit_chunks(code, row, code.load_number(row, 16))
@@ -76,7 +85,7 @@ def _emit_chunks(code: Code, row: Number, chunks: Number) -> None:
 
 
 def _emit_together(name: str, width: int) -> Code:
-    code = Code(name, 5, width)
+    code = _begin(name, 5, width)
     table, begin, end, team, helpers = code.parameters
     wake = _emit_wake(code)
     code.call(wake, team, helpers)
@@ -152,7 +161,7 @@ def _emit_wait(code: Code, team: Number, expected: Number) -> None:
 
 
 def _emit_helper(name: str, width: int) -> Code:
-    code = Code(name, 2, width)
+    code = _begin(name, 2, width)
     team, worker = code.parameters
     idle_since = code.variable(code.read_cycles())
     with code.repeat() as leave_if:

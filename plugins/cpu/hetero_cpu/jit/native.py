@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero_core.records import record
 from hetero_cpu.addresses import Address
 from hetero_cpu.jit.compiler import Kernel
-from hetero_cpu.open.arrays import OpenArray
-from hetero_cpu.weights import LaterArray
+
+if TYPE_CHECKING:
+    from hetero_cpu.open.arrays import OpenArray
+    from hetero_cpu.weights import LaterArray
 
 Array = np.ndarray[Any, Any]
 
@@ -41,10 +43,14 @@ def address_of(array: Array | LaterArray | OpenArray) -> int:
 
     An array that is only promised is made now.
     """
+    if isinstance(array, np.ndarray):
+        return Address(array.__array_interface__["data"][0], array)
+    from hetero_cpu.open.arrays import OpenArray  # a plan that is read has neither of the two
+
     if isinstance(array, OpenArray):
         address: int = array.address
         return address
-    memory = array.get() if isinstance(array, LaterArray) else array
+    memory = array.get()
     return Address(memory.__array_interface__["data"][0], memory)
 
 

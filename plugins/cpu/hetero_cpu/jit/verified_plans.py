@@ -16,12 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core import transforms
 from hetero_core.blobs.private_cache import open_private_folder
 from hetero_core.errors import HeteroError
 from hetero_core.network.graph import Graph, Network
 from hetero_core.network.initializers import Initializer
-from hetero_cpu.alike import AS_WRITTEN
 from hetero_cpu.jit.compiler import describe_environment
 
 logger = logging.getLogger(__name__)
@@ -72,6 +70,8 @@ def _read_time(mark: Path) -> tuple[float, str]:
 @cache
 def _stamp_sources() -> str:
     """Returns sizes and times of the files that plan and transform, beside those of which `describe_environment` is a digest."""
+    from hetero_core import transforms  # only a plan that is made here is named
+
     package = Path(__file__).parents[1]
     folders = (package, package / "open", Path(transforms.__path__[0]))
     stamps = ((path.name, path.stat()) for folder in folders for path in sorted(folder.glob("*.py")))
@@ -79,6 +79,8 @@ def _stamp_sources() -> str:
 
 
 def _describe_graph(graph: Graph) -> Iterator[bytes]:
+    from hetero_cpu.alike import AS_WRITTEN  # as above
+
     yield repr([(spec.name, str(spec.type)) for spec in (*graph.inputs, *graph.outputs)]).encode()
     for name, constant in graph.initializers.items():
         yield _describe_constant(name, constant)

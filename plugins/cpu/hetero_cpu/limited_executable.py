@@ -1,0 +1,41 @@
+"""A program on CPU whose runs may take fewer threads than BLAS has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hetero_core.contract import RunContext
+from hetero_core.network.graph import Network
+from hetero_cpu.blas import begin_limit, end_limit
+from hetero_cpu.executable import CpuExecutable
+
+
+class LimitedExecutable(CpuExecutable):
+    """A program whose runs may take fewer threads than BLAS has; a class of its own, so that others pay nothing for it."""
+
+    def __init__(
+        self,
+        network: Network,
+        extensions: Mapping[tuple[str, str], Any],
+        *,
+        kernels: str,
+        workers: int,
+        streams: int,
+        verifies: str,
+        checks_plans: bool,
+    ) -> None:
+        super().__init__(
+            network, extensions, kernels=kernels, workers=workers, streams=streams, verifies=verifies, checks_plans=checks_plans
+        )
+        self._threads = workers
+
+    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        """Returns the outputs, with BLAS limited meanwhile, where it may be called."""
+        if not self.calls_blas and context.limits is None:
+            return super().run(inputs, context)
+        begin_limit(self._threads)
+        try:
+            return super().run(inputs, context)
+        finally:
+            end_limit(self._threads)
